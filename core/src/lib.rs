@@ -1,0 +1,2 @@
+//! Empty so far.
+#![forbid(unsafe_code)]
