@@ -1,0 +1,307 @@
+use crate::copy;
+use crate::error::{MapError, OutOfBounds};
+use crate::sigbus;
+use std::alloc::{self, Layout};
+use std::fmt;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// A span of memory that lives as long as anybody holds it.
+///
+/// A clone is another holder of the same memory, and costs one atomic increment. Others may change the bytes at any
+/// time (a guest that owns them, a second thread that holds the same region), so contents are only ever copied out
+/// and in: there is no way to borrow them.
+#[derive(Clone)]
+pub struct Region(Arc<Span>);
+
+struct Span {
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+/// What gives the memory back when the last holder is gone.
+enum Owner {
+    Empty,
+    Heap(Layout),
+    Vec { capacity: usize },
+    Mapping(Mapping),
+}
+
+struct Mapping {
+    /// The page (or huge page) at which the mapping begins; the region itself may begin later.
+    start: NonNull<u8>,
+    len: usize,
+    slot: sigbus::Slot,
+}
+
+// SAFETY: a span is an address range and the owner that frees it; nothing in it belongs to one thread. Access to the
+// bytes goes through `copy` and atomics, which allow for concurrent writers.
+unsafe impl Send for Span {}
+// SAFETY: as above; no method of a shared span hands out references to the bytes.
+unsafe impl Sync for Span {}
+
+const PAGE: usize = 4096;
+
+impl Region {
+    /// Zeroed private memory that begins on a page boundary. Aborts when memory is exhausted, as `Vec` does.
+    pub fn heap(len: usize) -> Region {
+        let layout = Layout::from_size_align(len, PAGE).unwrap_or_else(|_| capacity_overflow(len));
+        if len == 0 {
+            return Region::new(NonNull::dangling(), 0, Owner::Empty);
+        }
+        // SAFETY: the layout's size is not zero.
+        let memory = unsafe { alloc::alloc_zeroed(layout) };
+        let start = NonNull::new(memory).unwrap_or_else(|| alloc::handle_alloc_error(layout));
+        Region::new(start, len, Owner::Heap(layout))
+    }
+
+    /// Maps `len` bytes of `file` from byte `offset`, shared and writable. The peer that gave us the file may write
+    /// it at any time. If it shrinks the file under us the region turns to private zeroes and
+    /// [`is_poisoned`](Self::is_poisoned) from then on.
+    ///
+    /// The offset needs no alignment. At most [`REGION_LIMIT`](crate::REGION_LIMIT) mapped regions live at a time.
+    pub fn map(file: impl AsFd, offset: u64, len: usize) -> Result<Region, MapError> {
+        let span_error = || MapError::Span { offset, len: len as u64 };
+        let plan = MapPlan::new(file.as_fd(), offset, len)?;
+        let slot = sigbus::Slot::take().map_err(MapError::System)?.ok_or(MapError::TooMany)?;
+        let file_offset = libc::off_t::try_from(plan.file_offset).map_err(|_| span_error())?;
+        // SAFETY: a new shared mapping at an address of the kernel's choice touches no memory that is in use.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                plan.len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_fd().as_raw_fd(),
+                file_offset,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(MapError::System(io::Error::last_os_error()));
+        }
+        let start = NonNull::new(address.cast::<u8>()).ok_or_else(span_error)?;
+        slot.publish(start.as_ptr() as usize, plan.len);
+        // SAFETY: `lead` is less than the mapping's length (the plan adds it to `len`, which is not zero).
+        let first = unsafe { start.add(plan.lead) };
+        Ok(Region::new(first, len, Owner::Mapping(Mapping { start, len: plan.len, slot })))
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether the region has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Whether the file beneath the region was truncated while it was in use. The bytes are then private zeroes (plus
+    /// what we wrote since) and reach nobody. Never true for heap memory, and never false again once true.
+    pub fn is_poisoned(&self) -> bool {
+        match &self.0.owner {
+            Owner::Mapping(mapping) => mapping.slot.is_poisoned(),
+            _ => false,
+        }
+    }
+
+    /// Whether both are holders of the same memory.
+    pub fn same(&self, other: &Region) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Copies `out.len()` bytes from `offset` out of the region. Each byte is one that was there during the call.
+    #[inline]
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        let from = self.span(offset, out.len())?;
+        // SAFETY: `span` checked that the source lies inside the region, which `self` keeps alive; `out` is exclusive.
+        unsafe { copy::copy(from, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies `bytes` into the region at `offset`.
+    #[inline]
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let to = self.span(offset, bytes.len())?;
+        // SAFETY: `span` checked that the target lies inside the region, which `self` keeps alive.
+        unsafe { copy::copy(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    /// Loads two bytes at an even offset, in the host's byte order, in one access with the given ordering.
+    /// Fails outside of the region and at an address that is not even. The ordering must be one that loads know.
+    #[inline]
+    pub fn load_u16(&self, offset: usize, order: Ordering) -> Result<u16, OutOfBounds> {
+        Ok(self.atomic_u16(offset)?.load(order))
+    }
+
+    /// Stores two bytes at an even offset, in the host's byte order, in one access with the given ordering.
+    /// Fails outside of the region and at an address that is not even. The ordering must be one that stores know.
+    #[inline]
+    pub fn store_u16(&self, offset: usize, value: u16, order: Ordering) -> Result<(), OutOfBounds> {
+        self.atomic_u16(offset)?.store(value, order);
+        Ok(())
+    }
+
+    #[inline]
+    fn atomic_u16(&self, offset: usize) -> Result<&AtomicU16, OutOfBounds> {
+        let at = self.span(offset, size_of::<u16>())?.cast::<u16>();
+        if !at.is_aligned() {
+            return Err(self.out_of_bounds(offset, size_of::<u16>()));
+        }
+        // SAFETY: two bytes inside the region, aligned, alive as long as `self` is borrowed; an atomic may be
+        // changed by others at any time.
+        Ok(unsafe { AtomicU16::from_ptr(at) })
+    }
+
+    /// The address of `len` bytes at `offset`, if they lie inside.
+    #[inline]
+    pub(crate) fn span(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.0.len => {}
+            _ => return Err(self.out_of_bounds(offset, len)),
+        }
+        // SAFETY: `offset` was just checked to be at most the region's length.
+        Ok(unsafe { self.0.start.as_ptr().add(offset) })
+    }
+
+    /// Whether the address belongs to this region.
+    pub(crate) fn holds(&self, address: *const u8) -> bool {
+        (address as usize).wrapping_sub(self.0.start.as_ptr() as usize) < self.0.len
+    }
+
+    /// The bytes as a plain slice, if this is the only holder left of private memory.
+    pub(crate) fn exclusive(&mut self) -> Option<&mut [u8]> {
+        let span = Arc::get_mut(&mut self.0)?;
+        if matches!(span.owner, Owner::Mapping(_)) {
+            return None;
+        }
+        // SAFETY: heap memory, initialised when it was allocated, and `get_mut` proved that no sink, source or other
+        // region reaches it; the slice borrows `self`, so none can be made while it lives.
+        Some(unsafe { std::slice::from_raw_parts_mut(span.start.as_ptr(), span.len) })
+    }
+
+    fn new(start: NonNull<u8>, len: usize, owner: Owner) -> Region {
+        Region(Arc::new(Span { start, len, owner }))
+    }
+
+    fn out_of_bounds(&self, offset: usize, len: usize) -> OutOfBounds {
+        OutOfBounds { offset, len, region_len: self.0.len }
+    }
+}
+
+/// Takes the vector over without copying it.
+impl From<Vec<u8>> for Region {
+    fn from(bytes: Vec<u8>) -> Region {
+        let mut bytes = ManuallyDrop::new(bytes);
+        let (len, capacity) = (bytes.len(), bytes.capacity());
+        let start = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Region::new(start, len, Owner::Vec { capacity })
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.0.owner {
+            Owner::Mapping(_) => "mapping",
+            _ => "heap",
+        };
+        f.debug_struct("Region").field("kind", &kind).field("len", &self.0.len).finish()
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        match &self.owner {
+            Owner::Empty => {}
+            // SAFETY: allocated in `Region::heap` with this very layout, and freed once.
+            Owner::Heap(layout) => unsafe { alloc::dealloc(self.start.as_ptr(), *layout) },
+            Owner::Vec { capacity } => {
+                // SAFETY: these are the parts of a vector that `From<Vec<u8>>` took apart, put together once.
+                drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, *capacity) });
+            }
+            Owner::Mapping(mapping) => {
+                // First, so that the fault handler never takes a later mapping at this address for ours.
+                mapping.slot.retract();
+                // SAFETY: mapped in `Region::map` with this very length; the last holder is gone.
+                unsafe { libc::munmap(mapping.start.as_ptr().cast(), mapping.len) };
+            }
+        }
+    }
+}
+
+/// How a span of a file becomes a mapping that begins and ends on pages.
+struct MapPlan {
+    file_offset: u64,
+    lead: usize,
+    len: usize,
+}
+
+impl MapPlan {
+    fn new(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<MapPlan, MapError> {
+        let span_error = || MapError::Span { offset, len: len as u64 };
+        let end = offset.checked_add(len as u64).filter(|_| len > 0).ok_or_else(span_error)?;
+        let facts = FileFacts::of(file)?;
+        if let Some(file_len) = facts.regular_len.filter(|file_len| end > *file_len) {
+            return Err(MapError::PastEnd { end, file_len });
+        }
+        let page = facts.page as u64;
+        let file_offset = offset - offset % page;
+        let mapped = end.checked_next_multiple_of(page).ok_or_else(span_error)? - file_offset;
+        let len = usize::try_from(mapped).map_err(|_| span_error())?;
+        isize::try_from(len).map_err(|_| span_error())?;
+        Ok(MapPlan { file_offset, lead: (offset - file_offset) as usize, len })
+    }
+}
+
+/// What the mapping must know of its file.
+struct FileFacts {
+    /// Length, if it is a regular file; devices that can be mapped do not say theirs.
+    regular_len: Option<u64>,
+    /// The unit in which it can be mapped: huge pages on hugetlbfs.
+    page: usize,
+}
+
+impl FileFacts {
+    fn of(file: BorrowedFd<'_>) -> io::Result<FileFacts> {
+        let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the descriptor is open while borrowed, and the buffer is large enough for the structure.
+        if unsafe { libc::fstat(file.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: fstat succeeded, so it filled the structure.
+        let stat = unsafe { stat.assume_init() };
+        let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let regular_len = if regular { u64::try_from(stat.st_size).ok() } else { None };
+        Ok(FileFacts { regular_len, page: mapping_unit(file)? })
+    }
+}
+
+fn mapping_unit(file: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the descriptor is open while borrowed, and the buffer is large enough for the structure.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fstatfs succeeded, so it filled the structure.
+    let stat = unsafe { stat.assume_init() };
+    let huge = stat.f_type == libc::HUGETLBFS_MAGIC;
+    let unit = usize::try_from(stat.f_bsize).unwrap_or(PAGE);
+    Ok(if huge && unit.is_power_of_two() { unit } else { system_page() })
+}
+
+fn system_page() -> usize {
+    // SAFETY: sysconf only reads a value.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(page).unwrap_or(PAGE)
+}
+
+#[cold]
+fn capacity_overflow(len: usize) -> ! {
+    panic!("{len} bytes are more than an address space holds")
+}

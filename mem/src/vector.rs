@@ -1,0 +1,194 @@
+use crate::copy;
+use crate::error::OutOfBounds;
+use crate::region::Region;
+use smallvec::SmallVec;
+
+/// This many segments are kept without an allocation.
+pub const INLINE_SEGMENTS: usize = 8;
+
+/// The address and length of one span, for handing to a system call. Valid while the vector that it came from lives.
+#[derive(Debug, Clone, Copy)]
+pub struct Segment {
+    /// First byte. Others may write there: never make a reference of it.
+    pub ptr: *mut u8,
+    /// Length in bytes; not zero.
+    pub len: usize,
+}
+
+/// A list of spans and the regions that keep them alive: what [`Sink`](crate::Sink) and [`Source`](crate::Source)
+/// have in common.
+#[derive(Clone, Default)]
+pub(crate) struct Vector {
+    segments: SmallVec<[Segment; INLINE_SEGMENTS]>,
+    keepers: SmallVec<[Region; 1]>,
+    /// Sum of the segments' lengths; at most `isize::MAX`.
+    len: usize,
+}
+
+// SAFETY: the segments are addresses inside `keepers`, which are Send themselves; their bytes are only copied by
+// `copy`, which allows for concurrent access.
+unsafe impl Send for Vector {}
+// SAFETY: as above; a shared vector hands out addresses and copies, no references to the bytes.
+unsafe impl Sync for Vector {}
+
+/// No vector is longer than a system call or an allocation could be.
+const LEN_MAX: usize = isize::MAX as usize;
+
+impl Vector {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + Clone + '_ {
+        self.segments.iter().copied()
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.keepers.iter().any(Region::is_poisoned)
+    }
+
+    pub(crate) fn push(&mut self, region: &Region, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        let ptr = region.span(offset, len)?;
+        if len > LEN_MAX - self.len {
+            return Err(OutOfBounds { offset, len, region_len: region.len() });
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        self.len += len;
+        match self.segments.last_mut() {
+            // A guest's pages often lie side by side: one longer segment is cheaper everywhere.
+            Some(last) if last.ptr.wrapping_add(last.len) == ptr && region.holds(last.ptr) => last.len += len,
+            _ => self.segments.push(Segment { ptr, len }),
+        }
+        self.keep(region);
+        Ok(())
+    }
+
+    pub(crate) fn append(&mut self, mut other: Vector) {
+        other.truncate(LEN_MAX - self.len);
+        self.len += other.len;
+        self.segments.extend(other.segments);
+        other.keepers.iter().for_each(|region| self.keep(region));
+    }
+
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if len >= self.len {
+            return;
+        }
+        let (full, rest) = self.locate(len);
+        if rest > 0 {
+            if let Some(segment) = self.segments.get_mut(full) {
+                segment.len = rest;
+            }
+            self.segments.truncate(full + 1);
+        } else {
+            self.segments.truncate(full);
+        }
+        self.len = len;
+    }
+
+    pub(crate) fn advance(&mut self, n: usize) {
+        let n = n.min(self.len);
+        let (full, rest) = self.locate(n);
+        self.segments.drain(..full);
+        if let Some(segment) = self.segments.first_mut() {
+            *segment = segment.skip(rest);
+        }
+        self.len -= n;
+    }
+
+    pub(crate) fn split_off(&mut self, at: usize) -> Vector {
+        let mut tail = self.clone();
+        tail.advance(at);
+        self.truncate(at);
+        tail
+    }
+
+    /// Calls `each(address, length, bytes done before)` for the spans that cover `len` bytes from `at`, as far as
+    /// they reach, and says how many bytes that were.
+    #[inline]
+    pub(crate) fn walk(&self, at: usize, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) -> usize {
+        let mut skip = at;
+        let mut done = 0;
+        for segment in &self.segments {
+            if done == len {
+                break;
+            }
+            if skip >= segment.len {
+                skip -= segment.len;
+                continue;
+            }
+            let n = (segment.len - skip).min(len - done);
+            each(segment.ptr.wrapping_add(skip), n, done);
+            done += n;
+            skip = 0;
+        }
+        done
+    }
+
+    /// Copies `bytes` in at `at`; how many fitted.
+    #[inline]
+    pub(crate) fn write_at(&self, at: usize, bytes: &[u8]) -> usize {
+        self.walk(at, bytes.len(), |to, n, done| {
+            // SAFETY: `walk` yields spans inside the vector, which its keepers keep alive, and splits `bytes` by
+            // the same lengths.
+            unsafe { copy::copy(bytes.as_ptr().wrapping_add(done), to, n) }
+        })
+    }
+
+    /// Copies out from `at`; how many bytes there were.
+    #[inline]
+    pub(crate) fn read_at(&self, at: usize, out: &mut [u8]) -> usize {
+        let len = out.len();
+        let out = out.as_mut_ptr();
+        self.walk(at, len, |from, n, done| {
+            // SAFETY: `walk` yields spans inside the vector, which its keepers keep alive, and splits `out`, which
+            // is exclusive, by the same lengths.
+            unsafe { copy::copy(from, out.wrapping_add(done), n) }
+        })
+    }
+
+    pub(crate) fn zero(&self, at: usize, len: usize) -> usize {
+        self.walk(at, len, |to, n, _| {
+            // SAFETY: `walk` yields spans inside the vector, which its keepers keep alive.
+            unsafe { copy::zero(to, n) }
+        })
+    }
+
+    /// Copies from this vector's beginning to the other's beginning; how many bytes the shorter had.
+    pub(crate) fn copy_to(&self, other: &Vector) -> usize {
+        let len = self.len.min(other.len);
+        self.walk(0, len, |from, n, done| {
+            other.walk(done, n, |to, m, offset| {
+                // SAFETY: both walks yield spans inside their vectors, alive by their keepers; the inner one splits
+                // the outer span by the same lengths.
+                unsafe { copy::copy(from.wrapping_add(offset), to, m) }
+            });
+        })
+    }
+
+    /// The segment that byte `at` lies in, and where in it; `at` is at most `len`.
+    fn locate(&self, at: usize) -> (usize, usize) {
+        let mut rest = at;
+        for (index, segment) in self.segments.iter().enumerate() {
+            if rest < segment.len {
+                return (index, rest);
+            }
+            rest -= segment.len;
+        }
+        (self.segments.len(), 0)
+    }
+
+    fn keep(&mut self, region: &Region) {
+        if !self.keepers.iter().any(|kept| kept.same(region)) {
+            self.keepers.push(region.clone());
+        }
+    }
+}
+
+impl Segment {
+    fn skip(self, n: usize) -> Segment {
+        Segment { ptr: self.ptr.wrapping_add(n), len: self.len - n }
+    }
+}
