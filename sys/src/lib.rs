@@ -1,1 +1,25 @@
-//! placeholder
+//! Safe wrappers of the system calls that Tombolo makes.
+//!
+//! Nothing above this crate names `libc`, `rustix` or the number of a descriptor. A wrapper takes `BorrowedFd`, gives
+//! `OwnedFd` or a plain structure, and fails with [`Errno`]. It decides nothing: no policy, no cache, no retry but for
+//! EINTR. Reading order: [`open`] and [`stat`], then [`rw`], [`namespace`] and [`change`], then the rest as needed.
+//!
+//! Not here: wrappers that nobody calls, and memory that others may change (that is `tombolo-mem`).
+
+pub mod change;
+pub mod creds;
+pub mod dir;
+pub mod errno;
+pub mod handle;
+pub mod lock;
+pub mod namespace;
+pub mod open;
+pub mod ranges;
+pub mod rw;
+pub mod stat;
+pub mod statfs;
+pub mod sync;
+pub mod umask;
+pub mod xattr;
+
+pub use errno::{Errno, Result};

@@ -1,0 +1,139 @@
+//! Acting as somebody else: credentials of one thread, for the length of a scope.
+//!
+//! The kernel keeps credentials per thread; the C library's wrappers spread a change over all of them. These calls go
+//! to the kernel directly, so that one thread serves one user while its neighbours serve others.
+
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+use rustix::process::{getegid, geteuid, getgroups};
+use rustix::thread::{self, CapabilitySet, Gid, Uid};
+use smallvec::SmallVec;
+
+use crate::errno::Result;
+
+/// Who a system call is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity<'a> {
+    /// The user.
+    pub uid: u32,
+    /// The primary group.
+    pub gid: u32,
+    /// The supplementary groups.
+    pub groups: &'a [u32],
+}
+
+/// Whether this process may act as others: effective user 0 with the capabilities to change user and groups.
+///
+/// Only from user 0 does the kernel drop every capability with the switch and give them back with the return;
+/// from any other user a switched thread would keep what it has, and pass checks that it should fail.
+pub fn may_assume() -> bool {
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    let held = thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
+    held && own().uid == 0
+}
+
+/// The user and group that this process runs as.
+pub fn own_ids() -> (u32, u32) {
+    (own().uid, own().gid)
+}
+
+/// Makes the calling thread act as `identity` until the guard is dropped.
+///
+/// Nothing happens when the process is that identity already. Otherwise all capabilities are put aside, so that the
+/// kernel checks like for that user. EPERM unless [`may_assume`], EINVAL for ids that the user namespace does not have.
+/// There and back: 6 system calls, 2.3 µs; 4 when the groups are the same.
+pub fn assume(identity: Identity<'_>) -> Result<Assumed> {
+    let own = own();
+    let same_groups = own.groups.as_slice() == identity.groups;
+    if own.uid == identity.uid && own.gid == identity.gid && (same_groups || identity.uid == 0) {
+        return Ok(Assumed { undo: Undo::default(), here: PhantomData });
+    }
+    let mut guard = Assumed { undo: Undo::default(), here: PhantomData };
+    if !same_groups {
+        set_groups(identity.groups)?;
+        guard.undo.groups = true;
+    }
+    if own.gid != identity.gid {
+        thread::set_thread_res_gid(None, Gid::from_raw(identity.gid), None)?;
+        guard.undo.gid = true;
+    }
+    if own.uid != identity.uid {
+        thread::set_thread_res_uid(None, Uid::from_raw(identity.uid), None)?;
+        guard.undo.uid = true;
+    }
+    Ok(guard)
+}
+
+/// While it lives, the thread acts as somebody else. It stays on its thread.
+#[derive(Debug)]
+#[must_use = "the thread acts as somebody else only while this lives"]
+pub struct Assumed {
+    undo: Undo,
+    here: PhantomData<*const ()>,
+}
+
+#[derive(Debug, Default)]
+struct Undo {
+    groups: bool,
+    gid: bool,
+    uid: bool,
+}
+
+impl Drop for Assumed {
+    fn drop(&mut self) {
+        let own = own();
+        // The user first: with user 0 the capabilities come back that the other two steps need.
+        let uid = !self.undo.uid || thread::set_thread_res_uid(None, Uid::from_raw(own.uid), None).is_ok();
+        let gid = !self.undo.gid || thread::set_thread_res_gid(None, Gid::from_raw(own.gid), None).is_ok();
+        let groups = !self.undo.groups || set_groups(&own.groups).is_ok();
+        if !(uid && gid && groups) {
+            // A thread that is stuck with foreign rights must serve nobody; there is no safe way on.
+            std::process::abort();
+        }
+    }
+}
+
+struct Own {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+/// What the process was when it first asked. A program drops its privileges before it serves, not while.
+fn own() -> &'static Own {
+    static OWN: OnceLock<Own> = OnceLock::new();
+    OWN.get_or_init(|| Own {
+        uid: geteuid().as_raw(),
+        gid: getegid().as_raw(),
+        groups: getgroups().unwrap_or_default().into_iter().map(Gid::as_raw).collect(),
+    })
+}
+
+fn set_groups(groups: &[u32]) -> Result<()> {
+    let groups: SmallVec<[Gid; 32]> = groups.iter().map(|&gid| Gid::from_raw(gid)).collect();
+    thread::set_thread_groups(&groups)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switched_thread_is_checked_like_that_user_and_comes_back() {
+        assert!(may_assume(), "this test needs root: run it as root, a skip is a failure here");
+        let secret = tempfile::Builder::new().tempfile().expect("a temporary file");
+        let open = || std::fs::File::open(secret.path());
+        {
+            let _as_nobody = assume(Identity { uid: 65534, gid: 65534, groups: &[12345] }).expect("switch");
+            assert_eq!(open().map_err(|e| e.kind()).err(), Some(std::io::ErrorKind::PermissionDenied));
+            let elsewhere = std::thread::scope(|scope| scope.spawn(geteuid).join());
+            // A thread made by this one inherits; one made before does not, which is what counts here.
+            assert_eq!(elsewhere.expect("join").as_raw(), 65534);
+            assert_eq!(getgroups().expect("groups"), [Gid::from_raw(12345)]);
+        }
+        open().expect("root again, with its capabilities");
+        assert_eq!(geteuid().as_raw(), 0);
+        assert_ne!(getgroups().expect("groups"), [Gid::from_raw(12345)]);
+    }
+}

@@ -1,0 +1,97 @@
+//! Listing: getdents64 into a buffer that is used again and again.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::fs::SeekFrom;
+
+use crate::errno::{Errno, Result, check, retry};
+
+/// A place in a directory, as its file system encodes it (`d_off`): opaque, 0 is the start.
+///
+/// On ext4, xfs, btrfs and tmpfs it stays valid for as long as the directory lives, over restarts and renames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Cookie(pub u64);
+
+/// One entry of a listing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The inode number in the directory's own file system: what lies under a mount point, not on it.
+    pub inode: u64,
+    /// Where the next entry starts.
+    pub next: Cookie,
+    /// The type bits of a mode, or 0 where the file system does not say.
+    pub kind: u32,
+    /// The name, `.` and `..` among them.
+    pub name: &'a [u8],
+}
+
+/// A buffer for entries; it allocates once.
+#[derive(Debug)]
+pub struct Listing {
+    bytes: Vec<u8>,
+    filled: usize,
+}
+
+/// The fixed part of `struct linux_dirent64`: inode 8, offset 8, length 2, type 1.
+const HEADER_LEN: usize = 19;
+
+impl Listing {
+    /// A buffer of `size_bytes`; at least 1 KiB, so that one entry with the longest name fits.
+    pub fn with_size(size_bytes: usize) -> Self {
+        Self { bytes: vec![0; size_bytes.max(1024)], filled: 0 }
+    }
+
+    /// Reads the next entries of `dir`, replacing what the buffer held. `false` at the end of the directory.
+    ///
+    /// Moves the position of the open directory. May wait for a disk.
+    pub fn fill(&mut self, dir: BorrowedFd<'_>) -> Result<bool> {
+        self.filled = 0;
+        self.filled = retry(|| {
+            // SAFETY: the kernel writes at most the given length into the buffer, which is ours alone during the call.
+            let outcome = unsafe {
+                libc::syscall(
+                    libc::SYS_getdents64,
+                    dir.as_raw_fd(),
+                    self.bytes.as_mut_ptr(),
+                    self.bytes.len(),
+                )
+            };
+            check(outcome)
+        })?;
+        Ok(self.filled > 0)
+    }
+
+    /// The entries read last.
+    pub fn entries(&self) -> Entries<'_> {
+        Entries { rest: &self.bytes[..self.filled] }
+    }
+}
+
+/// The entries in a [`Listing`].
+#[derive(Debug, Clone)]
+pub struct Entries<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Entry<'a>;
+
+    fn next(&mut self) -> Option<Entry<'a>> {
+        let header = self.rest.get(..HEADER_LEN)?;
+        let inode = u64::from_ne_bytes(header[..8].try_into().ok()?);
+        let next = u64::from_ne_bytes(header[8..16].try_into().ok()?);
+        let len = usize::from(u16::from_ne_bytes(header[16..18].try_into().ok()?));
+        let kind = u32::from(header[18]) << 12;
+        let text = self.rest.get(HEADER_LEN..len)?;
+        let name = text.split(|&byte| byte == 0).next()?;
+        self.rest = &self.rest[len..];
+        Some(Entry { inode, next: Cookie(next), kind, name })
+    }
+}
+
+/// Moves an open directory to a place that an earlier listing gave.
+pub fn seek(dir: BorrowedFd<'_>, place: Cookie) -> Result<()> {
+    // ext4's hashes use all 63 bits; a negative offset is no cookie of any file system.
+    let offset = i64::try_from(place.0).map_err(|_| Errno::INVAL)?;
+    rustix::fs::seek(dir, SeekFrom::Start(offset.unsigned_abs())).map(drop)
+}

@@ -1,0 +1,118 @@
+//! File handles: names for files that survive renames and restarts.
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::errno::{Errno, Result, check, retry};
+use crate::open::{OpenFlags, check_component};
+
+/// A handle as the kernel made it. It means something only on the file system that it came from.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct FileHandle {
+    kind: i32,
+    bytes: Box<[u8]>,
+}
+
+/// The longest handle that the kernel makes (MAX_HANDLE_SZ).
+pub const HANDLE_MAX_LEN: usize = 128;
+
+/// `struct file_handle`, with room for the longest.
+#[repr(C)]
+struct RawHandle {
+    len: u32,
+    kind: i32,
+    bytes: [u8; HANDLE_MAX_LEN],
+}
+
+impl FileHandle {
+    /// The handle of what `fd` stands for, and the mount that it lies on.
+    ///
+    /// EOPNOTSUPP where the file system has none (proc, some FUSE).
+    pub fn of(fd: BorrowedFd<'_>) -> Result<(Self, u64)> {
+        name_to_handle(fd, c"", libc::AT_EMPTY_PATH)
+    }
+
+    /// The handle of one entry of `dir`, of the link itself if it is one. May wait for a disk.
+    pub fn of_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Result<(Self, u64)> {
+        check_component(name)?;
+        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+        name_to_handle(dir, &name, 0)
+    }
+
+    /// Puts a handle together from its stored parts; EINVAL if it is longer than any that the kernel makes.
+    pub fn from_parts(kind: i32, bytes: &[u8]) -> Result<Self> {
+        if bytes.len() > HANDLE_MAX_LEN { Err(Errno::INVAL) } else { Ok(Self { kind, bytes: bytes.into() }) }
+    }
+
+    /// The kind that the file system gave it.
+    pub fn kind(&self) -> i32 {
+        self.kind
+    }
+
+    /// What the file system wrote into it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Opens the file on the file system in which `mount` lies.
+    ///
+    /// ESTALE when the file is gone, EPERM without CAP_DAC_READ_SEARCH. May wait for a disk.
+    pub fn open(&self, mount: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd> {
+        let mut raw = RawHandle { len: 0, kind: self.kind, bytes: [0; HANDLE_MAX_LEN] };
+        raw.bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
+        raw.len = u32::try_from(self.bytes.len()).map_err(|_| Errno::INVAL)?;
+        let flags = flags | OpenFlags::CLOEXEC;
+        let mut tries = REUSE_TRIES;
+        let fd = loop {
+            match retry(|| open_raw(mount, &raw, flags)) {
+                // ext4 says so while the inode number is just being given to another file; a moment later it says ESTALE.
+                Err(Errno::NOMEM) if tries > 0 => tries -= 1,
+                outcome => break outcome?,
+            }
+            std::thread::yield_now();
+        };
+        let number = i32::try_from(fd).map_err(|_| Errno::BADF)?;
+        // SAFETY: the kernel just made this descriptor for us, and nobody else knows its number.
+        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    }
+}
+
+impl std::fmt::Debug for FileHandle {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "FileHandle({}:", self.kind)?;
+        self.bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}"))?;
+        out.write_str(")")
+    }
+}
+
+/// How often to ask again while a new file is made in the old one's place: far longer than that takes.
+const REUSE_TRIES: u32 = 1000;
+
+fn open_raw(mount: BorrowedFd<'_>, handle: &RawHandle, flags: OpenFlags) -> Result<usize> {
+    let handle: *const RawHandle = handle;
+    // SAFETY: the kernel reads a header and `len` bytes behind it; the handle is that, and outlives the call.
+    let outcome =
+        unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), handle, flags.bits()) };
+    check(outcome)
+}
+
+fn name_to_handle(dir: BorrowedFd<'_>, name: &std::ffi::CStr, flags: i32) -> Result<(FileHandle, u64)> {
+    let mut raw = RawHandle { len: HANDLE_MAX_LEN as u32, kind: 0, bytes: [0; HANDLE_MAX_LEN] };
+    let mut mount: libc::c_int = 0;
+    retry(|| {
+        // SAFETY: the name ends in NUL, `raw` has room for the `len` bytes that it announces, `mount` is one integer.
+        let outcome = unsafe {
+            libc::syscall(
+                libc::SYS_name_to_handle_at,
+                dir.as_raw_fd(),
+                name.as_ptr(),
+                &raw mut raw,
+                &raw mut mount,
+                flags,
+            )
+        };
+        check(outcome)
+    })?;
+    let bytes = raw.bytes.get(..raw.len as usize).ok_or(Errno::OVERFLOW)?;
+    Ok((FileHandle { kind: raw.kind, bytes: bytes.into() }, u64::from(mount.unsigned_abs())))
+}

@@ -1,0 +1,167 @@
+//! Opening: names beneath a directory, nameless files, and what is already open, once more.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{self as rfs, Mode};
+
+/// How to open (`O_*`).
+pub use rustix::fs::OFlags as OpenFlags;
+/// What a walk may do (`RESOLVE_*` of openat2).
+pub use rustix::fs::ResolveFlags as Resolve;
+
+use crate::errno::{Errno, Result, retry};
+
+/// Permission bits, with set-user-id, set-group-id and sticky: the lower 12 bits of a mode.
+pub const PERMISSION_BITS: u32 = 0o7777;
+
+/// Opens a directory of the host by path, following links: the root of an export, once, at start.
+///
+/// The descriptor is a place (`O_PATH`), good for the `*at` calls and nothing else.
+pub fn open_root(path: &Path) -> Result<OwnedFd> {
+    retry(|| rfs::open(path, OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC, Mode::empty()))
+}
+
+/// Opens one entry of `dir`, never through a symbolic link in that place (ELOOP, or the link itself with `PATH`).
+///
+/// `name` is a single component: with a `/` in it, or as `..`, the call is refused with EINVAL, so that what comes
+/// back is an entry of `dir`, or what is mounted on one. `mode` counts only when the call creates.
+pub fn open_entry(dir: BorrowedFd<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
+    check_component(name)?;
+    let flags = flags | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
+    retry(|| rfs::openat(dir, name, flags, permission(mode)))
+}
+
+/// Walks `path` from `dir` without ever leaving it: `..` above `dir` and links that point outside give EXDEV.
+///
+/// Magic links (those of /proc) are refused with ELOOP; `extra` narrows further: `NO_XDEV`, `NO_SYMLINKS`, or
+/// `CACHED`, which answers EAGAIN rather than wait for a disk.
+pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OpenFlags, extra: Resolve) -> Result<OwnedFd> {
+    let resolve = extra | Resolve::BENEATH | Resolve::NO_MAGICLINKS;
+    retry(|| rfs::openat2(dir, path, flags | OpenFlags::CLOEXEC, Mode::empty(), resolve))
+}
+
+/// Makes a nameless file (`O_TMPFILE`) in the file system of `dir`; `EOPNOTSUPP` where there is no such thing.
+pub fn open_nameless(dir: BorrowedFd<'_>, flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
+    let flags = flags | OpenFlags::TMPFILE | OpenFlags::CLOEXEC;
+    retry(|| rfs::openat(dir, ".", flags, permission(mode)))
+}
+
+/// Refuses what is not one component of a path: the empty name, `.`, `..`, and names with `/` or NUL in them.
+pub fn check_component(name: &[u8]) -> Result<()> {
+    let reserved = name.is_empty() || name == b"." || name == b"..";
+    if reserved || name.iter().any(|&byte| byte == b'/' || byte == 0) { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+/// The directory of this process's descriptors: the only way from a place (`O_PATH`) to an open file.
+///
+/// It belongs to the process that opened it. After a fork, the child opens its own.
+#[derive(Debug)]
+pub struct OwnDescriptors(OwnedFd);
+
+impl OwnDescriptors {
+    /// Opens `/proc/self/fd`; `ENOENT` where proc is not mounted.
+    pub fn open() -> Result<Self> {
+        open_root(Path::new("/proc/self/fd")).map(Self)
+    }
+
+    /// Opens what `fd` stands for once more, with rights of its own (a new open file description).
+    ///
+    /// A place that is a symbolic link gives ELOOP: a link cannot be opened, only read.
+    pub fn reopen(&self, fd: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd> {
+        let mut text = [0; NUMBER_LEN];
+        let name = number(fd, &mut text);
+        let flags = (flags | OpenFlags::CLOEXEC) - OpenFlags::NOFOLLOW;
+        retry(|| rfs::openat(&self.0, name, flags, Mode::empty()))
+    }
+
+    /// Opens a directory for listing: it needs no detour through proc.
+    pub fn reopen_directory(&self, fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+        let flags = OpenFlags::RDONLY | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC;
+        retry(|| rfs::openat(fd, ".", flags, Mode::empty()))
+    }
+
+    /// Where `fd` lies now, as the kernel spells it: an absolute path, with " (deleted)" after one without a name.
+    pub fn path(&self, fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
+        let mut text = [0; NUMBER_LEN];
+        let name = number(fd, &mut text);
+        let mut buffer = [MaybeUninit::<u8>::uninit(); PATH_MAX];
+        let (path, _) = rfs::readlinkat_raw(&self.0, name, &mut buffer)?;
+        Ok(path.to_vec())
+    }
+}
+
+impl AsFd for OwnDescriptors {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// `/proc/self/fd/N` in a buffer of its own: for the calls that take a path and no descriptor.
+pub(crate) struct OwnPath {
+    text: [u8; OWN_PREFIX.len() + NUMBER_LEN],
+    len: usize,
+}
+
+impl OwnPath {
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Self {
+        let mut digits = [0; NUMBER_LEN];
+        let digits = number(fd, &mut digits);
+        let mut text = [0; OWN_PREFIX.len() + NUMBER_LEN];
+        let len = OWN_PREFIX.len() + digits.len();
+        text[..OWN_PREFIX.len()].copy_from_slice(OWN_PREFIX);
+        text[OWN_PREFIX.len()..len].copy_from_slice(digits);
+        Self { text, len }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.text[..self.len]
+    }
+}
+
+const OWN_PREFIX: &[u8] = b"/proc/self/fd/";
+const NUMBER_LEN: usize = 10;
+const PATH_MAX: usize = 4096;
+
+/// The permission bits of a mode as rustix wants them.
+pub(crate) fn permission(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode & PERMISSION_BITS)
+}
+
+/// The number of a descriptor in decimal, written from the end of `text`: no allocation.
+fn number<'a>(fd: BorrowedFd<'_>, text: &'a mut [u8; NUMBER_LEN]) -> &'a [u8] {
+    let mut rest = fd.as_raw_fd().unsigned_abs();
+    let mut start = text.len();
+    loop {
+        start -= 1;
+        text[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return &text[start..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_written_in_full() {
+        for raw in [0, 7, 10, 1023, 2_147_483_646] {
+            // SAFETY: the number is only printed, never used as a descriptor, and is not −1.
+            let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+            assert_eq!(number(fd, &mut [0; NUMBER_LEN]), raw.to_string().as_bytes());
+            assert_eq!(OwnPath::of(fd).as_bytes(), format!("/proc/self/fd/{raw}").as_bytes());
+        }
+    }
+
+    #[test]
+    fn names_that_walk_are_refused() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b"] {
+            assert_eq!(check_component(name), Err(Errno::INVAL), "{name:?}");
+        }
+        assert_eq!(check_component(b"..."), Ok(()));
+    }
+}
