@@ -1,0 +1,192 @@
+//! How an operation answers: at once, or later.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use super::{Error, Result};
+
+/// The rest of an operation that could not be finished at once. It knows no runtime: any thread may poll it, and its
+/// waker may be called from any thread.
+///
+/// Dropping it gives up the *answer*, never the work: a mutation that has begun runs to its end. To stop the work
+/// itself, raise the [`Interrupt`](super::Interrupt) in the request's [`Ctx`](super::Ctx) and wait for the answer:
+/// memory passed in (a `Sink` or a `Source`) is in use until then.
+pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+/// What an operation of the waist returns.
+///
+/// `Done` is the common case and allocates nothing. Only what pends allocates its future (measured through four layers:
+/// see `docs/decisions/0001-answer-done-or-later.md`).
+#[must_use = "an answer that nobody reads is an operation whose failure nobody sees"]
+pub enum Answer<T> {
+    /// The operation is finished.
+    Done(Result<T>),
+    /// The operation goes on elsewhere.
+    Later(Later<T>),
+}
+
+impl<T> Answer<T> {
+    /// A successful answer.
+    #[inline]
+    pub fn ok(value: T) -> Self {
+        Self::Done(Ok(value))
+    }
+
+    /// A failure.
+    #[inline]
+    pub fn err(error: impl Into<Error>) -> Self {
+        Self::Done(Err(error.into()))
+    }
+
+    /// Wraps a future.
+    pub fn later(future: impl Future<Output = Result<T>> + Send + 'static) -> Self {
+        Self::Later(Box::pin(future))
+    }
+
+    /// True when the answer is already there.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        matches!(self, Self::Done(_))
+    }
+
+    /// Changes a successful value.
+    #[inline]
+    pub fn map<U>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Answer<U>
+    where
+        T: 'static,
+    {
+        match self {
+            Self::Done(result) => Answer::Done(result.map(change)),
+            Self::Later(later) => Answer::later(async move { later.await.map(change) }),
+        }
+    }
+
+    /// Sees the result, good or bad, when it comes, and may replace it.
+    #[inline]
+    pub fn map_result<U>(self, change: impl FnOnce(Result<T>) -> Result<U> + Send + 'static) -> Answer<U>
+    where
+        T: 'static,
+    {
+        match self {
+            Self::Done(result) => Answer::Done(change(result)),
+            Self::Later(later) => Answer::later(async move { change(later.await) }),
+        }
+    }
+
+    /// Goes on with another operation when this one succeeded.
+    #[inline]
+    pub fn then<U>(self, next: impl FnOnce(T) -> Answer<U> + Send + 'static) -> Answer<U>
+    where
+        T: Send + 'static,
+        U: Send + 'static,
+    {
+        match self {
+            Self::Done(Ok(value)) => next(value),
+            Self::Done(Err(error)) => Answer::Done(Err(error)),
+            Self::Later(later) => Answer::later(async move {
+                let next = match later.await {
+                    Ok(value) => next(value),
+                    Err(error) => return Err(error),
+                };
+                next.resolve().await
+            }),
+        }
+    }
+
+    /// The answer as a future, for callers that live in one.
+    pub async fn resolve(self) -> Result<T> {
+        match self {
+            Self::Done(result) => result,
+            Self::Later(later) => later.await,
+        }
+    }
+
+    /// Waits for the answer on this thread, which sleeps meanwhile. For tools and tests: a thread that serves a queue
+    /// must never call it.
+    pub fn wait(self) -> Result<T> {
+        match self {
+            Self::Done(result) => result,
+            Self::Later(mut later) => {
+                let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+                let mut context = Context::from_waker(&waker);
+                loop {
+                    match later.as_mut().poll(&mut context) {
+                        Poll::Ready(result) => return result,
+                        Poll::Pending => std::thread::park(),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T> From<Result<T>> for Answer<T> {
+    #[inline]
+    fn from(result: Result<T>) -> Self {
+        Self::Done(result)
+    }
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Done(result) => f.debug_tuple("Done").field(result).finish(),
+            Self::Later(_) => f.write_str("Later"),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A future that pends once and is woken by another thread.
+    fn slow<T: Send + 'static>(value: T) -> Answer<T> {
+        let mut value = Some(value);
+        let mut asked = false;
+        Answer::later(std::future::poll_fn(move |context| {
+            if asked {
+                return Poll::Ready(value.take().ok_or(Error::Interrupted));
+            }
+            asked = true;
+            let waker = context.waker().clone();
+            std::thread::spawn(move || waker.wake());
+            Poll::Pending
+        }))
+    }
+
+    #[test]
+    fn done_stays_done_through_combinators() {
+        let answer = Answer::ok(2).map(|n| n + 1).then(|n| Answer::ok(n * 2));
+        assert!(answer.is_done());
+        assert_eq!(answer.wait().unwrap(), 6);
+    }
+
+    #[test]
+    fn later_is_woken_by_another_thread_and_chains_into_later() {
+        let answer = slow(2).then(|n| slow(n + 1)).map(|n| n * 2);
+        assert!(!answer.is_done());
+        assert_eq!(answer.wait().unwrap(), 6);
+    }
+
+    #[test]
+    fn then_is_not_called_after_a_failure() {
+        let answer: Answer<u32> =
+            Answer::<u32>::err(Error::NotFound).then(|_| panic!("called after a failure"));
+        assert!(matches!(answer.wait(), Err(Error::NotFound)));
+        let answer: Answer<u32> =
+            slow(1).then(|_| Answer::<u32>::err(Error::Stale)).then(|_| panic!("called after a failure"));
+        assert!(matches!(answer.wait(), Err(Error::Stale)));
+    }
+}

@@ -1,0 +1,186 @@
+//! Attributes of nodes and of file systems.
+
+/// What a node is (POSIX file types).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A block device.
+    BlockDevice,
+    /// A character device.
+    CharDevice,
+    /// A named pipe.
+    Fifo,
+    /// A Unix socket.
+    Socket,
+}
+
+/// Permission bits with set-user-id, set-group-id and sticky: the low twelve bits of a POSIX mode, never the type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mode(u16);
+
+impl Mode {
+    /// All twelve bits.
+    pub const MASK: u32 = 0o7777;
+    /// Set user id on execution.
+    pub const SET_UID: u32 = 0o4000;
+    /// Set group id on execution; on a directory: new entries inherit its group.
+    pub const SET_GID: u32 = 0o2000;
+    /// Only an entry's owner may remove it.
+    pub const STICKY: u32 = 0o1000;
+
+    /// Takes the low twelve bits of `bits`.
+    #[inline]
+    pub const fn new(bits: u32) -> Self {
+        Self((bits & Self::MASK) as u16)
+    }
+
+    /// The bits.
+    #[inline]
+    pub const fn bits(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// These bits without those of `umask`.
+    #[inline]
+    pub const fn without(self, umask: Mode) -> Self {
+        Self(self.0 & !umask.0)
+    }
+}
+
+/// A point in time: seconds since 1970 and nanoseconds below 10⁹.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Timestamp {
+    /// Seconds since 1970-01-01 UTC; negative before.
+    pub secs: i64,
+    /// Nanoseconds, always added, below 10⁹.
+    pub nanos: u32,
+}
+
+/// A device number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Device {
+    /// The driver.
+    pub major: u32,
+    /// The unit.
+    pub minor: u32,
+}
+
+/// The attributes of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// What it is.
+    pub file_type: FileType,
+    /// Permission bits.
+    pub mode: Mode,
+    /// Number of names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space used, in units of 512 bytes.
+    pub blocks: u64,
+    /// Preferred size of transfers, in bytes.
+    pub block_size: u32,
+    /// For device nodes: which device.
+    pub rdev: Device,
+    /// Which file system the node lies on. Differs between submounts of one export.
+    pub fsid: u64,
+    /// Inode number, unique within `fsid` among living nodes.
+    pub fileid: u64,
+    /// Tells a reused inode number from its former bearer; 0 where the file system has no such thing.
+    pub generation: u64,
+    /// Last read.
+    pub atime: Timestamp,
+    /// Last change of the data.
+    pub mtime: Timestamp,
+    /// Last change of the data or the attributes.
+    pub ctime: Timestamp,
+    /// Birth, where the file system keeps it.
+    pub btime: Option<Timestamp>,
+}
+
+/// The attributes that tell whether a node changed between two looks (RFC 1813 §2.6, `wcc_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeakAttr {
+    /// Size in bytes.
+    pub size: u64,
+    /// Last change of the data.
+    pub mtime: Timestamp,
+    /// Last change of the data or the attributes.
+    pub ctime: Timestamp,
+}
+
+impl From<&Attr> for WeakAttr {
+    fn from(attr: &Attr) -> Self {
+        Self { size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
+    }
+}
+
+/// A node from before and after a mutation. Both are `None` unless the caller asked with
+/// [`Want::CHANGE_ATTRS`](super::Want::CHANGE_ATTRS); a back end that cannot take both around the operation leaves
+/// `before` out, as RFC 1813 §2.6 allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Before the operation.
+    pub before: Option<WeakAttr>,
+    /// After it.
+    pub after: Option<Attr>,
+}
+
+/// A new value for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The server's present time.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// Which attributes to change, and to what. `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<Mode>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes: truncates, or extends with zeros.
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime: Option<SetTime>,
+    /// Last change of the data.
+    pub mtime: Option<SetTime>,
+    /// Do nothing, and fail with [`Error::NotSync`](super::Error::NotSync), unless the node has this ctime
+    /// (RFC 1813 §3.3.2, `sattrguard3`).
+    pub guard_ctime: Option<Timestamp>,
+    /// Drop set-user-id, set-group-id and file capabilities, as a change by a user without privilege must.
+    pub kill_privileges: bool,
+}
+
+/// The state of a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs {
+    /// Size of a block, in bytes; the unit of the block counts.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks that are free.
+    pub blocks_free: u64,
+    /// Blocks that are free for users without privilege.
+    pub blocks_available: u64,
+    /// Nodes in all; 0 where the file system does not count them.
+    pub files: u64,
+    /// Nodes that are free.
+    pub files_free: u64,
+    /// Longest name, in bytes.
+    pub name_max: u32,
+}

@@ -1,0 +1,170 @@
+//! One page of a directory listing.
+
+use super::{Cookie, Entry, FileType};
+
+/// How much fits on a page, in the units of whoever asks.
+#[derive(Clone, Copy, Debug)]
+pub struct DirBudget {
+    /// Bytes that the entries may take up together.
+    pub size_bytes: usize,
+    /// Bytes that every entry takes up beside its name.
+    pub entry_bytes: usize,
+    /// Each entry is rounded up to a multiple of this; a power of two.
+    pub align: usize,
+    /// Whether the entries shall carry attributes. Each one that does counts a look-up.
+    pub plus: bool,
+}
+
+/// One entry of a page.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// Its name. This may be `.` or `..`, which the operations of the waist refuse: those two are listed, not looked up.
+    pub name: &'a [u8],
+    /// Its inode number.
+    pub fileid: u64,
+    /// What it is; `None` where the file system does not say without looking.
+    pub file_type: Option<FileType>,
+    /// Where the listing goes on after this entry.
+    pub cookie: Cookie,
+    /// The node, when the page was asked for with attributes and there is one (never for `.` and `..`).
+    pub entry: Option<&'a Entry>,
+}
+
+/// A page that a back end fills with entries until the caller's budget is used up.
+///
+/// It owns its memory and travels through the operation and back, so that one page serves many listings without
+/// allocating.
+#[derive(Debug)]
+pub struct DirPage {
+    budget: DirBudget,
+    used_bytes: usize,
+    names: Vec<u8>,
+    heads: Vec<Head>,
+    entries: Vec<Entry>,
+    end: bool,
+}
+
+#[derive(Debug)]
+struct Head {
+    name_end: usize,
+    fileid: u64,
+    file_type: Option<FileType>,
+    cookie: Cookie,
+    has_entry: bool,
+}
+
+impl DirPage {
+    /// An empty page with this budget.
+    pub fn new(budget: DirBudget) -> Self {
+        Self { budget, used_bytes: 0, names: Vec::new(), heads: Vec::new(), entries: Vec::new(), end: false }
+    }
+
+    /// Empties the page and gives it another budget. The memory stays.
+    pub fn reset(&mut self, budget: DirBudget) {
+        self.budget = budget;
+        self.used_bytes = 0;
+        self.names.clear();
+        self.heads.clear();
+        self.entries.clear();
+        self.end = false;
+    }
+
+    /// True when the caller wants attributes.
+    pub fn wants_entries(&self) -> bool {
+        self.budget.plus
+    }
+
+    /// True when an entry with a name of `name_len` bytes still fits. Ask before looking a node up for
+    /// [`DirPage::push`].
+    pub fn fits(&self, name_len: usize) -> bool {
+        self.cost(name_len).is_some_and(|cost| self.budget.size_bytes - self.used_bytes >= cost)
+    }
+
+    /// Adds an entry. False, and nothing is added, when it does not fit: the page is full.
+    #[must_use]
+    pub fn push(&mut self, entry: DirEntry<'_>) -> bool {
+        if !self.fits(entry.name.len()) {
+            return false;
+        }
+        self.used_bytes += self.cost(entry.name.len()).unwrap_or(usize::MAX);
+        self.names.extend_from_slice(entry.name);
+        self.entries.extend(entry.entry);
+        self.heads.push(Head {
+            name_end: self.names.len(),
+            fileid: entry.fileid,
+            file_type: entry.file_type,
+            cookie: entry.cookie,
+            has_entry: entry.entry.is_some(),
+        });
+        true
+    }
+
+    /// Says that the directory ends with this page.
+    pub fn set_end(&mut self) {
+        self.end = true;
+    }
+
+    /// True when the directory ends with this page.
+    pub fn is_end(&self) -> bool {
+        self.end
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty()
+    }
+
+    /// The entries, in order.
+    pub fn iter(&self) -> impl Iterator<Item = DirEntry<'_>> {
+        let mut name_start = 0;
+        let mut entries = self.entries.iter();
+        self.heads.iter().map(move |head| {
+            let name = self.names.get(name_start..head.name_end).unwrap_or_default();
+            name_start = head.name_end;
+            DirEntry {
+                name,
+                fileid: head.fileid,
+                file_type: head.file_type,
+                cookie: head.cookie,
+                entry: if head.has_entry { entries.next() } else { None },
+            }
+        })
+    }
+
+    fn cost(&self, name_len: usize) -> Option<usize> {
+        self.budget.entry_bytes.checked_add(name_len)?.checked_next_multiple_of(self.budget.align.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &[u8], cookie: u64) -> DirEntry<'_> {
+        DirEntry { name, fileid: cookie, file_type: None, cookie: Cookie(cookie), entry: None }
+    }
+
+    #[test]
+    fn a_page_takes_what_fits_and_not_one_entry_more() {
+        let mut page = DirPage::new(DirBudget { size_bytes: 64, entry_bytes: 24, align: 8, plus: false });
+        assert!(page.push(entry(b"12345678", 1)));
+        assert!(page.push(entry(b"1", 2)));
+        assert!(!page.fits(1));
+        assert!(!page.push(entry(b"1", 3)));
+        let names: Vec<_> = page.iter().map(|entry| (entry.name.to_vec(), entry.cookie.0)).collect();
+        assert_eq!(names, [(b"12345678".to_vec(), 1), (b"1".to_vec(), 2)]);
+        page.reset(DirBudget { size_bytes: 0, entry_bytes: 24, align: 8, plus: false });
+        assert!(page.is_empty() && !page.push(entry(b"1", 1)));
+    }
+
+    #[test]
+    fn a_hostile_budget_does_not_overflow() {
+        let page = DirPage::new(DirBudget { size_bytes: 1, entry_bytes: usize::MAX, align: 0, plus: false });
+        assert!(!page.fits(1));
+    }
+}

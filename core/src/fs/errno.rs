@@ -1,0 +1,63 @@
+//! What a system call's error number means in the waist's words.
+
+use tombolo_sys::Errno;
+
+use super::Error;
+
+impl From<Errno> for Error {
+    /// Numbers without a word of their own are I/O errors; all of those keep the number for the log.
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::PERM => Self::NotPermitted,
+            Errno::ACCESS => Self::AccessDenied,
+            Errno::NOENT => Self::NotFound,
+            Errno::EXIST => Self::Exists,
+            Errno::NOTDIR => Self::NotDirectory,
+            Errno::ISDIR => Self::IsDirectory,
+            Errno::NOTEMPTY => Self::NotEmpty,
+            Errno::XDEV => Self::CrossDevice,
+            Errno::INVAL => Self::InvalidArgument,
+            Errno::NAMETOOLONG => Self::NameTooLong,
+            Errno::LOOP => Self::SymlinkLoop,
+            Errno::MLINK => Self::TooManyLinks,
+            Errno::FBIG => Self::FileTooLarge,
+            Errno::NOSPC => Self::NoSpace,
+            Errno::DQUOT => Self::QuotaExceeded,
+            Errno::ROFS => Self::ReadOnly,
+            Errno::BUSY => Self::Busy,
+            Errno::TXTBSY => Self::TextBusy,
+            Errno::AGAIN => Self::WouldBlock,
+            Errno::DEADLK => Self::Deadlock,
+            Errno::NOLCK => Self::NoLocks,
+            Errno::INTR => Self::Interrupted,
+            Errno::TIMEDOUT => Self::TimedOut,
+            Errno::STALE => Self::Stale,
+            Errno::BADF => Self::BadOpen,
+            Errno::NODATA => Self::NoAttribute,
+            Errno::RANGE => Self::OutOfRange,
+            Errno::TOOBIG => Self::TooBig,
+            Errno::OVERFLOW => Self::Overflow,
+            Errno::NXIO | Errno::NODEV => Self::NoDevice,
+            Errno::OPNOTSUPP => Self::NotSupported,
+            Errno::NOSYS => Self::NotImplemented,
+            Errno::NOTTY => Self::NotDevice,
+            Errno::NOMEM => Self::NoMemory,
+            Errno::MFILE | Errno::NFILE => Self::TooManyOpen,
+            Errno::NOTCONN => Self::Disconnected,
+            _ => Self::io(std::io::Error::from(errno)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_number_is_an_io_error_that_names_it() {
+        let error = Error::from(Errno::REMOTEIO);
+        let Error::Io { source: Some(source) } = error else { panic!("{error:?}") };
+        assert!(source.to_string().contains("121"), "{source}");
+        assert!(matches!(Error::from(Errno::IO), Error::Io { .. }));
+    }
+}

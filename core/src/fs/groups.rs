@@ -1,0 +1,163 @@
+//! Optional groups of operations. A file system that has a group returns it from the method of the same name in
+//! [`FileSystem`](super::FileSystem).
+
+use bitflags::bitflags;
+use smallvec::SmallVec;
+
+use super::{Answer, Ctx, Entry, File, LockOwner, NodeId, XattrName};
+
+/// What may exist already when an extended attribute is set (setxattr(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrSet {
+    /// Make or replace.
+    Any,
+    /// Fail with [`Error::Exists`](super::Error::Exists) when it exists.
+    Create,
+    /// Fail with [`Error::NoAttribute`](super::Error::NoAttribute) when it does not.
+    Replace,
+}
+
+/// Extended attributes. POSIX ACLs are the attributes `system.posix_acl_access` and `system.posix_acl_default`.
+pub trait Xattrs {
+    /// The value of one, of at most `limit_bytes`; longer: [`Error::OutOfRange`](super::Error::OutOfRange).
+    /// Absent: [`Error::NoAttribute`](super::Error::NoAttribute).
+    fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>>;
+    /// Sets one. `kill_set_gid` drops the set-group-id bit, as setting an ACL by one outside the group must.
+    fn set(
+        &self,
+        cx: &Ctx,
+        node: NodeId,
+        name: XattrName<'_>,
+        value: &[u8],
+        how: XattrSet,
+        kill_set_gid: bool,
+    ) -> Answer<()>;
+    /// The names, each ended by a NUL byte, of at most `limit_bytes` together.
+    fn list(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Answer<Vec<u8>>;
+    /// Removes one.
+    fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()>;
+}
+
+/// The two families of advisory locks, which do not see each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockFamily {
+    /// fcntl(2) record locks: byte ranges, owned by a process.
+    Posix,
+    /// flock(2): whole files, owned by an opening.
+    Flock,
+}
+
+/// What is held, or asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockKind {
+    /// Shared.
+    Read,
+    /// Exclusive.
+    Write,
+}
+
+/// Bytes `start` to `last`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LockRange {
+    /// First byte.
+    pub start: u64,
+    /// Last byte; `u64::MAX` for the end of the file, wherever it will be.
+    pub last: u64,
+}
+
+impl LockRange {
+    /// The whole file.
+    pub const ALL: Self = Self { start: 0, last: u64::MAX };
+}
+
+/// An advisory lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// Which family.
+    pub family: LockFamily,
+    /// Shared or exclusive.
+    pub kind: LockKind,
+    /// Which bytes; [`LockRange::ALL`] for flock.
+    pub range: LockRange,
+    /// Who.
+    pub owner: LockOwner,
+    /// The owner's process id as its client knows it; told to others who ask who is in their way.
+    pub pid: u32,
+}
+
+/// Advisory locks.
+pub trait Locks {
+    /// A lock that stands in the way of `lock`, if any.
+    fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>>;
+    /// Takes a lock, waiting for it when `wait` is set: then the answer ends early with
+    /// [`Error::Interrupted`](super::Error::Interrupted) once the request's interrupt is raised. Without `wait`:
+    /// [`Error::WouldBlock`](super::Error::WouldBlock).
+    fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()>;
+    /// Gives back what `owner` holds of this family in `range`.
+    fn unlock(
+        &self,
+        cx: &Ctx,
+        file: File,
+        family: LockFamily,
+        range: LockRange,
+        owner: LockOwner,
+    ) -> Answer<()>;
+}
+
+/// A name for a node that outlives the session and the server: what the file system itself calls it.
+///
+/// It is not signed and proves nothing: a front end that hands it to strangers adds its own proof (`docs/formats`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PersistentHandle {
+    /// The file system's own type number.
+    pub kind: i32,
+    /// The file system's own bytes.
+    pub bytes: SmallVec<[u8; 48]>,
+}
+
+/// Handles that outlive restarts.
+pub trait PersistentHandles {
+    /// The handle of a node.
+    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle>;
+    /// The node of a handle; it counts a look-up. [`Error::Stale`](super::Error::Stale) when it is gone or was never one.
+    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry>;
+}
+
+bitflags! {
+    /// How to allocate (fallocate(2)). Empty: allocate, and grow the file.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct AllocateMode: u8 {
+        /// Leave the size alone.
+        const KEEP_SIZE = 1;
+        /// Free the range; it reads as zeros.
+        const PUNCH_HOLE = 2;
+        /// Make the range zeros without freeing it.
+        const ZERO_RANGE = 4;
+        /// Cut the range out and move what follows down.
+        const COLLAPSE_RANGE = 8;
+        /// Move what follows up and leave a hole.
+        const INSERT_RANGE = 16;
+        /// Give the range its own blocks where it shares them.
+        const UNSHARE_RANGE = 32;
+    }
+}
+
+/// What to seek (lseek(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// The next data at or after the offset.
+    Data,
+    /// The next hole at or after the offset; every file ends with one.
+    Hole,
+}
+
+/// Operations on ranges of files.
+pub trait Ranges {
+    /// Allocates or frees space.
+    fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()>;
+    /// Finds data or a hole. [`Error::NoDevice`](super::Error::NoDevice) past the end.
+    fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64>;
+    /// Copies within the file system, and answers how many bytes it copied.
+    fn copy(&self, cx: &Ctx, from: File, from_offset: u64, to: File, to_offset: u64, len: u64)
+    -> Answer<u64>;
+}

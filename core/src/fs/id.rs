@@ -1,0 +1,44 @@
+//! Numbers that name things, each a type of its own.
+
+/// A session: one client's use of an export. Unique within a server process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u64);
+
+/// A reference to a node, valid in the session that got it for as long as its look-ups last.
+///
+/// Each operation that answers with an [`Entry`](super::Entry) counts one look-up; `forget` takes them back. A back end
+/// never gives a number out again while a stale holder could mistake the new node for the old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// The root of the export. It is never forgotten.
+    pub const ROOT: Self = Self(1);
+}
+
+/// One opening of a file or directory, valid in its session until `release`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpenId(pub u64);
+
+/// An opening together with the node it was made on. A back end refuses a pair that does not belong together with
+/// [`Error::BadOpen`](super::Error::BadOpen), so layers may rely on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct File {
+    /// The node.
+    pub node: NodeId,
+    /// The opening.
+    pub open: OpenId,
+}
+
+/// A position in a directory. Opaque but for [`Cookie::START`]; stable across restarts of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cookie(pub u64);
+
+impl Cookie {
+    /// Before the first entry.
+    pub const START: Self = Self(0);
+}
+
+/// Who holds a lock, in the words of the client's kernel. Unique within a session only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockOwner(pub u64);

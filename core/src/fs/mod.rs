@@ -1,0 +1,38 @@
+//! The file-system waist.
+//!
+//! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a [`Ctx`] and
+//! return an [`Answer`]: `Done` when nothing had to wait, `Later` when something did. Operations that only some file
+//! systems have are in optional groups ([`Xattrs`], [`Locks`], [`PersistentHandles`], [`Ranges`]).
+
+mod answer;
+mod attr;
+mod budget;
+mod ctx;
+mod dir;
+mod errno;
+mod error;
+mod file_system;
+mod groups;
+mod id;
+mod interrupt;
+mod name;
+mod open;
+
+pub use answer::{Answer, Later};
+pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
+pub use budget::{Budget, Limits, Permit, Resource};
+pub use ctx::{Ctx, Identity, RequestId, RequestKey, Want};
+pub use dir::{DirBudget, DirEntry, DirPage};
+pub use error::{Error, Result};
+pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
+pub use groups::{
+    AllocateMode, Lock, LockFamily, LockKind, LockRange, Locks, PersistentHandle, PersistentHandles, Ranges,
+    Whence, XattrSet, Xattrs,
+};
+pub use id::{Cookie, File, LockOwner, NodeId, OpenId, SessionId};
+pub use interrupt::{Interrupt, Raised};
+pub use name::{Name, NameBuf, NameError, XattrName};
+pub use open::{
+    AccessMask, Create, Created, Entry, Exclusive, Made, NewMode, OpenFlags, Opened, ReadDone, RenameFlags,
+    Renamed, Stability, SyncWhat, Write, Written,
+};

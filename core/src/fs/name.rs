@@ -1,0 +1,136 @@
+//! Names of directory entries, checked once at the border.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+/// The longest name that the waist carries, in bytes (POSIX `NAME_MAX` on every file system that we serve).
+pub const NAME_MAX: usize = 255;
+
+/// The name of one directory entry: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`.
+///
+/// A value of this type has been checked, so no back end ever sees a name that could climb out of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name<'a>(&'a [u8]);
+
+/// Why bytes are not a [`Name`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NameError {
+    /// The name is empty.
+    #[error("the name is empty")]
+    Empty,
+    /// The name is longer than 255 bytes.
+    #[error("the name is longer than {NAME_MAX} bytes")]
+    TooLong,
+    /// The name holds a `/` or a NUL byte.
+    #[error("the name holds a slash or a NUL byte")]
+    ForbiddenByte,
+    /// The name is `.` or `..`.
+    #[error("`.` and `..` name no entry")]
+    Dots,
+}
+
+impl<'a> Name<'a> {
+    /// Checks `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, NameError> {
+        match bytes {
+            [] => Err(NameError::Empty),
+            _ if bytes.len() > NAME_MAX => Err(NameError::TooLong),
+            b"." | b".." => Err(NameError::Dots),
+            _ if bytes.iter().any(|&byte| byte == b'/' || byte == 0) => Err(NameError::ForbiddenByte),
+            _ => Ok(Self(bytes)),
+        }
+    }
+
+    /// The bytes, without a terminator.
+    #[inline]
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// A copy that an operation can take with it when it goes on later.
+    pub fn to_owned(self) -> NameBuf {
+        NameBuf(SmallVec::from_slice(self.0))
+    }
+}
+
+impl fmt::Debug for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+/// An owned [`Name`]. Names of up to 30 bytes live inside it.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NameBuf(SmallVec<[u8; 30]>);
+
+impl NameBuf {
+    /// The name.
+    #[inline]
+    pub fn as_name(&self) -> Name<'_> {
+        Name(&self.0)
+    }
+}
+
+impl fmt::Debug for NameBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_name().fmt(f)
+    }
+}
+
+/// The name of an extended attribute with its namespace (`user.comment`): 1 to 255 bytes, no NUL (xattr(7)).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct XattrName<'a>(&'a [u8]);
+
+impl<'a> XattrName<'a> {
+    /// Checks `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, NameError> {
+        match bytes {
+            [] => Err(NameError::Empty),
+            _ if bytes.len() > NAME_MAX => Err(NameError::TooLong),
+            _ if bytes.contains(&0) => Err(NameError::ForbiddenByte),
+            _ => Ok(Self(bytes)),
+        }
+    }
+
+    /// The bytes, without a terminator.
+    #[inline]
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+impl fmt::Debug for XattrName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_could_climb_out_are_refused() {
+        for (bytes, error) in [
+            (&b""[..], NameError::Empty),
+            (b".", NameError::Dots),
+            (b"..", NameError::Dots),
+            (b"a/b", NameError::ForbiddenByte),
+            (b"a\0", NameError::ForbiddenByte),
+            (&[b'x'; 256], NameError::TooLong),
+        ] {
+            assert_eq!(Name::new(bytes), Err(error), "{}", bytes.escape_ascii());
+        }
+        for bytes in [&b"..."[..], b".a", b"\xff\xfe", &[b'x'; 255]] {
+            assert_eq!(Name::new(bytes).unwrap().to_owned().as_name().as_bytes(), bytes);
+        }
+    }
+}

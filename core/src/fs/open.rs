@@ -1,0 +1,208 @@
+//! Arguments and results of operations that make, open, read and write.
+
+use bitflags::bitflags;
+
+use super::{Attr, Change, Mode, NodeId, OpenId};
+
+/// A node as it was found or made. It carries one look-up of `node`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The node.
+    pub node: NodeId,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+/// What was made without being opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    /// The new node.
+    pub entry: Entry,
+    /// The directory that it was made in.
+    pub dir: Change,
+}
+
+/// The mode of a node to be made.
+///
+/// The umask comes along because only the back end can settle it: where the parent has a default ACL, the ACL takes the
+/// umask's place (acl(5)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewMode {
+    /// The mode that the caller asked for.
+    pub mode: Mode,
+    /// The caller's umask.
+    pub umask: Mode,
+}
+
+impl NewMode {
+    /// A mode whose umask is already taken off.
+    pub const fn settled(mode: Mode) -> Self {
+        Self { mode, umask: Mode::new(0) }
+    }
+
+    /// The mode where no default ACL intervenes.
+    pub const fn masked(self) -> Mode {
+        self.mode.without(self.umask)
+    }
+}
+
+bitflags! {
+    /// How a node is opened.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct OpenFlags: u16 {
+        /// For reading.
+        const READ = 1;
+        /// For writing.
+        const WRITE = 1 << 1;
+        /// Every write goes to the end, wherever it was aimed.
+        const APPEND = 1 << 2;
+        /// Cut to zero length at open.
+        const TRUNCATE = 1 << 3;
+        /// Past the cache of the host, in aligned pieces.
+        const DIRECT = 1 << 4;
+        /// Each write is stable, data and attributes, before it is answered.
+        const SYNC = 1 << 5;
+        /// Each write's data is stable before it is answered.
+        const DATA_SYNC = 1 << 6;
+        /// The node must be a directory, to be listed.
+        const DIRECTORY = 1 << 7;
+        /// Reading leaves the access time alone.
+        const NO_ACCESS_TIME = 1 << 8;
+        /// The opener is to execute the file.
+        const EXECUTE = 1 << 9;
+        /// Do not wait (fifos, devices).
+        const NONBLOCK = 1 << 10;
+        /// Truncation drops set-user-id, set-group-id and file capabilities.
+        const KILL_PRIVILEGES = 1 << 11;
+    }
+}
+
+/// The result of an open.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// The opening.
+    pub open: OpenId,
+    /// Attributes as of the open, when asked with [`Want::OPEN_ATTRS`](super::Want::OPEN_ATTRS).
+    pub attr: Option<Attr>,
+}
+
+/// What to do when the name to create exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exclusive {
+    /// Open what exists.
+    #[default]
+    No,
+    /// Fail with [`Error::Exists`](super::Error::Exists).
+    Yes,
+    /// Fail, unless it was made with this very verifier: then this is a retry, and succeeds (RFC 1813 §3.3.8, EXCLUSIVE).
+    Verifier([u8; 8]),
+}
+
+/// How a file is created and opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Create {
+    /// Its mode.
+    pub mode: NewMode,
+    /// How it is opened.
+    pub flags: OpenFlags,
+    /// What to do when the name exists.
+    pub exclusive: Exclusive,
+}
+
+/// The result of a create.
+#[derive(Clone, Copy, Debug)]
+pub struct Created {
+    /// The node.
+    pub entry: Entry,
+    /// Its opening.
+    pub open: OpenId,
+    /// The directory.
+    pub dir: Change,
+}
+
+/// The result of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadDone {
+    /// Bytes that were placed at the start of the sink.
+    pub count: usize,
+    /// True when the file ended there.
+    pub eof: bool,
+}
+
+/// How stable a write must be before it is answered (RFC 1813 §3.3.7, `stable_how`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stability {
+    /// Not at all; a later fsync makes it so.
+    #[default]
+    Unstable,
+    /// The data, and what is needed to find it.
+    DataSync,
+    /// Data and all attributes.
+    FileSync,
+}
+
+/// Where and how to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Write {
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// How stable.
+    pub stability: Stability,
+    /// Drop set-user-id, set-group-id and file capabilities.
+    pub kill_privileges: bool,
+}
+
+/// The result of a write.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Bytes taken from the start of the source.
+    pub count: usize,
+    /// How stable they are: at least as asked.
+    pub stability: Stability,
+    /// The file.
+    pub file: Change,
+}
+
+/// What to make stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncWhat {
+    /// The data, and what is needed to find it.
+    Data,
+    /// Everything.
+    All,
+}
+
+bitflags! {
+    /// How to rename (renameat2(2)).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct RenameFlags: u8 {
+        /// Fail when the new name exists.
+        const NO_REPLACE = 1;
+        /// Swap the two.
+        const EXCHANGE = 2;
+        /// Leave a whiteout at the old name.
+        const WHITEOUT = 4;
+    }
+}
+
+/// The result of a rename.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Renamed {
+    /// The directory of the old name.
+    pub from_dir: Change,
+    /// The directory of the new name.
+    pub to_dir: Change,
+}
+
+bitflags! {
+    /// What access to ask about. Empty asks whether the node exists (access(2), `F_OK`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct AccessMask: u8 {
+        /// Execute a file, search a directory.
+        const EXECUTE = 1;
+        /// Write.
+        const WRITE = 2;
+        /// Read.
+        const READ = 4;
+    }
+}
