@@ -1,0 +1,40 @@
+# shellcheck shell=bash
+# Shared by the scripts of the test beds; source it.
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cache=$repository/.cache
+# shellcheck disable=SC2034 # used by the scripts
+beds=$cache/guests
+
+die() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    exit 1
+}
+
+# Installs Debian packages that are missing, as root; otherwise says what to install and stops.
+need_packages() {
+    local missing=() package
+    for package in "$@"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+    done
+    ((${#missing[@]})) || return 0
+    if [ "$(id -u)" != 0 ]; then
+        die "missing Debian packages; as root: apt-get install --no-install-recommends ${missing[*]}"
+    fi
+    echo "installing ${missing[*]}"
+    local quietly=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0)
+    local install=("${quietly[@]}" install -y --no-install-recommends "${missing[@]}")
+    "${install[@]}" >/dev/null 2>&1 ||
+        { "${quietly[@]}" update && "${install[@]}" >/dev/null; } ||
+        die "apt-get could not install ${missing[*]}"
+}
+
+# Installs one crate's binaries into .cache/NAME/bin, in a release build, once per version.
+need_crate() {
+    local into=$cache/$1 crate=$2 version=$3
+    if grep -qs "\"$crate $version " "$into/.crates.toml"; then return 0; fi
+    command -v cargo >/dev/null || die "cargo is missing: install the Rust toolchain (https://rustup.rs)"
+    echo "building $crate $version (some minutes, once)"
+    cargo install --quiet --locked --root "$into" "$crate" --version "$version" ||
+        die "cargo could not install $crate $version"
+}
