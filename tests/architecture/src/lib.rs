@@ -1,0 +1,62 @@
+//! Guards the shape of the house: which crate may depend on which, and where `unsafe`, libc and file-descriptor numbers
+//! may appear (`ARCHITECTURE.md`). The rules are data, in [`ROOMS`]; `tests/house.rs` holds the tree against them.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+/// One row of the house. A crate may depend on crates of lower rows only.
+pub struct Room {
+    /// Path prefix of its crates, relative to the workspace.
+    pub folder: &'static str,
+    /// Height: larger is higher up.
+    pub row: u32,
+    /// Whether `unsafe` may be written here.
+    pub may_be_unsafe: bool,
+    /// Whether libc, rustix, raw pointers and file-descriptor numbers may be named here.
+    pub may_name_the_system: bool,
+}
+
+const fn room(folder: &'static str, row: u32, may_be_unsafe: bool, may_name_the_system: bool) -> Room {
+    Room { folder, row, may_be_unsafe, may_name_the_system }
+}
+
+/// The rows of the house, from the ground up.
+pub const ROOMS: &[Room] = &[
+    room("mem", 0, true, true),
+    room("sys", 1, true, true),
+    room("core", 2, false, true),
+    room("wire", 3, false, true),
+    room("host", 4, false, true),
+    room("layer", 5, false, false),
+    room("back", 5, false, false),
+    room("front", 5, false, false),
+    room("bench", 6, false, false),
+    room("cli", 7, false, false),
+    // Tests and tools may reach everywhere; nothing may reach them but as a development dependency.
+    room("tests", 8, false, true),
+];
+
+/// The room of a crate that lies at `path` below the workspace.
+pub fn room_of(path: &Path) -> Option<&'static Room> {
+    ROOMS.iter().find(|room| path.starts_with(room.folder))
+}
+
+/// All Rust sources below `folder`, but for build output.
+pub fn sources(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                if !path.ends_with("target") {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
