@@ -1,0 +1,57 @@
+//! The process itself: its session, its standard streams, its limits.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+
+use crate::errno::Result;
+
+/// Begins a session of its own, away from the terminal. EPERM in the first process of a group.
+pub fn leave_session() -> Result<()> {
+    setsid().map(drop)
+}
+
+/// Makes `null` the standard input and output, and `log` the standard error.
+pub fn redirect_standard_streams(null: impl AsFd, log: impl AsFd) -> Result<()> {
+    redirect_input_and_output(null.as_fd())?;
+    dup2_stderr(log.as_fd())
+}
+
+fn redirect_input_and_output(null: BorrowedFd<'_>) -> Result<()> {
+    dup2_stdin(null)?;
+    dup2_stdout(null)
+}
+
+/// How many descriptors the process may have open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenFileLimit {
+    /// What counts now.
+    pub soft: u64,
+    /// How far an unprivileged process may raise it.
+    pub hard: u64,
+}
+
+/// How many descriptors the process may have open; no limit is `u64::MAX`.
+pub fn open_file_limit() -> OpenFileLimit {
+    let limit = getrlimit(Resource::Nofile);
+    OpenFileLimit { soft: limit.current.unwrap_or(u64::MAX), hard: limit.maximum.unwrap_or(u64::MAX) }
+}
+
+/// Raises the soft limit on open descriptors to the hard one.
+pub fn raise_open_file_limit() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_on_open_files_can_be_raised_to_its_bound() {
+        raise_open_file_limit().expect("raise");
+        let limit = open_file_limit();
+        assert_eq!(limit.soft, limit.hard);
+    }
+}

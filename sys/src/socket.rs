@@ -1,0 +1,85 @@
+//! Unix sockets that listen, and who is at the other end.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::fchmod;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, listen as start_listening,
+    shutdown, socket_with,
+};
+
+use crate::errno::{Result, retry};
+use crate::open::permission;
+
+/// The process at the other end of a unix socket, as it was when it connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its process id.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+/// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its first moment on, less the
+/// process's mask. EADDRINUSE when the path exists, whether or not anybody listens there; ENAMETOOLONG beyond 107 bytes.
+pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // unix(7): the file takes its mode from the socket, so that it is never open to more than it should.
+    fchmod(&socket, permission(mode))?;
+    bind(&socket, &address)?;
+    start_listening(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// Who connected.
+pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
+    let credentials = socket_peercred(socket)?;
+    Ok(Peer {
+        pid: credentials.pid.as_raw_nonzero().get(),
+        uid: credentials.uid.as_raw(),
+        gid: credentials.gid.as_raw(),
+    })
+}
+
+/// Ends a socket in both directions: threads that wait on it (also in `accept`) come back at once.
+pub fn shut_down(socket: impl AsFd) -> Result<()> {
+    retry(|| shutdown(&socket, Shutdown::Both))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_socket_has_its_mode_and_knows_its_peer() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let listener = UnixListener::from(listen_unix(&path, 0o600, 8).expect("listen"));
+        assert_eq!(path.metadata().expect("the socket").permissions().mode() & 0o777, 0o600);
+        let _client = UnixStream::connect(&path).expect("connect");
+        let (server, _) = listener.accept().expect("accept");
+        let peer = peer(server.as_fd()).expect("peer");
+        assert_eq!(peer.pid.unsigned_abs(), std::process::id());
+        assert_eq!(listen_unix(&path, 0o600, 8).err(), Some(crate::Errno::ADDRINUSE));
+    }
+
+    #[test]
+    fn shutting_down_wakes_a_thread_that_accepts() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = UnixListener::from(listen_unix(&dir.path().join("s"), 0o600, 8).expect("listen"));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| listener.accept().is_err());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            shut_down(&listener).expect("shut down");
+            assert!(waiting.join().expect("join"));
+        });
+    }
+}
