@@ -1,0 +1,45 @@
+# `make demo` shows the main job; `make test` runs every test. Both install what they need when run as root.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+
+.PHONY: help build demo test test-rust test-mount test-guests test-posix lint bench bench-quick clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+build: ## the binary, target/release/tombolo
+	$(CARGO) build --release -p tombolo-cli
+
+demo: build ## share a source tree with a real guest and build it there
+	demo/run
+
+test: test-rust test-mount test-posix test-guests ## everything that has to pass
+
+test-rust: ## unit, property, conformance and command-line tests
+	$(CARGO) test --workspace
+
+test-mount: build ## the conformance suite through FUSE mounts of this host
+	tests/mount/run
+
+test-posix: build ## pjdfstest and fsx through a FUSE mount
+	tests/posix/on-mount
+
+test-guests: build ## real guests: UML and QEMU
+	tests/guests/setup
+	tests/guests/cases
+
+lint: ## formatter, clippy, shellcheck
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	if command -v shellcheck >/dev/null; then git ls-files -z | xargs -0 grep -lZE '^#!/(usr/)?bin/(env )?(ba)?sh' | xargs -0 shellcheck -x; fi
+
+bench-quick: build ## one quick pass of each benchmark, to see that it runs
+	target/release/tombolo bench all --quick
+
+bench: build ## every table of docs/benchmarks.md that this machine can run
+	target/release/tombolo bench all
+
+clean: ## build output and caches
+	$(CARGO) clean
+	rm -rf .cache
