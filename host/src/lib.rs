@@ -1,2 +1,14 @@
-//! Empty so far.
+//! What every server needs around its work: sockets, signals, the log, control, metrics, a state directory.
+//!
+//! Not here: protocols (`wire/`) and what a request means (`front/`, `layer/`, `back/`).
+//!
+//! Reading order: [`listener`], [`control`], [`state_dir`]; the rest as needed.
 #![forbid(unsafe_code)]
+
+pub mod control;
+pub mod daemon;
+pub mod listener;
+pub mod logging;
+pub mod metrics;
+pub mod signals;
+pub mod state_dir;

@@ -2,14 +2,20 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, setsid};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 
 /// Begins a session of its own, away from the terminal. EPERM in the first process of a group.
 pub fn leave_session() -> Result<()> {
     setsid().map(drop)
+}
+
+/// Asks a process to end (SIGTERM). ESRCH when there is none.
+pub fn terminate(process: u32) -> Result<()> {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    kill_process(process, Signal::TERM)
 }
 
 /// Makes `null` the standard input and output, and `log` the standard error.

@@ -6,11 +6,11 @@ use std::path::Path;
 use rustix::fs::fchmod;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, listen as start_listening,
-    shutdown, socket_with,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
+    listen as start_listening, shutdown, socket_with,
 };
 
-use crate::errno::{Result, retry};
+use crate::errno::{Errno, Result, retry};
 use crate::open::permission;
 
 /// The process at the other end of a unix socket, as it was when it connected.
@@ -34,6 +34,18 @@ pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     bind(&socket, &address)?;
     start_listening(&socket, backlog)?;
     Ok(socket)
+}
+
+/// Whether somebody listens on the unix socket at `path`. Never waits: one too busy to accept is there all the same.
+pub fn listens(path: &Path) -> Result<bool> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match retry(|| connect(&socket, &address)) {
+        Ok(()) | Err(Errno::AGAIN) => Ok(true),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Who connected.
@@ -68,7 +80,10 @@ mod tests {
         let (server, _) = listener.accept().expect("accept");
         let peer = peer(server.as_fd()).expect("peer");
         assert_eq!(peer.pid.unsigned_abs(), std::process::id());
-        assert_eq!(listen_unix(&path, 0o600, 8).err(), Some(crate::Errno::ADDRINUSE));
+        assert_eq!(listen_unix(&path, 0o600, 8).err(), Some(Errno::ADDRINUSE));
+        assert_eq!(listens(&path), Ok(true));
+        drop(listener);
+        assert_eq!(listens(&path), Ok(false));
     }
 
     #[test]

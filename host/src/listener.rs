@@ -1,0 +1,168 @@
+//! A unix socket that a server listens on, and takes away again.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use tombolo_sys::{Errno, socket};
+
+/// Why a socket cannot be listened on.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// Somebody answers there.
+    #[error("{}: another server listens there", path.display())]
+    Busy {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The path names something that is not a socket, and it is not ours to remove.
+    #[error("{}: it exists and is not a socket", path.display())]
+    NotSocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The path does not fit the address of a unix socket.
+    #[error("{}: the path of a socket has at most 107 bytes", path.display())]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Anything else.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A listening unix socket. Dropping it closes it and removes its file, if that is still the same file.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Listener {
+    /// Listens at `path`; the file gets the permission bits `mode`. A socket that nobody listens on any more, left by a
+    /// server that was killed, is replaced; two servers that find it at the same time do not replace each other's.
+    pub fn bind(path: &Path, mode: u32) -> Result<Self, ListenError> {
+        let io = |source: io::Error| ListenError::Io { path: path.to_owned(), source };
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        // One at a time from the look to the bind: the lock goes when the file is closed.
+        let turn = File::open(directory).map_err(io)?;
+        turn.lock().map_err(io)?;
+        let socket = match socket::listen_unix(path, mode, BACKLOG) {
+            Err(Errno::ADDRINUSE) => {
+                remove_stale(path)?;
+                socket::listen_unix(path, mode, BACKLOG)
+            }
+            outcome => outcome,
+        };
+        let socket = socket.map_err(|error| match error {
+            Errno::NAMETOOLONG => ListenError::TooLong { path: path.to_owned() },
+            error => io(error.into()),
+        })?;
+        let metadata = fs::symlink_metadata(path).map_err(io)?;
+        let identity = (metadata.dev(), metadata.ino());
+        Ok(Self { socket: socket.into(), path: path.to_owned(), identity })
+    }
+
+    /// The socket itself.
+    pub fn socket(&self) -> &UnixListener {
+        &self.socket
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.identity);
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the socket stays behind");
+        }
+    }
+}
+
+const BACKLOG: i32 = 16;
+
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    let io = |source: io::Error| ListenError::Io { path: path.to_owned(), source };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io(error)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(ListenError::NotSocket { path: path.to_owned() });
+        }
+        Ok(_) => {}
+    }
+    if socket::listens(path).map_err(|error| io(error.into()))? {
+        return Err(ListenError::Busy { path: path.to_owned() });
+    }
+    fs::remove_file(path).map_err(io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        drop(UnixListener::bind(&path).expect("a socket that will be stale"));
+        let live = Listener::bind(&path, 0o600).expect("the stale one is replaced");
+        assert!(matches!(Listener::bind(&path, 0o600), Err(ListenError::Busy { .. })));
+        drop(live);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_not_our_socket_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        fs::write(&path, "precious").expect("write");
+        assert!(matches!(Listener::bind(&path, 0o600), Err(ListenError::NotSocket { .. })));
+        assert_eq!(fs::read(&path).expect("read"), b"precious");
+        fs::remove_file(&path).expect("remove");
+
+        let mine = Listener::bind(&path, 0o600).expect("bind");
+        fs::remove_file(&path).expect("remove");
+        let _other = UnixListener::bind(&path).expect("somebody else's");
+        drop(mine);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn of_many_that_start_at_once_over_a_stale_socket_one_wins() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        drop(UnixListener::bind(&path).expect("a socket that will be stale"));
+        let listeners: Vec<_> = std::thread::scope(|scope| {
+            let started: Vec<_> = (0..8).map(|_| scope.spawn(|| Listener::bind(&path, 0o600))).collect();
+            started.into_iter().map(|thread| thread.join().expect("join")).collect()
+        });
+        assert_eq!(listeners.iter().filter(|outcome| outcome.is_ok()).count(), 1);
+        assert!(socket::listens(&path).expect("look"));
+    }
+
+    #[test]
+    fn a_path_too_long_says_so() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s".repeat(120));
+        assert!(matches!(Listener::bind(&path, 0o600), Err(ListenError::TooLong { .. })));
+    }
+}

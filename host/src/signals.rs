@@ -1,0 +1,56 @@
+//! The signals that end a server.
+
+use std::fmt;
+use std::io;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::{self, signal_name};
+
+/// A signal that asked for the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopSignal(i32);
+
+impl fmt::Display for StopSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(signal_name(self.0).unwrap_or("a signal"))
+    }
+}
+
+/// Calls `stop` at the first SIGINT or SIGTERM, from a thread of its own. The second one kills the process as it would
+/// have without us, for those who cannot wait. SIGHUP is noted and ignored: there is nothing to reload.
+pub fn on_stop(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut stop = Some(stop);
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                tracing::info!("SIGHUP ignored: restart the server to read its configuration again");
+            } else if let Some(stop) = stop.take() {
+                stop(StopSignal(signal));
+            } else {
+                tracing::warn!(signal = signal_name(signal), "a second signal: leaving at once");
+                let _ = low_level::emulate_default_handler(signal);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn sighup_is_ignored_and_sigterm_stops() {
+        let (sender, receiver) = mpsc::channel();
+        on_stop(move |signal| sender.send(signal.to_string()).expect("send")).expect("install");
+        low_level::raise(SIGHUP).expect("raise");
+        assert!(receiver.recv_timeout(Duration::from_millis(100)).is_err());
+        low_level::raise(SIGTERM).expect("raise");
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(5)).as_deref(), Ok("SIGTERM"));
+    }
+}

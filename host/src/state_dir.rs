@@ -1,0 +1,218 @@
+//! The state directory: what a server remembers over its restarts.
+//!
+//! ```text
+//! STATE/version        "1\n": the layout of everything below
+//! STATE/NAME/          one server's own, locked while it runs
+//! STATE/NAME/lock
+//! ```
+//!
+//! It needs no privilege. A directory of a newer version is refused and left untouched.
+
+use std::env;
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use tombolo_sys::creds;
+
+/// The version of the layout that this program writes.
+pub const VERSION: u32 = 1;
+
+/// Why a state directory cannot be used.
+#[derive(Debug, Error)]
+pub enum StateError {
+    /// Neither `$XDG_STATE_HOME` nor `$HOME` says where it should lie.
+    #[error("no place for the state directory: neither XDG_STATE_HOME nor HOME is set")]
+    NoPlace,
+    /// A newer program wrote it.
+    #[error("{}: written by a newer version ({found}, this program knows {VERSION})", path.display())]
+    Newer {
+        /// The directory.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// The file `version` holds no number, or is missing where there are other files.
+    #[error("{}: not a state directory (its file `version` makes no sense)", path.display())]
+    NotState {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Another server of the same name runs.
+    #[error("{}: in use by another server", path.display())]
+    InUse {
+        /// The server's directory.
+        path: PathBuf,
+    },
+    /// A server's name is one component of a path.
+    #[error("{name:?} is not a name")]
+    BadName {
+        /// What was given.
+        name: String,
+    },
+    /// Making, reading or writing it failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What was touched.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A state directory of a version that we know.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+}
+
+impl StateDir {
+    /// `$XDG_STATE_HOME/tombolo` (by default `~/.local/state/tombolo`), for root `/var/lib/tombolo`.
+    pub fn default_path() -> Result<PathBuf, StateError> {
+        let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let (uid, _) = creds::own_ids();
+        match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
+            (Some(state), _) => Ok(state.join("tombolo")),
+            (None, _) if uid == 0 => Ok(PathBuf::from("/var/lib/tombolo")),
+            (None, Some(home)) => Ok(home.join(".local/state/tombolo")),
+            (None, None) => Err(StateError::NoPlace),
+        }
+    }
+
+    /// Opens the directory at `path`, which is made when it is missing (mode 0700).
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        make_directory(path)?;
+        let _turn = locked(path)?;
+        let version = path.join("version");
+        match fs::read_to_string(&version) {
+            Ok(text) => check_version(path, &text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let draft = draft_of(&version);
+                // A draft of the version is ours: we crashed before it had its name.
+                let foreign = |entry: io::Result<fs::DirEntry>| entry.map(|entry| entry.path() != draft);
+                for entry in fs::read_dir(path).map_err(at(path))? {
+                    if foreign(entry).map_err(at(path))? {
+                        return Err(StateError::NotState { path: path.into() });
+                    }
+                }
+                write_whole(&version, format!("{VERSION}\n").as_bytes())?;
+            }
+            Err(error) => return Err(at(&version)(error)),
+        }
+        Ok(Self { path: path.into() })
+    }
+
+    /// The directory of the server called `name`, for as long as the result lives.
+    pub fn server(&self, name: &str) -> Result<ServerState, StateError> {
+        let plain = !matches!(name, "" | "." | ".." | "version") && !name.contains(['/', '\0']);
+        if !plain {
+            return Err(StateError::BadName { name: name.into() });
+        }
+        let path = self.path.join(name);
+        make_directory(&path)?;
+        let lock_path = path.join("lock");
+        let lock = File::options().create(true).append(true).open(&lock_path).map_err(at(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(ServerState { path, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(StateError::InUse { path }),
+            Err(TryLockError::Error(error)) => Err(at(&lock_path)(error)),
+        }
+    }
+}
+
+/// One server's own state, locked until it is dropped or the process ends.
+#[derive(Debug)]
+pub struct ServerState {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl ServerState {
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> StateError {
+    move |source| StateError::Io { path: path.to_owned(), source }
+}
+
+fn make_directory(path: &Path) -> Result<(), StateError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
+}
+
+/// The directory itself is the lock: nothing is left behind.
+fn locked(path: &Path) -> Result<File, StateError> {
+    let directory = File::open(path).map_err(at(path))?;
+    directory.lock().map_err(at(path))?;
+    Ok(directory)
+}
+
+fn check_version(path: &Path, text: &str) -> Result<(), StateError> {
+    match text.trim_end().parse() {
+        Ok(VERSION) => Ok(()),
+        Ok(found) if found > VERSION => Err(StateError::Newer { path: path.into(), found }),
+        _ => Err(StateError::NotState { path: path.into() }),
+    }
+}
+
+fn draft_of(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+/// Writes a file so that it is there whole or not at all, also after a crash.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
+    let draft = draft_of(path);
+    let mut file = File::create(&draft).map_err(at(&draft))?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(at(&draft))?;
+    fs::rename(&draft, path).map_err(at(path))?;
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(at(directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_directory_has_a_version_and_opens_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("deep/state");
+        fs::create_dir_all(&path).expect("mkdir");
+        fs::write(path.join("version.new"), "").expect("the trace of a crash");
+        StateDir::open(&path).expect("new");
+        assert_eq!(fs::read_to_string(path.join("version")).expect("version"), "1\n");
+        StateDir::open(&path).expect("again");
+        assert_eq!(fs::read_dir(&path).expect("list").count(), 1);
+    }
+
+    #[test]
+    fn a_newer_or_foreign_directory_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("version"), "2\n").expect("write");
+        assert!(matches!(StateDir::open(dir.path()), Err(StateError::Newer { found: 2, .. })));
+        fs::write(dir.path().join("version"), "banana").expect("write");
+        assert!(matches!(StateDir::open(dir.path()), Err(StateError::NotState { .. })));
+        fs::rename(dir.path().join("version"), dir.path().join("thesis.tex")).expect("rename");
+        assert!(matches!(StateDir::open(dir.path()), Err(StateError::NotState { .. })));
+        assert_eq!(fs::read_dir(dir.path()).expect("list").count(), 1);
+    }
+
+    #[test]
+    fn one_server_of_a_name_runs_at_a_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = StateDir::open(&dir.path().join("s")).expect("open");
+        let first = state.server("src").expect("first");
+        assert!(matches!(state.server("src"), Err(StateError::InUse { .. })));
+        state.server("other").expect("another name");
+        drop(first);
+        state.server("src").expect("after it ended");
+        for name in ["", "..", "a/b", "version"] {
+            assert!(matches!(state.server(name), Err(StateError::BadName { .. })), "{name:?}");
+        }
+    }
+}
