@@ -1,0 +1,258 @@
+//! The waist's attributes as FUSE lays them out, and back.
+
+use crate::dirent::DirentKind;
+use crate::flags::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
+use crate::layout::attr::{FuseAttr, FuseStatx, SetattrIn, SetattrValid, StatxMask, SxTime};
+use crate::layout::misc::StatfsOut;
+use tombolo_core::fs::{Attr, Device, Error, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp};
+
+/// The type bits of a mode.
+#[must_use]
+pub fn type_bits(file_type: FileType) -> u32 {
+    match file_type {
+        FileType::Regular => S_IFREG,
+        FileType::Directory => S_IFDIR,
+        FileType::Symlink => S_IFLNK,
+        FileType::BlockDevice => S_IFBLK,
+        FileType::CharDevice => S_IFCHR,
+        FileType::Fifo => S_IFIFO,
+        FileType::Socket => S_IFSOCK,
+    }
+}
+
+/// The type that a mode's bits name. None at all mean a regular file, as for mknod(2).
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for bits that name no type.
+pub fn file_type(mode: u32) -> Result<FileType, Error> {
+    Ok(match mode & S_IFMT {
+        0 | S_IFREG => FileType::Regular,
+        S_IFDIR => FileType::Directory,
+        S_IFLNK => FileType::Symlink,
+        S_IFBLK => FileType::BlockDevice,
+        S_IFCHR => FileType::CharDevice,
+        S_IFIFO => FileType::Fifo,
+        S_IFSOCK => FileType::Socket,
+        _ => return Err(Error::InvalidArgument),
+    })
+}
+
+/// The kind of a directory entry.
+#[must_use]
+pub fn dirent_kind(file_type: Option<FileType>) -> DirentKind {
+    file_type.map_or(DirentKind::UNKNOWN, |file_type| DirentKind::from_mode(type_bits(file_type)))
+}
+
+/// A device number in the kernel's 32-bit encoding (`new_encode_dev`): 12 bits of major, 20 of minor.
+#[must_use]
+pub fn device_to_wire(device: Device) -> u32 {
+    (device.minor & 0xff) | ((device.major & 0xfff) << 8) | ((device.minor & 0xf_ff00) << 12)
+}
+
+/// A device number from the kernel's 32-bit encoding.
+#[must_use]
+pub fn device_from_wire(rdev: u32) -> Device {
+    Device { major: (rdev >> 8) & 0xfff, minor: (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00) }
+}
+
+/// `struct fuse_attr` of a node. Seconds before 1970 wrap, and the kernel unwraps them.
+#[must_use]
+pub fn to_wire(attr: &Attr) -> FuseAttr {
+    FuseAttr {
+        ino: attr.fileid,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: attr.atime.secs.cast_unsigned(),
+        mtime: attr.mtime.secs.cast_unsigned(),
+        ctime: attr.ctime.secs.cast_unsigned(),
+        atimensec: attr.atime.nanos,
+        mtimensec: attr.mtime.nanos,
+        ctimensec: attr.ctime.nanos,
+        mode: type_bits(attr.file_type) | attr.mode.bits(),
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: device_to_wire(attr.rdev),
+        blksize: attr.block_size,
+        flags: 0,
+    }
+}
+
+/// A node's attributes out of `struct fuse_attr`, which knows no generation, no birth and no file system: those are
+/// left empty.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a mode that names no type.
+pub fn from_wire(raw: &FuseAttr) -> Result<Attr, Error> {
+    let time = |secs: u64, nanos| Timestamp { secs: secs.cast_signed(), nanos };
+    Ok(Attr {
+        file_type: file_type(raw.mode)?,
+        mode: Mode::new(raw.mode),
+        nlink: raw.nlink,
+        uid: raw.uid,
+        gid: raw.gid,
+        size: raw.size,
+        blocks: raw.blocks,
+        block_size: raw.blksize,
+        rdev: device_from_wire(raw.rdev),
+        fsid: 0,
+        fileid: raw.ino,
+        generation: 0,
+        atime: time(raw.atime, raw.atimensec),
+        mtime: time(raw.mtime, raw.mtimensec),
+        ctime: time(raw.ctime, raw.ctimensec),
+        btime: None,
+    })
+}
+
+/// `struct fuse_statx` of a node.
+#[must_use]
+pub fn to_statx(attr: &Attr) -> FuseStatx {
+    let time = |time: Timestamp| SxTime { tv_sec: time.secs, tv_nsec: time.nanos, reserved: 0 };
+    let birth = if attr.btime.is_some() { StatxMask::BTIME } else { StatxMask::empty() };
+    FuseStatx {
+        mask: (StatxMask::BASIC | birth).bits(),
+        blksize: attr.block_size,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        // Types and permissions are 16 bits together.
+        mode: (type_bits(attr.file_type) | attr.mode.bits()) as u16,
+        ino: attr.fileid,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime),
+        btime: time(attr.btime.unwrap_or_default()),
+        ctime: time(attr.ctime),
+        mtime: time(attr.mtime),
+        rdev_major: attr.rdev.major,
+        rdev_minor: attr.rdev.minor,
+        ..Default::default()
+    }
+}
+
+/// What a SETATTR asks for. The change time is the server's own business: it is asked for only with the write-back
+/// cache, which is never negotiated.
+#[must_use]
+pub fn set_attr(valid: SetattrValid, raw: &SetattrIn) -> SetAttr {
+    let has = |bit| valid.contains(bit);
+    let time = |set, now, secs: u64, nanos| match (has(now), has(set)) {
+        (true, _) => Some(SetTime::Now),
+        (false, true) => Some(SetTime::At(Timestamp { secs: secs.cast_signed(), nanos })),
+        (false, false) => None,
+    };
+    SetAttr {
+        mode: has(SetattrValid::MODE).then(|| Mode::new(raw.mode)),
+        uid: has(SetattrValid::UID).then_some(raw.uid),
+        gid: has(SetattrValid::GID).then_some(raw.gid),
+        size: has(SetattrValid::SIZE).then_some(raw.size),
+        atime: time(SetattrValid::ATIME, SetattrValid::ATIME_NOW, raw.atime, raw.atimensec),
+        mtime: time(SetattrValid::MTIME, SetattrValid::MTIME_NOW, raw.mtime, raw.mtimensec),
+        guard_ctime: None,
+        kill_privileges: has(SetattrValid::KILL_SUIDGID),
+    }
+}
+
+/// STATFS' answer.
+#[must_use]
+pub fn statfs(stat: &StatFs) -> StatfsOut {
+    StatfsOut {
+        blocks: stat.blocks,
+        bfree: stat.blocks_free,
+        bavail: stat.blocks_available,
+        files: stat.files,
+        ffree: stat.files_free,
+        bsize: stat.block_size,
+        namelen: stat.name_max,
+        frsize: stat.block_size,
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_attr() -> impl Strategy<Value = Attr> {
+        let types = prop::sample::select(vec![
+            FileType::Regular,
+            FileType::Directory,
+            FileType::Symlink,
+            FileType::BlockDevice,
+            FileType::CharDevice,
+            FileType::Fifo,
+            FileType::Socket,
+        ]);
+        let time = || (any::<i64>(), 0u32..1_000_000_000).prop_map(|(secs, nanos)| Timestamp { secs, nanos });
+        let owner = (any::<u32>(), any::<u32>(), any::<u32>());
+        let sizes = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u64>());
+        let device = (0u32..1 << 12, 0u32..1 << 20);
+        (types, 0u32..0o10000, owner, sizes, device, time(), time(), time()).prop_map(
+            |(
+                file_type,
+                mode,
+                (nlink, uid, gid),
+                (size, blocks, block_size, fileid),
+                rdev,
+                atime,
+                mtime,
+                ctime,
+            )| {
+                Attr {
+                    file_type,
+                    mode: Mode::new(mode),
+                    nlink,
+                    uid,
+                    gid,
+                    size,
+                    blocks,
+                    block_size,
+                    rdev: Device { major: rdev.0, minor: rdev.1 },
+                    fsid: 0,
+                    fileid,
+                    generation: 0,
+                    atime,
+                    mtime,
+                    ctime,
+                    btime: None,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn attributes_come_back_as_they_went(attr in any_attr()) {
+            prop_assert_eq!(from_wire(&to_wire(&attr)).unwrap(), attr);
+        }
+
+        #[test]
+        fn both_forms_say_the_same(attr in any_attr()) {
+            let (short, long) = (to_wire(&attr), to_statx(&attr));
+            prop_assert_eq!(short.mode, u32::from(long.mode));
+            prop_assert_eq!(short.ino, long.ino);
+            prop_assert_eq!(short.mtime.cast_signed(), long.mtime.tv_sec);
+            prop_assert_eq!(long.mask, StatxMask::BASIC.bits());
+        }
+    }
+
+    #[test]
+    fn birth_is_told_only_where_it_is_known() {
+        let attr = from_wire(&FuseAttr { mode: S_IFREG, ..Default::default() }).unwrap();
+        let born = Attr { btime: Some(Timestamp { secs: 5, nanos: 6 }), ..attr };
+        assert_eq!(to_statx(&born).mask & StatxMask::BTIME.bits(), StatxMask::BTIME.bits());
+        assert_eq!(to_statx(&born).btime.tv_sec, 5);
+        assert_eq!(to_statx(&attr).mask & StatxMask::BTIME.bits(), 0);
+    }
+
+    #[test]
+    fn now_wins_over_a_time_that_came_along() {
+        let raw = SetattrIn { atime: 5, mtime: u64::MAX, ..Default::default() };
+        let valid = SetattrValid::ATIME | SetattrValid::ATIME_NOW | SetattrValid::MTIME;
+        let set = set_attr(valid, &raw);
+        assert_eq!(set.atime, Some(SetTime::Now));
+        assert_eq!(set.mtime, Some(SetTime::At(Timestamp { secs: -1, nanos: 0 })));
+        assert_eq!((set.mode, set.size, set.kill_privileges), (None, None, false));
+    }
+}

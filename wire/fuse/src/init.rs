@@ -1,0 +1,316 @@
+//! What both sides can do, and what they agree on: a pure function from the kernel's offer and the server's wishes to
+//! the reply.
+
+use crate::layout::init::{InitIn, InitOut};
+use bitflags::bitflags;
+
+/// The major version of the protocol.
+pub const MAJOR: u32 = 7;
+/// The newest minor version that this codec speaks (Linux 6.18).
+pub const MINOR: u32 = 45;
+/// The oldest minor version that it speaks (Linux 5.4).
+pub const MINOR_MIN: u32 = 31;
+/// Size of the page that `max_pages` counts in.
+const PAGE_BYTES: u32 = 4096;
+/// Pages in a request without MAX_PAGES (`FUSE_DEFAULT_MAX_PAGES_PER_REQ`).
+const PAGES_DEFAULT: u32 = 32;
+
+bitflags! {
+    /// `FUSE_*` flags of INIT; bits 32 and up travel in `flags2`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Capabilities: u64 {
+        /// Several reads of a file at a time.
+        const ASYNC_READ = 1 << 0;
+        /// POSIX locks go to the server.
+        const POSIX_LOCKS = 1 << 1;
+        /// Never used by any kernel.
+        const FILE_OPS = 1 << 2;
+        /// OPEN carries O_TRUNC.
+        const ATOMIC_O_TRUNC = 1 << 3;
+        /// LOOKUP of "." and "..", for handles that outlive the kernel's cache.
+        const EXPORT_SUPPORT = 1 << 4;
+        /// Writes larger than a page.
+        const BIG_WRITES = 1 << 5;
+        /// The umask is sent, not applied.
+        const DONT_MASK = 1 << 6;
+        /// splice(2) to the device.
+        const SPLICE_WRITE = 1 << 7;
+        /// Pages may be moved by splice(2).
+        const SPLICE_MOVE = 1 << 8;
+        /// splice(2) from the device.
+        const SPLICE_READ = 1 << 9;
+        /// flock(2) locks go to the server.
+        const FLOCK_LOCKS = 1 << 10;
+        /// ioctl(2) on directories.
+        const HAS_IOCTL_DIR = 1 << 11;
+        /// Cached pages go when size or mtime change.
+        const AUTO_INVAL_DATA = 1 << 12;
+        /// READDIRPLUS.
+        const DO_READDIRPLUS = 1 << 13;
+        /// READDIRPLUS only where look-ups follow.
+        const READDIRPLUS_AUTO = 1 << 14;
+        /// Several direct I/Os of a file at a time.
+        const ASYNC_DIO = 1 << 15;
+        /// The kernel holds writes back.
+        const WRITEBACK_CACHE = 1 << 16;
+        /// OPEN may be answered ENOSYS, and is not asked again.
+        const NO_OPEN_SUPPORT = 1 << 17;
+        /// Look-ups and listings of one directory side by side.
+        const PARALLEL_DIROPS = 1 << 18;
+        /// The server clears set-user-id bits (old meaning).
+        const HANDLE_KILLPRIV = 1 << 19;
+        /// The server keeps POSIX ACLs, the kernel checks them.
+        const POSIX_ACL = 1 << 20;
+        /// A read of the device after an abort says ECONNABORTED.
+        const ABORT_ERROR = 1 << 21;
+        /// `max_pages` of the reply counts.
+        const MAX_PAGES = 1 << 22;
+        /// Targets of symbolic links are cached.
+        const CACHE_SYMLINKS = 1 << 23;
+        /// OPENDIR may be answered ENOSYS, and is not asked again.
+        const NO_OPENDIR_SUPPORT = 1 << 24;
+        /// Cached pages go only when the server says so.
+        const EXPLICIT_INVAL_DATA = 1 << 25;
+        /// `map_alignment` of the reply counts.
+        const MAP_ALIGNMENT = 1 << 26;
+        /// The kernel mounts marked directories as submounts.
+        const SUBMOUNTS = 1 << 27;
+        /// The server clears set-user-id bits when told to.
+        const HANDLE_KILLPRIV_V2 = 1 << 28;
+        /// SETXATTR has its long form.
+        const SETXATTR_EXT = 1 << 29;
+        /// `flags2` counts.
+        const INIT_EXT = 1 << 30;
+        /// Security labels come with what makes a node.
+        const SECURITY_CTX = 1 << 32;
+        /// DAX per file.
+        const HAS_INODE_DAX = 1 << 33;
+        /// A supplementary group comes with what makes a node.
+        const CREATE_SUPP_GROUP = 1 << 34;
+        /// Names can be expired without being dropped.
+        const HAS_EXPIRE_ONLY = 1 << 35;
+        /// Shared mappings of files opened with DIRECT_IO.
+        const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+        /// Reads and writes can go to a backing file.
+        const PASSTHROUGH = 1 << 37;
+        /// Handles do not outlive the kernel's cache, and none shall be tried.
+        const NO_EXPORT_SUPPORT = 1 << 38;
+        /// Requests can be sent again after a server's restart.
+        const HAS_RESEND = 1 << 39;
+        /// Id-mapped mounts.
+        const ALLOW_IDMAP = 1 << 40;
+        /// Requests over io_uring.
+        const OVER_IO_URING = 1 << 41;
+        /// The kernel gives requests up after a time.
+        const REQUEST_TIMEOUT = 1 << 42;
+    }
+}
+
+impl Capabilities {
+    fn low(self) -> u32 {
+        (self.bits() & u64::from(u32::MAX)) as u32
+    }
+
+    fn high(self) -> u32 {
+        (self.bits() >> 32) as u32
+    }
+}
+
+/// What the kernel offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Its major version.
+    pub major: u32,
+    /// Its minor version.
+    pub minor: u32,
+    /// The most it would read ahead.
+    pub max_readahead_bytes: u32,
+    /// What it can do.
+    pub capabilities: Capabilities,
+}
+
+impl From<&InitIn> for Offer {
+    fn from(raw: &InitIn) -> Offer {
+        let low = Capabilities::from_bits_truncate(u64::from(raw.flags));
+        let high = if low.contains(Capabilities::INIT_EXT) { u64::from(raw.flags2) << 32 } else { 0 };
+        Offer {
+            major: raw.major,
+            minor: raw.minor,
+            max_readahead_bytes: raw.max_readahead,
+            capabilities: low | Capabilities::from_bits_truncate(high),
+        }
+    }
+}
+
+/// What the server would like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wishes {
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// The largest WRITE (and READ) it takes; a multiple of the page size, at least one page.
+    pub max_write_bytes: u32,
+    /// The most the kernel shall read ahead.
+    pub max_readahead_bytes: u32,
+    /// How many background requests (readahead, direct I/O) may be outstanding.
+    pub max_background: u16,
+    /// Granularity of its time stamps.
+    pub time_granularity_ns: u32,
+    /// log2 of the alignment of DAX mappings; counts with MAP_ALIGNMENT only.
+    pub map_alignment_log2: u16,
+    /// How deep a backing file may be stacked; counts with PASSTHROUGH only.
+    pub max_stack_depth: u32,
+    /// After how many seconds the kernel gives a request up; counts with REQUEST_TIMEOUT only.
+    pub request_timeout_s: u16,
+}
+
+/// What both agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// The minor version that both speak.
+    pub minor: u32,
+    /// What both can do.
+    pub capabilities: Capabilities,
+    /// The largest WRITE and READ.
+    pub max_write_bytes: u32,
+    /// The reply that says so.
+    pub reply: InitOut,
+}
+
+/// The outcome of an INIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Negotiation {
+    /// Agreed; send the reply.
+    Agreed(Agreed),
+    /// The kernel speaks a newer major version: send this reply and expect another INIT.
+    Again(InitOut),
+    /// The kernel is too old; answer EPROTO.
+    TooOld {
+        /// Its major version.
+        major: u32,
+        /// Its minor version.
+        minor: u32,
+    },
+}
+
+/// Settles what both can do. Two pairs exclude each other in the kernel, and are resolved here: the write-back cache
+/// gives way to passthrough, automatic invalidation to the explicit one.
+#[must_use]
+pub fn negotiate(offer: &Offer, wishes: &Wishes) -> Negotiation {
+    if offer.major > MAJOR {
+        return Negotiation::Again(InitOut { major: MAJOR, minor: MINOR, ..Default::default() });
+    }
+    if offer.major < MAJOR || offer.minor < MINOR_MIN {
+        return Negotiation::TooOld { major: offer.major, minor: offer.minor };
+    }
+    let mut both = offer.capabilities & wishes.capabilities;
+    if both.contains(Capabilities::PASSTHROUGH) {
+        both -= Capabilities::WRITEBACK_CACHE;
+    }
+    if both.contains(Capabilities::EXPLICIT_INVAL_DATA) {
+        both -= Capabilities::AUTO_INVAL_DATA;
+    }
+    if both.high() != 0 {
+        both |= Capabilities::INIT_EXT;
+    }
+    let pages_max = if both.contains(Capabilities::MAX_PAGES) { u32::from(u16::MAX) } else { PAGES_DEFAULT };
+    let pages = (wishes.max_write_bytes / PAGE_BYTES).clamp(1, pages_max);
+    let only = |capability, value: u32| if both.contains(capability) { value } else { 0 };
+    let minor = offer.minor.min(MINOR);
+    let reply = InitOut {
+        major: MAJOR,
+        minor,
+        max_readahead: offer.max_readahead_bytes.min(wishes.max_readahead_bytes),
+        flags: both.low(),
+        max_background: wishes.max_background,
+        congestion_threshold: (u32::from(wishes.max_background) * 3 / 4) as u16,
+        max_write: pages * PAGE_BYTES,
+        time_gran: wishes.time_granularity_ns,
+        max_pages: only(Capabilities::MAX_PAGES, pages) as u16,
+        map_alignment: only(Capabilities::MAP_ALIGNMENT, u32::from(wishes.map_alignment_log2)) as u16,
+        flags2: both.high(),
+        max_stack_depth: only(Capabilities::PASSTHROUGH, wishes.max_stack_depth),
+        request_timeout: only(Capabilities::REQUEST_TIMEOUT, u32::from(wishes.request_timeout_s)) as u16,
+        unused: [0; 11],
+    };
+    Negotiation::Agreed(Agreed { minor, capabilities: both, max_write_bytes: reply.max_write, reply })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wishes() -> Wishes {
+        Wishes {
+            capabilities: Capabilities::all(),
+            max_write_bytes: 1 << 20,
+            max_readahead_bytes: 1 << 20,
+            max_background: 64,
+            time_granularity_ns: 1,
+            map_alignment_log2: 21,
+            max_stack_depth: 1,
+            request_timeout_s: 30,
+        }
+    }
+
+    fn offer(minor: u32, capabilities: Capabilities) -> Offer {
+        Offer { major: MAJOR, minor, max_readahead_bytes: 131_072, capabilities }
+    }
+
+    fn agreed(offer: &Offer, wishes: &Wishes) -> Agreed {
+        match negotiate(offer, wishes) {
+            Negotiation::Agreed(agreed) => agreed,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_agreed_that_was_not_offered() {
+        let offered = Capabilities::MAX_PAGES | Capabilities::POSIX_LOCKS;
+        let agreed = agreed(&offer(31, offered), &wishes());
+        assert_eq!(agreed.capabilities, offered);
+        assert_eq!(agreed.reply.flags2, 0);
+        assert_eq!((agreed.reply.max_pages, agreed.reply.max_write), (256, 1 << 20));
+        assert_eq!((agreed.reply.map_alignment, agreed.reply.request_timeout), (0, 0));
+        assert_eq!(agreed.reply.max_readahead, 131_072);
+    }
+
+    #[test]
+    fn without_max_pages_a_write_has_32_pages() {
+        let agreed = agreed(&offer(31, Capabilities::BIG_WRITES), &wishes());
+        assert_eq!((agreed.max_write_bytes, agreed.reply.max_pages), (128 << 10, 0));
+    }
+
+    #[test]
+    fn high_capabilities_travel_in_flags2_and_say_so() {
+        let offered = Capabilities::INIT_EXT | Capabilities::CREATE_SUPP_GROUP;
+        let agreed = agreed(&offer(45, offered), &wishes());
+        assert_eq!(agreed.reply.flags2, 1 << 2);
+        assert_eq!(agreed.reply.flags, 1 << 30);
+    }
+
+    #[test]
+    fn what_excludes_each_other_is_never_agreed_together() {
+        let agreed = agreed(&offer(45, Capabilities::all()), &wishes());
+        assert!(!agreed.capabilities.contains(Capabilities::WRITEBACK_CACHE));
+        assert!(!agreed.capabilities.contains(Capabilities::AUTO_INVAL_DATA));
+        assert!(agreed.capabilities.contains(Capabilities::PASSTHROUGH));
+    }
+
+    #[test]
+    fn versions_meet_at_the_smaller_minor() {
+        assert_eq!(agreed(&offer(38, Capabilities::all()), &wishes()).reply.minor, 38);
+        assert_eq!(agreed(&offer(99, Capabilities::all()), &wishes()).reply.minor, MINOR);
+        let newer = Offer { major: 8, ..offer(0, Capabilities::empty()) };
+        assert!(matches!(negotiate(&newer, &wishes()), Negotiation::Again(InitOut { major: 7, .. })));
+        let old = offer(30, Capabilities::all());
+        assert_eq!(negotiate(&old, &wishes()), Negotiation::TooOld { major: 7, minor: 30 });
+    }
+
+    #[test]
+    fn flags2_counts_only_when_the_kernel_says_so() {
+        let raw = InitIn { major: 7, minor: 45, flags: 0, flags2: u32::MAX, ..Default::default() };
+        assert_eq!(Offer::from(&raw).capabilities, Capabilities::empty());
+        let raw = InitIn { flags: 1 << 30, ..raw };
+        assert!(Offer::from(&raw).capabilities.contains(Capabilities::REQUEST_TIMEOUT));
+    }
+}

@@ -1,0 +1,121 @@
+//! Names in directories: what makes, moves and lists them, and the forgets that give look-ups back.
+
+use super::attr::EntryOut;
+use super::{sizes, wire_struct};
+
+wire_struct! {
+    /// `struct fuse_forget_in`.
+    pub struct ForgetIn {
+        /// How many look-ups of the node are given back.
+        pub nlookup: u64,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_batch_forget_in`; that many [`ForgetOne`] follow.
+    pub struct BatchForgetIn {
+        /// How many follow.
+        pub count: u32,
+        /// Unused.
+        pub dummy: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_forget_one`.
+    pub struct ForgetOne {
+        /// The node.
+        pub nodeid: u64,
+        /// How many of its look-ups are given back.
+        pub nlookup: u64,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_mknod_in`; the name follows.
+    pub struct MknodIn {
+        /// File type and permission bits.
+        pub mode: u32,
+        /// Device number, in the kernel's 32-bit encoding.
+        pub rdev: u32,
+        /// The caller's umask.
+        pub umask: u32,
+        /// Unused.
+        pub padding: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_mkdir_in`; the name follows.
+    pub struct MkdirIn {
+        /// Permission bits.
+        pub mode: u32,
+        /// The caller's umask.
+        pub umask: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_rename_in`; the old and the new name follow.
+    pub struct RenameIn {
+        /// The directory of the new name.
+        pub newdir: u64,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_rename2_in`; the old and the new name follow.
+    pub struct Rename2In {
+        /// The directory of the new name.
+        pub newdir: u64,
+        /// `RENAME_*`.
+        pub flags: u32,
+        /// Unused.
+        pub padding: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_link_in`; the new name follows.
+    pub struct LinkIn {
+        /// The node that gets another name.
+        pub oldnodeid: u64,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_dirent`; the name follows, padded to 8 bytes.
+    pub struct Dirent {
+        /// Inode number.
+        pub ino: u64,
+        /// The cookie after this entry.
+        pub off: u64,
+        /// Length of the name.
+        pub namelen: u32,
+        /// `DT_*`.
+        pub kind: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_direntplus`; the name follows, padded to 8 bytes.
+    pub struct DirentPlus {
+        /// What a LOOKUP of the name would have answered; node id 0 for none.
+        pub entry: EntryOut,
+        /// The entry.
+        pub dirent: Dirent,
+    }
+}
+
+sizes!(
+    ForgetIn = 8,
+    BatchForgetIn = 8,
+    ForgetOne = 16,
+    MknodIn = 16,
+    MkdirIn = 8,
+    RenameIn = 8,
+    Rename2In = 16,
+    LinkIn = 8,
+    Dirent = 24,
+    DirentPlus = 152,
+);

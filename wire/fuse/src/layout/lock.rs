@@ -1,0 +1,54 @@
+//! POSIX and flock locks.
+
+use super::{sizes, wire_struct};
+
+wire_struct! {
+    /// `struct fuse_file_lock`.
+    pub struct FileLock {
+        /// First byte.
+        pub start: u64,
+        /// Last byte, inclusive; `i64::MAX` for the end of the file, however far it grows.
+        pub end: u64,
+        /// [`F_RDLCK`], [`F_WRLCK`] or [`F_UNLCK`].
+        pub kind: u32,
+        /// Process that holds the lock (in GETLK's answer) or asks for it.
+        pub pid: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_lk_in`: GETLK, SETLK, SETLKW.
+    pub struct LkIn {
+        /// The open file.
+        pub fh: u64,
+        /// Who owns the lock.
+        pub owner: u64,
+        /// The lock.
+        pub lk: FileLock,
+        /// [`LK_FLOCK`].
+        pub lk_flags: u32,
+        /// Unused.
+        pub padding: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_lk_out`: answers GETLK.
+    pub struct LkOut {
+        /// The lock in the way, or one of kind [`F_UNLCK`].
+        pub lk: FileLock,
+    }
+}
+
+/// `FUSE_LK_FLOCK`: a flock(2) lock.
+pub const LK_FLOCK: u32 = 1 << 0;
+/// A shared lock.
+pub const F_RDLCK: u32 = 0;
+/// An exclusive lock.
+pub const F_WRLCK: u32 = 1;
+/// No lock.
+pub const F_UNLCK: u32 = 2;
+/// The `end` of a lock that reaches to the end of the file, however far it grows.
+pub const OFFSET_MAX: u64 = i64::MAX as u64;
+
+sizes!(FileLock = 24, LkIn = 48, LkOut = 24);

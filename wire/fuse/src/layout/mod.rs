@@ -1,0 +1,38 @@
+//! The structures of the FUSE wire, byte for byte as `include/uapi/linux/fuse.h` lays them out, one file per family.
+//!
+//! Fields keep the kernel's meaning; names follow it too, so that a reader can compare the two side by side. All
+//! integers are in the byte order of the machine: FUSE never crosses one (virtio-fs guests share the host's order).
+//! Values are copied in and out (`read_from_prefix`, `as_bytes`), so no buffer needs any alignment.
+
+pub mod attr;
+pub mod dir;
+pub mod header;
+pub mod init;
+pub mod lock;
+pub mod misc;
+pub mod notify;
+pub mod open;
+pub mod rw;
+pub mod xattr;
+
+/// Asserts at compile time that a structure has the size the kernel gives it.
+macro_rules! sizes {
+    ($($name:ident = $size:literal),+ $(,)?) => {
+        $(const _: () = assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));)+
+    };
+}
+pub(crate) use sizes;
+
+/// Derives what every structure of the wire needs.
+macro_rules! wire_struct {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $ty:ty),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq,
+            zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout,
+        )]
+        #[repr(C)]
+        pub struct $name { $($(#[$fmeta])* pub $field: $ty),+ }
+    };
+}
+pub(crate) use wire_struct;

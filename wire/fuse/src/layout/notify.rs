@@ -1,0 +1,46 @@
+//! Notifications: messages that the server sends of its own accord.
+
+use super::{sizes, wire_struct};
+
+wire_struct! {
+    /// `struct fuse_notify_inval_inode_out`.
+    pub struct InvalInodeOut {
+        /// The node id.
+        pub ino: u64,
+        /// First byte whose cached page goes; negative: the attributes only.
+        pub off: i64,
+        /// How many bytes; 0 or less: to the end.
+        pub len: i64,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_notify_inval_entry_out`; the name and a NUL follow.
+    pub struct InvalEntryOut {
+        /// The directory's node id.
+        pub parent: u64,
+        /// Length of the name without its NUL.
+        pub namelen: u32,
+        /// [`EXPIRE_ONLY`].
+        pub flags: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_notify_delete_out`; the name and a NUL follow.
+    pub struct DeleteOut {
+        /// The directory's node id.
+        pub parent: u64,
+        /// The node id that the name had.
+        pub child: u64,
+        /// Length of the name without its NUL.
+        pub namelen: u32,
+        /// Unused.
+        pub padding: u32,
+    }
+}
+
+/// `FUSE_EXPIRE_ONLY`: ask again at the next use, do not drop what is below (since 7.38).
+pub const EXPIRE_ONLY: u32 = 1 << 0;
+
+sizes!(InvalInodeOut = 24, InvalEntryOut = 16, DeleteOut = 24);

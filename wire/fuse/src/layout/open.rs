@@ -1,0 +1,128 @@
+//! OPEN, CREATE, TMPFILE, RELEASE, FLUSH, FSYNC.
+
+use super::{sizes, wire_struct};
+use bitflags::bitflags;
+
+wire_struct! {
+    /// `struct fuse_open_in`: OPEN and OPENDIR.
+    pub struct OpenIn {
+        /// `O_*` flags of the caller.
+        pub flags: u32,
+        /// [`OpenInFlags`].
+        pub open_flags: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_create_in`: CREATE and TMPFILE.
+    pub struct CreateIn {
+        /// `O_*` flags of the caller.
+        pub flags: u32,
+        /// File type and permission bits; the umask is not applied yet if DONT_MASK is used.
+        pub mode: u32,
+        /// The caller's umask.
+        pub umask: u32,
+        /// [`OpenInFlags`].
+        pub open_flags: u32,
+    }
+}
+
+bitflags! {
+    /// `FUSE_OPEN_*`: what the kernel asks for at an open.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OpenInFlags: u32 {
+        /// Clear the set-user-id and set-group-id bits when truncating (HANDLE_KILLPRIV_V2).
+        const KILL_SUIDGID = 1 << 0;
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_open_out`.
+    pub struct OpenOut {
+        /// The handle that later requests carry.
+        pub fh: u64,
+        /// [`OpenOutFlags`].
+        pub open_flags: u32,
+        /// The backing file, if PASSTHROUGH is among the flags.
+        pub backing_id: i32,
+    }
+}
+
+bitflags! {
+    /// `FOPEN_*`: how the kernel shall treat the open file.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct OpenOutFlags: u32 {
+        /// Bypass the page cache.
+        const DIRECT_IO = 1 << 0;
+        /// Do not drop the cached pages at this open.
+        const KEEP_CACHE = 1 << 1;
+        /// The file cannot be sought in.
+        const NONSEEKABLE = 1 << 2;
+        /// The listing may be cached.
+        const CACHE_DIR = 1 << 3;
+        /// The file has no position at all.
+        const STREAM = 1 << 4;
+        /// No FLUSH at close (since 7.35).
+        const NOFLUSH = 1 << 5;
+        /// Direct writes of one file may run side by side (since 7.38).
+        const PARALLEL_DIRECT_WRITES = 1 << 6;
+        /// Reads and writes go to the backing file (since 7.40).
+        const PASSTHROUGH = 1 << 7;
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_release_in`: RELEASE and RELEASEDIR.
+    pub struct ReleaseIn {
+        /// The open file.
+        pub fh: u64,
+        /// `O_*` flags of the open.
+        pub flags: u32,
+        /// [`ReleaseFlags`].
+        pub release_flags: u32,
+        /// Whose locks go, if a flag says so.
+        pub lock_owner: u64,
+    }
+}
+
+bitflags! {
+    /// `FUSE_RELEASE_*`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ReleaseFlags: u32 {
+        /// Flush too.
+        const FLUSH = 1 << 0;
+        /// Drop the owner's flock lock.
+        const FLOCK_UNLOCK = 1 << 1;
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_flush_in`.
+    pub struct FlushIn {
+        /// The open file.
+        pub fh: u64,
+        /// Unused.
+        pub unused: u32,
+        /// Unused.
+        pub padding: u32,
+        /// Whose POSIX locks go with this close.
+        pub lock_owner: u64,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_fsync_in`: FSYNC and FSYNCDIR.
+    pub struct FsyncIn {
+        /// The open file.
+        pub fh: u64,
+        /// [`FSYNC_FDATASYNC`].
+        pub fsync_flags: u32,
+        /// Unused.
+        pub padding: u32,
+    }
+}
+
+/// `FUSE_FSYNC_FDATASYNC`: data only.
+pub const FSYNC_FDATASYNC: u32 = 1 << 0;
+
+sizes!(OpenIn = 8, CreateIn = 16, OpenOut = 16, ReleaseIn = 24, FlushIn = 24, FsyncIn = 16);

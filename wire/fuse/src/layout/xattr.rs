@@ -1,0 +1,44 @@
+//! Extended attributes.
+
+use super::{sizes, wire_struct};
+
+wire_struct! {
+    /// `struct fuse_setxattr_in`; name and value follow. Without SETXATTR_EXT only the first 8 bytes are sent.
+    pub struct SetxattrIn {
+        /// Length of the value in bytes.
+        pub size: u32,
+        /// `XATTR_CREATE`, `XATTR_REPLACE`.
+        pub flags: u32,
+        /// [`SETXATTR_ACL_KILL_SGID`].
+        pub setxattr_flags: u32,
+        /// Unused.
+        pub padding: u32,
+    }
+}
+
+/// What is sent of [`SetxattrIn`] without SETXATTR_EXT.
+pub const SETXATTR_IN_SHORT: usize = 8;
+/// `FUSE_SETXATTR_ACL_KILL_SGID`: clear the set-group-id bit when an access ACL is set.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+
+wire_struct! {
+    /// `struct fuse_getxattr_in`: GETXATTR (the name follows) and LISTXATTR.
+    pub struct GetxattrIn {
+        /// The most that may be answered; 0 asks for the length only.
+        pub size: u32,
+        /// Unused.
+        pub padding: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct fuse_getxattr_out`: the length, if size 0 was asked.
+    pub struct GetxattrOut {
+        /// Length in bytes.
+        pub size: u32,
+        /// Unused.
+        pub padding: u32,
+    }
+}
+
+sizes!(SetxattrIn = 16, GetxattrIn = 8, GetxattrOut = 8);

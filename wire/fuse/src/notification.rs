@@ -1,0 +1,116 @@
+//! Notifications to the kernel. They must not be sent from a thread that serves requests of the same session: the kernel
+//! may wait for one of those before it takes the notification.
+
+use crate::ids::NodeId;
+use crate::layout::header::OutHeader;
+use crate::layout::notify::{DeleteOut, EXPIRE_ONLY, InvalEntryOut, InvalInodeOut};
+use tombolo_core::fs::Name;
+use zerocopy::IntoBytes;
+
+/// The largest notification: a name and its NUL.
+pub const BYTES_MAX: usize = size_of::<OutHeader>() + size_of::<DeleteOut>() + 256;
+
+/// What the kernel is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notification<'a> {
+    /// Attributes and cached pages of a node are out of date.
+    InvalInode {
+        /// The node.
+        node: NodeId,
+        /// First byte whose page goes; `None` leaves the pages.
+        offset: Option<u64>,
+        /// How many bytes; 0 for all that follow.
+        len_bytes: u64,
+    },
+    /// A name may mean something else.
+    InvalEntry {
+        /// The directory.
+        parent: NodeId,
+        /// The name.
+        name: Name<'a>,
+        /// Ask again at the next use only (HAS_EXPIRE_ONLY).
+        expire_only: bool,
+    },
+    /// A name is gone; programs that watch are told.
+    Delete {
+        /// The directory.
+        parent: NodeId,
+        /// What the name meant.
+        child: NodeId,
+        /// The name.
+        name: Name<'a>,
+    },
+}
+
+impl Notification<'_> {
+    /// Encodes into `buffer` of at least [`BYTES_MAX`] bytes and gives the bytes back; none if it is too small.
+    #[must_use]
+    pub fn encode<'b>(&self, buffer: &'b mut [u8]) -> &'b [u8] {
+        match *self {
+            Notification::InvalInode { node, offset, len_bytes } => {
+                let off = offset.map_or(-1, |offset| i64::try_from(offset).unwrap_or(i64::MAX));
+                let len = i64::try_from(len_bytes).unwrap_or(0);
+                put(buffer, 2, &[InvalInodeOut { ino: node.0, off, len }.as_bytes()])
+            }
+            Notification::InvalEntry { parent, name, expire_only } => {
+                let name = name.as_bytes();
+                let flags = if expire_only { EXPIRE_ONLY } else { 0 };
+                let out = InvalEntryOut { parent: parent.0, namelen: name.len() as u32, flags };
+                put(buffer, 3, &[out.as_bytes(), name, &[0]])
+            }
+            Notification::Delete { parent, child, name } => {
+                let name = name.as_bytes();
+                let namelen = name.len() as u32;
+                let out = DeleteOut { parent: parent.0, child: child.0, namelen, padding: 0 };
+                put(buffer, 6, &[out.as_bytes(), name, &[0]])
+            }
+        }
+    }
+}
+
+fn put<'b>(buffer: &'b mut [u8], code: i32, parts: &[&[u8]]) -> &'b [u8] {
+    let total = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+    let Some(place) = buffer.get_mut(..total) else { return &[] };
+    let head = OutHeader { len: total as u32, error: code, unique: 0 };
+    let mut rest = &mut *place;
+    for part in std::iter::once(head.as_bytes()).chain(parts.iter().copied()) {
+        let (here, after) = rest.split_at_mut(part.len());
+        here.copy_from_slice(part);
+        rest = after;
+    }
+    place
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromBytes;
+
+    #[test]
+    fn a_deleted_name_is_told_with_its_nul() {
+        let mut buffer = [0xff; BYTES_MAX];
+        let name = Name::new(b"gone").unwrap();
+        let bytes = Notification::Delete { parent: NodeId(1), child: NodeId(5), name }.encode(&mut buffer);
+        assert_eq!(bytes.len(), 16 + 24 + 5);
+        let (head, rest) = OutHeader::read_from_prefix(bytes).unwrap();
+        assert_eq!(head, OutHeader { len: 45, error: 6, unique: 0 });
+        assert_eq!(rest.get(24..).unwrap(), b"gone\0");
+    }
+
+    #[test]
+    fn attributes_alone_are_a_negative_offset() {
+        let mut buffer = [0; BYTES_MAX];
+        let only = Notification::InvalInode { node: NodeId(3), offset: None, len_bytes: 0 };
+        let (out, _) = InvalInodeOut::read_from_prefix(only.encode(&mut buffer).get(16..).unwrap()).unwrap();
+        assert_eq!(out, InvalInodeOut { ino: 3, off: -1, len: 0 });
+    }
+
+    #[test]
+    fn the_longest_name_fits_and_a_small_buffer_gets_nothing() {
+        let name = Name::new(&[b'x'; 255]).unwrap();
+        let mut buffer = [0; BYTES_MAX];
+        let delete = Notification::Delete { parent: NodeId(1), child: NodeId(2), name };
+        assert_eq!(delete.encode(&mut buffer).len(), BYTES_MAX);
+        assert!(delete.encode(&mut [0; 100]).is_empty());
+    }
+}

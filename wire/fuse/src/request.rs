@@ -1,0 +1,251 @@
+//! Requests, typed. [`Request::decode`] in `decode.rs` makes them from private bytes; names and values are borrowed
+//! from those.
+
+use crate::ids::{FileHandle, LockOwner, NodeId, Unique};
+use crate::layout::attr::{SetattrIn, SetattrValid};
+use crate::layout::header::{INVALID_ID, InHeader};
+use crate::layout::open::{OpenInFlags, ReleaseFlags};
+use crate::layout::rw::WriteFlags;
+use crate::opcode::Opcode;
+use tombolo_core::fs::{Name, XattrName};
+
+/// Who asks, and what names the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The operation.
+    pub opcode: Opcode,
+    /// The request, without the mark of one sent again.
+    pub unique: Unique,
+    /// The node it is about.
+    pub node: NodeId,
+    /// User id of the caller; `None` where an id-mapped mount hides it.
+    pub uid: Option<u32>,
+    /// Group id of the caller; `None` where an id-mapped mount hides it.
+    pub gid: Option<u32>,
+    /// Process id of the caller; 0 where it is not visible.
+    pub pid: u32,
+}
+
+impl Header {
+    pub(crate) fn new(opcode: Opcode, raw: &InHeader) -> Header {
+        let known = |id| (id != INVALID_ID).then_some(id);
+        Header {
+            opcode,
+            unique: Unique(raw.unique),
+            node: NodeId(raw.nodeid),
+            uid: known(raw.uid),
+            gid: known(raw.gid),
+            pid: raw.pid,
+        }
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// `O_*` flags: see [`crate::flags`].
+    pub flags: u32,
+    /// What the kernel asks for beside.
+    pub open_flags: OpenInFlags,
+}
+
+/// How a file is made and opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Create {
+    /// `O_*` flags.
+    pub flags: u32,
+    /// File type and permission bits.
+    pub mode: u32,
+    /// The caller's umask.
+    pub umask: u32,
+    /// What the kernel asks for beside.
+    pub open_flags: OpenInFlags,
+}
+
+/// A span to read; READDIR and READDIRPLUS use it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The open file.
+    pub handle: FileHandle,
+    /// Byte offset; in a directory the cookie to go on after.
+    pub offset: u64,
+    /// The most to answer, in bytes.
+    pub size_bytes: u32,
+    /// `O_*` flags of the open file.
+    pub flags: u32,
+}
+
+/// A span to write; the data lies behind the private bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// The open file.
+    pub handle: FileHandle,
+    /// Byte offset.
+    pub offset: u64,
+    /// Length of the data.
+    pub size_bytes: u32,
+    /// How to write.
+    pub write_flags: WriteFlags,
+    /// `O_*` flags of the open file.
+    pub flags: u32,
+}
+
+/// The end of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The open file.
+    pub handle: FileHandle,
+    /// `O_*` flags of the open file.
+    pub flags: u32,
+    /// What goes with it.
+    pub release_flags: ReleaseFlags,
+    /// Whose locks go.
+    pub lock_owner: LockOwner,
+}
+
+/// Which attributes to change, and to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setattr {
+    /// Which fields count.
+    pub valid: SetattrValid,
+    /// The open file, if the caller has one.
+    pub handle: Option<FileHandle>,
+    /// The fields.
+    pub fields: SetattrIn,
+}
+
+/// What a lock request asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockKind {
+    /// A shared lock.
+    Read,
+    /// An exclusive lock.
+    Write,
+    /// None: drop it.
+    Unlock,
+}
+
+/// A lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// The open file.
+    pub handle: FileHandle,
+    /// Whose.
+    pub owner: LockOwner,
+    /// What.
+    pub kind: LockKind,
+    /// First byte.
+    pub start: u64,
+    /// Last byte; [`crate::layout::lock::OFFSET_MAX`] for the end of the file.
+    pub last: u64,
+    /// The process that asks.
+    pub pid: u32,
+    /// A flock(2) lock, not a POSIX one.
+    pub is_flock: bool,
+}
+
+/// A copy between two open files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyFileRange {
+    /// The open source.
+    pub from: FileHandle,
+    /// Offset in the source.
+    pub from_offset: u64,
+    /// The target.
+    pub to_node: NodeId,
+    /// The open target.
+    pub to: FileHandle,
+    /// Offset in the target.
+    pub to_offset: u64,
+    /// Bytes to copy.
+    pub len_bytes: u64,
+    /// Flags of copy_file_range(2).
+    pub flags: u64,
+}
+
+/// An ioctl(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ioctl<'a> {
+    /// The open file.
+    pub handle: FileHandle,
+    /// `FUSE_IOCTL_*`.
+    pub flags: u32,
+    /// The command.
+    pub command: u32,
+    /// The bytes that the caller's argument points to.
+    pub input: &'a [u8],
+    /// The most that may be answered.
+    pub output_bytes_max: u32,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each field is what its operation's row in docs/protocols/fuse.md says")]
+pub enum Request<'a> {
+    Lookup { name: Name<'a> },
+    Forget { count: u64 },
+    BatchForget(Forgets<'a>),
+    Getattr { handle: Option<FileHandle> },
+    Statx { handle: Option<FileHandle>, mask: u32 },
+    Setattr(Setattr),
+    Readlink,
+    Symlink { name: Name<'a>, target: &'a [u8] },
+    Mknod { name: Name<'a>, mode: u32, rdev: u32, umask: u32 },
+    Mkdir { name: Name<'a>, mode: u32, umask: u32 },
+    Unlink { name: Name<'a> },
+    Rmdir { name: Name<'a> },
+    Rename { name: Name<'a>, new_parent: NodeId, new_name: Name<'a>, flags: u32 },
+    Link { node: NodeId, new_name: Name<'a> },
+    Open(Open),
+    Opendir(Open),
+    Create { name: Name<'a>, how: Create },
+    Tmpfile { how: Create },
+    Read(Read),
+    Readdir(Read),
+    Readdirplus(Read),
+    Write(Write),
+    Release(Release),
+    Releasedir(Release),
+    Flush { handle: FileHandle, lock_owner: LockOwner },
+    Fsync { handle: FileHandle, data_only: bool },
+    Fsyncdir { handle: FileHandle, data_only: bool },
+    Statfs,
+    Syncfs,
+    Access { mask: u32 },
+    Setxattr { name: XattrName<'a>, value: &'a [u8], flags: u32, kill_set_gid: bool },
+    Getxattr { name: XattrName<'a>, size_bytes: u32 },
+    Listxattr { size_bytes: u32 },
+    Removexattr { name: XattrName<'a> },
+    Getlk(Lock),
+    Setlk(Lock),
+    Setlkw(Lock),
+    Fallocate { handle: FileHandle, offset: u64, len_bytes: u64, mode: u32 },
+    Lseek { handle: FileHandle, offset: u64, whence: u32 },
+    CopyFileRange(CopyFileRange),
+    CopyFileRange64(CopyFileRange),
+    Ioctl(Ioctl<'a>),
+    Poll { handle: FileHandle, events: u32 },
+    Bmap { block: u64, block_bytes: u32 },
+    Setupmapping,
+    Removemapping,
+    Init(crate::init::Offer),
+    Interrupt { unique: Unique },
+    NotifyReply,
+    Destroy,
+}
+
+/// The nodes of a BATCH_FORGET.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forgets<'a>(pub(crate) &'a [u8]);
+
+impl Forgets<'_> {
+    /// Each node with the number of look-ups that are given back.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (NodeId, u64)> {
+        use crate::layout::dir::ForgetOne;
+        use zerocopy::FromBytes;
+        self.0.chunks_exact(size_of::<ForgetOne>()).map(|bytes| {
+            let one = ForgetOne::read_from_bytes(bytes).unwrap_or_default();
+            (NodeId(one.nodeid), one.nlookup)
+        })
+    }
+}

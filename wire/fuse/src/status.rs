@@ -1,0 +1,132 @@
+//! The waist's errors as Linux error numbers, and back.
+
+use crate::errno::Errno;
+use tombolo_core::fs::Error;
+
+/// Pairs that translate both ways without loss, declared once.
+macro_rules! pairs {
+    (both: [$($error:ident = $errno:ident,)+], out: [$($lossy:ident = $lossy_errno:ident,)+]) => {
+        /// The number that a reply carries for `error`.
+        ///
+        /// Three errors have no number of their own: FUSE's kernel side cannot provoke them, they only come from layers
+        /// that speak other protocols too.
+        #[must_use]
+        pub fn to_errno(error: &Error) -> Errno {
+            match error {
+                $(Error::$error => Errno::$errno,)+
+                $(Error::$lossy => Errno::$lossy_errno,)+
+                // `Io`, and whatever the waist learns to say after this was written.
+                _ => Errno::EIO,
+            }
+        }
+
+        /// What the waist calls `errno`. Numbers that no file operation uses become [`Error::Io`].
+        #[must_use]
+        pub fn from_errno(errno: Errno) -> Error {
+            match errno {
+                $(Errno::$errno => Error::$error,)+
+                Errno::ENFILE => Error::TooManyOpen,
+                Errno::ETIME => Error::TimedOut,
+                Errno::ENODEV => Error::NoDevice,
+                Errno::ECONNABORTED => Error::Disconnected,
+                Errno::ECANCELED => Error::Interrupted,
+                _ => Error::Io { source: None },
+            }
+        }
+
+        #[cfg(test)]
+        fn both_ways() -> Vec<(Error, Errno)> {
+            vec![$((Error::$error, Errno::$errno)),+]
+        }
+
+        #[cfg(test)]
+        fn out_only() -> Vec<(Error, Errno)> {
+            vec![$((Error::$lossy, Errno::$lossy_errno)),+]
+        }
+    };
+}
+
+pairs! {
+    both: [
+        NotPermitted = EPERM,
+        AccessDenied = EACCES,
+        NotFound = ENOENT,
+        Exists = EEXIST,
+        NotDirectory = ENOTDIR,
+        IsDirectory = EISDIR,
+        NotEmpty = ENOTEMPTY,
+        CrossDevice = EXDEV,
+        InvalidArgument = EINVAL,
+        NameTooLong = ENAMETOOLONG,
+        SymlinkLoop = ELOOP,
+        TooManyLinks = EMLINK,
+        FileTooLarge = EFBIG,
+        NoSpace = ENOSPC,
+        QuotaExceeded = EDQUOT,
+        ReadOnly = EROFS,
+        Busy = EBUSY,
+        TextBusy = ETXTBSY,
+        WouldBlock = EAGAIN,
+        Deadlock = EDEADLK,
+        NoLocks = ENOLCK,
+        Interrupted = EINTR,
+        TimedOut = ETIMEDOUT,
+        Stale = ESTALE,
+        BadOpen = EBADF,
+        NoAttribute = ENODATA,
+        OutOfRange = ERANGE,
+        TooBig = E2BIG,
+        Overflow = EOVERFLOW,
+        NoDevice = ENXIO,
+        NotSupported = EOPNOTSUPP,
+        NotImplemented = ENOSYS,
+        NotDevice = ENOTTY,
+        NoMemory = ENOMEM,
+        TooManyOpen = EMFILE,
+        Disconnected = ENOTCONN,
+    ],
+    out: [
+        BadCookie = EINVAL,
+        NotSync = EAGAIN,
+        BadType = EINVAL,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::discriminant;
+
+    #[test]
+    fn every_error_with_a_number_of_its_own_comes_back_as_itself() {
+        for (error, errno) in both_ways() {
+            assert_eq!(to_errno(&error), errno);
+            assert_eq!(discriminant(&from_errno(errno)), discriminant(&error), "{errno}");
+        }
+    }
+
+    #[test]
+    fn every_number_that_has_a_name_survives_the_waist_or_becomes_its_nearest() {
+        for &errno in Errno::ALL {
+            let again = to_errno(&from_errno(errno));
+            let nearest = match errno {
+                Errno::ENFILE => Errno::EMFILE,
+                Errno::ETIME => Errno::ETIMEDOUT,
+                Errno::ENODEV => Errno::ENXIO,
+                Errno::ECONNABORTED => Errno::ENOTCONN,
+                Errno::ECANCELED => Errno::EINTR,
+                Errno::EFAULT | Errno::ESPIPE | Errno::EPIPE | Errno::EPROTO => Errno::EIO,
+                other => other,
+            };
+            assert_eq!(again, nearest);
+        }
+    }
+
+    #[test]
+    fn the_rest_has_a_number_too() {
+        for (error, errno) in out_only() {
+            assert_eq!(to_errno(&error), errno);
+        }
+        assert_eq!(to_errno(&Error::io("disk on fire")), Errno::EIO);
+    }
+}
