@@ -72,44 +72,47 @@ static struct area *find_or_add(const void *owner, size_t size_bytes)
 
 typedef long ptrace_fn(int request, pid_t pid, void *addr, void *data);
 
+static long transfer(ptrace_fn *next, int request, pid_t pid, struct area *area)
+{
+	struct iovec full = { .iov_base = area->bytes, .iov_len = area->size_bytes };
+
+	return next(request, pid, (void *)(uintptr_t)NT_X86_XSTATE, &full);
+}
+
+static size_t full_size(ptrace_fn *next, pid_t pid)
+{
+	static unsigned char scratch[XSTATE_BYTES_MAX];
+	static size_t size_bytes;
+	struct iovec all = { .iov_base = scratch, .iov_len = sizeof(scratch) };
+
+	if (!size_bytes && next(PTRACE_GETREGSET, pid, (void *)(uintptr_t)NT_X86_XSTATE, &all) == 0)
+		size_bytes = all.iov_len;
+	return size_bytes;
+}
+
 static long xstate(ptrace_fn *next, int request, pid_t pid, struct iovec *uml)
 {
-	static size_t full_bytes;
-	static unsigned char scratch[XSTATE_BYTES_MAX];
-	struct iovec full = { .iov_base = scratch, .iov_len = sizeof(scratch) };
-	void *note = (void *)(uintptr_t)NT_X86_XSTATE;
+	size_t full_bytes = full_size(next, pid);
 	struct area *area;
 	long result;
 
-	if (!full_bytes) {
-		result = next(PTRACE_GETREGSET, pid, note, &full);
-		if (result != 0)
-			return result;
-		full_bytes = full.iov_len;
-	}
 	if (uml->iov_len >= full_bytes)
-		return next(request, pid, note, uml);
+		return next(request, pid, (void *)(uintptr_t)NT_X86_XSTATE, uml);
 
 	area = find(uml->iov_base);
-	if (request == PTRACE_SETREGSET && area) {
-		memcpy(area->bytes, uml->iov_base, uml->iov_len);
-	} else {
-		/* A read, or the first write for a new task, which starts from what its process has. */
+	/* A new task begins with what its process has beyond UML's part. */
+	if (request == PTRACE_GETREGSET || !area) {
 		area = find_or_add(uml->iov_base, full_bytes);
-		full.iov_base = area->bytes;
-		full.iov_len = full_bytes;
-		result = next(PTRACE_GETREGSET, pid, note, &full);
+		result = transfer(next, PTRACE_GETREGSET, pid, area);
 		if (result != 0)
 			return result;
-		if (request == PTRACE_GETREGSET) {
-			memcpy(uml->iov_base, area->bytes, uml->iov_len);
-			return 0;
-		}
-		memcpy(area->bytes, uml->iov_base, uml->iov_len);
 	}
-	full.iov_base = area->bytes;
-	full.iov_len = area->size_bytes;
-	return next(PTRACE_SETREGSET, pid, note, &full);
+	if (request == PTRACE_GETREGSET) {
+		memcpy(uml->iov_base, area->bytes, uml->iov_len);
+		return 0;
+	}
+	memcpy(area->bytes, uml->iov_base, uml->iov_len);
+	return transfer(next, PTRACE_SETREGSET, pid, area);
 }
 
 long ptrace(enum __ptrace_request request, ...)

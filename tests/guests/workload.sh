@@ -1,0 +1,77 @@
+#!/bin/sh
+# usage: workload.sh DIRECTORY TARBALL
+# A developer's job in a directory: unpack a C project, build it, search it, checksum it, copy it, delete it.
+# Leaves the copy in DIRECTORY/result. Prints one line per phase with its time, and lines that start with `=`, which
+# are the same wherever the job runs. Without a compiler the build is left out, and said to be. Runs in busybox too.
+set -eu
+
+directory=$1
+tarball=$2
+job=$directory/job
+result=$directory/result
+
+# Hundredths of a second; unlike `date`, the same in busybox.
+now() {
+    awk '{ printf "%d", $1 * 100 }' /proc/uptime
+}
+
+phase() {
+    name=$1
+    shift
+    from=$(now)
+    "$@"
+    took=$(($(now) - from))
+    printf '%-9s %d.%02d s\n' "$name" $((took / 100)) $((took % 100))
+}
+
+unpack() {
+    mkdir "$job"
+    tar -xzf "$tarball" -C "$job"
+}
+
+build() {
+    log=$(mktemp)
+    case $(ls "$job") in
+    lua-*) make -s -C "$job"/lua-* linux ;;
+    zstd-*) make -s -C "$job"/zstd-*/programs zstd CFLAGS=-O1 ;;
+    esac >"$log" 2>&1 || {
+        cat "$log" >&2
+        exit 1
+    }
+    rm "$log"
+}
+
+search() {
+    matches=$(grep -r -l static "$job" | wc -l)
+}
+
+checksum() {
+    files=$(cd "$1" && find . -type f | wc -l)
+    digest=$(cd "$1" && find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -d ' ' -f 1)
+}
+
+copy() {
+    cp -a "$job" "$result"
+}
+
+delete() {
+    rm -r "$job"
+}
+
+phase unpack unpack
+case $(ls "$job") in
+httpd-*) echo "build     left out: it needs more than a compiler" ;;
+*) if command -v cc >/dev/null; then phase build build; else echo "build     left out: no compiler here"; fi ;;
+esac
+phase search search
+phase checksum checksum "$job"
+first=$digest
+phase copy copy
+phase delete delete
+phase checksum checksum "$result"
+[ "$digest" = "$first" ] || {
+    echo "the copy differs from what was copied" >&2
+    exit 1
+}
+[ ! -e "$job" ]
+echo "= $files files, $matches with a match, contents $digest"
