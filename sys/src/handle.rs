@@ -9,9 +9,11 @@ use crate::open::{OpenFlags, check_component};
 /// A handle as the kernel made it. It means something only on the file system that it came from.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FileHandle {
-    kind: i32,
-    bytes: Box<[u8]>,
+    /// The kind in native order, and behind it the file system's bytes: one small allocation, kept for every node.
+    raw: Box<[u8]>,
 }
+
+const KIND_LEN: usize = size_of::<i32>();
 
 /// The longest handle that the kernel makes (MAX_HANDLE_SZ).
 pub const HANDLE_MAX_LEN: usize = 128;
@@ -41,26 +43,30 @@ impl FileHandle {
 
     /// Puts a handle together from its stored parts; EINVAL if it is longer than any that the kernel makes.
     pub fn from_parts(kind: i32, bytes: &[u8]) -> Result<Self> {
-        if bytes.len() > HANDLE_MAX_LEN { Err(Errno::INVAL) } else { Ok(Self { kind, bytes: bytes.into() }) }
+        if bytes.len() > HANDLE_MAX_LEN {
+            return Err(Errno::INVAL);
+        }
+        Ok(Self { raw: [&kind.to_ne_bytes(), bytes].concat().into() })
     }
 
     /// The kind that the file system gave it.
     pub fn kind(&self) -> i32 {
-        self.kind
+        self.raw.first_chunk().map_or(0, |kind| i32::from_ne_bytes(*kind))
     }
 
     /// What the file system wrote into it.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        self.raw.get(KIND_LEN..).unwrap_or_default()
     }
 
     /// Opens the file on the file system in which `mount` lies.
     ///
     /// ESTALE when the file is gone, EPERM without CAP_DAC_READ_SEARCH. May wait for a disk.
     pub fn open(&self, mount: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd> {
-        let mut raw = RawHandle { len: 0, kind: self.kind, bytes: [0; HANDLE_MAX_LEN] };
-        raw.bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
-        raw.len = u32::try_from(self.bytes.len()).map_err(|_| Errno::INVAL)?;
+        let mut raw = RawHandle { len: 0, kind: self.kind(), bytes: [0; HANDLE_MAX_LEN] };
+        let bytes = self.bytes();
+        raw.bytes.get_mut(..bytes.len()).ok_or(Errno::INVAL)?.copy_from_slice(bytes);
+        raw.len = u32::try_from(bytes.len()).map_err(|_| Errno::INVAL)?;
         let flags = flags | OpenFlags::CLOEXEC;
         let mut tries = REUSE_TRIES;
         let fd = loop {
@@ -79,8 +85,8 @@ impl FileHandle {
 
 impl std::fmt::Debug for FileHandle {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "FileHandle({}:", self.kind)?;
-        self.bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}"))?;
+        write!(out, "FileHandle({}:", self.kind())?;
+        self.bytes().iter().try_for_each(|byte| write!(out, "{byte:02x}"))?;
         out.write_str(")")
     }
 }
@@ -114,5 +120,5 @@ fn name_to_handle(dir: BorrowedFd<'_>, name: &std::ffi::CStr, flags: i32) -> Res
         check(outcome)
     })?;
     let bytes = raw.bytes.get(..raw.len as usize).ok_or(Errno::OVERFLOW)?;
-    Ok((FileHandle { kind: raw.kind, bytes: bytes.into() }, u64::from(mount.unsigned_abs())))
+    Ok((FileHandle::from_parts(raw.kind, bytes)?, u64::from(mount.unsigned_abs())))
 }

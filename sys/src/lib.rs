@@ -6,6 +6,8 @@
 //!
 //! Not here: wrappers that nobody calls, and memory that others may change (that is `tombolo-mem`).
 
+pub mod access;
+pub mod affinity;
 pub mod change;
 pub mod creds;
 pub mod dir;
