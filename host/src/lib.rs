@@ -10,5 +10,7 @@ pub mod daemon;
 pub mod listener;
 pub mod logging;
 pub mod metrics;
+pub mod pool;
 pub mod signals;
 pub mod state_dir;
+pub mod vhost_user;

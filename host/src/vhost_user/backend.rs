@@ -1,0 +1,421 @@
+use super::bell::{Bell, Waiter};
+use super::device::{Device, QueueIndex};
+use super::memory::{GuestMemory, MEMORY_SLOTS_MAX, MemorySlot};
+use super::queue::{AvailableSide, Queue};
+use super::ring::{RingAddresses, Rings};
+use super::server::{GuestId, Settings};
+use super::worker::{Job, Worker};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tombolo_mem::Region;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+/// Feature bits of the transport (virtio 1.2, chapter 6; vhost-user for the last).
+pub(crate) const FEATURE_INDIRECT: u64 = 1 << 28;
+pub(crate) const FEATURE_EVENT_INDEX: u64 = 1 << 29;
+pub(crate) const FEATURE_PROTOCOL_FEATURES: u64 = 1 << 30;
+pub(crate) const FEATURE_VERSION_1: u64 = 1 << 32;
+
+const TRANSPORT_FEATURES: u64 =
+    FEATURE_INDIRECT | FEATURE_EVENT_INDEX | FEATURE_PROTOCOL_FEATURES | FEATURE_VERSION_1;
+
+/// The largest split virtqueue that we serve; QEMU's limit too.
+const QUEUE_SIZE_MAX: u32 = 1024;
+
+/// One front end's connection: answers its messages and keeps its queues.
+pub(crate) struct Connection {
+    guest: GuestId,
+    device: Arc<dyn Device>,
+    settings: Settings,
+    features: u64,
+    memory: Arc<GuestMemory>,
+    queues: Vec<QueueControl>,
+}
+
+/// What the front end has told us about one queue, and the thread that serves it.
+#[derive(Default)]
+struct QueueControl {
+    queue: Arc<Queue>,
+    size: u16,
+    addresses: Option<RingAddresses>,
+    /// Where to go on in the available ring.
+    next: u16,
+    kick: Kick,
+    error_bell: Option<Arc<Bell>>,
+    enabled: bool,
+    /// Between the first start and GET_VRING_BASE.
+    started: bool,
+    /// The guest broke the rules; nothing runs until it starts anew.
+    faulty: bool,
+    worker: Option<Worker>,
+}
+
+/// How the guest rings.
+#[derive(Default)]
+enum Kick {
+    /// Not told yet: the queue is stopped.
+    #[default]
+    Unset,
+    /// It does not: we look from time to time.
+    Never,
+    Descriptor(OwnedFd),
+}
+
+impl Connection {
+    pub(crate) fn new(guest: GuestId, device: Arc<dyn Device>, settings: Settings) -> Connection {
+        let queues = (0..device.queue_count()).map(|_| QueueControl::default()).collect();
+        Connection { guest, device, settings, features: 0, memory: Arc::default(), queues }
+    }
+
+    /// The front end left: stops every queue. Chains still pending keep their memory and are handed back to nobody.
+    pub(crate) fn close(&mut self) {
+        let ran = self.queues.iter().any(|control| control.started);
+        for control in &mut self.queues {
+            control.pause();
+            control.queue.end();
+            control.started = false;
+        }
+        if ran {
+            self.device.stopped();
+        }
+    }
+
+    fn queue(&mut self, index: u32) -> Result<&mut QueueControl> {
+        usize::try_from(index).ok().and_then(|index| self.queues.get_mut(index)).ok_or(Error::InvalidParam)
+    }
+
+    /// A queue whose parameters may be set: one that is not running.
+    fn stopped_queue(&mut self, index: u32) -> Result<&mut QueueControl> {
+        let control = self.queue(index)?;
+        if control.started {
+            return Err(Error::InvalidOperation("the queue is running"));
+        }
+        Ok(control)
+    }
+
+    /// Runs the queue if everything that it needs is there.
+    fn resume(&mut self, index: u32) -> Result<()> {
+        let (features, memory) = (self.features, self.memory.clone());
+        let (guest, device, settings) = (self.guest, self.device.clone(), self.settings);
+        let control = self.queue(index)?;
+        let Some(addresses) = control.addresses.filter(|_| control.is_ready()) else { return Ok(()) };
+        if control.worker.is_some() {
+            return Ok(());
+        }
+        let kick = match &control.kick {
+            Kick::Unset => return Ok(()),
+            Kick::Never => None,
+            Kick::Descriptor(kick) => Some(kick.try_clone().map_err(Error::ReqHandlerError)?),
+        };
+        if !control.started {
+            control.queue.start();
+            control.started = true;
+        }
+        let indirect = features & FEATURE_INDIRECT != 0;
+        let event_index = features & FEATURE_EVENT_INDEX != 0;
+        let rings = Rings::new(&memory, control.size, addresses, indirect).map(Arc::new);
+        let Some((rings, run)) =
+            rings.and_then(|rings| Some((rings.clone(), control.queue.attach(rings, event_index).ok()?)))
+        else {
+            tracing::warn!(device = device.name(), %guest, queue = index, "queue stopped: its rings do not lie in the guest's memory");
+            control.faulty = true;
+            return Ok(());
+        };
+        let side = AvailableSide {
+            queue: control.queue.clone(),
+            rings,
+            memory,
+            limits: device.limits(),
+            event_index,
+            run,
+            next: control.next,
+        };
+        let (waiter, waker) = Waiter::new(kick).map_err(Error::ReqHandlerError)?;
+        let error_bell = control.error_bell.clone();
+        let index = QueueIndex(u16::try_from(index).map_err(|_| Error::InvalidParam)?);
+        let job = Job { guest, index, device, side, waiter, error_bell, spin_max: settings.spin_max };
+        control.worker = Some(Worker::start(job, waker).map_err(Error::ReqHandlerError)?);
+        Ok(())
+    }
+
+    /// Replaces the memory under all queues. Chains under way go on with the memory that they hold.
+    fn replace_memory(&mut self, slots: Vec<MemorySlot>) -> Result<()> {
+        let bytes: u64 = slots.iter().map(|slot| slot.region.len() as u64).sum();
+        if bytes > self.settings.memory_bytes_max {
+            return Err(Error::InvalidOperation("the guest has more memory than is allowed"));
+        }
+        let memory = GuestMemory::new(slots).map_err(refused)?;
+        self.queues.iter_mut().for_each(QueueControl::pause);
+        self.memory = Arc::new(memory);
+        for index in 0..self.queues.len() as u32 {
+            self.resume(index)?;
+        }
+        Ok(())
+    }
+
+    fn map(&self, region: &VhostUserMemoryRegion, file: &File) -> Result<MemorySlot> {
+        if region.memory_size > self.settings.memory_bytes_max {
+            return Err(Error::InvalidOperation("the guest has more memory than is allowed"));
+        }
+        let len = usize::try_from(region.memory_size).map_err(|_| Error::InvalidParam)?;
+        Ok(MemorySlot {
+            guest_address: region.guest_phys_addr,
+            user_address: region.user_addr,
+            region: Region::map(file, region.mmap_offset, len).map_err(refused)?,
+        })
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl QueueControl {
+    fn is_ready(&self) -> bool {
+        self.enabled && !self.faulty && self.size > 0
+    }
+
+    /// Ends the thread, and remembers where it was.
+    fn pause(&mut self) {
+        let Some(worker) = self.worker.take() else { return };
+        match worker.stop() {
+            Some(stopped) => {
+                self.next = stopped.next;
+                self.faulty |= stopped.faulty;
+            }
+            None => self.faulty = true,
+        }
+    }
+}
+
+/// The front end asked for what it may not have: the message names the reason.
+fn refused(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::ReqHandlerError(std::io::Error::new(std::io::ErrorKind::InvalidInput, error))
+}
+
+const UNSUPPORTED: Error = Error::InvalidOperation("not supported");
+
+impl VhostUserBackendReqHandlerMut for Connection {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Deprecated by the specification; it recommends to disable all rings.
+    fn reset_owner(&mut self) -> Result<()> {
+        for control in &mut self.queues {
+            control.pause();
+            control.enabled = false;
+        }
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        Err(UNSUPPORTED)
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.device.features() | TRANSPORT_FEATURES)
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !(self.device.features() | TRANSPORT_FEATURES) != 0 {
+            return Err(Error::InvalidOperation("feature bits that were not offered"));
+        }
+        self.features = features;
+        self.device.negotiated(features);
+        // Without protocol features there is no message to enable a ring: it is enabled from the start.
+        if features & FEATURE_PROTOCOL_FEATURES == 0 {
+            self.queues.iter_mut().for_each(|control| control.enabled = true);
+        }
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+    }
+
+    fn set_protocol_features(&mut self, _features: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.queues.len() as u64)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MEMORY_SLOTS_MAX as u64)
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<Vec<u64>>> {
+        let slots: Result<Vec<MemorySlot>> =
+            regions.iter().zip(&files).map(|(region, file)| self.map(region, file)).collect();
+        self.replace_memory(slots?)?;
+        Ok(None)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<u64>> {
+        let mut slots = self.memory.slots().to_vec();
+        slots.push(self.map(region, &file)?);
+        self.replace_memory(slots)?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let mut slots = self.memory.slots().to_vec();
+        let before = slots.len();
+        slots.retain(|slot| {
+            let at = (slot.guest_address, slot.user_address, slot.region.len() as u64);
+            at != (region.guest_phys_addr, region.user_addr, region.memory_size)
+        });
+        if slots.len() == before {
+            return Err(Error::InvalidParam);
+        }
+        self.replace_memory(slots)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let control = self.stopped_queue(index)?;
+        if !num.is_power_of_two() || num > QUEUE_SIZE_MAX {
+            return Err(Error::InvalidOperation("a queue size that is not a power of two up to 1024"));
+        }
+        control.size = u16::try_from(num).map_err(|_| Error::InvalidParam)?;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptors: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        self.stopped_queue(index)?.addresses = Some(RingAddresses { descriptors, available, used });
+        Ok(())
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let next = u16::try_from(base).map_err(|_| Error::InvalidParam)?;
+        self.stopped_queue(index)?.next = next;
+        Ok(())
+    }
+
+    /// Stops the queue. Whoever takes it over next goes on where we say, so what was taken must be handed back first.
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let (guest, device, timeout) = (self.guest, self.device.clone(), self.settings.drain_timeout);
+        let control = self.queue(index)?;
+        control.pause();
+        if control.started && !control.queue.drain(timeout) {
+            tracing::warn!(device = device.name(), %guest, queue = index, "queue stopped with requests under way");
+        }
+        control.queue.end();
+        let was_started = std::mem::take(&mut control.started);
+        control.faulty = false;
+        control.kick = Kick::Unset;
+        let state = VhostUserVringState::new(index, u32::from(control.next));
+        if was_started && !self.queues.iter().any(|control| control.started) {
+            device.stopped();
+        }
+        Ok(state)
+    }
+
+    fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let index = u32::from(index);
+        let control = self.queue(index)?;
+        control.pause();
+        control.kick = file.map_or(Kick::Never, |file| Kick::Descriptor(file.into()));
+        self.resume(index)
+    }
+
+    fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let bell = file.map(Bell::new).transpose().map_err(Error::ReqHandlerError)?;
+        self.queue(u32::from(index))?.queue.set_call(bell);
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let bell = file.map(Bell::new).transpose().map_err(Error::ReqHandlerError)?;
+        self.queue(u32::from(index))?.error_bell = bell.map(Arc::new);
+        Ok(())
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        let control = self.queue(index)?;
+        control.enabled = enable;
+        if !enable {
+            control.pause();
+        }
+        self.resume(index)
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        // The crate has checked both against the 4 KiB that a message can have.
+        let config = self.device.config();
+        let wanted = config.iter().copied().chain(std::iter::repeat(0));
+        Ok(wanted.skip(offset as usize).take(size as usize).collect())
+    }
+
+    fn set_config(&mut self, offset: u32, bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        self.device.write_config(offset, bytes);
+        Ok(())
+    }
+
+    fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
+        Err(UNSUPPORTED)
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(UNSUPPORTED)
+    }
+
+    fn get_inflight_fd(&mut self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(UNSUPPORTED)
+    }
+
+    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
+        Err(UNSUPPORTED)
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        Err(UNSUPPORTED)
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(UNSUPPORTED)
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(UNSUPPORTED)
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        Err(UNSUPPORTED)
+    }
+}

@@ -1,0 +1,68 @@
+use super::chain::Chain;
+use std::borrow::Cow;
+use std::fmt;
+
+/// A virtio device, as one guest sees it. One value per connected guest; it is dropped when the guest leaves, after
+/// the last [`handle`](Device::handle) has returned. Chains that are still pending then may outlive it.
+pub trait Device: Send + Sync + 'static {
+    /// What log lines and thread names call it.
+    fn name(&self) -> &str;
+
+    /// The feature bits of this kind of device (virtio 1.2, chapter 5). The host adds the transport's own: version 1,
+    /// indirect descriptors, event index.
+    fn features(&self) -> u64 {
+        0
+    }
+
+    /// The device configuration space, little-endian. Reads beyond its end give zeroes.
+    fn config(&self) -> Cow<'_, [u8]>;
+
+    /// The driver writes the configuration space. Ignored unless a device has writable fields.
+    fn write_config(&self, _offset: u32, _bytes: &[u8]) {}
+
+    /// How many virtqueues there are; at most 256.
+    fn queue_count(&self) -> u16;
+
+    /// What a chain may hold at most; a chain beyond stops its queue.
+    fn limits(&self) -> ChainLimits {
+        ChainLimits::default()
+    }
+
+    /// The driver has accepted these feature bits (its own and the transport's); no queue runs yet.
+    fn negotiated(&self, _features: u64) {}
+
+    /// One request. Called on the queue's own thread, for one chain after the other; different queues call at the
+    /// same time. What can take long must be moved elsewhere with the chain's token: the next request waits until
+    /// this returns.
+    fn handle(&self, queue: QueueIndex, chain: Chain);
+
+    /// The last running queue has stopped: the guest's driver was unbound, the guest rebooted, or it left. Queues may
+    /// start again afterwards.
+    fn stopped(&self) {}
+}
+
+/// The number of a virtqueue, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueIndex(pub u16);
+
+impl fmt::Display for QueueIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Bounds of one descriptor chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChainLimits {
+    /// Descriptors, those of an indirect table included.
+    pub descriptors_max: u16,
+    /// Bytes, readable and writable together.
+    pub bytes_max: u32,
+}
+
+/// 1,024 descriptors, as QEMU has it, and 16 MiB.
+impl Default for ChainLimits {
+    fn default() -> ChainLimits {
+        ChainLimits { descriptors_max: 1024, bytes_max: 16 << 20 }
+    }
+}

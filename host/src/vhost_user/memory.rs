@@ -1,0 +1,175 @@
+use super::fault::QueueFault;
+use tombolo_mem::{OutOfBounds, Region, Sink, Source};
+
+/// How many spans of memory one guest can have.
+pub const MEMORY_SLOTS_MAX: usize = 64;
+
+/// One span of a guest's memory.
+#[derive(Debug, Clone)]
+pub struct MemorySlot {
+    /// Guest-physical address of the first byte.
+    pub guest_address: u64,
+    /// Where the front end has it in its own address space: rings are named so.
+    pub user_address: u64,
+    /// The memory.
+    pub region: Region,
+}
+
+/// Why a table of a guest's memory is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// Two spans share an address, in the guest or in the front end.
+    #[error("two spans of memory overlap at {address:#x}")]
+    Overlap {
+        /// Where.
+        address: u64,
+    },
+    /// A span that passes the end of the address space.
+    #[error("a span of memory at {address:#x} is empty or wraps around")]
+    Span {
+        /// Where it begins.
+        address: u64,
+    },
+    /// More spans than [`MEMORY_SLOTS_MAX`].
+    #[error("more than {MEMORY_SLOTS_MAX} spans of memory")]
+    TooMany,
+}
+
+/// A guest's memory: which region lies at which guest-physical address. Never changes; a new table replaces it.
+#[derive(Debug, Clone, Default)]
+pub struct GuestMemory {
+    /// Sorted by guest address.
+    slots: Vec<MemorySlot>,
+}
+
+impl GuestMemory {
+    /// Checks the spans and makes a table of them.
+    pub fn new(mut slots: Vec<MemorySlot>) -> Result<GuestMemory, MemoryError> {
+        if slots.len() > MEMORY_SLOTS_MAX {
+            return Err(MemoryError::TooMany);
+        }
+        slots.sort_by_key(|slot| slot.user_address);
+        check_apart(&slots, |slot| slot.user_address)?;
+        slots.sort_by_key(|slot| slot.guest_address);
+        check_apart(&slots, |slot| slot.guest_address)?;
+        Ok(GuestMemory { slots })
+    }
+
+    /// The spans, by guest address.
+    pub fn slots(&self) -> &[MemorySlot] {
+        &self.slots
+    }
+
+    /// Whether some file beneath was truncated while in use.
+    pub fn is_poisoned(&self) -> bool {
+        self.slots.iter().any(|slot| slot.region.is_poisoned())
+    }
+
+    /// Adds the guest's bytes to the source.
+    pub fn readable(&self, address: u64, len: u32, source: &mut Source) -> Result<(), QueueFault> {
+        self.resolve(address, len, |region, offset, len| source.push(region, offset, len))
+    }
+
+    /// Adds the guest's bytes to the sink.
+    pub fn writable(&self, address: u64, len: u32, sink: &mut Sink) -> Result<(), QueueFault> {
+        self.resolve(address, len, |region, offset, len| sink.push(region, offset, len))
+    }
+
+    /// The region and the offset in it of `len` bytes that the front end has at `user_address`. They must lie in one
+    /// span: rings are never cut.
+    pub fn ring(&self, user_address: u64, len: usize) -> Option<(Region, usize)> {
+        self.slots.iter().find_map(|slot| {
+            let offset = usize::try_from(user_address.checked_sub(slot.user_address)?).ok()?;
+            let end = offset.checked_add(len)?;
+            (end <= slot.region.len()).then(|| (slot.region.clone(), offset))
+        })
+    }
+
+    /// Calls `each` for the pieces of regions that hold `len` bytes from the guest's `address`, in order. A buffer
+    /// may cross from one span into the next.
+    #[inline]
+    fn resolve(
+        &self,
+        address: u64,
+        len: u32,
+        mut each: impl FnMut(&Region, usize, usize) -> Result<(), OutOfBounds>,
+    ) -> Result<(), QueueFault> {
+        let outside = || QueueFault::OutsideMemory { address, len };
+        let mut at = address;
+        let mut rest = len as usize;
+        let first = self.slots.partition_point(|slot| slot.guest_address <= address).checked_sub(1);
+        let slots = first.and_then(|first| self.slots.get(first..)).ok_or_else(outside)?;
+        for slot in slots {
+            let offset = at.checked_sub(slot.guest_address).and_then(|offset| usize::try_from(offset).ok());
+            let offset = offset.filter(|offset| *offset < slot.region.len()).ok_or_else(outside)?;
+            let n = rest.min(slot.region.len() - offset);
+            each(&slot.region, offset, n)?;
+            rest -= n;
+            if rest == 0 {
+                return Ok(());
+            }
+            at = at.checked_add(n as u64).ok_or_else(outside)?;
+        }
+        Err(outside())
+    }
+}
+
+fn check_apart(sorted: &[MemorySlot], address: impl Fn(&MemorySlot) -> u64) -> Result<(), MemoryError> {
+    let mut free_from = 0;
+    for slot in sorted {
+        let address = address(slot);
+        if address < free_from {
+            return Err(MemoryError::Overlap { address });
+        }
+        let len = slot.region.len() as u64;
+        free_from = address.checked_add(len).filter(|_| len > 0).ok_or(MemoryError::Span { address })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(guest_address: u64, user_address: u64, len: usize) -> MemorySlot {
+        MemorySlot { guest_address, user_address, region: Region::heap(len) }
+    }
+
+    #[test]
+    fn spans_that_overlap_or_wrap_are_refused() {
+        let overlap = GuestMemory::new(vec![slot(0, 0, 100), slot(99, 1000, 1)]).unwrap_err();
+        assert_eq!(overlap, MemoryError::Overlap { address: 99 });
+        let overlap = GuestMemory::new(vec![slot(0, 500, 100), slot(1000, 599, 1)]).unwrap_err();
+        assert_eq!(overlap, MemoryError::Overlap { address: 599 });
+        let wraps = GuestMemory::new(vec![slot(u64::MAX - 5, 0, 10)]).unwrap_err();
+        assert_eq!(wraps, MemoryError::Span { address: u64::MAX - 5 });
+        let many = (0..=MEMORY_SLOTS_MAX as u64).map(|i| slot(i * 10, i * 10, 10)).collect();
+        assert_eq!(GuestMemory::new(many).unwrap_err(), MemoryError::TooMany);
+        assert!(GuestMemory::new(vec![slot(0, 0, 100), slot(100, 100, 1)]).is_ok());
+    }
+
+    #[test]
+    fn a_buffer_may_cross_into_the_next_span_but_not_into_a_hole() {
+        let memory = GuestMemory::new(vec![slot(0, 0, 100), slot(100, 200, 50), slot(160, 400, 50)]).unwrap();
+        let mut sink = Sink::new();
+        memory.writable(90, 60, &mut sink).unwrap();
+        assert_eq!((sink.len(), sink.segments().len()), (60, 2));
+        sink.write_at(8, b"over");
+        let mut source = Source::new();
+        memory.readable(98, 4, &mut source).unwrap();
+        assert_eq!(source.to_vec(4), b"over");
+        for (address, len) in [(90, 61), (150, 1), (159, 2), (210, 1), (205, 6), (u64::MAX, 2), (0, u32::MAX)]
+        {
+            let fault = memory.readable(address, len, &mut Source::new()).unwrap_err();
+            assert_eq!(fault, QueueFault::OutsideMemory { address, len });
+        }
+    }
+
+    #[test]
+    fn rings_are_found_by_the_front_end_s_address_inside_one_span() {
+        let memory = GuestMemory::new(vec![slot(0, 1000, 100), slot(100, 1100, 50)]).unwrap();
+        assert_eq!(memory.ring(1040, 60).unwrap().1, 40);
+        assert!(memory.ring(1090, 20).is_none(), "cut by the border of two spans");
+        assert!(memory.ring(999, 1).is_none() && memory.ring(1, usize::MAX).is_none());
+    }
+}

@@ -1,0 +1,219 @@
+use super::bell::Bell;
+use super::chain::{Chain, ChainToken};
+use super::device::ChainLimits;
+use super::fault::QueueFault;
+use super::memory::GuestMemory;
+use super::ring::{Rings, passes_event};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One virtqueue: the side that hands chains back, shared by everybody who holds one.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    used: Mutex<UsedSide>,
+    /// Chains taken and not handed back.
+    outstanding: AtomicU32,
+    /// The queue's thread is busy with a batch and will look whether to ring at its end.
+    batching: AtomicBool,
+    drained: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct UsedSide {
+    /// Counts the times the queue was started from nothing; chains of an earlier run are not handed back.
+    run: u64,
+    rings: Option<Arc<Rings>>,
+    event_index: bool,
+    next_used: u16,
+    /// The used index when we last looked whether to ring.
+    signalled: u16,
+    call: Option<Arc<Bell>>,
+    /// Somebody waits on `drained`.
+    draining: bool,
+}
+
+/// The side that takes chains: owned by the queue's thread while it runs.
+#[derive(Debug)]
+pub(crate) struct AvailableSide {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) rings: Arc<Rings>,
+    pub(crate) memory: Arc<GuestMemory>,
+    pub(crate) limits: ChainLimits,
+    pub(crate) event_index: bool,
+    pub(crate) run: u64,
+    pub(crate) next: u16,
+}
+
+impl Queue {
+    /// Begins a run: chains of earlier ones are forgotten, the used ring goes on where it stands in memory.
+    pub(crate) fn start(&self) {
+        let mut used = self.lock();
+        used.run += 1;
+        used.rings = None;
+        self.outstanding.store(0, Ordering::Relaxed);
+    }
+
+    /// Gives the queue its rings; called for each run, and again when the guest's memory moves under it.
+    pub(crate) fn attach(&self, rings: Arc<Rings>, event_index: bool) -> Result<u64, QueueFault> {
+        let mut used = self.lock();
+        if used.rings.is_none() {
+            used.next_used = rings.used_index()?;
+            used.signalled = used.next_used;
+        }
+        used.event_index = event_index;
+        used.rings = Some(rings);
+        Ok(used.run)
+    }
+
+    /// Ends a run: whatever comes back later is dropped.
+    pub(crate) fn end(&self) {
+        let mut used = self.lock();
+        used.run += 1;
+        used.rings = None;
+    }
+
+    pub(crate) fn set_call(&self, call: Option<Bell>) {
+        self.lock().call = call.map(Arc::new);
+    }
+
+    /// Waits until every chain taken has been handed back; whether that happened in time.
+    pub(crate) fn drain(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut used = self.lock();
+        used.draining = true;
+        while self.outstanding.load(Ordering::Acquire) > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            used = self.drained.wait_timeout(used, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        used.draining = false;
+        self.outstanding.load(Ordering::Acquire) == 0
+    }
+
+    /// Puts a chain on the used ring, and rings if the guest asked for it and no batch is under way.
+    pub(super) fn hand_back(&self, run: u64, head: u16, written: u32) {
+        let mut used = self.lock();
+        if used.run != run {
+            return;
+        }
+        let Some(rings) = used.rings.clone() else { return };
+        let next = used.next_used.wrapping_add(1);
+        // The rings were checked when they were attached; an error here has no other cause than a bug.
+        let put =
+            rings.set_used_entry(used.next_used, head, written).and_then(|()| rings.set_used_index(next));
+        debug_assert!(put.is_ok());
+        used.next_used = next;
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+        if used.draining {
+            self.drained.notify_all();
+        }
+        let bell = if self.batching.load(Ordering::Relaxed) { None } else { used.due_bell() };
+        drop(used);
+        if let Some(bell) = bell {
+            bell.ring();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, UsedSide> {
+        // Every change leaves the state whole, so a panic elsewhere does not make it wrong.
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UsedSide {
+    /// The bell, if the guest wants it rung for what was handed back since we last looked.
+    fn due_bell(&mut self) -> Option<Arc<Bell>> {
+        let (old, new) = (self.signalled, self.next_used);
+        let rings = self.rings.as_ref()?;
+        if old == new {
+            return None;
+        }
+        self.signalled = new;
+        // The used index must be visible before we read what the driver wants; it does the same the other way
+        // round (2.7.7.1, 2.7.10).
+        fence(Ordering::SeqCst);
+        let wanted = if self.event_index {
+            passes_event(rings.used_event().ok()?, new, old)
+        } else {
+            !rings.interrupts_unwanted().ok()?
+        };
+        if wanted { self.call.clone() } else { None }
+    }
+}
+
+impl AvailableSide {
+    /// Whether the guest has handed over chains that were not taken yet.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        self.rings.available_index().is_ok_and(|index| index != self.next)
+    }
+
+    /// Takes the next chain, checked.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Result<Option<Chain>, QueueFault> {
+        let size = self.rings.size;
+        let index = self.rings.available_index()?;
+        let ready = index.wrapping_sub(self.next);
+        if ready == 0 {
+            return Ok(None);
+        }
+        if ready > size {
+            return Err(QueueFault::AvailableIndex { from: self.next, to: index, size });
+        }
+        if self.queue.outstanding.load(Ordering::Relaxed) >= u32::from(size) {
+            return Err(QueueFault::TooManyOutstanding { size });
+        }
+        let head = self.rings.available_entry(self.next)?;
+        let (readable, writable) = self.rings.table.walk(&self.memory, head, self.limits)?;
+        self.next = self.next.wrapping_add(1);
+        self.queue.outstanding.fetch_add(1, Ordering::Relaxed);
+        let capacity = u32::try_from(writable.len()).unwrap_or(u32::MAX);
+        let token = ChainToken::new(self.queue.clone(), self.run, head, capacity);
+        Ok(Some(Chain { readable, writable, token }))
+    }
+
+    /// Begins a batch: signals are held back until [`end_batch`](Self::end_batch).
+    pub(crate) fn begin_batch(&self) {
+        self.queue.batching.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends a batch: one signal for all that came back meanwhile.
+    pub(crate) fn end_batch(&self) {
+        self.queue.batching.store(false, Ordering::Relaxed);
+        // Who handed a chain back during the batch did so before we got this lock, and whoever does it later sees
+        // that the batch has ended.
+        let bell = self.queue.lock().due_bell();
+        if let Some(bell) = bell {
+            bell.ring();
+        }
+    }
+
+    /// Tells the guest that we are looking anyway.
+    pub(crate) fn suppress_kicks(&self) -> Result<(), QueueFault> {
+        // With an event index the old one stays behind, which says so by itself.
+        if !self.event_index {
+            self.rings.want_kicks(false)?;
+        }
+        Ok(())
+    }
+
+    /// Asks the guest to ring from now on; whether it has handed over chains meanwhile, so that nobody may sleep.
+    pub(crate) fn ask_for_kicks(&self) -> Result<bool, QueueFault> {
+        if self.event_index {
+            self.rings.set_available_event(self.next)?;
+        } else {
+            self.rings.want_kicks(true)?;
+        }
+        // Our wish must be visible before we look a last time.
+        fence(Ordering::SeqCst);
+        Ok(self.rings.available_index()? != self.next)
+    }
+
+    /// Whether the memory beneath the queue was truncated.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.memory.is_poisoned()
+    }
+}

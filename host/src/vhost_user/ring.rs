@@ -1,0 +1,156 @@
+use super::memory::GuestMemory;
+use super::walk::{DESCRIPTOR_LEN, DescriptorTable};
+use std::sync::atomic::Ordering;
+use tombolo_mem::{OutOfBounds, Region};
+
+/// Where the front end says that a queue's three parts lie, in its own address space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RingAddresses {
+    pub(crate) descriptors: u64,
+    pub(crate) available: u64,
+    pub(crate) used: u64,
+}
+
+/// A split virtqueue's rings (virtio 1.2, 2.7) as the device sees them. Every access is checked again, cheaply, by the
+/// region; the guest may have written anything.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    pub(crate) size: u16,
+    pub(crate) table: DescriptorTable,
+    available: Part,
+    used: Part,
+}
+
+/// One ring: `flags`, `idx`, the entries, and the other side's event index, each field two bytes but for entries.
+#[derive(Debug)]
+struct Part {
+    region: Region,
+    offset: usize,
+}
+
+const FLAGS: usize = 0;
+const INDEX: usize = 2;
+const ENTRIES: usize = 4;
+const AVAILABLE_ENTRY: usize = 2;
+const USED_ENTRY: usize = 8;
+
+/// In the flags of either ring: the other side need not ring the bell (2.7.7, 2.7.10).
+const NO_BELL: u16 = 1;
+
+impl Rings {
+    /// Finds the rings in the guest's memory; `None` if one of them is not wholly inside of one span, or not aligned
+    /// as section 2.7 asks for.
+    pub(crate) fn new(
+        memory: &GuestMemory,
+        size: u16,
+        addresses: RingAddresses,
+        indirect: bool,
+    ) -> Option<Rings> {
+        let n = usize::from(size);
+        let (region, offset) = memory.ring(addresses.descriptors, n * DESCRIPTOR_LEN)?;
+        let table = DescriptorTable::new(region, offset, size, indirect);
+        let part = |address, len| memory.ring(address, len).map(|(region, offset)| Part { region, offset });
+        let available = part(addresses.available, ENTRIES + n * AVAILABLE_ENTRY + 2)?;
+        let used = part(addresses.used, ENTRIES + n * USED_ENTRY + 2)?;
+        let rings = Rings { size, table, available, used };
+        // An odd address shows here, once, so that it cannot on the path.
+        rings.available_index().ok()?;
+        rings.used_index().ok()?;
+        Some(rings)
+    }
+
+    /// Up to where the driver has handed over chains. What it wrote before is visible afterwards.
+    #[inline]
+    pub(crate) fn available_index(&self) -> Result<u16, OutOfBounds> {
+        self.available.load(INDEX, Ordering::Acquire)
+    }
+
+    /// The head of the chain at a position.
+    #[inline]
+    pub(crate) fn available_entry(&self, position: u16) -> Result<u16, OutOfBounds> {
+        self.available.load(ENTRIES + self.slot(position) * AVAILABLE_ENTRY, Ordering::Relaxed)
+    }
+
+    /// Whether the driver asks not to be interrupted (without event index).
+    pub(crate) fn interrupts_unwanted(&self) -> Result<bool, OutOfBounds> {
+        Ok(self.available.load(FLAGS, Ordering::Relaxed)? & NO_BELL != 0)
+    }
+
+    /// The driver wants to be interrupted when the used index passes this.
+    pub(crate) fn used_event(&self) -> Result<u16, OutOfBounds> {
+        self.available.load(ENTRIES + usize::from(self.size) * AVAILABLE_ENTRY, Ordering::Relaxed)
+    }
+
+    /// The used index as it stands in memory: where an earlier device stopped.
+    pub(crate) fn used_index(&self) -> Result<u16, OutOfBounds> {
+        self.used.load(INDEX, Ordering::Acquire)
+    }
+
+    /// Hands a chain back at a position of the used ring, with the count of bytes written to it.
+    #[inline]
+    pub(crate) fn set_used_entry(&self, position: u16, head: u16, written: u32) -> Result<(), OutOfBounds> {
+        let mut entry = [0; USED_ENTRY];
+        let (id, len) = entry.split_at_mut(4);
+        id.copy_from_slice(&u32::from(head).to_le_bytes());
+        len.copy_from_slice(&written.to_le_bytes());
+        self.used.region.write_at(self.used.offset + ENTRIES + self.slot(position) * USED_ENTRY, &entry)
+    }
+
+    /// Publishes the used entries before this index.
+    #[inline]
+    pub(crate) fn set_used_index(&self, index: u16) -> Result<(), OutOfBounds> {
+        self.used.store(INDEX, index, Ordering::Release)
+    }
+
+    /// Asks the driver (without event index) to ring the bell, or not to.
+    pub(crate) fn want_kicks(&self, wanted: bool) -> Result<(), OutOfBounds> {
+        self.used.store(FLAGS, if wanted { 0 } else { NO_BELL }, Ordering::Relaxed)
+    }
+
+    /// Asks the driver (with event index) to ring the bell when the available index passes this.
+    pub(crate) fn set_available_event(&self, index: u16) -> Result<(), OutOfBounds> {
+        self.used.store(ENTRIES + usize::from(self.size) * USED_ENTRY, index, Ordering::Relaxed)
+    }
+
+    fn slot(&self, position: u16) -> usize {
+        // The size is a power of two.
+        usize::from(position & (self.size - 1))
+    }
+}
+
+impl Part {
+    #[inline]
+    fn load(&self, field: usize, order: Ordering) -> Result<u16, OutOfBounds> {
+        self.region.load_u16(self.offset + field, order).map(u16::from_le)
+    }
+
+    #[inline]
+    fn store(&self, field: usize, value: u16, order: Ordering) -> Result<(), OutOfBounds> {
+        self.region.store_u16(self.offset + field, value.to_le(), order)
+    }
+}
+
+/// Whether a side that moved its index from `old` to `new` must ring, when the other asked for `event`
+/// (virtio 1.2, 2.7.7.1).
+pub(crate) fn passes_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bell_rings_exactly_when_the_event_index_is_passed() {
+        for start in [0u16, 1000, u16::MAX - 3] {
+            for step in 1..8u16 {
+                for event in 0..16u16 {
+                    let (old, new) = (start, start.wrapping_add(step));
+                    let event = start.wrapping_add(event).wrapping_sub(8);
+                    let passed = (0..step).any(|i| old.wrapping_add(i) == event);
+                    assert_eq!(passes_event(event, new, old), passed, "{old} to {new} with {event}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+use super::bell::{Bell, Waiter, Waker};
+use super::device::{Device, QueueIndex};
+use super::fault::QueueFault;
+use super::queue::AvailableSide;
+use super::server::GuestId;
+use std::hint;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The thread of one running virtqueue.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    thread: JoinHandle<Stopped>,
+}
+
+/// How a worker came to rest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stopped {
+    /// The first position of the available ring that was not taken.
+    pub(crate) next: u16,
+    /// Whether the guest's fault ended it.
+    pub(crate) faulty: bool,
+}
+
+/// What a worker serves.
+pub(crate) struct Job {
+    pub(crate) guest: GuestId,
+    pub(crate) index: QueueIndex,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) side: AvailableSide,
+    pub(crate) waiter: Waiter,
+    /// Rung when the queue stops by a fault.
+    pub(crate) error_bell: Option<Arc<Bell>>,
+    /// The longest time to look for more work before sleeping.
+    pub(crate) spin_max: Duration,
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub(crate) fn start(job: Job, waker: Waker) -> io::Result<Worker> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        // Thread names are cut at 15 bytes.
+        let name = format!("{}-{}", job.device.name(), job.index);
+        let thread = thread::Builder::new().name(name).spawn(move || job.run(&seen))?;
+        Ok(Worker { stop, waker, thread })
+    }
+
+    /// Waits for the request under way, takes no more, and ends the thread.
+    pub(crate) fn stop(self) -> Option<Stopped> {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+        self.thread.join().ok()
+    }
+}
+
+/// This many chains at most before the guest is told of those that are done.
+const BATCH_MAX: usize = 32;
+
+/// How often to look at a queue whose guest has no way to ring.
+const POLL_MS: u32 = 1;
+
+impl Job {
+    fn run(mut self, stop: &AtomicBool) -> Stopped {
+        let outcome = self.serve(stop);
+        if let Err(fault) = &outcome {
+            let (device, guest, queue) = (self.device.name(), self.guest, self.index);
+            tracing::warn!(device, %guest, %queue, %fault, "queue stopped");
+            if let Some(bell) = &self.error_bell {
+                bell.ring();
+            }
+        }
+        Stopped { next: self.side.next, faulty: outcome.is_err() }
+    }
+
+    fn serve(&mut self, stop: &AtomicBool) -> Result<(), QueueFault> {
+        let mut spinner = Spinner::new(self.spin_max);
+        let timeout_ms = self.waiter.must_poll().then_some(POLL_MS);
+        self.side.suppress_kicks()?;
+        while !stop.load(Ordering::Acquire) {
+            if self.drain(stop)? || spinner.spin(|| self.side.has_work() || stop.load(Ordering::Relaxed)) {
+                continue;
+            }
+            if self.side.ask_for_kicks()? {
+                continue;
+            }
+            let asleep = Instant::now();
+            // Waiting on our own epoll fails only when the process is out of memory; then look again soon.
+            if self.waiter.wait(timeout_ms).is_err() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            spinner.slept(asleep.elapsed());
+            self.side.suppress_kicks()?;
+        }
+        self.side.ask_for_kicks().map(|_| ())
+    }
+
+    /// Hands what the guest has ready to the device, up to a batch; whether there was anything.
+    fn drain(&mut self, stop: &AtomicBool) -> Result<bool, QueueFault> {
+        if !self.side.has_work() {
+            return Ok(false);
+        }
+        self.side.begin_batch();
+        let outcome = self.batch(stop);
+        self.side.end_batch();
+        outcome?;
+        if self.side.is_poisoned() {
+            return Err(QueueFault::MemoryGone);
+        }
+        Ok(true)
+    }
+
+    fn batch(&mut self, stop: &AtomicBool) -> Result<(), QueueFault> {
+        for _ in 0..BATCH_MAX {
+            let Some(chain) = self.side.pop()? else { break };
+            let handle = AssertUnwindSafe(|| self.device.handle(self.index, chain));
+            // A bug in a device must not leave the guest with a queue that is silently dead.
+            catch_unwind(handle).map_err(|_| QueueFault::Device)?;
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks for work for a while before the thread sleeps, when that has lately been worth it: a wake-up costs more than
+/// many short waits, and a guest that waits for one answer at a time comes back within microseconds.
+#[derive(Debug)]
+struct Spinner {
+    max: Duration,
+    window: Duration,
+}
+
+impl Spinner {
+    fn new(max: Duration) -> Spinner {
+        Spinner { max, window: max }
+    }
+
+    /// Whether work turned up within the window.
+    fn spin(&self, found: impl Fn() -> bool) -> bool {
+        /// Looks between two looks at the clock.
+        const LOOKS: u32 = 32;
+        if self.window.is_zero() {
+            return false;
+        }
+        let start = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if found() {
+                    return true;
+                }
+                hint::spin_loop();
+            }
+            if start.elapsed() >= self.window {
+                return false;
+            }
+        }
+    }
+
+    /// A sleep that spinning would have spared opens the window; long ones close it by halves.
+    fn slept(&mut self, time: Duration) {
+        const SHORTEST: Duration = Duration::from_micros(2);
+        if time <= self.max {
+            self.window = self.max;
+        } else {
+            self.window /= 2;
+            if self.window < SHORTEST {
+                self.window = Duration::ZERO;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_queue_stops_spinning_and_a_busy_one_starts_again() {
+        let max = Duration::from_micros(50);
+        let mut spinner = Spinner::new(max);
+        for _ in 0..6 {
+            spinner.slept(Duration::from_secs(1));
+        }
+        let looked = std::cell::Cell::new(false);
+        assert!(!spinner.spin(|| {
+            looked.set(true);
+            true
+        }));
+        assert!(!looked.get(), "does not look when idle");
+        spinner.slept(Duration::from_micros(20));
+        assert!(spinner.spin(|| true));
+        let start = Instant::now();
+        assert!(!spinner.spin(|| false));
+        assert!(start.elapsed() >= max);
+    }
+}
