@@ -31,7 +31,7 @@ pub use groups::{
 };
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId, SessionId};
 pub use interrupt::{Interrupt, Raised};
-pub use name::{Name, NameBuf, NameError, XattrName};
+pub use name::{NAME_MAX, Name, NameBuf, NameError, XattrName};
 pub use open::{
     AccessMask, Create, Created, Entry, Exclusive, Made, NewMode, OpenFlags, Opened, ReadDone, RenameFlags,
     Renamed, Stability, SyncWhat, Write, Written,
