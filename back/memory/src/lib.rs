@@ -1,2 +1,30 @@
-//! Empty so far.
+//! A complete in-memory file system on the waist: the **reference model** that other back ends are compared with, and a
+//! scratch export.
+//!
+//! Simple before fast: one lock around the whole tree, so that every operation is one step that others see entirely or
+//! not at all. It answers everything at once; only a lock that must wait for another answers later.
+//!
+//! Not here: contents that outlive the process, quotas per user, device I/O (device nodes, fifos and sockets can be made
+//! and listed, not opened).
+//!
+//! - [`Memory`]: the export. [`Options`]: its limits, and who checks permissions.
+//!
+//! Reading order: `tree` (nodes and their life), `node`, `directory`, `content`, `session` (one client's view), then one
+//! file in `session/` for each group of operations; `permission`, `acl` and `lock_table` are rules without state of
+//! their own.
 #![forbid(unsafe_code)]
+
+mod acl;
+mod content;
+mod directory;
+mod export;
+mod lock_table;
+mod node;
+mod options;
+mod permission;
+mod session;
+mod space;
+mod tree;
+
+pub use export::Memory;
+pub use options::Options;

@@ -1,0 +1,299 @@
+//! The bytes of a regular file: pages that exist, and holes between them.
+
+use std::collections::BTreeMap;
+
+use tombolo_core::fs::{Error, ReadDone, Result};
+use tombolo_mem::{Sink, Source};
+
+use crate::space::Space;
+
+/// The unit of allocation, in bytes.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// The largest size of a file, in bytes: what a signed 64-bit offset can name.
+pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
+
+type Page = Box<[u8; PAGE_BYTES as usize]>;
+
+/// A sparse file. What lies beyond the size, in the last page or in pages allocated ahead, is always zero.
+#[derive(Debug, Default)]
+pub(crate) struct Content {
+    size: u64,
+    pages: BTreeMap<u64, Page>,
+}
+
+/// The part of a byte range that lies in one page.
+struct Piece {
+    page: u64,
+    start: usize,
+    end: usize,
+    /// Where the piece begins, counted from the start of the range.
+    at: usize,
+}
+
+impl Content {
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.len() as u64
+    }
+
+    pub(crate) fn read(&self, offset: u64, into: &Sink) -> ReadDone {
+        let left = self.size.saturating_sub(offset);
+        let count = usize::try_from(left).unwrap_or(usize::MAX).min(into.len());
+        for piece in pieces(offset, count as u64) {
+            match self.pages.get(&piece.page) {
+                Some(page) => into.write_at(piece.at, &page[piece.start..piece.end]),
+                None => into.zero(piece.at, piece.end - piece.start),
+            };
+        }
+        ReadDone { count, eof: count as u64 == left }
+    }
+
+    /// Writes as much as there is space for; fails when that is nothing at all.
+    pub(crate) fn write(&mut self, offset: u64, from: &Source, space: &mut Space) -> Result<usize> {
+        let room = SIZE_MAX.saturating_sub(offset);
+        let len = (from.len() as u64).min(room);
+        if len == 0 && !from.is_empty() {
+            return Err(Error::FileTooLarge);
+        }
+        let mut count = 0;
+        for piece in pieces(offset, len) {
+            let page = match self.page(piece.page, space) {
+                Ok(page) => page,
+                Err(error) if count == 0 => return Err(error),
+                Err(_) => break,
+            };
+            count += from.read_at(piece.at, &mut page[piece.start..piece.end]);
+        }
+        if count > 0 {
+            self.size = self.size.max(offset + count as u64);
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn set_size(&mut self, size: u64, space: &mut Space) -> Result<()> {
+        if size > SIZE_MAX {
+            return Err(Error::FileTooLarge);
+        }
+        self.drop_pages(size.div_ceil(PAGE_BYTES), u64::MAX, space);
+        if let Some(page) = self.pages.get_mut(&(size / PAGE_BYTES)) {
+            page[(size % PAGE_BYTES) as usize..].fill(0);
+        }
+        self.size = size;
+        Ok(())
+    }
+
+    /// Makes sure that writes into the range find space.
+    pub(crate) fn allocate(
+        &mut self,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+        space: &mut Space,
+    ) -> Result<()> {
+        let end = end_of(offset, len)?;
+        let wanted = offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
+        let missing = (wanted.end - wanted.start) - self.pages.range(wanted.clone()).count() as u64;
+        if missing > space.free_pages() {
+            return Err(Error::NoSpace);
+        }
+        for page in wanted {
+            self.page(page, space)?;
+        }
+        if !keep_size {
+            self.size = self.size.max(end);
+        }
+        Ok(())
+    }
+
+    /// Frees the whole pages of the range, and clears the rest of it.
+    pub(crate) fn punch(&mut self, offset: u64, len: u64, space: &mut Space) -> Result<()> {
+        let end = end_of(offset, len)?;
+        self.drop_pages(offset.div_ceil(PAGE_BYTES), end / PAGE_BYTES, space);
+        self.clear(offset, end);
+        Ok(())
+    }
+
+    /// Clears the range, allocating it.
+    pub(crate) fn zero(&mut self, offset: u64, len: u64, keep_size: bool, space: &mut Space) -> Result<()> {
+        self.allocate(offset, len, keep_size, space)?;
+        self.clear(offset, end_of(offset, len)?);
+        Ok(())
+    }
+
+    /// Cuts whole pages out and moves the rest down (fallocate(2), `FALLOC_FL_COLLAPSE_RANGE`).
+    pub(crate) fn collapse(&mut self, offset: u64, len: u64, space: &mut Space) -> Result<()> {
+        let end = end_of(offset, len)?;
+        if !on_pages(offset, len) || end >= self.size {
+            return Err(Error::InvalidArgument);
+        }
+        self.drop_pages(offset / PAGE_BYTES, end / PAGE_BYTES, space);
+        let moved = self.pages.split_off(&(end / PAGE_BYTES));
+        self.pages.extend(moved.into_iter().map(|(index, page)| (index - len / PAGE_BYTES, page)));
+        self.size -= len;
+        Ok(())
+    }
+
+    /// Moves the rest up and leaves a hole of whole pages (fallocate(2), `FALLOC_FL_INSERT_RANGE`).
+    pub(crate) fn insert(&mut self, offset: u64, len: u64) -> Result<()> {
+        if !on_pages(offset, len) || offset >= self.size {
+            return Err(Error::InvalidArgument);
+        }
+        let size = self.size.checked_add(len).filter(|&size| size <= SIZE_MAX).ok_or(Error::FileTooLarge)?;
+        let moved = self.pages.split_off(&(offset / PAGE_BYTES));
+        self.pages.extend(moved.into_iter().map(|(index, page)| (index + len / PAGE_BYTES, page)));
+        self.size = size;
+        Ok(())
+    }
+
+    /// The first byte of data at or after `offset`.
+    pub(crate) fn seek_data(&self, offset: u64) -> Result<u64> {
+        if offset >= self.size {
+            return Err(Error::NoDevice);
+        }
+        let (&page, _) = self.pages.range(offset / PAGE_BYTES..).next().ok_or(Error::NoDevice)?;
+        Some((page * PAGE_BYTES).max(offset)).filter(|&data| data < self.size).ok_or(Error::NoDevice)
+    }
+
+    /// The first byte of a hole at or after `offset`; the end of the file begins one.
+    pub(crate) fn seek_hole(&self, offset: u64) -> Result<u64> {
+        if offset >= self.size {
+            return Err(Error::NoDevice);
+        }
+        let mut page = offset / PAGE_BYTES;
+        while self.pages.contains_key(&page) {
+            page += 1;
+        }
+        Ok((page * PAGE_BYTES).clamp(offset, self.size))
+    }
+
+    /// Gives all pages back.
+    pub(crate) fn free(&mut self, space: &mut Space) {
+        self.drop_pages(0, u64::MAX, space);
+        self.size = 0;
+    }
+
+    fn page(&mut self, index: u64, space: &mut Space) -> Result<&mut Page> {
+        match self.pages.entry(index) {
+            std::collections::btree_map::Entry::Occupied(page) => Ok(page.into_mut()),
+            std::collections::btree_map::Entry::Vacant(vacant) => {
+                space.take()?;
+                Ok(vacant.insert(Box::new([0; PAGE_BYTES as usize])))
+            }
+        }
+    }
+
+    /// Clears what is allocated from `offset` up to `end`.
+    fn clear(&mut self, offset: u64, end: u64) {
+        let (first, last) = (offset / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
+        for (&index, page) in self.pages.range_mut(first..last.max(first)) {
+            let base = index * PAGE_BYTES;
+            let start = offset.saturating_sub(base) as usize;
+            let end = (end - base).min(PAGE_BYTES) as usize;
+            page[start..end].fill(0);
+        }
+    }
+
+    /// Gives the pages from `first` up to `end` back.
+    fn drop_pages(&mut self, first: u64, end: u64, space: &mut Space) {
+        if first >= end {
+            return;
+        }
+        let mut from_first = self.pages.split_off(&first);
+        let mut kept = from_first.split_off(&end);
+        space.give_back(from_first.len() as u64);
+        self.pages.append(&mut kept);
+    }
+}
+
+fn end_of(offset: u64, len: u64) -> Result<u64> {
+    offset.checked_add(len).filter(|&end| end <= SIZE_MAX).ok_or(Error::FileTooLarge)
+}
+
+fn on_pages(offset: u64, len: u64) -> bool {
+    offset.is_multiple_of(PAGE_BYTES) && len.is_multiple_of(PAGE_BYTES)
+}
+
+/// The pieces of the `len` bytes from `offset` on, page by page.
+fn pieces(offset: u64, len: u64) -> impl Iterator<Item = Piece> {
+    let end = offset + len;
+    let mut next = offset;
+    std::iter::from_fn(move || {
+        if next >= end {
+            return None;
+        }
+        let page = next / PAGE_BYTES;
+        let base = page * PAGE_BYTES;
+        let stop = end.min(base + PAGE_BYTES);
+        let piece = Piece {
+            page,
+            start: (next - base) as usize,
+            end: (stop - base) as usize,
+            at: (next - offset) as usize,
+        };
+        next = stop;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_mem::Buffer;
+
+    fn bytes(content: &Content) -> Vec<u8> {
+        let mut buffer = Buffer::new(content.size() as usize);
+        let done = content.read(0, &buffer.sink(0..buffer.len()));
+        assert!(done.eof && done.count as u64 == content.size());
+        buffer.as_slice().unwrap().to_vec()
+    }
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i % 251) as u8 + 1).collect()
+    }
+
+    #[test]
+    fn every_range_operation_equals_the_same_on_a_plain_vector() {
+        let page = PAGE_BYTES as usize;
+        let mut space = Space::new(100);
+        let mut content = Content::default();
+        let mut model = pattern(5 * page + 100);
+        content.write(0, &Source::from(model.clone()), &mut space).unwrap();
+
+        content.collapse(PAGE_BYTES, 2 * PAGE_BYTES, &mut space).unwrap();
+        model.drain(page..3 * page);
+        assert_eq!(bytes(&content), model);
+
+        content.insert(PAGE_BYTES, PAGE_BYTES).unwrap();
+        model.splice(page..page, std::iter::repeat_n(0, page));
+        assert_eq!(bytes(&content), model);
+        assert_eq!(content.seek_hole(0).unwrap(), PAGE_BYTES);
+        assert_eq!(content.seek_data(PAGE_BYTES).unwrap(), 2 * PAGE_BYTES);
+
+        content.punch(10, 2 * PAGE_BYTES + 20, &mut space).unwrap();
+        model[10..2 * page + 30].fill(0);
+        assert_eq!(bytes(&content), model);
+
+        content.set_size(2 * PAGE_BYTES + 40, &mut space).unwrap();
+        content.set_size(3 * PAGE_BYTES, &mut space).unwrap();
+        model.truncate(2 * page + 40);
+        model.resize(3 * page, 0);
+        assert_eq!(bytes(&content), model);
+
+        content.free(&mut space);
+        assert_eq!(space.free_pages(), 100);
+    }
+
+    #[test]
+    fn a_full_file_system_takes_what_fits_and_then_nothing() {
+        let mut space = Space::new(2);
+        let mut content = Content::default();
+        assert_eq!(content.write(0, &Source::from(pattern(10_000)), &mut space).unwrap(), 8192);
+        assert!(matches!(content.write(8192, &Source::from(pattern(1)), &mut space), Err(Error::NoSpace)));
+        assert!(matches!(content.allocate(0, 3 * PAGE_BYTES, false, &mut space), Err(Error::NoSpace)));
+        assert_eq!(content.size(), 8192);
+    }
+}

@@ -1,0 +1,48 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::fs::{Client, Export, FileSystem, Result};
+
+use crate::options::Options;
+use crate::session::Session;
+use crate::tree::Tree;
+
+/// An in-memory file system that sessions attach to. All see one tree, whose root belongs to the superuser and has mode
+/// 0755. It lives as long as the export or a session of it.
+pub struct Memory {
+    shared: Arc<Shared>,
+}
+
+/// What the sessions of one export have in common.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) tree: Mutex<Tree>,
+    /// Numbers sessions and openings.
+    next_id: AtomicU64,
+}
+
+impl Memory {
+    /// An empty tree.
+    pub fn new(options: Options) -> Self {
+        let tree = Mutex::new(Tree::new(&options));
+        Self { shared: Arc::new(Shared { options, tree, next_id: AtomicU64::new(1) }) }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(Options::default())
+    }
+}
+
+impl Export for Memory {
+    fn attach(&self, _client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(Session::new(self.shared.clone())))
+    }
+}
+
+impl Shared {
+    pub(crate) fn unique_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,243 @@
+//! The advisory locks of one node: rules without waiting, and a queue of those who wait.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+
+use tombolo_core::fs::{Error, Lock, LockFamily, LockKind, LockOwner, LockRange, Result};
+
+/// Whom a lock belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Owner {
+    /// A process of a session (fcntl locks).
+    Process { session: u64, owner: LockOwner },
+    /// An opening of a session (flock).
+    Opening { session: u64, open: u64 },
+}
+
+impl Owner {
+    pub(crate) fn session(self) -> u64 {
+        match self {
+            Self::Process { session, .. } | Self::Opening { session, .. } => session,
+        }
+    }
+}
+
+/// A lock that is held or asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) owner: Owner,
+    pub(crate) lock: Lock,
+}
+
+impl Claim {
+    fn conflicts_with(&self, other: &Self) -> bool {
+        self.owner != other.owner
+            && self.lock.family == other.lock.family
+            && (self.lock.kind == LockKind::Write || other.lock.kind == LockKind::Write)
+            && overlap(self.lock.range, other.lock.range)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct LockTable {
+    held: Vec<Claim>,
+    waiters: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    claim: Claim,
+    turn: Arc<Turn>,
+}
+
+/// Where a waiter learns that its lock was granted.
+#[derive(Debug, Default)]
+pub(crate) struct Turn(Mutex<TurnState>);
+
+#[derive(Debug, Default)]
+struct TurnState {
+    outcome: Option<Result<()>>,
+    waker: Option<Waker>,
+}
+
+impl Turn {
+    /// The outcome, once there is one; until then `waker` is kept to be woken.
+    pub(crate) fn poll(&self, waker: &Waker) -> Option<Result<()>> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = state.outcome.take();
+        if outcome.is_none() {
+            state.waker = Some(waker.clone());
+        }
+        outcome
+    }
+
+    fn settle(&self, outcome: Result<()>) -> Option<Waker> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.outcome = Some(outcome);
+        state.waker.take()
+    }
+}
+
+impl LockTable {
+    /// A lock in the way of `claim`.
+    pub(crate) fn conflict<'a>(&'a self, claim: &'a Claim) -> Option<&'a Claim> {
+        self.conflicts(claim).next()
+    }
+
+    /// All locks in the way of `claim`.
+    pub(crate) fn conflicts<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a Claim> {
+        self.held.iter().filter(|held| held.conflicts_with(claim))
+    }
+
+    /// Takes a lock that nothing is in the way of. What the owner held in its range is replaced.
+    pub(crate) fn grant(&mut self, claim: Claim) {
+        self.cut(claim.owner, claim.lock.range);
+        let mut merged = claim;
+        // Neighbours of the same kind become one lock, as those who ask who is in their way see (fcntl(2)).
+        self.held.retain(|held| {
+            let joins = held.owner == merged.owner
+                && held.lock.kind == merged.lock.kind
+                && adjacent(held.lock.range, merged.lock.range);
+            if joins {
+                merged.lock.range.start = merged.lock.range.start.min(held.lock.range.start);
+                merged.lock.range.last = merged.lock.range.last.max(held.lock.range.last);
+            }
+            !joins
+        });
+        self.held.push(merged);
+    }
+
+    /// Takes `range` away from `owner`, cutting locks that reach beyond it.
+    pub(crate) fn cut(&mut self, owner: Owner, range: LockRange) {
+        let mut rests = Vec::new();
+        self.held.retain(|held| {
+            if held.owner != owner || !overlap(held.lock.range, range) {
+                return true;
+            }
+            let LockRange { start, last } = held.lock.range;
+            if let Some(before) = range.start.checked_sub(1).filter(|&before| before >= start) {
+                rests.push(with_range(*held, LockRange { start, last: before }));
+            }
+            if let Some(after) = range.last.checked_add(1).filter(|&after| after <= last) {
+                rests.push(with_range(*held, LockRange { start: after, last }));
+            }
+            false
+        });
+        self.held.append(&mut rests);
+    }
+
+    /// Queues a claim that must wait.
+    pub(crate) fn enqueue(&mut self, claim: Claim) -> Arc<Turn> {
+        let turn = Arc::new(Turn::default());
+        self.waiters.push_back(Waiter { claim, turn: turn.clone() });
+        turn
+    }
+
+    /// Takes a waiter out of the queue. False when its lock was granted already.
+    pub(crate) fn withdraw(&mut self, turn: &Arc<Turn>) -> bool {
+        let before = self.waiters.len();
+        self.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.turn, turn));
+        before != self.waiters.len()
+    }
+
+    /// Grants what nothing is in the way of any more, first come first served. Reports who was granted, and whom to wake.
+    pub(crate) fn grant_waiters(&mut self, mut granted: impl FnMut(Owner, Option<Waker>)) {
+        let mut index = 0;
+        while let Some(waiter) = self.waiters.get(index) {
+            if self.conflict(&waiter.claim).is_some() {
+                index += 1;
+            } else if let Some(waiter) = self.waiters.remove(index) {
+                self.grant(waiter.claim);
+                granted(waiter.claim.owner, waiter.turn.settle(Ok(())));
+            }
+        }
+    }
+
+    /// Drops all that a session holds or waits for.
+    pub(crate) fn end_session(&mut self, session: u64, mut ended: impl FnMut(Owner, Option<Waker>)) {
+        self.held.retain(|held| held.owner.session() != session);
+        self.waiters.retain(|waiter| {
+            let stays = waiter.claim.owner.session() != session;
+            if !stays {
+                ended(waiter.claim.owner, waiter.turn.settle(Err(Error::Interrupted)));
+            }
+            stays
+        });
+    }
+
+    /// The claims of `owner` that wait.
+    pub(crate) fn waiting_for(&self, owner: Owner) -> impl Iterator<Item = &Claim> {
+        self.waiters.iter().map(|waiter| &waiter.claim).filter(move |claim| claim.owner == owner)
+    }
+
+    /// How many ranges are locked.
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+}
+
+/// The owner of a lock of `family` that was asked for through an opening.
+pub(crate) fn owner_of(family: LockFamily, session: u64, open: u64, owner: LockOwner) -> Owner {
+    match family {
+        LockFamily::Posix => Owner::Process { session, owner },
+        LockFamily::Flock => Owner::Opening { session, open },
+    }
+}
+
+fn with_range(claim: Claim, range: LockRange) -> Claim {
+    Claim { lock: Lock { range, ..claim.lock }, ..claim }
+}
+
+fn overlap(a: LockRange, b: LockRange) -> bool {
+    a.start <= b.last && b.start <= a.last
+}
+
+fn adjacent(a: LockRange, b: LockRange) -> bool {
+    a.last.checked_add(1) == Some(b.start) || b.last.checked_add(1) == Some(a.start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(process: u64, kind: LockKind, start: u64, last: u64) -> Claim {
+        let owner = LockOwner(process);
+        let range = LockRange { start, last };
+        let lock = Lock { family: LockFamily::Posix, kind, range, owner, pid: process as u32 };
+        Claim { owner: Owner::Process { session: 1, owner }, lock }
+    }
+
+    fn ranges(table: &LockTable) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<_> =
+            table.held.iter().map(|held| (held.lock.range.start, held.lock.range.last)).collect();
+        ranges.sort_unstable();
+        ranges
+    }
+
+    #[test]
+    fn locks_split_and_merge_like_fcntl() {
+        let mut table = LockTable::default();
+        table.grant(claim(1, LockKind::Write, 0, 99));
+        table.cut(claim(1, LockKind::Write, 0, 0).owner, LockRange { start: 40, last: 59 });
+        assert_eq!(ranges(&table), [(0, 39), (60, 99)]);
+        table.grant(claim(1, LockKind::Write, 40, 59));
+        assert_eq!(ranges(&table), [(0, 99)]);
+        table.grant(claim(1, LockKind::Read, 10, 19));
+        assert_eq!(ranges(&table), [(0, 9), (10, 19), (20, 99)]);
+        assert!(table.conflict(&claim(2, LockKind::Read, 10, 19)).is_none());
+        assert!(table.conflict(&claim(2, LockKind::Write, 10, 19)).is_some());
+        assert!(
+            table.conflict(&claim(1, LockKind::Write, 0, 99)).is_none(),
+            "one's own locks do not conflict"
+        );
+    }
+
+    #[test]
+    fn the_end_of_all_offsets_is_no_trap() {
+        let mut table = LockTable::default();
+        table.grant(claim(1, LockKind::Write, 0, u64::MAX));
+        table.cut(claim(1, LockKind::Write, 0, 0).owner, LockRange { start: 5, last: u64::MAX });
+        assert_eq!(ranges(&table), [(0, 4)]);
+    }
+}

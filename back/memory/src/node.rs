@@ -1,0 +1,174 @@
+//! One node of the tree.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tombolo_core::fs::{Attr, Device, Error, FileType, Mode, Result, Timestamp};
+
+use crate::acl::Acl;
+use crate::content::{Content, PAGE_BYTES};
+use crate::directory::Directory;
+use crate::lock_table::LockTable;
+use crate::tree::Ino;
+
+/// The extended attribute that holds file capabilities (capabilities(7)).
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) ino: Ino,
+    pub(crate) kind: Kind,
+    pub(crate) mode: Mode,
+    pub(crate) nlink: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: Device,
+    pub(crate) times: Times,
+    pub(crate) xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    /// Present when it says more than the mode does.
+    pub(crate) access_acl: Option<Acl>,
+    pub(crate) default_acl: Option<Acl>,
+    /// What the node was exclusively created with (RFC 1813 §3.3.8).
+    pub(crate) verifier: Option<[u8; 8]>,
+    /// True for an unnamed file that may yet be given a name.
+    pub(crate) linkable: bool,
+    /// Sessions that know the node, and openings of it. It lives while there are any, or a name.
+    pub(crate) holders: u64,
+    pub(crate) locks: LockTable,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    File(Content),
+    Directory(Directory),
+    Symlink(Box<[u8]>),
+    /// A device, a fifo or a socket.
+    Special(FileType),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+    pub(crate) btime: Timestamp,
+}
+
+impl Times {
+    pub(crate) fn all_now() -> Self {
+        let now = now();
+        Self { atime: now, mtime: now, ctime: now, btime: now }
+    }
+}
+
+impl Node {
+    pub(crate) fn file_type(&self) -> FileType {
+        match &self.kind {
+            Kind::File(_) => FileType::Regular,
+            Kind::Directory(_) => FileType::Directory,
+            Kind::Symlink(_) => FileType::Symlink,
+            Kind::Special(file_type) => *file_type,
+        }
+    }
+
+    pub(crate) fn attr(&self, fsid: u64) -> Attr {
+        let (size, blocks) = match &self.kind {
+            Kind::File(content) => (content.size(), content.pages() * (PAGE_BYTES / 512)),
+            Kind::Directory(directory) => (directory.len() as u64, 0),
+            Kind::Symlink(target) => (target.len() as u64, 0),
+            Kind::Special(_) => (0, 0),
+        };
+        Attr {
+            file_type: self.file_type(),
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            size,
+            blocks,
+            block_size: PAGE_BYTES as u32,
+            rdev: self.rdev,
+            fsid,
+            fileid: self.ino.0,
+            // Inode numbers are never used again, so there is nothing to tell apart.
+            generation: 0,
+            atime: self.times.atime,
+            mtime: self.times.mtime,
+            ctime: self.times.ctime,
+            btime: Some(self.times.btime),
+        }
+    }
+
+    pub(crate) fn directory(&self) -> Result<&Directory> {
+        match &self.kind {
+            Kind::Directory(directory) => Ok(directory),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    pub(crate) fn directory_mut(&mut self) -> Result<&mut Directory> {
+        match &mut self.kind {
+            Kind::Directory(directory) => Ok(directory),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        matches!(self.kind, Kind::Directory(_))
+    }
+
+    /// The contents of a regular file.
+    pub(crate) fn content_mut(&mut self) -> Result<&mut Content> {
+        match &mut self.kind {
+            Kind::File(content) => Ok(content),
+            Kind::Directory(_) => Err(Error::IsDirectory),
+            Kind::Symlink(_) | Kind::Special(_) => Err(Error::InvalidArgument),
+        }
+    }
+
+    /// Marks the attributes as changed.
+    pub(crate) fn touch_ctime(&mut self) {
+        self.times.ctime = now();
+    }
+
+    /// Marks the data, or the entries, as changed.
+    pub(crate) fn touch_mtime(&mut self) {
+        self.times.mtime = now();
+        self.times.ctime = self.times.mtime;
+    }
+
+    /// Marks the node as read, as seldom as local file systems do by default (mount(8), `relatime`).
+    pub(crate) fn touch_atime(&mut self) {
+        const DAY_SECS: i64 = 86_400;
+        let Times { atime, mtime, ctime, .. } = self.times;
+        let now = now();
+        if atime <= mtime || atime <= ctime || now.secs - atime.secs > DAY_SECS {
+            self.times.atime = now;
+        }
+    }
+
+    /// Drops set-user-id, set-group-id where it means execution, and file capabilities. Directories keep theirs.
+    pub(crate) fn drop_privileges(&mut self) {
+        if !self.is_directory() {
+            self.mode = without_privileges(self.mode);
+            self.xattrs.remove(CAPABILITY);
+        }
+    }
+}
+
+/// The mode without set-user-id, and without set-group-id where the group may execute (without that, the bit does not
+/// raise anybody's privileges).
+pub(crate) fn without_privileges(mode: Mode) -> Mode {
+    const GROUP_EXECUTE: u32 = 0o010;
+    let dropped = match mode.bits() & GROUP_EXECUTE {
+        0 => Mode::SET_UID,
+        _ => Mode::SET_UID | Mode::SET_GID,
+    };
+    Mode::new(mode.bits() & !dropped)
+}
+
+pub(crate) fn now() -> Timestamp {
+    // A clock before 1970 is a broken clock; its times all read as 1970.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
+}

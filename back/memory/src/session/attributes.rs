@@ -1,0 +1,137 @@
+use tombolo_core::fs::{
+    AccessMask, Attr, Change, Ctx, Error, File, FileType, Mode, NAME_MAX, NodeId, OpenFlags, Result, SetAttr,
+    SetTime, StatFs, Timestamp,
+};
+
+use super::View;
+use crate::content::PAGE_BYTES;
+use crate::node::{Kind, Node, now, without_privileges};
+use crate::permission;
+use crate::tree::Ino;
+
+impl View<'_> {
+    pub(super) fn getattr(&self, node: NodeId, file: Option<File>) -> Result<Attr> {
+        let ino = self.target(node, file)?;
+        Ok(self.tree.node(ino)?.attr(self.tree.fsid))
+    }
+
+    pub(super) fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Result<()> {
+        permission::check(&cx.identity, self.node(node)?, mask)
+    }
+
+    pub(super) fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
+        match &self.node(node)?.kind {
+            Kind::Symlink(target) => Ok(target.to_vec()),
+            _ => Err(Error::InvalidArgument),
+        }
+    }
+
+    pub(super) fn setattr(
+        &mut self,
+        cx: &Ctx,
+        node: NodeId,
+        file: Option<File>,
+        set: &SetAttr,
+    ) -> Result<(Attr, Change)> {
+        let ino = self.target(node, file)?;
+        let through_writer = match file {
+            Some(file) => self.opening(file)?.flags.contains(OpenFlags::WRITE),
+            None => false,
+        };
+        self.check_setattr(cx, self.tree.node(ino)?, set, through_writer)?;
+        let before = self.before(cx, ino);
+        if let Some(size) = set.size {
+            let (content, space) = self.tree.content_mut(ino)?;
+            content.set_size(size, space)?;
+            let kills = self.kills_privileges(cx, set.kill_privileges);
+            let node = self.tree.node_mut(ino)?;
+            node.touch_mtime();
+            if kills {
+                node.drop_privileges();
+            }
+        }
+        self.apply(cx, ino, set)?;
+        let attr = self.tree.node(ino)?.attr(self.tree.fsid);
+        Ok((attr, self.change(ino, before)))
+    }
+
+    pub(super) fn statfs(&self, node: NodeId) -> Result<StatFs> {
+        self.ino(node)?;
+        let free = self.tree.space.free_pages();
+        Ok(StatFs {
+            block_size: PAGE_BYTES as u32,
+            blocks: self.tree.space.limit_pages(),
+            blocks_free: free,
+            blocks_available: free,
+            files: self.tree.node_limit(),
+            files_free: self.tree.node_limit() - self.tree.nodes(),
+            name_max: NAME_MAX as u32,
+        })
+    }
+
+    /// Everything that can be refused is refused before anything is changed.
+    fn check_setattr(&self, cx: &Ctx, node: &Node, set: &SetAttr, through_writer: bool) -> Result<()> {
+        if set.guard_ctime.is_some_and(|ctime| ctime != node.times.ctime) {
+            return Err(Error::NotSync);
+        }
+        if set.size.is_some() {
+            match node.file_type() {
+                FileType::Regular => {}
+                FileType::Directory => return Err(Error::IsDirectory),
+                _ => return Err(Error::InvalidArgument),
+            }
+            if !through_writer {
+                self.check_access(cx, node, AccessMask::WRITE)?;
+            }
+        }
+        if !self.checks() {
+            return Ok(());
+        }
+        permission::check_chown(&cx.identity, node, set.uid, set.gid)?;
+        if set.mode.is_some() {
+            self.check_owner(cx, node)?;
+        }
+        let times = [set.atime, set.mtime];
+        if times.iter().any(|time| matches!(time, Some(SetTime::At(_)))) {
+            self.check_owner(cx, node)?;
+        } else if times.iter().any(Option::is_some) && self.check_owner(cx, node).is_err() && !through_writer
+        {
+            // Whoever may write may also set the times to the present (utimensat(2)).
+            self.check_access(cx, node, AccessMask::WRITE)?;
+        }
+        Ok(())
+    }
+
+    /// Everything but the size.
+    fn apply(&mut self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<()> {
+        let checks = self.checks();
+        let node = self.tree.node_mut(ino)?;
+        let chown = set.uid.is_some() || set.gid.is_some();
+        node.uid = set.uid.unwrap_or(node.uid);
+        node.gid = set.gid.unwrap_or(node.gid);
+        if let Some(mut mode) = set.mode {
+            if checks && permission::loses_set_gid(&cx.identity, node.gid) {
+                mode = Mode::new(mode.bits() & !Mode::SET_GID);
+            }
+            // A new owner never gets the old one's privileges, whatever mode comes along.
+            node.mode = if chown && !node.is_directory() { without_privileges(mode) } else { mode };
+            if let Some(acl) = &mut node.access_acl {
+                acl.chmod(mode);
+            }
+        }
+        if chown || set.kill_privileges {
+            node.drop_privileges();
+        }
+        let time = |set: Option<SetTime>, old: Timestamp| match set {
+            None => old,
+            Some(SetTime::Now) => now(),
+            Some(SetTime::At(time)) => time,
+        };
+        node.times.atime = time(set.atime, node.times.atime);
+        node.times.mtime = time(set.mtime, node.times.mtime);
+        if *set != (SetAttr { guard_ctime: set.guard_ctime, ..SetAttr::default() }) {
+            node.touch_ctime();
+        }
+        Ok(())
+    }
+}

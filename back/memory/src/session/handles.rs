@@ -1,0 +1,39 @@
+use tombolo_core::fs::{Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result};
+
+use super::{Session, View};
+use crate::tree::Ino;
+
+/// The type number of our handles: the tree's own number and the inode number, eight bytes each.
+const KIND: i32 = 1;
+
+impl PersistentHandles for Session {
+    fn handle_of(&self, _cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        self.view().handle_of(node).into()
+    }
+
+    fn resolve(&self, _cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
+        self.view().resolve(handle).into()
+    }
+}
+
+impl View<'_> {
+    fn handle_of(&self, node: NodeId) -> Result<PersistentHandle> {
+        let ino = self.ino(node)?;
+        let bytes = [self.tree.fsid.to_le_bytes(), ino.0.to_le_bytes()];
+        Ok(PersistentHandle { kind: KIND, bytes: bytes.into_iter().flatten().collect() })
+    }
+
+    fn resolve(&mut self, handle: &PersistentHandle) -> Result<Entry> {
+        let (fsid, ino) = handle.bytes.split_first_chunk::<8>().ok_or(Error::Stale)?;
+        let ino: [u8; 8] = ino.try_into().map_err(|_| Error::Stale)?;
+        if handle.kind != KIND || u64::from_le_bytes(*fsid) != self.tree.fsid {
+            return Err(Error::Stale);
+        }
+        let ino = Ino(u64::from_le_bytes(ino));
+        // A file without a name is reached through its openings only.
+        if self.tree.node(ino)?.nlink == 0 {
+            return Err(Error::Stale);
+        }
+        self.remember(ino)
+    }
+}

@@ -1,0 +1,199 @@
+//! One client's view of the tree: the nodes that it knows, and its openings.
+
+mod attributes;
+mod file_system;
+mod handles;
+mod listing;
+mod locks;
+mod make;
+mod names;
+mod open;
+mod ranges;
+mod rename;
+mod transfer;
+mod xattrs;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use tombolo_core::fs::{
+    AccessMask, Budget, Change, Ctx, Entry, Error, File, NodeId, OpenFlags, PermissionCheck, Resource,
+    Result, Want, WeakAttr,
+};
+
+use crate::directory::Directory;
+use crate::export::Shared;
+use crate::node::Node;
+use crate::permission;
+use crate::tree::{Ino, Tree};
+
+/// A session. Node references are inode numbers, good once the session has been given them.
+pub(crate) struct Session {
+    shared: Arc<Shared>,
+    /// Tells this session from the others of the export.
+    id: u64,
+    budget: Arc<Budget>,
+    held: Mutex<Held>,
+}
+
+/// What a session holds.
+#[derive(Debug, Default)]
+struct Held {
+    /// Look-ups of each node.
+    known: HashMap<Ino, u64>,
+    opens: HashMap<u64, Opening>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Opening {
+    ino: Ino,
+    flags: OpenFlags,
+}
+
+/// A session and the tree, both locked (in this order), for the length of one operation. All operations are methods of
+/// this.
+struct View<'a> {
+    session: &'a Session,
+    held: MutexGuard<'a, Held>,
+    tree: MutexGuard<'a, Tree>,
+    /// Woken last, when the locks above are given back.
+    wakes: Wakes,
+}
+
+/// Wakers to be called once nothing is locked.
+#[derive(Default)]
+struct Wakes(Vec<Waker>);
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl Session {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let (id, budget) = (shared.unique_id(), Budget::new(shared.options.session_limits));
+        Self { shared, id, budget, held: Mutex::default() }
+    }
+
+    fn view(&self) -> View<'_> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let tree = self.shared.tree.lock().unwrap_or_else(PoisonError::into_inner);
+        View { session: self, held, tree, wakes: Wakes::default() }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let mut view = self.view();
+        let Held { known, opens } = std::mem::take(&mut *view.held);
+        let inos = opens.values().map(|opening| opening.ino).chain(known.into_keys());
+        for ino in inos {
+            view.drop_session_locks(ino);
+            view.tree.let_go(ino);
+        }
+    }
+}
+
+impl View<'_> {
+    /// The inode number of a node that this session knows.
+    fn ino(&self, node: NodeId) -> Result<Ino> {
+        let ino = Ino(node.0);
+        if node == NodeId::ROOT || self.held.known.contains_key(&ino) { Ok(ino) } else { Err(Error::Stale) }
+    }
+
+    fn node(&self, node: NodeId) -> Result<&Node> {
+        self.tree.node(self.ino(node)?)
+    }
+
+    /// A directory that this session knows, after a check of access to it.
+    fn directory(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Result<&Directory> {
+        let node = self.node(node)?;
+        let directory = node.directory()?;
+        self.check_access(cx, node, mask)?;
+        Ok(directory)
+    }
+
+    /// A directory that entries are to be added to or removed from. One that was removed itself takes none.
+    fn directory_to_change(&self, cx: &Ctx, node: NodeId) -> Result<&Directory> {
+        let directory = self.directory(cx, node, AccessMask::WRITE | AccessMask::EXECUTE)?;
+        if self.node(node)?.nlink == 0 { Err(Error::NotFound) } else { Ok(directory) }
+    }
+
+    fn opening(&self, file: File) -> Result<Opening> {
+        let opening = self.held.opens.get(&file.open.0).ok_or(Error::BadOpen)?;
+        if opening.ino == Ino(file.node.0) { Ok(*opening) } else { Err(Error::BadOpen) }
+    }
+
+    /// The node of an operation that may come through an opening.
+    fn target(&self, node: NodeId, file: Option<File>) -> Result<Ino> {
+        match file {
+            Some(file) if file.node != node => Err(Error::BadOpen),
+            Some(file) => self.opening(file).map(|opening| opening.ino),
+            None => self.ino(node),
+        }
+    }
+
+    /// Counts a look-up and describes the node.
+    fn remember(&mut self, ino: Ino) -> Result<Entry> {
+        let attr = self.tree.node(ino)?.attr(self.tree.fsid);
+        if ino != Ino::ROOT {
+            if !self.held.known.contains_key(&ino) {
+                self.check_room_for_node()?;
+                self.session.budget.try_add(Resource::Nodes, 1);
+                self.tree.hold(ino);
+            }
+            *self.held.known.entry(ino).or_default() += 1;
+        }
+        Ok(Entry { node: NodeId(ino.0), attr })
+    }
+
+    fn forget(&mut self, node: NodeId, count: u64) {
+        let ino = Ino(node.0);
+        let Some(look_ups) = self.held.known.get_mut(&ino) else { return };
+        *look_ups = look_ups.saturating_sub(count);
+        if *look_ups == 0 {
+            self.held.known.remove(&ino);
+            self.session.budget.give_back(Resource::Nodes, 1);
+            self.tree.let_go(ino);
+        }
+    }
+
+    /// Asked before anything is changed, so that nothing is made that cannot be told of.
+    fn check_room_for_node(&self) -> Result<()> {
+        let budget = &self.session.budget;
+        let room = budget.used(Resource::Nodes) < budget.limit(Resource::Nodes);
+        if room { Ok(()) } else { Err(Error::NoMemory) }
+    }
+
+    /// True when this side checks permissions.
+    fn checks(&self) -> bool {
+        self.session.shared.options.permission_check == PermissionCheck::BackEnd
+    }
+
+    fn check_access(&self, cx: &Ctx, node: &Node, mask: AccessMask) -> Result<()> {
+        if self.checks() { permission::check(&cx.identity, node, mask) } else { Ok(()) }
+    }
+
+    fn check_owner(&self, cx: &Ctx, node: &Node) -> Result<()> {
+        if self.checks() { permission::check_owner(&cx.identity, node) } else { Ok(()) }
+    }
+
+    /// True when a change of the data by this user takes set-user-id and its kind from the file.
+    fn kills_privileges(&self, cx: &Ctx, asked: bool) -> bool {
+        asked || (self.checks() && !permission::is_root(&cx.identity))
+    }
+
+    /// What a node is like before a mutation, when the caller wants to know.
+    fn before(&self, cx: &Ctx, ino: Ino) -> Option<WeakAttr> {
+        let wanted = cx.want.contains(Want::CHANGE_ATTRS);
+        self.tree.node(ino).ok().filter(|_| wanted).map(|node| WeakAttr::from(&node.attr(self.tree.fsid)))
+    }
+
+    /// Completes [`View::before`] after the mutation.
+    fn change(&self, ino: Ino, before: Option<WeakAttr>) -> Change {
+        let after = before.and_then(|_| self.tree.node(ino).ok()).map(|node| node.attr(self.tree.fsid));
+        Change { before, after }
+    }
+}

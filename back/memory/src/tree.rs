@@ -1,0 +1,171 @@
+//! All nodes, and how long they live.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tombolo_core::fs::{Device, Error, FileType, Mode, NodeId, Result};
+
+use crate::content::{Content, PAGE_BYTES};
+use crate::directory::Directory;
+use crate::lock_table::{LockTable, Owner};
+use crate::node::{Kind, Node, Times};
+use crate::options::Options;
+use crate::space::Space;
+
+/// An inode number. Never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Ino(pub(crate) u64);
+
+impl Ino {
+    pub(crate) const ROOT: Self = Self(NodeId::ROOT.0);
+}
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    nodes: HashMap<Ino, Node>,
+    next_ino: u64,
+    node_limit: u64,
+    /// Tells this tree from every other one in the process, and from those of earlier processes.
+    pub(crate) fsid: u64,
+    pub(crate) space: Space,
+    /// Which owner waits on which node's locks.
+    pub(crate) waiting: Vec<(Owner, Ino)>,
+}
+
+/// Owner and mode of a node to be made.
+pub(crate) struct Birth {
+    pub(crate) kind: Kind,
+    pub(crate) mode: Mode,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: Device,
+}
+
+impl Tree {
+    pub(crate) fn new(options: &Options) -> Self {
+        let mut tree = Self {
+            nodes: HashMap::new(),
+            next_ino: Ino::ROOT.0,
+            node_limit: options.node_limit.max(1),
+            fsid: unique_fsid(),
+            space: Space::new(options.size_limit_bytes / PAGE_BYTES),
+            waiting: Vec::new(),
+        };
+        let root = Birth {
+            kind: Kind::Directory(Directory::new(Ino::ROOT)),
+            mode: Mode::new(0o755),
+            uid: 0,
+            gid: 0,
+            rdev: Device::default(),
+        };
+        // The first node of a limit of at least one.
+        if let Ok(node) = tree.add(root) {
+            node.nlink = 2;
+            node.holders = 1;
+        }
+        tree
+    }
+
+    /// Makes a node that has no name yet.
+    pub(crate) fn add(&mut self, birth: Birth) -> Result<&mut Node> {
+        if self.nodes.len() as u64 >= self.node_limit {
+            return Err(Error::NoSpace);
+        }
+        let ino = Ino(self.next_ino);
+        self.next_ino += 1;
+        let Birth { kind, mode, uid, gid, rdev } = birth;
+        Ok(self.nodes.entry(ino).or_insert(Node {
+            ino,
+            kind,
+            mode,
+            nlink: 0,
+            uid,
+            gid,
+            rdev,
+            times: Times::all_now(),
+            xattrs: Default::default(),
+            access_acl: None,
+            default_acl: None,
+            verifier: None,
+            linkable: false,
+            holders: 0,
+            locks: LockTable::default(),
+        }))
+    }
+
+    pub(crate) fn node(&self, ino: Ino) -> Result<&Node> {
+        self.nodes.get(&ino).ok_or(Error::Stale)
+    }
+
+    pub(crate) fn node_mut(&mut self, ino: Ino) -> Result<&mut Node> {
+        self.nodes.get_mut(&ino).ok_or(Error::Stale)
+    }
+
+    /// The contents of a file, and the space that they are taken from.
+    pub(crate) fn content_mut(&mut self, ino: Ino) -> Result<(&mut Content, &mut Space)> {
+        let node = self.nodes.get_mut(&ino).ok_or(Error::Stale)?;
+        Ok((node.content_mut()?, &mut self.space))
+    }
+
+    /// Counts a session or an opening that keeps the node alive.
+    pub(crate) fn hold(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.holders += 1;
+        }
+    }
+
+    /// Takes a [`Tree::hold`] back.
+    pub(crate) fn let_go(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.holders = node.holders.saturating_sub(1);
+        }
+        self.bury(ino);
+    }
+
+    /// Removes a node that has neither a name nor a holder.
+    pub(crate) fn bury(&mut self, ino: Ino) {
+        if !self.nodes.get(&ino).is_some_and(|node| node.nlink == 0 && node.holders == 0) {
+            return;
+        }
+        if let Some(Kind::File(mut content)) = self.nodes.remove(&ino).map(|node| node.kind) {
+            content.free(&mut self.space);
+        }
+    }
+
+    /// True when `ino` is `ancestor`, or lies below it.
+    pub(crate) fn is_within(&self, ino: Ino, ancestor: Ino) -> bool {
+        let mut at = ino;
+        loop {
+            if at == ancestor {
+                return true;
+            }
+            let Ok(parent) = self.node(at).and_then(|node| node.directory().map(Directory::parent)) else {
+                return false;
+            };
+            if parent == at {
+                return false;
+            }
+            at = parent;
+        }
+    }
+
+    pub(crate) fn file_type(&self, ino: Ino) -> Option<FileType> {
+        self.nodes.get(&ino).map(Node::file_type)
+    }
+
+    pub(crate) fn nodes(&self) -> u64 {
+        self.nodes.len() as u64
+    }
+
+    pub(crate) fn node_limit(&self) -> u64 {
+        self.node_limit
+    }
+}
+
+fn unique_fsid() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let now = crate::node::now();
+    let started = (now.secs as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(now.nanos));
+    started.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
+}
