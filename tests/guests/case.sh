@@ -1,0 +1,110 @@
+# shellcheck shell=bash
+# What the cases have in common; each sources it, and runs by hand too: BED=uml tests/guests/case/10-job.
+#   $bed             uml or qemu, from BED (uml)
+#   $work            a scratch directory; $work/tree is what is shared
+#   serve SOCKET…    starts a server that shares $work/tree; more options in $serve_options
+#   guest OPTION…    boots a guest of this bed with the script on standard input
+#   guest_behind LOG OPTION…   the same, not waited for; sets $guest_pid
+#   until_ok         waits for a command to succeed
+#   skip, fail       give up, with a reason
+#   note             a line for the summary
+
+# shellcheck source=tests/guests/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+here=$repository/tests/guests
+bed=${BED:-uml}
+work=$(mktemp -d /dev/shm/tombolo-case.XXXXXX)
+chmod 755 "$work"
+mkdir -m 755 "$work/tree"
+tree=$work/tree
+servers=()
+serve_options=()
+scripts=0
+
+end() {
+    trap - EXIT
+    # Guests first, so that no server sees a client vanish that a case did not mean to kill.
+    jobs -p | xargs -r kill 2>/dev/null || true
+    for pid in "${servers[@]}"; do kill "$pid" 2>/dev/null || true; done
+    wait 2>/dev/null || true
+    rm -rf "$work"
+}
+trap end EXIT
+trap 'exit 143' TERM
+
+fail() {
+    echo "$*" >&2
+    exit 1
+}
+
+skip() {
+    echo "$*"
+    exit 77
+}
+
+note() {
+    printf '| %s\n' "$*"
+}
+
+# Waits until a command succeeds, at most 20 s.
+until_ok() {
+    local attempt
+    for ((attempt = 0; attempt < 400; attempt++)); do
+        if "$@" 2>/dev/null; then return 0; fi
+        sleep 0.05
+    done
+    fail "waited in vain for: $*"
+}
+
+serve() {
+    local socket arguments=()
+    case ${SERVER:-tombolo} in
+    tombolo)
+        for socket in "$@"; do arguments+=(--virtiofs "$socket,tag=tombolo"); done
+        "${TOMBOLO:-$repository/target/release/tombolo}" serve "$tree" "${arguments[@]}" \
+            --control "$work/control" "${serve_options[@]}" >>"$work/server.log" 2>&1 &
+        servers+=($!)
+        ;;
+    virtiofsd)
+        for socket in "$@"; do
+            "$cache/peers/bin/virtiofsd" --socket-path "$socket" --shared-dir "$tree" --tag tombolo --cache auto \
+                --sandbox none --announce-submounts --log-level warn >>"$work/server.log" 2>&1 &
+            servers+=($!)
+        done
+        ;;
+    esac
+    # Their end is for the case to judge, not for the shell to announce.
+    disown "${servers[@]}" 2>/dev/null || true
+    for socket in "$@"; do
+        until_ok listening "$socket"
+    done
+}
+
+listening() {
+    kill -0 "${servers[-1]}" || fail "the server ended: $(cat "$work/server.log")"
+    [ -S "$1" ]
+}
+
+# The server must outlive its guests.
+still_serving() {
+    kill -0 "${servers[-1]}" 2>/dev/null || fail "the server died: $(tail -n 20 "$work/server.log")"
+}
+
+script_from_input() {
+    script=$work/script.$((scripts += 1))
+    { echo '#!/bin/sh' && echo 'set -eu' && cat; } >"$script"
+}
+
+guest() {
+    script_from_input
+    "$here/run" "$bed" "$@" "$script"
+}
+
+guest_behind() {
+    local log=$1
+    shift
+    script_from_input
+    "$here/run" "$bed" "$@" "$script" </dev/null >"$log" 2>&1 &
+    # shellcheck disable=SC2034 # for the case
+    guest_pid=$!
+}
