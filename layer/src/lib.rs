@@ -1,2 +1,19 @@
-//! Empty so far.
+//! Layers: each is a file-system waist over another one, and adds one thing. They stack in any order.
+//!
+//! - [`stats`] counts operations and their times.
+//! - [`readonly`] refuses every change.
+//!
+//! Layers do not know each other. Those that treat all operations alike (`stats`, `readonly`) are written as one
+//! function around any operation: [`Around`], which [`Layered`] applies to the whole waist. What passes through answers
+//! inline and allocates nothing when the layer below does.
+//!
+//! Reading order: [`Op`], [`around`], then any layer.
 #![forbid(unsafe_code)]
+
+pub mod around;
+mod op;
+pub mod readonly;
+pub mod stats;
+
+pub use around::{Around, Layered};
+pub use op::Op;

@@ -1,0 +1,29 @@
+//! Refuses every change with `ReadOnly`.
+//!
+//! Only what comes through the layer: reading may still move access times below it.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Answer, Error, Export, Profile};
+
+use crate::around::{Around, Call, Layered, Payload};
+
+/// The layer's behaviour; [`over`] applies it.
+#[derive(Debug)]
+pub struct ReadOnly;
+
+/// `inner`, without the ways to change it. Opening for writing, and asking whether one may, are refused as well.
+pub fn over(inner: Arc<dyn Export>) -> Layered<dyn Export, ReadOnly> {
+    Layered::new(inner, Arc::new(ReadOnly))
+}
+
+impl Around for ReadOnly {
+    #[inline]
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        if call.mutates { Answer::err(Error::ReadOnly) } else { inner() }
+    }
+
+    fn profile(&self, inner: Profile) -> Profile {
+        Profile { read_only: true, ..inner }
+    }
+}
