@@ -21,6 +21,8 @@ mod backend;
 mod bell;
 mod chain;
 mod device;
+#[cfg(feature = "driver")]
+pub mod driver;
 mod fault;
 mod memory;
 mod queue;
