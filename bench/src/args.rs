@@ -1,0 +1,92 @@
+//! The command line of `tombolo bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::table::Plan;
+
+/// Measure Tombolo against its peers on this machine, interleaved, and print the figures with their spread.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Which table.
+    #[command(subcommand)]
+    pub table: TableArgs,
+    /// Only see that it runs: the figures mean nothing.
+    #[arg(long, global = true)]
+    pub quick: bool,
+    /// Rounds; each contestant has one turn in each.
+    #[arg(long, global = true, value_name = "NUMBER")]
+    pub rounds: Option<usize>,
+    /// How long a turn is, in milliseconds.
+    #[arg(long, global = true, value_name = "MS")]
+    pub turn: Option<u64>,
+    /// Where to make the directory that is served: best on a file system in memory.
+    #[arg(long, global = true, value_name = "DIR", default_value = "/dev/shm")]
+    pub within: PathBuf,
+    /// Also write the report as NAME.json and NAME.svg into this directory.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print JSON instead of tables.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The tables.
+#[derive(Subcommand, Debug)]
+pub enum TableArgs {
+    /// The FUSE front end: a mount on this host, or virtio-fs through its queues.
+    Fuse(FuseArgs),
+    /// Write the stored reports of DOCUMENT's folder into DOCUMENT anew.
+    Docs {
+        /// A Markdown file with marked blocks.
+        document: PathBuf,
+    },
+}
+
+/// Which table of the FUSE front end.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub struct FuseArgs {
+    /// A FUSE mount of a local directory, beside libfuse's passthrough_ll.
+    #[arg(long)]
+    pub mount: bool,
+}
+
+/// Rounds and turns of a run that is to be believed.
+const ROUNDS: usize = 15;
+const TURN_MS: u64 = 40;
+/// The same of a run that only shows that it runs.
+const QUICK_ROUNDS: usize = 2;
+const QUICK_TURN_MS: u64 = 4;
+
+impl BenchArgs {
+    /// How thoroughly to measure.
+    pub fn plan(&self) -> Plan {
+        let turn_ms = self.turn.unwrap_or(if self.quick { QUICK_TURN_MS } else { TURN_MS });
+        Plan {
+            quick: self.quick,
+            rounds: self.rounds.unwrap_or(if self.quick { QUICK_ROUNDS } else { ROUNDS }).max(1),
+            turn: Duration::from_millis(turn_ms.max(1)),
+            within: self.within.clone(),
+            command: self.command(),
+        }
+    }
+
+    /// The command line that makes the same table again.
+    fn command(&self) -> String {
+        let words = std::env::args().skip(1).filter(|word| word != "--json");
+        let mut command = vec!["tombolo".to_owned()];
+        let mut words = words.peekable();
+        while let Some(word) = words.next() {
+            // Where a report is written does not change it.
+            if word == "--out" {
+                words.next();
+            } else if !word.starts_with("--out=") {
+                command.push(word);
+            }
+        }
+        command.join(" ")
+    }
+}

@@ -1,0 +1,74 @@
+//! What keeps a measurement from being made.
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Why there is no figure.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The system refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A program that is measured ended too early, or did not begin.
+    #[error("{program}: {what}")]
+    Server {
+        /// Its name.
+        program: String,
+        /// What it did.
+        what: String,
+    },
+    /// A column cannot be measured here, for a reason that the reader can mend.
+    #[error("{0}")]
+    Absent(String),
+    /// A report could not be drawn.
+    #[error("cannot draw {}: {reason}", path.display())]
+    Drawing {
+        /// The file.
+        path: PathBuf,
+        /// What the drawing library said.
+        reason: String,
+    },
+    /// A stored report cannot be read.
+    #[error("{}: not a report: {source}", path.display())]
+    Report {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A server answered wrongly: a figure for it would mean nothing.
+    #[error("{what}: wrong answer: {answer}")]
+    Wrong {
+        /// What was asked.
+        what: String,
+        /// What came.
+        answer: String,
+    },
+}
+
+/// The result of measuring.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Says what was being done when the system refused it.
+pub trait Doing<T> {
+    /// Names the deed.
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+    /// Names the deed and the file it was done to.
+    fn doing_to(self, what: &str, path: &Path) -> Result<T>;
+}
+
+impl<T, E: Into<std::io::Error>> Doing<T> for std::result::Result<T, E> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Io { what: what(), source: source.into() })
+    }
+
+    fn doing_to(self, what: &str, path: &Path) -> Result<T> {
+        self.doing(|| format!("{what} {}", path.display()))
+    }
+}

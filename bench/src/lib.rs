@@ -1,0 +1,53 @@
+//! `tombolo bench`: measures Tombolo, its peers and what the machine itself can do, interleaved within one run.
+//!
+//! One module per table ([`table`]); each makes a [`report::Report`], which prints as tables and is stored as JSON and
+//! SVG. Nothing here asserts a time: a figure is printed beside its aim, met or missed.
+//!
+//! Not here: correctness (the tests see to that), and micro-benchmarks of single functions.
+//!
+//! Reading order: [`measure`] (how a figure comes about), [`peer`] (who is measured), [`files`] (what is done),
+//! [`table`], [`report`].
+#![forbid(unsafe_code)]
+
+mod args;
+mod error;
+pub mod files;
+pub mod measure;
+pub mod peer;
+pub mod report;
+pub mod table;
+
+use std::io::Write;
+
+pub use args::BenchArgs;
+pub use error::{Error, Result};
+
+use args::TableArgs;
+use error::Doing;
+use report::{Report, Style};
+
+/// Does what the command line asks for, and prints to `out`.
+pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
+    // Remembered before anything is pinned.
+    let _all = measure::spare_cores();
+    let plan = args.plan();
+    match &args.table {
+        TableArgs::Fuse(_) => publish(args, &table::mount::run(&plan)?, out),
+        TableArgs::Docs { document } => {
+            let names = report::renew(document)?;
+            writeln!(out, "{}: {}", document.display(), names.join(", ")).doing(|| "print".to_owned())
+        }
+    }
+}
+
+fn publish(args: &BenchArgs, report: &Report, out: &mut dyn Write) -> Result<()> {
+    if let Some(folder) = &args.out {
+        report::write(report, folder)?;
+    }
+    let text = if args.json {
+        serde_json::to_string_pretty(report).doing(|| "encode the report".to_owned())? + "\n"
+    } else {
+        report.text(Style::Terminal)
+    };
+    out.write_all(text.as_bytes()).doing(|| "print the report".to_owned())
+}

@@ -1,0 +1,279 @@
+//! Contestants that take turns.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::clock::{histogram, quantile_ns};
+use super::{Clock, Cost, CostMeter, Place, SyscallCounter, Work};
+use crate::error::{Error, Result};
+
+/// One contestant: what it does, who serves it, and where both run.
+pub struct Entrant<'a> {
+    /// Its column, and the variant of it that this is (placement, how the caller waits).
+    pub name: (String, String),
+    /// What it does.
+    pub work: Box<dyn Work + 'a>,
+    /// The processes whose costs are its costs.
+    pub servers: Vec<u32>,
+    /// Where it runs; `None` leaves everybody where they are.
+    pub place: Option<Place>,
+}
+
+/// What one round gave.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// Half of the operations took no longer, in nanoseconds.
+    pub median_ns: f64,
+    /// Time per operation over the whole round, in nanoseconds.
+    pub mean_ns: f64,
+}
+
+/// All rounds of one contestant.
+pub struct Series {
+    /// Its column and variant.
+    pub name: (String, String),
+    /// Round by round; all series of a contest have as many.
+    pub turns: Vec<Turn>,
+    /// All operations of all rounds.
+    laps: Histogram<u64>,
+    /// Per operation.
+    pub cost: Cost,
+    /// System calls of the servers per operation, where they could be counted.
+    pub server_syscalls: Option<f64>,
+    /// Bytes that an operation moves, where the figure is a rate.
+    pub bytes: Option<u64>,
+}
+
+impl Series {
+    /// The time that `quantile` of all operations did not exceed, in nanoseconds.
+    pub fn quantile_ns(&self, quantile: f64) -> f64 {
+        quantile_ns(&self.laps, quantile)
+    }
+}
+
+/// A contestant that failed, and why.
+#[derive(Clone, Debug)]
+pub struct Dropped {
+    /// Its column and variant.
+    pub name: (String, String),
+    /// What happened.
+    pub reason: String,
+}
+
+/// How the turns go.
+#[derive(Clone, Copy, Debug)]
+pub struct Contest {
+    /// How many turns each contestant has.
+    pub rounds: usize,
+    /// How long a turn shall be.
+    pub turn: Duration,
+    /// The most operations in a turn.
+    pub count_max: u64,
+    /// Whether to count system calls in a turn of its own.
+    pub count_syscalls: bool,
+}
+
+/// A turn has at least so many operations, or its median says little.
+const COUNT_MIN: u64 = 3;
+/// Operations with which the length of a turn is estimated.
+const COUNT_PROBE: u64 = 8;
+
+impl Contest {
+    /// Lets all contestants take their turns. One that fails is left out from there on, and reported.
+    pub fn run(&self, entrants: Vec<Entrant<'_>>) -> (Vec<Series>, Vec<Dropped>) {
+        let mut runners: Vec<Runner<'_>> = entrants.into_iter().map(Runner::new).collect();
+        let mut dropped = Vec::new();
+        keep(&mut runners, &mut dropped, |runner| runner.warm_up(self));
+        for round in 0..self.rounds {
+            // Whoever goes first after a pause would always be the same one.
+            let first = if runners.is_empty() { 0 } else { round % runners.len() };
+            runners.rotate_left(first);
+            keep(&mut runners, &mut dropped, Runner::turn);
+            let back = if runners.is_empty() { 0 } else { first.min(runners.len()) };
+            runners.rotate_right(back);
+        }
+        if self.count_syscalls {
+            keep(&mut runners, &mut dropped, Runner::count_syscalls);
+        }
+        (runners.into_iter().map(Runner::into_series).collect(), dropped)
+    }
+}
+
+fn keep<'a>(
+    runners: &mut Vec<Runner<'a>>,
+    dropped: &mut Vec<Dropped>,
+    mut step: impl FnMut(&mut Runner<'a>) -> Result<()>,
+) {
+    runners.retain_mut(|runner| match step(runner) {
+        Ok(()) => true,
+        Err(error) => {
+            dropped.push(Dropped { name: runner.entrant.name.clone(), reason: error.to_string() });
+            false
+        }
+    });
+}
+
+struct Runner<'a> {
+    entrant: Entrant<'a>,
+    meter: CostMeter,
+    count: u64,
+    laps: Histogram<u64>,
+    operations: u64,
+    cost: Cost,
+    turns: Vec<Turn>,
+    syscalls: Option<f64>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(entrant: Entrant<'a>) -> Self {
+        let meter = CostMeter::new(&entrant.servers);
+        Self {
+            entrant,
+            meter,
+            count: COUNT_PROBE,
+            laps: histogram(),
+            operations: 0,
+            cost: Cost::default(),
+            turns: Vec::new(),
+            syscalls: None,
+        }
+    }
+
+    /// Warms what is to be warm, and finds how many operations fill a turn.
+    fn warm_up(&mut self, contest: &Contest) -> Result<()> {
+        let count_max = self.entrant.work.count_max().min(contest.count_max).max(1);
+        let mut count = COUNT_PROBE.min(count_max);
+        for _ in 0..3 {
+            let clock = self.run(count)?;
+            let each_ns = clock.total().as_nanos().max(1) / u128::from(clock.count().max(1));
+            let fitting = contest.turn.as_nanos() / each_ns.max(1);
+            count = u64::try_from(fitting).unwrap_or(u64::MAX).clamp(COUNT_MIN.min(count_max), count_max);
+            // A long operation tells enough at once.
+            if clock.total() > contest.turn {
+                break;
+            }
+        }
+        self.count = count;
+        Ok(())
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        if let Some(place) = self.entrant.place {
+            place.take(&self.entrant.servers)?;
+        }
+        let before = self.meter.now();
+        let clock = self.run(self.count)?;
+        self.cost += self.meter.now() - before;
+        self.operations += clock.count();
+        self.turns.push(Turn {
+            median_ns: clock.quantile_ns(0.5),
+            mean_ns: clock.total().as_nanos() as f64 / clock.count().max(1) as f64,
+        });
+        // Both are made alike, so that adding cannot fail for lack of range.
+        let _in_range = self.laps.add(clock.into_laps());
+        Ok(())
+    }
+
+    fn count_syscalls(&mut self) -> Result<()> {
+        let counters: Vec<_> =
+            self.entrant.servers.iter().filter_map(|&server| SyscallCounter::start(server)).collect();
+        if counters.is_empty() {
+            return Ok(());
+        }
+        let clock = self.run(self.count)?;
+        let calls: Option<u64> = counters.into_iter().map(SyscallCounter::stop).sum();
+        self.syscalls = calls.map(|calls| calls as f64 / clock.count().max(1) as f64);
+        Ok(())
+    }
+
+    fn run(&mut self, count: u64) -> Result<Clock> {
+        if let Some(place) = self.entrant.place {
+            place.take(&self.entrant.servers)?;
+        }
+        let mut clock = Clock::new();
+        self.entrant.work.run(count, &mut clock)?;
+        if clock.count() == 0 {
+            let what = self.entrant.name.0.clone();
+            return Err(Error::Wrong { what, answer: "no operation was timed".to_owned() });
+        }
+        Ok(clock)
+    }
+
+    fn into_series(self) -> Series {
+        Series {
+            name: self.entrant.name,
+            turns: self.turns,
+            laps: self.laps,
+            cost: self.cost.per(self.operations),
+            server_syscalls: self.syscalls,
+            bytes: self.entrant.work.bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    struct Logged {
+        name: &'static str,
+        log: Rc<RefCell<Vec<&'static str>>>,
+        fail_at: Option<usize>,
+        runs: usize,
+    }
+
+    impl Work for Logged {
+        fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+            self.runs += 1;
+            if self.fail_at == Some(self.runs) {
+                return Err(Error::Absent("gone".to_owned()));
+            }
+            self.log.borrow_mut().push(self.name);
+            clock.record(Duration::from_millis(10) * u32::try_from(count).unwrap(), count);
+            Ok(())
+        }
+    }
+
+    fn entrant(
+        name: &'static str,
+        log: &Rc<RefCell<Vec<&'static str>>>,
+        fail_at: Option<usize>,
+    ) -> Entrant<'static> {
+        Entrant {
+            name: (name.to_owned(), String::new()),
+            work: Box::new(Logged { name, log: Rc::clone(log), fail_at, runs: 0 }),
+            servers: Vec::new(),
+            place: None,
+        }
+    }
+
+    const CONTEST: Contest =
+        Contest { rounds: 3, turn: Duration::from_millis(50), count_max: 100, count_syscalls: false };
+
+    #[test]
+    fn contestants_take_turns_and_each_begins_once() {
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let entrants = ["a", "b", "c"].map(|name| entrant(name, &log, None)).into();
+        let (series, dropped) = CONTEST.run(entrants);
+        assert!(dropped.is_empty());
+        let turns = log.borrow()[3..].concat();
+        assert_eq!(turns, "abcbcacab");
+        let names: Vec<_> = series.iter().map(|series| series.name.0.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        assert!(series.iter().all(|series| series.turns.len() == 3));
+    }
+
+    #[test]
+    fn one_that_fails_is_named_and_the_others_go_on() {
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let entrants = vec![entrant("a", &log, None), entrant("b", &log, Some(3)), entrant("c", &log, None)];
+        let (series, dropped) = CONTEST.run(entrants);
+        assert_eq!(dropped.len(), 1);
+        assert_eq!((dropped[0].name.0.as_str(), dropped[0].reason.as_str()), ("b", "gone"));
+        assert_eq!(series.len(), 2);
+        assert!(series.iter().all(|series| series.turns.len() == 3));
+    }
+}

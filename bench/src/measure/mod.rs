@@ -1,0 +1,20 @@
+//! How a figure comes about: contestants take turns, round after round, within one run, so that whatever else the
+//! machine does falls on all of them. A figure is the median of its rounds, a ratio the median of the ratios *within*
+//! each round; both come with their spread.
+//!
+//! Reading order: [`Work`] and [`Clock`] (one contestant's doing), [`Contest`] (the turns), [`Spread`], [`Cost`],
+//! [`Place`].
+
+mod clock;
+mod contest;
+mod cost;
+mod place;
+mod spread;
+mod syscalls;
+
+pub use clock::{Clock, Work};
+pub use contest::{Contest, Dropped, Entrant, Series, Turn};
+pub use cost::{Cost, CostMeter};
+pub use place::{Place, spare_cores};
+pub use spread::Spread;
+pub use syscalls::SyscallCounter;

@@ -1,0 +1,72 @@
+//! Where threads run: a server's and the caller's.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Doing, Result};
+
+/// Who runs on which core. Who serves a request where decides what a wake-up costs, so every figure says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// Server and caller share one core.
+    SameCore,
+    /// The server has another core than the caller.
+    TwoCores,
+    /// The caller has one core, the server may run on all.
+    Free,
+}
+
+impl Place {
+    /// All of them, in the order they are printed in.
+    pub const ALL: [Place; 3] = [Place::SameCore, Place::TwoCores, Place::Free];
+
+    /// For people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Place::SameCore => "same core",
+            Place::TwoCores => "two cores",
+            Place::Free => "server unpinned",
+        }
+    }
+
+    /// Puts the calling thread and all threads of `servers` in their places.
+    pub fn take(self, servers: &[u32]) -> Result<()> {
+        let cores = spare_cores();
+        let first = cores.first().copied().unwrap_or_default();
+        let other = cores.get(1).copied().unwrap_or(first);
+        pin(None, &[first])?;
+        let for_server = match self {
+            Place::SameCore => vec![first],
+            Place::TwoCores => vec![other],
+            Place::Free => cores,
+        };
+        for server in servers {
+            for thread in threads(*server) {
+                // A thread may end between being listed and being pinned.
+                let _gone = tombolo_sys::affinity::pin(Some(thread), &for_server);
+            }
+        }
+        Ok(())
+    }
+
+    /// Allows the calling thread to run everywhere again.
+    pub fn leave() -> Result<()> {
+        pin(None, &spare_cores())
+    }
+}
+
+/// The cores that this process was allowed when it began.
+pub fn spare_cores() -> Vec<usize> {
+    static CORES: std::sync::OnceLock<Vec<usize>> = std::sync::OnceLock::new();
+    CORES.get_or_init(|| tombolo_sys::affinity::cores(None).unwrap_or_default()).clone()
+}
+
+fn pin(thread: Option<u32>, cores: &[usize]) -> Result<()> {
+    tombolo_sys::affinity::pin(thread, cores).doing(|| format!("pin to cores {cores:?}"))
+}
+
+fn threads(process: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect()
+}

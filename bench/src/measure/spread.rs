@@ -1,0 +1,59 @@
+//! The middle of some numbers and how far they lie apart.
+
+use serde::{Deserialize, Serialize};
+
+/// Median, quartiles and extremes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Half lie below.
+    pub median: f64,
+    /// A quarter lies below.
+    pub q1: f64,
+    /// Three quarters lie below.
+    pub q3: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of some numbers; `None` of none, or when one is no number.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        if values.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        Some(Self {
+            median: quantile(&sorted, 0.5)?,
+            q1: quantile(&sorted, 0.25)?,
+            q3: quantile(&sorted, 0.75)?,
+            min: *sorted.first()?,
+            max: *sorted.last()?,
+        })
+    }
+}
+
+/// Interpolates between neighbours.
+fn quantile(sorted: &[f64], quantile: f64) -> Option<f64> {
+    let place = quantile * sorted.len().checked_sub(1)? as f64;
+    let below = *sorted.get(place.floor() as usize)?;
+    let above = *sorted.get(place.ceil() as usize)?;
+    Some(below + (above - below) * place.fract())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_odd_and_even_numbers() {
+        assert_eq!(Spread::of(&[3.0, 1.0, 2.0]).unwrap().median, 2.0);
+        let spread = Spread::of(&[4.0, 1.0, 2.0, 3.0, 5.0]).unwrap();
+        assert_eq!((spread.q1, spread.q3, spread.min, spread.max), (2.0, 4.0, 1.0, 5.0));
+        assert_eq!(Spread::of(&[1.0, 2.0]).unwrap().median, 1.5);
+        assert_eq!(Spread::of(&[]), None);
+        assert_eq!(Spread::of(&[1.0, f64::NAN]), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! Where the programs are, and how to get those that are not there.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// A program that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The program that this code is part of.
+    Tombolo,
+    /// The virtio-fs server of the virtio-fs project.
+    Virtiofsd,
+    /// The fastest example of libfuse.
+    PassthroughLl,
+}
+
+impl Program {
+    /// Its column.
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Tombolo => "tombolo",
+            Program::Virtiofsd => "virtiofsd",
+            Program::PassthroughLl => "passthrough_ll",
+        }
+    }
+
+    fn how_to_install(self) -> &'static str {
+        match self {
+            Program::Tombolo => "build it with `cargo build --release`",
+            Program::Virtiofsd => {
+                "run `bench/peers/setup`, or `apt-get install libcap-ng-dev libseccomp-dev && \
+                 cargo install --locked virtiofsd --version 1.14.0`"
+            }
+            Program::PassthroughLl => {
+                "run `bench/peers/setup`, or `apt-get install libfuse3-dev fuse3` and \
+                 `cc -O2 -o passthrough_ll /usr/share/doc/libfuse3-dev/examples/passthrough_ll.c \
+                 $(pkg-config --cflags --libs fuse3)`, and put it on the PATH"
+            }
+        }
+    }
+}
+
+/// Where a program is: this very program, what `bench/peers/setup` built below this directory or one above it, or what
+/// the PATH has.
+pub fn find(program: Program) -> Result<PathBuf> {
+    let found = match program {
+        Program::Tombolo => std::env::current_exe().ok(),
+        Program::Virtiofsd | Program::PassthroughLl => {
+            built(program.name()).or_else(|| on_path(program.name()))
+        }
+    };
+    let absent = || Error::Absent(format!("{} is not here: {}", program.name(), program.how_to_install()));
+    found.ok_or_else(absent)
+}
+
+fn built(name: &str) -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    let bin = |folder: &Path| folder.join(".cache/peers/bin").join(name);
+    here.ancestors().map(bin).find(|path| path.is_file())
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_told_with_the_way_to_get_it() {
+        let error = Error::Absent(format!("x is not here: {}", Program::Virtiofsd.how_to_install()));
+        assert!(error.to_string().contains("virtiofsd --version 1.14.0"));
+        assert!(find(Program::Tombolo).is_ok());
+        assert_eq!(on_path("no program has this name"), None);
+    }
+}

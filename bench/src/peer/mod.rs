@@ -1,0 +1,12 @@
+//! The programs that are measured: Tombolo itself and those it is compared with. Each runs as a process of its own, and
+//! ends when its [`Server`] is dropped.
+
+mod find;
+mod mount;
+mod server;
+mod virtio_fs;
+
+pub use find::{Program, find};
+pub use mount::Mount;
+pub use server::Server;
+pub use virtio_fs::VirtioFs;

@@ -1,0 +1,76 @@
+//! A directory that a FUSE server mounts elsewhere.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::{Program, Server, find};
+use crate::error::{Doing, Result};
+
+/// A FUSE mount and its server. Unmounted when dropped.
+#[derive(Debug)]
+pub struct Mount {
+    server: Server,
+    point: PathBuf,
+}
+
+impl Mount {
+    /// Mounts `source` at `point` with what the program does by default: close-to-open, names and attributes for 1 s.
+    pub fn new(program: Program, source: &Path, point: &Path) -> Result<Self> {
+        Self::with(program, source, point, &[])
+    }
+
+    /// The same with options of the program's own.
+    pub fn with(program: Program, source: &Path, point: &Path, options: &[&str]) -> Result<Self> {
+        fs::create_dir_all(point).doing_to("make", point)?;
+        let before = fs::metadata(point).doing_to("look at", point)?.dev();
+        let mut command = Command::new(find(program)?);
+        match program {
+            Program::Tombolo => {
+                let mut from = std::ffi::OsString::from("dir:");
+                from.push(source);
+                command.arg("mount").arg("-f").args(options).arg(from).arg(point);
+            }
+            _ => {
+                let mut from = std::ffi::OsString::from("source=");
+                from.push(source);
+                command.arg("-f").arg("-o").arg(from).args(options).arg(point);
+            }
+        }
+        let server = Server::start(program.name(), &mut command)?;
+        let mut mount = Self { server, point: point.to_owned() };
+        let mounted = || fs::metadata(point).is_ok_and(|there| there.dev() != before);
+        mount.server.wait_until("mount", mounted)?;
+        Ok(mount)
+    }
+
+    /// Where it is mounted.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// The server's process id.
+    pub fn server(&self) -> u32 {
+        self.server.id()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // The server ends when it is unmounted; what remains is done by its own drop, and then a dead mount point is
+        // all that could be left.
+        for _ in 0..3 {
+            let unmount =
+                Command::new("fusermount3").arg("-uq").arg(&self.point).stdin(Stdio::null()).status();
+            if unmount.is_ok_and(|status| status.success()) || self.server.ended_within(Duration::ZERO) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if !self.server.ended_within(Duration::from_secs(2)) {
+            self.server.stop();
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A server process that ends with its owner.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::error::{Doing, Error, Result};
+
+/// How long a server has to begin or to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often we look.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    name: String,
+    child: Child,
+}
+
+impl Server {
+    /// Starts it. What it says on standard error is kept for [`Server::wait_until`].
+    pub fn start(name: &str, command: &mut Command) -> Result<Self> {
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .doing(|| format!("start {name}"))?;
+        Ok(Self { name: name.to_owned(), child })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until the server is ready; an error when it ends first, with what it said, or takes too long.
+    pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut() -> bool) -> Result<()> {
+        let begun = Instant::now();
+        while !ready() {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                let said = self.said();
+                return Err(self.failed(format!("ended with {status} before {what}: {said}")));
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(self.failed(format!("no {what} after {} s", PATIENCE.as_secs())));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Asks it to end, waits, and kills it when it does not. Nothing happens when it has ended already.
+    pub fn stop(&mut self) {
+        if self.ended_within(Duration::ZERO) {
+            return;
+        }
+        let _gone = tombolo_sys::process::terminate(self.child.id());
+        if !self.ended_within(PATIENCE) {
+            let _gone = self.child.kill();
+            let _reaped = self.child.wait();
+        }
+    }
+
+    /// Waits for it to end by itself.
+    pub fn ended_within(&mut self, patience: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return true;
+            }
+            if begun.elapsed() >= patience {
+                return false;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn said(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(errors) = &mut self.child.stderr {
+            // What cannot be read was not said.
+            let _partial = errors.take(4096).read_to_string(&mut text);
+        }
+        text.trim().to_owned()
+    }
+
+    fn failed(&self, what: String) -> Error {
+        Error::Server { program: self.name.clone(), what }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_ends_too_early_is_quoted() {
+        let mut server =
+            Server::start("sh", Command::new("sh").args(["-c", "echo no luck >&2; exit 3"])).unwrap();
+        let error = server.wait_until("socket", || false).unwrap_err().to_string();
+        assert!(error.contains("no luck") && error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn a_server_ends_with_its_owner() {
+        let server = Server::start("sleep", Command::new("sleep").arg("60")).unwrap();
+        let process = format!("/proc/{}", server.id());
+        assert!(std::path::Path::new(&process).exists());
+        drop(server);
+        assert!(!std::path::Path::new(&process).exists());
+    }
+}

@@ -1,0 +1,50 @@
+//! A server that offers a directory to one guest, by virtio-fs over a vhost-user socket.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Program, Server, find};
+use crate::error::Result;
+
+/// A virtio-fs server and its socket.
+#[derive(Debug)]
+pub struct VirtioFs {
+    server: Server,
+    socket: PathBuf,
+}
+
+impl VirtioFs {
+    /// Our own server. `coherence` is `strict`, `auto` or `always`.
+    pub fn tombolo(shared: &Path, socket: &Path, coherence: &str) -> Result<Self> {
+        let mut command = Command::new(find(Program::Tombolo)?);
+        command.arg("serve").arg(shared).arg("--virtiofs").arg(socket).args(["--coherence", coherence]);
+        let mut control = socket.as_os_str().to_owned();
+        control.push(".control");
+        command.arg("--control").arg(control);
+        Self::start(Program::Tombolo, socket, &mut command)
+    }
+
+    /// virtiofsd. `cache` is `never`, `auto` or `always`.
+    pub fn virtiofsd(shared: &Path, socket: &Path, cache: &str) -> Result<Self> {
+        let mut command = Command::new(find(Program::Virtiofsd)?);
+        command.arg("--shared-dir").arg(shared).arg("--socket-path").arg(socket);
+        command.args(["--cache", cache, "--sandbox", "none", "--announce-submounts", "--log-level", "error"]);
+        Self::start(Program::Virtiofsd, socket, &mut command)
+    }
+
+    fn start(program: Program, socket: &Path, command: &mut Command) -> Result<Self> {
+        let mut server = Server::start(program.name(), command)?;
+        server.wait_until("socket", || socket.exists())?;
+        Ok(Self { server, socket: socket.to_owned() })
+    }
+
+    /// Where a guest connects.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The server's process id.
+    pub fn server(&self) -> u32 {
+        self.server.id()
+    }
+}

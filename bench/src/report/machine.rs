@@ -1,0 +1,89 @@
+//! Where and when something was measured.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::measure::spare_cores;
+
+/// A machine at a time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor model.
+    pub processor: String,
+    /// Cores that the run was allowed.
+    pub cores: usize,
+    /// Kernel release.
+    pub kernel: String,
+    /// Seconds since 1970.
+    pub time_secs: u64,
+    /// Processes that wanted to run in the last minute before the run, other work included.
+    pub load: f64,
+    /// Version of Tombolo.
+    pub version: String,
+}
+
+impl Machine {
+    /// This one, now.
+    pub fn here() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let processor = read("/proc/cpuinfo")
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+            .map(|(_, name)| name.trim().to_owned())
+            .unwrap_or_default();
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            processor,
+            cores: spare_cores().len(),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            time_secs: since_1970.as_secs(),
+            load: read("/proc/loadavg")
+                .split(' ')
+                .next()
+                .and_then(|load| load.parse().ok())
+                .unwrap_or_default(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        format!(
+            "{}, {} cores, Linux {}, {}; load before the run {:.1}; Tombolo {}",
+            self.processor,
+            self.cores,
+            self.kernel,
+            date(self.time_secs),
+            self.load,
+            self.version
+        )
+    }
+}
+
+/// The day of a time, in UTC (Hinnant's days-to-civil).
+fn date(time_secs: u64) -> String {
+    let days = time_secs / 86_400 + 719_468;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_names() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(951_782_400), "2000-02-29");
+        assert_eq!(date(1_795_000_000), "2026-11-18");
+    }
+}

@@ -1,0 +1,259 @@
+//! What a run found: figures, how they compare, and under which conditions they hold.
+//!
+//! A [`Report`] is stored as JSON, drawn as SVG, and printed as tables; `docs/benchmarks.md` is made of the stored ones.
+
+mod chart;
+mod docs;
+mod file;
+mod machine;
+mod table;
+mod unit;
+
+use serde::{Deserialize, Serialize};
+
+pub use docs::renew;
+pub use file::{read, write};
+pub use machine::Machine;
+pub use table::Style;
+pub use unit::Unit;
+
+use crate::measure::{Contest, Cost, Dropped, Series, Spread};
+
+/// All that a run found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Short name, which is also that of its files.
+    pub name: String,
+    /// What the table shows, in a line.
+    pub title: String,
+    /// The command line that makes it again.
+    pub command: String,
+    /// True when it was only run to see that it runs: the figures mean nothing.
+    pub quick: bool,
+    /// Where and when.
+    pub machine: Machine,
+    /// What was warm, what was cold, what was counted.
+    pub conditions: Vec<String>,
+    /// The figures, in the order of the table.
+    pub figures: Vec<Figure>,
+    /// How ours compare.
+    pub ratios: Vec<Ratio>,
+    /// Columns or rows that are not there, and why.
+    pub absent: Vec<String>,
+}
+
+/// One figure.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// What is done.
+    pub row: String,
+    /// Under which variant: a placement, a way to wait.
+    pub variant: String,
+    /// Who does it.
+    pub column: String,
+    /// Of what.
+    pub unit: Unit,
+    /// Over the rounds; each round counts with its own median.
+    pub spread: Spread,
+    /// Round by round. Figures with as many rounds were measured interleaved.
+    pub rounds: Vec<f64>,
+    /// 99 of 100 operations took no longer, where that was measured, in nanoseconds.
+    pub p99_ns: Option<f64>,
+    /// What an operation cost beside time.
+    pub cost: Option<Cost>,
+    /// System calls of the server per operation.
+    pub server_syscalls: Option<f64>,
+}
+
+/// How one of ours compares with another: over 1, ours is better.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ratio {
+    /// What is done.
+    pub row: String,
+    /// Our column and variant.
+    pub ours: String,
+    /// The other's.
+    pub other: String,
+    /// Over the rounds.
+    pub spread: Spread,
+    /// What it should at least be.
+    pub aim: Option<f64>,
+}
+
+impl Figure {
+    /// A figure that was printed elsewhere, or measured once.
+    pub fn single(row: &str, variant: &str, column: &str, unit: Unit, value: f64) -> Self {
+        Self {
+            row: row.to_owned(),
+            variant: variant.to_owned(),
+            column: column.to_owned(),
+            unit,
+            spread: Spread { median: value, q1: value, q3: value, min: value, max: value },
+            rounds: vec![value],
+            p99_ns: None,
+            cost: None,
+            server_syscalls: None,
+        }
+    }
+
+    /// A series of a contest: a rate where its operations move bytes, a time otherwise. `None` of no rounds.
+    pub fn of(row: &str, series: &Series) -> Option<Self> {
+        let (column, variant) = series.name.clone();
+        let (unit, rounds): (_, Vec<f64>) = match series.bytes {
+            Some(bytes) => {
+                let rate = |mean_ns: f64| bytes as f64 / mean_ns * 1e9;
+                (Unit::BytesPerSecond, series.turns.iter().map(|turn| rate(turn.mean_ns)).collect())
+            }
+            None => (Unit::Nanoseconds, series.turns.iter().map(|turn| turn.median_ns).collect()),
+        };
+        Some(Self {
+            row: row.to_owned(),
+            variant,
+            column,
+            unit,
+            spread: Spread::of(&rounds)?,
+            rounds,
+            p99_ns: Some(series.quantile_ns(0.99)),
+            cost: Some(series.cost),
+            server_syscalls: series.server_syscalls,
+        })
+    }
+
+    /// Column and variant, for people.
+    pub fn who(&self) -> String {
+        if self.variant.is_empty() {
+            self.column.clone()
+        } else {
+            format!("{}, {}", self.column, self.variant)
+        }
+    }
+}
+
+impl Report {
+    /// A report with no figures yet.
+    pub fn new(name: &str, title: &str, command: String, quick: bool) -> Self {
+        Self {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            command,
+            quick,
+            machine: Machine::here(),
+            conditions: Vec::new(),
+            figures: Vec::new(),
+            ratios: Vec::new(),
+            absent: Vec::new(),
+        }
+    }
+
+    /// Says under which condition the figures hold.
+    pub fn condition(&mut self, text: impl Into<String>) {
+        self.conditions.push(text.into());
+    }
+
+    /// Says how the turns went.
+    pub fn condition_of(&mut self, contest: &Contest) {
+        self.condition(format!(
+            "{} rounds; in each round every contestant has one turn of about {} ms, in rotating order; \
+             a figure is the median of its rounds (quartiles in brackets), a ratio the median of the ratios within each round",
+            contest.rounds,
+            contest.turn.as_millis()
+        ));
+    }
+
+    /// Says what is not there, and why; once.
+    pub fn absent(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.absent.contains(&text) {
+            self.absent.push(text);
+        }
+    }
+
+    /// Takes in the outcome of one row's contest.
+    pub fn take(&mut self, row: &str, series: &[Series], dropped: &[Dropped]) {
+        self.figures.extend(series.iter().filter_map(|series| Figure::of(row, series)));
+        for dropped in dropped {
+            let (column, variant) = &dropped.name;
+            self.absent(format!("{row}, {column} {variant}: {}", dropped.reason));
+        }
+    }
+
+    /// The figure of a row, column and variant; of a column without variants, its only one.
+    pub fn figure(&self, row: &str, column: &str, variant: &str) -> Option<&Figure> {
+        let in_cell = |figure: &&Figure| figure.row == row && figure.column == column;
+        let of_variant =
+            |wanted: &str| self.figures.iter().filter(in_cell).find(|figure| figure.variant == wanted);
+        of_variant(variant).or_else(|| of_variant(""))
+    }
+
+    /// The variant in which a column does best in a row.
+    pub fn best(&self, row: &str, column: &str) -> Option<&Figure> {
+        let of_column = self.figures.iter().filter(|figure| figure.row == row && figure.column == column);
+        of_column.reduce(|best, figure| if figure.better_than(best) { figure } else { best })
+    }
+
+    /// Compares two figures round by round, and remembers it. Nothing when one of them is not there.
+    pub fn compare(&mut self, ours: Option<&Figure>, other: Option<&Figure>, aim: Option<f64>) {
+        let (Some(ours), Some(other)) = (ours, other) else { return };
+        self.ratios.extend(ratio(ours, other, aim));
+    }
+}
+
+impl Figure {
+    fn better_than(&self, other: &Figure) -> bool {
+        if self.unit.more_is_better() {
+            self.spread.median > other.spread.median
+        } else {
+            self.spread.median < other.spread.median
+        }
+    }
+}
+
+fn ratio(ours: &Figure, other: &Figure, aim: Option<f64>) -> Option<Ratio> {
+    let better =
+        |ours: f64, theirs: f64| if other.unit.more_is_better() { ours / theirs } else { theirs / ours };
+    let ratios: Vec<f64> = if ours.rounds.len() == other.rounds.len() {
+        ours.rounds.iter().zip(&other.rounds).map(|(&ours, &theirs)| better(ours, theirs)).collect()
+    } else {
+        vec![better(ours.spread.median, other.spread.median)]
+    };
+    Some(Ratio {
+        row: ours.row.clone(),
+        ours: ours.who(),
+        other: other.who(),
+        spread: Spread::of(&ratios)?,
+        aim,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(column: &str, unit: Unit, rounds: &[f64]) -> Figure {
+        let mut figure = Figure::single("row", "", column, unit, 0.0);
+        figure.spread = Spread::of(rounds).unwrap();
+        figure.rounds = rounds.to_vec();
+        figure
+    }
+
+    #[test]
+    fn a_ratio_over_one_says_that_ours_is_better_for_times_and_for_rates() {
+        let ours = figure("ours", Unit::Nanoseconds, &[10.0, 20.0, 10.0]);
+        let other = figure("other", Unit::Nanoseconds, &[20.0, 40.0, 30.0]);
+        assert_eq!(ratio(&ours, &other, None).unwrap().spread.median, 2.0);
+        let ours = figure("ours", Unit::BytesPerSecond, &[30.0]);
+        let other = figure("other", Unit::BytesPerSecond, &[20.0]);
+        assert_eq!(ratio(&ours, &other, None).unwrap().spread.median, 1.5);
+    }
+
+    #[test]
+    fn the_better_variant_of_a_column_is_the_one_to_beat() {
+        let mut report = Report::new("x", "x", String::new(), true);
+        let mut slow = figure("peer", Unit::Nanoseconds, &[50.0]);
+        slow.variant = "two cores".to_owned();
+        let mut fast = figure("peer", Unit::Nanoseconds, &[20.0]);
+        fast.variant = "same core".to_owned();
+        report.figures = vec![slow, fast, figure("ours", Unit::Nanoseconds, &[10.0])];
+        assert_eq!(report.best("row", "peer").unwrap().variant, "same core");
+    }
+}

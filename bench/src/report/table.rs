@@ -1,0 +1,204 @@
+//! A report as tables of text.
+
+use comfy_table::Table;
+use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
+
+use super::unit::digits;
+use super::{Figure, Report};
+
+/// For whom a table is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// A terminal.
+    Terminal,
+    /// A Markdown document.
+    Markdown,
+}
+
+impl Report {
+    /// All tables, with the conditions they hold under.
+    pub fn text(&self, style: Style) -> String {
+        let mut parts = Vec::new();
+        if style == Style::Terminal {
+            parts.push(self.title.clone());
+        }
+        if self.quick {
+            parts.push("A quick run, only to see that it runs: these figures mean nothing.".to_owned());
+        }
+        parts.push(self.figures_table(style));
+        parts.extend(self.ratios_table(style));
+        parts.extend(self.costs_table(style));
+        parts.push(self.notes(style));
+        parts.join("\n\n") + "\n"
+    }
+
+    /// Rows of the table: what is done under which variant. What has no variants stands beside those that do.
+    fn rows(&self) -> Vec<(&str, &str)> {
+        let rows = unique(self.figures.iter().map(|figure| (figure.row.as_str(), figure.variant.as_str())));
+        let varies = |row: &str| rows.iter().any(|(other, variant)| *other == row && !variant.is_empty());
+        rows.iter().copied().filter(|(row, variant)| !variant.is_empty() || !varies(row)).collect()
+    }
+
+    fn columns(&self) -> Vec<&str> {
+        unique(self.figures.iter().map(|figure| figure.column.as_str()))
+    }
+
+    fn figures_table(&self, style: Style) -> String {
+        let mut table = table(style);
+        let columns = self.columns();
+        table.set_header(["", ""].into_iter().chain(columns.iter().copied()));
+        for (row, variant) in self.rows() {
+            let cells = columns.iter().map(|column| self.figure(row, column, variant).map(cell));
+            let cells = cells.map(Option::unwrap_or_default);
+            table.add_row([row.to_owned(), variant.to_owned()].into_iter().chain(cells));
+        }
+        table.trim_fmt()
+    }
+
+    fn ratios_table(&self, style: Style) -> Option<String> {
+        if self.ratios.is_empty() {
+            return None;
+        }
+        let mut table = table(style);
+        table.set_header(["", "ours", "against", "times better (quartiles)", "least to most", "aim", ""]);
+        for ratio in &self.ratios {
+            let spread = &ratio.spread;
+            table.add_row([
+                ratio.row.clone(),
+                ratio.ours.clone(),
+                ratio.other.clone(),
+                format!("{} ({}–{})", digits(spread.median), digits(spread.q1), digits(spread.q3)),
+                format!("{}–{}", digits(spread.min), digits(spread.max)),
+                ratio.aim.map(|aim| format!("≥ {aim}")).unwrap_or_default(),
+                ratio.aim.map(|aim| verdict(spread.median, aim)).unwrap_or_default(),
+            ]);
+        }
+        Some(table.trim_fmt())
+    }
+
+    fn costs_table(&self, style: Style) -> Option<String> {
+        let mut table = table(style);
+        table.set_header([
+            "",
+            "",
+            "",
+            "99 of 100",
+            "server CPU",
+            "server switches",
+            "server system calls",
+            "caller CPU",
+            "caller switches",
+        ]);
+        let costly = self.figures.iter().filter_map(|figure| Some((figure, figure.cost?)));
+        let costly = costly.filter(|(_, cost)| cost.server_cpu_ns > 0.0);
+        let mut any = false;
+        for (figure, cost) in costly {
+            any = true;
+            let time = |ns| super::Unit::Nanoseconds.text(ns);
+            table.add_row([
+                figure.row.clone(),
+                figure.variant.clone(),
+                figure.column.clone(),
+                figure.p99_ns.map(time).unwrap_or_default(),
+                time(cost.server_cpu_ns),
+                digits(cost.server_switches),
+                figure.server_syscalls.map(digits).unwrap_or_default(),
+                time(cost.caller_cpu_ns),
+                digits(cost.caller_switches),
+            ]);
+        }
+        any.then(|| format!("Per operation:\n\n{}", table.trim_fmt()))
+    }
+
+    fn notes(&self, style: Style) -> String {
+        let mut lines = Vec::new();
+        let command =
+            if style == Style::Markdown { format!("`{}`", self.command) } else { self.command.clone() };
+        lines.push(format!("- made by {command}"));
+        lines.push(format!("- {}", self.machine.line()));
+        lines.extend(self.conditions.iter().map(|condition| format!("- {condition}")));
+        lines.extend(self.absent.iter().map(|absent| format!("- not measured: {absent}")));
+        lines.join("\n")
+    }
+}
+
+fn table(style: Style) -> Table {
+    let mut table = Table::new();
+    table.load_style(if style == Style::Markdown { ASCII_MARKDOWN } else { UTF8_FULL_CONDENSED });
+    table
+}
+
+fn cell(figure: &Figure) -> String {
+    let spread = &figure.spread;
+    let median = figure.unit.text(spread.median);
+    if figure.rounds.len() < 2 {
+        return median;
+    }
+    let number = |value| figure.unit.text(value).split(' ').next().unwrap_or_default().to_owned();
+    // Quartiles are printed without a unit where they have that of the median.
+    let same_unit = |value| figure.unit.text(value).split(' ').nth(1) == median.split(' ').nth(1);
+    if same_unit(spread.q1) && same_unit(spread.q3) {
+        format!("{median} ({}–{})", number(spread.q1), number(spread.q3))
+    } else {
+        format!("{median} ({}–{})", figure.unit.text(spread.q1), figure.unit.text(spread.q3))
+    }
+}
+
+fn verdict(median: f64, aim: f64) -> String {
+    if median >= aim { "met".to_owned() } else { format!("missed: {:.0} % of it", median / aim * 100.0) }
+}
+
+fn unique<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for item in items {
+        if !found.contains(&item) {
+            found.push(item);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Spread;
+    use crate::report::{Ratio, Unit};
+
+    fn report() -> Report {
+        let mut report = Report::new("x", "A table", "tombolo bench x".to_owned(), false);
+        report.figures.push(Figure::single("stat", "same core", "ours", Unit::Nanoseconds, 2000.0));
+        report.figures.push(Figure::single("stat", "same core", "local", Unit::Nanoseconds, 400.0));
+        let spread = Spread::of(&[1.5]).unwrap();
+        let ratio = Ratio {
+            row: "stat".to_owned(),
+            ours: "ours".to_owned(),
+            other: "peer".to_owned(),
+            spread,
+            aim: Some(2.0),
+        };
+        report.ratios.push(ratio);
+        report.absent("peer: not installed");
+        report
+    }
+
+    #[test]
+    fn a_table_shows_figures_aims_missed_and_what_is_not_there() {
+        let text = report().text(Style::Markdown);
+        for part in [
+            "2.00 µs",
+            "400 ns",
+            "missed: 75 % of it",
+            "not measured: peer: not installed",
+            "`tombolo bench x`",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_quick_run_says_so() {
+        let mut report = report();
+        report.quick = true;
+        assert!(report.text(Style::Terminal).contains("mean nothing"));
+    }
+}

@@ -1,0 +1,124 @@
+//! `fuse --mount`: a FUSE mount of a local directory, Tombolo's against libfuse's `passthrough_ll`, and the distance to
+//! the directory itself.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use super::Plan;
+use crate::error::Result;
+use crate::files::{
+    ColdNames, CreateWriteUnlink, MkdirRmdir, OpenReadClose, Stat, StreamRead, StreamWrite, Tree,
+};
+use crate::measure::{Entrant, Place, Work};
+use crate::peer::{Mount, Program};
+use crate::report::Report;
+
+/// Small files in the tree.
+const FILES: usize = 1_000;
+const LOCAL: &str = "local";
+
+/// What is done, and how much better than the peer at its best ours shall be.
+const ROWS: [(&str, Option<f64>); 6] = [
+    ("open+read 4 KiB+close", Some(1.8)),
+    ("create+write 4 KiB+unlink", Some(1.8)),
+    ("mkdir+rmdir", Some(1.8)),
+    ("stream read, 1 MiB each", Some(1.0)),
+    ("stream write, 1 MiB each", Some(1.0)),
+    // Last, because of the peer: it searches its nodes one by one, and this row makes it know many.
+    ("stat, name not cached", None),
+];
+
+/// Measures.
+pub fn run(plan: &Plan) -> Result<Report> {
+    let mut report =
+        Report::new("mount", "FUSE mount of a local directory", plan.command.clone(), plan.quick);
+    let tree = Tree::new(&plan.within, FILES)?;
+    let mounts: Vec<Side> = [Program::Tombolo, Program::PassthroughLl]
+        .into_iter()
+        .filter_map(|program| match Mount::new(program, &tree.shared(), &tree.beside(program.name())) {
+            Ok(mount) => Some(Side::mounted(program, mount, &tree)),
+            Err(error) => {
+                report.absent(error.to_string());
+                None
+            }
+        })
+        .collect();
+    let local = Side { name: LOCAL, names: ColdNames::new(&tree.shared(), &tree), mount: None };
+    let contest = plan.contest();
+    for (row, aim) in ROWS {
+        let mut entrants = Vec::new();
+        for side in &mounts {
+            for place in Place::ALL {
+                entrants.push(side.entrant(row, place, &tree));
+            }
+        }
+        entrants.push(local.entrant(row, Place::SameCore, &tree));
+        let (series, dropped) = contest.run(entrants);
+        report.take(row, &series, &dropped);
+        compare(&mut report, row, aim);
+    }
+    Place::leave()?;
+    conditions(&mut report, plan);
+    Ok(report)
+}
+
+/// Ours as it comes, ours at its best, each against the peer at its best; and what is lost to the local directory.
+fn compare(report: &mut Report, row: &str, aim: Option<f64>) {
+    let ours = Program::Tombolo.name();
+    let best = report.best(row, ours).cloned();
+    let free = report.figure(row, ours, Place::Free.label()).cloned();
+    let peer = report.best(row, Program::PassthroughLl.name()).cloned();
+    let local = report.best(row, LOCAL).cloned();
+    report.compare(best.as_ref(), peer.as_ref(), aim);
+    if free.as_ref().map(|figure| &figure.variant) != best.as_ref().map(|figure| &figure.variant) {
+        report.compare(free.as_ref(), peer.as_ref(), None);
+    }
+    report.compare(best.as_ref(), local.as_ref(), None);
+}
+
+fn conditions(report: &mut Report, plan: &Plan) {
+    report.condition_of(&plan.contest());
+    report.condition(format!("the directory lies in {} (its pages are in memory)", plan.within.display()));
+    report.condition(
+        "names and attributes may be cached for 1 s by the caller's kernel; its page cache is dropped at each open; \
+         `stat` asks for names that are older than that",
+    );
+    report.condition(format!(
+        "the caller has one thread, pinned; a stream is one file of 64 MiB, open and close included; {FILES} small files",
+    ));
+}
+
+/// One contestant of the table.
+struct Side {
+    name: &'static str,
+    names: Rc<ColdNames>,
+    mount: Option<Mount>,
+}
+
+impl Side {
+    fn mounted(program: Program, mount: Mount, tree: &Tree) -> Self {
+        Self { name: program.name(), names: ColdNames::new(mount.point(), tree), mount: Some(mount) }
+    }
+
+    fn entrant<'a>(&'a self, row: &str, place: Place, tree: &Tree) -> Entrant<'a> {
+        let shared = tree.shared();
+        let root = self.mount.as_ref().map_or(shared.as_path(), Mount::point);
+        Entrant {
+            name: (self.name.to_owned(), self.mount.as_ref().map_or("", |_| place.label()).to_owned()),
+            work: self.work(row, root),
+            servers: self.mount.as_ref().map(Mount::server).into_iter().collect(),
+            place: Some(place),
+        }
+    }
+
+    fn work(&self, row: &str, root: &Path) -> Box<dyn Work> {
+        match row {
+            "open+read 4 KiB+close" => Box::new(OpenReadClose::new(root)),
+            "create+write 4 KiB+unlink" => Box::new(CreateWriteUnlink::new(root, self.name)),
+            "mkdir+rmdir" => Box::new(MkdirRmdir::new(root, self.name)),
+            "stream read, 1 MiB each" => Box::new(StreamRead::new(root)),
+            "stream write, 1 MiB each" => Box::new(StreamWrite::new(root, self.name)),
+            _ => Box::new(Stat::new(&self.names)),
+        }
+    }
+}
