@@ -1,3 +1,21 @@
-//! The binary.
+//! The program `tombolo`: it puts front ends, layers and back ends together, and knows nothing that they know.
+//!
+//! One module per command, each with its arguments and its `run`. Reading order: [`cli`], [`invocation`], then a command.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod cli;
+mod completions;
+mod counters;
+mod doctor;
+mod failure;
+mod invocation;
+mod man;
+mod status;
+mod table;
+mod top;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    invocation::run(std::env::args_os().collect())
+}

@@ -1,0 +1,69 @@
+//! The command line as a whole.
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::completions::CompletionsArgs;
+use crate::doctor::DoctorArgs;
+use crate::failure::{Failure, Outcome};
+use crate::man::ManArgs;
+use crate::top::TopArgs;
+
+/// Files for virtual machines: shares directories of this host with guests and with the host itself.
+#[derive(Parser)]
+#[command(name = "tombolo", version, arg_required_else_help = true, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Top(TopArgs),
+    Doctor(DoctorArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+}
+
+/// How much to log.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct LogArgs {
+    /// Log more: -v what happens, -vv each decision, -vvv each request.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Log less: -q only errors, -qq nothing.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "verbose")]
+    pub quiet: u8,
+}
+
+impl Cli {
+    /// Does what was asked for.
+    pub fn run(self) -> Outcome {
+        start_log(self.log)?;
+        match self.command {
+            Command::Top(args) => args.run(),
+            Command::Doctor(args) => args.run(),
+            Command::Completions(args) => args.run(),
+            Command::Man(args) => args.run(),
+        }
+    }
+}
+
+/// Begins logging, as the command line and `TOMBOLO_LOG` say.
+pub fn start_log(args: LogArgs) -> Outcome {
+    use tombolo_host::logging::{self, VARIABLE, Verbosity};
+    let directives = std::env::var(VARIABLE).ok();
+    logging::start(Verbosity::new(args.verbose, args.quiet), directives.as_deref())
+        .map_err(|error| Failure::usage(error.to_string()).remedy("write for example TOMBOLO_LOG=info"))
+}
+
+const AFTER_HELP: &str = "\
+Environment:
+  TOMBOLO_LOG  what to log, over -v and -q: a level (error, warn, info, debug, trace), or `warn,tombolo_host=debug`
+
+Exit codes:
+  0  done
+  1  understood, but it failed: one line on standard error says why
+  2  the command line or the configuration makes no sense";

@@ -1,0 +1,152 @@
+//! What the kernel and this process's rights allow.
+
+use std::fs;
+use std::path::Path;
+
+use tombolo_sys::{creds, probe, process};
+
+use super::Finding;
+
+pub(super) fn findings() -> Vec<Finding> {
+    vec![
+        version(),
+        proc(),
+        shared_memory(),
+        open_files(),
+        file_handles(),
+        users(),
+        fanotify(),
+        io_uring(),
+        user_namespaces(),
+    ]
+}
+
+/// The running kernel's version, for what it has no other sign of.
+pub(super) fn release() -> (String, (u32, u32)) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    (release, version)
+}
+
+fn version() -> Finding {
+    let (release, version) = release();
+    if version >= (5, 6) {
+        Finding::ok("kernel", release).essential()
+    } else {
+        let found = format!("{release}, without openat2");
+        Finding::missing("kernel", found, "run Linux 5.6 or newer").essential()
+    }
+}
+
+fn proc() -> Finding {
+    if Path::new("/proc/self/fd").is_dir() {
+        Finding::ok("proc", "/proc is mounted").essential()
+    } else {
+        Finding::missing("proc", "/proc is not mounted", "mount -t proc proc /proc").essential()
+    }
+}
+
+fn shared_memory() -> Finding {
+    match probe::sealed_memory() {
+        Ok(()) => Finding::ok("shared memory", "memfd with seals, as guests share their memory").essential(),
+        Err(error) => Finding::missing(
+            "shared memory",
+            format!("memfd_create: {error}"),
+            "run a kernel with CONFIG_MEMFD_CREATE, and let the sandbox allow it",
+        )
+        .essential(),
+    }
+}
+
+fn open_files() -> Finding {
+    let limit = process::open_file_limit();
+    let found = format!("{} now, up to {}", limit.soft, limit.hard);
+    if limit.hard >= 4096 {
+        Finding::ok("open files", found)
+    } else {
+        Finding::warn("open files", found, "raise it: ulimit -Hn 65536, or LimitNOFILE= in the unit")
+    }
+}
+
+/// capability(7).
+const CAP_DAC_READ_SEARCH: u32 = 2;
+const CAP_SYS_ADMIN: u32 = 21;
+
+fn has_capability(number: u32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    set >> number & 1 == 1
+}
+
+fn file_handles() -> Finding {
+    if has_capability(CAP_DAC_READ_SEARCH) {
+        return Finding::ok(
+            "file handles",
+            "CAP_DAC_READ_SEARCH: nodes cost no descriptor where the file system has handles",
+        );
+    }
+    Finding::warn(
+        "file handles",
+        "no CAP_DAC_READ_SEARCH: each live node costs a descriptor",
+        "run as root, or setcap cap_dac_read_search+ep on the program",
+    )
+}
+
+fn users() -> Finding {
+    if creds::may_assume() {
+        return Finding::ok("users", "may act as each user that asks");
+    }
+    Finding::warn(
+        "users",
+        "everything is done as the user who serves, and new files are theirs",
+        "run as root",
+    )
+}
+
+fn fanotify() -> Finding {
+    match probe::fanotify() {
+        Ok(()) if has_capability(CAP_SYS_ADMIN) => {
+            Finding::ok("fanotify", "changes by other processes can be watched")
+        }
+        Ok(()) => Finding::warn("fanotify", "one directory at a time, not whole file systems", "run as root"),
+        Err(error) => Finding::warn(
+            "fanotify",
+            format!("{error}: changes by other processes are seen late"),
+            "run as root, on a kernel with CONFIG_FANOTIFY",
+        ),
+    }
+}
+
+fn io_uring() -> Finding {
+    match probe::io_uring() {
+        Ok(()) => Finding::ok("io_uring", "can be set up"),
+        Err(error) => Finding::warn(
+            "io_uring",
+            format!("{error}"),
+            "sysctl kernel.io_uring_disabled=0, and let the sandbox allow it",
+        ),
+    }
+}
+
+/// Switches that keep unprivileged users from making user namespaces, with the value that lets them.
+const NAMESPACE_SWITCHES: &[(&str, &str)] =
+    &[("kernel/unprivileged_userns_clone", "1"), ("kernel/apparmor_restrict_unprivileged_userns", "0")];
+
+fn user_namespaces() -> Finding {
+    let setting = |name: &str| fs::read_to_string(Path::new("/proc/sys").join(name)).ok();
+    let limit: u64 =
+        setting("user/max_user_namespaces").and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    if limit == 0 {
+        let mend = "sysctl user.max_user_namespaces=10000, on a kernel with CONFIG_USER_NS";
+        return Finding::warn("user namespaces", "none allowed", mend);
+    }
+    for (name, wanted) in NAMESPACE_SWITCHES {
+        if setting(name).is_some_and(|value| value.trim() != *wanted) {
+            let mend = format!("sysctl {}={wanted}", name.replace('/', "."));
+            return Finding::warn("user namespaces", "for root only", mend);
+        }
+    }
+    Finding::ok("user namespaces", format!("up to {limit}"))
+}

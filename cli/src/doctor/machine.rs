@@ -1,0 +1,67 @@
+//! Which virtual machines can run here.
+
+use std::env;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use super::Finding;
+
+pub(super) fn findings() -> Vec<Finding> {
+    vec![kvm(), qemu(), uml()]
+}
+
+/// The first of these programs that is in the path.
+pub(super) fn program(names: &[&str]) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let places: Vec<_> = env::split_paths(&path).collect();
+    let found = |place: &PathBuf, name: &str| {
+        let file = place.join(name);
+        let runs = file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+        runs.then_some(file)
+    };
+    names.iter().find_map(|name| places.iter().find_map(|place| found(place, name)))
+}
+
+fn kvm() -> Finding {
+    match File::options().read(true).write(true).open("/dev/kvm") {
+        Ok(_) => Finding::ok("KVM", "/dev/kvm opens"),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Finding::warn("KVM", "/dev/kvm: permission denied", "add the user to the group kvm")
+        }
+        Err(error) => Finding::warn(
+            "KVM",
+            format!("/dev/kvm: {error}: QEMU guests run slowly (TCG)"),
+            "switch virtualisation on in the firmware, or in the hypervisor above; modprobe kvm",
+        ),
+    }
+}
+
+fn qemu() -> Finding {
+    let name = format!("qemu-system-{}", env::consts::ARCH);
+    let Some(path) = program(&[&name]) else {
+        return Finding::warn(
+            "QEMU",
+            format!("{name} not found"),
+            "apt install qemu-system-x86 (or your machine's)",
+        );
+    };
+    let output = Command::new(&path).arg("--version").stdin(Stdio::null()).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let version = text.split_once("version ").and_then(|(_, rest)| rest.split_whitespace().next());
+    match version {
+        Some(version) => Finding::ok("QEMU", format!("{version} at {}", path.display())),
+        None => {
+            Finding::warn("QEMU", format!("{} does not say its version", path.display()), "install it again")
+        }
+    }
+}
+
+fn uml() -> Finding {
+    match program(&["linux.uml"]) {
+        Some(path) => Finding::ok("UML", path.display().to_string()),
+        None => Finding::warn("UML", "linux.uml not found", "apt install user-mode-linux"),
+    }
+}

@@ -1,0 +1,101 @@
+//! `tombolo doctor`: what this machine can do, and how to mend it.
+
+mod fuse;
+mod kernel;
+mod machine;
+
+use std::io::{self, Write};
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::{Failure, Outcome};
+use crate::table::table;
+
+/// Tell what this machine can do, and how to mend what it cannot.
+///
+/// A line for each ability: `ok`, `warn` (works, but not as well as it could) or `missing`. The exit code is 1 when
+/// something is missing that every use of tombolo needs.
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl DoctorArgs {
+    /// Looks at the machine and prints what it found.
+    pub fn run(&self) -> Outcome {
+        let findings: Vec<_> = [kernel::findings(), fuse::findings(), machine::findings()].concat();
+        let text = if self.json { as_json(&findings) } else { as_table(&findings) };
+        writeln!(io::stdout(), "{text}").map_err(|error| Failure::cannot("print the findings", &error))?;
+        let lacking: Vec<_> = findings.iter().filter(|f| f.essential && f.level == Level::Missing).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let names = lacking.iter().map(|finding| finding.name).collect::<Vec<_>>().join(", ");
+        Err(Failure::cannot("serve anything on this machine", format!("missing: {names}"))
+            .remedy("see the list"))
+    }
+}
+
+/// How well the machine does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    /// It is there.
+    Ok,
+    /// It is there in part, or its lack costs speed only.
+    Warn,
+    /// It is not there, and what needs it will fail.
+    Missing,
+}
+
+/// One ability of the machine.
+#[derive(Clone, Debug, Serialize)]
+struct Finding {
+    name: &'static str,
+    level: Level,
+    /// Whether nothing works without it.
+    essential: bool,
+    /// What was found.
+    found: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mend: Option<String>,
+}
+
+impl Finding {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, level: Level::Ok, essential: false, found: found.into(), mend: None }
+    }
+
+    fn warn(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { level: Level::Warn, mend: Some(mend.into()), ..Self::ok(name, found) }
+    }
+
+    fn missing(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { level: Level::Missing, ..Self::warn(name, found, mend) }
+    }
+
+    fn essential(self) -> Self {
+        Self { essential: true, ..self }
+    }
+}
+
+fn as_json(findings: &[Finding]) -> String {
+    serde_json::json!({ "findings": findings }).to_string()
+}
+
+fn as_table(findings: &[Finding]) -> String {
+    let rows = findings.iter().map(|finding| {
+        let level = match finding.level {
+            Level::Ok => "ok",
+            Level::Warn => "warn",
+            Level::Missing => "missing",
+        };
+        let mend = finding.mend.as_ref().map_or_else(String::new, |mend| format!("; {mend}"));
+        vec![level.to_owned(), finding.name.to_owned(), format!("{}{mend}", finding.found)]
+    });
+    table(&["", "ability", "found"], rows, 3)
+}

@@ -1,0 +1,115 @@
+//! Failures, as people and scripts see them: one line, and an exit code.
+
+use std::error::Error;
+use std::fmt;
+use std::process::ExitCode;
+
+/// What a command comes to.
+pub type Outcome = Result<(), Failure>;
+
+/// The exit codes of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// The command was understood, and could not be done.
+    Failed = 1,
+    /// The command line or the configuration makes no sense.
+    Usage = 2,
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+pub struct Failure {
+    text: String,
+    code: Code,
+}
+
+impl Failure {
+    /// `cannot DOING: REASON`, for what went wrong while doing it.
+    pub fn cannot(doing: impl fmt::Display, reason: impl Into<Reason>) -> Self {
+        Self { text: format!("cannot {doing}: {}", reason.into().0), code: Code::Failed }
+    }
+
+    /// Something is wrong with what the user wrote.
+    pub fn usage(text: impl Into<String>) -> Self {
+        Self { text: text.into(), code: Code::Usage }
+    }
+
+    /// Adds what to do about it.
+    pub fn remedy(mut self, what: impl fmt::Display) -> Self {
+        self.text = format!("{}; {what}", self.text);
+        self
+    }
+
+    /// Prints it on standard error.
+    pub fn print(&self) {
+        if !self.text.is_empty() {
+            eprintln!("tombolo: {}", one_line(&self.text));
+        }
+    }
+
+    /// What kind of failure it is.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(code as u8)
+    }
+}
+
+/// A reason in words.
+pub struct Reason(String);
+
+impl From<&str> for Reason {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<String> for Reason {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl<E: Error> From<&E> for Reason {
+    /// The error and its sources, each once: some texts contain their source's, some do not.
+    fn from(error: &E) -> Self {
+        let mut text = plain(&error.to_string());
+        let mut source = error.source();
+        while let Some(error) = source {
+            let more = plain(&error.to_string());
+            if !text.contains(&more) {
+                text = format!("{text}: {more}");
+            }
+            source = error.source();
+        }
+        Self(text)
+    }
+}
+
+/// The standard library ends its texts with ` (os error N)`: noise to all but programmers.
+fn plain(text: &str) -> String {
+    match text.rfind(" (os error ") {
+        Some(start) if text.ends_with(')') => text[..start].to_owned(),
+        _ => text.to_owned(),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_without_numbers() {
+        let error = std::io::Error::from_raw_os_error(2);
+        let failure = Failure::cannot("serve /x", &error).remedy("make\nit");
+        assert_eq!(one_line(&failure.text), "cannot serve /x: No such file or directory; make it");
+    }
+}

@@ -1,0 +1,54 @@
+//! From the words of the command line to an exit code.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::{Error, ErrorKind};
+use clap::{CommandFactory, Parser};
+
+use crate::cli::Cli;
+use crate::failure::{Code, Failure, Outcome};
+
+/// Runs the command that `words` spell, the first of which is the program's name.
+pub fn run(words: Vec<OsString>) -> ExitCode {
+    let command = command_of(&words);
+    finish(Cli::try_parse_from(words).map(Cli::run), &command, ExitCode::from)
+}
+
+/// `tombolo` and the command among the words, if there is one: whose help is of use.
+fn command_of(words: &[OsString]) -> String {
+    let program = Cli::command();
+    let is_command =
+        |word: &&OsString| word.to_str().is_some_and(|word| program.find_subcommand(word).is_some());
+    match words.iter().skip(1).find(is_command) {
+        Some(command) => format!("tombolo {}", command.display()),
+        None => "tombolo".into(),
+    }
+}
+
+fn finish(outcome: Result<Outcome, Error>, command: &str, exit_code: fn(Code) -> ExitCode) -> ExitCode {
+    let failure = match outcome {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(failure)) => failure,
+        Err(error) if is_help(&error) => {
+            // Nobody to read it, nobody to tell.
+            let _ = error.print();
+            return if error.use_stderr() { exit_code(Code::Usage) } else { ExitCode::SUCCESS };
+        }
+        Err(error) => misunderstood(&error, command),
+    };
+    failure.print();
+    exit_code(failure.code())
+}
+
+fn is_help(error: &Error) -> bool {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand)
+}
+
+/// The parser's message has a paragraph for what is wrong, then one for each hint, then the usage.
+fn misunderstood(error: &Error, command: &str) -> Failure {
+    let text = error.render().to_string();
+    let wrong = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").trim_end();
+    Failure::usage(wrong).remedy(format_args!("see `{command} --help`"))
+}

@@ -1,0 +1,53 @@
+//! What a server says of itself: the reply to `status`, in `docs/protocols/control.md`.
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tombolo_host::control::Client;
+
+use crate::failure::Failure;
+
+/// A running server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of the control protocol.
+    pub protocol: u32,
+    /// The version of the program.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// The trees that it shares.
+    pub exports: Vec<ExportStatus>,
+    /// How one gets at them.
+    pub ways: Vec<WayStatus>,
+}
+
+/// A tree that is shared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExportStatus {
+    /// Its name.
+    pub name: String,
+    /// Where its files come from.
+    pub source: String,
+    /// Whether all changes are refused.
+    pub read_only: bool,
+}
+
+/// A way in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WayStatus {
+    /// `virtiofs` or `fuse`.
+    pub kind: String,
+    /// The socket, or the mount point.
+    pub at: String,
+    /// The name of the export that it leads to.
+    pub export: String,
+}
+
+/// Asks the server at `socket` for one thing.
+pub fn ask<T: DeserializeOwned>(client: &mut Client, socket: &Path, request: &str) -> Result<T, Failure> {
+    let asking = format!("ask the server at {} for its {request}", socket.display());
+    let answer = client.ask(request).map_err(|error| Failure::cannot(&asking, &error))?;
+    serde_json::from_value(answer).map_err(|error| Failure::cannot(&asking, &error))
+}

@@ -1,0 +1,85 @@
+//! `tombolo top`: what servers do, live.
+
+mod screen;
+mod source;
+mod view;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::failure::{Failure, Outcome};
+use screen::Screen;
+use source::Source;
+
+/// Show the operations of running servers: how many, how long they take.
+///
+/// Without a terminal one table follows the other. Times are those of the server: from the moment it knows the request
+/// until it has the answer.
+#[derive(Args)]
+pub struct TopArgs {
+    /// Control sockets; by default those of all servers that this user runs.
+    socket: Vec<PathBuf>,
+    /// Print what happened since the servers started, and end.
+    #[arg(long)]
+    once: bool,
+    /// Print JSON, one value a line.
+    #[arg(long)]
+    json: bool,
+    /// Seconds between two looks.
+    #[arg(short = 'n', long, default_value = "1", value_name = "SECONDS", value_parser = interval)]
+    interval: Duration,
+}
+
+impl TopArgs {
+    /// Shows the counters until the user, or the last server, ends.
+    pub fn run(&self) -> Outcome {
+        let mut sources = source::connect(&self.socket)?;
+        let live = !self.once && !self.json && io::stdout().is_terminal();
+        let mut screen = Screen::new(live).map_err(|error| Failure::cannot("use the terminal", &error))?;
+        loop {
+            let text = self.look(&mut sources)?;
+            match screen.show(&text) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                shown => shown.map_err(|error| Failure::cannot("print the counters", &error))?,
+            }
+            if self.once {
+                return Ok(());
+            }
+            std::thread::sleep(self.interval);
+        }
+    }
+
+    /// Asks all servers. One that ended drops out; with the last of them ends the show.
+    fn look(&self, sources: &mut Vec<Source>) -> Result<String, Failure> {
+        let mut looks = Vec::with_capacity(sources.len());
+        let mut last_failure = None;
+        sources.retain_mut(|source| match source.look() {
+            Ok(look) => {
+                looks.push(look);
+                true
+            }
+            Err(failure) => {
+                last_failure = Some(failure);
+                false
+            }
+        });
+        if let (true, Some(failure)) = (looks.is_empty(), last_failure) {
+            return Err(failure);
+        }
+        Ok(if self.json { view::as_json(&looks) } else { view::as_tables(&looks) })
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds from 0.1 to 3600".into())
+}
+
+/// Prints text that somebody may have stopped reading.
+fn print(out: &mut impl Write, text: &str) -> io::Result<()> {
+    writeln!(out, "{text}")?;
+    out.flush()
+}
