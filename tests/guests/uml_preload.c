@@ -2,9 +2,8 @@
  * Two cures for User Mode Linux, loaded into linux.uml with LD_PRELOAD. Neither the kernel nor any server
  * that it talks to is changed.
  *
- * 1. ptrace: UML 6.1 keeps 832 bytes of each task's extended registers (x87, SSE, AVX). A CPU with AVX-512 or
- *    AMX has more (11,008 bytes with AMX), and a host kernel refuses to set less than all of it: UML panics in
- *    put_fp_registers. So the whole area is kept here, and UML is shown its beginning.
+ * 1. ptrace: UML 6.1 keeps 2,696 bytes of each task's extended registers. A CPU with AMX has 11,008, and a host
+ *    kernel refuses to set less than all of them: UML panics in put_fp_registers. So the rest is added.
  *
  * 2. sendmsg: UML's virtio driver describes one memory region in a VHOST_USER_SET_MEM_TABLE that has room for
  *    two: 72 bytes of payload where the protocol asks for 40. Strict servers (all that use the `vhost` crate)
@@ -15,7 +14,6 @@
 #include <elf.h>
 #include <stdarg.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
@@ -23,96 +21,28 @@
 
 /* Larger than the area of any CPU so far; the kernel says how much of it there really is. */
 #define XSTATE_BYTES_MAX (64 * 1024)
-#define BUCKETS 1024
-
-/*
- * UML saves the registers of each task at an address of its own, so the address names the area. All threads of
- * one guest process run in the same traced process: reading the rest from there instead would hand one thread's
- * upper vector registers to another, and glibc copies memory through those. Only UML's one kernel thread calls
- * ptrace, so there is no lock. UML uses the addresses of dead tasks again, so the table does not grow for ever.
- */
-struct area {
-	struct area *next;
-	const void *owner;
-	size_t size_bytes;
-	unsigned char bytes[];
-};
-
-static struct area *areas[BUCKETS];
-
-static struct area **bucket(const void *owner)
-{
-	return &areas[((uintptr_t)owner >> 6) % BUCKETS];
-}
-
-static struct area *find(const void *owner)
-{
-	struct area *area = *bucket(owner);
-
-	while (area && area->owner != owner)
-		area = area->next;
-	return area;
-}
-
-static struct area *find_or_add(const void *owner, size_t size_bytes)
-{
-	struct area *area = find(owner);
-
-	if (area)
-		return area;
-	area = calloc(1, sizeof(*area) + size_bytes);
-	if (!area)
-		abort();
-	area->owner = owner;
-	area->size_bytes = size_bytes;
-	area->next = *bucket(owner);
-	*bucket(owner) = area;
-	return area;
-}
 
 typedef long ptrace_fn(int request, pid_t pid, void *addr, void *data);
 
-static long transfer(ptrace_fn *next, int request, pid_t pid, struct area *area)
+/*
+ * UML's part reaches to the end of AVX-512 and the protection keys. What lies beyond is AMX, which a process may
+ * use only after it asked the host kernel, and that no process in a guest can: so it is the same, initial, for all.
+ */
+static long set_xstate(ptrace_fn *next, pid_t pid, const struct iovec *part)
 {
-	struct iovec full = { .iov_base = area->bytes, .iov_len = area->size_bytes };
+	static unsigned char area[XSTATE_BYTES_MAX];
+	static size_t area_bytes;
+	void *note = (void *)(uintptr_t)NT_X86_XSTATE;
+	struct iovec whole = { .iov_base = area, .iov_len = sizeof(area) };
 
-	return next(request, pid, (void *)(uintptr_t)NT_X86_XSTATE, &full);
-}
-
-static size_t full_size(ptrace_fn *next, pid_t pid)
-{
-	static unsigned char scratch[XSTATE_BYTES_MAX];
-	static size_t size_bytes;
-	struct iovec all = { .iov_base = scratch, .iov_len = sizeof(scratch) };
-
-	if (!size_bytes && next(PTRACE_GETREGSET, pid, (void *)(uintptr_t)NT_X86_XSTATE, &all) == 0)
-		size_bytes = all.iov_len;
-	return size_bytes;
-}
-
-static long xstate(ptrace_fn *next, int request, pid_t pid, struct iovec *uml)
-{
-	size_t full_bytes = full_size(next, pid);
-	struct area *area;
-	long result;
-
-	if (uml->iov_len >= full_bytes)
-		return next(request, pid, (void *)(uintptr_t)NT_X86_XSTATE, uml);
-
-	area = find(uml->iov_base);
-	/* A new task begins with what its process has beyond UML's part. */
-	if (request == PTRACE_GETREGSET || !area) {
-		area = find_or_add(uml->iov_base, full_bytes);
-		result = transfer(next, PTRACE_GETREGSET, pid, area);
-		if (result != 0)
-			return result;
+	if (!area_bytes) {
+		if (next(PTRACE_GETREGSET, pid, note, &whole) != 0)
+			return -1;
+		area_bytes = whole.iov_len;
 	}
-	if (request == PTRACE_GETREGSET) {
-		memcpy(uml->iov_base, area->bytes, uml->iov_len);
-		return 0;
-	}
-	memcpy(area->bytes, uml->iov_base, uml->iov_len);
-	return transfer(next, PTRACE_SETREGSET, pid, area);
+	memcpy(area, part->iov_base, part->iov_len < area_bytes ? part->iov_len : area_bytes);
+	whole.iov_len = area_bytes;
+	return next(PTRACE_SETREGSET, pid, note, &whole);
 }
 
 long ptrace(enum __ptrace_request request, ...)
@@ -130,8 +60,8 @@ long ptrace(enum __ptrace_request request, ...)
 
 	if (!next)
 		next = (ptrace_fn *)dlsym(RTLD_NEXT, "ptrace");
-	if ((request == PTRACE_GETREGSET || request == PTRACE_SETREGSET) && (uintptr_t)addr == NT_X86_XSTATE)
-		return xstate(next, request, pid, data);
+	if (request == PTRACE_SETREGSET && (uintptr_t)addr == NT_X86_XSTATE)
+		return set_xstate(next, pid, data);
 	return next(request, pid, addr, data);
 }
 
