@@ -19,7 +19,7 @@ pub(crate) use portable::{copy, zero};
 
 /// From this size on, the string instructions win over a loop of 16-byte moves (measured: `docs/decisions/0010`).
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const STRING_MIN: usize = 512;
+const STRING_MIN: usize = 1024;
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64 {
@@ -191,7 +191,7 @@ mod tests {
     /// Every length around each switch of method, at every alignment of both sides, with a guard around the target.
     fn copies_exactly(copy: Copy) {
         let from: Vec<u8> = (0..2048u32).map(|i| (i * 7 + i / 256) as u8).collect();
-        for len in (0..70).chain(500..530).chain([1000, 1024]) {
+        for len in (0..70).chain(500..530).chain(1010..1040) {
             for (lead_from, lead_to) in [(0, 0), (1, 0), (0, 3), (5, 5), (7, 2)] {
                 let mut to = vec![0xAA; 2048];
                 // SAFETY: both vectors are longer than lead plus length.
