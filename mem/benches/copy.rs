@@ -1,5 +1,7 @@
 //! How fast bytes move between private and shared memory, beside a plain `memcpy`: `cargo bench -p tombolo-mem`.
 
+#![allow(clippy::print_stdout, reason = "it prints a table")]
+
 use std::hint::black_box;
 use std::time::Instant;
 use tombolo_mem::{Buffer, Region, Source};
