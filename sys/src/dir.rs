@@ -61,6 +61,11 @@ impl Listing {
         Ok(self.filled > 0)
     }
 
+    /// Forgets what was read.
+    pub fn clear(&mut self) {
+        self.filled = 0;
+    }
+
     /// The entries read last.
     pub fn entries(&self) -> Entries<'_> {
         Entries { rest: &self.bytes[..self.filled] }

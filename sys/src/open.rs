@@ -42,6 +42,13 @@ pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OpenFlags, extra: R
     retry(|| rfs::openat2(dir, path, flags | OpenFlags::CLOEXEC, Mode::empty(), resolve))
 }
 
+/// Opens one entry of `dir` if that takes no waiting, as [`open_entry`] does otherwise; EAGAIN if it might (Linux 5.12).
+pub fn open_cached(dir: BorrowedFd<'_>, name: &[u8], flags: OpenFlags) -> Result<OwnedFd> {
+    check_component(name)?;
+    let flags = flags | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
+    rfs::openat2(dir, name, flags, Mode::empty(), Resolve::CACHED)
+}
+
 /// Makes a nameless file (`O_TMPFILE`) in the file system of `dir`; `EOPNOTSUPP` where there is no such thing.
 pub fn open_nameless(dir: BorrowedFd<'_>, flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
     let flags = flags | OpenFlags::TMPFILE | OpenFlags::CLOEXEC;

@@ -104,6 +104,16 @@ pub const S_IFDIR: u32 = 0o040_000;
 pub const S_IFREG: u32 = 0o100_000;
 /// A symbolic link.
 pub const S_IFLNK: u32 = 0o120_000;
+/// A block device.
+pub const S_IFBLK: u32 = 0o060_000;
+/// A character device.
+pub const S_IFCHR: u32 = 0o020_000;
+/// A named pipe.
+pub const S_IFIFO: u32 = 0o010_000;
+/// A socket.
+pub const S_IFSOCK: u32 = 0o140_000;
+/// Set-user-id and set-group-id.
+pub const S_ISUGID: u32 = 0o6000;
 
 /// Asks about what `fd` stands for. Does not block on a local file system: the inode is in memory.
 pub fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {

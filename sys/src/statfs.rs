@@ -37,6 +37,8 @@ pub const MAGIC_XFS: u64 = 0x5846_5342;
 pub const MAGIC_BTRFS: u64 = 0x9123_683E;
 /// tmpfs.
 pub const MAGIC_TMPFS: u64 = 0x0102_1994;
+/// F2FS.
+pub const MAGIC_F2FS: u64 = 0xF2F5_2010;
 /// overlayfs.
 pub const MAGIC_OVERLAY: u64 = 0x794C_7630;
 

@@ -1,2 +1,50 @@
-//! Empty so far.
+//! A directory of the host, as a file system of the waist.
+//!
+//! [`LocalDir`] is the export; each session that attaches gets node references of its own. It holds on to files, not to
+//! names: a node survives renames and other names of its file, whoever makes them, and it never follows a link: names
+//! are single components, resolved beneath descriptors that it holds. A directory that the host moves out of the export
+//! stays what it was to those who hold it, as an open directory does to a process.
+//!
+//! **Descriptors.** A node that was used lately has one (`O_PATH`), at most [`Options::descriptors`] in all; others are
+//! found again by their file handle. Each opening has one, and each owner of record locks on a file. **Threads.** What
+//! cannot block is done at once: attributes of an open node, reads from memory. Names, small writes and small removals
+//! are done at once too on local file systems, for as long as that proves quick ([`pace`]); the rest goes to a pool.
+//! **Permissions** are checked by one party, see [`Options::permission_check`].
+//!
+//! **What is lost without root.** Everything is done, checked and owned as the user that the server runs as, whoever
+//! asks. Without CAP_DAC_READ_SEARCH (and on file systems without handles) a node without a descriptor is found again by
+//! the name under which it was met: if the host renamed or replaced it meanwhile, it is stale, and there are no
+//! persistent handles.
+//!
+//! Not here: caching of data or attributes, id mapping, squashing (layers), signing of handles (front ends).
+//!
+//! Reading order: [`options`], `export`, `session`; `table` and `place` (nodes and their descriptors); then one file per
+//! group of operations.
 #![forbid(unsafe_code)]
+
+mod acting;
+mod attr;
+mod attributes;
+mod export;
+mod files;
+mod handles;
+mod inline;
+mod listing;
+mod locks;
+mod making;
+mod mounts;
+mod names;
+mod opening;
+pub mod options;
+pub mod pace;
+mod place;
+mod ranges;
+mod removing;
+mod session;
+mod table;
+mod transfer;
+mod waiting;
+mod xattrs;
+
+pub use export::{LocalDir, OpenError};
+pub use options::{Options, Submounts};

@@ -1,0 +1,149 @@
+//! Attributes: asking, and changing.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use tombolo_core::fs::{Attr, Change, Ctx, Error, File, NodeId, OpenFlags, Result, SetAttr, Want, WeakAttr};
+use tombolo_sys::change;
+use tombolo_sys::open::OpenFlags as SysFlags;
+use tombolo_sys::stat::{self, S_IFDIR, S_IFREG, S_ISUGID};
+
+use crate::acting::dropping_set_id;
+use crate::attr::{attr_of, set_time};
+use crate::files::OpenFile;
+use crate::inline::is_big;
+use crate::place::Place;
+use crate::session::Session;
+
+/// Cutting off less than this is quick.
+const SMALL_CUT_BYTES: u64 = 4 << 20;
+
+impl Session {
+    /// A node's attributes if nothing has to be waited for.
+    pub(crate) fn attributes_at_hand(&self, node: NodeId, file: Option<File>) -> Result<Option<Attr>> {
+        if let Some(open) = self.opening_of(node, file)? {
+            return if open.local { Ok(Some(attr_of(&stat::stat(open.fd())?))) } else { Ok(None) };
+        }
+        match self.place_at_hand(node)? {
+            Some(place) if self.export.mounts.all_local() || self.is_local(node) => {
+                Ok(Some(attr_of(&stat::stat(place.fd())?)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    pub(crate) fn attributes(&self, node: NodeId, file: Option<File>) -> Result<Attr> {
+        match self.opening_of(node, file)? {
+            Some(open) => Ok(attr_of(&stat::stat(open.fd())?)),
+            None => Ok(attr_of(&stat::stat(self.place(node)?.fd())?)),
+        }
+    }
+
+    /// Whether this cuts so much off a file that it takes long.
+    pub(crate) fn cuts_much(&self, node: NodeId, set: &SetAttr) -> bool {
+        let Some(size) = set.size else { return false };
+        let Ok(Some(place)) = self.place_at_hand(node) else { return false };
+        stat::stat(place.fd())
+            .is_ok_and(|stat| is_big(&stat) && stat.size_bytes > size.saturating_add(SMALL_CUT_BYTES))
+    }
+
+    pub(crate) fn set_attributes(
+        &self,
+        cx: &Ctx,
+        node: NodeId,
+        file: Option<File>,
+        set: &SetAttr,
+    ) -> Result<(Attr, Change)> {
+        self.writable()?;
+        let target = match self.opening_of(node, file)? {
+            Some(open) => Target::Open(open),
+            None => Target::Place(self.place(node)?),
+        };
+        let wants = cx.want.contains(Want::CHANGE_ATTRS);
+        let mut before = None;
+        if wants || set.guard_ctime.is_some() {
+            let attr = attr_of(&stat::stat(target.fd())?);
+            if set.guard_ctime.is_some_and(|guard| guard != attr.ctime) {
+                return Err(Error::NotSync);
+            }
+            before = wants.then(|| WeakAttr::from(&attr));
+        }
+        {
+            let _acting = self.checked(cx)?;
+            self.apply(&target, set)?;
+        }
+        let attr = attr_of(&stat::stat(target.fd())?);
+        Ok((attr, Change { before, after: wants.then_some(attr) }))
+    }
+
+    /// Owner first, for that drops bits of the mode; the times last, for cutting sets them.
+    fn apply(&self, target: &Target, set: &SetAttr) -> Result<()> {
+        if set.uid.is_some() || set.gid.is_some() {
+            change::owner(target.fd(), set.uid, set.gid)?;
+        }
+        if let Some(size) = set.size {
+            self.cut(target, size, set.kill_privileges)?;
+        } else if set.kill_privileges && set.mode.is_none() {
+            drop_set_id(target.fd())?;
+        }
+        if let Some(mode) = set.mode {
+            change::permissions(target.fd(), mode.bits())?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            change::times(target.fd(), set_time(set.atime), set_time(set.mtime))?;
+        }
+        Ok(())
+    }
+
+    fn cut(&self, target: &Target, size: u64, kills: bool) -> Result<()> {
+        let _dropping = dropping_set_id(kills)?;
+        if let Target::Open(open) = target
+            && open.flags.contains(OpenFlags::WRITE)
+        {
+            return Ok(change::length(open.fd(), size)?);
+        }
+        match stat::stat(target.fd())?.kind() {
+            S_IFREG => {
+                let open = self.export.own.reopen(target.fd(), SysFlags::WRONLY)?;
+                Ok(change::length(std::os::fd::AsFd::as_fd(&open), size)?)
+            }
+            S_IFDIR => Err(Error::IsDirectory),
+            _ => Err(Error::InvalidArgument),
+        }
+    }
+
+    fn opening_of(&self, node: NodeId, file: Option<File>) -> Result<Option<Arc<OpenFile>>> {
+        match file {
+            Some(file) if file.node != node => Err(Error::BadOpen),
+            Some(file) => self.files.find(file).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// What attributes are changed through.
+enum Target {
+    Open(Arc<OpenFile>),
+    Place(Place),
+}
+
+impl Target {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Open(open) => open.fd(),
+            Self::Place(place) => place.fd(),
+        }
+    }
+}
+
+/// What the kernel does on a change by a user without privileges: set-user-id goes, set-group-id where it has a meaning.
+fn drop_set_id(fd: BorrowedFd<'_>) -> Result<()> {
+    const SET_UID: u32 = 0o4000;
+    const GROUP_EXECUTE: u32 = 0o010;
+    let stat = stat::stat(fd)?;
+    if stat.mode & S_ISUGID == 0 || !stat.is_regular() {
+        return Ok(());
+    }
+    let dropped = if stat.mode & GROUP_EXECUTE != 0 { S_ISUGID } else { SET_UID };
+    Ok(change::permissions(fd, stat.mode & !dropped)?)
+}

@@ -1,0 +1,124 @@
+//! The export: one directory, and what its sessions share.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use thiserror::Error;
+use tombolo_core::fs::{Client, Export, FileSystem, PermissionCheck, Result};
+use tombolo_host::pool::Pool;
+use tombolo_sys::open::{OwnDescriptors, open_root};
+use tombolo_sys::stat::stat;
+use tombolo_sys::{Errno, creds, umask};
+
+use crate::attr::birth_mark;
+use crate::mounts::Mounts;
+use crate::options::Options;
+use crate::pace::Pace;
+use crate::place::Place;
+use crate::session::LocalSession;
+use crate::table::{Identity, Key};
+use crate::waiting::Waiting;
+
+/// Why a directory cannot be served.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// It is not there, is no directory, or may not be entered.
+    #[error("cannot open {}", path.display())]
+    Root {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel says.
+        #[source]
+        source: Errno,
+    },
+    /// `/proc/self/fd` is missing: without it, a file that was found cannot be opened.
+    #[error("/proc is not mounted")]
+    Proc(#[source] Errno),
+}
+
+/// A directory of the host that is served.
+#[derive(Clone, Debug)]
+pub struct LocalDir(Arc<Shared>);
+
+/// What the sessions of an export share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub options: Options,
+    pub root: Place,
+    pub own: OwnDescriptors,
+    pub mounts: Mounts,
+    pub pool: Pool,
+    /// Work on names.
+    pub pace: Pace,
+    /// Small writes.
+    pub write_pace: Pace,
+    /// Whether this process may act as other users.
+    pub may_assume: bool,
+    pub waiting: Waiting,
+    sessions: AtomicUsize,
+}
+
+/// No session gets fewer descriptors than this.
+const DESCRIPTORS_MIN: usize = 16;
+
+impl LocalDir {
+    /// Serves the directory at `path`, following links to it, once.
+    ///
+    /// Clears the umask of the process (the umasks of clients count instead). Open it in the process that serves it: it
+    /// does not survive a fork.
+    pub fn open(path: &Path, options: Options) -> std::result::Result<Self, OpenError> {
+        let refused = |source| OpenError::Root { path: path.to_owned(), source };
+        let root = open_root(path).map_err(refused)?;
+        let own = OwnDescriptors::open().map_err(OpenError::Proc)?;
+        let facts = stat(root.as_fd()).map_err(refused)?;
+        let mounts = Mounts::default();
+        mounts.meet(&own, root.as_fd(), &facts).map_err(|_| refused(Errno::IO))?;
+        umask::clear();
+        let key = Key {
+            inode: facts.inode,
+            device: facts.device.major << 20 | (facts.device.minor & 0xF_FFFF),
+            mount: 0,
+        };
+        let identity = Identity { key, birth: birth_mark(&facts), kind: facts.kind() };
+        let may_assume = creds::may_assume();
+        if !may_assume && options.permission_check == PermissionCheck::BackEnd {
+            tracing::warn!(
+                "without root, all users of {} act as the one that the server runs as",
+                path.display()
+            );
+        }
+        Ok(Self(Arc::new(Shared {
+            options,
+            root: Place::new(identity, Arc::new(root)),
+            own,
+            mounts,
+            pool: Pool::new("local-dir", options.pool),
+            pace: Pace::default(),
+            write_pace: Pace::default(),
+            may_assume,
+            waiting: Waiting::default(),
+            sessions: AtomicUsize::new(0),
+        })))
+    }
+}
+
+impl Export for LocalDir {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        self.0.sessions.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(LocalSession::new(self.0.clone(), client)))
+    }
+}
+
+impl Shared {
+    /// How many descriptors the nodes of each session may have at present.
+    pub fn descriptors_each(&self) -> usize {
+        (self.options.descriptors / self.sessions.load(Ordering::Relaxed).max(1)).max(DESCRIPTORS_MIN)
+    }
+
+    /// A session has ended.
+    pub fn detached(&self) {
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,108 @@
+//! The openings of a session.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tombolo_core::fs::{Error, File, NodeId, OpenFlags, OpenId, Result};
+
+use crate::listing::Cursor;
+
+/// One opening.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    descriptor: OwnedFd,
+    pub node: NodeId,
+    pub flags: OpenFlags,
+    /// Whether reading it never waits.
+    pub memory: bool,
+    /// Whether it lies on this machine.
+    pub local: bool,
+    /// For directories: where the listing is.
+    pub cursor: Option<Mutex<Cursor>>,
+}
+
+impl OpenFile {
+    pub fn new(descriptor: OwnedFd, node: NodeId, flags: OpenFlags, memory: bool, local: bool) -> Self {
+        let cursor = flags.contains(OpenFlags::DIRECTORY).then(Mutex::default);
+        Self { descriptor, node, flags, memory, local, cursor }
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Fails unless it was opened for this.
+    pub fn require(&self, flags: OpenFlags) -> Result<()> {
+        if self.cursor.is_some() && !flags.contains(OpenFlags::DIRECTORY) {
+            return Err(Error::IsDirectory);
+        }
+        if self.flags.contains(flags) { Ok(()) } else { Err(Error::BadOpen) }
+    }
+}
+
+const SHARDS: usize = 8;
+
+/// All openings of a session.
+#[derive(Default)]
+pub(crate) struct Files {
+    shards: [Mutex<Shard>; SHARDS],
+    turn: std::sync::atomic::AtomicUsize,
+}
+
+#[derive(Default)]
+struct Shard {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+struct Slot {
+    generation: u32,
+    file: Option<Arc<OpenFile>>,
+}
+
+impl Files {
+    /// Enters an opening.
+    pub fn insert(&self, file: OpenFile) -> OpenId {
+        let shard_number = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % SHARDS;
+        let mut shard = self.lock(shard_number);
+        let index = shard.free.pop().unwrap_or_else(|| {
+            shard.slots.push(Slot { generation: 0, file: None });
+            (shard.slots.len() - 1) as u32
+        });
+        let slot = &mut shard.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.file = Some(Arc::new(file));
+        OpenId((u64::from(slot.generation) << 32) | (u64::from(index) * SHARDS as u64 + shard_number as u64))
+    }
+
+    /// An opening, if there is such a one on that node.
+    pub fn find(&self, file: File) -> Result<Arc<OpenFile>> {
+        let (shard, index, generation) = parts(file.open);
+        let shard = self.lock(shard);
+        let slot =
+            shard.slots.get(index).filter(|slot| slot.generation == generation).ok_or(Error::BadOpen)?;
+        let open = slot.file.as_ref().filter(|open| open.node == file.node).ok_or(Error::BadOpen)?;
+        Ok(open.clone())
+    }
+
+    /// Takes an opening out.
+    pub fn remove(&self, file: File) -> Option<Arc<OpenFile>> {
+        self.find(file).ok()?;
+        let (shard, index, generation) = parts(file.open);
+        let mut shard = self.lock(shard);
+        let slot = shard.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
+        let open = slot.file.take()?;
+        shard.free.push(index as u32);
+        Some(open)
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Shard, index and generation of an opening.
+fn parts(open: OpenId) -> (usize, usize, u32) {
+    let low = open.0 as u32 as usize;
+    (low % SHARDS, low / SHARDS, (open.0 >> 32) as u32)
+}

@@ -1,0 +1,165 @@
+//! Listing directories.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{MutexGuard, PoisonError};
+
+use tombolo_core::fs::{
+    Answer, Cookie, Ctx, DirEntry, DirPage, Error, File, Name, NodeId, OpenFlags, Result,
+};
+use tombolo_sys::dir::{self, Cookie as SysCookie, Listing};
+use tombolo_sys::stat::S_IFDIR;
+
+use crate::attr::file_type;
+use crate::files::OpenFile;
+use crate::options::Submounts;
+use crate::session::{LocalSession, Session};
+
+/// What is read of a directory at a time.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// A page that is made at once has no more entries than this: names alone, and with attributes. The next page follows.
+const AT_ONCE: (usize, usize) = (1024, 64);
+
+/// Where a listing is: the entries read but not yet given out follow `next`.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    listing: Option<Listing>,
+    given: usize,
+    next: Cookie,
+}
+
+impl Default for Cursor {
+    fn default() -> Self {
+        Self { listing: None, given: 0, next: Cookie::START }
+    }
+}
+
+impl LocalSession {
+    pub(crate) fn list(&self, cx: &Ctx, file: File, cookie: Cookie, mut page: DirPage) -> Answer<DirPage> {
+        let open = match self
+            .0
+            .files
+            .find(file)
+            .and_then(|open| open.require(OpenFlags::DIRECTORY).map(|()| open))
+        {
+            Ok(open) => open,
+            Err(Error::BadOpen) => return Answer::err(Error::NotDirectory),
+            Err(error) => return Answer::err(error),
+        };
+        if self.is_quick(open.node)
+            && let Some(mut cursor) = open.cursor.as_ref().and_then(|cursor| cursor.try_lock().ok())
+        {
+            let most = if page.wants_entries() { AT_ONCE.1 } else { AT_ONCE.0 };
+            return self.now(|session| {
+                session.fill(cx, &open, &mut cursor, cookie, &mut page, most)?;
+                Ok(page)
+            });
+        }
+        self.in_pool(cx, move |session, cx| {
+            let mut cursor = lock(&open)?;
+            session.fill(cx, &open, &mut cursor, cookie, &mut page, usize::MAX)?;
+            drop(cursor);
+            Ok(page)
+        })
+    }
+}
+
+impl Session {
+    fn fill(
+        &self,
+        cx: &Ctx,
+        open: &OpenFile,
+        cursor: &mut Cursor,
+        cookie: Cookie,
+        page: &mut DirPage,
+        most: usize,
+    ) -> Result<()> {
+        cursor.go_to(open.fd(), cookie)?;
+        let mut count = 0;
+        while let Some(listing) = &cursor.listing {
+            for entry in listing.entries().skip(cursor.given) {
+                if count == most || !page.fits(entry.name.len()) {
+                    return Ok(());
+                }
+                if self.add(cx, open.node, &entry, page)? {
+                    count += 1;
+                }
+                cursor.given += 1;
+                cursor.next = Cookie(entry.next.0);
+            }
+            if !cursor.read(open.fd())? {
+                break;
+            }
+        }
+        page.set_end();
+        Ok(())
+    }
+
+    /// Adds an entry to a page on which it fits, unless there is no such file after all; whether it did.
+    fn add(&self, cx: &Ctx, dir: NodeId, entry: &dir::Entry<'_>, page: &mut DirPage) -> Result<bool> {
+        let mut line = DirEntry {
+            name: entry.name,
+            fileid: entry.inode,
+            file_type: file_type(entry.kind),
+            cookie: Cookie(entry.next.0),
+            entry: None,
+        };
+        let Ok(name) = Name::new(entry.name) else {
+            if dir == NodeId::ROOT && entry.name == b".." {
+                // What lies above the export is nobody's business.
+                line.fileid = self.export.root.identity.key.inode;
+            }
+            return Ok(page.push(line));
+        };
+        let hides = self.export.options.submounts == Submounts::Hide && entry.kind == S_IFDIR;
+        if !page.wants_entries() && !hides {
+            return Ok(page.push(line));
+        }
+        match self.lookup(cx, dir, name) {
+            Ok(found) if page.wants_entries() => {
+                line.fileid = found.attr.fileid;
+                line.entry = Some(&found);
+                Ok(page.push(line))
+            }
+            Ok(found) => {
+                self.forget_node(found.node, 1);
+                Ok(page.push(line))
+            }
+            // Removed since, or a mount point that does not exist here.
+            Err(Error::NotFound) => Ok(false),
+            // It is there, but no more can be said of it.
+            Err(_) => Ok(page.push(line)),
+        }
+    }
+}
+
+impl Cursor {
+    /// Makes `cookie` the place to go on from.
+    fn go_to(&mut self, fd: BorrowedFd<'_>, cookie: Cookie) -> Result<()> {
+        // Whoever starts anew wants to see the directory as it is now.
+        if self.listing.is_some() && self.next == cookie && cookie != Cookie::START {
+            return Ok(());
+        }
+        dir::seek(fd, SysCookie(cookie.0)).map_err(|_| Error::BadCookie)?;
+        self.listing.get_or_insert_with(|| Listing::with_size(BUFFER_BYTES)).clear();
+        self.given = 0;
+        self.next = cookie;
+        Ok(())
+    }
+
+    /// Reads on; false at the end of the directory, where the buffer is given back.
+    fn read(&mut self, fd: BorrowedFd<'_>) -> Result<bool> {
+        self.given = 0;
+        let Some(listing) = &mut self.listing else { return Ok(false) };
+        let more = listing.fill(fd)?;
+        if !more {
+            self.listing = None;
+        }
+        Ok(more)
+    }
+}
+
+fn lock(open: &OpenFile) -> Result<MutexGuard<'_, Cursor>> {
+    let cursor = open.cursor.as_ref().ok_or(Error::NotDirectory)?;
+    Ok(cursor.lock().unwrap_or_else(PoisonError::into_inner))
+}

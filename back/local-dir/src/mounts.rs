@@ -1,0 +1,120 @@
+//! The mounts that the export spans: what their file systems can do, and a descriptor for finding files by handle.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tombolo_core::fs::{Error, Result};
+use tombolo_sys::handle::FileHandle;
+use tombolo_sys::open::{OpenFlags, OwnDescriptors};
+use tombolo_sys::stat::Stat;
+use tombolo_sys::statfs::{self, file_system_stat};
+
+/// One mount.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    /// The kernel's number for it.
+    id: u64,
+    /// Something open on it, where it could be opened.
+    descriptor: Option<OwnedFd>,
+    /// Whether files can be found again by handle.
+    pub handles: bool,
+    /// Whether its data is on this machine, so that work on names is quick unless a disk is.
+    pub local: bool,
+    /// Whether its data is in memory, so that reading it never waits.
+    pub memory: bool,
+}
+
+impl Mount {
+    /// Finds a file again, as a place. Stale if it is gone.
+    pub fn find(&self, handle: &FileHandle) -> Result<OwnedFd> {
+        let on = self.descriptor.as_ref().ok_or(Error::NotSupported)?;
+        Ok(handle.open(on.as_fd(), OpenFlags::PATH | OpenFlags::NOFOLLOW)?)
+    }
+
+    /// Something open on it.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// All mounts met so far; the first is the root's. They are few, and stay.
+#[derive(Debug, Default)]
+pub(crate) struct Mounts {
+    list: RwLock<Vec<Arc<Mount>>>,
+    some_far: AtomicBool,
+    some_without_handles: AtomicBool,
+}
+
+/// More mounts than this in one export, and further ones do not exist.
+const MOUNTS_MAX: usize = 4096;
+
+impl Mounts {
+    /// The index of the mount that a file was reached through, if it is known.
+    pub fn index_of(&self, stat: &Stat) -> Option<u32> {
+        let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
+        list.iter().position(|mount| mount.id == stat.mount).map(|index| index as u32)
+    }
+
+    /// The index of the mount that `place` lies on, which is learned about if it is new.
+    pub fn meet(&self, own: &OwnDescriptors, place: BorrowedFd<'_>, stat: &Stat) -> Result<u32> {
+        if let Some(index) = self.index_of(stat) {
+            return Ok(index);
+        }
+        let mount = Arc::new(examine(own, place, stat));
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = list.iter().position(|mount| mount.id == stat.mount) {
+            return Ok(index as u32);
+        }
+        if list.len() >= MOUNTS_MAX {
+            return Err(Error::NotFound);
+        }
+        tracing::debug!(mount.id, mount.handles, mount.local, "a file system joins the export");
+        self.some_far.fetch_or(!mount.local, Ordering::Relaxed);
+        self.some_without_handles.fetch_or(!mount.handles, Ordering::Relaxed);
+        list.push(mount);
+        Ok((list.len() - 1) as u32)
+    }
+
+    /// A mount by its index.
+    pub fn mount(&self, index: u32) -> Result<Arc<Mount>> {
+        let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
+        list.get(index as usize).cloned().ok_or(Error::Stale)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<Mount>> {
+        self.list.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether every one is on this machine.
+    pub fn all_local(&self) -> bool {
+        !self.some_far.load(Ordering::Relaxed)
+    }
+
+    /// Whether files can be found by handle on every one.
+    pub fn all_have_handles(&self) -> bool {
+        !self.some_without_handles.load(Ordering::Relaxed)
+    }
+}
+
+fn examine(own: &OwnDescriptors, place: BorrowedFd<'_>, stat: &Stat) -> Mount {
+    let descriptor = if stat.is_directory() {
+        own.reopen_directory(place).ok()
+    } else if stat.is_regular() {
+        own.reopen(place, OpenFlags::RDONLY).ok()
+    } else {
+        None
+    };
+    // Making a handle is allowed to all; opening it is what needs CAP_DAC_READ_SEARCH.
+    let handles = descriptor.as_ref().is_some_and(|on| {
+        FileHandle::of(place).is_ok_and(|(handle, _)| handle.open(on.as_fd(), OpenFlags::PATH).is_ok())
+    });
+    let magic = file_system_stat(place).map_or(0, |stat| stat.magic);
+    let memory = magic == statfs::MAGIC_TMPFS;
+    let local = memory || LOCAL.contains(&magic);
+    Mount { id: stat.mount, descriptor, handles, local, memory }
+}
+
+const LOCAL: [u64; 5] =
+    [statfs::MAGIC_EXT4, statfs::MAGIC_XFS, statfs::MAGIC_BTRFS, statfs::MAGIC_OVERLAY, statfs::MAGIC_F2FS];

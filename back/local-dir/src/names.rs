@@ -1,0 +1,89 @@
+//! Finding names, reading links, asking for access.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+use tombolo_core::fs::{AccessMask, Ctx, Entry, Error, Name, NodeId, Result};
+use tombolo_sys::access::{self, check_access};
+use tombolo_sys::open::{OpenFlags, open_cached, open_entry};
+use tombolo_sys::stat::{self, S_IFLNK};
+use tombolo_sys::{Errno, namespace};
+
+use crate::place::Place;
+use crate::session::Session;
+
+/// The longest target of a link, with room to see that it is longer (PATH_MAX).
+const TARGET_MAX_LEN: usize = 4096;
+
+impl Session {
+    /// Finds a name in a directory. A file that is known costs one system call, another one two more.
+    pub(crate) fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Entry> {
+        let dir = self.place(parent)?;
+        let found = {
+            let _acting = self.checked(cx)?;
+            stat::stat_entry(dir.fd(), name.as_bytes())?
+        };
+        self.admit(&found)?;
+        match self.recognise(&found) {
+            Some(entry) => Ok(entry),
+            None => self.meet(cx, parent, &dir, name),
+        }
+    }
+
+    /// Opens a name, and makes a node of what is there.
+    pub(crate) fn meet(&self, cx: &Ctx, parent: NodeId, dir: &Place, name: Name<'_>) -> Result<Entry> {
+        let place = {
+            let _acting = self.checked(cx)?;
+            open_entry(dir.fd(), name.as_bytes(), OpenFlags::PATH, 0)?
+        };
+        let stat = stat::stat(place.as_fd())?;
+        self.admit(&stat)?;
+        self.adopt(place, true, &stat, parent, Some(name)).map(|(entry, _)| entry)
+    }
+
+    /// Finds a name as far as the kernel can tell without waiting; `None` when it cannot.
+    pub(crate) fn lookup_in_memory(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Option<Result<Entry>> {
+        // The attributes of a far file may have to be fetched, whatever is in memory.
+        if !self.is_local(parent) {
+            return None;
+        }
+        let dir = self.place_at_hand(parent).ok()??;
+        let place = {
+            let _acting = self.checked(cx).ok()?;
+            match open_cached(dir.fd(), name.as_bytes(), OpenFlags::PATH) {
+                Ok(place) => place,
+                Err(Errno::NOENT) => return Some(Err(Error::NotFound)),
+                Err(_) => return None,
+            }
+        };
+        // From here on it is in memory: it was just opened.
+        let adopt = || {
+            let stat = stat::stat(place.as_fd())?;
+            self.admit(&stat)?;
+            self.adopt(place, true, &stat, parent, Some(name)).map(|(entry, _)| entry)
+        };
+        Some(adopt())
+    }
+
+    pub(crate) fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
+        let place = self.place(node)?;
+        if place.kind() != S_IFLNK {
+            return Err(Error::InvalidArgument);
+        }
+        let mut buffer = [MaybeUninit::uninit(); TARGET_MAX_LEN];
+        Ok(namespace::link_target(place.fd(), &mut buffer)?.to_vec())
+    }
+
+    pub(crate) fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Result<()> {
+        let place = self.place(node)?;
+        if mask.contains(AccessMask::WRITE) {
+            self.writable()?;
+        }
+        let bit = |flag, bit| if mask.contains(flag) { bit } else { 0 };
+        let mask = bit(AccessMask::EXECUTE, access::EXECUTE)
+            | bit(AccessMask::WRITE, access::WRITE)
+            | bit(AccessMask::READ, access::READ);
+        let _acting = self.as_caller(cx)?;
+        Ok(check_access(place.fd(), mask)?)
+    }
+}

@@ -1,0 +1,229 @@
+//! Creating and opening.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use tombolo_core::fs::{
+    Change, Create, Created, Ctx, Entry, Error, Exclusive, File, Name, NodeId, OpenFlags, OpenId, Opened,
+    PermissionCheck, Resource, Result, Want,
+};
+use tombolo_sys::Errno;
+use tombolo_sys::access::{self, check_access};
+use tombolo_sys::change::{self, SetTime};
+use tombolo_sys::open::{OpenFlags as SysFlags, open_entry, open_nameless};
+use tombolo_sys::stat::{self, Moment, S_IFDIR, S_IFLNK, S_IFREG, Stat};
+
+use crate::acting::dropping_set_id;
+use crate::attr::attr_of;
+use crate::files::OpenFile;
+use crate::place::Place;
+use crate::session::Session;
+
+/// How often a name may vanish and come back between two looks before we give up.
+const RACES_MAX: u32 = 16;
+
+impl Session {
+    pub(crate) fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Result<Created> {
+        self.writable()?;
+        let dir = self.place(parent)?;
+        let before = self.before(cx, &dir);
+        for _ in 0..RACES_MAX {
+            let (entry, open) = match self.create_new(cx, &dir, parent, name, how) {
+                Err(Error::Exists) => match self.open_existing(cx, parent, name, how) {
+                    Err(Error::NotFound) => continue,
+                    outcome => outcome?,
+                },
+                outcome => outcome?,
+            };
+            return Ok(Created { entry, open, dir: self.change(cx, before, &dir) });
+        }
+        Err(Error::Busy)
+    }
+
+    pub(crate) fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Result<Created> {
+        self.writable()?;
+        let dir = self.place(parent)?;
+        let mut flags = sys_flags(how.flags);
+        // Exclusive here means: never to get a name (open(2), O_TMPFILE).
+        flags.set(SysFlags::EXCL, how.exclusive == Exclusive::Yes);
+        let file = {
+            let _acting = self.making(cx, how.mode)?;
+            open_nameless(dir.fd(), flags, how.mode.mode.bits())?
+        };
+        let (entry, open) = self.enter_new(file, parent, None, how.flags)?;
+        Ok(Created { entry, open, dir: Change::default() })
+    }
+
+    pub(crate) fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Result<Opened> {
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE | OpenFlags::APPEND) {
+            self.writable()?;
+        }
+        let place = self.place(node)?;
+        let (file, flags) = match place.kind() {
+            S_IFDIR if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {
+                return Err(Error::IsDirectory);
+            }
+            S_IFDIR => (self.open_directory(cx, &place)?, flags | OpenFlags::DIRECTORY),
+            _ if flags.contains(OpenFlags::DIRECTORY) => return Err(Error::NotDirectory),
+            S_IFREG => (self.open_regular(cx, &place, flags)?, flags),
+            S_IFLNK => return Err(Error::SymlinkLoop),
+            // Pipes, sockets and devices belong to the kernel of the client; opening the host's would reach its drivers.
+            _ => return Err(Error::NoDevice),
+        };
+        let attr = match cx.want.contains(Want::OPEN_ATTRS) {
+            true => Some(attr_of(&stat::stat(file.as_fd())?)),
+            false => None,
+        };
+        let mount = place.identity.key.mount;
+        Ok(Opened { open: self.enter(file, node, flags, mount)?, attr })
+    }
+
+    /// Takes an opening out; what it holds goes when the returned value does.
+    pub(crate) fn take_opening(&self, file: File) -> Option<std::sync::Arc<OpenFile>> {
+        let open = self.files.remove(file)?;
+        self.budget.give_back(Resource::Opens, 1);
+        Some(open)
+    }
+
+    fn create_new(
+        &self,
+        cx: &Ctx,
+        dir: &Place,
+        parent: NodeId,
+        name: Name<'_>,
+        how: &Create,
+    ) -> Result<(Entry, OpenId)> {
+        let flags = sys_flags(how.flags) | SysFlags::CREATE | SysFlags::EXCL;
+        let file = {
+            let _acting = self.making(cx, how.mode)?;
+            open_entry(dir.fd(), name.as_bytes(), flags, how.mode.mode.bits())?
+        };
+        if let Exclusive::Verifier(verifier) = how.exclusive {
+            let (accessed, modified) = verifier_times(verifier);
+            change::times(file.as_fd(), SetTime::To(accessed), SetTime::To(modified))?;
+        }
+        self.enter_new(file, parent, Some(name), how.flags)
+    }
+
+    /// Opens what has the name already, as far as that is wanted.
+    fn open_existing(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        how: &Create,
+    ) -> Result<(Entry, OpenId)> {
+        if how.exclusive == Exclusive::Yes {
+            return Err(Error::Exists);
+        }
+        let mut entry = self.lookup(cx, parent, name)?;
+        let opened = self.verified(&entry, how).and_then(|()| self.open(cx, entry.node, how.flags));
+        match opened {
+            Ok(opened) => {
+                if how.flags.contains(OpenFlags::TRUNCATE) {
+                    let place = self.place(entry.node)?;
+                    entry.attr = attr_of(&stat::stat(place.fd())?);
+                }
+                Ok((entry, opened.open))
+            }
+            Err(error) => {
+                self.forget_node(entry.node, 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether an exclusive create may take an existing file for its own, made by an earlier try (RFC 1813 §3.3.8).
+    fn verified(&self, entry: &Entry, how: &Create) -> Result<()> {
+        let Exclusive::Verifier(verifier) = how.exclusive else { return Ok(()) };
+        let (accessed, modified) = verifier_times(verifier);
+        let times = (entry.attr.atime.secs, entry.attr.mtime.secs);
+        let same = times == (accessed.seconds, modified.seconds) && entry.attr.size == 0;
+        if same { Ok(()) } else { Err(Error::Exists) }
+    }
+
+    /// Enters a file that was just made and is open.
+    fn enter_new(
+        &self,
+        file: OwnedFd,
+        parent: NodeId,
+        name: Option<Name<'_>>,
+        flags: OpenFlags,
+    ) -> Result<(Entry, OpenId)> {
+        let stat: Stat = stat::stat(file.as_fd())?;
+        let (entry, file) = self.adopt(file, false, &stat, parent, name)?;
+        let mount = self.export.mounts.index_of(&stat).ok_or(Error::Stale)?;
+        let entered = file.ok_or(Error::Stale).and_then(|file| self.enter(file, entry.node, flags, mount));
+        match entered {
+            Ok(open) => Ok((entry, open)),
+            Err(error) => {
+                self.forget_node(entry.node, 1);
+                Err(error)
+            }
+        }
+    }
+
+    fn enter(&self, file: OwnedFd, node: NodeId, flags: OpenFlags, mount: u32) -> Result<OpenId> {
+        let mount = self.export.mounts.mount(mount)?;
+        if !self.budget.try_add(Resource::Opens, 1) {
+            return Err(Error::TooManyOpen);
+        }
+        Ok(self.files.insert(OpenFile::new(file, node, flags, mount.memory, mount.local)))
+    }
+
+    fn open_directory(&self, cx: &Ctx, place: &Place) -> Result<OwnedFd> {
+        let _acting = self.checked(cx)?;
+        if self.export.options.permission_check == PermissionCheck::Caller {
+            return Ok(self.export.own.reopen_directory(place.fd())?);
+        }
+        // Listing takes the right to read; the shorter way above would also take the right to search.
+        Ok(self.export.own.reopen(place.fd(), SysFlags::RDONLY | SysFlags::DIRECTORY)?)
+    }
+
+    fn open_regular(&self, cx: &Ctx, place: &Place, flags: OpenFlags) -> Result<OwnedFd> {
+        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
+        if flags.contains(OpenFlags::EXECUTE) && !writes {
+            // Whoever may execute a file has it read by a kernel that is ours only in name (RFC 1813 §4.4).
+            let _acting = self.checked(cx)?;
+            check_access(place.fd(), access::EXECUTE)?;
+            drop(_acting);
+            return Ok(self.export.own.reopen(place.fd(), sys_flags(flags))?);
+        }
+        let _acting = self.checked(cx)?;
+        let kills = flags.contains(OpenFlags::TRUNCATE | OpenFlags::KILL_PRIVILEGES);
+        let _dropping = dropping_set_id(kills)?;
+        let truncates = flags.contains(OpenFlags::TRUNCATE);
+        let sys_flags = sys_flags(flags) | if truncates { SysFlags::TRUNC } else { SysFlags::empty() };
+        match self.export.own.reopen(place.fd(), sys_flags) {
+            Err(Errno::NOENT) => Err(Error::Stale),
+            outcome => Ok(outcome?),
+        }
+    }
+}
+
+/// How the kernel shall open. Creation and truncation are the caller's to add.
+fn sys_flags(flags: OpenFlags) -> SysFlags {
+    let mut wanted = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
+        (true, true) => SysFlags::RDWR,
+        (false, true) => SysFlags::WRONLY,
+        (_, false) => SysFlags::RDONLY,
+    };
+    let table = [
+        (OpenFlags::APPEND, SysFlags::APPEND),
+        (OpenFlags::DIRECT, SysFlags::DIRECT),
+        (OpenFlags::SYNC, SysFlags::SYNC),
+        (OpenFlags::DATA_SYNC, SysFlags::DSYNC),
+        (OpenFlags::NO_ACCESS_TIME, SysFlags::NOATIME),
+    ];
+    table
+        .iter()
+        .for_each(|&(asked, means)| wanted.set(means, wanted.contains(means) || flags.contains(asked)));
+    wanted
+}
+
+/// Where an exclusive create keeps its verifier until the client sets the times (RFC 1813 §3.3.8): in the seconds, which
+/// every file system keeps to 31 bits at least.
+fn verifier_times(verifier: [u8; 8]) -> (Moment, Moment) {
+    let half = |bytes: [u8; 4]| Moment { seconds: i64::from(u32::from_be_bytes(bytes) >> 1), nanoseconds: 0 };
+    let [a, b, c, d, e, f, g, h] = verifier;
+    (half([a, b, c, d]), half([e, f, g, h]))
+}

@@ -1,0 +1,47 @@
+//! How a directory is served.
+
+use tombolo_core::fs::{Limits, PermissionCheck};
+use tombolo_host::pool::PoolLimits;
+
+/// What to do about other file systems that are mounted inside the export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Submounts {
+    /// They are part of it, with a file system number of their own.
+    #[default]
+    Show,
+    /// Their mount points do not exist.
+    Hide,
+}
+
+/// How a directory is served.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Who checks permissions. `Caller`: nothing is checked here, only new files get the caller as their owner.
+    /// `BackEnd`: the host's kernel checks, for the identity of each request.
+    pub permission_check: PermissionCheck,
+    /// What to do about mounts inside the export.
+    pub submounts: Submounts,
+    /// How many descriptors the nodes may hold, over all sessions. Openings and locks come on top.
+    pub descriptors: usize,
+    /// What one session may hold.
+    pub limits: Limits,
+    /// The threads for what may block.
+    pub pool: PoolLimits,
+}
+
+impl Default for Options {
+    /// Writable, checked by the caller, submounts shown, 768 descriptors (so that with openings and the rest a thousand
+    /// suffice), the default limits.
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            permission_check: PermissionCheck::Caller,
+            submounts: Submounts::Show,
+            descriptors: 768,
+            limits: Limits::default(),
+            pool: PoolLimits::default(),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! From a node to a descriptor, and keeping their number down.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_core::fs::{Entry, Error, Name, NodeId, Resource, Result};
+use tombolo_sys::handle::FileHandle;
+use tombolo_sys::open::{OpenFlags, open_entry};
+use tombolo_sys::stat::{self, Stat};
+
+use crate::attr::{attr_of, birth_mark};
+use crate::session::Session;
+use crate::table::{Anchor, Cooled, Found, Freed, Identity, Key};
+
+/// Where a node is: a descriptor that stays open while this lives.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    descriptor: Arc<OwnedFd>,
+    pub identity: Identity,
+}
+
+impl Place {
+    pub fn new(identity: Identity, descriptor: Arc<OwnedFd>) -> Self {
+        Self { descriptor, identity }
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    pub fn kind(&self) -> u32 {
+        self.identity.kind
+    }
+}
+
+/// The nodes that have a descriptor, in the order in which they got it: a clock that evicts what was not used for a
+/// whole round.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    round: Mutex<VecDeque<NodeId>>,
+    open: AtomicUsize,
+}
+
+impl Session {
+    /// A node's place. It may wait for a disk when the node has not been used for long.
+    pub(crate) fn place(&self, node: NodeId) -> Result<Place> {
+        if node == NodeId::ROOT {
+            return Ok(self.export.root.clone());
+        }
+        match self.table.find(node)? {
+            Found::Open(identity, descriptor) => Ok(Place { descriptor, identity }),
+            Found::Closed(identity, anchor) => self.find_again(node, identity, anchor),
+        }
+    }
+
+    /// A node's place if it has a descriptor: never waits.
+    pub(crate) fn place_at_hand(&self, node: NodeId) -> Result<Option<Place>> {
+        if node == NodeId::ROOT {
+            return Ok(Some(self.export.root.clone()));
+        }
+        Ok(match self.table.find(node)? {
+            Found::Open(identity, descriptor) => Some(Place { descriptor, identity }),
+            Found::Closed(..) => None,
+        })
+    }
+
+    /// The entry of a file that is known already, with one more look-up; `None` if it must be opened to be sure.
+    pub(crate) fn recognise(&self, stat: &Stat) -> Option<Entry> {
+        let identity = self.identity(stat, self.export.mounts.index_of(stat)?);
+        if identity.key == self.export.root.identity.key {
+            return Some(Entry { node: NodeId::ROOT, attr: attr_of(stat) });
+        }
+        self.table.hit(&identity).map(|node| Entry { node, attr: attr_of(stat) })
+    }
+
+    /// Makes a node of what `place` stands for, met in `parent` as `name`. `keep` says whether the descriptor may stay
+    /// with the node (it must be a place, not an opening).
+    pub(crate) fn adopt(
+        &self,
+        place: OwnedFd,
+        keep: bool,
+        stat: &Stat,
+        parent: NodeId,
+        name: Option<Name<'_>>,
+    ) -> Result<(Entry, Option<OwnedFd>)> {
+        let mount_index = self.export.mounts.meet(&self.export.own, place.as_fd(), stat)?;
+        let identity = self.identity(stat, mount_index);
+        if identity.key == self.export.root.identity.key {
+            return Ok((Entry { node: NodeId::ROOT, attr: attr_of(stat) }, (!keep).then_some(place)));
+        }
+        let handles = self.export.mounts.mount(mount_index)?.handles;
+        let anchor = match name {
+            _ if handles && keep && identity.birth != 0 => Anchor::None,
+            _ if handles => Anchor::Handle(FileHandle::of(place.as_fd())?.0),
+            Some(name) => Anchor::Name(Box::new((parent, name.to_owned()))),
+            None => Anchor::None,
+        };
+        let (descriptor, opening) = match (keep, handles) {
+            (true, _) => (Some(Arc::new(place)), None),
+            (false, true) => (None, Some(place)),
+            (false, false) => {
+                let kept = self.export.own.reopen(place.as_fd(), OpenFlags::PATH | OpenFlags::NOFOLLOW)?;
+                (Some(Arc::new(kept)), Some(place))
+            }
+        };
+        if !self.budget.try_add(Resource::Nodes, 1) {
+            return Err(Error::NoMemory);
+        }
+        let adopted = self.table.adopt(identity, descriptor.as_ref(), anchor);
+        if !adopted.fresh {
+            self.budget.give_back(Resource::Nodes, 1);
+        }
+        if adopted.installed {
+            self.opened(adopted.node);
+        }
+        Ok((Entry { node: adopted.node, attr: attr_of(stat) }, opening))
+    }
+
+    /// The node that a file is, without counting a look-up.
+    pub(crate) fn known(&self, stat: &Stat) -> Option<NodeId> {
+        self.table.peek(&self.identity(stat, self.export.mounts.index_of(stat)?).key)
+    }
+
+    /// Leaves a descriptor with a node, if it has none.
+    pub(crate) fn hold(&self, node: NodeId, place: OwnedFd) {
+        if self.table.install(node, &Arc::new(place)) {
+            self.opened(node);
+        }
+    }
+
+    /// Takes look-ups of a node back.
+    pub(crate) fn forget_node(&self, node: NodeId, count: u64) {
+        if node != NodeId::ROOT {
+            self.freed(self.table.forget(node, count));
+        }
+    }
+
+    /// Accounts for nodes that are gone; their descriptors are closed here.
+    pub(crate) fn freed(&self, freed: Freed) {
+        if freed.nodes > 0 {
+            self.budget.give_back(Resource::Nodes, freed.nodes);
+        }
+        self.clock.open.fetch_sub(freed.descriptors.len(), Ordering::Relaxed);
+        drop(freed.descriptors);
+    }
+
+    /// How many descriptors the nodes of this session have.
+    pub(crate) fn open_places(&self) -> usize {
+        self.clock.open.load(Ordering::Relaxed)
+    }
+
+    fn identity(&self, stat: &Stat, mount: u32) -> Identity {
+        let device = stat.device.major << 20 | (stat.device.minor & 0xF_FFFF);
+        let key = Key { inode: stat.inode, device, mount };
+        Identity { key, birth: birth_mark(stat), kind: stat.kind() }
+    }
+
+    fn find_again(&self, node: NodeId, identity: Identity, anchor: Anchor) -> Result<Place> {
+        match anchor {
+            Anchor::Handle(handle) => {
+                let found = self.export.mounts.mount(identity.key.mount)?.find(&handle)?;
+                Ok(self.keep(node, identity, found))
+            }
+            Anchor::Name(place) => self.walk_again(node, identity, place.0, place.1.as_name().as_bytes()),
+            Anchor::None => Err(Error::Stale),
+        }
+    }
+
+    /// Walks by name from the nearest ancestor that has a descriptor, and makes sure at each step that what is found is
+    /// what was met there. Not recursive: a client decides how deep directories lie.
+    fn walk_again(&self, node: NodeId, identity: Identity, parent: NodeId, name: &[u8]) -> Result<Place> {
+        let mut steps = vec![(node, identity, name.to_vec())];
+        let mut next = parent;
+        let mut place = loop {
+            if next == NodeId::ROOT {
+                break self.export.root.clone();
+            }
+            match self.table.find(next)? {
+                Found::Open(identity, descriptor) => break Place { descriptor, identity },
+                Found::Closed(identity, Anchor::Name(place)) => {
+                    steps.push((next, identity, place.1.as_name().as_bytes().to_vec()));
+                    next = place.0;
+                }
+                Found::Closed(identity, anchor) => break self.find_again(next, identity, anchor)?,
+            }
+        };
+        while let Some((node, identity, name)) = steps.pop() {
+            let met = open_entry(place.fd(), &name, OpenFlags::PATH, 0).map_err(gone)?;
+            let now = self.identity(&stat::stat(met.as_fd())?, identity.key.mount);
+            if now != identity {
+                return Err(Error::Stale);
+            }
+            place = self.keep(node, identity, met);
+        }
+        Ok(place)
+    }
+
+    /// Leaves a descriptor with its node.
+    fn keep(&self, node: NodeId, identity: Identity, descriptor: OwnedFd) -> Place {
+        let descriptor = Arc::new(descriptor);
+        if self.table.install(node, &descriptor) {
+            self.opened(node);
+        }
+        Place { descriptor, identity }
+    }
+
+    /// A node got a descriptor: counts it, and takes others back when there are too many.
+    fn opened(&self, node: NodeId) {
+        let open = self.clock.open.fetch_add(1, Ordering::Relaxed) + 1;
+        let limit = self.export.descriptors_each();
+        let mut round = self.clock.round.lock().unwrap_or_else(PoisonError::into_inner);
+        round.push_back(node);
+        if round.len() > 2 * limit + 64 {
+            // Mostly nodes that were forgotten since.
+            round.retain(|&node| self.table.is_open(node));
+        }
+        let mut excess = open.saturating_sub(limit);
+        // Two rounds: the first may only find that all were used.
+        let mut looks = 2 * round.len();
+        let mut closed = Vec::new();
+        while excess > 0 && looks > 0 {
+            looks -= 1;
+            let Some(candidate) = round.pop_front() else { break };
+            match self.table.cool(candidate) {
+                Cooled::Gone => {}
+                Cooled::Kept => round.push_back(candidate),
+                Cooled::Cold { descriptor, anchor, mount } => {
+                    match self.lasting(&descriptor, anchor, mount) {
+                        Some(anchor) => {
+                            closed.extend(self.table.close(candidate, anchor));
+                            excess -= 1;
+                        }
+                        None => round.push_back(candidate),
+                    }
+                }
+            }
+        }
+        drop(round);
+        self.clock.open.fetch_sub(closed.len(), Ordering::Relaxed);
+    }
+
+    /// What a node can be found by once its descriptor is closed; `None` if by nothing.
+    fn lasting(&self, descriptor: &OwnedFd, anchor: Anchor, mount: u32) -> Option<Anchor> {
+        let handles = || self.export.mounts.mount(mount).is_ok_and(|mount| mount.handles);
+        match anchor {
+            Anchor::None if handles() => {
+                FileHandle::of(descriptor.as_fd()).ok().map(|(it, _)| Anchor::Handle(it))
+            }
+            Anchor::None => None,
+            anchor => Some(anchor),
+        }
+    }
+}
+
+/// A name that is not there any more makes the node that was met under it stale.
+fn gone(errno: tombolo_sys::Errno) -> Error {
+    match errno {
+        tombolo_sys::Errno::NOENT | tombolo_sys::Errno::NOTDIR | tombolo_sys::Errno::LOOP => Error::Stale,
+        errno => errno.into(),
+    }
+}

@@ -1,0 +1,82 @@
+//! Ranges of files: allocating, finding holes, copying.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{AllocateMode, Answer, Ctx, Error, File, OpenFlags, Ranges, Result, Whence};
+use tombolo_sys::ranges::{self, AllocateMode as SysMode};
+
+use crate::files::OpenFile;
+use crate::session::LocalSession;
+
+/// No call copies more (1 GiB), so that no request holds a thread of the pool for long; the caller asks for the rest.
+const COPY_MAX_BYTES: u64 = 1 << 30;
+
+impl Ranges for LocalSession {
+    fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
+        match self.opening(file, OpenFlags::WRITE) {
+            Ok(open) => {
+                self.in_pool(cx, move |_, _| Ok(ranges::allocate(open.fd(), sys_mode(mode), offset, len)?))
+            }
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
+        let open = match self.opening(file, OpenFlags::empty()) {
+            Ok(open) => open,
+            Err(error) => return Answer::err(error),
+        };
+        let node = open.node;
+        let seek = move || {
+            Ok(match whence {
+                Whence::Data => ranges::next_data(open.fd(), offset),
+                Whence::Hole => ranges::next_hole(open.fd(), offset),
+            }?)
+        };
+        if self.is_quick(node) { self.now(|_| seek()) } else { self.later(cx, move |_, _| seek()) }
+    }
+
+    fn copy(
+        &self,
+        cx: &Ctx,
+        from: File,
+        from_offset: u64,
+        to: File,
+        to_offset: u64,
+        len: u64,
+    ) -> Answer<u64> {
+        let both = self
+            .opening(from, OpenFlags::READ)
+            .and_then(|from| Ok((from, self.opening(to, OpenFlags::WRITE)?)));
+        match both {
+            Ok((from, to)) => self.in_pool(cx, move |_, _| {
+                let len = usize::try_from(len.min(COPY_MAX_BYTES)).map_err(|_| Error::InvalidArgument)?;
+                Ok(ranges::copy(from.fd(), from_offset, to.fd(), to_offset, len)? as u64)
+            }),
+            Err(error) => Answer::err(error),
+        }
+    }
+}
+
+impl LocalSession {
+    fn opening(&self, file: File, flags: OpenFlags) -> Result<Arc<OpenFile>> {
+        let open = self.0.files.find(file)?;
+        open.require(flags)?;
+        Ok(open)
+    }
+}
+
+fn sys_mode(mode: AllocateMode) -> SysMode {
+    let table = [
+        (AllocateMode::KEEP_SIZE, SysMode::KEEP_SIZE),
+        (AllocateMode::PUNCH_HOLE, SysMode::PUNCH_HOLE),
+        (AllocateMode::ZERO_RANGE, SysMode::ZERO_RANGE),
+        (AllocateMode::COLLAPSE_RANGE, SysMode::COLLAPSE_RANGE),
+        (AllocateMode::INSERT_RANGE, SysMode::INSERT_RANGE),
+        (AllocateMode::UNSHARE_RANGE, SysMode::UNSHARE_RANGE),
+    ];
+    table
+        .iter()
+        .filter(|(asked, _)| mode.contains(*asked))
+        .fold(SysMode::empty(), |all, &(_, means)| all | means)
+}

@@ -1,0 +1,380 @@
+//! One session: the waist's operations, each sent to where it may run.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    AccessMask, Answer, Attr, Budget, Change, Client, Cookie, Create, Created, Ctx, Device, DirPage, Entry,
+    Error, File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened,
+    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, Resource, Result, SessionId, SetAttr,
+    StatFs, SyncWhat, Want, WeakAttr, Write, Written, Xattrs,
+};
+use tombolo_host::pool::Lane;
+use tombolo_mem::{Sink, Source};
+use tombolo_sys::stat::{self, Stat};
+use tombolo_sys::statfs::file_system_stat;
+use tombolo_sys::sync;
+
+use crate::attr::attr_of;
+use crate::export::Shared;
+use crate::files::Files;
+use crate::locks::Holders;
+use crate::options::Submounts;
+use crate::place::{Clock, Place};
+use crate::table::Table;
+
+/// A session's view of a directory. What may take long goes on in the pool with a share of [`Session`].
+pub(crate) struct LocalSession(pub(crate) Arc<Session>);
+
+/// What a session holds.
+pub(crate) struct Session {
+    pub id: SessionId,
+    pub export: Arc<Shared>,
+    pub table: Table,
+    pub clock: Clock,
+    pub files: Files,
+    pub holders: Holders,
+    pub budget: Arc<Budget>,
+    pub lane: Lane,
+}
+
+/// No file of any file system here grows beyond what a signed 64-bit offset can name.
+const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+impl LocalSession {
+    pub fn new(export: Arc<Shared>, client: &Client) -> Self {
+        tracing::debug!(session = client.session.0, client = client.label, "attached");
+        Self(Arc::new(Session {
+            id: client.session,
+            table: Table::new(),
+            clock: Clock::default(),
+            files: Files::default(),
+            holders: Holders::default(),
+            budget: Budget::new(export.options.limits),
+            lane: export.pool.lane(),
+            export,
+        }))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.export.detached();
+        // Its locks go with it; who waits for them should know now rather than at the next look.
+        self.holders.clear();
+        self.export.waiting.look();
+        tracing::debug!(session = self.id.0, "detached");
+    }
+}
+
+impl Session {
+    /// Refuses changes to an export that is read-only.
+    pub(crate) fn writable(&self) -> Result<()> {
+        if self.export.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Refuses what lies on another mount, where such are hidden.
+    pub(crate) fn admit(&self, stat: &Stat) -> Result<()> {
+        let hidden = self.export.options.submounts == Submounts::Hide
+            && self.export.mounts.index_of(stat).is_none_or(|index| index != 0);
+        if hidden { Err(Error::NotFound) } else { Ok(()) }
+    }
+
+    /// Attributes from before a change, if they are asked for.
+    pub(crate) fn before(&self, cx: &Ctx, place: &Place) -> Option<WeakAttr> {
+        if !cx.want.contains(Want::CHANGE_ATTRS) {
+            return None;
+        }
+        stat::stat(place.fd()).ok().map(|stat| WeakAttr::from(&attr_of(&stat)))
+    }
+
+    /// The change of a node from then to now, if it is asked for.
+    pub(crate) fn change(&self, cx: &Ctx, before: Option<WeakAttr>, place: &Place) -> Change {
+        if !cx.want.contains(Want::CHANGE_ATTRS) {
+            return Change::default();
+        }
+        Change { before, after: stat::stat(place.fd()).ok().map(|stat| attr_of(&stat)) }
+    }
+
+    /// Takes what `bytes` of data under way cost, until the returned permit is dropped.
+    pub(crate) fn transfer_permit(&self, bytes: usize) -> Result<tombolo_core::fs::Permit> {
+        self.budget.take(Resource::BytesInFlight, bytes as u64).ok_or(Error::Busy)
+    }
+
+    fn statfs(&self, node: NodeId) -> Result<StatFs> {
+        let found = file_system_stat(self.place(node)?.fd())?;
+        Ok(StatFs {
+            block_size: found.block_size_bytes,
+            blocks: found.blocks,
+            blocks_free: found.blocks_free,
+            blocks_available: found.blocks_available,
+            files: found.files,
+            files_free: found.files_free,
+            name_max: found.name_max_len,
+        })
+    }
+
+    fn syncfs(&self) -> Result<()> {
+        for mount in self.export.mounts.all() {
+            if let Some(descriptor) = mount.descriptor() {
+                sync::file_system(descriptor)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FileSystem for LocalSession {
+    fn profile(&self) -> Profile {
+        Profile {
+            permission_check: self.0.export.options.permission_check,
+            read_only: self.0.export.options.read_only,
+            name_max: tombolo_core::fs::NAME_MAX as u32,
+            file_size_max: FILE_SIZE_MAX,
+            time_granularity_ns: 1,
+        }
+    }
+
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        if self.is_quick(parent) {
+            return self.now(|session| session.lookup(cx, parent, name));
+        }
+        if let Some(result) = self.0.lookup_in_memory(cx, parent, name) {
+            return Answer::Done(result);
+        }
+        let name = name.to_owned();
+        self.later(cx, move |session, cx| session.lookup(cx, parent, name.as_name()))
+    }
+
+    fn forget(&self, _cx: &Ctx, look_ups: &[(NodeId, u64)]) {
+        look_ups.iter().for_each(|&(node, count)| self.0.forget_node(node, count));
+    }
+
+    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
+        match self.0.attributes_at_hand(node, file) {
+            Ok(Some(attr)) => Answer::ok(attr),
+            Ok(None) if self.is_quick(node) => self.now(|session| session.attributes(node, file)),
+            Ok(None) => self.later(cx, move |session, _| session.attributes(node, file)),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
+        let set = *set;
+        if self.is_quick(node) && !self.0.cuts_much(node, &set) {
+            return self.now(|session| session.set_attributes(cx, node, file, &set));
+        }
+        self.later(cx, move |session, cx| session.set_attributes(cx, node, file, &set))
+    }
+
+    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
+        if self.is_quick(node) {
+            return self.now(|session| session.access(cx, node, mask));
+        }
+        self.later(cx, move |session, cx| session.access(cx, node, mask))
+    }
+
+    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
+        if self.is_quick(node) {
+            return self.now(|session| session.read_link(node));
+        }
+        self.later(cx, move |session, _| session.read_link(node))
+    }
+
+    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
+        let how = *how;
+        if self.is_quick(parent) {
+            return self.now(|session| session.create(cx, parent, name, &how));
+        }
+        let name = name.to_owned();
+        self.later(cx, move |session, cx| session.create(cx, parent, name.as_name(), &how))
+    }
+
+    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
+        let how = *how;
+        if self.is_quick(parent) {
+            return self.now(|session| session.create_unnamed(cx, parent, &how));
+        }
+        self.later(cx, move |session, cx| session.create_unnamed(cx, parent, &how))
+    }
+
+    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
+        if self.is_quick(parent) {
+            return self.now(|session| session.mkdir(cx, parent, name, mode));
+        }
+        let name = name.to_owned();
+        self.later(cx, move |session, cx| session.mkdir(cx, parent, name.as_name(), mode))
+    }
+
+    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
+        if self.is_quick(parent) {
+            return self.now(|session| session.symlink(cx, parent, name, target));
+        }
+        let (name, target) = (name.to_owned(), target.to_vec());
+        self.later(cx, move |session, cx| session.symlink(cx, parent, name.as_name(), &target))
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Answer<Made> {
+        if self.is_quick(parent) {
+            return self.now(|session| session.mknod(cx, parent, name, file_type, mode, rdev));
+        }
+        let name = name.to_owned();
+        self.later(cx, move |session, cx| session.mknod(cx, parent, name.as_name(), file_type, mode, rdev))
+    }
+
+    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+        if self.is_quick(parent) {
+            return self.now(|session| session.link(cx, node, parent, name));
+        }
+        let name = name.to_owned();
+        self.later(cx, move |session, cx| session.link(cx, node, parent, name.as_name()))
+    }
+
+    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        let quick = self.is_quick(parent);
+        if quick && !self.0.is_big(parent, name) {
+            return self.now(|session| session.unlink(cx, parent, name));
+        }
+        let name = name.to_owned();
+        let work = move |session: &Session, cx: &Ctx| session.unlink(cx, parent, name.as_name());
+        // What is slow for its size says nothing about the others.
+        if quick { self.in_pool(cx, work) } else { self.later(cx, work) }
+    }
+
+    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        if self.is_quick(parent) {
+            return self.now(|session| session.rmdir(cx, parent, name));
+        }
+        let name = name.to_owned();
+        self.later(cx, move |session, cx| session.rmdir(cx, parent, name.as_name()))
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        from_parent: NodeId,
+        from: Name<'_>,
+        to_parent: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Answer<Renamed> {
+        let quick = self.is_quick(from_parent) && self.is_quick(to_parent);
+        if quick && !self.0.is_big(to_parent, to) {
+            return self.now(|session| session.rename(cx, from_parent, from, to_parent, to, flags));
+        }
+        let (from, to) = (from.to_owned(), to.to_owned());
+        let work = move |session: &Session, cx: &Ctx| {
+            session.rename(cx, from_parent, from.as_name(), to_parent, to.as_name(), flags)
+        };
+        if quick { self.in_pool(cx, work) } else { self.later(cx, work) }
+    }
+
+    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
+        let empties =
+            SetAttr { size: flags.contains(OpenFlags::TRUNCATE).then_some(0), ..SetAttr::default() };
+        if self.is_quick(node) && !self.0.cuts_much(node, &empties) {
+            return self.now(|session| session.open(cx, node, flags));
+        }
+        self.later(cx, move |session, cx| session.open(cx, node, flags))
+    }
+
+    fn release(&self, cx: &Ctx, file: File) {
+        let Some(open) = self.0.take_opening(file) else { return };
+        // The last descriptor of a removed file frees its space, and a far file system sends what it still holds.
+        if !open.local
+            || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && crate::inline::is_big(&stat))
+        {
+            drop(self.in_pool(cx, move |_, _| {
+                drop(open);
+                Ok(())
+            }));
+        }
+        self.0.export.waiting.look();
+    }
+
+    fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
+        match self.0.files.find(file) {
+            Err(error) => Answer::err(error),
+            Ok(open) => {
+                self.0.unlock_all(open.node, owner);
+                if open.local || !open.flags.contains(OpenFlags::WRITE) {
+                    return Answer::ok(());
+                }
+                self.in_pool(cx, move |_, _| Ok(sync::data(open.fd())?))
+            }
+        }
+    }
+
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+        match self.0.files.find(file) {
+            Err(error) => Answer::err(error),
+            Ok(open) => self.in_pool(cx, move |_, _| {
+                Ok(match what {
+                    SyncWhat::Data => sync::data(open.fd()),
+                    SyncWhat::All => sync::file(open.fd()),
+                }?)
+            }),
+        }
+    }
+
+    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
+        self.transfer_in(cx, file, offset, into)
+    }
+
+    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
+        self.transfer_out(cx, file, *how, from)
+    }
+
+    fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
+        self.list(cx, file, cookie, page)
+    }
+
+    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
+        if self.is_quick(node) {
+            return self.now(|session| session.statfs(node));
+        }
+        self.later(cx, move |session, _| session.statfs(node))
+    }
+
+    fn syncfs(&self, cx: &Ctx) -> Answer<()> {
+        self.in_pool(cx, |session, _| session.syncfs())
+    }
+
+    fn xattrs(&self) -> Option<&dyn Xattrs> {
+        Some(self)
+    }
+
+    fn locks(&self) -> Option<&dyn Locks> {
+        Some(self)
+    }
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        let root = self.0.export.mounts.mount(0).ok()?;
+        if root.handles { Some(self) } else { None }
+    }
+
+    fn ranges(&self) -> Option<&dyn Ranges> {
+        Some(self)
+    }
+}
+
+impl fmt::Debug for LocalSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let session = &self.0;
+        let nodes = session.budget.used(Resource::Nodes);
+        write!(
+            f,
+            "LocalSession({}: {nodes} nodes, {} with a descriptor)",
+            session.id.0,
+            session.open_places()
+        )
+    }
+}

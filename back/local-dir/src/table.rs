@@ -1,0 +1,439 @@
+//! The nodes of a session: who they are, how often they were looked up, and how to get at them again.
+//!
+//! A hundred thousand of them are kept, so a slot is small, and shards keep threads out of each other's way.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tombolo_core::fs::{Error, Name, NameBuf, NodeId, Result};
+use tombolo_sys::handle::FileHandle;
+
+/// What makes a node one file: while the file lives, no other has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub inode: u64,
+    /// The device, packed as the kernel does (12 and 20 bits).
+    pub device: u32,
+    /// The mount through which it was reached: an index of `Mounts`.
+    pub mount: u32,
+}
+
+/// What a node is, apart from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub key: Key,
+    /// See [`crate::attr::birth_mark`].
+    pub birth: u64,
+    /// The type bits of its mode.
+    pub kind: u32,
+}
+
+/// How a node without a descriptor is found.
+#[derive(Clone, Debug)]
+pub(crate) enum Anchor {
+    /// Not at all: the descriptor must stay.
+    None,
+    /// By the file system.
+    Handle(FileHandle),
+    /// By the name under which it was met.
+    Name(Box<(NodeId, NameBuf)>),
+}
+
+/// A node's present state.
+pub(crate) enum Found {
+    Open(Identity, Arc<OwnedFd>),
+    Closed(Identity, Anchor),
+}
+
+/// What became of a node that was to be adopted.
+pub(crate) struct Adopted {
+    pub node: NodeId,
+    /// It was not known before.
+    pub fresh: bool,
+    /// The descriptor went into the table.
+    pub installed: bool,
+}
+
+/// What became of a node whose descriptor was to be closed.
+pub(crate) enum Cooled {
+    /// It has none.
+    Gone,
+    /// It was used since it was last asked about, or has nothing else to be found by.
+    Kept,
+    /// It has one that may go.
+    Cold { descriptor: Arc<OwnedFd>, anchor: Anchor, mount: u32 },
+}
+
+/// What a forgotten node leaves behind.
+#[derive(Default)]
+pub(crate) struct Freed {
+    /// Nodes that are gone.
+    pub nodes: u64,
+    /// Descriptors that were in the table, closed when dropped.
+    pub descriptors: Vec<Arc<OwnedFd>>,
+}
+
+const SHARDS: usize = 16;
+
+/// All nodes of a session but the root.
+pub(crate) struct Table {
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+#[derive(Default)]
+struct Shard {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    index: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
+}
+
+struct Slot {
+    /// Counts the slot's tenants, so that a number is never given out twice. Odd while there is one.
+    generation: u32,
+    /// Nodes that are anchored to this one by name: it cannot go before them.
+    dependants: u32,
+    look_ups: u64,
+    identity: Identity,
+    /// Used since the last round of cooling.
+    warm: bool,
+    descriptor: Option<Arc<OwnedFd>>,
+    anchor: Anchor,
+}
+
+impl Table {
+    pub fn new() -> Self {
+        Self { shards: Default::default() }
+    }
+
+    /// Counts a look-up of a node that is known and still the same file; `None` if that cannot be said for sure.
+    pub fn hit(&self, identity: &Identity) -> Option<NodeId> {
+        let shard_number = shard_of(&identity.key);
+        let mut shard = self.lock(shard_number);
+        let index = *shard.index.get(&identity.key)?;
+        let slot = shard.slots.get_mut(index as usize)?;
+        // A descriptor keeps the inode alive, so that its number means the same file; without one the birth must tell.
+        let same =
+            slot.descriptor.is_some() || (identity.birth != 0 && slot.identity.birth == identity.birth);
+        if !same {
+            return None;
+        }
+        slot.look_ups += 1;
+        slot.warm = true;
+        Some(slot.id(shard_number, index))
+    }
+
+    /// Counts a look-up of a node, known or new.
+    pub fn adopt(&self, identity: Identity, descriptor: Option<&Arc<OwnedFd>>, anchor: Anchor) -> Adopted {
+        let shard_number = shard_of(&identity.key);
+        let mut shard = self.lock(shard_number);
+        if let Some(&index) = shard.index.get(&identity.key)
+            && let Some(slot) = shard.slots.get_mut(index as usize)
+            && slot.is(&identity, &anchor)
+        {
+            slot.look_ups += 1;
+            slot.warm = true;
+            let installed = slot.descriptor.is_none() && descriptor.is_some();
+            if installed {
+                slot.descriptor = descriptor.cloned();
+            }
+            return Adopted { node: slot.id(shard_number, index), fresh: false, installed };
+        }
+        let index = shard.vacant(identity);
+        shard.index.insert(identity.key, index);
+        let slot = &mut shard.slots[index as usize];
+        slot.look_ups = 1;
+        slot.warm = true;
+        slot.descriptor = descriptor.cloned();
+        slot.anchor = anchor;
+        let parent = slot.parent();
+        let node = slot.id(shard_number, index);
+        drop(shard);
+        if let Some(parent) = parent {
+            self.with(parent, |slot| slot.dependants += 1);
+        }
+        Adopted { node, fresh: true, installed: descriptor.is_some() }
+    }
+
+    /// A node's state; stale if there is no such node (any more).
+    pub fn find(&self, node: NodeId) -> Result<Found> {
+        self.with(node, |slot| {
+            slot.warm = true;
+            match &slot.descriptor {
+                Some(descriptor) => Found::Open(slot.identity, descriptor.clone()),
+                None => Found::Closed(slot.identity, slot.anchor.clone()),
+            }
+        })
+        .ok_or(Error::Stale)
+    }
+
+    /// Gives a node a descriptor, unless it has one; whether it took it.
+    pub fn install(&self, node: NodeId, descriptor: &Arc<OwnedFd>) -> bool {
+        let taken = self.with(node, |slot| {
+            let vacant = slot.descriptor.is_none();
+            if vacant {
+                slot.descriptor = Some(descriptor.clone());
+            }
+            vacant
+        });
+        taken.unwrap_or(false)
+    }
+
+    /// Asks whether a node's descriptor may be closed; it may when nobody used it since it was last asked about.
+    pub fn cool(&self, node: NodeId) -> Cooled {
+        let cooled = self.with(node, |slot| match &slot.descriptor {
+            None => Cooled::Gone,
+            Some(_) if slot.warm => {
+                slot.warm = false;
+                Cooled::Kept
+            }
+            Some(descriptor) => Cooled::Cold {
+                descriptor: descriptor.clone(),
+                anchor: slot.anchor.clone(),
+                mount: slot.identity.key.mount,
+            },
+        });
+        cooled.unwrap_or(Cooled::Gone)
+    }
+
+    /// Closes a node's descriptor, now that it can be found by `anchor`. The descriptor is dropped by the caller.
+    pub fn close(&self, node: NodeId, anchor: Anchor) -> Option<Arc<OwnedFd>> {
+        self.with(node, |slot| {
+            slot.anchor = anchor;
+            slot.descriptor.take()
+        })?
+    }
+
+    /// Whether a node has a descriptor.
+    pub fn is_open(&self, node: NodeId) -> bool {
+        self.with(node, |slot| slot.descriptor.is_some()).unwrap_or(false)
+    }
+
+    /// The node that this file is, without counting a look-up.
+    pub fn peek(&self, key: &Key) -> Option<NodeId> {
+        let shard_number = shard_of(key);
+        let shard = self.lock(shard_number);
+        let index = *shard.index.get(key)?;
+        shard.slots.get(index as usize).map(|slot| slot.id(shard_number, index))
+    }
+
+    /// Whether a node is found by this name only.
+    pub fn anchored_to(&self, node: NodeId, parent: NodeId, name: Name<'_>) -> bool {
+        let by_name = |slot: &mut Slot| match &slot.anchor {
+            Anchor::Name(place) => place.0 == parent && place.1.as_name() == name,
+            _ => false,
+        };
+        self.with(node, by_name).unwrap_or(false)
+    }
+
+    /// Replaces what a node is found by.
+    pub fn re_anchor(&self, node: NodeId, anchor: Anchor) -> Freed {
+        let parent = |anchor: &Anchor| match anchor {
+            Anchor::Name(place) => Some(place.0),
+            _ => None,
+        };
+        if let Some(parent) = parent(&anchor) {
+            self.with(parent, |slot| slot.dependants += 1);
+        }
+        let unused = parent(&anchor);
+        let before = self.with(node, |slot| std::mem::replace(&mut slot.anchor, anchor));
+        match before {
+            Some(before) => self.release_parents(parent(&before)),
+            None => self.release_parents(unused),
+        }
+    }
+
+    /// Takes look-ups back, at most as many as were given; frees what nobody needs any more.
+    pub fn forget(&self, node: NodeId, count: u64) -> Freed {
+        self.with(node, |slot| slot.look_ups = slot.look_ups.saturating_sub(count));
+        self.free_chain(node)
+    }
+
+    fn release_parents(&self, parent: Option<NodeId>) -> Freed {
+        let Some(parent) = parent else { return Freed::default() };
+        self.with(parent, |slot| slot.dependants = slot.dependants.saturating_sub(1));
+        self.free_chain(parent)
+    }
+
+    /// Frees a node that nobody needs, and then the one that it was anchored to, and so on.
+    fn free_chain(&self, node: NodeId) -> Freed {
+        let mut freed = Freed::default();
+        let mut next = Some(node);
+        while let Some(node) = next.take() {
+            let (shard_number, index, generation) = parts(node);
+            let mut shard = self.lock(shard_number);
+            let Some(slot) = shard.slots.get_mut(index as usize) else { break };
+            if slot.generation != generation || slot.look_ups > 0 || slot.dependants > 0 {
+                break;
+            }
+            next = slot.parent();
+            freed.nodes += 1;
+            freed.descriptors.extend(slot.descriptor.take());
+            slot.anchor = Anchor::None;
+            slot.generation = slot.generation.wrapping_add(1);
+            // A slot whose numbers are used up is not used again.
+            let reusable = slot.generation < u32::MAX - 1;
+            let key = slot.identity.key;
+            if shard.index.get(&key) == Some(&index) {
+                shard.index.remove(&key);
+            }
+            if reusable {
+                shard.free.push(index);
+            }
+            drop(shard);
+            if let Some(parent) = next {
+                self.with(parent, |slot| slot.dependants = slot.dependants.saturating_sub(1));
+            }
+        }
+        freed
+    }
+
+    /// Does something with a living node's slot.
+    fn with<T>(&self, node: NodeId, act: impl FnOnce(&mut Slot) -> T) -> Option<T> {
+        let (shard_number, index, generation) = parts(node);
+        let mut shard = self.lock(shard_number);
+        let slot = shard.slots.get_mut(index as usize)?;
+        (slot.generation == generation).then(|| act(slot))
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    /// A slot for a new tenant.
+    fn vacant(&mut self, identity: Identity) -> u32 {
+        if let Some(index) = self.free.pop() {
+            let slot = &mut self.slots[index as usize];
+            slot.generation += 1;
+            slot.identity = identity;
+            slot.dependants = 0;
+            return index;
+        }
+        let slot = Slot {
+            generation: 1,
+            dependants: 0,
+            look_ups: 0,
+            identity,
+            warm: true,
+            descriptor: None,
+            anchor: Anchor::None,
+        };
+        self.slots.push(slot);
+        (self.slots.len() - 1) as u32
+    }
+}
+
+impl Slot {
+    fn id(&self, shard: usize, index: u32) -> NodeId {
+        NodeId((u64::from(self.generation) << 32) | (u64::from(index) * SHARDS as u64 + shard as u64))
+    }
+
+    /// Whether this is the very file, and not an earlier one with its number.
+    fn is(&self, identity: &Identity, anchor: &Anchor) -> bool {
+        if self.descriptor.is_some() || identity.birth != 0 {
+            return self.descriptor.is_some() || self.identity.birth == identity.birth;
+        }
+        match (&self.anchor, anchor) {
+            (Anchor::Handle(known), Anchor::Handle(met)) => known == met,
+            (Anchor::Name(known), Anchor::Name(met)) => known == met,
+            _ => false,
+        }
+    }
+
+    fn parent(&self) -> Option<NodeId> {
+        match &self.anchor {
+            Anchor::Name(place) => Some(place.0),
+            _ => None,
+        }
+    }
+}
+
+/// Shard, index and generation of a node reference.
+fn parts(node: NodeId) -> (usize, u32, u32) {
+    let low = node.0 as u32;
+    ((low as usize) % SHARDS, low / SHARDS as u32, (node.0 >> 32) as u32)
+}
+
+fn shard_of(key: &Key) -> usize {
+    let mut hasher = KeyHasher::default();
+    std::hash::Hash::hash(key, &mut hasher);
+    // Not the bits by which the map inside the shard chooses.
+    (hasher.finish() >> 24) as usize % SHARDS
+}
+
+/// Mixes inode numbers. They are the file system's, not a stranger's choice, so that mixing is enough.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 29)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(value.into());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(23) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(inode: u64, birth: u64) -> Identity {
+        Identity { key: Key { inode, device: 1, mount: 0 }, birth, kind: 0 }
+    }
+
+    #[test]
+    fn a_reference_lives_as_long_as_its_look_ups_and_is_never_given_out_again() {
+        let table = Table::new();
+        let first = table.adopt(identity(7, 1), None, Anchor::None).node;
+        assert_eq!(table.hit(&identity(7, 1)), Some(first));
+        assert_eq!(table.forget(first, 1).nodes, 0);
+        assert!(table.find(first).is_ok());
+        assert_eq!(table.forget(first, 99).nodes, 1);
+        assert!(matches!(table.find(first), Err(Error::Stale)));
+        assert_eq!(table.forget(first, 1).nodes, 0);
+        let second = table.adopt(identity(7, 1), None, Anchor::None).node;
+        assert_ne!(first, second);
+        assert!(matches!(table.find(first), Err(Error::Stale)));
+    }
+
+    #[test]
+    fn a_reused_inode_number_is_another_node_and_spares_the_old_one() {
+        let table = Table::new();
+        let old = table.adopt(identity(7, 1), None, Anchor::None).node;
+        assert_eq!(table.hit(&identity(7, 2)), None);
+        let new = table.adopt(identity(7, 2), None, Anchor::None).node;
+        assert_ne!(old, new);
+        table.forget(old, 1);
+        assert_eq!(table.hit(&identity(7, 2)), Some(new));
+    }
+
+    #[test]
+    fn a_node_that_others_are_anchored_to_goes_with_the_last_of_them() {
+        let table = Table::new();
+        let parent = table.adopt(identity(1, 1), None, Anchor::None).node;
+        let name = Name::new(b"child").expect("a name").to_owned();
+        let child = table.adopt(identity(2, 1), None, Anchor::Name(Box::new((parent, name)))).node;
+        assert_eq!(table.forget(parent, 1).nodes, 0);
+        assert!(table.find(parent).is_ok());
+        assert_eq!(table.forget(child, 1).nodes, 2);
+        assert!(table.find(parent).is_err());
+    }
+
+    #[test]
+    fn a_hundred_thousand_nodes_stay_small() {
+        assert!(size_of::<Slot>() <= 96, "{}", size_of::<Slot>());
+    }
+}

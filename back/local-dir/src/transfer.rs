@@ -1,0 +1,166 @@
+//! Reading and writing.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    Answer, Change, Ctx, Error, File, OpenFlags, ReadDone, Result, Stability, Want, WeakAttr, Write, Written,
+};
+use tombolo_mem::{Sink, Source};
+use tombolo_sys::Errno;
+use tombolo_sys::rw::{self, TransferFlags};
+use tombolo_sys::stat::{self, S_ISUGID};
+
+use crate::acting::dropping_set_id;
+use crate::attr::attr_of;
+use crate::files::OpenFile;
+use crate::session::{LocalSession, Session};
+
+/// At most so much is copied at once (a tenth of a millisecond or two); more goes to the pool.
+const AT_ONCE_BYTES: usize = 1 << 20;
+
+/// What is not read through the cache of the host, or must be stable, waits for a disk.
+const SLOW_FLAGS: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC).union(OpenFlags::DATA_SYNC);
+
+impl LocalSession {
+    pub(crate) fn transfer_in(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
+        let open = match self.0.files.find(file).and_then(|open| open.require(OpenFlags::READ).map(|()| open))
+        {
+            Ok(open) => open,
+            Err(error) => return Answer::err(error),
+        };
+        let mut done = 0;
+        if into.len() <= AT_ONCE_BYTES && !open.flags.contains(OpenFlags::DIRECT) {
+            match read_from_memory(&open, offset, &into) {
+                Ok(Progress::Complete(answer)) => return Answer::ok(answer),
+                Ok(Progress::Partial(count)) => done = count,
+                Err(error) => return Answer::err(error),
+            }
+        }
+        let permit = match self.0.transfer_permit(into.len()) {
+            Ok(permit) => permit,
+            Err(error) => return Answer::err(error),
+        };
+        self.in_pool(cx, move |_, _| {
+            let _permit = permit;
+            read_all(&open, offset, &into, done)
+        })
+    }
+
+    pub(crate) fn transfer_out(&self, cx: &Ctx, file: File, how: Write, from: Source) -> Answer<Written> {
+        let open =
+            match self.0.files.find(file).and_then(|open| open.require(OpenFlags::WRITE).map(|()| open)) {
+                Ok(open) => open,
+                Err(error) => return Answer::err(error),
+            };
+        let slow = how.stability != Stability::Unstable || open.flags.intersects(SLOW_FLAGS) || !open.local;
+        if !slow && from.len() <= AT_ONCE_BYTES && self.0.write_pace().is_quick() {
+            return Answer::Done(self.0.write_pace().timed(|| self.0.write_all(cx, &open, &how, &from)));
+        }
+        let permit = match self.0.transfer_permit(from.len()) {
+            Ok(permit) => permit,
+            Err(error) => return Answer::err(error),
+        };
+        self.in_pool(cx, move |session, cx| {
+            let _permit = permit;
+            let write = || session.write_all(cx, &open, &how, &from);
+            if slow { write() } else { session.write_pace().timed(write) }
+        })
+    }
+}
+
+/// How far reading from memory came.
+enum Progress {
+    Complete(ReadDone),
+    Partial(usize),
+}
+
+/// Reads what is in memory already, and never waits.
+fn read_from_memory(open: &Arc<OpenFile>, offset: u64, into: &Sink) -> Result<Progress> {
+    let flags = if open.memory { TransferFlags::empty() } else { TransferFlags::NOWAIT };
+    match rw::read(open.fd(), into, offset, flags) {
+        Ok(count) if count == into.len() => Ok(Progress::Complete(ReadDone { count, eof: false })),
+        // Short: the end of the file, or of what is in memory.
+        Ok(count) => {
+            let end = offset.saturating_add(count as u64);
+            let eof = end >= stat::stat(open.fd())?.size_bytes;
+            Ok(if eof { Progress::Complete(ReadDone { count, eof }) } else { Progress::Partial(count) })
+        }
+        Err(Errno::AGAIN | Errno::OPNOTSUPP) => Ok(Progress::Partial(0)),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Reads the rest, `done` bytes being there.
+fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Result<ReadDone> {
+    let mut rest = into.clone();
+    rest.advance(done);
+    while !rest.is_empty() {
+        let at = offset.saturating_add(done as u64);
+        match rw::read(open.fd(), &rest, at, TransferFlags::empty()) {
+            Ok(0) => return Ok(ReadDone { count: done, eof: true }),
+            Ok(count) => {
+                done += count;
+                rest.advance(count);
+            }
+            // What came before the failure is good.
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(ReadDone { count: done, eof: false })
+}
+
+impl Session {
+    fn write_all(&self, cx: &Ctx, open: &OpenFile, how: &Write, from: &Source) -> Result<Written> {
+        let wants = cx.want.contains(Want::CHANGE_ATTRS);
+        let before = match wants {
+            true => stat::stat(open.fd()).ok().map(|stat| WeakAttr::from(&attr_of(&stat))),
+            false => None,
+        };
+        let kills = how.kill_privileges && stat::stat(open.fd())?.mode & S_ISUGID != 0;
+        let count = {
+            let _dropping = dropping_set_id(kills)?;
+            write_out(open, how, from)?
+        };
+        let after = if wants { stat::stat(open.fd()).ok().map(|stat| attr_of(&stat)) } else { None };
+        Ok(Written { count, stability: stability(open, how), file: Change { before, after } })
+    }
+}
+
+fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
+    let flags = match how.stability {
+        Stability::Unstable => TransferFlags::empty(),
+        Stability::DataSync => TransferFlags::DSYNC,
+        Stability::FileSync => TransferFlags::SYNC,
+    };
+    let count = rw::write(open.fd(), from, how.offset, flags)?;
+    if count == from.len() || count == 0 {
+        return Ok(count);
+    }
+    let mut done = count;
+    let mut rest = from.clone();
+    rest.advance(count);
+    while !rest.is_empty() {
+        let at = how.offset.checked_add(done as u64).ok_or(Error::FileTooLarge)?;
+        match rw::write(open.fd(), &rest, at, flags) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => {
+                done += count;
+                rest.advance(count);
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// How stable what was written is: as asked, or as the opening makes it anyway.
+fn stability(open: &OpenFile, how: &Write) -> Stability {
+    let by_opening = if open.flags.contains(OpenFlags::SYNC) {
+        Stability::FileSync
+    } else if open.flags.contains(OpenFlags::DATA_SYNC) {
+        Stability::DataSync
+    } else {
+        Stability::Unstable
+    };
+    how.stability.max(by_opening)
+}
