@@ -1,11 +1,14 @@
 /*
- * Two cures for User Mode Linux, loaded into linux.uml with LD_PRELOAD. Neither the kernel nor any server
+ * Three cures for User Mode Linux, loaded into linux.uml with LD_PRELOAD. Neither the kernel nor any server
  * that it talks to is changed.
  *
  * 1. ptrace: UML 6.1 keeps 2,696 bytes of each task's extended registers. A CPU with AMX has 11,008, and a host
  *    kernel refuses to set less than all of them: UML panics in put_fp_registers. So the rest is added.
  *
- * 2. sendmsg: UML's virtio driver describes one memory region in a VHOST_USER_SET_MEM_TABLE that has room for
+ * 2. ptrace: a process of the guest is a process of the host whose system calls UML catches. Were UML killed, they would
+ *    run on, uncaught, with UML's rights. So the host kernel is asked to kill them with it.
+ *
+ * 3. sendmsg: UML's virtio driver describes one memory region in a VHOST_USER_SET_MEM_TABLE that has room for
  *    two: 72 bytes of payload where the protocol asks for 40. Strict servers (all that use the `vhost` crate)
  *    refuse the message. It is cut to what it says.
  */
@@ -21,6 +24,9 @@
 
 /* Larger than the area of any CPU so far; the kernel says how much of it there really is. */
 #define XSTATE_BYTES_MAX (64 * 1024)
+
+/* What UML calls it; the C library has no name for it any more. */
+#define OLD_SETOPTIONS 21
 
 typedef long ptrace_fn(int request, pid_t pid, void *addr, void *data);
 
@@ -62,6 +68,8 @@ long ptrace(enum __ptrace_request request, ...)
 		next = (ptrace_fn *)dlsym(RTLD_NEXT, "ptrace");
 	if (request == PTRACE_SETREGSET && (uintptr_t)addr == NT_X86_XSTATE)
 		return set_xstate(next, pid, data);
+	if (request == PTRACE_SETOPTIONS || (int)request == OLD_SETOPTIONS)
+		data = (void *)((uintptr_t)data | PTRACE_O_EXITKILL);
 	return next(request, pid, addr, data);
 }
 
