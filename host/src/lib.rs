@@ -13,4 +13,5 @@ pub mod metrics;
 pub mod pool;
 pub mod signals;
 pub mod state_dir;
+pub mod task;
 pub mod vhost_user;

@@ -1,0 +1,245 @@
+//! Futures without a runtime: a spawned task is polled by whoever wakes it, on that very thread.
+//!
+//! So a pool thread that finishes a read goes straight on to send the reply: no queue, no second thread, no wake-up in
+//! between. A task must therefore never block. A waker that is called while its thread is polling another task does not
+//! nest: the task is polled after that one returns, so that a chain of wake-ups does not grow the stack.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Polls `future` on this thread, and from then on wherever it is woken, until it is ready.
+///
+/// Nobody waits for the future, so it must carry on by itself what its result is good for. If it panics, the panic goes
+/// to the thread that polled it, and the future is dropped.
+pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
+    spawn_boxed(Box::pin(future));
+}
+
+/// As [`spawn`], for a future that is boxed already.
+pub fn spawn_boxed(future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+    let task = Arc::new(Task { state: AtomicU8::new(POLLING), future: Mutex::new(Some(future)) });
+    run(task);
+}
+
+/// Nobody polls it; the next wake-up does.
+const IDLE: u8 = 0;
+/// Some thread polls it, or has it in its queue.
+const POLLING: u8 = 1;
+/// Some thread polls it and must poll it again.
+const AGAIN: u8 = 2;
+/// It is finished.
+const DONE: u8 = 3;
+
+struct Task {
+    state: AtomicU8,
+    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        let claim = |state| match state {
+            IDLE => Some(POLLING),
+            POLLING => Some(AGAIN),
+            _ => None,
+        };
+        if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, claim) == Ok(IDLE) {
+            run(self);
+        }
+    }
+}
+
+thread_local! {
+    /// Tasks that were woken while this thread polls one; `None` while it polls none.
+    static WAITING: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
+}
+
+/// Polls a task that is marked `POLLING`, and those that are woken here meanwhile.
+fn run(task: Arc<Task>) {
+    let mut first = Some(task);
+    let nested = WAITING.with_borrow_mut(|waiting| match waiting {
+        Some(queue) => {
+            queue.extend(first.take());
+            true
+        }
+        None => {
+            *waiting = Some(VecDeque::new());
+            false
+        }
+    });
+    if nested {
+        return;
+    }
+    let _leave = Leave;
+    let mut next = first;
+    while let Some(task) = next {
+        poll_until_idle(&task);
+        next = WAITING.with_borrow_mut(|waiting| waiting.as_mut().and_then(VecDeque::pop_front));
+    }
+}
+
+/// Says that this thread polls no task any more, also when one panicked. What waited then is polled by no one here, so
+/// it goes round again.
+struct Leave;
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        let left = WAITING.with_borrow_mut(Option::take).unwrap_or_default();
+        for task in left {
+            run(task);
+        }
+    }
+}
+
+fn poll_until_idle(task: &Arc<Task>) {
+    let waker = Waker::from(task.clone());
+    let mut context = Context::from_waker(&waker);
+    // Taken out for the poll: a panic drops it, and with it whatever it owes to others.
+    let Some(mut future) = take(task) else { return };
+    loop {
+        if let Poll::Ready(()) = future.as_mut().poll(&mut context) {
+            task.state.store(DONE, Ordering::Release);
+            return;
+        }
+        // Back in its place before the state says so: whoever wakes it next finds it there.
+        *lock(task) = Some(future);
+        if task.state.compare_exchange(POLLING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return;
+        }
+        task.state.store(POLLING, Ordering::Release);
+        match take(task) {
+            Some(again) => future = again,
+            None => return,
+        }
+    }
+}
+
+fn lock(task: &Task) -> std::sync::MutexGuard<'_, Option<Pin<Box<dyn Future<Output = ()> + Send>>>> {
+    task.future.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take(task: &Task) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+    lock(task).take()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+    use std::thread;
+
+    /// A gate that one future waits at and anyone opens.
+    #[derive(Default)]
+    struct Gate(Mutex<(bool, Option<Waker>)>);
+
+    impl Gate {
+        fn open(&self) {
+            let waker = {
+                let mut inner = self.0.lock().unwrap();
+                inner.0 = true;
+                inner.1.take()
+            };
+            waker.into_iter().for_each(Waker::wake);
+        }
+
+        async fn pass(self: Arc<Self>) {
+            poll_fn(|context| {
+                let mut inner = self.0.lock().unwrap();
+                if inner.0 {
+                    return Poll::Ready(());
+                }
+                inner.1 = Some(context.waker().clone());
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+
+    #[test]
+    fn what_is_ready_finishes_on_the_spot() {
+        let (sender, receiver) = mpsc::channel();
+        spawn(async move { sender.send(thread::current().id()).unwrap() });
+        assert_eq!(receiver.try_recv().unwrap(), thread::current().id());
+    }
+
+    #[test]
+    fn the_thread_that_wakes_goes_on_with_the_task() {
+        let gate = Arc::new(Gate::default());
+        let (sender, receiver) = mpsc::channel();
+        let waiting = gate.clone();
+        spawn(async move {
+            waiting.pass().await;
+            sender.send(thread::current().id()).unwrap();
+        });
+        assert!(receiver.try_recv().is_err());
+        let opener = thread::spawn(move || {
+            gate.open();
+            thread::current().id()
+        });
+        assert_eq!(receiver.recv().unwrap(), opener.join().unwrap());
+    }
+
+    #[test]
+    fn a_long_chain_of_wake_ups_does_not_grow_the_stack() {
+        let gates: Vec<_> = (0..100_000).map(|_| Arc::new(Gate::default())).collect();
+        let passed = Arc::new(AtomicUsize::new(0));
+        for pair in gates.windows(2) {
+            let (from, to, passed) = (pair[0].clone(), pair[1].clone(), passed.clone());
+            spawn(async move {
+                from.pass().await;
+                passed.fetch_add(1, Ordering::Relaxed);
+                to.open();
+            });
+        }
+        gates[0].open();
+        assert_eq!(passed.load(Ordering::Relaxed), gates.len() - 1);
+    }
+
+    #[test]
+    fn a_wake_up_during_a_poll_is_not_lost() {
+        for _ in 0..2_000 {
+            let (sender, receiver) = mpsc::channel();
+            let mut asked = 0;
+            spawn(poll_fn(move |context| {
+                asked += 1;
+                if asked == 3 {
+                    sender.send(()).unwrap();
+                    return Poll::Ready(());
+                }
+                let waker = context.waker().clone();
+                thread::spawn(move || waker.wake());
+                Poll::Pending
+            }));
+            receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("the wake-up was lost");
+        }
+    }
+
+    #[test]
+    fn a_panic_drops_the_task_and_leaves_the_thread_usable() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        struct Guard(Arc<AtomicUsize>);
+        impl Drop for Guard {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let guard = Guard(dropped.clone());
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            spawn(async move {
+                let _guard = guard;
+                panic!("planned");
+            });
+        }));
+        assert!(outcome.is_err());
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+        let (sender, receiver) = mpsc::channel();
+        spawn(async move { sender.send(()).unwrap() });
+        receiver.try_recv().unwrap();
+    }
+}
