@@ -12,6 +12,7 @@ pub mod change;
 pub mod creds;
 pub mod dir;
 pub mod errno;
+pub mod fuse_dev;
 pub mod handle;
 pub mod lock;
 pub mod namespace;

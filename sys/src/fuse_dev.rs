@@ -1,0 +1,184 @@
+//! The FUSE device: opening and cloning it, requests in, replies out, mounting and unmounting.
+
+use std::ffi::CString;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use tombolo_mem::{INLINE_SEGMENTS, Segment, Sink, Source};
+
+use crate::errno::{Errno, Result, check, retry};
+
+/// Flags of a mount (mount(2)).
+pub use rustix::mount::MountFlags as Flags;
+
+const DEVICE: &str = "/dev/fuse";
+
+/// Opens the device. What it is the descriptor of, the mount decides.
+pub fn open() -> Result<OwnedFd> {
+    retry(|| rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()))
+}
+
+/// Another descriptor of the same connection with a processing queue of its own (`FUSE_DEV_IOC_CLONE`): a reply goes to
+/// the descriptor that its request was read from.
+pub fn clone(device: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let copy = open()?;
+    let original = device.as_raw_fd();
+    // SAFETY: the request takes the address of a descriptor number, which outlives the call.
+    let outcome = unsafe { libc::ioctl(copy.as_raw_fd(), FUSE_DEV_IOC_CLONE, &raw const original) };
+    check(outcome.into())?;
+    Ok(copy)
+}
+
+/// `_IOR(229, 0, uint32_t)`.
+const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
+
+/// Waits for a request and reads it into the start of `into`; returns its length.
+///
+/// ENODEV: unmounted. ENOENT: the request was withdrawn while it was read; ask again. EAGAIN on a descriptor that does
+/// not wait. EINVAL: `into` is shorter than a request may be.
+pub fn receive(device: BorrowedFd<'_>, into: &Sink) -> Result<usize> {
+    let spans = spans(into.segments());
+    retry(|| {
+        // SAFETY: the spans come from a Sink that the caller borrows to us, which keeps the memory alive; the kernel
+        // copies, and no Rust reference to those bytes exists.
+        let outcome =
+            unsafe { libc::syscall(libc::SYS_readv, device.as_raw_fd(), spans.as_ptr(), spans.len()) };
+        check(outcome)
+    })
+}
+
+/// Writes one reply or notification from private memory.
+///
+/// ENOENT: nobody waits for it any more, or nothing of that name is cached. ENODEV: unmounted.
+pub fn send(device: BorrowedFd<'_>, reply: &[u8]) -> Result<()> {
+    retry(|| rustix::io::write(device, reply)).map(drop)
+}
+
+/// Writes one reply that lies in shared memory. Errors as for [`send`].
+pub fn send_from(device: BorrowedFd<'_>, reply: &Source) -> Result<()> {
+    let spans = spans(reply.segments());
+    retry(|| {
+        // SAFETY: the spans come from a Source that the caller borrows to us, which keeps the memory alive; the kernel
+        // copies, and no Rust reference to those bytes exists.
+        let outcome =
+            unsafe { libc::syscall(libc::SYS_writev, device.as_raw_fd(), spans.as_ptr(), spans.len()) };
+        check(outcome)
+    })
+    .map(drop)
+}
+
+/// Makes reads of the descriptor return EAGAIN instead of waiting, or not.
+pub fn set_waiting(device: BorrowedFd<'_>, waiting: bool) -> Result<()> {
+    let mut flags = rustix::fs::fcntl_getfl(device)?;
+    flags.set(OFlags::NONBLOCK, !waiting);
+    rustix::fs::fcntl_setfl(device, flags)
+}
+
+/// Waits until a request can be read, or the mount is gone. A signal ends it too.
+pub fn wait(device: BorrowedFd<'_>) -> Result<()> {
+    let mut polled = [rustix::event::PollFd::new(&device, rustix::event::PollFlags::IN)];
+    match rustix::event::poll(&mut polled, None) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+type Spans = smallvec::SmallVec<[libc::iovec; INLINE_SEGMENTS]>;
+
+fn spans(segments: impl Iterator<Item = Segment>) -> Spans {
+    segments.map(|segment| libc::iovec { iov_base: segment.ptr.cast(), iov_len: segment.len }).collect()
+}
+
+/// Mounts a connection; needs CAP_SYS_ADMIN. `options` are those of fuse(8) but for `fd`, which is added here.
+pub fn mount(
+    device: BorrowedFd<'_>,
+    source: &str,
+    target: &Path,
+    subtype: &str,
+    flags: MountFlags,
+    options: &str,
+) -> Result<()> {
+    let data = CString::new(format!("fd={},{options}", device.as_raw_fd())).map_err(|_| Errno::INVAL)?;
+    rustix::mount::mount(source, target, format!("fuse.{subtype}"), flags, data.as_c_str())
+}
+
+/// Mounts through the set-user-id helper `fusermount3`, for those who may not mount themselves, and returns the
+/// connection. The helper says on standard error why it refuses.
+pub fn mount_by_helper(target: &Path, options: &str) -> std::io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // The helper sends the descriptor over the socket whose number it is told; its standard input will do.
+    let status = Command::new("fusermount3")
+        .arg("-o")
+        .arg(options)
+        .arg("--")
+        .arg(target)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .status()?;
+    if !status.success() {
+        return Err(std::io::Error::other("fusermount3 refused"));
+    }
+    Ok(receive_descriptor(&ours)?)
+}
+
+fn receive_descriptor(socket: &UnixStream) -> Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    retry(|| rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags))?;
+    let rights = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    rights.ok_or(Errno::PROTO)
+}
+
+/// Unmounts. `detach` takes the mount out of sight at once and ends it when its last user has left.
+///
+/// EBUSY: in use. EINVAL: not a mount point.
+pub fn unmount(target: &Path, detach: bool) -> Result<()> {
+    let flags = if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    rustix::mount::unmount(target, flags | UnmountFlags::NOFOLLOW)
+}
+
+/// Unmounts through `fusermount3`, for those who may not do it themselves. False if it refuses.
+pub fn unmount_by_helper(target: &Path, detach: bool) -> std::io::Result<bool> {
+    let mut helper = Command::new("fusermount3");
+    helper.arg("-u").arg("-q");
+    if detach {
+        helper.arg("-z");
+    }
+    Ok(helper.arg("--").arg(target).stdin(Stdio::null()).status()?.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use tombolo_mem::Region;
+
+    #[test]
+    fn a_device_without_a_mount_has_no_requests() {
+        let Ok(device) = open() else {
+            panic!("/dev/fuse cannot be opened here");
+        };
+        let buffer = Region::heap(8192);
+        assert_eq!(receive(device.as_fd(), &Sink::from(&buffer)), Err(Errno::PERM));
+        assert_eq!(send(device.as_fd(), &[0; 16]), Err(Errno::PERM));
+        assert!(clone(device.as_fd()).is_err());
+    }
+
+    #[test]
+    fn a_directory_that_is_no_mount_point_is_not_unmounted() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(unmount(dir.path(), false), Err(Errno::INVAL));
+    }
+}
