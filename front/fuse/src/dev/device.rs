@@ -1,0 +1,156 @@
+//! A descriptor of a FUSE connection, and one request read from it.
+
+use crate::session::{Exchange, Slot};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use tombolo_mem::{Buffer, Sink, Source};
+use tombolo_sys::{Errno, fuse_dev};
+use tombolo_wire_fuse::layout::header::{InHeader, MIN_READ_BUFFER};
+use tombolo_wire_fuse::layout::rw::WriteIn;
+use tombolo_wire_fuse::{DecodeError, Errno as WireErrno, Extent, Unique, reply};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A WRITE's data, and a READ's, begin here, on a page of their own: the host's file system then copies whole pages.
+const DATA_AT: usize = 4096;
+/// So a request is read to here.
+const HEAD_AT: usize = DATA_AT - size_of::<InHeader>() - size_of::<WriteIn>();
+
+/// One descriptor of the connection. Replies must go to the one that their request came from.
+#[derive(Debug)]
+pub(super) struct Device(OwnedFd);
+
+impl Device {
+    pub(super) fn new(descriptor: OwnedFd) -> Arc<Device> {
+        Arc::new(Device(descriptor))
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Memory for requests, kept when a request that pended is answered.
+#[derive(Debug)]
+pub(super) struct Stock {
+    data_bytes: usize,
+    spare: Mutex<Vec<(Box<Slot>, Buffer)>>,
+}
+
+/// How much spare memory is kept; more is given back to the system.
+const SPARE_MAX: usize = 16;
+
+impl Stock {
+    /// For requests of up to `max_write_bytes` of data.
+    pub(super) fn new(max_write_bytes: u32) -> Arc<Stock> {
+        let data_bytes = (max_write_bytes as usize).max(MIN_READ_BUFFER);
+        Arc::new(Stock { data_bytes, spare: Mutex::default() })
+    }
+
+    pub(super) fn take(&self) -> (Box<Slot>, Buffer) {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| (Box::default(), Buffer::new(DATA_AT + self.data_bytes)))
+    }
+
+    fn put(&self, slot: Box<Slot>, buffer: Buffer) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE_MAX {
+            spare.push((slot, buffer));
+        }
+    }
+}
+
+/// One request, and the way back to whoever made it.
+#[derive(Debug)]
+pub(super) struct DevExchange {
+    device: Arc<Device>,
+    stock: Arc<Stock>,
+    buffer: Buffer,
+    /// The request that waits for an answer; none while nothing does.
+    waiting: Option<Unique>,
+}
+
+impl DevExchange {
+    pub(super) fn new(device: Arc<Device>, stock: Arc<Stock>, buffer: Buffer) -> DevExchange {
+        DevExchange { device, stock, buffer, waiting: None }
+    }
+
+    /// Waits for a request and copies its private bytes to `slot`.
+    ///
+    /// # Errors
+    /// The device's error; see [`fuse_dev::receive`].
+    pub(super) fn receive(&mut self, slot: &mut Slot) -> Result<(), Errno> {
+        let into = self.buffer.sink(HEAD_AT..self.buffer.len());
+        let received = fuse_dev::receive(self.device.fd(), &into)?;
+        drop(into);
+        let request = self.buffer.source(HEAD_AT..HEAD_AT + received);
+        let mut head = [0; size_of::<InHeader>()];
+        request.read_at(0, &mut head);
+        let header = InHeader::read_from_bytes(&head).unwrap_or_default();
+        self.waiting = Some(Unique(header.unique));
+        let private_bytes = match Extent::of(&header) {
+            Ok(extent) => extent.private_bytes.min(received),
+            // Let the decoder say what is wrong with it.
+            Err(DecodeError::NoHeader { .. }) => received.min(head.len()),
+            Err(_) => received,
+        };
+        slot.fill(private_bytes, |bytes| {
+            request.read_at(0, bytes);
+        });
+        Ok(())
+    }
+
+    /// What a send came to. ENOENT: the requester was killed meanwhile.
+    fn sent(&mut self, outcome: Result<(), Errno>) -> bool {
+        self.waiting = None;
+        match outcome {
+            Ok(()) => true,
+            Err(Errno::NOENT | Errno::NODEV) => false,
+            Err(error) => {
+                tracing::error!(%error, "the FUSE device refused a reply");
+                false
+            }
+        }
+    }
+}
+
+impl Exchange for DevExchange {
+    fn payload(&self, len_bytes: usize) -> Source {
+        self.buffer.source(DATA_AT..DATA_AT.saturating_add(len_bytes))
+    }
+
+    fn room(&self, len_bytes: usize) -> Sink {
+        self.buffer.sink(DATA_AT..DATA_AT.saturating_add(len_bytes))
+    }
+
+    fn send(&mut self, reply: &[u8]) -> bool {
+        let outcome = fuse_dev::send(self.device.fd(), reply);
+        self.sent(outcome)
+    }
+
+    fn send_data(&mut self, header: &[u8], data_bytes: usize) -> bool {
+        // Right in front of the data, so that the reply is one piece.
+        let start = DATA_AT.saturating_sub(header.len());
+        self.buffer.sink(start..DATA_AT).write_at(0, header);
+        let reply = self.buffer.source(start..DATA_AT.saturating_add(data_bytes));
+        let outcome = fuse_dev::send_from(self.device.fd(), &reply);
+        self.sent(outcome)
+    }
+
+    fn send_nothing(&mut self) {
+        self.waiting = None;
+    }
+
+    fn retire(mut self, slot: Box<Slot>) {
+        let buffer = std::mem::replace(&mut self.buffer, Buffer::new(0));
+        self.stock.put(slot, buffer);
+    }
+}
+
+/// A request that nobody answered, because the code for it panicked: its caller must not wait for ever.
+impl Drop for DevExchange {
+    fn drop(&mut self) {
+        if let Some(unique) = self.waiting.take() {
+            self.send(reply::error(unique, WireErrno::EIO).as_bytes());
+        }
+    }
+}

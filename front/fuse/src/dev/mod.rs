@@ -1,0 +1,255 @@
+//! The FUSE device as a transport: a mount on this host.
+//!
+//! [`Mount::start`] mounts a file system and serves it with a few threads, each with a descriptor of its own. It unmounts
+//! when told to, and finds the ruins of an earlier server at its mount point.
+
+mod device;
+mod worker;
+
+use crate::session::{Coherence, Options as SessionOptions, Session};
+use device::{Device, Stock};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use tombolo_core::fs::{
+    Client, Ctx, Error as FsError, Export, FileSystem, NodeId, PermissionCheck, SessionId,
+};
+use tombolo_sys::fuse_dev::{self, Flags};
+use tombolo_sys::{Errno, creds};
+use tombolo_wire_fuse::attr;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What `df` and `/proc/mounts` show as the source.
+    pub source: String,
+    /// May others than the one who mounts use it?
+    pub allow_other: bool,
+    /// Refuse changes in the kernel already.
+    pub read_only: bool,
+    /// Honour device nodes.
+    pub devices: bool,
+    /// Honour set-user-id bits.
+    pub set_id: bool,
+    /// How many threads take requests; at least one.
+    pub threads: usize,
+    /// How long the kernel may keep what it was told.
+    pub coherence: Coherence,
+}
+
+impl Default for Options {
+    /// No devices, no set-user-id, two threads: one can be busy with a big transfer while the other takes requests.
+    fn default() -> Self {
+        Options {
+            source: "tombolo".into(),
+            allow_other: true,
+            read_only: false,
+            devices: false,
+            set_id: false,
+            threads: 2,
+            coherence: Coherence::default(),
+        }
+    }
+}
+
+/// Why a mount did not come about.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The device cannot be opened.
+    #[error("cannot open /dev/fuse (is the fuse module loaded?)")]
+    Device(#[source] Errno),
+    /// The mount point cannot be used.
+    #[error("cannot use {} as a mount point", .path.display())]
+    Target {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refused.
+    #[error("cannot mount on {}", .path.display())]
+    Mount {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file system could not be attached to, or has no root.
+    #[error("the file system is not there")]
+    FileSystem(#[source] FsError),
+    /// A thread could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+}
+
+/// A mount that is being served. Dropping it leaves it mounted; end it with [`Mount::unmount`].
+#[derive(Debug)]
+pub struct Mount {
+    path: PathBuf,
+    by_helper: bool,
+    session: Arc<Session>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Mount {
+    /// Mounts `export` on the directory `target` and starts to serve it. A dead mount there, left behind by a server that
+    /// was killed, is taken away first.
+    ///
+    /// # Errors
+    /// See [`MountError`]. Nothing stays mounted then.
+    pub fn start(
+        export: &dyn Export,
+        session: SessionId,
+        target: &Path,
+        options: &Options,
+    ) -> Result<Mount, MountError> {
+        let path = usable(target)?;
+        let client = Client { session, label: path.display().to_string() };
+        let file_system = export.attach(&client).map_err(MountError::FileSystem)?;
+        let data = mount_data(file_system.as_ref(), session, options)?;
+        let (device, by_helper) = mount(&path, options, &data)?;
+        let devices = descriptors(device, options.threads);
+        let session_options = SessionOptions { coherence: options.coherence, ..Default::default() };
+        let stock = Stock::new(session_options.max_write_bytes);
+        let session = Session::new(session, file_system, session_options);
+        let mount = Mount { path, by_helper, session, threads: Mutex::default() };
+        for (number, device) in devices.into_iter().enumerate() {
+            let (session, stock) = (mount.session.clone(), stock.clone());
+            let thread = thread::Builder::new().name(format!("fuse-{number}"));
+            match thread.spawn(move || worker::serve(&session, &device, &stock)) {
+                Ok(thread) => mount.threads().push(thread),
+                Err(error) => {
+                    mount.unmount().ok();
+                    return Err(MountError::Thread(error));
+                }
+            }
+        }
+        Ok(mount)
+    }
+
+    /// The session, for its counters.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Ends the mount. One that is in use is taken out of sight at once, and served until its last user has left; then
+    /// this returns false.
+    ///
+    /// # Errors
+    /// The kernel's. It is not an error if somebody else has unmounted it.
+    pub fn unmount(&self) -> io::Result<bool> {
+        self.session.interrupt_all();
+        match unmount(&self.path, self.by_helper, false) {
+            Ok(()) => return Ok(true),
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(true),
+            Err(error) => tracing::warn!(path = %self.path.display(), %error, "in use; detached"),
+        }
+        unmount(&self.path, self.by_helper, true).map(|()| false)
+    }
+
+    /// Waits until the mount has ended, by whomever, and nobody uses it any more.
+    pub fn wait(&self) {
+        let threads = std::mem::take(&mut *self.threads());
+        for thread in threads {
+            // A panic was logged where it happened.
+            let _ = thread.join();
+        }
+    }
+
+    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The mount point with no symbolic link in it, free of dead mounts.
+fn usable(target: &Path) -> Result<PathBuf, MountError> {
+    let fail = |source| MountError::Target { path: target.into(), source };
+    let absolute = std::path::absolute(target).map_err(fail)?;
+    // The dead mount of a killed server answers everything so.
+    let is_dead = |error: &io::Error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
+    if std::fs::metadata(&absolute).is_err_and(|error| is_dead(&error)) {
+        tracing::warn!(path = %absolute.display(), "taking a dead mount away");
+        unmount(&absolute, false, true).or_else(|_| unmount(&absolute, true, true)).map_err(fail)?;
+    }
+    let path = absolute.canonicalize().map_err(fail)?;
+    match std::fs::metadata(&path) {
+        Ok(metadata) if metadata.is_dir() => Ok(path),
+        Ok(_) => Err(fail(io::ErrorKind::NotADirectory.into())),
+        Err(error) => Err(fail(error)),
+    }
+}
+
+/// The options that the kernel is given as text.
+fn mount_data(
+    file_system: &dyn FileSystem,
+    session: SessionId,
+    options: &Options,
+) -> Result<String, MountError> {
+    let root = file_system.getattr(&Ctx::root(session), NodeId::ROOT, None).wait();
+    let root = root.map_err(MountError::FileSystem)?;
+    let (uid, gid) = creds::own_ids();
+    let mut data = format!("rootmode={:o},user_id={uid},group_id={gid}", attr::type_bits(root.file_type));
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    if file_system.profile().permission_check == PermissionCheck::Caller {
+        data.push_str(",default_permissions");
+    }
+    Ok(data)
+}
+
+/// Mounts, by ourselves or through the helper, and says by whom.
+fn mount(path: &Path, options: &Options, data: &str) -> Result<(OwnedFd, bool), MountError> {
+    let device = fuse_dev::open().map_err(MountError::Device)?;
+    let mut flags = Flags::empty();
+    flags.set(Flags::NODEV, !options.devices);
+    flags.set(Flags::NOSUID, !options.set_id);
+    flags.set(Flags::RDONLY, options.read_only);
+    let fail = |source| MountError::Mount { path: path.into(), source };
+    match fuse_dev::mount(device.as_fd(), &options.source, path, "tombolo", flags, data) {
+        Ok(()) => return Ok((device, false)),
+        Err(Errno::PERM) => {}
+        Err(error) => return Err(fail(error.into())),
+    }
+    // The helper fills in user and root mode itself, and always adds nodev and nosuid.
+    let own = ["allow_other", "default_permissions"];
+    let passed = data.split(',').filter(|option| own.contains(option));
+    let read_only = options.read_only.then_some("ro");
+    let source = format!("fsname={},subtype=tombolo", options.source.replace(',', "_"));
+    let passed: Vec<_> = passed.chain(read_only).chain([source.as_str()]).collect();
+    let device = fuse_dev::mount_by_helper(path, &passed.join(",")).map_err(fail)?;
+    Ok((device, true))
+}
+
+fn unmount(path: &Path, by_helper: bool, detach: bool) -> io::Result<()> {
+    if !by_helper {
+        return Ok(fuse_dev::unmount(path, detach)?);
+    }
+    match fuse_dev::unmount_by_helper(path, detach)? {
+        true => Ok(()),
+        false => Err(io::ErrorKind::ResourceBusy.into()),
+    }
+}
+
+/// As many descriptors of the connection as there are threads. An old kernel that clones none gets one shared by all.
+fn descriptors(device: OwnedFd, threads: usize) -> Vec<Arc<Device>> {
+    let first = Device::new(device);
+    let mut all = vec![first.clone()];
+    while all.len() < threads {
+        match fuse_dev::clone(first.fd()) {
+            Ok(copy) => all.push(Device::new(copy)),
+            Err(error) => {
+                tracing::debug!(%error, "the FUSE device cannot be cloned");
+                all.push(first.clone());
+            }
+        }
+    }
+    all
+}

@@ -1,0 +1,137 @@
+//! What a request is answered with, before it is bytes.
+
+use super::Session;
+use super::slot::Slot;
+use tombolo_core::fs::{Attr, DirPage, Entry, File, FileType, Interrupt, NodeId, OpenId, StatFs};
+use tombolo_wire_fuse::dirent::DirentWriter;
+use tombolo_wire_fuse::layout::attr::EntryOut;
+use tombolo_wire_fuse::layout::open::OpenOutFlags;
+use tombolo_wire_fuse::reply::{self, Blocker, Reply};
+use tombolo_wire_fuse::{FileHandle, Unique, attr};
+
+/// The answer to one request.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// Nothing but success.
+    Empty,
+    /// A node.
+    Entry(Entry),
+    /// The name does not exist, and that may be kept.
+    NoEntry,
+    /// Attributes, in the short form.
+    Attr(Attr),
+    /// Attributes, in the long form.
+    Statx(Attr),
+    /// An open file or directory.
+    Open(File, OpenOutFlags),
+    /// A node and its opening.
+    Created(Entry, OpenId, OpenOutFlags),
+    /// So much of the room behind the header.
+    Data(usize),
+    /// A listing.
+    Page { page: DirPage, plus: bool },
+    /// Bytes: a link's target, a value, names of attributes.
+    Bytes(Vec<u8>),
+    /// The length of such bytes.
+    Size(usize),
+    /// Bytes taken.
+    Written(u32),
+    /// Bytes copied, counted in 64 bits.
+    Copied(u64),
+    /// An offset found.
+    Offset(u64),
+    /// The state of the file system.
+    StatFs(StatFs),
+    /// A lock in the way, or none.
+    Lock(Option<Blocker>),
+    /// INIT's reply.
+    Init(Box<tombolo_wire_fuse::layout::init::InitOut>),
+    /// No reply at all.
+    Silent,
+}
+
+impl Body {
+    /// Puts the reply together in the slot.
+    pub(super) fn encode<'s>(&self, slot: &'s mut Slot, session: &Session, unique: Unique) -> &'s [u8] {
+        let keep = session.coherence().lifetimes();
+        if let Body::Page { page, plus } = self {
+            let body = slot.reply.get_mut(reply::HEADER_BYTES..).unwrap_or_default();
+            let bytes = pack(page, *plus, body, session);
+            return Reply::new(&mut slot.reply, unique).with_written(bytes).finish();
+        }
+        let out = Reply::new(&mut slot.reply, unique);
+        match self {
+            Body::Empty | Body::Silent | Body::Data(_) | Body::Page { .. } => out,
+            Body::Entry(entry) => out.with(&entry_out(entry, session)),
+            Body::NoEntry => out.with(&reply::no_entry(session.coherence().absence().unwrap_or_default())),
+            Body::Attr(attr) => out.with(&reply::attr(attr::to_wire(attr), keep.attr)),
+            Body::Statx(attr) => out.with(&reply::statx(attr::to_statx(attr), keep.attr)),
+            Body::Open(file, flags) => out.with(&reply::open(FileHandle(file.open.0), *flags)),
+            Body::Created(entry, open, flags) => {
+                out.with(&entry_out(entry, session)).with(&reply::open(FileHandle(open.0), *flags))
+            }
+            Body::Bytes(bytes) => out.with(bytes.as_slice()),
+            Body::Size(bytes) => out.with(&reply::xattr_size(u32::try_from(*bytes).unwrap_or(u32::MAX))),
+            Body::Written(bytes) => out.with(&reply::write(*bytes)),
+            Body::Copied(bytes) => out.with(&reply::copied(*bytes)),
+            Body::Offset(offset) => out.with(&reply::offset(*offset)),
+            Body::StatFs(stat) => out.with(&attr::statfs(stat)),
+            Body::Lock(blocker) => out.with(&reply::lk(blocker.as_ref())),
+            Body::Init(out_init) => out.with(out_init.as_ref()),
+        }
+        .finish()
+    }
+
+    /// Takes back what the requester will never know that it has.
+    pub(super) fn undo(&self, session: &Session) {
+        let ctx = session.ctx_root(Interrupt::default());
+        let file_system = session.file_system();
+        match self {
+            Body::Entry(entry) => file_system.forget(&ctx, &[(entry.node, 1)]),
+            Body::Open(file, _) => file_system.release(&ctx, *file),
+            Body::Created(entry, open, _) => {
+                file_system.release(&ctx, File { node: entry.node, open: *open });
+                file_system.forget(&ctx, &[(entry.node, 1)]);
+            }
+            Body::Page { page, .. } => {
+                page.iter().filter_map(|entry| entry.entry).for_each(|entry| {
+                    file_system.forget(&ctx, &[(entry.node, 1)]);
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+fn entry_out(entry: &Entry, session: &Session) -> EntryOut {
+    let Entry { node, attr } = entry;
+    let keep = session.coherence().lifetimes();
+    reply::entry(wire_node(*node), attr.generation, attr::to_wire(attr), keep)
+}
+
+/// Packs a page, whose budget was made for exactly this, and gives the bytes used.
+fn pack(page: &DirPage, plus: bool, body: &mut [u8], session: &Session) -> usize {
+    let mut writer = DirentWriter::new(body);
+    for entry in page.iter() {
+        let kind = attr::dirent_kind(entry.file_type.or(entry.entry.map(|entry| entry.attr.file_type)));
+        let fits = if plus {
+            let out = entry.entry.map(|entry| entry_out(entry, session));
+            writer.push_plus(entry.name, entry.fileid, entry.cookie.0, kind, out)
+        } else {
+            writer.push(entry.name, entry.fileid, entry.cookie.0, kind)
+        };
+        if !fits {
+            break;
+        }
+    }
+    writer.len()
+}
+
+pub(super) fn wire_node(node: NodeId) -> tombolo_wire_fuse::NodeId {
+    tombolo_wire_fuse::NodeId(node.0)
+}
+
+/// Can the type be opened for data? Devices, pipes and sockets are opened by the requester's own kernel.
+pub(super) fn has_data(file_type: FileType) -> bool {
+    file_type == FileType::Regular
+}

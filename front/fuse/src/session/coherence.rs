@@ -1,0 +1,180 @@
+//! How long a kernel may keep what it was told. See `docs/semantics.md`.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
+use tombolo_wire_fuse::init::Capabilities;
+use tombolo_wire_fuse::layout::open::OpenOutFlags;
+use tombolo_wire_fuse::reply::Lifetimes;
+
+/// Who may change the tree beside this kernel, and how soon it must see that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coherence {
+    /// Every call asks the server; no page is kept from one open to the next.
+    Strict,
+    /// Names and attributes for a second; pages are kept as long as an open finds the file unchanged.
+    #[default]
+    Auto,
+    /// For a tree that nobody else changes: everything for a day, names that do not exist too.
+    Always,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Time stamps of a file can stand still over two changes for a tick of the kernel that keeps them: 10 ms at 100 Hz. So
+/// a stamp younger than this proves nothing yet.
+const TICK: Duration = Duration::from_millis(20);
+
+impl Coherence {
+    /// How long a name and its attributes may be kept.
+    pub(super) fn lifetimes(self) -> Lifetimes {
+        let keep = match self {
+            Coherence::Strict => Duration::ZERO,
+            Coherence::Auto => SECOND,
+            Coherence::Always => DAY,
+        };
+        Lifetimes { entry: keep, attr: keep }
+    }
+
+    /// How long the absence of a name may be kept. In auto not at all: a name that appears is waited for more often than
+    /// a name that is missing is asked for twice.
+    pub(super) fn absence(self) -> Option<Duration> {
+        (self == Coherence::Always).then_some(DAY)
+    }
+}
+
+/// Decides at each open what the kernel does with the file's pages.
+#[derive(Debug)]
+pub(super) struct PageCache {
+    coherence: Coherence,
+    /// By node: what the file looked like when its pages were last known to be those of the file.
+    known: [Mutex<HashMap<NodeId, WeakAttr>>; SHARDS],
+}
+
+const SHARDS: usize = 16;
+
+/// How many files a shard remembers; then it forgets all, which costs their next opens a fresh page cache.
+const SHARD_FILES_MAX: usize = 8192;
+
+impl PageCache {
+    pub(super) fn new(coherence: Coherence) -> Self {
+        PageCache { coherence, known: Default::default() }
+    }
+
+    /// Does [`PageCache::flags`] want the attributes as of the open?
+    pub(super) fn wants_attr(&self) -> bool {
+        self.coherence == Coherence::Auto
+    }
+
+    /// What the kernel is told at an open of `node`. `attr` is as of the open.
+    pub(super) fn flags(
+        &self,
+        node: NodeId,
+        how: OpenFlags,
+        attr: Option<&Attr>,
+        agreed: Capabilities,
+    ) -> OpenOutFlags {
+        match self.coherence {
+            Coherence::Always => OpenOutFlags::KEEP_CACHE,
+            // Without mappings a program could not even be started: there the kernel keeps pages while a file is open.
+            Coherence::Strict if agreed.contains(Capabilities::DIRECT_IO_ALLOW_MMAP) => {
+                OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
+            }
+            Coherence::Strict => OpenOutFlags::empty(),
+            // The kernel would place an append where it thinks the end is, and cache it there.
+            Coherence::Auto if how.contains(OpenFlags::APPEND) => OpenOutFlags::DIRECT_IO,
+            Coherence::Auto if self.is_unchanged(node, attr) => OpenOutFlags::KEEP_CACHE,
+            Coherence::Auto => OpenOutFlags::empty(),
+        }
+    }
+
+    /// The kernel forgot the node, and its pages with it.
+    pub(super) fn forget(&self, node: NodeId) {
+        if self.coherence == Coherence::Auto {
+            self.shard(node).remove(&node);
+        }
+    }
+
+    fn is_unchanged(&self, node: NodeId, attr: Option<&Attr>) -> bool {
+        let Some(attr) = attr else { return false };
+        let now = WeakAttr::from(attr);
+        let mut known = self.shard(node);
+        if !is_settled(attr.mtime.max(attr.ctime)) {
+            known.remove(&node);
+            return false;
+        }
+        if known.len() >= SHARD_FILES_MAX && !known.contains_key(&node) {
+            known.clear();
+        }
+        known.insert(node, now) == Some(now)
+    }
+
+    fn shard(&self, node: NodeId) -> std::sync::MutexGuard<'_, HashMap<NodeId, WeakAttr>> {
+        let [first, ..] = &self.known;
+        let shard = self.known.get(node.0 as usize % SHARDS).unwrap_or(first);
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Is that moment long enough ago that another change now would leave another stamp?
+fn is_settled(stamp: Timestamp) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let Ok(secs) = u64::try_from(stamp.secs) else { return true };
+    let then = Duration::new(secs, stamp.nanos.min(999_999_999));
+    now.checked_sub(then).is_some_and(|age| age > TICK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_wire_fuse::attr::from_wire;
+    use tombolo_wire_fuse::layout::attr::FuseAttr;
+
+    fn file(mtime: u64, size: u64) -> Attr {
+        from_wire(&FuseAttr { mode: 0o100_644, mtime, ctime: mtime, size, ..Default::default() }).unwrap()
+    }
+
+    fn open(cache: &PageCache, attr: &Attr) -> OpenOutFlags {
+        cache.flags(NodeId(5), OpenFlags::READ, Some(attr), Capabilities::all())
+    }
+
+    #[test]
+    fn auto_keeps_the_pages_of_a_file_that_did_not_change() {
+        let cache = PageCache::new(Coherence::Auto);
+        assert_eq!(open(&cache, &file(1000, 7)), OpenOutFlags::empty(), "the first open knows nothing");
+        assert_eq!(open(&cache, &file(1000, 7)), OpenOutFlags::KEEP_CACHE);
+        assert_eq!(open(&cache, &file(1001, 7)), OpenOutFlags::empty(), "changed");
+        assert_eq!(open(&cache, &file(1001, 8)), OpenOutFlags::empty(), "changed");
+        assert_eq!(open(&cache, &file(1001, 8)), OpenOutFlags::KEEP_CACHE);
+        cache.forget(NodeId(5));
+        assert_eq!(open(&cache, &file(1001, 8)), OpenOutFlags::empty(), "forgotten");
+    }
+
+    #[test]
+    fn auto_trusts_no_stamp_that_a_second_change_could_share() {
+        let cache = PageCache::new(Coherence::Auto);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 60;
+        assert_eq!(open(&cache, &file(now, 7)), OpenOutFlags::empty());
+        assert_eq!(open(&cache, &file(now, 7)), OpenOutFlags::empty());
+    }
+
+    #[test]
+    fn strict_reads_past_the_cache_where_mappings_still_work() {
+        let cache = PageCache::new(Coherence::Strict);
+        assert!(open(&cache, &file(1, 1)).contains(OpenOutFlags::DIRECT_IO));
+        let old = cache.flags(NodeId(5), OpenFlags::READ, None, Capabilities::empty());
+        assert_eq!(old, OpenOutFlags::empty(), "an older kernel could not map the file");
+        assert_eq!(Coherence::Strict.lifetimes(), Lifetimes::default());
+    }
+
+    #[test]
+    fn the_table_of_known_files_is_bounded() {
+        let cache = PageCache::new(Coherence::Auto);
+        for number in 0..(2 * SHARDS * SHARD_FILES_MAX) as u64 {
+            cache.flags(NodeId(number), OpenFlags::READ, Some(&file(1, 1)), Capabilities::empty());
+        }
+        assert!(cache.known.iter().all(|shard| shard.lock().unwrap().len() <= SHARD_FILES_MAX));
+    }
+}

@@ -1,0 +1,57 @@
+//! How many requests of each kind a session has taken.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use tombolo_wire_fuse::Opcode;
+
+/// Room for every operation's number.
+const OPERATIONS: usize = 64;
+
+/// Counts since the session began. Readable at any time from any thread; the numbers of one reading need not belong to
+/// the same moment.
+#[derive(Debug)]
+pub struct Counters {
+    requests: [AtomicU64; OPERATIONS],
+    pub(super) refused: AtomicU64,
+    pub(super) later: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters {
+            requests: [const { AtomicU64::new(0) }; OPERATIONS],
+            refused: AtomicU64::new(0),
+            later: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Counters {
+    pub(super) fn count(&self, opcode: Opcode) {
+        if let Some(counter) = self.requests.get(opcode as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Requests of one kind.
+    pub fn requests(&self, opcode: Opcode) -> u64 {
+        self.requests.get(opcode as usize).map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+
+    /// Every kind that came at least once, with its name and number of requests.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Opcode::ALL
+            .iter()
+            .map(|&opcode| (opcode.name(), self.requests(opcode)))
+            .filter(|(_, count)| *count > 0)
+    }
+
+    /// Requests that were refused before they reached the file system.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Requests that could not be answered at once.
+    pub fn later(&self) -> u64 {
+        self.later.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,28 @@
+//! What a session needs of a transport.
+
+use super::Slot;
+use tombolo_mem::{Sink, Source};
+
+/// One request's way in and out, as its transport has it: a buffer and a device, or a guest's descriptor chain.
+///
+/// A session uses it from one thread at a time, but not always from the same one. One that is dropped before any `send`
+/// must see to it that its caller does not wait for ever.
+pub trait Exchange: Send + Sized + 'static {
+    /// The first `len_bytes` of what follows the request's private bytes: the data of a WRITE. Less where less is there.
+    fn payload(&self, len_bytes: usize) -> Source;
+
+    /// Room for `len_bytes` of data behind the reply's header. Less where the requester left less.
+    fn room(&self, len_bytes: usize) -> Sink;
+
+    /// Sends a whole reply. False if it cannot reach its requester any more.
+    fn send(&mut self, reply: &[u8]) -> bool;
+
+    /// Sends a reply of this header and the first `data_bytes` of the room.
+    fn send_data(&mut self, header: &[u8], data_bytes: usize) -> bool;
+
+    /// Ends a request that has no reply.
+    fn send_nothing(&mut self);
+
+    /// Takes itself and the slot back after an answer that came later, on whatever thread sent it.
+    fn retire(self, slot: Box<Slot>);
+}

@@ -1,0 +1,276 @@
+//! A FUSE session that knows no transport: requests in, answers out.
+//!
+//! [`Session::handle`] takes one request. What the file system answers at once is sent at once, on the same thread and
+//! without an allocation; the rest goes on as a task, and whichever thread finishes the operation sends the reply.
+
+mod body;
+mod coherence;
+mod counters;
+mod exchange;
+mod init;
+mod ops;
+mod pending;
+mod slot;
+
+pub use coherence::Coherence;
+pub use counters::Counters;
+pub use exchange::Exchange;
+pub use slot::Slot;
+
+use body::Body;
+use coherence::PageCache;
+use pending::Pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tombolo_core::fs::{
+    Answer, Budget, Ctx, Error, FileSystem, Identity, Interrupt, Limits, Permit, RequestId, RequestKey,
+    Resource, SessionId, Want,
+};
+use tombolo_host::task;
+use tombolo_wire_fuse::init::{Agreed, Capabilities};
+use tombolo_wire_fuse::layout::header::InHeader;
+use tombolo_wire_fuse::{DecodeError, Decoded, Errno, Opcode, Request, Unique, reply, status};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// How a session is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long the kernel may keep what it was told.
+    pub coherence: Coherence,
+    /// The largest WRITE and READ.
+    pub max_write_bytes: u32,
+    /// How much may pend.
+    pub limits: Limits,
+    /// Capabilities that this transport can serve beside those that all can.
+    pub extra: Capabilities,
+    /// Is the requester a stranger, whose requests are no longer served once it has broken the protocol?
+    pub stranger: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            coherence: Coherence::default(),
+            max_write_bytes: 1 << 20,
+            limits: Limits::default(),
+            extra: Capabilities::empty(),
+            stranger: false,
+        }
+    }
+}
+
+/// One kernel's use of one file system. All its threads share it.
+pub struct Session {
+    id: SessionId,
+    file_system: Arc<dyn FileSystem>,
+    options: Options,
+    /// The capabilities agreed on, once INIT has been; they and this mark are set together.
+    agreed: AtomicU64,
+    ready: AtomicBool,
+    broken: AtomicBool,
+    pages: Arc<PageCache>,
+    pending: Pending,
+    budget: Arc<Budget>,
+    counters: Counters,
+}
+
+impl Session {
+    /// A session that waits for its INIT.
+    pub fn new(id: SessionId, file_system: Arc<dyn FileSystem>, options: Options) -> Arc<Session> {
+        Arc::new(Session {
+            id,
+            file_system,
+            agreed: AtomicU64::new(0),
+            ready: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            pages: Arc::new(PageCache::new(options.coherence)),
+            pending: Pending::default(),
+            budget: Budget::new(options.limits),
+            counters: Counters::default(),
+            options,
+        })
+    }
+
+    /// Takes one request, whose private bytes are in `slot`. Gives slot and exchange back if the request is finished;
+    /// otherwise it goes on, and [`Exchange::retire`] gets them in the end.
+    pub fn handle<E: Exchange>(
+        self: &Arc<Self>,
+        mut slot: Box<Slot>,
+        mut exchange: E,
+    ) -> Option<(Box<Slot>, E)> {
+        let Ok((raw, _)) = InHeader::read_from_prefix(&slot.head) else {
+            self.refuse(&DecodeError::NoHeader { found_bytes: slot.head.len() });
+            exchange.send_nothing();
+            return Some((slot, exchange));
+        };
+        let unique = Unique(raw.unique);
+        let silent = Opcode::from_wire(raw.opcode).is_some_and(Opcode::is_silent);
+        match self.begin(&mut slot, &exchange) {
+            Answer::Done(_) if silent => exchange.send_nothing(),
+            Answer::Done(result) => self.finish(unique, result, &mut slot, &mut exchange),
+            Answer::Later(later) => {
+                let permit = self.admit(unique, &slot.interrupt);
+                let session = self.clone();
+                task::spawn(async move {
+                    let result = later.await;
+                    session.pending.remove(unique);
+                    drop(permit);
+                    session.finish(unique, result, &mut slot, &mut exchange);
+                    exchange.retire(slot);
+                });
+                return None;
+            }
+        }
+        Some((slot, exchange))
+    }
+
+    /// Has INIT been?
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// What both sides can do; nothing before INIT.
+    pub fn agreed(&self) -> Capabilities {
+        Capabilities::from_bits_truncate(self.agreed.load(Ordering::Acquire))
+    }
+
+    /// How long the kernel may keep what it was told.
+    pub fn coherence(&self) -> Coherence {
+        self.options.coherence
+    }
+
+    /// How many requests of each kind it has taken.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How many requests pend.
+    pub fn pending_count(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Asks every pending operation to end, because nobody waits for it any more.
+    pub fn interrupt_all(&self) {
+        self.pending.interrupt_all();
+    }
+
+    fn file_system(&self) -> &dyn FileSystem {
+        self.file_system.as_ref()
+    }
+
+    /// Decodes and starts the request.
+    fn begin<E: Exchange>(&self, slot: &mut Slot, exchange: &E) -> Answer<Body> {
+        let decoded = match Request::decode(&slot.head, self.agreed()) {
+            Ok(decoded) => decoded,
+            Err(error) => return Answer::err(self.refuse(&error)),
+        };
+        self.counters.count(decoded.header.opcode);
+        if self.broken.load(Ordering::Relaxed) || !(self.is_ready() || decoded.header.opcode == Opcode::Init)
+        {
+            return Answer::err(Error::Io { source: None });
+        }
+        slot.interrupt.renew();
+        let ctx = self.ctx(&decoded, &slot.interrupt);
+        ops::dispatch(self, &ctx, &decoded, &mut slot.page, exchange)
+    }
+
+    /// Sends the answer.
+    fn finish<E: Exchange>(
+        &self,
+        unique: Unique,
+        result: Result<Body, Error>,
+        slot: &mut Slot,
+        exchange: &mut E,
+    ) {
+        let body = match result {
+            Ok(body) => body,
+            Err(error) => {
+                let errno = self.errno(unique, &error);
+                exchange.send(reply::error(unique, errno).as_bytes());
+                return;
+            }
+        };
+        let sent = match &body {
+            Body::Silent => {
+                exchange.send_nothing();
+                true
+            }
+            Body::Data(bytes) => exchange.send_data(reply::header(unique, *bytes).as_bytes(), *bytes),
+            _ => exchange.send(body.encode(slot, self, unique)),
+        };
+        if !sent {
+            body.undo(self);
+        }
+        if let Body::Page { page, .. } = body {
+            slot.page = Some(page);
+        }
+    }
+
+    /// Counts a request as pending. Beyond the session's limit it is asked to end at once; its answer still comes.
+    fn admit(&self, unique: Unique, interrupt: &Interrupt) -> Option<Permit> {
+        self.counters.later.fetch_add(1, Ordering::Relaxed);
+        self.pending.add(unique, interrupt);
+        let permit = self.budget.take(Resource::Pending, 1);
+        if permit.is_none() {
+            interrupt.raise();
+        }
+        permit
+    }
+
+    fn refuse(&self, error: &DecodeError) -> Error {
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        if error.is_violation() {
+            let stop = self.options.stranger;
+            if !self.broken.fetch_or(stop, Ordering::Relaxed) {
+                tracing::warn!(session = self.id.0, %error, stop, "a request that no kernel sends");
+            }
+        }
+        status::from_errno(error.errno())
+    }
+
+    /// The errno of a failure; what no caller can act upon is logged.
+    fn errno(&self, unique: Unique, error: &Error) -> Errno {
+        if let Error::Io { source: Some(source) } = error {
+            tracing::error!(session = self.id.0, request = unique.0, error = %source, "I/O error");
+        }
+        status::to_errno(error)
+    }
+
+    fn ctx(&self, decoded: &Decoded<'_>, interrupt: &Interrupt) -> Ctx {
+        let header = &decoded.header;
+        let mut groups = decoded.extensions.groups().peekable();
+        let groups = groups.peek().is_some().then(|| groups.collect());
+        let uid = header.uid.unwrap_or(NOBODY);
+        let identity = Identity { uid, gid: header.gid.unwrap_or(NOBODY), groups };
+        Ctx { identity, request: RequestId(header.unique.0), ..self.ctx_root(interrupt.clone()) }
+    }
+
+    fn ctx_root(&self, interrupt: Interrupt) -> Ctx {
+        Ctx {
+            session: self.id,
+            request: RequestId::default(),
+            key: RequestKey::None,
+            identity: Identity::ROOT,
+            deadline: None,
+            interrupt,
+            want: if self.pages.wants_attr() { Want::OPEN_ATTRS } else { Want::empty() },
+        }
+    }
+
+    fn agree(&self, agreed: &Agreed) {
+        self.agreed.store(agreed.capabilities.bits(), Ordering::Release);
+        self.ready.store(true, Ordering::Release);
+    }
+}
+
+/// Who a caller is that an id-mapped mount hides (`overflowuid`).
+const NOBODY: u32 = 65_534;
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("id", &self.id)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,61 @@
+//! The session's own life, and what is not served.
+
+use super::super::body::Body;
+use super::super::{Session, init};
+use super::Call;
+use tombolo_core::fs::{Answer, Error};
+use tombolo_wire_fuse::Unique;
+use tombolo_wire_fuse::init::{Negotiation, Offer, negotiate};
+use tombolo_wire_fuse::request::Ioctl;
+
+pub(super) fn init(session: &Session, offer: &Offer) -> Answer<Body> {
+    if session.is_ready() {
+        tracing::warn!(session = session.id.0, "INIT came twice");
+        return Answer::err(Error::Io { source: None });
+    }
+    let mut wishes = init::wishes(session.file_system(), &session.options);
+    wishes.capabilities |= session.options.extra;
+    match negotiate(offer, &wishes) {
+        Negotiation::Agreed(agreed) => {
+            session.agree(&agreed);
+            let capabilities = format!("{:?}", agreed.capabilities);
+            tracing::debug!(session = session.id.0, minor = agreed.minor, capabilities, "session begins");
+            Answer::ok(Body::Init(Box::new(agreed.reply)))
+        }
+        Negotiation::Again(reply) => Answer::ok(Body::Init(Box::new(reply))),
+        Negotiation::TooOld { major, minor } => {
+            tracing::error!(session = session.id.0, major, minor, "the kernel's FUSE is too old");
+            Answer::err(Error::NotSupported)
+        }
+    }
+}
+
+pub(super) fn interrupt(session: &Session, unique: Unique) -> Answer<Body> {
+    session.pending.interrupt(unique);
+    Answer::ok(Body::Silent)
+}
+
+pub(super) fn destroy(session: &Session) -> Answer<Body> {
+    session.interrupt_all();
+    Answer::ok(Body::Empty)
+}
+
+/// ioctls that programs try on any file, by the name that the log gives them.
+const KNOWN_IOCTLS: [(u32, &str); 7] = [
+    (0x8008_6601, "FS_IOC_GETFLAGS"),
+    (0x4008_6602, "FS_IOC_SETFLAGS"),
+    (0x801c_581f, "FS_IOC_FSGETXATTR"),
+    (0x401c_5820, "FS_IOC_FSSETXATTR"),
+    (0x4004_9409, "FICLONE"),
+    (0xc020_660b, "FS_IOC_FIEMAP"),
+    (0x5401, "TCGETS"),
+];
+
+/// No ioctl is passed on: what its argument means is known to the file system only, and most of them reach past the
+/// export.
+pub(super) fn ioctl(call: Call<'_>, ioctl: &Ioctl<'_>) -> Answer<Body> {
+    let name = KNOWN_IOCTLS.iter().find(|(command, _)| *command == ioctl.command);
+    let name = name.map_or("unknown", |(_, name)| name);
+    tracing::debug!(session = call.session.id.0, command = ioctl.command, name, "ioctl refused");
+    Answer::err(Error::NotDevice)
+}

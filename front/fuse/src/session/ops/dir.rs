@@ -1,0 +1,100 @@
+//! Directories: making, removing, moving and listing names.
+
+use super::super::body::Body;
+use super::{BODY_BYTES, Call, take_page};
+use tombolo_core::fs::{
+    Answer, Cookie, DirBudget, DirPage, Error, File, Made, Mode, Name, NewMode, NodeId, OpenFlags,
+    RenameFlags,
+};
+use tombolo_wire_fuse::dirent::{DIRENT_ALIGN, DIRENT_BYTES, DIRENT_PLUS_BYTES};
+use tombolo_wire_fuse::layout::open::OpenOutFlags;
+use tombolo_wire_fuse::request::Read;
+use tombolo_wire_fuse::{attr, flags};
+
+pub(super) fn new_mode(mode: u32, umask: u32) -> NewMode {
+    NewMode { mode: Mode::new(mode), umask: Mode::new(umask & 0o777) }
+}
+
+fn made(answer: Answer<Made>) -> Answer<Body> {
+    answer.map(|made| Body::Entry(made.entry))
+}
+
+pub(super) fn mkdir(call: Call<'_>, name: Name<'_>, mode: u32, umask: u32) -> Answer<Body> {
+    made(call.fs.mkdir(call.ctx, call.node, name, new_mode(mode, umask)))
+}
+
+pub(super) fn symlink(call: Call<'_>, name: Name<'_>, target: &[u8]) -> Answer<Body> {
+    made(call.fs.symlink(call.ctx, call.node, name, target))
+}
+
+pub(super) fn mknod(call: Call<'_>, name: Name<'_>, mode: u32, rdev: u32, umask: u32) -> Answer<Body> {
+    let file_type = match attr::file_type(mode) {
+        Ok(file_type) => file_type,
+        Err(error) => return Answer::err(error),
+    };
+    let rdev = attr::device_from_wire(rdev);
+    made(call.fs.mknod(call.ctx, call.node, name, file_type, new_mode(mode, umask), rdev))
+}
+
+pub(super) fn link(call: Call<'_>, node: NodeId, name: Name<'_>) -> Answer<Body> {
+    made(call.fs.link(call.ctx, node, call.node, name))
+}
+
+pub(super) fn unlink(call: Call<'_>, name: Name<'_>) -> Answer<Body> {
+    call.fs.unlink(call.ctx, call.node, name).map(|_| Body::Empty)
+}
+
+pub(super) fn rmdir(call: Call<'_>, name: Name<'_>) -> Answer<Body> {
+    call.fs.rmdir(call.ctx, call.node, name).map(|_| Body::Empty)
+}
+
+pub(super) fn rename(
+    call: Call<'_>,
+    name: Name<'_>,
+    new_parent: NodeId,
+    new_name: Name<'_>,
+    bits: u32,
+) -> Answer<Body> {
+    let known = [
+        (flags::RENAME_NOREPLACE, RenameFlags::NO_REPLACE),
+        (flags::RENAME_EXCHANGE, RenameFlags::EXCHANGE),
+        (flags::RENAME_WHITEOUT, RenameFlags::WHITEOUT),
+    ];
+    let mut unknown = bits;
+    let mut how = RenameFlags::empty();
+    for (bit, flag) in known {
+        if bits & bit != 0 {
+            unknown &= !bit;
+            how |= flag;
+        }
+    }
+    if unknown != 0 {
+        return Answer::err(Error::InvalidArgument);
+    }
+    call.fs.rename(call.ctx, call.node, name, new_parent, new_name, how).map(|_| Body::Empty)
+}
+
+pub(super) fn opendir(call: Call<'_>) -> Answer<Body> {
+    let node = call.node;
+    let answer = call.fs.open(call.ctx, node, OpenFlags::READ | OpenFlags::DIRECTORY);
+    answer.map(move |opened| Body::Open(File { node, open: opened.open }, OpenOutFlags::empty()))
+}
+
+pub(super) fn readdir(call: Call<'_>, read: &Read, plus: bool, page: &mut Option<DirPage>) -> Answer<Body> {
+    let budget = DirBudget {
+        size_bytes: (read.size_bytes as usize).min(BODY_BYTES),
+        entry_bytes: if plus { DIRENT_PLUS_BYTES } else { DIRENT_BYTES },
+        align: DIRENT_ALIGN,
+        plus,
+    };
+    let page = take_page(page, budget);
+    let answer = call.fs.readdir(call.ctx, call.file(read.handle), Cookie(read.offset), page);
+    answer.map_result(move |result| {
+        let page = result?;
+        if page.is_empty() && !page.is_end() {
+            // The kernel would take an empty listing for the end of the directory.
+            return Err(Error::InvalidArgument);
+        }
+        Ok(Body::Page { page, plus })
+    })
+}

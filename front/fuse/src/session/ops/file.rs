@@ -1,0 +1,170 @@
+//! Open files: data, and what makes it durable.
+
+use super::super::body::{Body, has_data};
+use super::super::exchange::Exchange;
+use super::Call;
+use super::dir::new_mode;
+use tombolo_core::fs::{
+    AllocateMode, Answer, Create, Created, Error, Exclusive, File, LockOwner, Name, NodeId, OpenFlags,
+    OpenId, Stability, SyncWhat, Whence, Write as HowToWrite,
+};
+use tombolo_wire_fuse::layout::open::OpenInFlags;
+use tombolo_wire_fuse::layout::rw::WriteFlags;
+use tombolo_wire_fuse::request::{self, CopyFileRange, Read, Release, Write};
+use tombolo_wire_fuse::{self as wire, FileHandle, flags};
+
+/// `O_*` flags in the waist's words.
+fn open_flags(bits: u32, asked: OpenInFlags) -> OpenFlags {
+    let access = match bits & flags::O_ACCMODE {
+        flags::O_WRONLY => OpenFlags::WRITE,
+        flags::O_RDWR => OpenFlags::READ | OpenFlags::WRITE,
+        _ => OpenFlags::READ,
+    };
+    let mut how = access;
+    how.set(OpenFlags::APPEND, bits & flags::O_APPEND != 0);
+    how.set(OpenFlags::TRUNCATE, bits & flags::O_TRUNC != 0);
+    how.set(OpenFlags::DIRECT, bits & flags::O_DIRECT != 0);
+    how.set(OpenFlags::NONBLOCK, bits & flags::O_NONBLOCK != 0);
+    how.set(OpenFlags::NO_ACCESS_TIME, bits & flags::O_NOATIME != 0);
+    how.set(OpenFlags::EXECUTE, bits & flags::FMODE_EXEC != 0);
+    how.set(OpenFlags::SYNC, bits & flags::O_SYNC == flags::O_SYNC);
+    how.set(OpenFlags::DATA_SYNC, bits & flags::O_SYNC == flags::O_DSYNC);
+    how.set(OpenFlags::KILL_PRIVILEGES, asked.contains(OpenInFlags::KILL_SUIDGID));
+    how
+}
+
+pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
+    let how = open_flags(open.flags, open.open_flags);
+    let node = call.node;
+    let agreed = call.session.agreed();
+    let pages = call.session.pages.clone();
+    let answer = call.fs.open(call.ctx, node, how);
+    answer.map(move |opened| {
+        let fopen = pages.flags(node, how, opened.attr.as_ref(), agreed);
+        Body::Open(File { node, open: opened.open }, fopen)
+    })
+}
+
+fn how_to_create(how: &request::Create) -> Create {
+    Create {
+        mode: new_mode(how.mode, how.umask),
+        flags: open_flags(how.flags, how.open_flags),
+        exclusive: if how.flags & flags::O_EXCL != 0 { Exclusive::Yes } else { Exclusive::No },
+    }
+}
+
+fn created(call: Call<'_>, how: OpenFlags, answer: Answer<Created>) -> Answer<Body> {
+    let agreed = call.session.agreed();
+    let pages = call.session.pages.clone();
+    answer.map(move |created| {
+        let attr = has_data(created.entry.attr.file_type).then_some(&created.entry.attr);
+        let fopen = pages.flags(created.entry.node, how, attr, agreed);
+        Body::Created(created.entry, created.open, fopen)
+    })
+}
+
+pub(super) fn create(call: Call<'_>, name: Name<'_>, how: &request::Create) -> Answer<Body> {
+    let how = how_to_create(how);
+    created(call, how.flags, call.fs.create(call.ctx, call.node, name, &how))
+}
+
+pub(super) fn tmpfile(call: Call<'_>, how: &request::Create) -> Answer<Body> {
+    let how = how_to_create(how);
+    created(call, how.flags, call.fs.create_unnamed(call.ctx, call.node, &how))
+}
+
+pub(super) fn read<E: Exchange>(call: Call<'_>, read: &Read, exchange: &E) -> Answer<Body> {
+    let into = exchange.room(read.size_bytes as usize);
+    let room_bytes = into.len();
+    let answer = call.fs.read(call.ctx, call.file(read.handle), read.offset, into);
+    answer.map(move |done| Body::Data(done.count.min(room_bytes)))
+}
+
+pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &E) -> Answer<Body> {
+    let from = exchange.payload(write.size_bytes as usize);
+    if from.len() != write.size_bytes as usize {
+        return Answer::err(Error::InvalidArgument);
+    }
+    let stability = match write.flags & flags::O_SYNC {
+        flags::O_SYNC => Stability::FileSync,
+        flags::O_DSYNC => Stability::DataSync,
+        _ => Stability::Unstable,
+    };
+    let kill_privileges = write.write_flags.contains(WriteFlags::KILL_SUIDGID);
+    let how = HowToWrite { offset: write.offset, stability, kill_privileges };
+    let answer = call.fs.write(call.ctx, call.file(write.handle), &how, from);
+    answer.map(|written| Body::Written(u32::try_from(written.count).unwrap_or(u32::MAX)))
+}
+
+pub(super) fn release(call: Call<'_>, release: &Release) -> Answer<Body> {
+    call.fs.release(call.ctx, call.file(release.handle));
+    Answer::ok(Body::Empty)
+}
+
+pub(super) fn flush(call: Call<'_>, handle: FileHandle, owner: wire::LockOwner) -> Answer<Body> {
+    call.fs.flush(call.ctx, call.file(handle), LockOwner(owner.0)).map(|()| Body::Empty)
+}
+
+pub(super) fn fsync(call: Call<'_>, handle: FileHandle, data_only: bool) -> Answer<Body> {
+    let what = if data_only { SyncWhat::Data } else { SyncWhat::All };
+    call.fs.fsync(call.ctx, call.file(handle), what).map(|()| Body::Empty)
+}
+
+pub(super) fn fallocate(
+    call: Call<'_>,
+    handle: FileHandle,
+    offset: u64,
+    len: u64,
+    bits: u32,
+) -> Answer<Body> {
+    let Some(ranges) = call.fs.ranges() else { return Answer::err(Error::NotSupported) };
+    let known = [
+        (flags::FALLOC_FL_KEEP_SIZE, AllocateMode::KEEP_SIZE),
+        (flags::FALLOC_FL_PUNCH_HOLE, AllocateMode::PUNCH_HOLE),
+        (flags::FALLOC_FL_ZERO_RANGE, AllocateMode::ZERO_RANGE),
+        (flags::FALLOC_FL_COLLAPSE_RANGE, AllocateMode::COLLAPSE_RANGE),
+        (flags::FALLOC_FL_INSERT_RANGE, AllocateMode::INSERT_RANGE),
+        (flags::FALLOC_FL_UNSHARE_RANGE, AllocateMode::UNSHARE_RANGE),
+    ];
+    let mut mode = AllocateMode::empty();
+    let mut unknown = bits;
+    for (bit, flag) in known {
+        if bits & bit != 0 {
+            unknown &= !bit;
+            mode |= flag;
+        }
+    }
+    if unknown != 0 {
+        return Answer::err(Error::NotSupported);
+    }
+    ranges.allocate(call.ctx, call.file(handle), offset, len, mode).map(|()| Body::Empty)
+}
+
+pub(super) fn lseek(call: Call<'_>, handle: FileHandle, offset: u64, whence: u32) -> Answer<Body> {
+    // Without the group the kernel takes the whole file for data.
+    let Some(ranges) = call.fs.ranges() else { return Answer::err(Error::NotImplemented) };
+    let whence = match whence {
+        flags::SEEK_DATA => Whence::Data,
+        flags::SEEK_HOLE => Whence::Hole,
+        _ => return Answer::err(Error::InvalidArgument),
+    };
+    ranges.seek(call.ctx, call.file(handle), offset, whence).map(Body::Offset)
+}
+
+/// The most that one COPY_FILE_RANGE copies, so that its answer fits 32 bits.
+const COPY_BYTES_MAX: u64 = 0x7fff_f000;
+
+pub(super) fn copy(call: Call<'_>, copy: &CopyFileRange, wide: bool) -> Answer<Body> {
+    // Without the group the kernel copies by reading and writing.
+    let Some(ranges) = call.fs.ranges() else { return Answer::err(Error::NotImplemented) };
+    if copy.flags != 0 {
+        return Answer::err(Error::InvalidArgument);
+    }
+    let to = File { node: NodeId(copy.to_node.0), open: OpenId(copy.to.0) };
+    let len = if wide { copy.len_bytes } else { copy.len_bytes.min(COPY_BYTES_MAX) };
+    let answer = ranges.copy(call.ctx, call.file(copy.from), copy.from_offset, to, copy.to_offset, len);
+    answer.map(move |bytes| match u32::try_from(bytes) {
+        Ok(bytes) if !wide => Body::Written(bytes),
+        _ => Body::Copied(bytes),
+    })
+}

@@ -1,0 +1,108 @@
+//! From a request to the waist: one file per family, one function per operation.
+
+mod control;
+mod dir;
+mod file;
+mod lock;
+mod node;
+mod xattr;
+
+use super::body::Body;
+use super::exchange::Exchange;
+use super::{Session, Slot};
+use tombolo_core::fs::{Answer, Ctx, DirPage, Error, File, FileSystem, NodeId, OpenId};
+use tombolo_wire_fuse::{self as wire, Decoded, Request};
+
+/// What the functions of every family have at hand.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    session: &'a Session,
+    fs: &'a dyn FileSystem,
+    ctx: &'a Ctx,
+    node: NodeId,
+}
+
+impl Call<'_> {
+    fn file(self, handle: wire::FileHandle) -> File {
+        File { node: self.node, open: OpenId(handle.0) }
+    }
+}
+
+/// Starts the operation.
+pub(super) fn dispatch<E: Exchange>(
+    session: &Session,
+    ctx: &Ctx,
+    decoded: &Decoded<'_>,
+    page: &mut Option<DirPage>,
+    exchange: &E,
+) -> Answer<Body> {
+    let call = Call { session, fs: session.file_system(), ctx, node: NodeId(decoded.header.node.0) };
+    match &decoded.request {
+        Request::Lookup { name } => node::lookup(call, *name),
+        Request::Forget { count } => node::forget(call, *count),
+        Request::BatchForget(forgets) => node::batch_forget(call, *forgets),
+        Request::Getattr { handle } => node::getattr(call, *handle),
+        Request::Statx { handle, .. } => node::statx(call, *handle),
+        Request::Setattr(set) => node::setattr(call, set),
+        Request::Access { mask } => node::access(call, *mask),
+        Request::Readlink => node::readlink(call),
+        Request::Symlink { name, target } => dir::symlink(call, *name, target),
+        Request::Mknod { name, mode, rdev, umask } => dir::mknod(call, *name, *mode, *rdev, *umask),
+        Request::Mkdir { name, mode, umask } => dir::mkdir(call, *name, *mode, *umask),
+        Request::Unlink { name } => dir::unlink(call, *name),
+        Request::Rmdir { name } => dir::rmdir(call, *name),
+        Request::Rename { name, new_parent, new_name, flags } => {
+            dir::rename(call, *name, NodeId(new_parent.0), *new_name, *flags)
+        }
+        Request::Link { node, new_name } => dir::link(call, NodeId(node.0), *new_name),
+        Request::Opendir(_) => dir::opendir(call),
+        Request::Readdir(read) => dir::readdir(call, read, false, page),
+        Request::Readdirplus(read) => dir::readdir(call, read, true, page),
+        Request::Create { name, how } => file::create(call, *name, how),
+        Request::Tmpfile { how } => file::tmpfile(call, how),
+        Request::Open(open) => file::open(call, open),
+        Request::Read(read) => file::read(call, read, exchange),
+        Request::Write(write) => file::write(call, write, exchange),
+        Request::Release(release) | Request::Releasedir(release) => file::release(call, release),
+        Request::Flush { handle, lock_owner } => file::flush(call, *handle, *lock_owner),
+        Request::Fsync { handle, data_only } | Request::Fsyncdir { handle, data_only } => {
+            file::fsync(call, *handle, *data_only)
+        }
+        Request::Fallocate { handle, offset, len_bytes, mode } => {
+            file::fallocate(call, *handle, *offset, *len_bytes, *mode)
+        }
+        Request::Lseek { handle, offset, whence } => file::lseek(call, *handle, *offset, *whence),
+        Request::CopyFileRange(copy) => file::copy(call, copy, false),
+        Request::CopyFileRange64(copy) => file::copy(call, copy, true),
+        Request::Setxattr { name, value, flags, kill_set_gid } => {
+            xattr::set(call, *name, value, *flags, *kill_set_gid)
+        }
+        Request::Getxattr { name, size_bytes } => xattr::get(call, *name, *size_bytes),
+        Request::Listxattr { size_bytes } => xattr::list(call, *size_bytes),
+        Request::Removexattr { name } => xattr::remove(call, *name),
+        Request::Getlk(lock) => lock::test(call, lock),
+        Request::Setlk(lock) => lock::set(call, lock, false),
+        Request::Setlkw(lock) => lock::set(call, lock, true),
+        Request::Statfs => node::statfs(call),
+        Request::Syncfs => call.fs.syncfs(ctx).map(|()| Body::Empty),
+        Request::Ioctl(ioctl) => control::ioctl(call, ioctl),
+        Request::Init(offer) => control::init(session, offer),
+        Request::Interrupt { unique } => control::interrupt(session, *unique),
+        Request::Destroy => control::destroy(session),
+        // Answered so, the kernel polls as ready and never asks again; it maps no blocks; DAX is never agreed on; and no
+        // RETRIEVE is ever sent that a NOTIFY_REPLY could answer.
+        Request::Poll { .. }
+        | Request::Bmap { .. }
+        | Request::Setupmapping
+        | Request::Removemapping
+        | Request::NotifyReply => Answer::err(Error::NotImplemented),
+    }
+}
+
+/// The room that a listing or a value has in a reply.
+const BODY_BYTES: usize = super::slot::BODY_BYTES;
+
+/// Takes the slot's page for a listing.
+fn take_page(page: &mut Option<DirPage>, budget: tombolo_core::fs::DirBudget) -> DirPage {
+    Slot::page(page, budget)
+}

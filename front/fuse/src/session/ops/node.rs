@@ -1,0 +1,71 @@
+//! Nodes: finding, forgetting, attributes.
+
+use super::super::body::Body;
+use super::Call;
+use tombolo_core::fs::{AccessMask, Answer, Error, Name, NodeId};
+use tombolo_wire_fuse::request::{Forgets, Setattr};
+use tombolo_wire_fuse::{FileHandle, attr};
+
+pub(super) fn lookup(call: Call<'_>, name: Name<'_>) -> Answer<Body> {
+    let answer = call.fs.lookup(call.ctx, call.node, name);
+    let keep_absence = call.session.coherence().absence().is_some();
+    answer.map_result(move |result| match result {
+        Ok(entry) => Ok(Body::Entry(entry)),
+        Err(Error::NotFound) if keep_absence => Ok(Body::NoEntry),
+        Err(error) => Err(error),
+    })
+}
+
+pub(super) fn forget(call: Call<'_>, count: u64) -> Answer<Body> {
+    call.session.pages.forget(call.node);
+    call.fs.forget(call.ctx, &[(call.node, count)]);
+    Answer::ok(Body::Silent)
+}
+
+/// Forgets that are handed to the file system together.
+const FORGETS: usize = 64;
+
+pub(super) fn batch_forget(call: Call<'_>, forgets: Forgets<'_>) -> Answer<Body> {
+    let mut batch = [(NodeId(0), 0); FORGETS];
+    let mut forgets = forgets.iter().map(|(node, count)| (NodeId(node.0), count)).peekable();
+    while forgets.peek().is_some() {
+        let mut len = 0;
+        for (place, (node, count)) in batch.iter_mut().zip(&mut forgets) {
+            call.session.pages.forget(node);
+            *place = (node, count);
+            len += 1;
+        }
+        call.fs.forget(call.ctx, batch.get(..len).unwrap_or_default());
+    }
+    Answer::ok(Body::Silent)
+}
+
+pub(super) fn getattr(call: Call<'_>, handle: Option<FileHandle>) -> Answer<Body> {
+    let file = handle.map(|handle| call.file(handle));
+    call.fs.getattr(call.ctx, call.node, file).map(Body::Attr)
+}
+
+pub(super) fn statx(call: Call<'_>, handle: Option<FileHandle>) -> Answer<Body> {
+    let file = handle.map(|handle| call.file(handle));
+    call.fs.getattr(call.ctx, call.node, file).map(Body::Statx)
+}
+
+pub(super) fn setattr(call: Call<'_>, set: &Setattr) -> Answer<Body> {
+    let file = set.handle.map(|handle| call.file(handle));
+    let what = attr::set_attr(set.valid, &set.fields);
+    call.fs.setattr(call.ctx, call.node, file, &what).map(|(attr, _)| Body::Attr(attr))
+}
+
+pub(super) fn access(call: Call<'_>, mask: u32) -> Answer<Body> {
+    // `R_OK`, `W_OK` and `X_OK` have the bits of the waist's mask.
+    let mask = AccessMask::from_bits_truncate((mask & 0o7) as u8);
+    call.fs.access(call.ctx, call.node, mask).map(|()| Body::Empty)
+}
+
+pub(super) fn readlink(call: Call<'_>) -> Answer<Body> {
+    call.fs.readlink(call.ctx, call.node).map(Body::Bytes)
+}
+
+pub(super) fn statfs(call: Call<'_>) -> Answer<Body> {
+    call.fs.statfs(call.ctx, call.node).map(Body::StatFs)
+}

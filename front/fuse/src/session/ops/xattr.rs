@@ -1,0 +1,46 @@
+//! Extended attributes. Where the file system has none, the kernel is told once and never asks again.
+
+use super::super::body::Body;
+use super::{BODY_BYTES, Call};
+use tombolo_core::fs::{Answer, Error, XattrName, XattrSet};
+use tombolo_wire_fuse::flags;
+
+pub(super) fn set(
+    call: Call<'_>,
+    name: XattrName<'_>,
+    value: &[u8],
+    bits: u32,
+    kill_set_gid: bool,
+) -> Answer<Body> {
+    let Some(xattrs) = call.fs.xattrs() else { return Answer::err(Error::NotImplemented) };
+    let how = match bits {
+        0 => XattrSet::Any,
+        flags::XATTR_CREATE => XattrSet::Create,
+        flags::XATTR_REPLACE => XattrSet::Replace,
+        _ => return Answer::err(Error::InvalidArgument),
+    };
+    xattrs.set(call.ctx, call.node, name, value, how, kill_set_gid).map(|()| Body::Empty)
+}
+
+pub(super) fn get(call: Call<'_>, name: XattrName<'_>, size_bytes: u32) -> Answer<Body> {
+    let Some(xattrs) = call.fs.xattrs() else { return Answer::err(Error::NotImplemented) };
+    sized(size_bytes, |limit| xattrs.get(call.ctx, call.node, name, limit))
+}
+
+pub(super) fn list(call: Call<'_>, size_bytes: u32) -> Answer<Body> {
+    let Some(xattrs) = call.fs.xattrs() else { return Answer::err(Error::NotImplemented) };
+    sized(size_bytes, |limit| xattrs.list(call.ctx, call.node, limit))
+}
+
+pub(super) fn remove(call: Call<'_>, name: XattrName<'_>) -> Answer<Body> {
+    let Some(xattrs) = call.fs.xattrs() else { return Answer::err(Error::NotImplemented) };
+    xattrs.remove(call.ctx, call.node, name).map(|()| Body::Empty)
+}
+
+/// Size 0 asks how long the bytes are, any other for the bytes.
+fn sized(size_bytes: u32, ask: impl FnOnce(usize) -> Answer<Vec<u8>>) -> Answer<Body> {
+    match size_bytes as usize {
+        0 => ask(BODY_BYTES).map(|bytes| Body::Size(bytes.len())),
+        limit => ask(limit.min(BODY_BYTES)).map(Body::Bytes),
+    }
+}
