@@ -11,3 +11,4 @@
 pub mod dev;
 
 pub mod session;
+pub mod virtio;

@@ -114,11 +114,11 @@ impl DevExchange {
 }
 
 impl Exchange for DevExchange {
-    fn payload(&self, len_bytes: usize) -> Source {
+    fn payload(&mut self, len_bytes: usize) -> Source {
         self.buffer.source(DATA_AT..DATA_AT.saturating_add(len_bytes))
     }
 
-    fn room(&self, len_bytes: usize) -> Sink {
+    fn room(&mut self, len_bytes: usize) -> Sink {
         self.buffer.sink(DATA_AT..DATA_AT.saturating_add(len_bytes))
     }
 

@@ -8,11 +8,13 @@ use tombolo_mem::{Sink, Source};
 /// A session uses it from one thread at a time, but not always from the same one. One that is dropped before any `send`
 /// must see to it that its caller does not wait for ever.
 pub trait Exchange: Send + Sized + 'static {
-    /// The first `len_bytes` of what follows the request's private bytes: the data of a WRITE. Less where less is there.
-    fn payload(&self, len_bytes: usize) -> Source;
+    /// The first `len_bytes` of what follows the request's private bytes: the data of a WRITE. Less where less is there. Asked
+    /// for once.
+    fn payload(&mut self, len_bytes: usize) -> Source;
 
     /// Room for `len_bytes` of data behind the reply's header. Less where the requester left less.
-    fn room(&self, len_bytes: usize) -> Sink;
+    /// Asked for once.
+    fn room(&mut self, len_bytes: usize) -> Sink;
 
     /// Sends a whole reply. False if it cannot reach its requester any more.
     fn send(&mut self, reply: &[u8]) -> bool;

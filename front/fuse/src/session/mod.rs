@@ -105,7 +105,7 @@ impl Session {
         };
         let unique = Unique(raw.unique);
         let silent = Opcode::from_wire(raw.opcode).is_some_and(Opcode::is_silent);
-        match self.begin(&mut slot, &exchange) {
+        match self.begin(&mut slot, &mut exchange) {
             Answer::Done(_) if silent => exchange.send_nothing(),
             Answer::Done(result) => self.finish(unique, result, &mut slot, &mut exchange),
             Answer::Later(later) => {
@@ -159,7 +159,7 @@ impl Session {
     }
 
     /// Decodes and starts the request.
-    fn begin<E: Exchange>(&self, slot: &mut Slot, exchange: &E) -> Answer<Body> {
+    fn begin<E: Exchange>(&self, slot: &mut Slot, exchange: &mut E) -> Answer<Body> {
         let decoded = match Request::decode(&slot.head, self.agreed()) {
             Ok(decoded) => decoded,
             Err(error) => return Answer::err(self.refuse(&error)),

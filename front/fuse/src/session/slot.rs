@@ -36,6 +36,11 @@ impl Slot {
         fill(&mut self.head);
     }
 
+    /// The request's private bytes.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
     /// The page that a listing goes through, with this budget.
     pub(super) fn page(page: &mut Option<DirPage>, budget: DirBudget) -> DirPage {
         match page.take() {

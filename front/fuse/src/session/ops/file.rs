@@ -73,14 +73,14 @@ pub(super) fn tmpfile(call: Call<'_>, how: &request::Create) -> Answer<Body> {
     created(call, how.flags, call.fs.create_unnamed(call.ctx, call.node, &how))
 }
 
-pub(super) fn read<E: Exchange>(call: Call<'_>, read: &Read, exchange: &E) -> Answer<Body> {
+pub(super) fn read<E: Exchange>(call: Call<'_>, read: &Read, exchange: &mut E) -> Answer<Body> {
     let into = exchange.room(read.size_bytes as usize);
     let room_bytes = into.len();
     let answer = call.fs.read(call.ctx, call.file(read.handle), read.offset, into);
     answer.map(move |done| Body::Data(done.count.min(room_bytes)))
 }
 
-pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &E) -> Answer<Body> {
+pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &mut E) -> Answer<Body> {
     let from = exchange.payload(write.size_bytes as usize);
     if from.len() != write.size_bytes as usize {
         return Answer::err(Error::InvalidArgument);

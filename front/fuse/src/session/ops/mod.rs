@@ -34,7 +34,7 @@ pub(super) fn dispatch<E: Exchange>(
     ctx: &Ctx,
     decoded: &Decoded<'_>,
     page: &mut Option<DirPage>,
-    exchange: &E,
+    exchange: &mut E,
 ) -> Answer<Body> {
     let call = Call { session, fs: session.file_system(), ctx, node: NodeId(decoded.header.node.0) };
     match &decoded.request {

@@ -1,0 +1,124 @@
+//! One request in a descriptor chain.
+
+use crate::session::{Exchange, Slot};
+use std::sync::{Arc, Mutex, PoisonError};
+use tombolo_host::vhost_user::{Chain, ChainToken};
+use tombolo_mem::{Sink, Source};
+use tombolo_wire_fuse::layout::header::InHeader;
+use tombolo_wire_fuse::reply::{self, HEADER_BYTES};
+use tombolo_wire_fuse::{Errno, Extent, Unique};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Private memory that no request uses now.
+#[derive(Debug, Default)]
+#[expect(clippy::vec_box, reason = "slots go from hand to hand by their address")]
+pub(super) struct Spare(Mutex<Vec<Box<Slot>>>);
+
+/// How much is kept; more is given back to the system.
+const SPARE_MAX: usize = 64;
+
+impl Spare {
+    pub(super) fn take(&self) -> Box<Slot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    pub(super) fn put(&self, slot: Box<Slot>) {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE_MAX {
+            spare.push(slot);
+        }
+    }
+}
+
+/// A chain, which is handed back with the answer in it.
+#[derive(Debug)]
+pub(super) struct ChainExchange {
+    /// What follows the private bytes.
+    rest: Source,
+    /// Where the answer goes; its header only, once the room behind has been lent.
+    answer: Sink,
+    token: Option<ChainToken>,
+    unique: Unique,
+    spare: Arc<Spare>,
+}
+
+impl ChainExchange {
+    /// Copies the private bytes of the request in `chain` to `slot`, once: what the guest changes from now on is not seen.
+    pub(super) fn receive(chain: Chain, slot: &mut Slot, spare: Arc<Spare>) -> ChainExchange {
+        let Chain { readable: mut rest, writable: answer, token } = chain;
+        let mut head = [0; size_of::<InHeader>()];
+        let got = rest.read_at(0, &mut head);
+        let header = InHeader::read_from_bytes(&head).unwrap_or_default();
+        // A request that lies about its length is refused by the decoder, from as much of it as there is room to copy.
+        let wanted = Extent::of(&header).map_or(got, |extent| extent.private_bytes);
+        let private_bytes = wanted.min(rest.len());
+        slot.fill(private_bytes, |bytes| {
+            rest.read_at(0, bytes);
+            // The header was looked at already, and must not have changed since.
+            if let Some(place) = bytes.get_mut(..head.len()) {
+                place.copy_from_slice(&head);
+            }
+        });
+        rest.advance(private_bytes);
+        ChainExchange { rest, answer, token: Some(token), unique: Unique(header.unique), spare }
+    }
+
+    fn complete(&mut self, written: usize) {
+        if let Some(token) = self.token.take() {
+            token.complete(written);
+        }
+    }
+}
+
+impl Exchange for ChainExchange {
+    fn payload(&mut self, len_bytes: usize) -> Source {
+        let mut payload = std::mem::take(&mut self.rest);
+        payload.truncate(len_bytes);
+        payload
+    }
+
+    fn room(&mut self, len_bytes: usize) -> Sink {
+        if self.answer.len() <= HEADER_BYTES {
+            return Sink::new();
+        }
+        let mut room = self.answer.split_off(HEADER_BYTES);
+        room.truncate(len_bytes);
+        room
+    }
+
+    fn send(&mut self, reply: &[u8]) -> bool {
+        if reply.len() <= self.answer.len() {
+            let written = self.answer.write_at(0, reply);
+            self.complete(written);
+            return true;
+        }
+        // The guest left no room for the answer to its own question.
+        let error = reply::error(self.unique, Errno::EIO);
+        let written = self.answer.write_at(0, error.as_bytes());
+        self.complete(written);
+        false
+    }
+
+    fn send_data(&mut self, header: &[u8], data_bytes: usize) -> bool {
+        let written = self.answer.write_at(0, header);
+        self.complete(written.saturating_add(data_bytes));
+        true
+    }
+
+    fn send_nothing(&mut self) {
+        self.complete(0);
+    }
+
+    fn retire(self, slot: Box<Slot>) {
+        self.spare.clone().put(slot);
+    }
+}
+
+/// A request that nobody answered, because the code for it panicked: the guest must not wait for ever.
+impl Drop for ChainExchange {
+    fn drop(&mut self) {
+        if self.token.is_some() {
+            self.send(reply::error(self.unique, Errno::EIO).as_bytes());
+        }
+    }
+}

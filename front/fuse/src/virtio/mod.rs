@@ -1,0 +1,160 @@
+//! virtio-fs as a transport: FUSE requests in a guest's virtqueues (virtio 1.2, chapter 5.11).
+//!
+//! [`VirtioFs`] is the device; `tombolo-host` walks the queues and hands it one checked descriptor chain at a time. File
+//! data goes from and to the guest's own pages; everything else is copied out once before it is looked at.
+
+mod exchange;
+
+use crate::session::{Options as SessionOptions, Session, Slot};
+use exchange::{ChainExchange, Spare};
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use tombolo_core::fs::{Client, Error, Export, SessionId};
+use tombolo_host::vhost_user::{Chain, Device, QueueIndex};
+use tombolo_wire_fuse::Opcode;
+use tombolo_wire_fuse::layout::header::InHeader;
+use zerocopy::FromBytes;
+
+/// Longest tag in bytes.
+pub const TAG_BYTES_MAX: usize = 36;
+
+/// How a guest sees the device.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the guest mounts it by; at most [`TAG_BYTES_MAX`] bytes, not empty.
+    pub tag: String,
+    /// How many queues take requests, beside the one for forgets.
+    pub request_queues: u16,
+    /// What the log calls the guest.
+    pub label: String,
+    /// How its sessions are to be.
+    pub session: SessionOptions,
+}
+
+/// Why there is no device.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The tag is empty or too long.
+    #[error("a tag has 1 to {TAG_BYTES_MAX} bytes, this one {bytes}")]
+    Tag {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The export could not be attached to.
+    #[error("the export is not there")]
+    Export(#[source] Error),
+}
+
+/// A virtio-fs device for one guest.
+///
+/// A guest's mount is a session, from INIT to DESTROY; one that mounts again, or reboots, begins another, and what the
+/// one before held is given back.
+pub struct VirtioFs {
+    options: Options,
+    export: Arc<dyn Export>,
+    session_ids: Arc<AtomicU64>,
+    session: RwLock<Arc<Session>>,
+    spare: Arc<Spare>,
+}
+
+impl VirtioFs {
+    /// A device that serves `export`. Its sessions are numbered from `session_ids`, which all devices of a server share.
+    ///
+    /// # Errors
+    /// See [`DeviceError`].
+    pub fn new(
+        export: Arc<dyn Export>,
+        mut options: Options,
+        session_ids: Arc<AtomicU64>,
+    ) -> Result<VirtioFs, DeviceError> {
+        if !(1..=TAG_BYTES_MAX).contains(&options.tag.len()) {
+            return Err(DeviceError::Tag { bytes: options.tag.len() });
+        }
+        options.session.stranger = true;
+        options.request_queues = options.request_queues.max(1);
+        let first = begin(export.as_ref(), &options, &session_ids).map_err(DeviceError::Export)?;
+        let spare = Arc::default();
+        Ok(VirtioFs { options, export, session_ids, session: RwLock::new(first), spare })
+    }
+
+    /// The present session, for its counters.
+    pub fn session(&self) -> Arc<Session> {
+        self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends the present session, and begins another.
+    fn renew(&self, old: &Arc<Session>) {
+        old.interrupt_all();
+        let next = match begin(self.export.as_ref(), &self.options, &self.session_ids) {
+            Ok(next) => next,
+            Err(error) => {
+                // The old one refuses a second INIT, so the guest's mount fails, which is what there is to say.
+                tracing::error!(device = self.name(), %error, "the export cannot be attached to");
+                return;
+            }
+        };
+        let mut present = self.session.write().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&present, old) {
+            *present = next;
+        }
+    }
+}
+
+fn begin(export: &dyn Export, options: &Options, ids: &AtomicU64) -> Result<Arc<Session>, Error> {
+    let id = SessionId(ids.fetch_add(1, Ordering::Relaxed));
+    let file_system = export.attach(&Client { session: id, label: options.label.clone() })?;
+    Ok(Session::new(id, file_system, options.session.clone()))
+}
+
+impl Device for VirtioFs {
+    fn name(&self) -> &str {
+        &self.options.tag
+    }
+
+    fn config(&self) -> Cow<'_, [u8]> {
+        let mut config = vec![0; TAG_BYTES_MAX];
+        for (place, byte) in config.iter_mut().zip(self.options.tag.bytes()) {
+            *place = byte;
+        }
+        config.extend(u32::from(self.options.request_queues).to_le_bytes());
+        Cow::Owned(config)
+    }
+
+    fn queue_count(&self) -> u16 {
+        self.options.request_queues.saturating_add(1)
+    }
+
+    fn handle(&self, _queue: QueueIndex, chain: Chain) {
+        let mut slot = self.spare.take();
+        let exchange = ChainExchange::receive(chain, &mut slot, self.spare.clone());
+        let mut session = self.session();
+        let opcode = opcode(&slot);
+        if opcode == Some(Opcode::Init) && session.is_ready() {
+            self.renew(&session);
+            session = self.session();
+        }
+        if let Some((slot, exchange)) = session.handle(slot, exchange) {
+            drop(exchange);
+            self.spare.put(slot);
+        }
+        if opcode == Some(Opcode::Destroy) {
+            self.renew(&session);
+        }
+    }
+
+    fn stopped(&self) {
+        self.renew(&self.session());
+    }
+}
+
+fn opcode(slot: &Slot) -> Option<Opcode> {
+    let (header, _) = InHeader::read_from_prefix(slot.head()).ok()?;
+    Opcode::from_wire(header.opcode)
+}
+
+impl std::fmt::Debug for VirtioFs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VirtioFs").field("options", &self.options).finish_non_exhaustive()
+    }
+}

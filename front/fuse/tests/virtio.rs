@@ -1,0 +1,300 @@
+//! The virtio-fs device, driven over its virtqueues as a guest's kernel would, and as no kernel would.
+
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tempfile::TempDir;
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::Export;
+use tombolo_front_fuse::session::Options as SessionOptions;
+use tombolo_front_fuse::virtio::{Options, VirtioFs};
+use tombolo_host::vhost_user::driver::{Driver, DriverQueue, DriverSettings, GuestBuffer};
+use tombolo_host::vhost_user::{Device, Server, Settings};
+use tombolo_wire_fuse::init::Capabilities;
+use tombolo_wire_fuse::layout::attr::{AttrOut, EntryOut, GetattrIn};
+use tombolo_wire_fuse::layout::dir::{ForgetIn, MkdirIn};
+use tombolo_wire_fuse::layout::header::{InHeader, OutHeader};
+use tombolo_wire_fuse::layout::init::{InitIn, InitOut};
+use tombolo_wire_fuse::layout::lock::{F_WRLCK, FileLock, LkIn, OFFSET_MAX};
+use tombolo_wire_fuse::layout::open::{CreateIn, OpenOut};
+use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn, WriteOut};
+use tombolo_wire_fuse::{Errno, Opcode};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const ROOT: u64 = 1;
+
+/// One guest with one server of its own.
+struct Guest {
+    driver: Driver,
+    queues: Vec<DriverQueue>,
+    request: GuestBuffer,
+    reply: GuestBuffer,
+    unique: u64,
+    _server: Server,
+    _dir: TempDir,
+}
+
+impl Guest {
+    /// Connected, with its session begun.
+    fn new() -> Guest {
+        let mut guest = Guest::before_init();
+        guest.init();
+        guest
+    }
+
+    fn before_init() -> Guest {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let export: Arc<dyn Export> = Arc::new(Memory::default());
+        let ids = Arc::new(AtomicU64::new(1));
+        let options = Options {
+            tag: "tombolo".into(),
+            request_queues: 2,
+            label: "test".into(),
+            session: SessionOptions::default(),
+        };
+        let server = Server::start(
+            UnixListener::bind(&path).unwrap(),
+            Settings::default(),
+            Box::new(move |_| {
+                let device = VirtioFs::new(export.clone(), options.clone(), ids.clone())?;
+                Ok(Arc::new(device) as Arc<dyn Device>)
+            }),
+        )
+        .unwrap();
+        let settings = DriverSettings { queues: 3, ..DriverSettings::default() };
+        let (driver, mut queues) = Driver::connect(&path, settings).unwrap();
+        let request = queues[1].alloc(1 << 20).unwrap();
+        let reply = queues[1].alloc(1 << 20).unwrap();
+        Guest { driver, queues, request, reply, unique: 2, _server: server, _dir: dir }
+    }
+
+    fn init(&mut self) {
+        let init =
+            InitIn { major: 7, minor: 36, flags: Capabilities::all().bits() as u32, ..Default::default() };
+        let out: InitOut = self.call(Opcode::Init, 0, &[init.as_bytes()]).unwrap();
+        assert_eq!((out.major, out.minor, out.max_write), (7, 36, 1 << 20));
+    }
+
+    /// Sends bytes as they are; the reply's bytes.
+    fn raw(&mut self, request: &[u8], reply_bytes: u32) -> Vec<u8> {
+        let queue = &mut self.queues[1];
+        queue.write(self.request, request);
+        let parts =
+            [self.request.first(request.len() as u32).readable(), self.reply.first(reply_bytes).writable()];
+        let head = queue.submit(&parts[..if reply_bytes == 0 { 1 } else { 2 }]).unwrap();
+        let used = queue.wait_used(PATIENCE).unwrap();
+        assert_eq!(used.head, head);
+        let mut bytes = vec![0; used.written as usize];
+        queue.read(self.reply, &mut bytes);
+        bytes
+    }
+
+    fn encode(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Vec<u8> {
+        let args = parts.concat();
+        self.unique += 2;
+        let len = u32::try_from(size_of::<InHeader>() + args.len()).unwrap();
+        let header =
+            InHeader { len, opcode: opcode as u32, unique: self.unique, nodeid: node, ..Default::default() };
+        [header.as_bytes(), &args].concat()
+    }
+
+    /// A request and the body of its reply, or the errno.
+    fn ask(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
+        let request = self.encode(opcode, node, parts);
+        let reply = self.raw(&request, self.reply.len);
+        let (head, body) = OutHeader::read_from_prefix(&reply).unwrap();
+        assert_eq!((head.len as usize, head.unique), (reply.len(), self.unique));
+        if head.error == 0 { Ok(body.to_vec()) } else { Err(-head.error) }
+    }
+
+    fn call<T: FromBytes + KnownLayout + Immutable>(
+        &mut self,
+        opcode: Opcode,
+        node: u64,
+        parts: &[&[u8]],
+    ) -> Result<T, i32> {
+        self.ask(opcode, node, parts).map(|body| T::read_from_prefix(&body).unwrap().0)
+    }
+
+    fn create(&mut self, name: &[u8]) -> (EntryOut, OpenOut) {
+        let how = CreateIn { flags: 2, mode: 0o100_644, ..Default::default() };
+        let body = self.ask(Opcode::Create, ROOT, &[how.as_bytes(), name, b"\0"]).unwrap();
+        let (entry, rest) = EntryOut::read_from_prefix(&body).unwrap();
+        (entry, OpenOut::read_from_prefix(rest).unwrap().0)
+    }
+}
+
+#[test]
+fn the_guest_reads_tag_and_number_of_queues() {
+    let mut guest = Guest::before_init();
+    let config = guest.driver.config(0, 40).unwrap();
+    assert_eq!(config.get(..8).unwrap(), b"tombolo\0");
+    assert_eq!(config.get(36..40).unwrap(), 2u32.to_le_bytes());
+}
+
+#[test]
+fn data_written_by_a_guest_comes_back_to_it() {
+    let mut guest = Guest::new();
+    let (entry, open) = guest.create(b"file");
+    let data: Vec<u8> = (0..700_000u32).map(|number| (number % 251) as u8).collect();
+    let write = WriteIn { fh: open.fh, offset: 5, size: data.len() as u32, ..Default::default() };
+    let out: WriteOut = guest.call(Opcode::Write, entry.nodeid, &[write.as_bytes(), &data]).unwrap();
+    assert_eq!(out.size as usize, data.len());
+    let read = ReadIn { fh: open.fh, offset: 0, size: 1 << 19, ..Default::default() };
+    let body = guest.ask(Opcode::Read, entry.nodeid, &[read.as_bytes()]).unwrap();
+    assert_eq!(body.len(), 1 << 19);
+    assert!(body[..5] == [0; 5] && body[5..] == data[..(1 << 19) - 5]);
+    let attr: AttrOut =
+        guest.call(Opcode::Getattr, entry.nodeid, &[GetattrIn::default().as_bytes()]).unwrap();
+    assert_eq!(attr.attr.size as usize, data.len() + 5);
+}
+
+#[test]
+fn nothing_is_served_before_init() {
+    let mut guest = Guest::before_init();
+    let early = guest.call::<AttrOut>(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]);
+    assert_eq!(early.unwrap_err(), i32::from(Errno::EIO.number()));
+    guest.init();
+    guest.call::<AttrOut>(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]).unwrap();
+}
+
+#[test]
+fn a_guest_that_mounts_again_begins_a_session_without_the_old_nodes() {
+    let mut guest = Guest::new();
+    let (entry, _) = guest.create(b"file");
+    guest.init();
+    let stale = guest.call::<AttrOut>(Opcode::Getattr, entry.nodeid, &[GetattrIn::default().as_bytes()]);
+    assert_eq!(stale.unwrap_err(), i32::from(Errno::ESTALE.number()));
+    assert_eq!(guest.call::<EntryOut>(Opcode::Lookup, ROOT, &[b"file\0"]).unwrap().attr.nlink, 1);
+}
+
+#[test]
+fn numbers_never_given_out_and_forgets_beyond_the_count_do_no_harm() {
+    let mut guest = Guest::new();
+    let (entry, open) = guest.create(b"file");
+    for node in [0, 77, u64::MAX] {
+        let answer = guest.call::<AttrOut>(Opcode::Getattr, node, &[GetattrIn::default().as_bytes()]);
+        assert_eq!(answer.unwrap_err(), i32::from(Errno::ESTALE.number()), "node {node}");
+        let read = ReadIn { fh: open.fh, size: 10, ..Default::default() };
+        assert!(guest.ask(Opcode::Read, node, &[read.as_bytes()]).is_err());
+    }
+    for fh in [open.fh + 1, u64::MAX] {
+        let read = ReadIn { fh, size: 10, ..Default::default() };
+        assert!(guest.ask(Opcode::Read, entry.nodeid, &[read.as_bytes()]).is_err(), "handle {fh}");
+    }
+    for node in [entry.nodeid, ROOT, 77] {
+        let request = guest.encode(Opcode::Forget, node, &[ForgetIn { nlookup: u64::MAX }.as_bytes()]);
+        assert!(guest.raw(&request, 0).is_empty());
+    }
+    guest.call::<AttrOut>(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]).unwrap();
+    guest.call::<EntryOut>(Opcode::Lookup, ROOT, &[b"file\0"]).unwrap();
+}
+
+#[test]
+fn an_answer_without_room_is_an_error_and_no_half_an_answer() {
+    let mut guest = Guest::new();
+    for room in [1, 15, 16, 100] {
+        let request = guest.encode(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]);
+        let reply = guest.raw(&request, room);
+        assert!(reply.len() <= 16, "{room}: {reply:?}");
+    }
+    let (entry, _) = guest.create(b"file");
+    let request = guest.encode(Opcode::Lookup, ROOT, &[b"file\0"]);
+    guest.raw(&request, 20);
+    assert_ne!(entry.nodeid, 0);
+}
+
+#[test]
+fn a_guest_that_breaks_the_protocol_is_served_no_more() {
+    let attacks: [(&str, Vec<u8>); 5] = [
+        ("half a header", vec![0; 20]),
+        ("a slash", {
+            let args = b"../etc\0";
+            let header =
+                InHeader { len: 47, opcode: Opcode::Lookup as u32, nodeid: ROOT, ..Default::default() };
+            [header.as_bytes(), args].concat()
+        }),
+        ("shorter than its arguments", {
+            let header =
+                InHeader { len: 44, opcode: Opcode::Getattr as u32, nodeid: ROOT, ..Default::default() };
+            [header.as_bytes(), &[0; 4]].concat()
+        }),
+        ("longer than it is", {
+            let header =
+                InHeader { len: 56, opcode: Opcode::Getattr as u32, nodeid: ROOT, ..Default::default() };
+            [header.as_bytes(), &[0; 4]].concat()
+        }),
+        ("as long as can be", {
+            let header =
+                InHeader { len: u32::MAX, opcode: Opcode::Write as u32, nodeid: ROOT, ..Default::default() };
+            [header.as_bytes(), WriteIn { size: u32::MAX - 80, ..Default::default() }.as_bytes()].concat()
+        }),
+    ];
+    for (what, bytes) in attacks {
+        let mut guest = Guest::new();
+        let reply = guest.raw(&bytes, 4096);
+        assert!(reply.is_empty() || OutHeader::read_from_prefix(&reply).unwrap().0.error < 0, "{what}");
+        if what == "as long as can be" {
+            continue;
+        }
+        let after = guest.call::<AttrOut>(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]);
+        assert!(after.is_err(), "{what}");
+    }
+}
+
+#[test]
+fn an_unknown_operation_is_refused_and_the_next_is_served() {
+    let mut guest = Guest::new();
+    let mut request = guest.encode(Opcode::Getattr, ROOT, &[&[0; 16]]);
+    request[4..8].copy_from_slice(&999u32.to_le_bytes());
+    let reply = guest.raw(&request, 4096);
+    assert_eq!(OutHeader::read_from_prefix(&reply).unwrap().0.error, Errno::ENOSYS.to_wire());
+    guest.call::<AttrOut>(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]).unwrap();
+}
+
+#[test]
+fn one_that_waits_for_a_lock_does_not_delay_the_next() {
+    let mut guest = Guest::new();
+    let (entry, open) = guest.create(b"file");
+    let lock = |owner| LkIn {
+        fh: open.fh,
+        owner,
+        lk: FileLock { start: 0, end: OFFSET_MAX, kind: F_WRLCK, pid: 1 },
+        ..Default::default()
+    };
+    guest.ask(Opcode::Setlk, entry.nodeid, &[lock(1).as_bytes()]).unwrap();
+    let waiting = guest.encode(Opcode::Setlkw, entry.nodeid, &[lock(2).as_bytes()]);
+    let other = guest.queues[1].alloc(4096).unwrap();
+    let answer = guest.queues[1].alloc(4096).unwrap();
+    guest.queues[1].write(other, &waiting);
+    let parts = [other.first(waiting.len() as u32).readable(), answer.writable()];
+    let head = guest.queues[1].submit(&parts).unwrap();
+    // Same queue, behind it.
+    guest.call::<AttrOut>(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]).unwrap();
+    let mut unlock = lock(1);
+    unlock.lk.kind = 2;
+    let request = guest.encode(Opcode::Setlk, entry.nodeid, &[unlock.as_bytes()]);
+    let queue = &mut guest.queues[1];
+    queue.write(guest.request, &request);
+    let parts = [guest.request.first(request.len() as u32).readable(), guest.reply.writable()];
+    let unlocked = queue.submit(&parts).unwrap();
+    let mut done = [queue.wait_used(PATIENCE).unwrap().head, queue.wait_used(PATIENCE).unwrap().head];
+    done.sort_unstable();
+    let mut both = [head, unlocked];
+    both.sort_unstable();
+    assert_eq!(done, both);
+}
+
+#[test]
+fn a_guest_makes_a_directory_on_the_second_queue_too() {
+    let mut guest = Guest::new();
+    guest.queues.swap(1, 2);
+    guest.request = guest.queues[1].alloc(4096).unwrap();
+    guest.reply = guest.queues[1].alloc(4096).unwrap();
+    let how = MkdirIn { mode: 0o755, umask: 0o22 };
+    let made: EntryOut = guest.call(Opcode::Mkdir, ROOT, &[how.as_bytes(), b"dir\0"]).unwrap();
+    assert_eq!(made.attr.mode, 0o040_755);
+}
