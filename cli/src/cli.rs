@@ -6,7 +6,9 @@ use crate::completions::CompletionsArgs;
 use crate::doctor::DoctorArgs;
 use crate::failure::{Failure, Outcome};
 use crate::man::ManArgs;
+use crate::mount::MountArgs;
 use crate::top::TopArgs;
+use crate::umount::UmountArgs;
 
 /// Files for virtual machines: shares directories of this host with guests and with the host itself.
 #[derive(Parser)]
@@ -21,6 +23,8 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Mount(MountArgs),
+    Umount(UmountArgs),
     Top(TopArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
@@ -43,6 +47,8 @@ impl Cli {
     pub fn run(self) -> Outcome {
         start_log(self.log)?;
         match self.command {
+            Command::Mount(args) => args.run(self.log),
+            Command::Umount(args) => args.run(),
             Command::Top(args) => args.run(),
             Command::Doctor(args) => args.run(),
             Command::Completions(args) => args.run(),

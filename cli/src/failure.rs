@@ -34,6 +34,11 @@ impl Failure {
         Self { text: text.into(), code: Code::Usage }
     }
 
+    /// A failure that another process has explained already.
+    pub fn silent() -> Self {
+        Self { text: String::new(), code: Code::Failed }
+    }
+
     /// Adds what to do about it.
     pub fn remedy(mut self, what: impl fmt::Display) -> Self {
         self.text = format!("{}; {what}", self.text);

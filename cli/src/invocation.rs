@@ -1,6 +1,7 @@
 //! From the words of the command line to an exit code.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{Error, ErrorKind};
@@ -8,11 +9,29 @@ use clap::{CommandFactory, Parser};
 
 use crate::cli::Cli;
 use crate::failure::{Code, Failure, Outcome};
+use crate::mount::Helper;
 
 /// Runs the command that `words` spell, the first of which is the program's name.
 pub fn run(words: Vec<OsString>) -> ExitCode {
+    if words.first().is_some_and(|name| is_mount_helper(name)) {
+        let outcome = Helper::try_parse_from(words).map(Helper::run);
+        return finish(outcome, "mount.tombolo", mount_helper_code);
+    }
     let command = command_of(&words);
     finish(Cli::try_parse_from(words).map(Cli::run), &command, ExitCode::from)
+}
+
+/// mount(8) runs `/sbin/mount.TYPE`, a link to this program.
+fn is_mount_helper(name: &OsStr) -> bool {
+    Path::new(name).file_name() == Some(OsStr::new("mount.tombolo"))
+}
+
+/// mount(8), EXIT STATUS: 1 for a bad command line, 32 for a mount that failed.
+fn mount_helper_code(code: Code) -> ExitCode {
+    ExitCode::from(match code {
+        Code::Usage => 1,
+        Code::Failed => 32,
+    })
 }
 
 /// `tombolo` and the command among the words, if there is one: whose help is of use.

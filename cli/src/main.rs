@@ -1,18 +1,22 @@
 //! The program `tombolo`: it puts front ends, layers and back ends together, and knows nothing that they know.
 //!
-//! One module per command, each with its arguments and its `run`. Reading order: [`cli`], [`invocation`], then a command.
+//! One module per command, each with its arguments and its `run`. Reading order: [`cli`], [`mount`].
 #![forbid(unsafe_code)]
 
 mod cli;
+mod coherence;
 mod completions;
 mod counters;
 mod doctor;
 mod failure;
 mod invocation;
 mod man;
+mod mount;
+mod service;
 mod status;
 mod table;
 mod top;
+mod umount;
 
 use std::process::ExitCode;
 

@@ -1,7 +1,6 @@
 //! Counters for people and for programs.
 
 use std::cmp::Reverse;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tombolo_layer::stats::{Operation, Snapshot};
@@ -23,8 +22,9 @@ pub fn as_json(looks: &[Look]) -> String {
 }
 
 fn as_text(look: &Look) -> String {
-    let up = Duration::from_secs(look.total.seconds() as u64);
-    let title = format!("{}  pid {}  up {up:?}", look.socket.display(), look.status.pid);
+    let up_s = look.total.seconds() as u64;
+    let up = format!("{}:{:02}:{:02}", up_s / 3600, up_s / 60 % 60, up_s % 60);
+    let title = format!("{}  pid {}  up {up}", look.socket.display(), look.status.pid);
     let exports = look.total.exports.iter().map(|(name, total)| {
         let ways = look.status.ways.iter().filter(|way| way.export == *name);
         let ways: Vec<_> = ways.map(|way| format!("{} {}", way.kind, way.at)).collect();

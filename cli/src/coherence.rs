@@ -1,0 +1,27 @@
+//! How fresh a client's view is: the one knob, by name.
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+/// What a client may keep without asking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Coherence {
+    /// Nothing: each change is seen at once; time-outs 0, no page cache kept across opens
+    Strict,
+    /// Close-to-open: an open sees what was closed before it; names and attributes for 1 second
+    #[default]
+    Auto,
+    /// Everything for a day: for trees that nobody else changes
+    Always,
+}
+
+impl From<Coherence> for tombolo_front_fuse::session::Coherence {
+    fn from(coherence: Coherence) -> Self {
+        match coherence {
+            Coherence::Strict => Self::Strict,
+            Coherence::Auto => Self::Auto,
+            Coherence::Always => Self::Always,
+        }
+    }
+}

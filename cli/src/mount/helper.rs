@@ -1,0 +1,65 @@
+//! `mount.tombolo`, as mount(8) calls it.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::cli::{LogArgs, start_log};
+use crate::failure::{Failure, Outcome};
+
+use super::options::MountOptions;
+use super::place::MountPoint;
+use super::source::Source;
+use super::{Mount, background};
+
+/// Mount a directory on this host through FUSE, for mount(8) and /etc/fstab.
+#[derive(Parser)]
+#[command(name = "mount.tombolo", version)]
+pub struct Helper {
+    /// What to mount: `dir:PATH`.
+    source: Source,
+    /// Where.
+    mountpoint: PathBuf,
+    /// Mount options.
+    #[arg(short, value_name = "OPTION[,OPTION]…")]
+    options: Vec<String>,
+    /// Ignore unknown options.
+    #[arg(short)]
+    sloppy: bool,
+    /// Check everything, and do not mount.
+    #[arg(short)]
+    fake: bool,
+    /// Do not write /etc/mtab (there is none any more).
+    #[arg(short)]
+    no_mtab: bool,
+    /// Log more.
+    #[arg(short, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// The type, as fstab has it.
+    #[arg(short = 't', value_name = "TYPE")]
+    kind: Option<String>,
+}
+
+impl Helper {
+    /// Mounts.
+    pub fn run(self) -> Outcome {
+        let log = LogArgs { verbose: self.verbose, quiet: 0 };
+        start_log(log)?;
+        let mut options = MountOptions::default();
+        let mut lists = Vec::new();
+        for option in self.options.iter().flat_map(|list| list.split(',')) {
+            match options.add(option) {
+                Ok(()) => lists.push(option.to_owned()),
+                Err(reason) if self.sloppy => tracing::warn!(reason, "ignored"),
+                Err(reason) => return Err(Failure::usage(reason)),
+            }
+        }
+        let mount = Mount {
+            source: self.source.checked()?,
+            point: MountPoint::checked(&self.mountpoint)?,
+            options,
+            control: None,
+        };
+        if self.fake { Ok(()) } else { background::start(&mount, &lists, log) }
+    }
+}

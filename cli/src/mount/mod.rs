@@ -1,0 +1,93 @@
+//! `tombolo mount`: a directory mounted on this host through FUSE; also `mount.tombolo`, for mount(8) and fstab.
+
+mod background;
+mod helper;
+mod mountinfo;
+mod options;
+mod place;
+mod server;
+mod source;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::LogArgs;
+use crate::failure::{Failure, Outcome};
+
+pub use helper::Helper;
+pub use mountinfo::mounted_at;
+use options::MountOptions;
+use place::MountPoint;
+pub use place::{KIND, absolute};
+use source::Source;
+
+/// Mount a directory on this host through FUSE.
+///
+/// Returns once the mount is ready; the server goes on in the background until it is unmounted, or gets SIGTERM. In
+/// /etc/fstab, with a link from /sbin/mount.tombolo to this program: `dir:/srv/src /mnt tombolo ro,nofail 0 0`.
+#[derive(Args)]
+#[command(after_help = OPTIONS_HELP)]
+pub struct MountArgs {
+    /// What to mount: `dir:PATH`, a directory of this host.
+    source: Source,
+    /// Where: an existing directory.
+    mountpoint: PathBuf,
+    /// Mount options, as in fstab (see below).
+    #[arg(short, value_name = "OPTION[,OPTION]…", value_parser = checked_options)]
+    options: Vec<String>,
+    /// Stay in the foreground; log to standard error.
+    #[arg(short, long)]
+    foreground: bool,
+    /// Where to listen for `tombolo top` and other tools.
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// Say `ready` on standard output once mounted, then leave the terminal.
+    #[arg(long, hide = true)]
+    background_server: bool,
+}
+
+const OPTIONS_HELP: &str = "\
+Mount options:
+  ro                    refuse changes
+  allow_other           let users other than the one who mounts in
+  coherence=POLICY      what the kernel may keep: strict (nothing), auto (close-to-open, 1 s; the default), always (a day)
+  threads=N             how many threads serve requests
+  submounts=show|hide   what becomes of file systems mounted below the directory: part of the tree (the default), or gone
+  fsname=NAME           what mount(8) lists as the source (default: the directory)
+  dev, suid             honour device nodes, set-user-id bits (default: nodev, nosuid)
+  Those that mount(8) and systemd act upon themselves (defaults, nofail, _netdev, user, x-…) are ignored here.";
+
+impl MountArgs {
+    /// Mounts.
+    pub fn run(self, log: LogArgs) -> Outcome {
+        let mut options = MountOptions::default();
+        for list in &self.options {
+            options.add(list).map_err(Failure::usage)?;
+        }
+        let mount = Mount {
+            source: self.source.checked()?,
+            point: MountPoint::checked(&self.mountpoint)?,
+            options,
+            control: self.control,
+        };
+        match (self.foreground, self.background_server) {
+            (_, true) => server::serve(&mount, server::Place::Background),
+            (true, false) => server::serve(&mount, server::Place::Foreground),
+            (false, false) => background::start(&mount, &self.options, log),
+        }
+    }
+}
+
+/// A mount that was asked for, checked as far as it can be before anything happens.
+#[derive(Debug)]
+struct Mount {
+    source: Source,
+    point: MountPoint,
+    options: MountOptions,
+    control: Option<PathBuf>,
+}
+
+fn checked_options(list: &str) -> Result<String, String> {
+    list.parse::<MountOptions>().map(|_| list.to_owned())
+}

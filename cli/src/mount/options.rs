@@ -1,0 +1,162 @@
+//! The options after `-o`.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+use crate::coherence::Coherence;
+
+/// What the options come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    /// `ro`: the mount and the back end refuse changes.
+    pub read_only: bool,
+    /// `allow_other`: users other than the one who mounts may enter.
+    pub allow_other: bool,
+    /// `coherence=strict|auto|always`.
+    pub coherence: Coherence,
+    /// `threads=N`.
+    pub threads: Option<usize>,
+    /// `submounts=hide|show`.
+    pub submounts: Submounts,
+    /// `fsname=NAME`: the first column in mount's list.
+    pub fsname: Option<String>,
+    /// `dev`: device nodes work.
+    pub devices: bool,
+    /// `suid`: set-user-id bits count.
+    pub set_id: bool,
+}
+
+/// What becomes of other file systems that are mounted below the directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Submounts {
+    /// They are part of the tree, with device numbers of their own
+    #[default]
+    Show,
+    /// Their mount points do not exist
+    Hide,
+}
+
+impl From<Submounts> for tombolo_back_local_dir::Submounts {
+    fn from(submounts: Submounts) -> Self {
+        match submounts {
+            Submounts::Show => Self::Show,
+            Submounts::Hide => Self::Hide,
+        }
+    }
+}
+
+/// What is so anyway: the kernel always checks permissions, and a FUSE mount keeps no access times of its own.
+const ALWAYS_SO: &[&str] = &[
+    "async",
+    "atime",
+    "default_permissions",
+    "diratime",
+    "exec",
+    "noatime",
+    "nodiratime",
+    "norelatime",
+    "nostrictatime",
+    "relatime",
+    "rw",
+    "strictatime",
+];
+
+/// What mount(8) and systemd act upon themselves, and hand on.
+const NOT_OURS: &[&str] = &[
+    "_netdev", "auto", "defaults", "group", "loud", "noauto", "nofail", "nogroup", "noowner", "nouser",
+    "owner", "silent", "user", "users",
+];
+
+impl MountOptions {
+    /// Adds a list as it stands after `-o`; later ones count.
+    pub fn add(&mut self, list: &str) -> Result<(), String> {
+        list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.add_one(option))
+    }
+
+    fn add_one(&mut self, option: &str) -> Result<(), String> {
+        let (name, value) =
+            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        match (name, value) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("allow_other", None) => self.allow_other = true,
+            ("dev" | "nodev", None) => self.devices = name == "dev",
+            ("suid" | "nosuid", None) => self.set_id = name == "suid",
+            ("coherence", Some(value)) => self.coherence = one_of(name, value)?,
+            ("submounts", Some(value)) => self.submounts = one_of(name, value)?,
+            ("threads", Some(value)) => self.threads = Some(thread_count(value)?),
+            ("fsname", Some(value)) if !value.is_empty() => self.fsname = Some(value.into()),
+            (name, None) if ALWAYS_SO.contains(&name) || NOT_OURS.contains(&name) => {}
+            (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
+            ("user" | "comment", Some(_)) => {}
+            _ => return Err(misunderstood(name, value)),
+        }
+        Ok(())
+    }
+}
+
+fn misunderstood(name: &str, value: Option<&str>) -> String {
+    let known = ["coherence", "submounts", "threads", "fsname"].contains(&name);
+    match (known, value) {
+        (true, _) => format!("mount option {name:?} needs a value: {name}=…"),
+        (false, None) => format!("unknown mount option {name:?}"),
+        (false, Some(value)) => format!("unknown mount option \"{name}={value}\""),
+    }
+}
+
+impl FromStr for MountOptions {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Self, String> {
+        let mut options = Self::default();
+        options.add(list)?;
+        Ok(options)
+    }
+}
+
+fn one_of<T: ValueEnum>(name: &str, value: &str) -> Result<T, String> {
+    T::from_str(value, false).map_err(|_| {
+        let choices: Vec<_> = T::value_variants().iter().filter_map(T::to_possible_value).collect();
+        let choices: Vec<_> = choices.iter().map(clap::builder::PossibleValue::get_name).collect();
+        format!("mount option {name}={value}: it is one of {}", choices.join(", "))
+    })
+}
+
+const THREAD_LIMIT: usize = 64;
+
+fn thread_count(value: &str) -> Result<usize, String> {
+    let count = value.parse().ok().filter(|count| (1..=THREAD_LIMIT).contains(count));
+    count.ok_or_else(|| format!("mount option threads={value}: a number from 1 to {THREAD_LIMIT}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_fstab_is_understood() {
+        let options: MountOptions =
+            "rw,noatime,nodev,_netdev,nofail,x-systemd.automount,user=joe,ro,coherence=strict,threads=4,,fsname=a b"
+                .parse()
+                .expect("good");
+        assert!(options.read_only);
+        assert!(!options.devices && !options.allow_other);
+        assert_eq!((options.coherence, options.threads), (Coherence::Strict, Some(4)));
+        assert_eq!(options.fsname.as_deref(), Some("a b"));
+    }
+
+    #[test]
+    fn what_is_not_an_option_is_named() {
+        let mistake = |list: &str| list.parse::<MountOptions>().expect_err("a mistake");
+        assert_eq!(mistake("ro,cohernce=strict"), "unknown mount option \"cohernce=strict\"");
+        assert_eq!(
+            mistake("coherence=never"),
+            "mount option coherence=never: it is one of strict, auto, always"
+        );
+        assert_eq!(mistake("threads=0"), "mount option threads=0: a number from 1 to 64");
+        assert_eq!(mistake("submounts"), "mount option \"submounts\" needs a value: submounts=…");
+        assert_eq!(mistake("sync"), "unknown mount option \"sync\"");
+        assert_eq!(mistake("ro=1"), "unknown mount option \"ro=1\"");
+    }
+}

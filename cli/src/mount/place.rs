@@ -1,0 +1,75 @@
+//! Where to mount.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+use super::mountinfo::mounted_at;
+
+/// The type under which our mounts are listed.
+pub const KIND: &str = "fuse.tombolo";
+
+/// A directory that can be mounted on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountPoint {
+    /// Absolute, without links.
+    pub path: PathBuf,
+    /// Whether a mount of ours whose server died is still there, in the way.
+    pub dead: bool,
+}
+
+impl MountPoint {
+    /// Looks whether `path` is a directory where nothing is mounted yet.
+    pub fn checked(path: &Path) -> Result<Self, Failure> {
+        let mounting = format!("mount at {}", path.display());
+        let cannot = |error: &io::Error| Failure::cannot(&mounting, error);
+        let point = absolute(path).map_err(|error| cannot(&error))?;
+        let entry = mounted_at(&point).map_err(|error| cannot(&error))?;
+        let there = point.metadata();
+        match (&there, entry) {
+            (Err(error), Some(entry))
+                if error.kind() == io::ErrorKind::NotConnected && entry.kind == KIND =>
+            {
+                Ok(Self { path: point, dead: true })
+            }
+            (Err(error), _) => Err(cannot(error)),
+            (Ok(metadata), _) if !metadata.is_dir() => {
+                Err(Failure::cannot(&mounting, "it is not a directory"))
+            }
+            // systemd keeps an autofs mount in the place of one to come.
+            (Ok(_), Some(entry)) if entry.kind != "autofs" => {
+                let busy = format!("busy: a file system of type {} is mounted there", entry.kind);
+                let remedy = format!("unmount it first: tombolo umount {}", point.display());
+                Err(Failure::cannot(&mounting, busy).remedy(remedy))
+            }
+            (Ok(_), _) => Ok(Self { path: point, dead: false }),
+        }
+    }
+
+    /// The path as one word, for the names of files.
+    pub fn word(&self) -> String {
+        let word = self.path.to_string_lossy().trim_matches('/').replace('/', "-");
+        let short: String = word.chars().rev().take(NAME_LIMIT).collect();
+        short.chars().rev().collect()
+    }
+}
+
+/// Sockets have 107 bytes for their whole path.
+const NAME_LIMIT: usize = 40;
+
+/// The path without links and relative parts, but for the last component: where a server died, that one cannot be asked.
+pub fn absolute(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+            match (path.parent(), path.file_name()) {
+                (Some(parent), Some(name)) => {
+                    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+                    Ok(parent.canonicalize()?.join(name))
+                }
+                _ => Err(error),
+            }
+        }
+        outcome => outcome,
+    }
+}
