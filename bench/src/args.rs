@@ -49,6 +49,9 @@ pub enum TableArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub struct FuseArgs {
+    /// virtio-fs, straight on the queues, beside virtiofsd.
+    #[arg(long)]
+    pub virtio: bool,
     /// A FUSE mount of a local directory, beside libfuse's passthrough_ll.
     #[arg(long)]
     pub mount: bool,

@@ -5,13 +5,14 @@
 //!
 //! Not here: correctness (the tests see to that), and micro-benchmarks of single functions.
 //!
-//! Reading order: [`measure`] (how a figure comes about), [`peer`] (who is measured), [`files`] (what is done),
+//! Reading order: [`measure`] (how a figure comes about), [`peer`] (who is measured), [`files`] and [`guest`] (what is done),
 //! [`table`], [`report`].
 #![forbid(unsafe_code)]
 
 mod args;
 mod error;
 pub mod files;
+pub mod guest;
 pub mod measure;
 pub mod peer;
 pub mod report;
@@ -32,6 +33,7 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     let _all = measure::spare_cores();
     let plan = args.plan();
     match &args.table {
+        TableArgs::Fuse(which) if which.virtio => publish(args, &table::virtio::run(&plan)?, out),
         TableArgs::Fuse(_) => publish(args, &table::mount::run(&plan)?, out),
         TableArgs::Docs { document } => {
             let names = report::renew(document)?;

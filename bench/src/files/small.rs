@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::Tree;
-use super::tree::SMALL_BYTES;
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Clock, Work};
 
@@ -28,7 +27,7 @@ pub struct OpenReadClose {
 impl OpenReadClose {
     /// On the tree as seen at `root`.
     pub fn new(root: &Path) -> Self {
-        Self { paths: hot(root), buffer: vec![0; SMALL_BYTES] }
+        Self { paths: hot(root), buffer: vec![0; Tree::SMALL_BYTES] }
     }
 }
 
@@ -42,7 +41,7 @@ impl Work for OpenReadClose {
             let got = file.read(&mut self.buffer).doing_to("read", path)?;
             drop(file);
             clock.lap();
-            if got != SMALL_BYTES {
+            if got != Tree::SMALL_BYTES {
                 return Err(Error::Wrong {
                     what: format!("read {}", path.display()),
                     answer: format!("{got} bytes"),
@@ -62,7 +61,7 @@ pub struct CreateWriteUnlink {
 impl CreateWriteUnlink {
     /// On the tree as seen at `root`; `name` tells contestants apart.
     pub fn new(root: &Path, name: &str) -> Self {
-        Self { path: root.join(Tree::new_folder()).join(name), content: vec![b'z'; SMALL_BYTES] }
+        Self { path: root.join(Tree::new_folder()).join(name), content: vec![b'z'; Tree::SMALL_BYTES] }
     }
 }
 
@@ -153,7 +152,7 @@ impl Work for Stat {
         for path in paths {
             let size = fs::metadata(path).doing_to("look at", path)?.len();
             clock.lap();
-            if size != SMALL_BYTES as u64 {
+            if size != Tree::SMALL_BYTES as u64 {
                 return Err(Error::Wrong {
                     what: format!("stat {}", path.display()),
                     answer: format!("{size} bytes"),

@@ -5,14 +5,13 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::Tree;
-use super::tree::LARGE_BYTES;
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Clock, Work};
 
 /// Bytes of one read or write.
 const PIECE: usize = 1 << 20;
 /// Pieces of the file.
-const PIECES: u64 = (LARGE_BYTES / PIECE) as u64;
+const PIECES: u64 = (Tree::LARGE_BYTES / PIECE) as u64;
 
 /// open, read all of it, close.
 pub struct StreamRead {
@@ -42,7 +41,7 @@ impl Work for StreamRead {
             }
             drop(file);
             clock.lap_of(PIECES);
-            if total != LARGE_BYTES {
+            if total != Tree::LARGE_BYTES {
                 let what = format!("read {}", self.path.display());
                 return Err(Error::Wrong { what, answer: format!("{total} bytes") });
             }

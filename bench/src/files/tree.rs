@@ -7,10 +7,6 @@ use tempfile::TempDir;
 
 use crate::error::{Doing, Result};
 
-/// Bytes in each small file.
-pub const SMALL_BYTES: usize = 4096;
-/// Bytes in the large file.
-pub const LARGE_BYTES: usize = 64 << 20;
 /// Small files in each folder.
 const PER_FOLDER: usize = 1000;
 
@@ -22,6 +18,11 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// Bytes in each small file.
+    pub const SMALL_BYTES: usize = 4096;
+    /// Bytes in the large file.
+    pub const LARGE_BYTES: usize = 64 << 20;
+
     /// Makes a tree below `within` with so many small files and a large one.
     pub fn new(within: &Path, files: usize) -> Result<Self> {
         let root = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(within);
@@ -31,7 +32,7 @@ impl Tree {
             let folder = tree.root.path().join(folder);
             fs::create_dir(&folder).doing_to("make", &folder)?;
         }
-        let content = vec![b'x'; SMALL_BYTES];
+        let content = vec![b'x'; Self::SMALL_BYTES];
         for number in 0..files {
             let path = tree.shared().join(Self::small(number));
             if number % PER_FOLDER == 0 {
@@ -41,7 +42,7 @@ impl Tree {
             fs::write(&path, &content).doing_to("write", &path)?;
         }
         let large = tree.shared().join(Self::large());
-        fs::write(&large, vec![b'y'; LARGE_BYTES]).doing_to("write", &large)?;
+        fs::write(&large, vec![b'y'; Self::LARGE_BYTES]).doing_to("write", &large)?;
         Ok(tree)
     }
 

@@ -1,6 +1,7 @@
 //! One module per table. Each makes a [`Report`](crate::report::Report), and knows its aims.
 
 pub mod mount;
+pub mod virtio;
 
 use std::path::PathBuf;
 use std::time::Duration;

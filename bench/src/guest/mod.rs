@@ -1,0 +1,9 @@
+//! A guest's FUSE client in this process: it speaks to a virtio-fs server straight on the queues, as a guest's kernel
+//! would, with no virtual machine in between.
+
+mod client;
+mod work;
+
+pub use client::{Guest, Request};
+pub use tombolo_host::vhost_user::driver::Wait;
+pub use work::{CreateUnlink, Getattr, Lookup, OpenRelease, Outstanding, Read, Write};

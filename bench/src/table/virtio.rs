@@ -1,0 +1,144 @@
+//! `fuse --virtio`: virtio-fs straight on the queues, Tombolo's server against virtiofsd, with no guest in between.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::Plan;
+use crate::error::Result;
+use crate::files::Tree;
+use crate::guest::{CreateUnlink, Getattr, Guest, Lookup, OpenRelease, Outstanding, Read, Wait, Write};
+use crate::measure::{Entrant, Place, Work};
+use crate::peer::{Program, VirtioFs};
+use crate::report::Report;
+
+/// Small files in the tree.
+const FILES: usize = 1_000;
+const LARGE: u32 = 1 << 20;
+const SMALL: u32 = 4096;
+/// Requests under way in the rows that have several.
+const WINDOW: usize = 16;
+
+/// What is done, and how much better than the peer ours shall be.
+const ROWS: [(&str, Option<f64>); 8] = [
+    ("getattr", Some(2.0)),
+    ("lookup", Some(2.0)),
+    ("open+release", Some(2.0)),
+    ("read 4 KiB", Some(2.0)),
+    ("create+release+unlink", Some(2.0)),
+    ("read 4 KiB, 16 under way", None),
+    ("read 1 MiB", Some(1.2)),
+    ("write 1 MiB", Some(1.2)),
+];
+
+/// Each of ours has a counterpart.
+const PAIRS: [(&str, &str); 2] = [("tombolo strict", "virtiofsd never"), ("tombolo auto", "virtiofsd auto")];
+
+/// How the guest waits, and where everybody runs. One that polls cannot share its core.
+const VARIANTS: [(&str, Wait, Place); 3] = [
+    ("guest polls, two cores", Wait::Poll, Place::TwoCores),
+    ("guest sleeps, two cores", Wait::Event, Place::TwoCores),
+    ("guest sleeps, same core", Wait::Event, Place::SameCore),
+];
+
+/// Measures.
+pub fn run(plan: &Plan) -> Result<Report> {
+    let mut report =
+        Report::new("virtio", "virtio-fs straight on the queues", plan.command.clone(), plan.quick);
+    let tree = Tree::new(&plan.within, FILES)?;
+    let mut sides = Vec::new();
+    for (ours, other) in PAIRS {
+        for column in [ours, other] {
+            for (variant, wait, place) in VARIANTS {
+                match Side::start(column, variant, wait, place, &tree) {
+                    Ok(side) => sides.push(side),
+                    Err(error) => report.absent(error.to_string()),
+                }
+            }
+        }
+    }
+    let contest = plan.contest();
+    for (row, aim) in ROWS {
+        let mut entrants = Vec::new();
+        for side in &sides {
+            match side.entrant(row) {
+                Ok(entrant) => entrants.push(entrant),
+                Err(error) => report.absent(format!("{row}, {}, {}: {error}", side.column, side.variant)),
+            }
+        }
+        let (series, dropped) = contest.run(entrants);
+        report.take(row, &series, &dropped);
+        compare(&mut report, row, aim);
+    }
+    Place::leave()?;
+    report.condition_of(&contest);
+    report.condition(format!("the directory lies in {} (its pages are in memory)", plan.within.display()));
+    report.condition(
+        "one request at a time unless the row says otherwise, on one request queue, with event index and indirect \
+         descriptors; a transfer of 1 MiB is one descriptor; the guest is a thread of the measuring process",
+    );
+    report.condition(
+        "both servers have looked all names up before; forgets are sent between turns and not timed",
+    );
+    Ok(report)
+}
+
+fn compare(report: &mut Report, row: &str, aim: Option<f64>) {
+    for (ours, other) in PAIRS {
+        for (variant, _, _) in VARIANTS {
+            let figure = report.figure(row, ours, variant).cloned();
+            let against = report.figure(row, other, variant).cloned();
+            report.compare(figure.as_ref(), against.as_ref(), aim);
+        }
+    }
+}
+
+/// One contestant of the table: a server of its own, and a guest.
+struct Side {
+    column: &'static str,
+    variant: &'static str,
+    place: Place,
+    // The guest leaves before its server ends: fields are dropped in order.
+    guest: Rc<RefCell<Guest>>,
+    server: VirtioFs,
+}
+
+impl Side {
+    fn start(
+        column: &'static str,
+        variant: &'static str,
+        wait: Wait,
+        place: Place,
+        tree: &Tree,
+    ) -> Result<Self> {
+        let (program, mode) = column.split_once(' ').unwrap_or((column, "auto"));
+        let socket = tree.beside(&format!("{column} {variant}").replace([' ', ','], "-"));
+        let server = if program == Program::Tombolo.name() {
+            VirtioFs::tombolo(&tree.shared(), &socket, mode)?
+        } else {
+            VirtioFs::virtiofsd(&tree.shared(), &socket, mode)?
+        };
+        let guest = Rc::new(RefCell::new(Guest::connect(server.socket(), wait, WINDOW, LARGE)?));
+        Ok(Self { column, variant, place, guest, server })
+    }
+
+    fn entrant(&self, row: &str) -> Result<Entrant<'static>> {
+        let guest = &self.guest;
+        let name = format!("{}-{}", self.column, self.variant).replace([' ', ','], "-");
+        let work: Box<dyn Work> = match row {
+            "getattr" => Box::new(Getattr::new(guest)?),
+            "lookup" => Box::new(Lookup::new(guest)?),
+            "open+release" => Box::new(OpenRelease::new(guest)?),
+            "create+release+unlink" => Box::new(CreateUnlink::new(guest, &name)?),
+            "read 4 KiB" => Box::new(Read::new(guest, SMALL)?),
+            "read 1 MiB" => Box::new(Read::new(guest, LARGE)?),
+            "write 1 MiB" => Box::new(Write::new(guest, LARGE)?),
+            _ => Box::new(Outstanding::new(guest)?),
+        };
+        Ok(Entrant {
+            name: (self.column.to_owned(), self.variant.to_owned()),
+            work,
+            servers: vec![self.server.server()],
+            place: Some(self.place),
+        })
+    }
+}
