@@ -33,6 +33,8 @@ pub struct Options {
     pub devices: bool,
     /// Honour set-user-id bits.
     pub set_id: bool,
+    /// Let programs be executed.
+    pub exec: bool,
     /// How many threads take requests; at least one.
     pub threads: usize,
     /// How long the kernel may keep what it was told.
@@ -48,6 +50,7 @@ impl Default for Options {
             read_only: false,
             devices: false,
             set_id: false,
+            exec: true,
             threads: 2,
             coherence: Coherence::default(),
         }
@@ -211,6 +214,7 @@ fn mount(path: &Path, options: &Options, data: &str) -> Result<(OwnedFd, bool), 
     let mut flags = Flags::empty();
     flags.set(Flags::NODEV, !options.devices);
     flags.set(Flags::NOSUID, !options.set_id);
+    flags.set(Flags::NOEXEC, !options.exec);
     flags.set(Flags::RDONLY, options.read_only);
     let fail = |source| MountError::Mount { path: path.into(), source };
     match fuse_dev::mount(device.as_fd(), &options.source, path, "tombolo", flags, data) {
@@ -221,9 +225,10 @@ fn mount(path: &Path, options: &Options, data: &str) -> Result<(OwnedFd, bool), 
     // The helper fills in user and root mode itself, and always adds nodev and nosuid.
     let own = ["allow_other", "default_permissions"];
     let passed = data.split(',').filter(|option| own.contains(option));
-    let read_only = options.read_only.then_some("ro");
+    let refusals = [(options.read_only, "ro"), (!options.exec, "noexec")];
+    let refusals = refusals.into_iter().filter_map(|(refused, option)| refused.then_some(option));
     let source = format!("fsname={},subtype=tombolo", options.source.replace(',', "_"));
-    let passed: Vec<_> = passed.chain(read_only).chain([source.as_str()]).collect();
+    let passed: Vec<_> = passed.chain(refusals).chain([source.as_str()]).collect();
     let device = fuse_dev::mount_by_helper(path, &passed.join(",")).map_err(fail)?;
     Ok((device, true))
 }
