@@ -1,10 +1,12 @@
 //! Mounting in the background: this program starts itself once more, and waits until that one is ready.
 //!
-//! A second program instead of a fork: nothing of it runs between fork and exec, and its errors go straight to the user,
-//! because it leaves the terminal only when it has mounted (`docs/decisions/0061`).
+//! That one is the [`keeper`](super::keeper), which starts the [`server`](super::server). A second program instead of a
+//! fork: nothing of it runs between fork and exec, and its errors go straight to the user, because it leaves the terminal
+//! only when it has mounted (`docs/decisions/0061`).
 
 use std::env;
-use std::io::Read;
+use std::io::{self, Read};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::cli::LogArgs;
@@ -12,31 +14,49 @@ use crate::failure::{Failure, Outcome};
 
 use super::Mount;
 
-/// What the server says on its standard output when the mount is ready.
+/// What keeper and server say on their standard output when the mount is ready.
 pub const READY: &str = "ready\n";
 
-/// Starts the server and returns once it is ready, or has failed and said why.
+/// What a program that we start is to be.
+#[derive(Clone, Copy, Debug)]
+pub enum Role<'a> {
+    /// See [`keeper`](super::keeper).
+    Keeper,
+    /// See [`server`](super::server).
+    Server {
+        /// Where it goes on logging once it has left the terminal.
+        log: &'a Path,
+    },
+}
+
+/// Starts the keeper and returns once the mount is ready, or has failed and somebody said why.
 pub fn start(mount: &Mount, options: &[String], log: LogArgs) -> Outcome {
     let mounting = format!("mount {}", mount.source);
-    let mut server = spawn(mount, options, log).map_err(|error| Failure::cannot(&mounting, &error))?;
+    let cannot = |error: &io::Error| Failure::cannot(&mounting, error);
+    let mut keeper = spawn(mount, options, log, Role::Keeper).map_err(|error| cannot(&error))?;
     let mut said = String::new();
-    if let Some(output) = &mut server.stdout {
-        // It ends when the server ends, or when it leaves us behind.
-        output.read_to_string(&mut said).map_err(|error| Failure::cannot(&mounting, &error))?;
+    if let Some(output) = &mut keeper.stdout {
+        // It ends when the keeper ends, or when it leaves us behind.
+        output.read_to_string(&mut said).map_err(|error| cannot(&error))?;
     }
     if said == READY {
         return Ok(());
     }
-    let status = server.wait().map_err(|error| Failure::cannot(&mounting, &error))?;
+    let status = keeper.wait().map_err(|error| cannot(&error))?;
     match status.code() {
         Some(_) => Err(Failure::silent()),
-        None => Err(Failure::cannot(&mounting, format!("the server died ({status})"))),
+        None => Err(Failure::cannot(&mounting, format!("it died ({status})"))),
     }
 }
 
-fn spawn(mount: &Mount, options: &[String], log: LogArgs) -> std::io::Result<Child> {
+/// Starts this program in a role.
+pub fn spawn(mount: &Mount, options: &[String], log: LogArgs, role: Role<'_>) -> io::Result<Child> {
     let mut command = Command::new(env::current_exe()?);
-    command.args(["mount", "--background-server"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.arg("mount").stdin(Stdio::null()).stdout(Stdio::piped());
+    match role {
+        Role::Keeper => command.arg("--keeper"),
+        Role::Server { log } => command.arg("--background-log").arg(log),
+    };
     command.args(std::iter::repeat_n("-v", log.verbose.into()));
     command.args(std::iter::repeat_n("-q", log.quiet.into()));
     for list in options {

@@ -2,6 +2,8 @@
 
 mod background;
 mod helper;
+mod keeper;
+mod log;
 mod mountinfo;
 mod options;
 mod place;
@@ -24,8 +26,8 @@ use source::Source;
 
 /// Mount a directory on this host through FUSE.
 ///
-/// Returns once the mount is ready; the server goes on in the background until it is unmounted, or gets SIGTERM. In
-/// /etc/fstab, with a link from /sbin/mount.tombolo to this program: `dir:/srv/src /mnt tombolo ro,nofail 0 0`.
+/// Returns once the mount is ready; the server goes on in the background until it is unmounted, or gets SIGTERM, and is
+/// started again if it is killed. In /etc/fstab, with a link from /sbin/mount.tombolo to this program: `dir:/srv/src /mnt tombolo ro,nofail 0 0`.
 #[derive(Args)]
 #[command(after_help = OPTIONS_HELP)]
 pub struct MountArgs {
@@ -42,9 +44,12 @@ pub struct MountArgs {
     /// Where to listen for `tombolo top` and other tools.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Say `ready` on standard output once mounted, then leave the terminal.
+    /// Be the keeper of a mount in the background.
     #[arg(long, hide = true)]
-    background_server: bool,
+    keeper: bool,
+    /// Be the server of a mount in the background, with this file as log.
+    #[arg(long, hide = true, conflicts_with = "keeper")]
+    background_log: Option<PathBuf>,
 }
 
 const OPTIONS_HELP: &str = "\
@@ -55,7 +60,7 @@ Mount options:
   threads=N             how many threads serve requests
   submounts=show|hide   what becomes of file systems mounted below the directory: part of the tree (the default), or gone
   fsname=NAME           what mount(8) lists as the source (default: the directory)
-  dev, suid             honour device nodes, set-user-id bits (default: nodev, nosuid)
+  dev, suid, noexec     honour device nodes and set-user-id bits; refuse to execute (default: nodev, nosuid, exec)
   Those that mount(8) and systemd act upon themselves (defaults, nofail, _netdev, user, x-…) are ignored here.";
 
 impl MountArgs {
@@ -71,10 +76,12 @@ impl MountArgs {
             options,
             control: self.control,
         };
-        match (self.foreground, self.background_server) {
-            (_, true) => server::serve(&mount, server::Place::Background),
-            (true, false) => server::serve(&mount, server::Place::Foreground),
-            (false, false) => background::start(&mount, &self.options, log),
+        if self.keeper {
+            keeper::keep(&mount, &self.options, log)
+        } else if self.foreground || self.background_log.is_some() {
+            server::serve(&mount, self.background_log.as_deref())
+        } else {
+            background::start(&mount, &self.options, log)
         }
     }
 }

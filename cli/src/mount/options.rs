@@ -25,6 +25,8 @@ pub struct MountOptions {
     pub devices: bool,
     /// `suid`: set-user-id bits count.
     pub set_id: bool,
+    /// `noexec`: nothing can be executed.
+    pub no_exec: bool,
 }
 
 /// What becomes of other file systems that are mounted below the directory.
@@ -52,7 +54,6 @@ const ALWAYS_SO: &[&str] = &[
     "atime",
     "default_permissions",
     "diratime",
-    "exec",
     "noatime",
     "nodiratime",
     "norelatime",
@@ -83,6 +84,7 @@ impl MountOptions {
             ("allow_other", None) => self.allow_other = true,
             ("dev" | "nodev", None) => self.devices = name == "dev",
             ("suid" | "nosuid", None) => self.set_id = name == "suid",
+            ("exec" | "noexec", None) => self.no_exec = name == "noexec",
             ("coherence", Some(value)) => self.coherence = one_of(name, value)?,
             ("submounts", Some(value)) => self.submounts = one_of(name, value)?,
             ("threads", Some(value)) => self.threads = Some(thread_count(value)?),
@@ -137,11 +139,11 @@ mod tests {
     #[test]
     fn a_line_of_fstab_is_understood() {
         let options: MountOptions =
-            "rw,noatime,nodev,_netdev,nofail,x-systemd.automount,user=joe,ro,coherence=strict,threads=4,,fsname=a b"
+            "rw,noatime,nodev,noexec,_netdev,nofail,x-systemd.automount,user=joe,ro,coherence=strict,threads=4,,fsname=a b"
                 .parse()
                 .expect("good");
         assert!(options.read_only);
-        assert!(!options.devices && !options.allow_other);
+        assert!(options.no_exec && !options.devices && !options.allow_other);
         assert_eq!((options.coherence, options.threads), (Coherence::Strict, Some(4)));
         assert_eq!(options.fsname.as_deref(), Some("a b"));
     }

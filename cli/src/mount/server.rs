@@ -1,8 +1,7 @@
 //! The server of one mount, from its start to its end.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
@@ -13,7 +12,6 @@ use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
 use tombolo_host::daemon;
 use tombolo_host::listener::Listener;
 use tombolo_host::signals;
-use tombolo_host::state_dir::{ServerState, StateDir, StateError};
 use tombolo_sys::process;
 
 use crate::failure::{Failure, Outcome, Reason};
@@ -22,27 +20,16 @@ use crate::status::{ExportStatus, Status, WayStatus};
 
 use super::Mount;
 use super::background::READY;
+use super::log::append;
 use super::source::Source;
 
-/// Where the server runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// On the user's terminal.
-    Foreground,
-    /// Started by [`background::start`](super::background::start), which waits until it is ready.
-    Background,
-}
-
-/// Mounts, and serves until the mount has ended.
-pub fn serve(mount: &Mount, place: Place) -> Outcome {
+/// Mounts, and serves until the mount has ended. With a log to go to, says that it is ready and leaves the terminal.
+pub fn serve(mount: &Mount, log: Option<&Path>) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
     if let Err(error) = process::raise_open_file_limit() {
         tracing::warn!(%error, "the limit on open files stays as it is");
     }
-    let log = match place {
-        Place::Foreground => None,
-        Place::Background => Some(Log::open(mount).map_err(|error| Failure::cannot(&mounting, &error))?),
-    };
+    let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
     let control = listen(mount)?;
     let (export, counters) = counted(open(mount)?);
     let service = Service::new(status(mount), vec![(mount.source.to_string(), counters)]);
@@ -119,6 +106,7 @@ fn fuse_options(mount: &Mount) -> FuseOptions {
         read_only: options.read_only,
         devices: options.devices,
         set_id: options.set_id,
+        exec: !options.no_exec,
         threads: options.threads.unwrap_or(defaults.threads),
         coherence: options.coherence.into(),
     }
@@ -133,14 +121,14 @@ fn reason(error: &MountError) -> Reason {
 }
 
 /// Says that the mount is ready; in the background, leaves the terminal too.
-fn announce(mount: &Mount, log: Option<&Log>) -> io::Result<()> {
+fn announce(mount: &Mount, log: Option<&File>) -> io::Result<()> {
     let mut out = io::stdout();
     match log {
         None => writeln!(out, "ready fuse {} {}", mount.point.path.display(), mount.source),
         Some(log) => {
             out.write_all(READY.as_bytes())?;
             out.flush()?;
-            daemon::leave_terminal(&log.file)
+            daemon::leave_terminal(log)
         }
     }
 }
@@ -158,38 +146,4 @@ fn end_on(stopped: mpsc::Receiver<signals::StopSignal>, fuse: &Arc<FuseMount>) -
         }
     };
     std::thread::Builder::new().name("unmount".into()).spawn(end).map(drop)
-}
-
-/// Where a server without a terminal writes its log: a file in the state directory, fresh for each mount; the one
-/// before it is kept as `log.old`.
-struct Log {
-    file: File,
-    _state: Option<ServerState>,
-}
-
-impl Log {
-    /// A server that has no place for its log runs without.
-    fn open(mount: &Mount) -> io::Result<Self> {
-        let in_state = state(mount).and_then(|state| {
-            let path = state.path().join("log");
-            let file = fresh(&path).map_err(|source| StateError::Io { path, source })?;
-            Ok(Self { file, _state: Some(state) })
-        });
-        in_state.or_else(|error| {
-            tracing::warn!(%error, "no log will be kept");
-            Ok(Self { file: File::options().write(true).open("/dev/null")?, _state: None })
-        })
-    }
-}
-
-fn state(mount: &Mount) -> Result<ServerState, StateError> {
-    StateDir::open(&StateDir::default_path()?)?.server(&format!("mount-{}", mount.point.word()))
-}
-
-fn fresh(path: &Path) -> io::Result<File> {
-    match fs::rename(path, path.with_extension("old")) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    File::options().create_new(true).append(true).mode(0o600).open(path)
 }

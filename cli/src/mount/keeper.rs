@@ -1,0 +1,113 @@
+//! Keeping a mount alive: the process that starts the server again when it was killed.
+//!
+//! A file system whose server died answers every call with ENOTCONN. The keeper sees the death at once and starts
+//! another server, which takes the dead mount away and mounts again. What programs held open is lost; what they open
+//! from then on works.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tombolo_host::daemon;
+use tombolo_host::signals;
+use tombolo_sys::process;
+
+use crate::cli::LogArgs;
+use crate::failure::{Failure, Outcome};
+
+use super::Mount;
+use super::background::{READY, Role, spawn};
+use super::log::Log;
+
+/// Starts the server, says that it is ready, and starts it again whenever it is killed; until it ends by itself.
+pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
+    let keeping = format!("mount {} at {}", mount.source, mount.point.path.display());
+    let cannot = |error: &io::Error| Failure::cannot(&keeping, error);
+    let log = Log::open(mount).map_err(|error| cannot(&error))?;
+    let start = || spawn(mount, options, verbosity, Role::Server { log: log.path() });
+    let mut server = start().map_err(|error| cannot(&error))?;
+    let current = Arc::new(AtomicU32::new(server.id()));
+    let stopping = Arc::clone(&current);
+    signals::on_stop(move |_| {
+        // Gone already: then there is nothing to stop.
+        let _ = process::terminate(stopping.swap(NONE, Ordering::SeqCst));
+    })
+    .map_err(|error| cannot(&error))?;
+    if !is_ready(&mut server) {
+        return ended(server.wait().map_err(|error| cannot(&error))?, &keeping);
+    }
+    leave(&log).map_err(|error| cannot(&error))?;
+    let mut deaths = Deaths::default();
+    loop {
+        let status = server.wait().map_err(|error| cannot(&error))?;
+        let stopped = current.load(Ordering::SeqCst) == NONE;
+        if status.code().is_some() || stopped || !deaths.bearable(Instant::now()) {
+            return ended(status, &keeping);
+        }
+        tracing::error!(%status, mountpoint = %mount.point.path.display(), "the server was killed: starting another");
+        server = start().map_err(|error| cannot(&error))?;
+        if current.swap(server.id(), Ordering::SeqCst) == NONE {
+            let _ = process::terminate(server.id());
+        }
+        is_ready(&mut server);
+    }
+}
+
+/// No server is to be stopped: no process has this number.
+const NONE: u32 = 0;
+
+/// Waits until a server says that it is ready, or has ended.
+fn is_ready(server: &mut Child) -> bool {
+    let mut said = String::new();
+    let read = server.stdout.take().map(|mut output| output.read_to_string(&mut said));
+    matches!(read, Some(Ok(_))) && said == READY
+}
+
+fn leave(log: &Log) -> io::Result<()> {
+    let mut out = io::stdout();
+    out.write_all(READY.as_bytes())?;
+    out.flush()?;
+    daemon::leave_terminal(log.file())
+}
+
+fn ended(status: ExitStatus, keeping: &str) -> Outcome {
+    match status.code() {
+        Some(0) => Ok(()),
+        // It has said why.
+        Some(_) => Err(Failure::silent()),
+        None => Err(Failure::cannot(keeping, format!("the server died ({status})"))),
+    }
+}
+
+/// A server that dies as soon as it lives is not started for ever.
+#[derive(Default)]
+struct Deaths(VecDeque<Instant>);
+
+const DEATHS_MAX: usize = 5;
+const DEATHS_WITHIN: Duration = Duration::from_secs(60);
+
+impl Deaths {
+    fn bearable(&mut self, now: Instant) -> bool {
+        self.0.retain(|death| now.duration_since(*death) < DEATHS_WITHIN);
+        self.0.push_back(now);
+        self.0.len() <= DEATHS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_deaths_a_minute_are_borne() {
+        let mut deaths = Deaths::default();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!((0..5).all(|second| deaths.bearable(after(second))));
+        assert!(!deaths.bearable(after(5)));
+        assert!(deaths.bearable(after(65)));
+    }
+}
