@@ -1,0 +1,9 @@
+//! What a file system of Tombolo must do, written once.
+//!
+//! - [`waist`]: cases against an [`Export`](tombolo_core::fs::Export): every operation, every documented error, and
+//!   what users care about. Run over every back end, bare and under layers.
+//!
+//! A case is a function with a name. It passes, fails (by a panic that says what was wrong), or is skipped with a reason.
+#![forbid(unsafe_code)]
+
+pub mod waist;

@@ -1,0 +1,76 @@
+//! Persistent handles.
+
+use tombolo_core::fs::{Error, PersistentHandle, RenameFlags};
+
+use super::cases;
+use crate::refused;
+use crate::waist::{Verdict, World};
+
+cases! { "handles":
+    a_handle_finds_its_node needs HANDLES,
+    a_handle_is_good_in_another_session needs HANDLES,
+    a_handle_follows_a_rename needs HANDLES,
+    a_removed_node_is_stale needs HANDLES,
+    a_handle_that_never_was_is_stale needs HANDLES,
+}
+
+fn handle(w: &World, node: tombolo_core::fs::NodeId) -> PersistentHandle {
+    w.handles().handle_of(&w.cx, node).wait().expect("a handle")
+}
+
+fn a_handle_finds_its_node(w: &World) -> Verdict {
+    let (file, dir) = (w.file_with("file", b"found"), w.dir("dir"));
+    for node in [file, dir, w.dir] {
+        let (handle, fileid) = (handle(w, node), w.attr(node).fileid);
+        assert!(!handle.bytes.is_empty() && handle.bytes.len() <= 128);
+        let found = w.handles().resolve(&w.cx, &handle).wait().expect("resolve");
+        assert_eq!((found.attr.fileid, found.node), (fileid, node));
+    }
+    let kept = handle(w, file);
+    w.fs.forget(&w.cx, &[(file, u64::MAX)]);
+    let found = w.handles().resolve(&w.cx, &kept).wait().expect("resolve");
+    assert_eq!(w.contents(found.node), b"found");
+    Ok(())
+}
+
+fn a_handle_is_good_in_another_session(w: &World) -> Verdict {
+    let handle = handle(w, w.file_with("file", b"shared"));
+    let other = w.other_session();
+    let found = other.handles().resolve(&other.cx, &handle).wait().expect("resolve");
+    assert_eq!(other.contents(found.node), b"shared");
+    Ok(())
+}
+
+fn a_handle_follows_a_rename(w: &World) -> Verdict {
+    let node = w.file_with("file", b"moved");
+    let before = handle(w, node);
+    let dir = w.dir("dir");
+    w.rename_to(w.dir, "file", dir, "else", RenameFlags::empty()).expect("rename");
+    let found = w.handles().resolve(&w.cx, &before).wait().expect("resolve");
+    assert_eq!(w.contents(found.node), b"moved");
+    Ok(())
+}
+
+fn a_removed_node_is_stale(w: &World) -> Verdict {
+    let node = w.file_with("file", b"");
+    let handle = handle(w, node);
+    w.unlink("file").expect("unlink");
+    w.fs.forget(&w.cx, &[(node, u64::MAX)]);
+    refused!(w.handles().resolve(&w.cx, &handle).wait(), Error::Stale);
+    w.file_with("file", b"another");
+    refused!(w.handles().resolve(&w.cx, &handle).wait(), Error::Stale);
+    Ok(())
+}
+
+fn a_handle_that_never_was_is_stale(w: &World) -> Verdict {
+    let good = handle(w, w.file_with("file", b""));
+    let mut flipped = good.clone();
+    flipped.bytes.iter_mut().for_each(|byte| *byte ^= 0x5a);
+    let empty = PersistentHandle { bytes: Default::default(), ..good.clone() };
+    let short = PersistentHandle { bytes: good.bytes[..1].into(), ..good.clone() };
+    let foreign = PersistentHandle { kind: 0x7fff_ffff, ..good };
+    for bad in [flipped, empty, short, foreign] {
+        refused!(w.handles().resolve(&w.cx, &bad).wait(), Error::Stale | Error::InvalidArgument);
+    }
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! How long nodes, openings and sessions live.
+
+use tombolo_core::fs::{Error, File, NodeId, OpenFlags, OpenId, RenameFlags};
+
+use super::cases;
+use crate::refused;
+use crate::waist::world::name;
+use crate::waist::{Verdict, World};
+
+cases! { "life":
+    forget_takes_back_exactly_as_many,
+    forget_of_the_unknown_is_ignored,
+    the_root_is_never_forgotten,
+    an_open_file_survives_its_name,
+    an_open_file_survives_being_replaced,
+    an_open_file_survives_being_forgotten,
+    an_ended_opening_is_refused,
+    an_opening_belongs_to_its_node,
+    a_node_survives_its_own_renaming,
+    a_node_survives_its_parents_renaming,
+    a_name_made_again_is_another_node,
+    sessions_see_one_tree,
+    sessions_see_writes_at_once,
+    a_session_that_ends_leaves_others_alone,
+}
+
+fn forget_takes_back_exactly_as_many(w: &World) -> Verdict {
+    let node = w.file_with("file", b"known");
+    for _ in 0..3 {
+        assert_eq!(w.lookup(w.dir, "file").expect("lookup").node, node, "one node, one reference");
+    }
+    // One look-up from the create, three more: four in all.
+    w.fs.forget(&w.cx, &[(node, 1)]);
+    assert_eq!(w.attr(node).size, 5, "three look-ups are left");
+    w.fs.forget(&w.cx, &[(node, 2)]);
+    assert_eq!(w.attr(node).size, 5, "one look-up is left");
+    w.fs.forget(&w.cx, &[(node, 1)]);
+    refused!(w.fs.getattr(&w.cx, node, None).wait(), Error::Stale);
+    assert_eq!(w.contents(w.lookup(w.dir, "file").expect("lookup").node), b"known");
+    Ok(())
+}
+
+fn forget_of_the_unknown_is_ignored(w: &World) -> Verdict {
+    let node = w.file_with("file", b"");
+    let other = w.file_with("other", b"other");
+    w.fs.forget(&w.cx, &[(NodeId(u64::MAX), 1), (NodeId(0), u64::MAX), (node, u64::MAX)]);
+    assert_eq!(w.contents(other), b"other");
+    assert!(w.exists("file"));
+    refused!(w.fs.getattr(&w.cx, NodeId(u64::MAX), None).wait(), Error::Stale);
+    refused!(w.open(NodeId(0), OpenFlags::READ), Error::Stale);
+    Ok(())
+}
+
+fn the_root_is_never_forgotten(w: &World) -> Verdict {
+    w.fs.forget(&w.cx, &[(NodeId::ROOT, u64::MAX)]);
+    assert_eq!(w.attr(NodeId::ROOT).file_type, tombolo_core::fs::FileType::Directory);
+    Ok(())
+}
+
+fn an_open_file_survives_its_name(w: &World) -> Verdict {
+    let file = w.file("file");
+    w.put(file, 0, b"before");
+    w.unlink("file").expect("unlink");
+    assert!(!w.exists("file"));
+    assert_eq!(w.open_attr(file).nlink, 0);
+    assert_eq!(w.get(file, 0, 100), b"before");
+    w.put(file, 6, b" and after");
+    assert_eq!(w.get(file, 0, 100), b"before and after");
+    assert_eq!(w.open_attr(file).size, 16);
+    w.release(file);
+    Ok(())
+}
+
+fn an_open_file_survives_being_replaced(w: &World) -> Verdict {
+    let old = w.file("file");
+    w.put(old, 0, b"old");
+    w.file_with("new", b"new");
+    w.rename("new", "file", RenameFlags::empty()).expect("rename");
+    assert_eq!(w.get(old, 0, 10), b"old");
+    assert_eq!(w.contents(w.lookup(w.dir, "file").expect("lookup").node), b"new");
+    w.release(old);
+    Ok(())
+}
+
+fn an_open_file_survives_being_forgotten(w: &World) -> Verdict {
+    let file = w.file("file");
+    w.fs.forget(&w.cx, &[(file.node, u64::MAX)]);
+    w.put(file, 0, b"still open");
+    assert_eq!(w.get(file, 0, 20), b"still open");
+    w.release(file);
+    Ok(())
+}
+
+fn an_ended_opening_is_refused(w: &World) -> Verdict {
+    let file = w.file("file");
+    w.release(file);
+    refused!(w.read(file, 0, 1), Error::BadOpen);
+    refused!(w.write(file, &Default::default(), b"x"), Error::BadOpen);
+    refused!(w.fs.fsync(&w.cx, file, tombolo_core::fs::SyncWhat::All).wait(), Error::BadOpen);
+    w.release(file);
+    refused!(w.read(File { open: OpenId(u64::MAX), ..file }, 0, 1), Error::BadOpen);
+    assert_eq!(w.contents(file.node), b"");
+    Ok(())
+}
+
+fn an_opening_belongs_to_its_node(w: &World) -> Verdict {
+    let file = w.file("file");
+    let other = w.file("other");
+    let mixed = File { node: other.node, open: file.open };
+    refused!(w.read(mixed, 0, 1), Error::BadOpen);
+    refused!(w.write(mixed, &Default::default(), b"x"), Error::BadOpen);
+    refused!(w.fs.getattr(&w.cx, other.node, Some(mixed)).wait(), Error::BadOpen);
+    w.release(file);
+    w.release(other);
+    Ok(())
+}
+
+fn a_node_survives_its_own_renaming(w: &World) -> Verdict {
+    let node = w.file_with("file", b"moved");
+    let dir = w.dir("dir");
+    w.rename_to(w.dir, "file", dir, "else", RenameFlags::empty()).expect("rename");
+    assert_eq!(w.contents(node), b"moved");
+    assert_eq!(w.lookup(dir, "else").expect("lookup").node, node);
+    Ok(())
+}
+
+fn a_node_survives_its_parents_renaming(w: &World) -> Verdict {
+    let outer = w.dir("outer");
+    let inner = w.mkdir(outer, "inner").expect("mkdir").entry.node;
+    let file = w.file_in(inner, "file");
+    w.put(file, 0, b"deep");
+    w.release(file);
+    w.rename("outer", "renamed", RenameFlags::empty()).expect("rename");
+    assert_eq!(w.contents(file.node), b"deep");
+    assert_eq!(w.lookup(inner, "file").expect("lookup").node, file.node);
+    let more = w.file_in(inner, "more");
+    w.release(more);
+    assert_eq!(w.names(inner), ["file", "more"]);
+    Ok(())
+}
+
+fn a_name_made_again_is_another_node(w: &World) -> Verdict {
+    let old = w.file("file");
+    w.put(old, 0, b"old");
+    w.unlink("file").expect("unlink");
+    let new = w.file("file");
+    w.put(new, 0, b"new");
+    assert_ne!(old.node, new.node);
+    assert_eq!(w.get(old, 0, 10), b"old");
+    assert_eq!(w.get(new, 0, 10), b"new");
+    w.release(old);
+    w.release(new);
+    Ok(())
+}
+
+fn sessions_see_one_tree(w: &World) -> Verdict {
+    let other = w.other_session();
+    w.file_with("from-one", b"1");
+    let found = other.lookup(other.dir, "from-one").expect("lookup");
+    assert_eq!(other.contents(found.node), b"1");
+    other.unlink("from-one").expect("unlink");
+    assert!(!w.exists("from-one"));
+    other.dir("dir");
+    w.fs.rmdir(&w.cx, w.dir, name("dir")).wait().expect("rmdir");
+    assert!(!other.exists("dir"));
+    Ok(())
+}
+
+fn sessions_see_writes_at_once(w: &World) -> Verdict {
+    let other = w.other_session();
+    let ours = w.file("file");
+    let theirs_node = other.lookup(other.dir, "file").expect("lookup").node;
+    let theirs = other.open(theirs_node, OpenFlags::READ | OpenFlags::WRITE).expect("open");
+    for round in 0..50_u64 {
+        let text = format!("round {round}");
+        w.put(ours, round * 3, text.as_bytes());
+        assert_eq!(other.get(theirs, round * 3, text.len()), text.as_bytes());
+        assert_eq!(other.attr(theirs_node).size, round * 3 + text.len() as u64);
+        other.put(theirs, 0, b"*");
+        assert_eq!(w.get(ours, 0, 1), b"*");
+    }
+    w.release(ours);
+    other.release(theirs);
+    Ok(())
+}
+
+fn a_session_that_ends_leaves_others_alone(w: &World) -> Verdict {
+    let file = w.file("file");
+    w.put(file, 0, b"mine");
+    for _ in 0..3 {
+        let other = w.other_session();
+        let node = other.lookup(other.dir, "file").expect("lookup").node;
+        other.open(node, OpenFlags::READ).expect("open, and never released");
+        drop(other);
+    }
+    assert_eq!(w.get(file, 0, 10), b"mine");
+    w.unlink("file").expect("unlink");
+    assert_eq!(w.get(file, 0, 10), b"mine");
+    w.release(file);
+    Ok(())
+}

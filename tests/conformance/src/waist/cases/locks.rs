@@ -1,0 +1,294 @@
+//! Advisory locks.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tombolo_core::fs::{
+    Answer, Error, File, Lock, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, Result,
+};
+
+use super::cases;
+use crate::refused;
+use crate::waist::{Verdict, World};
+
+cases! { "locks":
+    owners_exclude_each_other needs LOCKS,
+    readers_share needs LOCKS,
+    ranges_are_locked_apart needs LOCKS,
+    one_owner_is_never_in_its_own_way needs LOCKS,
+    who_is_in_the_way_is_told needs LOCKS,
+    sessions_exclude_each_other needs LOCKS,
+    the_families_do_not_see_each_other needs LOCKS,
+    flock_belongs_to_an_opening needs LOCKS,
+    a_release_gives_flock_back needs LOCKS,
+    a_flush_gives_its_owners_locks_back needs LOCKS,
+    an_ended_session_gives_all_back needs LOCKS,
+    a_lock_needs_an_opening_that_could_do_it needs LOCKS,
+    a_waiter_gets_the_lock needs LOCKS,
+    a_waiter_for_flock_gets_the_lock needs LOCKS,
+    a_waiter_may_give_up needs LOCKS,
+    a_deadlock_ends needs LOCKS,
+}
+
+fn posix(kind: LockKind, owner: u64, start: u64, last: u64) -> Lock {
+    let range = LockRange { start, last };
+    Lock { family: LockFamily::Posix, kind, range, owner: LockOwner(owner), pid: owner as u32 }
+}
+
+fn flock(kind: LockKind, owner: u64) -> Lock {
+    let owner = LockOwner(owner);
+    Lock { family: LockFamily::Flock, kind, range: LockRange::ALL, owner, pid: owner.0 as u32 }
+}
+
+fn take(w: &World, file: File, lock: Lock) -> Result<()> {
+    w.locks().lock(&w.cx, file, &lock, false).wait()
+}
+
+fn unlock(w: &World, file: File, lock: Lock) {
+    w.locks().unlock(&w.cx, file, lock.family, lock.range, lock.owner).wait().expect("unlock");
+}
+
+fn opened_again(w: &World, file: File) -> File {
+    w.open(file.node, OpenFlags::READ | OpenFlags::WRITE).expect("open")
+}
+
+fn found(w: &World, text: &str) -> File {
+    let node = w.lookup(w.dir, text).expect("lookup").node;
+    w.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open")
+}
+
+fn owners_exclude_each_other(w: &World) -> Verdict {
+    let (file, lock) = (w.file("file"), posix(LockKind::Write, 1, 0, u64::MAX));
+    take(w, file, lock).expect("lock");
+    let theirs = Lock { owner: LockOwner(2), ..lock };
+    refused!(take(w, file, theirs), Error::WouldBlock);
+    refused!(take(w, file, Lock { kind: LockKind::Read, ..theirs }), Error::WouldBlock);
+    unlock(w, file, lock);
+    take(w, file, theirs).expect("the way is free");
+    w.release(file);
+    Ok(())
+}
+
+fn readers_share(w: &World) -> Verdict {
+    let file = w.file("file");
+    take(w, file, posix(LockKind::Read, 1, 0, 9)).expect("lock");
+    take(w, file, posix(LockKind::Read, 2, 0, 9)).expect("a second reader");
+    refused!(take(w, file, posix(LockKind::Write, 1, 0, 9)), Error::WouldBlock);
+    unlock(w, file, posix(LockKind::Read, 2, 0, 9));
+    take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("the only reader becomes the writer");
+    refused!(take(w, file, posix(LockKind::Read, 2, 0, 9)), Error::WouldBlock);
+    w.release(file);
+    Ok(())
+}
+
+fn ranges_are_locked_apart(w: &World) -> Verdict {
+    let file = w.file("file");
+    take(w, file, posix(LockKind::Write, 1, 0, 99)).expect("lock");
+    take(w, file, posix(LockKind::Write, 2, 100, 199)).expect("beside it");
+    refused!(take(w, file, posix(LockKind::Write, 2, 99, 100)), Error::WouldBlock);
+    unlock(w, file, posix(LockKind::Write, 1, 40, 59));
+    take(w, file, posix(LockKind::Write, 2, 40, 59)).expect("the hole in the middle");
+    refused!(take(w, file, posix(LockKind::Write, 2, 39, 39)), Error::WouldBlock);
+    refused!(take(w, file, posix(LockKind::Write, 2, 60, 60)), Error::WouldBlock);
+    take(w, file, posix(LockKind::Write, 3, 1 << 40, u64::MAX)).expect("far away");
+    refused!(take(w, file, posix(LockKind::Read, 2, 1 << 50, u64::MAX)), Error::WouldBlock);
+    w.release(file);
+    Ok(())
+}
+
+fn one_owner_is_never_in_its_own_way(w: &World) -> Verdict {
+    let file = w.file("file");
+    let again = opened_again(w, file);
+    take(w, file, posix(LockKind::Write, 1, 0, 99)).expect("lock");
+    take(w, again, posix(LockKind::Read, 1, 50, 149)).expect("through another opening");
+    take(w, file, posix(LockKind::Write, 2, 150, 160)).expect("beside both");
+    take(w, file, posix(LockKind::Read, 2, 60, 149)).expect("the upper part is shared now");
+    refused!(take(w, file, posix(LockKind::Read, 2, 0, 49)), Error::WouldBlock);
+    w.release(file);
+    w.release(again);
+    Ok(())
+}
+
+fn who_is_in_the_way_is_told(w: &World) -> Verdict {
+    let file = w.file("file");
+    let test = |lock: Lock| w.locks().test(&w.cx, file, &lock).wait().expect("test");
+    let held = posix(LockKind::Write, 1, 10, 19);
+    assert_eq!(test(posix(LockKind::Write, 2, 0, u64::MAX)), None);
+    take(w, file, held).expect("lock");
+    let told = test(posix(LockKind::Read, 2, 0, u64::MAX)).expect("somebody is in the way");
+    assert_eq!((told.kind, told.range, told.pid), (held.kind, held.range, held.pid));
+    assert_eq!(test(posix(LockKind::Write, 2, 20, 30)), None);
+    assert_eq!(test(posix(LockKind::Write, 1, 0, u64::MAX)), None);
+    w.release(file);
+    Ok(())
+}
+
+fn sessions_exclude_each_other(w: &World) -> Verdict {
+    let (other, file) = (w.other_session(), w.file("file"));
+    let theirs = found(&other, "file");
+    take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
+    // The same number in another session is another owner.
+    refused!(take(&other, theirs, posix(LockKind::Write, 1, 0, 9)), Error::WouldBlock);
+    unlock(&other, theirs, posix(LockKind::Write, 1, 0, 9));
+    refused!(take(&other, theirs, posix(LockKind::Write, 1, 0, 9)), Error::WouldBlock);
+    take(w, file, flock(LockKind::Write, 1)).expect("flock");
+    refused!(take(&other, theirs, flock(LockKind::Read, 1)), Error::WouldBlock);
+    w.release(file);
+    other.release(theirs);
+    Ok(())
+}
+
+fn the_families_do_not_see_each_other(w: &World) -> Verdict {
+    let file = w.file("file");
+    take(w, file, posix(LockKind::Write, 1, 0, u64::MAX)).expect("lock");
+    take(w, opened_again(w, file), flock(LockKind::Write, 2)).expect("another family");
+    w.release(file);
+    Ok(())
+}
+
+fn flock_belongs_to_an_opening(w: &World) -> Verdict {
+    let file = w.file("file");
+    let again = opened_again(w, file);
+    take(w, file, flock(LockKind::Write, 1)).expect("flock");
+    refused!(take(w, again, flock(LockKind::Read, 2)), Error::WouldBlock);
+    take(w, file, flock(LockKind::Read, 1)).expect("the same opening changes its lock");
+    take(w, again, flock(LockKind::Read, 2)).expect("readers share");
+    unlock(w, file, flock(LockKind::Read, 1));
+    take(w, again, flock(LockKind::Write, 2)).expect("the way is free");
+    w.release(file);
+    w.release(again);
+    Ok(())
+}
+
+fn a_release_gives_flock_back(w: &World) -> Verdict {
+    let file = w.file("file");
+    let again = opened_again(w, file);
+    take(w, file, flock(LockKind::Write, 1)).expect("flock");
+    refused!(take(w, again, flock(LockKind::Write, 2)), Error::WouldBlock);
+    w.release(file);
+    take(w, again, flock(LockKind::Write, 2)).expect("the way is free");
+    w.release(again);
+    Ok(())
+}
+
+fn a_flush_gives_its_owners_locks_back(w: &World) -> Verdict {
+    let file = w.file("file");
+    let again = opened_again(w, file);
+    take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
+    take(w, file, posix(LockKind::Write, 2, 10, 19)).expect("lock");
+    // Closing any descriptor of a file drops the process's locks on it (fcntl(2)).
+    w.fs.flush(&w.cx, again, LockOwner(1)).wait().expect("flush");
+    take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("given back");
+    refused!(take(w, file, posix(LockKind::Write, 3, 10, 19)), Error::WouldBlock);
+    w.release(file);
+    w.release(again);
+    Ok(())
+}
+
+fn an_ended_session_gives_all_back(w: &World) -> Verdict {
+    let (other, file) = (w.other_session(), w.file("file"));
+    let theirs = found(&other, "file");
+    take(&other, theirs, posix(LockKind::Write, 1, 0, 9)).expect("lock");
+    take(&other, theirs, flock(LockKind::Write, 1)).expect("flock");
+    refused!(take(w, file, posix(LockKind::Write, 1, 0, 9)), Error::WouldBlock);
+    drop(other);
+    take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("given back");
+    take(w, file, flock(LockKind::Write, 1)).expect("given back");
+    w.release(file);
+    Ok(())
+}
+
+fn a_lock_needs_an_opening_that_could_do_it(w: &World) -> Verdict {
+    let node = w.file_with("file", b"");
+    let (reader, writer) =
+        (w.open(node, OpenFlags::READ).expect("open"), w.open(node, OpenFlags::WRITE).expect("open"));
+    refused!(take(w, reader, posix(LockKind::Write, 1, 0, 9)), Error::BadOpen);
+    refused!(take(w, writer, posix(LockKind::Read, 1, 0, 9)), Error::BadOpen);
+    take(w, reader, posix(LockKind::Read, 1, 0, 9)).expect("lock");
+    take(w, writer, posix(LockKind::Write, 1, 20, 29)).expect("lock");
+    take(w, reader, flock(LockKind::Write, 1)).expect("flock asks for no such thing");
+    w.release(reader);
+    w.release(writer);
+    Ok(())
+}
+
+/// Waits for an answer on another thread.
+fn in_background<T: Send + 'static>(answer: Answer<T>) -> mpsc::Receiver<Result<T>> {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Nobody listens any more when the case has failed.
+        let _ = tell.send(answer.wait());
+    });
+    told
+}
+
+const SOON: Duration = Duration::from_secs(10);
+const A_WHILE: Duration = Duration::from_millis(50);
+
+fn a_waiter_gets_the_lock(w: &World) -> Verdict {
+    let (other, file) = (w.other_session(), w.file("file"));
+    let theirs = found(&other, "file");
+    let ours = posix(LockKind::Write, 1, 0, 9);
+    take(w, file, ours).expect("lock");
+    let told = in_background(other.locks().lock(&other.cx, theirs, &posix(LockKind::Write, 2, 5, 14), true));
+    assert!(told.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    unlock(w, file, posix(LockKind::Write, 1, 0, 4));
+    assert!(told.recv_timeout(A_WHILE).is_err(), "a part of it is still held");
+    unlock(w, file, ours);
+    told.recv_timeout(SOON).expect("an answer").expect("the lock");
+    refused!(take(w, file, ours), Error::WouldBlock);
+    w.release(file);
+    other.release(theirs);
+    Ok(())
+}
+
+fn a_waiter_for_flock_gets_the_lock(w: &World) -> Verdict {
+    let file = w.file("file");
+    let again = opened_again(w, file);
+    take(w, file, flock(LockKind::Write, 1)).expect("flock");
+    let told = in_background(w.locks().lock(&w.cx, again, &flock(LockKind::Write, 2), true));
+    assert!(told.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    w.release(file);
+    told.recv_timeout(SOON).expect("an answer").expect("the lock");
+    w.release(again);
+    Ok(())
+}
+
+fn a_waiter_may_give_up(w: &World) -> Verdict {
+    let file = w.file("file");
+    take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
+    let (waiting, interrupt) = w.interruptible();
+    let lock = posix(LockKind::Write, 2, 0, 9);
+    let told = in_background(waiting.locks().lock(&waiting.cx, file, &lock, true));
+    assert!(told.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    interrupt.raise();
+    refused!(told.recv_timeout(SOON).expect("an answer"), Error::Interrupted);
+    unlock(w, file, posix(LockKind::Write, 1, 0, 9));
+    take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("who gave up has no lock");
+    w.release(file);
+    Ok(())
+}
+
+/// Two owners that wait for each other: one is told so, or both wait until one is interrupted.
+fn a_deadlock_ends(w: &World) -> Verdict {
+    let file = w.file("file");
+    let (first, second) = (posix(LockKind::Write, 1, 0, 0), posix(LockKind::Write, 2, 1, 1));
+    take(w, file, first).expect("lock");
+    take(w, file, second).expect("lock");
+    let crossed = |lock: Lock, range| Lock { range, ..lock };
+    let one = in_background(w.locks().lock(&w.cx, file, &crossed(first, second.range), true));
+    assert!(one.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    let (waiting, interrupt) = w.interruptible();
+    let two = in_background(waiting.locks().lock(&waiting.cx, file, &crossed(second, first.range), true));
+    match two.recv_timeout(4 * A_WHILE) {
+        Ok(answer) => refused!(answer, Error::Deadlock),
+        Err(_) => {
+            interrupt.raise();
+            refused!(two.recv_timeout(SOON).expect("an answer"), Error::Interrupted | Error::Deadlock);
+        }
+    }
+    unlock(w, file, second);
+    one.recv_timeout(SOON).expect("an answer").expect("the lock");
+    w.release(file);
+    Ok(())
+}

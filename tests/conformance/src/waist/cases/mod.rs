@@ -1,0 +1,52 @@
+//! The cases, a file for each theme.
+
+mod attributes;
+mod create;
+mod data;
+mod handles;
+mod life;
+mod links;
+mod listing;
+mod locks;
+mod names;
+mod owners;
+mod permissions;
+mod races;
+mod ranges;
+mod rename;
+mod xattrs;
+
+use super::Case;
+
+/// All cases by group.
+pub(super) const GROUPS: &[&[Case]] = &[
+    names::CASES,
+    links::CASES,
+    create::CASES,
+    life::CASES,
+    data::CASES,
+    attributes::CASES,
+    owners::CASES,
+    permissions::CASES,
+    rename::CASES,
+    listing::CASES,
+    xattrs::CASES,
+    locks::CASES,
+    handles::CASES,
+    ranges::CASES,
+    races::CASES,
+];
+
+/// A table of cases: each the name of a function, with what it needs.
+macro_rules! cases {
+    ($group:literal: $($name:ident $(needs $($need:ident)|+)?),+ $(,)?) => {
+        pub(super) const CASES: &[$crate::waist::Case] = &[
+            $($crate::waist::Case {
+                name: concat!($group, "::", stringify!($name)),
+                needs: $crate::waist::Needs::empty()$($(.union($crate::waist::Needs::$need))+)?,
+                run: $name,
+            }),+
+        ];
+    };
+}
+use cases;

@@ -1,0 +1,208 @@
+//! Renaming.
+
+use tombolo_core::fs::{Cookie, Error, NodeId, OpenFlags, RenameFlags};
+
+use super::cases;
+use crate::refused;
+use crate::waist::world::{budget, supported};
+use crate::waist::{Verdict, World};
+
+cases! { "rename":
+    a_name_moves,
+    a_file_replaces_a_file,
+    a_directory_replaces_an_empty_one,
+    unlike_things_do_not_replace_each_other,
+    a_directory_does_not_move_into_itself,
+    a_directory_does_not_replace_its_ancestor,
+    two_names_of_one_file_stay,
+    a_name_renamed_to_itself_stays,
+    no_replace_refuses_what_exists,
+    exchange_swaps_both_ways,
+    exchange_swaps_a_file_and_a_directory,
+    exchange_needs_both,
+    flags_that_contradict_are_refused,
+    a_moved_directory_knows_its_new_parent,
+    what_is_missing_is_not_renamed,
+}
+
+const PLAIN: RenameFlags = RenameFlags::empty();
+
+fn a_name_moves(w: &World) -> Verdict {
+    let node = w.file_with("old", b"contents");
+    w.rename("old", "new", PLAIN).expect("rename");
+    assert_eq!(w.names(w.dir), ["new"]);
+    assert_eq!(w.lookup(w.dir, "new").expect("lookup").node, node);
+    let dir = w.dir("dir");
+    w.rename_to(w.dir, "new", dir, "newer", PLAIN).expect("rename");
+    assert_eq!((w.names(w.dir), w.names(dir)), (vec!["dir".to_owned()], vec!["newer".to_owned()]));
+    assert_eq!(w.contents(node), b"contents");
+    Ok(())
+}
+
+fn a_file_replaces_a_file(w: &World) -> Verdict {
+    let new = w.file_with("new", b"new");
+    let old = w.file_with("old", b"old");
+    let kept = w.link(old, w.dir, "kept").expect("link").entry.node;
+    w.rename("new", "old", PLAIN).expect("rename");
+    assert_eq!(w.names(w.dir), ["kept", "old"]);
+    assert_eq!(w.lookup(w.dir, "old").expect("lookup").node, new);
+    assert_eq!((w.attr(kept).nlink, w.contents(kept)), (1, b"old".to_vec()));
+    Ok(())
+}
+
+fn a_directory_replaces_an_empty_one(w: &World) -> Verdict {
+    let from = w.dir("from");
+    w.mkdir(from, "inner").expect("mkdir");
+    w.dir("to");
+    w.rename("from", "to", PLAIN).expect("rename");
+    assert_eq!(w.names(w.dir), ["to"]);
+    assert_eq!(w.names(from), ["inner"]);
+    w.dir("full");
+    refused!(w.rename("full", "to", PLAIN), Error::NotEmpty | Error::Exists);
+    Ok(())
+}
+
+fn unlike_things_do_not_replace_each_other(w: &World) -> Verdict {
+    w.file_with("file", b"");
+    w.dir("dir");
+    refused!(w.rename("file", "dir", PLAIN), Error::IsDirectory);
+    refused!(w.rename("dir", "file", PLAIN), Error::NotDirectory);
+    w.symlink("link", b"dir").expect("symlink");
+    w.rename("file", "link", PLAIN).expect("a link is a name like any other");
+    assert_eq!(w.names(w.dir), ["dir", "link"]);
+    Ok(())
+}
+
+fn a_directory_does_not_move_into_itself(w: &World) -> Verdict {
+    let outer = w.dir("outer");
+    let inner = w.mkdir(outer, "inner").expect("mkdir").entry.node;
+    refused!(w.rename_to(w.dir, "outer", outer, "x", PLAIN), Error::InvalidArgument);
+    refused!(w.rename_to(w.dir, "outer", inner, "x", PLAIN), Error::InvalidArgument);
+    assert_eq!((w.names(w.dir), w.names(outer)), (vec!["outer".to_owned()], vec!["inner".to_owned()]));
+    Ok(())
+}
+
+fn a_directory_does_not_replace_its_ancestor(w: &World) -> Verdict {
+    let outer = w.dir("outer");
+    let inner = w.mkdir(outer, "inner").expect("mkdir").entry.node;
+    w.mkdir(inner, "deep").expect("mkdir");
+    refused!(w.rename_to(inner, "deep", w.dir, "outer", PLAIN), Error::NotEmpty | Error::InvalidArgument);
+    Ok(())
+}
+
+fn two_names_of_one_file_stay(w: &World) -> Verdict {
+    let node = w.file_with("one", b"");
+    w.link(node, w.dir, "two").expect("link");
+    w.rename("one", "two", PLAIN).expect("rename does nothing");
+    assert_eq!(w.names(w.dir), ["one", "two"]);
+    assert_eq!(w.attr(node).nlink, 2);
+    Ok(())
+}
+
+fn a_name_renamed_to_itself_stays(w: &World) -> Verdict {
+    let file = w.file_with("file", b"kept");
+    w.dir("dir");
+    w.rename("file", "file", PLAIN).expect("rename");
+    w.rename("dir", "dir", PLAIN).expect("rename");
+    assert_eq!(w.names(w.dir), ["dir", "file"]);
+    assert_eq!(w.contents(file), b"kept");
+    Ok(())
+}
+
+fn no_replace_refuses_what_exists(w: &World) -> Verdict {
+    w.file_with("old", b"old");
+    let other = w.file_with("other", b"other");
+    refused!(supported_rename(w, "old", "other", RenameFlags::NO_REPLACE)?, Error::Exists);
+    assert_eq!(w.contents(other), b"other");
+    w.rename("old", "new", RenameFlags::NO_REPLACE).expect("nothing is in the way");
+    assert_eq!(w.names(w.dir), ["new", "other"]);
+    Ok(())
+}
+
+/// A rename whose flags the host's file system may not know.
+fn supported_rename(
+    w: &World,
+    from: &str,
+    to: &str,
+    flags: RenameFlags,
+) -> Result<Result<(), Error>, crate::waist::Skip> {
+    match w.rename(from, to, flags) {
+        Ok(_) => Ok(Ok(())),
+        Err(Error::NotSupported) => supported(Err(Error::NotSupported)),
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+fn exchange_swaps_both_ways(w: &World) -> Verdict {
+    let (a, b) = (w.file_with("a", b"was a"), w.file_with("b", b"was b"));
+    supported_rename(w, "a", "b", RenameFlags::EXCHANGE)?.expect("exchange");
+    assert_eq!(w.names(w.dir), ["a", "b"]);
+    assert_eq!(w.lookup(w.dir, "a").expect("lookup").node, b);
+    assert_eq!(w.lookup(w.dir, "b").expect("lookup").node, a);
+    assert_eq!((w.contents(a), w.contents(b)), (b"was a".to_vec(), b"was b".to_vec()));
+    assert_eq!((w.attr(a).nlink, w.attr(b).nlink), (1, 1));
+    Ok(())
+}
+
+fn exchange_swaps_a_file_and_a_directory(w: &World) -> Verdict {
+    let (there, file, dir) = (w.dir("there"), w.file_with("file", b""), w.dir("dir"));
+    let inside = w.mkdir(dir, "inside").expect("mkdir").entry.node;
+    w.rename_to(w.dir, "dir", there, "dir", PLAIN).expect("rename");
+    supported(w.rename_to(w.dir, "file", there, "dir", RenameFlags::EXCHANGE))?;
+    assert_eq!(w.lookup(w.dir, "file").expect("lookup").node, dir);
+    assert_eq!(w.lookup(there, "dir").expect("lookup").node, file);
+    assert_eq!(w.lookup(dir, "inside").expect("lookup").node, inside);
+    assert_eq!(parent_of(w, dir), w.attr(w.dir).fileid);
+    Ok(())
+}
+
+fn exchange_needs_both(w: &World) -> Verdict {
+    w.file_with("a", b"");
+    refused!(supported_rename(w, "a", "missing", RenameFlags::EXCHANGE)?, Error::NotFound);
+    assert_eq!(w.names(w.dir), ["a"]);
+    let outer = w.dir("outer");
+    w.mkdir(outer, "inner").expect("mkdir");
+    refused!(
+        w.rename_to(outer, "inner", w.dir, "outer", RenameFlags::EXCHANGE),
+        Error::InvalidArgument | Error::NotEmpty
+    );
+    Ok(())
+}
+
+fn flags_that_contradict_are_refused(w: &World) -> Verdict {
+    w.file_with("a", b"");
+    w.file_with("b", b"");
+    refused!(
+        w.rename("a", "b", RenameFlags::EXCHANGE | RenameFlags::NO_REPLACE),
+        Error::InvalidArgument | Error::NotSupported
+    );
+    Ok(())
+}
+
+fn parent_of(w: &World, dir: NodeId) -> u64 {
+    let file = w.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open directory");
+    let (page, _) = w.page(file, Cookie::START, budget(4096, false)).expect("readdir");
+    w.release(file);
+    page.iter().find(|listed| listed.name == "..").expect("`..` is listed").fileid
+}
+
+fn a_moved_directory_knows_its_new_parent(w: &World) -> Verdict {
+    let (from, to) = (w.dir("from"), w.dir("to"));
+    let dir = w.mkdir(from, "dir").expect("mkdir").entry.node;
+    assert_eq!(parent_of(w, dir), w.attr(from).fileid);
+    let counts = w.attr(from).nlink == 3;
+    w.rename_to(from, "dir", to, "dir", PLAIN).expect("rename");
+    assert_eq!(parent_of(w, dir), w.attr(to).fileid);
+    if counts {
+        assert_eq!((w.attr(from).nlink, w.attr(to).nlink), (2, 3));
+    }
+    Ok(())
+}
+
+fn what_is_missing_is_not_renamed(w: &World) -> Verdict {
+    refused!(w.rename("missing", "new", PLAIN), Error::NotFound);
+    let file = w.file_with("file", b"");
+    refused!(w.rename_to(w.dir, "file", file, "new", PLAIN), Error::NotDirectory);
+    refused!(w.rename_to(file, "x", w.dir, "new", PLAIN), Error::NotDirectory);
+    Ok(())
+}
