@@ -7,6 +7,7 @@ use crate::doctor::DoctorArgs;
 use crate::failure::{Failure, Outcome};
 use crate::man::ManArgs;
 use crate::mount::MountArgs;
+use crate::serve::ServeArgs;
 use crate::top::TopArgs;
 use crate::umount::UmountArgs;
 
@@ -23,6 +24,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Serve(ServeArgs),
     Mount(MountArgs),
     Umount(UmountArgs),
     Top(TopArgs),
@@ -47,6 +49,7 @@ impl Cli {
     pub fn run(self) -> Outcome {
         start_log(self.log)?;
         match self.command {
+            Command::Serve(args) => args.run(),
             Command::Mount(args) => args.run(self.log),
             Command::Umount(args) => args.run(),
             Command::Top(args) => args.run(),

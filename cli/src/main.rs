@@ -1,6 +1,6 @@
 //! The program `tombolo`: it puts front ends, layers and back ends together, and knows nothing that they know.
 //!
-//! One module per command, each with its arguments and its `run`. Reading order: [`cli`], [`mount`].
+//! One module per command, each with its arguments and its `run`. Reading order: [`cli`], [`serve`], [`mount`].
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -12,8 +12,11 @@ mod failure;
 mod invocation;
 mod man;
 mod mount;
+mod prometheus;
+mod serve;
 mod service;
 mod status;
+mod submounts;
 mod table;
 mod top;
 mod umount;

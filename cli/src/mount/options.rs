@@ -5,6 +5,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 
 use crate::coherence::Coherence;
+use crate::submounts::Submounts;
 
 /// What the options come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,25 +28,6 @@ pub struct MountOptions {
     pub set_id: bool,
     /// `noexec`: nothing can be executed.
     pub no_exec: bool,
-}
-
-/// What becomes of other file systems that are mounted below the directory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Submounts {
-    /// They are part of the tree, with device numbers of their own
-    #[default]
-    Show,
-    /// Their mount points do not exist
-    Hide,
-}
-
-impl From<Submounts> for tombolo_back_local_dir::Submounts {
-    fn from(submounts: Submounts) -> Self {
-        match submounts {
-            Submounts::Show => Self::Show,
-            Submounts::Hide => Self::Hide,
-        }
-    }
 }
 
 /// What is so anyway: the kernel always checks permissions, and a FUSE mount keeps no access times of its own.

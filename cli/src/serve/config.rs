@@ -1,0 +1,83 @@
+//! The configuration file: the same names and the same spelling as on the command line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::export_arg::ExportArg;
+use super::metrics_arg::MetricsAddress;
+use super::virtiofs_arg::VirtioFsArg;
+use crate::coherence::Coherence;
+use crate::failure::Failure;
+use crate::submounts::Submounts;
+
+/// What a configuration file says. Paths in it count from where the file lies.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// `dir = ["/srv/src=/src"]`
+    pub dir: Vec<ExportArg>,
+    /// `virtiofs = ["/run/vm1.sock,tag=src,export=/src"]`
+    pub virtiofs: Vec<VirtioFsArg>,
+    /// `readonly = true`
+    pub readonly: Option<bool>,
+    /// `coherence = "strict"`
+    pub coherence: Option<Coherence>,
+    /// `submounts = "hide"`
+    pub submounts: Option<Submounts>,
+    /// `control = "/run/tombolo/src.sock"`
+    pub control: Option<PathBuf>,
+    /// `metrics = "127.0.0.1:9464"`
+    pub metrics: Option<MetricsAddress>,
+}
+
+impl Config {
+    /// Reads the file at `path`.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let reading = format!("read the configuration {}", path.display());
+        let text = fs::read_to_string(path).map_err(|error| Failure::cannot(&reading, &error))?;
+        let mut config =
+            Self::parse(&text).map_err(|reason| Failure::usage(format!("cannot {reading}: {reason}")))?;
+        let from = path.parent().unwrap_or(Path::new(""));
+        let relative = config.dir.iter_mut().map(|arg| &mut arg.dir);
+        let relative = relative.chain(config.virtiofs.iter_mut().map(|arg| &mut arg.socket));
+        for path in relative.chain(&mut config.control) {
+            *path = from.join(&path);
+        }
+        Ok(config)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            format!("line {line}: {}", error.message())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_speaks_like_the_command_line() {
+        let config = Config::parse(
+            "dir = ['/srv/src=/src', 'docs']\nvirtiofs = ['vm.sock,tag=t,export=/src']\nreadonly = true\n\
+             coherence = 'strict'\nmetrics = ':9464'\n",
+        )
+        .expect("good");
+        assert_eq!(config.dir[1].dir, Path::new("docs"));
+        assert_eq!(config.virtiofs[0].tag, "t");
+        assert_eq!((config.readonly, config.coherence), (Some(true), Some(Coherence::Strict)));
+        assert_eq!(config.metrics.expect("an address").to_string(), "127.0.0.1:9464");
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_line() {
+        let mistake = |text| Config::parse(text).expect_err("a mistake");
+        assert!(mistake("readonly = true\nsocket = 'x'").starts_with("line 2: unknown field `socket`"));
+        assert!(mistake("virtiofs = ['s,tug=x']").contains("none of tag=TAG"));
+        assert!(mistake("\n\ncoherence = 'sometimes'").starts_with("line 3"));
+    }
+}

@@ -1,0 +1,76 @@
+//! `tombolo serve`: directories shared with guests.
+
+mod config;
+mod export_arg;
+mod hints;
+mod metrics_arg;
+mod plan;
+mod server;
+mod virtiofs_arg;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::coherence::Coherence;
+use crate::failure::Outcome;
+use crate::submounts::Submounts;
+use export_arg::ExportArg;
+use metrics_arg::MetricsAddress;
+use plan::Plan;
+use virtiofs_arg::VirtioFsArg;
+
+/// Share directories of this host with guests.
+///
+/// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
+/// each way in, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it; guests see
+/// errors then, until their VMM connects to another server.
+#[derive(Args)]
+#[command(after_help = CONFIG_HELP)]
+pub struct ServeArgs {
+    /// A directory to share, and what it is called here (by default `/` and its last component).
+    #[arg(value_name = "DIR[=/NAME]")]
+    dir: Vec<ExportArg>,
+    /// A socket for VMMs (vhost-user-fs); repeatable, and any number of guests may use one.
+    ///
+    /// TAG is what the guest mounts it by (by default `tombolo`). /NAME says which directory it leads to, where there are
+    /// several. N is the number of request queues (by default 1).
+    #[arg(long, value_name = "SOCKET[,tag=TAG][,export=/NAME][,queues=N]")]
+    virtiofs: Vec<VirtioFsArg>,
+    /// Refuse all changes, whoever asks for them.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
+    readonly: Option<bool>,
+    /// What guests may keep without asking (by default auto).
+    #[arg(long, value_name = "POLICY")]
+    coherence: Option<Coherence>,
+    /// What becomes of file systems mounted below a directory (by default show).
+    #[arg(long, value_name = "POLICY")]
+    submounts: Option<Submounts>,
+    /// Where to listen for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo, in
+    /// /run/tombolo for root, else in /tmp/tombolo-UID).
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// Serve metrics for Prometheus over HTTP: PORT on this host only, or IP:PORT.
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<MetricsAddress>,
+    /// Read what is not said here from a TOML file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+const CONFIG_HELP: &str = "\
+Configuration file: the same names; what the command line says counts before it. Paths count from where the file lies.
+  dir = [\"/srv/src=/src\", \"/srv/docs\"]
+  virtiofs = [\"/run/vm1.sock,export=/src\", \"/run/vm2.sock,tag=docs,export=/docs\"]
+  readonly = true
+  coherence = \"strict\"
+  submounts = \"hide\"
+  control = \"/run/tombolo/src.sock\"
+  metrics = \"127.0.0.1:9464\"";
+
+impl ServeArgs {
+    /// Serves until a signal ends it.
+    pub fn run(self) -> Outcome {
+        server::serve(&Plan::new(self)?)
+    }
+}

@@ -1,0 +1,183 @@
+//! A server of directories, from its start to its end.
+
+use std::io::{self, Write};
+use std::path::absolute;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, mpsc};
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_core::fs::Export;
+use tombolo_front_fuse::session::Options as SessionOptions;
+use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
+use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
+use tombolo_host::listener::Listener;
+use tombolo_host::metrics::Endpoint;
+use tombolo_host::signals;
+use tombolo_host::vhost_user::{Device, MakeDevice, Server as VhostServer, Settings};
+use tombolo_layer::stats::Counters as ExportCounters;
+use tombolo_sys::process;
+
+use crate::failure::{Failure, Outcome};
+use crate::prometheus;
+use crate::service::{Service, counted};
+use crate::status::{ExportStatus, Status, WayStatus};
+
+use super::hints::VirtioFsHint;
+use super::plan::{Plan, PlannedExport, PlannedWay};
+
+/// Serves until a signal says that it is enough.
+pub fn serve(plan: &Plan) -> Outcome {
+    if let Err(error) = process::raise_open_file_limit() {
+        tracing::warn!(%error, "the limit on open files stays as it is");
+    }
+    let (stop, stopped) = mpsc::channel();
+    signals::on_stop(move |signal| {
+        let _ = stop.send(signal);
+    })
+    .map_err(|error| Failure::cannot("wait for signals", &error))?;
+    let serving = Serving::start(plan)?;
+    serving.announce(plan).map_err(|error| Failure::cannot("say that it is ready", &error))?;
+    match stopped.recv() {
+        Ok(signal) => tracing::info!(%signal, "stopping"),
+        Err(mpsc::RecvError) => tracing::error!("nobody waits for signals any more; stopping"),
+    }
+    Ok(())
+}
+
+/// Everything that runs. Dropped from the top: guests go before the sockets' files, and who watches the control socket
+/// sees its end last.
+struct Serving {
+    guests: Vec<VhostServer>,
+    sockets: Vec<Listener>,
+    metrics: Option<Endpoint>,
+    _control: ControlServer,
+    control_path: String,
+}
+
+impl Serving {
+    /// Takes all sockets before anything else, so that a busy one leaves no trace.
+    fn start(plan: &Plan) -> Result<Self, Failure> {
+        let control = listen_for_control(plan)?;
+        let sockets = plan.ways.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+        let exports = plan.exports.iter().map(|export| open(export, plan)).collect::<Result<Vec<_>, _>>()?;
+        let counters = plan.exports.iter().zip(&exports);
+        let counters =
+            counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
+        let service = Service::new(status(plan), counters.collect());
+        let metrics = match plan.metrics {
+            None => None,
+            Some(address) => Some(serve_metrics(address.0, &service)?),
+        };
+        let control_path = control.path().display().to_string();
+        let control = ControlServer::start(control, service)
+            .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
+        let session_ids = Arc::new(AtomicU64::new(1));
+        let guests = plan.ways.iter().zip(&sockets).map(|(way, socket)| {
+            let (export, _) = &exports[way.export];
+            admit_guests(way, socket, export, plan, &session_ids)
+                .map_err(|error| Failure::cannot(format_args!("serve {}", way.socket.display()), &error))
+        });
+        let guests = guests.collect::<Result<_, _>>()?;
+        Ok(Self { guests, sockets, metrics, _control: control, control_path })
+    }
+
+    /// A line for each way in, with what to type on the other side.
+    fn announce(&self, plan: &Plan) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        for (index, (way, socket)) in plan.ways.iter().zip(&self.sockets).enumerate() {
+            let export = &plan.exports[way.export];
+            let path = absolute(socket.path())?;
+            writeln!(out, "ready virtiofs {} tag={} export={}", path.display(), way.tag, export.name)?;
+            let hint =
+                VirtioFsHint { socket: &path, tag: &way.tag, index, request_queues: way.request_queues };
+            hint.write(&mut out)?;
+        }
+        writeln!(out, "ready control {}", self.control_path)?;
+        if let Some(metrics) = &self.metrics {
+            writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
+        }
+        out.flush()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        for guests in self.guests.drain(..) {
+            guests.stop();
+        }
+    }
+}
+
+fn listen_for_control(plan: &Plan) -> Result<Listener, Failure> {
+    let listening = "listen for `tombolo top`";
+    match &plan.control {
+        Some(path) => Listener::bind(path, OWNER_ONLY).map_err(|error| Failure::cannot(listening, &error)),
+        None => {
+            let name = plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
+            control::free_socket(&control::default_directory(), &name).map_err(|error| {
+                Failure::cannot(listening, &error).remedy("choose a place with --control SOCKET")
+            })
+        }
+    }
+}
+
+const OWNER_ONLY: u32 = 0o600;
+
+fn listen(way: &PlannedWay) -> Result<Listener, Failure> {
+    Listener::bind(&way.socket, OWNER_ONLY).map_err(|error| Failure::cannot("listen for guests", &error))
+}
+
+fn open(export: &PlannedExport, plan: &Plan) -> Result<(Arc<dyn Export>, Arc<ExportCounters>), Failure> {
+    let options =
+        DirOptions { read_only: plan.read_only, submounts: plan.submounts.into(), ..DirOptions::default() };
+    let dir = LocalDir::open(&export.dir, options)
+        .map_err(|error| Failure::cannot(format_args!("serve {}", export.dir.display()), &error))?;
+    Ok(counted(Arc::new(dir)))
+}
+
+fn serve_metrics(address: std::net::SocketAddr, service: &Arc<Service>) -> Result<Endpoint, Failure> {
+    let service = Arc::clone(service);
+    Endpoint::start(address, move || prometheus::text(&service))
+        .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))
+}
+
+fn admit_guests(
+    way: &PlannedWay,
+    socket: &Listener,
+    export: &Arc<dyn Export>,
+    plan: &Plan,
+    session_ids: &Arc<AtomicU64>,
+) -> io::Result<VhostServer> {
+    let (export, session_ids) = (Arc::clone(export), Arc::clone(session_ids));
+    let (tag, request_queues) = (way.tag.clone(), way.request_queues);
+    let session = SessionOptions { coherence: plan.coherence.into(), ..SessionOptions::default() };
+    let at = way.socket.display().to_string();
+    let make: Box<MakeDevice> = Box::new(move |guest| {
+        let label = format!("guest {guest} at {at}");
+        let options = DeviceOptions { tag: tag.clone(), request_queues, label, session: session.clone() };
+        let device: Arc<dyn Device> =
+            Arc::new(VirtioFs::new(Arc::clone(&export), options, Arc::clone(&session_ids))?);
+        Ok(device)
+    });
+    VhostServer::start(socket.socket().try_clone()?, Settings::default(), make)
+}
+
+fn status(plan: &Plan) -> Status {
+    let exports = plan.exports.iter().map(|export| ExportStatus {
+        name: export.name.to_string(),
+        source: format!("dir:{}", export.dir.display()),
+        read_only: plan.read_only,
+    });
+    let ways = plan.ways.iter().map(|way| WayStatus {
+        kind: "virtiofs".into(),
+        at: absolute(&way.socket).unwrap_or_else(|_| way.socket.clone()).display().to_string(),
+        export: plan.exports[way.export].name.to_string(),
+    });
+    Status {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        exports: exports.collect(),
+        ways: ways.collect(),
+    }
+}
