@@ -210,7 +210,9 @@ fn listing_needs_a_directory_opening(w: &World) -> Verdict {
     let file = w.file("file");
     refused!(w.page(file, Cookie::START, budget(4096, false)), Error::NotDirectory | Error::BadOpen);
     w.release(file);
-    refused!(w.page(file, Cookie::START, budget(4096, false)), Error::BadOpen);
+    let dir = open(w);
+    w.release(dir);
+    refused!(w.page(dir, Cookie::START, budget(4096, false)), Error::BadOpen);
     Ok(())
 }
 
