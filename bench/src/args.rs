@@ -38,6 +38,22 @@ pub struct BenchArgs {
 pub enum TableArgs {
     /// The FUSE front end: a mount on this host, or virtio-fs through its queues.
     Fuse(FuseArgs),
+    /// A developer's job in a guest, beside virtiofsd and the guest's own disk. Needs the source tree.
+    Guest {
+        /// Which C project: lua, zstd or httpd (which is not built).
+        #[arg(default_value = "lua")]
+        source: String,
+    },
+    /// What the servers hold on to when 100,000 files were touched.
+    Memory,
+    /// Touch files through the waist and print bytes and descriptors held; `memory` runs it.
+    #[command(hide = true)]
+    Touch {
+        /// The directory.
+        shared: PathBuf,
+        /// How many files.
+        files: usize,
+    },
     /// Write the stored reports of DOCUMENT's folder into DOCUMENT anew.
     Docs {
         /// A Markdown file with marked blocks.
@@ -52,6 +68,9 @@ pub struct FuseArgs {
     /// virtio-fs, straight on the queues, beside virtiofsd.
     #[arg(long)]
     pub virtio: bool,
+    /// Each operation of the FSVA paper's Table 6.2, through each transport.
+    #[arg(long = "table-6.2")]
+    pub table_6_2: bool,
     /// A FUSE mount of a local directory, beside libfuse's passthrough_ll.
     #[arg(long)]
     pub mount: bool,
@@ -71,6 +90,7 @@ impl BenchArgs {
         Plan {
             quick: self.quick,
             rounds: self.rounds.unwrap_or(if self.quick { QUICK_ROUNDS } else { ROUNDS }).max(1),
+            rounds_given: self.rounds.is_some(),
             turn: Duration::from_millis(turn_ms.max(1)),
             within: self.within.clone(),
             command: self.command(),

@@ -5,7 +5,7 @@
 //!
 //! Not here: correctness (the tests see to that), and micro-benchmarks of single functions.
 //!
-//! Reading order: [`measure`] (how a figure comes about), [`peer`] (who is measured), [`files`] and [`guest`] (what is done),
+//! Reading order: [`measure`] (how a figure comes about), [`peer`] (who is measured), [`files`], [`guest`] and [`vfs`] (what is done),
 //! [`table`], [`report`].
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ pub mod measure;
 pub mod peer;
 pub mod report;
 pub mod table;
+pub mod vfs;
 
 use std::io::Write;
 
@@ -34,7 +35,14 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     let plan = args.plan();
     match &args.table {
         TableArgs::Fuse(which) if which.virtio => publish(args, &table::virtio::run(&plan)?, out),
+        TableArgs::Fuse(which) if which.table_6_2 => publish(args, &table::table_6_2::run(&plan)?, out),
         TableArgs::Fuse(_) => publish(args, &table::mount::run(&plan)?, out),
+        TableArgs::Guest { source } => publish(args, &table::guest::run(&plan, source)?, out),
+        TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
+        TableArgs::Touch { shared, files } => {
+            let (memory_bytes, descriptors) = table::memory::touch(shared, *files)?;
+            writeln!(out, "{memory_bytes} {descriptors}").doing(|| "print".to_owned())
+        }
         TableArgs::Docs { document } => {
             let names = report::renew(document)?;
             writeln!(out, "{}: {}", document.display(), names.join(", ")).doing(|| "print".to_owned())

@@ -323,7 +323,7 @@ pub fn with_nul(name: &[u8]) -> Vec<u8> {
     name
 }
 
-pub(super) fn wrong(opcode: Opcode, answer: String) -> Error {
+pub(crate) fn wrong(opcode: Opcode, answer: String) -> Error {
     Error::Wrong { what: opcode.name().to_owned(), answer }
 }
 

@@ -4,6 +4,10 @@
 mod client;
 mod work;
 
-pub use client::{Guest, Request};
+pub use client::{Guest, Request, with_nul};
 pub use tombolo_host::vhost_user::driver::Wait;
-pub use work::{CreateUnlink, Getattr, Lookup, OpenRelease, Outstanding, Read, Write};
+pub use work::{
+    CreateOut, CreateUnlink, Getattr, Lookup, OpenRelease, Outstanding, Read, SharedGuest, Write, create_args,
+};
+
+pub(crate) use client::wrong;

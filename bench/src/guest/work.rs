@@ -21,17 +21,17 @@ const HOT: usize = 64;
 const SMALL_BYTES: u32 = 4096;
 
 /// A guest that several operations use in turn.
-pub type Shared = Rc<RefCell<Guest>>;
+pub type SharedGuest = Rc<RefCell<Guest>>;
 
 /// GETATTR of known nodes.
 pub struct Getattr {
-    guest: Shared,
+    guest: SharedGuest,
     nodes: Vec<u64>,
 }
 
 impl Getattr {
     /// Looks the nodes up.
-    pub fn new(guest: &Shared) -> Result<Self> {
+    pub fn new(guest: &SharedGuest) -> Result<Self> {
         Ok(Self { guest: Rc::clone(guest), nodes: hot_nodes(guest)? })
     }
 }
@@ -55,14 +55,14 @@ impl Work for Getattr {
 
 /// LOOKUP of known names. The look-ups are given back after each turn, untimed, as a guest's kernel does much later.
 pub struct Lookup {
-    guest: Shared,
+    guest: SharedGuest,
     folder: u64,
     names: Vec<Vec<u8>>,
 }
 
 impl Lookup {
     /// In the first folder of the tree.
-    pub fn new(guest: &Shared) -> Result<Self> {
+    pub fn new(guest: &SharedGuest) -> Result<Self> {
         let first = Tree::small(0);
         let folder = guest.borrow_mut().walk(first.parent().unwrap_or(&first))?;
         let names = (0..HOT).map(|number| with_nul(format!("f{number}").as_bytes())).collect();
@@ -87,13 +87,13 @@ impl Work for Lookup {
 
 /// OPEN and RELEASE.
 pub struct OpenRelease {
-    guest: Shared,
+    guest: SharedGuest,
     nodes: Vec<u64>,
 }
 
 impl OpenRelease {
     /// Looks the nodes up.
-    pub fn new(guest: &Shared) -> Result<Self> {
+    pub fn new(guest: &SharedGuest) -> Result<Self> {
         Ok(Self { guest: Rc::clone(guest), nodes: hot_nodes(guest)? })
     }
 }
@@ -113,14 +113,14 @@ impl Work for OpenRelease {
 
 /// CREATE, RELEASE and UNLINK. The look-ups are given back after each turn, untimed.
 pub struct CreateUnlink {
-    guest: Shared,
+    guest: SharedGuest,
     folder: u64,
     name: Vec<u8>,
 }
 
 impl CreateUnlink {
     /// `name` tells contestants apart.
-    pub fn new(guest: &Shared, name: &str) -> Result<Self> {
+    pub fn new(guest: &SharedGuest, name: &str) -> Result<Self> {
         let folder = guest.borrow_mut().walk(Tree::new_folder())?;
         Ok(Self { guest: Rc::clone(guest), folder, name: with_nul(name.as_bytes()) })
     }
@@ -129,8 +129,7 @@ impl CreateUnlink {
 impl Work for CreateUnlink {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
         let mut guest = self.guest.borrow_mut();
-        let args = CreateIn { flags: O_RDWR | 0o100 | 0o200, mode: 0o100_644, umask: 0o022, open_flags: 0 };
-        let args = [args.as_bytes(), &self.name].concat();
+        let args = create_args(&self.name);
         let mut made = Vec::new();
         for _ in 0..count {
             clock.start();
@@ -148,21 +147,30 @@ impl Work for CreateUnlink {
 /// `struct fuse_entry_out` and `struct fuse_open_out`, which answer CREATE.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct CreateOut {
-    entry: EntryOut,
-    open: OpenOut,
+pub struct CreateOut {
+    /// The node.
+    pub entry: EntryOut,
+    /// Its opening.
+    pub open: OpenOut,
+}
+
+/// The arguments of CREATE for a name that is not there yet and ends with a NUL byte.
+pub fn create_args(name: &[u8]) -> Vec<u8> {
+    // O_CREAT | O_EXCL.
+    let args = CreateIn { flags: O_RDWR | 0o100 | 0o200, mode: 0o100_644, umask: 0o022, open_flags: 0 };
+    [args.as_bytes(), name].concat()
 }
 
 /// READ of so many bytes, round and round in a file.
 pub struct Read {
-    guest: Shared,
+    guest: SharedGuest,
     file: OpenFile,
     bytes: u32,
 }
 
 impl Read {
     /// From the large file.
-    pub fn new(guest: &Shared, bytes: u32) -> Result<Self> {
+    pub fn new(guest: &SharedGuest, bytes: u32) -> Result<Self> {
         let file = OpenFile::new(guest, Tree::large(), O_RDONLY)?;
         Ok(Self { guest: Rc::clone(guest), file, bytes })
     }
@@ -190,14 +198,14 @@ impl Work for Read {
 
 /// WRITE of so many bytes, round and round over a file.
 pub struct Write {
-    guest: Shared,
+    guest: SharedGuest,
     file: OpenFile,
     bytes: u32,
 }
 
 impl Write {
     /// Over the large file.
-    pub fn new(guest: &Shared, bytes: u32) -> Result<Self> {
+    pub fn new(guest: &SharedGuest, bytes: u32) -> Result<Self> {
         let file = OpenFile::new(guest, Tree::large(), O_RDWR)?;
         Ok(Self { guest: Rc::clone(guest), file, bytes })
     }
@@ -235,13 +243,13 @@ impl Work for Write {
 
 /// READ of 4 KiB with as many requests under way as the guest has slots: the time is that of one in the stream.
 pub struct Outstanding {
-    guest: Shared,
+    guest: SharedGuest,
     file: OpenFile,
 }
 
 impl Outstanding {
     /// From the large file.
-    pub fn new(guest: &Shared) -> Result<Self> {
+    pub fn new(guest: &SharedGuest) -> Result<Self> {
         let file = OpenFile::new(guest, Tree::large(), O_RDONLY)?;
         Ok(Self { guest: Rc::clone(guest), file })
     }
@@ -289,7 +297,7 @@ struct OpenFile {
 }
 
 impl OpenFile {
-    fn new(guest: &Shared, path: &Path, flags: u32) -> Result<Self> {
+    fn new(guest: &SharedGuest, path: &Path, flags: u32) -> Result<Self> {
         let mut guest = guest.borrow_mut();
         let node = guest.walk(path)?;
         let handle = guest.open(node, flags)?;
@@ -315,7 +323,7 @@ impl OpenFile {
     }
 }
 
-fn hot_nodes(guest: &Shared) -> Result<Vec<u64>> {
+fn hot_nodes(guest: &SharedGuest) -> Result<Vec<u64>> {
     let mut guest = guest.borrow_mut();
     (0..HOT).map(|number| guest.walk(&Tree::small(number))).collect()
 }

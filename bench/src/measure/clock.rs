@@ -50,6 +50,15 @@ impl Clock {
         self.lap_of(1);
     }
 
+    /// Times one operation.
+    #[inline]
+    pub fn time<T>(&mut self, operation: impl FnOnce() -> T) -> T {
+        self.start();
+        let outcome = operation();
+        self.lap();
+        outcome
+    }
+
     /// `count` operations ended, which were not timed one by one.
     #[inline]
     pub fn lap_of(&mut self, count: u64) {

@@ -41,11 +41,16 @@ impl Program {
     }
 }
 
-/// Where a program is: this very program, what `bench/peers/setup` built below this directory or one above it, or what
-/// the PATH has.
+/// The variable of the environment that names another build of Tombolo to be measured.
+pub const TOMBOLO: &str = "TOMBOLO";
+
+/// Where a program is: [`TOMBOLO`] or this very program, what `bench/peers/setup` built below this directory or one above
+/// it, or what the PATH has.
 pub fn find(program: Program) -> Result<PathBuf> {
     let found = match program {
-        Program::Tombolo => std::env::current_exe().ok(),
+        Program::Tombolo => {
+            std::env::var_os(TOMBOLO).map(PathBuf::from).or_else(|| std::env::current_exe().ok())
+        }
         Program::Virtiofsd | Program::PassthroughLl => {
             built(program.name()).or_else(|| on_path(program.name()))
         }
@@ -55,9 +60,20 @@ pub fn find(program: Program) -> Result<PathBuf> {
 }
 
 fn built(name: &str) -> Option<PathBuf> {
-    let here = std::env::current_dir().ok()?;
-    let bin = |folder: &Path| folder.join(".cache/peers/bin").join(name);
-    here.ancestors().map(bin).find(|path| path.is_file())
+    in_checkout(&Path::new(".cache/peers/bin").join(name)).ok()
+}
+
+/// A file of the source tree that this directory belongs to.
+pub fn in_checkout(file: &Path) -> Result<PathBuf> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let found = here.ancestors().map(|folder| folder.join(file)).find(|path| path.exists());
+    found.ok_or_else(|| {
+        let here = here.display();
+        Error::Absent(format!(
+            "{} is neither in {here} nor above it: run it in the source tree",
+            file.display()
+        ))
+    })
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {

@@ -6,7 +6,7 @@ mod mount;
 mod server;
 mod virtio_fs;
 
-pub use find::{Program, find};
+pub use find::{Program, TOMBOLO, find, in_checkout};
 pub use mount::Mount;
 pub use server::Server;
 pub use virtio_fs::VirtioFs;

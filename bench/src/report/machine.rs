@@ -20,6 +20,8 @@ pub struct Machine {
     pub time_secs: u64,
     /// Processes that wanted to run in the last minute before the run, other work included.
     pub load: f64,
+    /// How much the run was preferred to that other work (nice(2)): −20 is the most.
+    pub niceness: i32,
     /// Version of Tombolo.
     pub version: String,
 }
@@ -44,6 +46,7 @@ impl Machine {
                 .next()
                 .and_then(|load| load.parse().ok())
                 .unwrap_or_default(),
+            niceness: niceness(&read("/proc/self/stat")),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
@@ -51,15 +54,22 @@ impl Machine {
     /// One line for people.
     pub fn line(&self) -> String {
         format!(
-            "{}, {} cores, Linux {}, {}; load before the run {:.1}; Tombolo {}",
+            "{}, {} cores, Linux {}, {}; load before the run {:.1}, niceness {}; Tombolo {}",
             self.processor,
             self.cores,
             self.kernel,
             date(self.time_secs),
             self.load,
+            self.niceness,
             self.version
         )
     }
+}
+
+/// Field 19 of /proc/PID/stat; the second, the program's name in brackets, may hold anything.
+fn niceness(stat: &str) -> i32 {
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    after_name.split_whitespace().nth(16).and_then(|field| field.parse().ok()).unwrap_or_default()
 }
 
 /// The day of a time, in UTC (Hinnant's days-to-civil).
@@ -79,6 +89,12 @@ fn date(time_secs: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_niceness_is_found_behind_any_name() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194304 108 0 0 0 0 0 0 0 0 -20 1 0 7";
+        assert_eq!(niceness(stat), -20);
+    }
 
     #[test]
     fn days_have_names() {

@@ -1,6 +1,9 @@
 //! One module per table. Each makes a [`Report`](crate::report::Report), and knows its aims.
 
+pub mod guest;
+pub mod memory;
 pub mod mount;
+pub mod table_6_2;
 pub mod virtio;
 
 use std::path::PathBuf;
@@ -15,6 +18,8 @@ pub struct Plan {
     pub quick: bool,
     /// How many rounds.
     pub rounds: usize,
+    /// Whether that number was asked for: tables whose rounds take long have fewer by themselves.
+    pub rounds_given: bool,
     /// How long a turn shall be.
     pub turn: Duration,
     /// Below which directory the served tree is made.
