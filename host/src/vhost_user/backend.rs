@@ -14,7 +14,7 @@ use vhost::vhost_user::message::{
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
     VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
-use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 /// Feature bits of the transport (virtio 1.2, chapter 6; vhost-user for the last).
 pub(crate) const FEATURE_INDIRECT: u64 = 1 << 28;
@@ -36,6 +36,9 @@ pub(crate) struct Connection {
     features: u64,
     memory: Arc<GuestMemory>,
     queues: Vec<QueueControl>,
+    /// The way to ask the front end for something, kept open. We never ask, but UML has interrupts only for devices that
+    /// could.
+    requests: Option<Backend>,
 }
 
 /// What the front end has told us about one queue, and the thread that serves it.
@@ -70,7 +73,7 @@ enum Kick {
 impl Connection {
     pub(crate) fn new(guest: GuestId, device: Arc<dyn Device>, settings: Settings) -> Connection {
         let queues = (0..device.queue_count()).map(|_| QueueControl::default()).collect();
-        Connection { guest, device, settings, features: 0, memory: Arc::default(), queues }
+        Connection { guest, device, settings, features: 0, memory: Arc::default(), queues, requests: None }
     }
 
     /// The front end left: stops every queue. Chains still pending keep their memory and are handed back to nobody.
@@ -242,6 +245,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     }
 
@@ -380,6 +384,10 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn set_config(&mut self, offset: u32, bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
         self.device.write_config(offset, bytes);
         Ok(())
+    }
+
+    fn set_backend_req_fd(&mut self, requests: Backend) {
+        self.requests = Some(requests);
     }
 
     fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
