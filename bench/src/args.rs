@@ -61,9 +61,9 @@ pub enum TableArgs {
     },
 }
 
-/// Which table of the FUSE front end.
+/// Which tables of the FUSE front end; all of them when none is named.
 #[derive(Args, Debug)]
-#[group(required = true, multiple = false)]
+#[group(multiple = true)]
 pub struct FuseArgs {
     /// virtio-fs, straight on the queues, beside virtiofsd.
     #[arg(long)]
@@ -111,5 +111,13 @@ impl BenchArgs {
             }
         }
         command.join(" ")
+    }
+}
+
+impl FuseArgs {
+    /// The tables that were asked for.
+    pub fn tables(&self) -> [bool; 3] {
+        let named = [self.virtio, self.mount, self.table_6_2];
+        if named.contains(&true) { named } else { [true; 3] }
     }
 }

@@ -27,6 +27,7 @@ pub use error::{Error, Result};
 use args::TableArgs;
 use error::Doing;
 use report::{Report, Style};
+use table::Plan;
 
 /// Does what the command line asks for, and prints to `out`.
 pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
@@ -34,9 +35,16 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     let _all = measure::spare_cores();
     let plan = args.plan();
     match &args.table {
-        TableArgs::Fuse(which) if which.virtio => publish(args, &table::virtio::run(&plan)?, out),
-        TableArgs::Fuse(which) if which.table_6_2 => publish(args, &table::table_6_2::run(&plan)?, out),
-        TableArgs::Fuse(_) => publish(args, &table::mount::run(&plan)?, out),
+        TableArgs::Fuse(which) => {
+            let tables: [fn(&Plan) -> Result<Report>; 3] =
+                [table::virtio::run, table::mount::run, table::table_6_2::run];
+            for (table, wanted) in tables.into_iter().zip(which.tables()) {
+                if wanted {
+                    publish(args, &table(&plan)?, out)?;
+                }
+            }
+            Ok(())
+        }
         TableArgs::Guest { source } => publish(args, &table::guest::run(&plan, source)?, out),
         TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
         TableArgs::Touch { shared, files } => {

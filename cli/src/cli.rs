@@ -1,7 +1,9 @@
 //! The command line as a whole.
 
 use clap::{Args, Parser, Subcommand};
+use tombolo_bench::BenchArgs;
 
+use crate::bench;
 use crate::completions::CompletionsArgs;
 use crate::doctor::DoctorArgs;
 use crate::failure::{Failure, Outcome};
@@ -29,6 +31,7 @@ enum Command {
     Umount(UmountArgs),
     Top(TopArgs),
     Doctor(DoctorArgs),
+    Bench(BenchArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
@@ -54,6 +57,7 @@ impl Cli {
             Command::Umount(args) => args.run(),
             Command::Top(args) => args.run(),
             Command::Doctor(args) => args.run(),
+            Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => args.run(),
             Command::Man(args) => args.run(),
         }

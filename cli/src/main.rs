@@ -3,6 +3,7 @@
 //! One module per command, each with its arguments and its `run`. Reading order: [`cli`], [`serve`], [`mount`].
 #![forbid(unsafe_code)]
 
+mod bench;
 mod cli;
 mod coherence;
 mod completions;
