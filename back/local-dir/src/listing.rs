@@ -43,7 +43,6 @@ impl LocalSession {
             .and_then(|open| open.require(OpenFlags::DIRECTORY).map(|()| open))
         {
             Ok(open) => open,
-            Err(Error::BadOpen) => return Answer::err(Error::NotDirectory),
             Err(error) => return Answer::err(error),
         };
         if self.is_quick(open.node)

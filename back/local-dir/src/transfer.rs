@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Answer, Change, Ctx, Error, File, OpenFlags, ReadDone, Result, Stability, Want, WeakAttr, Write, Written,
+    Answer, Change, Ctx, Error, File, OpenFlags, PermissionCheck, ReadDone, Result, Stability, Want,
+    WeakAttr, Write, Written,
 };
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::Errno;
@@ -117,13 +118,22 @@ impl Session {
             true => stat::stat(open.fd()).ok().map(|stat| WeakAttr::from(&attr_of(&stat))),
             false => None,
         };
-        let kills = how.kill_privileges && stat::stat(open.fd())?.mode & S_ISUGID != 0;
+        let kills = self.must_drop_set_id(cx, how) && stat::stat(open.fd())?.mode & S_ISUGID != 0;
         let count = {
             let _dropping = dropping_set_id(kills)?;
             write_out(open, how, from)?
         };
         let after = if wants { stat::stat(open.fd()).ok().map(|stat| attr_of(&stat)) } else { None };
         Ok(Written { count, stability: stability(open, how), file: Change { before, after } })
+    }
+}
+
+impl Session {
+    /// Whether a write takes set-user-id and set-group-id away: when told to, and where rights are checked here, for
+    /// everybody but the superuser.
+    fn must_drop_set_id(&self, cx: &Ctx, how: &Write) -> bool {
+        let checks = self.export.options.permission_check == PermissionCheck::BackEnd;
+        how.kill_privileges || (checks && self.export.may_assume && cx.identity.uid != 0)
     }
 }
 
