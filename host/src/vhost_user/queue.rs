@@ -100,13 +100,14 @@ impl Queue {
             return;
         }
         let Some(rings) = used.rings.clone() else { return };
+        // Before the guest can see the answer: it may hand the next chain over at once.
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
         let next = used.next_used.wrapping_add(1);
         // The rings were checked when they were attached; an error here has no other cause than a bug.
         let put =
             rings.set_used_entry(used.next_used, head, written).and_then(|()| rings.set_used_index(next));
         debug_assert!(put.is_ok());
         used.next_used = next;
-        self.outstanding.fetch_sub(1, Ordering::AcqRel);
         if used.draining {
             self.drained.notify_all();
         }

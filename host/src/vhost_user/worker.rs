@@ -147,6 +147,8 @@ impl Spinner {
     fn spin(&self, found: impl Fn() -> bool) -> bool {
         /// Looks between two looks at the clock.
         const LOOKS: u32 = 32;
+        /// From then on others may have the core between looks: it may be the guest itself that waits for it.
+        const ALONE: Duration = Duration::from_micros(2);
         if self.window.is_zero() {
             return false;
         }
@@ -158,8 +160,12 @@ impl Spinner {
                 }
                 hint::spin_loop();
             }
-            if start.elapsed() >= self.window {
+            let elapsed = start.elapsed();
+            if elapsed >= self.window {
                 return false;
+            }
+            if elapsed >= ALONE {
+                thread::yield_now();
             }
         }
     }

@@ -240,6 +240,10 @@ impl DriverQueue {
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
+            if self.options.wait == Wait::Poll {
+                // The server may need this very core.
+                std::thread::yield_now();
+            }
             if self.options.wait == Wait::Event && !self.ask_for_interrupt().map_err(io::Error::other)? {
                 wait_for(&self.bells.call, left)?;
             }
@@ -389,7 +393,7 @@ impl DriverQueue {
 }
 
 /// Looks at the used ring between two looks at the clock.
-const LOOKS: u32 = 256;
+const LOOKS: u32 = 64;
 
 impl Part {
     fn flags(&self) -> u16 {
