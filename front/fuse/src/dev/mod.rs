@@ -25,7 +25,8 @@ use tombolo_wire_fuse::attr;
 pub struct Options {
     /// What `df` and `/proc/mounts` show as the source.
     pub source: String,
-    /// May others than the one who mounts use it?
+    /// May others than the one who mounts use it? Then the kernel checks permissions for the file system. Without others
+    /// there is nothing to check: the one user has what the server has.
     pub allow_other: bool,
     /// Refuse changes in the kernel already.
     pub read_only: bool,
@@ -114,7 +115,11 @@ impl Mount {
         let data = mount_data(file_system.as_ref(), session, options)?;
         let (device, by_helper) = mount(&path, options, &data)?;
         let devices = descriptors(device, options.threads);
-        let session_options = SessionOptions { coherence: options.coherence, ..Default::default() };
+        let session_options = SessionOptions {
+            coherence: options.coherence,
+            kernel_checks: options.allow_other,
+            ..Default::default()
+        };
         let stock = Stock::new(session_options.max_write_bytes);
         let session = Session::new(session, file_system, session_options);
         let mount = Mount { path, by_helper, session, threads: Mutex::default() };
@@ -201,9 +206,9 @@ fn mount_data(
     let mut data = format!("rootmode={:o},user_id={uid},group_id={gid}", attr::type_bits(root.file_type));
     if options.allow_other {
         data.push_str(",allow_other");
-    }
-    if file_system.profile().permission_check == PermissionCheck::Caller {
-        data.push_str(",default_permissions");
+        if file_system.profile().permission_check == PermissionCheck::Caller {
+            data.push_str(",default_permissions");
+        }
     }
     Ok(data)
 }

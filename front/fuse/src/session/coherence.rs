@@ -83,8 +83,12 @@ impl PageCache {
                 OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
             }
             Coherence::Strict => OpenOutFlags::empty(),
-            // The kernel would place an append where it thinks the end is, and cache it there.
-            Coherence::Auto if how.contains(OpenFlags::APPEND) => OpenOutFlags::DIRECT_IO,
+            // The kernel would place an append where it thinks the end is, and cache it there. And what is only written
+            // gains nothing from a cache that writes through: past it there is a copy less, and no question for
+            // security.capability at each file's first write.
+            Coherence::Auto if how.contains(OpenFlags::APPEND) || !how.contains(OpenFlags::READ) => {
+                OpenOutFlags::DIRECT_IO
+            }
             Coherence::Auto if self.is_unchanged(node, attr) => OpenOutFlags::KEEP_CACHE,
             Coherence::Auto => OpenOutFlags::empty(),
         }

@@ -33,7 +33,8 @@ pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes 
         capabilities |= Capabilities::POSIX_LOCKS | Capabilities::FLOCK_LOCKS;
     }
     // With POSIX_ACL the kernel checks permissions by itself, so only where it is the one to check them.
-    if file_system.xattrs().is_some() && profile.permission_check == PermissionCheck::Caller {
+    let kernel_checks = options.kernel_checks && profile.permission_check == PermissionCheck::Caller;
+    if file_system.xattrs().is_some() && kernel_checks {
         capabilities |= Capabilities::POSIX_ACL;
     }
     if options.coherence != Coherence::Strict {

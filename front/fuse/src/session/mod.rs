@@ -43,6 +43,9 @@ pub struct Options {
     pub limits: Limits,
     /// Capabilities that this transport can serve beside those that all can.
     pub extra: Capabilities,
+    /// Does the kernel check permissions before it asks? Not where only one user can be asking, with nothing that the
+    /// server does not have too.
+    pub kernel_checks: bool,
     /// Is the requester a stranger, whose requests are no longer served once it has broken the protocol?
     pub stranger: bool,
 }
@@ -54,6 +57,7 @@ impl Default for Options {
             max_write_bytes: 1 << 20,
             limits: Limits::default(),
             extra: Capabilities::empty(),
+            kernel_checks: true,
             stranger: false,
         }
     }
