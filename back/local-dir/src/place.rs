@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tombolo_core::fs::{Entry, Error, Name, NodeId, Resource, Result};
@@ -40,7 +40,8 @@ impl Place {
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     round: Mutex<VecDeque<NodeId>>,
-    open: AtomicUsize,
+    /// May be short by those that are just being counted.
+    open: AtomicIsize,
 }
 
 impl Session {
@@ -142,13 +143,13 @@ impl Session {
         if freed.nodes > 0 {
             self.budget.give_back(Resource::Nodes, freed.nodes);
         }
-        self.clock.open.fetch_sub(freed.descriptors.len(), Ordering::Relaxed);
+        self.clock.open.fetch_sub(freed.descriptors.len() as isize, Ordering::Relaxed);
         drop(freed.descriptors);
     }
 
     /// How many descriptors the nodes of this session have.
     pub(crate) fn open_places(&self) -> usize {
-        self.clock.open.load(Ordering::Relaxed)
+        usize::try_from(self.clock.open.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
     fn identity(&self, stat: &Stat, mount: u32) -> Identity {
@@ -216,7 +217,7 @@ impl Session {
             // Mostly nodes that were forgotten since.
             round.retain(|&node| self.table.is_open(node));
         }
-        let mut excess = open.saturating_sub(limit);
+        let mut excess = usize::try_from(open).unwrap_or(0).saturating_sub(limit);
         // Two rounds: the first may only find that all were used.
         let mut looks = 2 * round.len();
         let mut closed = Vec::new();
@@ -238,7 +239,7 @@ impl Session {
             }
         }
         drop(round);
-        self.clock.open.fetch_sub(closed.len(), Ordering::Relaxed);
+        self.clock.open.fetch_sub(closed.len() as isize, Ordering::Relaxed);
     }
 
     /// What a node can be found by once its descriptor is closed; `None` if by nothing.

@@ -92,6 +92,21 @@ fn nodes_survive_renames_and_other_names_under_their_feet() {
     assert!(dir.path().join("z/b/new").exists());
 }
 
+/// As an open directory does to a process: it stays what it was to those who hold it, and nobody else finds it.
+#[test]
+fn a_directory_that_leaves_the_export_stays_with_its_holders_only() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("export/sub/deep")).unwrap();
+    let world = serve(&dir.path().join("export"), Options::default());
+    let sub = world.lookup(ROOT, "sub").unwrap().node;
+    fs::write(dir.path().join("beside"), b"secret").unwrap();
+    fs::rename(dir.path().join("export/sub"), dir.path().join("sub")).unwrap();
+    world.lookup(sub, "deep").unwrap();
+    assert!(matches!(world.lookup(sub, "beside"), Err(Error::NotFound)), "no way up");
+    assert!(matches!(world.lookup(ROOT, "sub"), Err(Error::NotFound)));
+    assert!(matches!(world.another().lookup(sub, "deep"), Err(Error::Stale)), "another session's reference");
+}
+
 #[test]
 fn a_file_that_took_another_s_inode_number_is_another_node() {
     let dir = tempfile::tempdir().unwrap();

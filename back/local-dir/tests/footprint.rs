@@ -1,5 +1,7 @@
 //! A hundred thousand live nodes: at most 1,024 descriptors and 64 MB. One test, for it measures its process.
 
+#![allow(clippy::print_stdout, reason = "it says what it measured")]
+
 mod common;
 
 use std::fs;

@@ -1,0 +1,64 @@
+//! Many threads, few descriptors.
+
+mod common;
+
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{ROOT, descriptors, name, serve};
+use tombolo_back_local_dir::Options;
+use tombolo_core::fs::{Error, OpenFlags};
+
+const THREADS: usize = 4;
+const FILES: usize = 200;
+
+/// Every thread looks up, opens, reads, forgets; the host renames under their feet; each file is what it says.
+#[test]
+fn threads_that_share_few_descriptors_get_the_right_files() {
+    let dir = tempfile::tempdir().unwrap();
+    for n in 0..FILES {
+        fs::create_dir(dir.path().join(format!("d{n}"))).unwrap();
+        fs::write(dir.path().join(format!("d{n}/file")), format!("I am {n}")).unwrap();
+    }
+    let world = serve(dir.path(), Options { descriptors: 16, ..Options::default() });
+    let before = descriptors();
+    let most = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (world, most) = (&world, &most);
+            scope.spawn(move || {
+                for round in 0..2000 {
+                    let n = (round * 7 + thread * 13) % FILES;
+                    let parent =
+                        world.fs.lookup(&world.cx, ROOT, name(&format!("d{n}"))).wait().unwrap().node;
+                    match world.lookup(parent, "file") {
+                        Ok(found) => {
+                            let open = world.open(found.node, OpenFlags::READ).unwrap();
+                            assert_eq!(world.read(open, 0, 64).unwrap(), format!("I am {n}").as_bytes());
+                            world.fs.release(&world.cx, open);
+                            world.fs.forget(&world.cx, &[(found.node, 1)]);
+                        }
+                        Err(Error::NotFound) => {}
+                        Err(error) => panic!("{error:?}"),
+                    }
+                    if round % 3 > 0 {
+                        world.fs.forget(&world.cx, &[(parent, 1)]);
+                    }
+                    if round % 100 == 0 {
+                        most.fetch_max(descriptors(), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for n in (0..FILES).cycle().take(2000) {
+                let path = |text: &str| dir.path().join(format!("d{n}/{text}"));
+                fs::rename(path("file"), path("away")).unwrap();
+                fs::rename(path("away"), path("file")).unwrap();
+            }
+        });
+    });
+    // 16 for the nodes, and what the threads have in their hands; each also lists /proc to count.
+    let most = most.load(Ordering::Relaxed) - before;
+    assert!(most <= 16 + 8 * THREADS, "{most} descriptors");
+}
