@@ -2,8 +2,14 @@
 //!
 //! - [`waist`]: cases against an [`Export`](tombolo_core::fs::Export): every operation, every documented error, and
 //!   what users care about. Run over every back end, bare and under layers.
+//! - [`posix`]: cases against a mounted directory, by system calls only: the program `tombolo-conformance DIR`. Run on
+//!   plain file systems (where all pass: they are the oracle), through FUSE mounts, and inside guests.
 //!
 //! A case is a function with a name. It passes, fails (by a panic that says what was wrong), or is skipped with a reason.
 #![forbid(unsafe_code)]
 
+pub mod posix;
+mod report;
 pub mod waist;
+
+pub use report::{Report, Skip, Verdict};

@@ -91,13 +91,15 @@ impl View<'_> {
         if set.mode.is_some() {
             self.check_owner(cx, node)?;
         }
-        let times = [set.atime, set.mtime];
-        if times.iter().any(|time| matches!(time, Some(SetTime::At(_)))) {
-            self.check_owner(cx, node)?;
-        } else if times.iter().any(Option::is_some) && self.check_owner(cx, node).is_err() && !through_writer
-        {
-            // Whoever may write may also set the times to the present (utimensat(2)).
-            self.check_access(cx, node, AccessMask::WRITE)?;
+        match (set.atime, set.mtime) {
+            (None, None) => {}
+            // Whoever may write may also set both times to the present, and nothing else (utimensat(2)).
+            (Some(SetTime::Now), Some(SetTime::Now)) => {
+                if self.check_owner(cx, node).is_err() && !through_writer {
+                    self.check_access(cx, node, AccessMask::WRITE)?;
+                }
+            }
+            _ => self.check_owner(cx, node)?,
         }
         Ok(())
     }

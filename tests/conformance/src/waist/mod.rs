@@ -3,8 +3,6 @@
 mod cases;
 mod world;
 
-use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bitflags::bitflags;
@@ -12,12 +10,7 @@ use tombolo_core::fs::{Export, FileSystem, PermissionCheck};
 
 pub use world::World;
 
-/// A case's end, short of a panic.
-pub type Verdict = Result<(), Skip>;
-
-/// Why a case does not apply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skip(pub String);
+pub use crate::report::{Report, Skip, Verdict};
 
 bitflags! {
     /// What a case needs of the file system, or of whoever runs it.
@@ -56,43 +49,6 @@ pub struct Setup {
     pub owners: bool,
 }
 
-/// How a run ended.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Names of the cases that passed.
-    pub passed: Vec<&'static str>,
-    /// Names of those that failed, and what was wrong.
-    pub failed: Vec<(&'static str, String)>,
-    /// Names of those that did not apply, and why.
-    pub skipped: Vec<(&'static str, String)>,
-}
-
-impl Report {
-    /// Prints the report, and fails unless every case passed or was skipped for one of these reasons.
-    ///
-    /// # Panics
-    /// When a case failed, or was skipped for another reason.
-    pub fn expect(&self, title: &str, may_skip: &[&str]) {
-        eprintln!("{title}: {self}");
-        let excused = |why: &String| may_skip.contains(&why.as_str());
-        let unexcused = self.skipped.iter().filter(|(_, why)| !excused(why)).count();
-        assert!(self.failed.is_empty() && unexcused == 0, "{title}: {self}");
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, why) in &self.skipped {
-            writeln!(f, "skip {name}: {why}")?;
-        }
-        for (name, what) in &self.failed {
-            writeln!(f, "FAIL {name}: {what}")?;
-        }
-        let [passed, failed, skipped] = [self.passed.len(), self.failed.len(), self.skipped.len()];
-        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
-    }
-}
-
 /// All cases.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
     cases::GROUPS.iter().flat_map(|group| group.iter())
@@ -107,16 +63,11 @@ pub fn run(export: &Arc<dyn Export>, setup: Setup) -> Report {
 pub fn run_some(export: &Arc<dyn Export>, setup: Setup, wanted: impl Fn(&Case) -> bool) -> Report {
     let mut report = Report::default();
     for (index, case) in cases().enumerate().filter(|(_, case)| wanted(case)) {
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
+        report.run(case.name, || {
             let world = World::new(export.clone(), &format!("case-{index}"));
             let missing = case.needs.difference(offered(&*world.fs, setup));
             if missing.is_empty() { (case.run)(&world) } else { Err(Skip(format!("needs {missing:?}"))) }
-        }));
-        match outcome {
-            Ok(Ok(())) => report.passed.push(case.name),
-            Ok(Err(Skip(why))) => report.skipped.push((case.name, why)),
-            Err(panic) => report.failed.push((case.name, message_of(&*panic))),
-        }
+        });
     }
     report
 }
@@ -130,9 +81,4 @@ fn offered(fs: &dyn FileSystem, setup: Setup) -> Needs {
     offered.set(Needs::HANDLES, fs.persistent_handles().is_some());
     offered.set(Needs::RANGES, fs.ranges().is_some());
     offered
-}
-
-fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panicked").to_owned()
 }

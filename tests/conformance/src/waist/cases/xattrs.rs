@@ -106,6 +106,7 @@ fn names_are_listed(w: &World) -> Verdict {
     }
     assert_eq!(names(w, file), ["user.a", "user.b", "user.with space"]);
     refused!(w.xattrs().list(&w.cx, file, 3).wait(), Error::OutOfRange);
+    refused!(w.xattrs().list(&w.cx, file, 0).wait(), Error::OutOfRange);
     Ok(())
 }
 
@@ -113,6 +114,7 @@ fn a_value_that_does_not_fit_is_refused(w: &World) -> Verdict {
     let file = w.file_with("file", b"");
     supported(set(w, file, "user.a", &[7; 100], XattrSet::Any))?;
     refused!(w.xattrs().get(&w.cx, file, xattr("user.a"), 99).wait(), Error::OutOfRange);
+    refused!(w.xattrs().get(&w.cx, file, xattr("user.a"), 0).wait(), Error::OutOfRange);
     assert_eq!(w.xattrs().get(&w.cx, file, xattr("user.a"), 100).wait().expect("get").len(), 100);
     refused!(set(w, file, "user.b", &vec![0; 70_000], XattrSet::Any), Error::TooBig | Error::NoSpace);
     Ok(())

@@ -1,0 +1,71 @@
+//! `tombolo-conformance DIR`: does this mounted directory behave as a file system must?
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "the report is what the program is for")]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use tombolo_conformance::{Report, posix};
+
+const USAGE: &str = "usage: tombolo-conformance DIR [--only TEXT] [--json]
+
+Runs the POSIX cases in directories of their own inside DIR, which are removed afterwards.
+Ends with 0 when none failed.
+
+  --only TEXT   the cases whose names contain TEXT
+  --json        one JSON object instead of lines";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((first, rest)) = arguments.split_first()
+        && first == "--helper"
+    {
+        return match posix::helper::run(rest) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => complain(&format!("helper {rest:?}: {error}")),
+        };
+    }
+    let (mut dir, mut only, mut json) = (None, String::new(), false);
+    let mut left = arguments.into_iter();
+    while let Some(argument) = left.next() {
+        match argument.as_str() {
+            "--json" => json = true,
+            "--only" => match left.next() {
+                Some(text) => only = text,
+                None => return complain(USAGE),
+            },
+            _ if dir.is_none() && !argument.starts_with('-') => dir = Some(argument),
+            _ => return complain(USAGE),
+        }
+    }
+    let Some(dir) = dir else { return complain(USAGE) };
+    // A failed case is told in the report.
+    std::panic::set_hook(Box::new(|_| {}));
+    match posix::run(Path::new(&dir), &only) {
+        Ok(report) => {
+            if json {
+                println!("{}", to_json(&report));
+            } else {
+                println!("{report}");
+            }
+            if report.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => complain(&format!("{dir}: {error}")),
+    }
+}
+
+fn to_json(report: &Report) -> serde_json::Value {
+    let with_text = |cases: &[(&str, String)], text: &str| -> Vec<serde_json::Value> {
+        cases.iter().map(|(name, why)| serde_json::json!({ "name": name, text: why })).collect()
+    };
+    serde_json::json!({
+        "passed": report.passed,
+        "failed": with_text(&report.failed, "what"),
+        "skipped": with_text(&report.skipped, "why"),
+    })
+}
+
+fn complain(text: &str) -> ExitCode {
+    eprintln!("{text}");
+    ExitCode::from(2)
+}

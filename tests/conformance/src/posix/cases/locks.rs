@@ -1,0 +1,136 @@
+//! Advisory locks between processes.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use tombolo_sys::lock::{LockKind, LockRange, conflict, try_lock, unlock};
+
+use super::cases;
+use crate::posix::World;
+use crate::report::Verdict;
+
+cases! { "locks":
+    processes_exclude_each_other,
+    a_process_that_ends_gives_its_locks_back,
+    closing_any_descriptor_gives_fcntl_locks_back,
+    open_file_locks_belong_to_the_description,
+    ranges_are_locked_apart,
+    record_locks_and_flock_do_not_see_each_other,
+    a_waiter_gets_the_lock,
+    a_waiter_ends_by_a_signal,
+}
+
+const KINDS: [&str; 3] = ["fcntl", "flock", "ofd"];
+
+fn try_in_child(w: &World, kind: &str) -> String {
+    w.helper(&["lock-try", kind, &w.path("file").to_string_lossy()])
+}
+
+fn processes_exclude_each_other(w: &World) -> Verdict {
+    let path = w.file_with("file", b"");
+    for kind in KINDS {
+        assert_eq!(try_in_child(w, kind), "taken", "{kind}");
+        let mut holder = w.background(&["lock-hold", kind, &path.to_string_lossy()]);
+        assert_eq!(holder.line(), "held");
+        assert_eq!(try_in_child(w, kind), "refused", "{kind}");
+        holder.finish();
+        assert_eq!(try_in_child(w, kind), "taken", "{kind}");
+    }
+    Ok(())
+}
+
+fn a_process_that_ends_gives_its_locks_back(w: &World) -> Verdict {
+    let path = w.file_with("file", b"");
+    for kind in KINDS {
+        let mut holder = w.background(&["lock-hold", kind, &path.to_string_lossy()]);
+        assert_eq!(holder.line(), "held");
+        holder.terminate();
+        assert_eq!(try_in_child(w, kind), "taken", "{kind}");
+    }
+    Ok(())
+}
+
+fn closing_any_descriptor_gives_fcntl_locks_back(w: &World) -> Verdict {
+    let file = w.file("file");
+    rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).expect("lock");
+    assert_eq!(try_in_child(w, "fcntl"), "refused");
+    drop(std::fs::File::open(w.path("file")).expect("open"));
+    assert_eq!(try_in_child(w, "fcntl"), "taken", "POSIX asks for this");
+    Ok(())
+}
+
+fn open_file_locks_belong_to_the_description(w: &World) -> Verdict {
+    let file = w.file("file");
+    let all = LockRange { start: 0, len: 0 };
+    try_lock(file.as_fd(), LockKind::Exclusive, all).expect("lock");
+    let other = std::fs::OpenOptions::new().read(true).write(true).open(w.path("file")).expect("open");
+    assert!(try_lock(other.as_fd(), LockKind::Exclusive, all).is_err(), "one process, two descriptions");
+    drop(std::fs::File::open(w.path("file")).expect("open"));
+    assert_eq!(try_in_child(w, "ofd"), "refused", "another descriptor's end does not matter");
+    let copy = file.try_clone().expect("dup");
+    drop(file);
+    assert_eq!(try_in_child(w, "ofd"), "refused", "the description lives");
+    drop(copy);
+    assert_eq!(try_in_child(w, "ofd"), "taken");
+    Ok(())
+}
+
+fn ranges_are_locked_apart(w: &World) -> Verdict {
+    let file = w.file("file");
+    let other = std::fs::OpenOptions::new().read(true).write(true).open(w.path("file")).expect("open");
+    let (ours, theirs) = (file.as_fd(), other.as_fd());
+    let range = |start, len| LockRange { start, len };
+    try_lock(ours, LockKind::Exclusive, range(0, 100)).expect("lock");
+    try_lock(theirs, LockKind::Exclusive, range(100, 100)).expect("beside it");
+    assert!(try_lock(theirs, LockKind::Shared, range(99, 1)).is_err());
+    unlock(ours, range(40, 20)).expect("unlock");
+    try_lock(theirs, LockKind::Exclusive, range(40, 20)).expect("the hole in the middle");
+    assert!(try_lock(theirs, LockKind::Shared, range(39, 1)).is_err());
+    let told = conflict(theirs, LockKind::Exclusive, range(60, 10)).expect("test").expect("in the way");
+    assert_eq!((told.kind, told.range), (LockKind::Exclusive, range(60, 40)));
+    try_lock(ours, LockKind::Shared, range(1000, 10)).expect("lock");
+    try_lock(theirs, LockKind::Shared, range(1005, 10)).expect("readers share");
+    Ok(())
+}
+
+fn record_locks_and_flock_do_not_see_each_other(w: &World) -> Verdict {
+    let path = w.file_with("file", b"");
+    let mut holder = w.background(&["lock-hold", "flock", &path.to_string_lossy()]);
+    assert_eq!(holder.line(), "held");
+    assert_eq!(try_in_child(w, "fcntl"), "taken");
+    assert_eq!(try_in_child(w, "flock"), "refused");
+    holder.finish();
+    Ok(())
+}
+
+fn a_waiter_gets_the_lock(w: &World) -> Verdict {
+    let path = w.file_with("file", b"");
+    for kind in ["fcntl", "flock"] {
+        let mut holder = w.background(&["lock-hold", kind, &path.to_string_lossy()]);
+        assert_eq!(holder.line(), "held");
+        let mut waiter = w.background(&["lock-wait", kind, &path.to_string_lossy()]);
+        assert_eq!(waiter.line(), "waiting");
+        std::thread::sleep(Duration::from_millis(100));
+        holder.finish();
+        assert_eq!(waiter.finish(), "taken", "{kind}");
+    }
+    Ok(())
+}
+
+fn a_waiter_ends_by_a_signal(w: &World) -> Verdict {
+    let path = w.file_with("file", b"");
+    for kind in ["fcntl", "flock"] {
+        let mut holder = w.background(&["lock-hold", kind, &path.to_string_lossy()]);
+        assert_eq!(holder.line(), "held");
+        let mut waiter = w.background(&["lock-wait", kind, &path.to_string_lossy()]);
+        assert_eq!(waiter.line(), "waiting");
+        std::thread::sleep(Duration::from_millis(100));
+        let began = Instant::now();
+        waiter.terminate();
+        assert!(began.elapsed() < Duration::from_secs(5), "a waiter for {kind} does not end");
+        holder.finish();
+        assert_eq!(try_in_child(w, kind), "taken", "who gave up has no lock");
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Files mapped into memory, and run from there.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+
+use tombolo_mem::Region;
+
+use super::cases;
+use crate::posix::World;
+use crate::posix::world::pattern;
+use crate::report::{Skip, Verdict};
+
+cases! { "mapping":
+    a_store_is_seen_by_read,
+    a_write_is_seen_by_a_mapping,
+    a_store_outlives_its_mapping,
+    two_processes_share_a_mapping,
+    a_big_mapping_is_exact,
+    a_program_runs,
+}
+
+fn map(file: &File, len: usize) -> Result<Region, Skip> {
+    match Region::map(file, 0, len) {
+        Ok(region) => Ok(region),
+        // Where opens bypass the page cache, there is nothing to share (FUSE, direct I/O).
+        Err(tombolo_mem::MapError::System(error)) if error.raw_os_error() == Some(19) => {
+            Err(Skip("shared mappings are not supported here".into()))
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn a_store_is_seen_by_read(w: &World) -> Verdict {
+    let file = w.file("file");
+    file.write_all_at(&pattern(10_000, 0), 0).expect("write");
+    let region = map(&file, 10_000)?;
+    region.write_at(5000, b"stored").expect("in bounds");
+    let mut bytes = [0; 6];
+    file.read_exact_at(&mut bytes, 5000).expect("read");
+    assert_eq!(&bytes, b"stored");
+    Ok(())
+}
+
+fn a_write_is_seen_by_a_mapping(w: &World) -> Verdict {
+    let file = w.file("file");
+    file.write_all_at(&pattern(10_000, 0), 0).expect("write");
+    let region = map(&file, 10_000)?;
+    let mut bytes = [0; 7];
+    region.read_at(4090, &mut bytes).expect("in bounds");
+    assert_eq!(bytes[..], pattern(7, 4090)[..]);
+    file.write_all_at(b"written", 4090).expect("write");
+    region.read_at(4090, &mut bytes).expect("in bounds");
+    assert_eq!(&bytes, b"written");
+    Ok(())
+}
+
+fn a_store_outlives_its_mapping(w: &World) -> Verdict {
+    let file = w.file("file");
+    file.set_len(100_000).expect("ftruncate");
+    let region = map(&file, 100_000)?;
+    region.write_at(99_994, b"stored").expect("in bounds");
+    drop(region);
+    file.sync_all().expect("fsync");
+    drop(file);
+    let bytes = fs::read(w.path("file")).expect("read");
+    assert_eq!((&bytes[99_994..], bytes.len()), (&b"stored"[..], 100_000));
+    Ok(())
+}
+
+fn two_processes_share_a_mapping(w: &World) -> Verdict {
+    let file = w.file("file");
+    file.set_len(10_000).expect("ftruncate");
+    let region = map(&file, 10_000)?;
+    let path = w.path("file").to_string_lossy().into_owned();
+    w.helper(&["map-write", &path, "4094", "from the other"]);
+    let mut bytes = [0; 14];
+    region.read_at(4094, &mut bytes).expect("in bounds");
+    assert_eq!(&bytes, b"from the other");
+    region.write_at(0, b"from us").expect("in bounds");
+    assert_eq!(w.helper(&["map-read", &path, "0", "7"]), "from us");
+    Ok(())
+}
+
+fn a_big_mapping_is_exact(w: &World) -> Verdict {
+    const LEN: usize = 8 << 20;
+    let file = w.file("file");
+    file.set_len(LEN as u64).expect("ftruncate");
+    let region = map(&file, LEN)?;
+    let bytes = pattern(LEN, 11);
+    region.write_at(0, &bytes).expect("in bounds");
+    drop(region);
+    assert!(fs::read(w.path("file")).expect("read") == bytes);
+    Ok(())
+}
+
+fn a_program_runs(w: &World) -> Verdict {
+    let path = w.path("program");
+    fs::copy("/proc/self/exe", &path).expect("copy");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let run = || std::process::Command::new(&path).args(["--helper", "noop"]).status();
+    match run() {
+        Ok(status) => assert!(status.success(), "{status}"),
+        Err(error) if error.raw_os_error() == Some(13) => return Err(Skip("mounted noexec".into())),
+        Err(error) => panic!("{error}"),
+    }
+    fs::remove_file(&path).expect("unlink");
+    Ok(())
+}

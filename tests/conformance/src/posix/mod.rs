@@ -1,0 +1,42 @@
+//! Cases against a mounted directory.
+
+mod cases;
+pub mod helper;
+mod world;
+
+use std::io;
+use std::path::Path;
+
+pub use world::World;
+
+use crate::report::{Report, Skip, Verdict};
+
+/// One case.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// `group::what_it_says`.
+    pub name: &'static str,
+    /// Whether only the superuser can run it.
+    pub root: bool,
+    /// Passes, skips, or panics.
+    pub run: fn(&World) -> Verdict,
+}
+
+/// Runs the cases whose names contain `only` in directories of their own inside `dir`, which are removed afterwards.
+pub fn run(dir: &Path, only: &str) -> io::Result<Report> {
+    let dir = dir.canonicalize()?;
+    // The cases say what modes they want; what the caller masks off must not count.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let is_root = rustix::process::geteuid().is_root();
+    let mut report = Report::default();
+    let cases = cases::GROUPS.iter().flat_map(|group| group.iter());
+    for (index, case) in cases.filter(|case| case.name.contains(only)).enumerate() {
+        report.run(case.name, || {
+            if case.root && !is_root {
+                return Err(Skip("needs the superuser".into()));
+            }
+            (case.run)(&World::new(&dir, index))
+        });
+    }
+    Ok(report)
+}
