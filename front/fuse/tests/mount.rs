@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tombolo_back_local_dir::LocalDir;
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::SessionId;
 use tombolo_front_fuse::dev::{Mount, Options};
@@ -99,4 +101,127 @@ fn a_mount_in_use_is_detached_and_served_to_the_last() {
     assert_eq!(std::io::read_to_string(&open).unwrap(), "still here");
     drop(open);
     mount.wait();
+}
+
+#[test]
+fn a_program_that_waits_for_a_lock_can_be_interrupted() {
+    let mounted = Mounted::new(Coherence::Auto);
+    let file = mounted.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    let held = fs::File::open(&file).unwrap();
+    held.lock().unwrap();
+    // Waits for a second, then a signal interrupts its flock(2).
+    let started = Instant::now();
+    let status = Command::new("flock").args(["-w", "1"]).arg(&file).arg("true").status().unwrap();
+    assert_eq!(status.code(), Some(1), "the lock was held by another");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert_eq!(mounted.mount.session().pending_count(), 0);
+    held.unlock().unwrap();
+    assert!(Command::new("flock").args(["-w", "5"]).arg(&file).arg("true").status().unwrap().success());
+}
+
+#[test]
+fn a_program_that_waits_for_a_lock_delays_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { threads: 1, ..Default::default() };
+    let mount = Mount::start(&Memory::default(), SessionId(1), dir.path(), &options).unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    let held = fs::File::open(&file).unwrap();
+    held.lock().unwrap();
+    let mut waiting = Command::new("flock").arg(&file).arg("true").spawn().unwrap();
+    while mount.session().pending_count() == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for number in 0..100 {
+        fs::write(dir.path().join(number.to_string()), b"meanwhile").unwrap();
+    }
+    assert!(waiting.try_wait().unwrap().is_none());
+    drop(held);
+    assert!(waiting.wait().unwrap().success());
+    mount.unmount().unwrap();
+    mount.wait();
+}
+
+/// Where the child of the test below mounts.
+const DEAD: &str = "TOMBOLO_TEST_DEAD_MOUNT";
+
+#[test]
+fn a_dead_mount_is_taken_away_and_mounted_again() {
+    if let Some(target) = std::env::var_os(DEAD) {
+        // We are the child: a server that is about to be killed.
+        let mount =
+            Mount::start(&Memory::default(), SessionId(1), Path::new(&target), &Options::default()).unwrap();
+        fs::write(Path::new(&target).join("alive"), b"").unwrap();
+        return mount.wait();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_dead_mount_is_taken_away_and_mounted_again"])
+        .env(DEAD, dir.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while !dir.path().join("alive").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(fs::metadata(dir.path()).unwrap_err().raw_os_error(), Some(107), "ENOTCONN");
+    let mount = Mount::start(&Memory::default(), SessionId(2), dir.path(), &Options::default()).unwrap();
+    fs::write(dir.path().join("again"), b"").unwrap();
+    assert!(mount.unmount().unwrap());
+    mount.wait();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is mounted here any more");
+}
+
+#[test]
+fn a_mapped_file_is_seen_as_it_was_written() {
+    for coherence in [Coherence::Strict, Coherence::Auto] {
+        let mounted = Mounted::new(coherence);
+        let program = mounted.path().join("true");
+        fs::copy("/bin/true", &program).unwrap();
+        assert!(
+            Command::new(&program).status().unwrap().success(),
+            "a program runs from the mount: {coherence:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_directory_is_no_mount_point() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, b"").unwrap();
+    for target in [file, dir.path().join("missing")] {
+        let error = Mount::start(&Memory::default(), SessionId(1), &target, &Options::default()).unwrap_err();
+        assert!(error.to_string().contains("mount point"), "{error}");
+    }
+}
+
+#[test]
+fn every_coherence_policy_sees_changes_made_below_in_its_time() {
+    let below = tempfile::tempdir().unwrap();
+    let above = tempfile::tempdir().unwrap();
+    fs::write(below.path().join("file"), b"old").unwrap();
+    let export = LocalDir::open(below.path(), Default::default()).unwrap();
+    for (coherence, patience) in
+        [(Coherence::Strict, Duration::ZERO), (Coherence::Auto, Duration::from_millis(1200))]
+    {
+        let options = Options { coherence, ..Default::default() };
+        let mount = Mount::start(&export, SessionId(1), above.path(), &options).unwrap();
+        for round in 0..5 {
+            let text = format!("{coherence:?} {}", "x".repeat(round));
+            assert_ne!(fs::read_to_string(above.path().join("file")).unwrap(), text);
+            fs::write(below.path().join("file"), &text).unwrap();
+            fs::write(below.path().join(&text), b"").unwrap();
+            // Close-to-open: an open sees what was written before it, whatever the attributes' lifetime.
+            assert_eq!(fs::read_to_string(above.path().join("file")).unwrap(), text);
+            assert!(above.path().join(&text).exists(), "absence is not remembered");
+            std::thread::sleep(patience);
+            assert_eq!(fs::metadata(above.path().join("file")).unwrap().len(), text.len() as u64);
+        }
+        mount.unmount().unwrap();
+        mount.wait();
+    }
 }
