@@ -1,0 +1,179 @@
+//! What the tests of the program share: a place of their own, and the program in it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A scratch directory with `tree` (a directory to share), `mnt` (a place to mount), and the directories that the
+/// program would otherwise share with others.
+pub struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let dir = TempDir::new().expect("a scratch directory");
+        for name in ["tree", "mnt", "run", "state"] {
+            fs::create_dir(dir.path().join(name)).expect("mkdir");
+        }
+        fs::write(dir.path().join("tree/file"), "content\n").expect("write");
+        fs::write(dir.path().join("plain"), "").expect("write");
+        Self { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("a path in UTF-8").to_owned()
+    }
+
+    /// The program, in this directory.
+    pub fn tombolo(&self, words: &[&str]) -> Command {
+        self.program(Path::new(env!("CARGO_BIN_EXE_tombolo")), words)
+    }
+
+    pub fn program(&self, program: &Path, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(words).current_dir(self.dir.path()).stdin(Stdio::null());
+        command.env("XDG_RUNTIME_DIR", self.path("run")).env("XDG_STATE_HOME", self.path("state"));
+        command.env_remove("TOMBOLO_LOG");
+        command
+    }
+
+    pub fn run(&self, words: &[&str]) -> Ran {
+        Ran::new(self.tombolo(words))
+    }
+
+    /// Every file and directory here, but for logs, and for the directory of control sockets.
+    pub fn listing(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut ahead = vec![self.dir.path().to_owned()];
+        while let Some(dir) = ahead.pop() {
+            for entry in fs::read_dir(&dir).expect("list").map(|entry| entry.expect("an entry")) {
+                if entry.file_type().expect("a type").is_dir() && !is_mounted(&entry.path()) {
+                    ahead.push(entry.path());
+                }
+                found.push(entry.path());
+            }
+        }
+        found.retain(|path| !path.starts_with(self.path("state")) && *path != self.path("run/tombolo"));
+        found.sort();
+        found
+    }
+
+    /// Starts a server and reads what it says until it says `last`.
+    pub fn serve(&self, words: &[&str], last: &str) -> Server {
+        let mut child = self.tombolo(words).stdout(Stdio::piped()).spawn().expect("start");
+        let mut output = BufReader::new(child.stdout.take().expect("its output"));
+        let mut said = String::new();
+        while !said.lines().any(|line| line.starts_with(last)) {
+            let read = output.read_line(&mut said).expect("read");
+            assert!(read > 0, "the server ended: {:?}; it said: {said}", child.wait());
+        }
+        Server { child, said }
+    }
+}
+
+/// A running server, killed when the test ends in the middle.
+pub struct Server {
+    child: Child,
+    pub said: String,
+}
+
+impl Server {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return status;
+            }
+            assert!(Instant::now() < end, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    pub fn new(mut command: Command) -> Self {
+        let output = command.output().expect("run");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// It failed with this code, and with one clear line that has these words in it.
+    #[track_caller]
+    pub fn failed(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert_eq!(self.err.lines().count(), 1, "not one line: {self:?}");
+        assert!(self.err.starts_with("tombolo: ") && self.out.is_empty(), "{self:?}");
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} is not in: {}", self.err);
+        }
+    }
+
+    #[track_caller]
+    pub fn succeeded(&self) {
+        assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{self:?}");
+    }
+}
+
+pub fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().expect("kill(1)");
+    assert!(sent.success());
+}
+
+pub fn is_mounted(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("proc");
+    let wanted = path.to_str().expect("a path in UTF-8");
+    table.lines().any(|line| line.split(' ').nth(4) == Some(wanted))
+}
+
+/// Waits until something is so, at most 10 seconds.
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// One HTTP request.
+pub fn http(address: &str, path: &str) -> String {
+    use std::io::Write;
+    let mut stream = std::net::TcpStream::connect(address).expect("connect");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").expect("write");
+    let mut said = String::new();
+    stream.read_to_string(&mut said).expect("read");
+    said
+}

@@ -1,0 +1,215 @@
+//! `tombolo mount` and `tombolo umount`, as users and mount(8) see them. Needs /dev/fuse and the right to mount.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::{Place, Ran, is_mounted, signal, until};
+
+/// A place whose mount is taken away when the test ends in the middle. Without FUSE there is nothing to test: that is
+/// a failure, unless somebody says that it is to be borne.
+struct MountPlace(Place);
+
+impl MountPlace {
+    fn new() -> Option<Self> {
+        if fs::File::options().read(true).write(true).open("/dev/fuse").is_ok() {
+            return Some(Self(Place::new()));
+        }
+        assert!(std::env::var_os("TOMBOLO_ALLOW_SKIP").is_some(), "/dev/fuse does not open");
+        eprintln!("skipped: /dev/fuse does not open");
+        None
+    }
+
+    fn mount(&self, options: &str) {
+        self.0.run(&["mount", "dir:tree", "mnt", "-o", options]).succeeded();
+    }
+
+    fn umount(&self) {
+        self.0.run(&["umount", "mnt"]).succeeded();
+    }
+
+    fn mnt(&self) -> PathBuf {
+        self.0.path("mnt")
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let told = self.0.run(&["top", "--once", "--json"]);
+        told.succeeded();
+        let mut value: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+        value["servers"][0]["status"].take()
+    }
+
+    fn server_pid(&self) -> u32 {
+        self.status()["pid"].as_u64().and_then(|pid| pid.try_into().ok()).expect("a process")
+    }
+
+    /// Whether any process of this mount still runs.
+    fn is_served(&self) -> bool {
+        let own = self.mnt();
+        let own = own.to_str().expect("a path in UTF-8");
+        fs::read_dir("/proc").expect("proc").flatten().any(|process| {
+            let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).any(|word| word == own.as_bytes())
+        })
+    }
+}
+
+impl Drop for MountPlace {
+    fn drop(&mut self) {
+        while is_mounted(&self.mnt()) {
+            let ended = Command::new("umount").arg("-l").arg(self.mnt()).status();
+            if !ended.is_ok_and(|status| status.success()) {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mount_is_ready_when_the_command_returns_and_gone_when_umount_does() {
+    let Some(place) = MountPlace::new() else { return };
+    let before = place.0.listing();
+    place.mount("allow_other");
+    assert_eq!(fs::read(place.mnt().join("file")).expect("read"), b"content\n");
+    fs::write(place.mnt().join("new"), "by the mount").expect("write");
+    assert_eq!(fs::read(place.0.path("tree/new")).expect("read"), b"by the mount");
+    let top = place.0.run(&["top", "--once"]);
+    assert!(top.out.contains("write") && top.out.contains("fuse"), "{}", top.out);
+    fs::remove_file(place.mnt().join("new")).expect("remove");
+    place.umount();
+    assert!(!is_mounted(&place.mnt()));
+    assert_eq!(place.0.listing(), before);
+    until("the keeper has ended", || !place.is_served());
+}
+
+#[test]
+fn options_count() {
+    let Some(place) = MountPlace::new() else { return };
+    place.mount("ro,noexec,fsname=a name,noatime,x-systemd.automount");
+    let table = fs::read_to_string("/proc/self/mounts").expect("proc");
+    let point = place.mnt();
+    let line = table.lines().find(|line| line.contains(point.to_str().expect("UTF-8"))).expect("the mount");
+    assert!(
+        line.starts_with("a\\040name ") && line.contains(" fuse.tombolo ro,nosuid,nodev,noexec"),
+        "{line}"
+    );
+    let refused = fs::write(place.mnt().join("file"), "").expect_err("read-only");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(place.status()["exports"][0]["read_only"], true);
+    place.umount();
+}
+
+#[test]
+fn a_mount_point_in_use_is_refused_and_stays_as_it_is() {
+    let Some(place) = MountPlace::new() else { return };
+    place.mount("ro");
+    place.0.run(&["mount", "dir:tree", "mnt"]).failed(1, &["busy", "fuse.tombolo", "tombolo umount"]);
+    let open = fs::File::open(place.mnt().join("file")).expect("open");
+    place.0.run(&["umount", "mnt"]).failed(1, &["busy", "--lazy"]);
+    assert!(is_mounted(&place.mnt()));
+    place.0.run(&["umount", "--lazy", "mnt"]).succeeded();
+    assert!(!is_mounted(&place.mnt()));
+    assert!(place.is_served(), "its last user is still there");
+    drop(open);
+    until("the server has ended", || !place.is_served());
+}
+
+#[test]
+fn the_error_of_the_server_is_the_error_of_the_command() {
+    let Some(place) = MountPlace::new() else { return };
+    let before = place.0.listing();
+    let words = ["mount", "dir:tree", "mnt", "--control", "nodir/c"];
+    place.0.run(&words).failed(1, &["nodir/c", "No such file"]);
+    assert_eq!(place.0.listing(), before);
+    assert!(!is_mounted(&place.mnt()) && !place.is_served());
+}
+
+#[test]
+fn a_killed_server_comes_back() {
+    let Some(place) = MountPlace::new() else { return };
+    place.mount("allow_other");
+    let killed = place.server_pid();
+    signal(killed, "KILL");
+    until("the file is there again", || fs::read(place.mnt().join("file")).is_ok());
+    assert_ne!(place.server_pid(), killed);
+    place.umount();
+    until("all have ended", || !place.is_served());
+}
+
+#[test]
+fn a_dead_mount_without_a_keeper_is_replaced_or_taken_away() {
+    let Some(place) = MountPlace::new() else { return };
+    let kill_a_server = || {
+        let mut server = place.0.serve(&["mount", "-f", "dir:tree", "mnt"], "ready fuse");
+        server.signal("KILL");
+        server.wait();
+        let dead = fs::metadata(place.mnt()).expect_err("a dead mount");
+        assert_eq!(dead.kind(), std::io::ErrorKind::NotConnected);
+    };
+    kill_a_server();
+    let replaced = place.0.run(&["mount", "dir:tree", "mnt"]);
+    assert!(replaced.code == Some(0) && replaced.err.contains("taking a dead mount away"), "{replaced:?}");
+    fs::read(place.mnt().join("file")).expect("alive");
+    place.umount();
+    kill_a_server();
+    place.umount();
+    assert!(!is_mounted(&place.mnt()) && !place.mnt().join("file").exists());
+}
+
+#[test]
+fn a_signal_unmounts() {
+    let Some(place) = MountPlace::new() else { return };
+    let mut server = place.0.serve(&["mount", "--foreground", "dir:tree", "mnt"], "ready fuse");
+    assert!(is_mounted(&place.mnt()));
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(!is_mounted(&place.mnt()));
+
+    place.mount("ro");
+    signal(place.server_pid(), "TERM");
+    until("it is unmounted and all have ended", || !is_mounted(&place.mnt()) && !place.is_served());
+}
+
+#[test]
+fn mount_8_mounts_through_the_helper() {
+    let Some(place) = MountPlace::new() else { return };
+    let helper = place.0.path("mount.tombolo");
+    symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
+    // As mount(8) calls it.
+    let words = ["dir:tree", "mnt", "-o", "rw,nosuid,_netdev,coherence=strict"];
+    Ran::new(place.0.program(&helper, &words)).succeeded();
+    assert_eq!(fs::read(place.mnt().join("file")).expect("read"), b"content\n");
+    Ran::new(place.0.program(&helper, &words)).failed(32, &["busy"]);
+    place.umount();
+}
+
+#[test]
+fn what_the_background_server_has_to_say_is_in_its_log() {
+    let Some(place) = MountPlace::new() else { return };
+    place.0.run(&["mount", "-v", "dir:tree", "mnt"]).succeeded();
+    place.umount();
+    until("all have ended", || !place.is_served());
+    let state = place.0.path("state/tombolo");
+    assert_eq!(fs::read_to_string(state.join("version")).expect("version"), "1\n");
+    let logs = fs::read_dir(&state)
+        .expect("list")
+        .flatten()
+        .filter_map(|e| fs::read_to_string(e.path().join("log")).ok());
+    assert!(logs.collect::<String>().contains("unmounted"));
+}
+
+#[test]
+fn a_state_directory_of_a_newer_version_is_left_alone() {
+    let Some(place) = MountPlace::new() else { return };
+    fs::create_dir(place.0.path("state/tombolo")).expect("mkdir");
+    let mut version = fs::File::create(place.0.path("state/tombolo/version")).expect("create");
+    version.write_all(b"99\n").expect("write");
+    let ran = place.0.run(&["mount", "dir:tree", "mnt"]);
+    assert!(ran.code == Some(0) && ran.err.contains("newer version"), "{ran:?}");
+    assert_eq!(fs::read_dir(place.0.path("state/tombolo")).expect("list").count(), 1);
+    place.umount();
+}

@@ -1,0 +1,185 @@
+//! `tombolo serve` from start to end, as a VMM, a tool and an operator see it.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+use common::{Place, http};
+
+#[test]
+fn a_server_says_how_to_get_in_and_leaves_nothing_behind() {
+    let place = Place::new();
+    let before = place.listing();
+    let mut server = place.serve(
+        &["serve", "tree", "--virtiofs", "vm.sock,tag=src", "--metrics", "0"],
+        "ready metrics http://127.0.0.1:",
+    );
+    let socket = place.text("vm.sock");
+    for part in [
+        format!("ready virtiofs {socket} tag=src export=/tree\n"),
+        "-object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem".to_owned(),
+        format!(
+            "-chardev socket,id=fs0,path={socket} -device vhost-user-fs-pci,queue-size=1024,chardev=fs0,tag=src"
+        ),
+        "mount -t virtiofs src /mnt".to_owned(),
+        format!("ready control {}\n", place.text("run/tombolo/tree.sock")),
+    ] {
+        assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
+    }
+    for path in ["vm.sock", "run/tombolo/tree.sock"] {
+        let metadata = place.path(path).metadata().expect("a socket");
+        assert!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600, "{path}");
+    }
+    let top = place.run(&["top", "--once"]);
+    top.succeeded();
+    assert!(top.out.contains(&format!("/tree by virtiofs {socket}")), "{}", top.out);
+    let address = server
+        .said
+        .rsplit("http://")
+        .next()
+        .and_then(|rest| rest.strip_suffix("/metrics\n"))
+        .expect("a URL")
+        .to_owned();
+    assert!(http(&address, "/metrics").ends_with("# EOF\n"));
+
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    assert_eq!(place.listing(), before);
+    assert!(std::net::TcpStream::connect(&address).is_err());
+}
+
+#[test]
+fn sighup_is_ignored_and_sigint_ends() {
+    let place = Place::new();
+    let mut server = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    server.signal("HUP");
+    place.run(&["top", "--once"]).succeeded();
+    server.signal("INT");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_killed_server_is_replaced_and_a_live_one_is_not() {
+    let place = Place::new();
+    let words = ["serve", "tree", "--virtiofs", "vm.sock"];
+    let mut killed = place.serve(&words, "ready control");
+    killed.signal("KILL");
+    killed.wait();
+    assert!(place.path("vm.sock").exists(), "a killed server cannot clean up");
+    let mut server = place.serve(&words, "ready control");
+    assert!(
+        server.said.contains("run/tombolo/tree.sock"),
+        "its control socket was stale too: {}",
+        server.said
+    );
+    let before = place.listing();
+    place.run(&words).failed(1, &["vm.sock", "another server listens there"]);
+    assert_eq!(place.listing(), before);
+    place.run(&["top", "--once"]).succeeded();
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn several_directories_have_sockets_of_their_own() {
+    let place = Place::new();
+    let mut server = place.serve(
+        &[
+            "serve",
+            "tree",
+            "mnt=/other/name",
+            "--virtiofs",
+            "a,export=/tree",
+            "--virtiofs",
+            "b,export=/other/name,queues=2",
+        ],
+        "ready control",
+    );
+    assert!(server.said.contains("tag=tombolo export=/other/name"), "{}", server.said);
+    assert!(server.said.contains("num-request-queues=2"), "{}", server.said);
+    let mut second = place.serve(&["serve", "tree", "--virtiofs", "c"], "ready control");
+    assert!(second.said.contains("run/tombolo/tree-2.sock"), "{}", second.said);
+    let json = place.run(&["top", "--once", "--json"]);
+    json.succeeded();
+    let value: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    assert_eq!(value["servers"].as_array().map(Vec::len), Some(2), "{value}");
+    for server in [&mut server, &mut second] {
+        server.signal("TERM");
+        assert_eq!(server.wait().code(), Some(0));
+    }
+}
+
+#[test]
+fn the_configuration_speaks_where_the_command_line_is_silent() {
+    let place = Place::new();
+    fs::create_dir(place.path("etc")).expect("mkdir");
+    let text = "dir = ['../tree=/one']\nvirtiofs = ['../vm.sock,tag=conf']\nreadonly = true\ncontrol = '../c.sock'\n";
+    fs::write(place.path("etc/tombolo.toml"), text).expect("write");
+    let words = ["serve", "--config", "etc/tombolo.toml", "--virtiofs", "flag.sock,tag=flag"];
+    let mut server = place.serve(&words, "ready control");
+    assert!(server.said.contains("flag.sock tag=flag export=/one"), "{}", server.said);
+    assert!(!place.path("vm.sock").exists(), "the command line counts first");
+    let status = place.run(&["top", "--once", "--json", "c.sock"]).out;
+    assert!(status.contains("\"read_only\":true"), "{status}");
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_server_stops_although_somebody_is_connected() {
+    let place = Place::new();
+    let mut server = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let _vmm = UnixStream::connect(place.path("vm.sock")).expect("connect");
+    let _tool = UnixStream::connect(place.path("run/tombolo/tree.sock")).expect("connect");
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn top_follows_a_server_to_its_end() {
+    let place = Place::new();
+    let mut server = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let top = place
+        .tombolo(&["top", "-n", "0.1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("top");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    server.signal("TERM");
+    server.wait();
+    let output = top.wait_with_output().expect("its end");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.contains("the server at") && said.lines().count() == 1, "{said}");
+    assert!(String::from_utf8_lossy(&output.stdout).matches("operation").count() >= 2);
+}
+
+#[test]
+fn a_tool_that_hangs_up_early_is_no_error() {
+    let place = Place::new();
+    let _server = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let mut top = place
+        .tombolo(&["top", "-n", "0.1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("top");
+    drop(top.stdout.take());
+    assert_eq!(top.wait().expect("its end").code(), Some(0));
+}
+
+#[test]
+fn a_control_directory_of_others_is_refused() {
+    let place = Place::new();
+    let dir = place.path("run/tombolo");
+    fs::create_dir(&dir).expect("mkdir");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("chmod");
+    place
+        .run(&["serve", "tree", "--virtiofs", "vm.sock"])
+        .failed(1, &["nobody else can enter", "--control SOCKET"]);
+    assert!(!place.path("vm.sock").exists());
+}
