@@ -33,6 +33,14 @@ pub fn open_entry(dir: BorrowedFd<'_>, name: &[u8], flags: OpenFlags, mode: u32)
     retry(|| rfs::openat(dir, name, flags, permission(mode)))
 }
 
+/// Opens one entry of `dir` as a place, the link itself if it is one. The kernel is told, too, never to leave `dir`.
+///
+/// `name` is a single component, as for [`open_entry`]. May wait for a disk.
+pub fn open_place(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+    check_component(name)?;
+    open_beneath(dir, name, OpenFlags::PATH | OpenFlags::NOFOLLOW, Resolve::empty())
+}
+
 /// Walks `path` from `dir` without ever leaving it: `..` above `dir` and links that point outside give EXDEV.
 ///
 /// Magic links (those of /proc) are refused with ELOOP; `extra` narrows further: `NO_XDEV`, `NO_SYMLINKS`, or

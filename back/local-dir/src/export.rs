@@ -68,7 +68,7 @@ impl LocalDir {
     ///
     /// Clears the umask of the process (the umasks of clients count instead). Open it in the process that serves it: it
     /// does not survive a fork.
-    pub fn open(path: &Path, options: Options) -> std::result::Result<Self, OpenError> {
+    pub fn open(path: &Path, mut options: Options) -> std::result::Result<Self, OpenError> {
         let refused = |source| OpenError::Root { path: path.to_owned(), source };
         let root = open_root(path).map_err(refused)?;
         let own = OwnDescriptors::open().map_err(OpenError::Proc)?;

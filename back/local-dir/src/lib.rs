@@ -11,8 +11,8 @@
 //! are done at once too on local file systems, for as long as that proves quick ([`pace`]); the rest goes to a pool.
 //! **Permissions** are checked by one party, see [`Options::permission_check`].
 //!
-//! **What is lost without root.** Everything is done, checked and owned as the user that the server runs as, whoever
-//! asks. Without CAP_DAC_READ_SEARCH (and on file systems without handles) a node without a descriptor is found again by
+//! **What is lost without root.** Everything is done and owned as the user that the server runs as, whoever asks, and the
+//! host's kernel checks for that user; between users, callers must check (the profile says so). Without CAP_DAC_READ_SEARCH (and on file systems without handles) a node without a descriptor is found again by
 //! the name under which it was met: if the host renamed or replaced it meanwhile, it is stale, and there are no
 //! persistent handles.
 //!

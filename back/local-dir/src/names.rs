@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use tombolo_core::fs::{AccessMask, Ctx, Entry, Error, Name, NodeId, Result};
 use tombolo_sys::access::{self, check_access};
-use tombolo_sys::open::{OpenFlags, open_cached, open_entry};
+use tombolo_sys::open::{OpenFlags, open_cached, open_place};
 use tombolo_sys::stat::{self, S_IFLNK};
 use tombolo_sys::{Errno, namespace};
 
@@ -34,7 +34,7 @@ impl Session {
     pub(crate) fn meet(&self, cx: &Ctx, parent: NodeId, dir: &Place, name: Name<'_>) -> Result<Entry> {
         let place = {
             let _acting = self.checked(cx)?;
-            open_entry(dir.fd(), name.as_bytes(), OpenFlags::PATH, 0)?
+            open_place(dir.fd(), name.as_bytes())?
         };
         let stat = stat::stat(place.as_fd())?;
         self.admit(&stat)?;

@@ -19,7 +19,8 @@ pub struct Options {
     /// Refuse every change.
     pub read_only: bool,
     /// Who checks permissions. `Caller`: nothing is checked here, only new files get the caller as their owner.
-    /// `BackEnd`: the host's kernel checks, for the identity of each request.
+    /// `BackEnd`: the host's kernel checks, for the identity of each request; without root that cannot be had, and the
+    /// profile then says `Caller`.
     pub permission_check: PermissionCheck,
     /// What to do about mounts inside the export.
     pub submounts: Submounts,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tombolo_core::fs::{Entry, Error, Name, NodeId, Resource, Result};
 use tombolo_sys::handle::FileHandle;
-use tombolo_sys::open::{OpenFlags, open_entry};
+use tombolo_sys::open::{OpenFlags, open_place};
 use tombolo_sys::stat::{self, Stat};
 
 use crate::attr::{attr_of, birth_mark};
@@ -188,7 +188,7 @@ impl Session {
             }
         };
         while let Some((node, identity, name)) = steps.pop() {
-            let met = open_entry(place.fd(), &name, OpenFlags::PATH, 0).map_err(gone)?;
+            let met = open_place(place.fd(), &name).map_err(gone)?;
             let now = self.identity(&stat::stat(met.as_fd())?, identity.key.mount);
             if now != identity {
                 return Err(Error::Stale);

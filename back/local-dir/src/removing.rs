@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use tombolo_core::fs::{Change, Ctx, Error, Name, NodeId, RenameFlags, Renamed, Result};
 use tombolo_sys::namespace::{self, RenameFlags as SysRenameFlags};
-use tombolo_sys::open::{OpenFlags, open_entry};
+use tombolo_sys::open::open_place;
 use tombolo_sys::stat;
 
 use crate::place::Place;
@@ -72,7 +72,7 @@ impl Session {
         if self.export.mounts.all_have_handles() {
             return;
         }
-        let Ok(place) = open_entry(dir.fd(), name.as_bytes(), OpenFlags::PATH, 0) else { return };
+        let Ok(place) = open_place(dir.fd(), name.as_bytes()) else { return };
         let Ok(stat) = stat::stat(place.as_fd()) else { return };
         let Some(node) = self.known(&stat) else { return };
         let by_this_name = self.table.anchored_to(node, parent, name);

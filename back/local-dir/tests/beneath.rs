@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{ROOT, again_as_nobody, name, serve};
 use tombolo_back_local_dir::{Options, Submounts};
-use tombolo_core::fs::{Error, NodeId, OpenFlags, PersistentHandle, RenameFlags, Want};
+use tombolo_core::fs::{Error, NodeId, OpenFlags, PermissionCheck, PersistentHandle, RenameFlags, Want};
 
 #[test]
 fn links_that_point_outside_are_links_and_nothing_more() {
@@ -230,8 +230,11 @@ fn without_privileges_nodes_are_found_again_by_name() {
     fs::write(path("a/b/file"), b"text").unwrap();
     fs::write(path("a/b/victim"), b"text").unwrap();
     fs::write(path("a/b/replaced"), b"text").unwrap();
-    let world = serve(dir.path(), Options { descriptors: 1, ..Options::default() });
+    let options =
+        Options { descriptors: 1, permission_check: PermissionCheck::BackEnd, ..Options::default() };
+    let world = serve(dir.path(), options);
     assert!(world.fs.persistent_handles().is_none());
+    assert_eq!(world.fs.profile().permission_check, PermissionCheck::Caller, "it cannot keep users apart");
     let file = world.walk("a/b/file").unwrap();
     let victim = world.walk("a/b/victim").unwrap();
     let replaced = world.walk("a/b/replaced").unwrap();
