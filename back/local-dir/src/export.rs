@@ -84,10 +84,9 @@ impl LocalDir {
         let identity = Identity { key, birth: birth_mark(&facts), kind: facts.kind() };
         let may_assume = creds::may_assume();
         if !may_assume && options.permission_check == PermissionCheck::BackEnd {
-            tracing::warn!(
-                "without root, all users of {} act as the one that the server runs as",
-                path.display()
-            );
+            // The kernel checks for the server's own user only. That is not what was asked for, so it is not promised.
+            options.permission_check = PermissionCheck::Caller;
+            tracing::warn!("without root, callers must check permissions on {} themselves", path.display());
         }
         Ok(Self(Arc::new(Shared {
             options,
