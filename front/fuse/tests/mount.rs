@@ -225,3 +225,39 @@ fn every_coherence_policy_sees_changes_made_below_in_its_time() {
         mount.wait();
     }
 }
+
+#[test]
+fn closing_any_descriptor_of_a_locked_file_drops_the_lock_as_posix_has_it() {
+    let mounted = Mounted::new(Coherence::Auto);
+    let file = mounted.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    // Locks the file, closes another descriptor of it, and says whether a child finds it locked before and after.
+    let script = r#"
+import fcntl, os, subprocess, sys
+path = sys.argv[1]
+probe = "import fcntl,sys\nf=open(sys.argv[1],'r+')\ntry:\n  fcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB)\nexcept OSError: sys.exit(1)"
+locked = lambda: subprocess.call([sys.executable, "-c", probe, path])
+first = os.open(path, os.O_RDWR)
+fcntl.lockf(first, fcntl.LOCK_EX)
+before = locked()
+os.close(os.open(path, os.O_RDONLY))
+print(before, locked())
+"#;
+    assert_eq!(run("python3", &["-c", script, file.to_str().unwrap()]).trim(), "1 0");
+}
+
+#[test]
+fn a_lock_dies_with_the_process_that_took_it() {
+    let mounted = Mounted::new(Coherence::Auto);
+    let file = mounted.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    for mode in ["r", "r+"] {
+        let kind = if mode == "r" { "SH" } else { "EX" };
+        let take = format!(
+            "import fcntl,sys; f=open(sys.argv[1],'{mode}'); fcntl.lockf(f,fcntl.LOCK_{kind}|fcntl.LOCK_NB)"
+        );
+        run("python3", &["-c", &take, file.to_str().unwrap()]);
+        let take = "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB)";
+        run("python3", &["-c", take, file.to_str().unwrap()]);
+    }
+}

@@ -10,6 +10,7 @@ mod exchange;
 mod init;
 mod ops;
 mod pending;
+mod posix_locks;
 mod slot;
 
 pub use coherence::Coherence;
@@ -20,11 +21,12 @@ pub use slot::Slot;
 use body::Body;
 use coherence::PageCache;
 use pending::Pending;
+use posix_locks::PosixLocks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tombolo_core::fs::{
-    Answer, Budget, Ctx, Error, FileSystem, Identity, Interrupt, Limits, Permit, RequestId, RequestKey,
-    Resource, SessionId, Want,
+    Answer, Budget, Ctx, Error, FileSystem, Identity, Interrupt, Limits, NodeId, Permit, RequestId,
+    RequestKey, Resource, SessionId, Want,
 };
 use tombolo_host::task;
 use tombolo_wire_fuse::init::{Agreed, Capabilities};
@@ -73,6 +75,7 @@ pub struct Session {
     ready: AtomicBool,
     broken: AtomicBool,
     pages: Arc<PageCache>,
+    posix_locks: PosixLocks,
     pending: Pending,
     budget: Arc<Budget>,
     counters: Counters,
@@ -88,6 +91,7 @@ impl Session {
             ready: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             pages: Arc::new(PageCache::new(options.coherence)),
+            posix_locks: PosixLocks::default(),
             pending: Pending::default(),
             budget: Budget::new(options.limits),
             counters: Counters::default(),
@@ -259,6 +263,12 @@ impl Session {
             interrupt,
             want: if self.pages.wants_attr() { Want::OPEN_ATTRS } else { Want::empty() },
         }
+    }
+
+    /// The kernel forgot the node: so do the session's own tables.
+    fn forget(&self, node: NodeId) {
+        self.pages.forget(node);
+        self.posix_locks.forget(node);
     }
 
     fn agree(&self, agreed: &Agreed) {

@@ -1,14 +1,15 @@
 //! Open files: data, and what makes it durable.
 
+use super::super::Coherence;
 use super::super::body::{Body, has_data};
 use super::super::exchange::Exchange;
 use super::Call;
 use super::dir::new_mode;
 use tombolo_core::fs::{
-    AllocateMode, Answer, Create, Created, Error, Exclusive, File, LockOwner, Name, NodeId, OpenFlags,
-    OpenId, Stability, SyncWhat, Whence, Write as HowToWrite,
+    AllocateMode, Answer, Create, Created, Error, Exclusive, File, LockFamily, LockOwner, LockRange, Name,
+    NodeId, OpenFlags, OpenId, Stability, SyncWhat, Whence, Write as HowToWrite,
 };
-use tombolo_wire_fuse::layout::open::OpenInFlags;
+use tombolo_wire_fuse::layout::open::{OpenInFlags, OpenOutFlags};
 use tombolo_wire_fuse::layout::rw::WriteFlags;
 use tombolo_wire_fuse::request::{self, CopyFileRange, Read, Release, Write};
 use tombolo_wire_fuse::{self as wire, FileHandle, flags};
@@ -38,11 +39,18 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let node = call.node;
     let agreed = call.session.agreed();
     let pages = call.session.pages.clone();
+    let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
     let answer = call.fs.open(call.ctx, node, how);
     answer.map(move |opened| {
-        let fopen = pages.flags(node, how, opened.attr.as_ref(), agreed);
+        let fopen = pages.flags(node, how, opened.attr.as_ref(), agreed) | without_flush;
         Body::Open(File { node, open: opened.open }, fopen)
     })
+}
+
+/// See [`posix_locks`](super::super::posix_locks). Strict asks everything, closes too.
+fn needs_no_flush(call: Call<'_>, how: OpenFlags) -> bool {
+    let relaxed = call.session.coherence() != Coherence::Strict;
+    relaxed && !how.contains(OpenFlags::WRITE) && call.session.posix_locks.is_free(call.node)
 }
 
 fn how_to_create(how: &request::Create) -> Create {
@@ -97,7 +105,14 @@ pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &mut E
 }
 
 pub(super) fn release(call: Call<'_>, release: &Release) -> Answer<Body> {
-    call.fs.release(call.ctx, call.file(release.handle));
+    let file = call.file(release.handle);
+    if let Some(locks) = call.fs.locks() {
+        for owner in call.session.posix_locks.release(file.open) {
+            // Given back without waiting is the best that a release can do; it has no answer either.
+            drop(locks.unlock(call.ctx, file, LockFamily::Posix, LockRange::ALL, owner));
+        }
+    }
+    call.fs.release(call.ctx, file);
     Answer::ok(Body::Empty)
 }
 

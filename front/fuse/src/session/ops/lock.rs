@@ -17,7 +17,12 @@ pub(super) fn set(call: Call<'_>, lock: &request::Lock, wait: bool) -> Answer<Bo
     let Some(locks) = call.fs.locks() else { return Answer::err(Error::NotImplemented) };
     let file = call.file(lock.handle);
     let answer = match wanted(lock) {
-        Some(wanted) => locks.lock(call.ctx, file, &wanted, wait),
+        Some(wanted) => {
+            if wanted.family == LockFamily::Posix {
+                call.session.posix_locks.lock(file.node, file.open, wanted.owner);
+            }
+            locks.lock(call.ctx, file, &wanted, wait)
+        }
         None => locks.unlock(call.ctx, file, family(lock), range(lock), LockOwner(lock.owner.0)),
     };
     answer.map(|()| Body::Empty)

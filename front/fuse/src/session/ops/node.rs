@@ -17,7 +17,7 @@ pub(super) fn lookup(call: Call<'_>, name: Name<'_>) -> Answer<Body> {
 }
 
 pub(super) fn forget(call: Call<'_>, count: u64) -> Answer<Body> {
-    call.session.pages.forget(call.node);
+    call.session.forget(call.node);
     call.fs.forget(call.ctx, &[(call.node, count)]);
     Answer::ok(Body::Silent)
 }
@@ -31,7 +31,7 @@ pub(super) fn batch_forget(call: Call<'_>, forgets: Forgets<'_>) -> Answer<Body>
     while forgets.peek().is_some() {
         let mut len = 0;
         for (place, (node, count)) in batch.iter_mut().zip(&mut forgets) {
-            call.session.pages.forget(node);
+            call.session.forget(node);
             *place = (node, count);
             len += 1;
         }

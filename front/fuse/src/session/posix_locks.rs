@@ -1,0 +1,82 @@
+//! What lets an open file do without FLUSH.
+//!
+//! A FLUSH at every close costs a round trip. It does two things: it reports errors of delayed writes, which what is open
+//! for reading only has none of; and it gives back the POSIX locks of the process that closes (POSIX: closing *any*
+//! descriptor of a file drops the process's locks on it). So a file is opened for reading without FLUSH as long as nobody
+//! in this session has locked it. A lock that is taken through such an opening nevertheless goes with the opening:
+//! [`PosixLocks::release`] says whose.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tombolo_core::fs::{LockOwner, NodeId, OpenId};
+
+/// The files of a session that were ever locked, and the openings through which.
+#[derive(Debug, Default)]
+pub(super) struct PosixLocks {
+    /// Most sessions never see a lock; then nobody takes the mutex.
+    any: AtomicBool,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    nodes: HashSet<NodeId>,
+    owners: HashMap<OpenId, Vec<LockOwner>>,
+}
+
+impl PosixLocks {
+    /// A lock of `owner` is asked for.
+    pub(super) fn lock(&self, node: NodeId, open: OpenId, owner: LockOwner) {
+        self.any.store(true, Ordering::Release);
+        let mut table = self.table();
+        table.nodes.insert(node);
+        let owners = table.owners.entry(open).or_default();
+        if !owners.contains(&owner) {
+            owners.push(owner);
+        }
+    }
+
+    /// Was the file never locked?
+    pub(super) fn is_free(&self, node: NodeId) -> bool {
+        !self.any.load(Ordering::Acquire) || !self.table().nodes.contains(&node)
+    }
+
+    /// The opening ends: who took locks through it.
+    pub(super) fn release(&self, open: OpenId) -> Vec<LockOwner> {
+        if !self.any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.table().owners.remove(&open).unwrap_or_default()
+    }
+
+    /// The kernel forgot the node, and has no opening of it.
+    pub(super) fn forget(&self, node: NodeId) {
+        if self.any.load(Ordering::Acquire) {
+            self.table().nodes.remove(&node);
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_locked_file_is_not_free_until_it_is_forgotten() {
+        let locks = PosixLocks::default();
+        assert!(locks.is_free(NodeId(5)));
+        locks.lock(NodeId(5), OpenId(1), LockOwner(7));
+        locks.lock(NodeId(5), OpenId(1), LockOwner(7));
+        assert!(!locks.is_free(NodeId(5)) && locks.is_free(NodeId(6)));
+        assert_eq!(locks.release(OpenId(1)), [LockOwner(7)]);
+        assert!(locks.release(OpenId(1)).is_empty());
+        assert!(!locks.is_free(NodeId(5)), "another opening may still hold one");
+        locks.forget(NodeId(5));
+        assert!(locks.is_free(NodeId(5)));
+    }
+}
