@@ -27,6 +27,8 @@ impl Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) owner: Owner,
+    /// The opening through which it was asked for.
+    pub(crate) open: u64,
     pub(crate) lock: Lock,
 }
 
@@ -127,6 +129,11 @@ impl LockTable {
         self.held.append(&mut rests);
     }
 
+    /// Takes all locks away that were taken through an opening.
+    pub(crate) fn cut_through(&mut self, open: u64) {
+        self.held.retain(|held| held.open != open);
+    }
+
     /// Queues a claim that must wait.
     pub(crate) fn enqueue(&mut self, claim: Claim) -> Arc<Turn> {
         let turn = Arc::new(Turn::default());
@@ -205,7 +212,7 @@ mod tests {
         let owner = LockOwner(process);
         let range = LockRange { start, last };
         let lock = Lock { family: LockFamily::Posix, kind, range, owner, pid: process as u32 };
-        Claim { owner: Owner::Process { session: 1, owner }, lock }
+        Claim { owner: Owner::Process { session: 1, owner }, open: process, lock }
     }
 
     fn ranges(table: &LockTable) -> Vec<(u64, u64)> {

@@ -110,7 +110,9 @@ pub trait FileSystem: Send + Sync {
 
     /// Opens a file, or with [`OpenFlags::DIRECTORY`] a directory to be listed.
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened>;
-    /// Ends an opening. The locks that the opening itself holds (flock) go with it.
+    /// Ends an opening. The locks that were taken through it go with it: those that it holds itself (flock), and record
+    /// locks. A process's record locks are gone before, by [`flush`](FileSystem::flush); what is left are locks that belong
+    /// to an open file description (fcntl(2), `F_OFD_SETLK`), of whose end FUSE tells in no other way.
     fn release(&self, cx: &Ctx, file: File);
     /// A descriptor of the opening was closed: reports delayed errors, and gives back the POSIX locks of `owner`
     /// (POSIX: closing any descriptor drops the process's locks on the file).

@@ -98,7 +98,10 @@ impl View<'_> {
     }
 
     pub(super) fn drop_opening_locks(&mut self, ino: Ino, open: OpenId) {
-        self.cut_locks(ino, Owner::Opening { session: self.session.id, open: open.0 }, LockRange::ALL);
+        if let Ok(node) = self.tree.node_mut(ino) {
+            node.locks.cut_through(open.0);
+        }
+        self.grant_waiters(ino);
     }
 
     pub(super) fn drop_process_locks(&mut self, ino: Ino, owner: LockOwner) {
@@ -132,7 +135,7 @@ impl View<'_> {
     fn claim(&self, file: File, lock: &Lock) -> Result<Claim> {
         let range = if lock.family == LockFamily::Flock { LockRange::ALL } else { checked(lock.range)? };
         let owner = owner_of(lock.family, self.session.id, file.open.0, lock.owner);
-        Ok(Claim { owner, lock: Lock { range, ..*lock } })
+        Ok(Claim { owner, open: file.open.0, lock: Lock { range, ..*lock } })
     }
 }
 
