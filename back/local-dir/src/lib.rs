@@ -3,7 +3,8 @@
 //! [`LocalDir`] is the export; each session that attaches gets node references of its own. It holds on to files, not to
 //! names: a node survives renames and other names of its file, whoever makes them, and it never follows a link: names
 //! are single components, resolved beneath descriptors that it holds. A directory that the host moves out of the export
-//! stays what it was to those who hold it, as an open directory does to a process.
+//! stays what it was to those who hold it, as an open directory does to a process. What is held is busy: the host cannot
+//! unmount what lies inside while a session knows nodes there.
 //!
 //! **Descriptors.** A node that was used lately has one (`O_PATH`), at most [`Options::descriptors`] in all; others are
 //! found again by their file handle. Each opening has one, and each owner of record locks on a file. **Threads.** What

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{
     Answer, Ctx, Error, File, Lock, LockFamily, LockKind, LockOwner, LockRange, Locks, NodeId, OpenFlags,
-    Resource, Result,
+    OpenId, Resource, Result,
 };
 use tombolo_sys::Errno;
 use tombolo_sys::lock::{self, LockKind as SysKind, LockRange as SysRange};
@@ -25,6 +25,8 @@ pub(crate) struct Holders(Mutex<HashMap<(NodeId, LockOwner), Holder>>);
 struct Holder {
     descriptor: Arc<OwnedFd>,
     pid: u32,
+    /// The openings through which locks were asked for: one, mostly.
+    through: Vec<OpenId>,
 }
 
 impl Holders {
@@ -39,44 +41,62 @@ impl Holders {
 }
 
 impl Locks for LocalSession {
-    fn test(&self, _cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
-        self.0.files.find(file).and_then(|open| self.0.test_lock(&open, lock)).into()
+    fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
+        let lock = *lock;
+        self.on(cx, file, move |session, open| session.test_lock(&open, &lock))
     }
 
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
-        let attempt = match self.0.files.find(file).and_then(|open| self.0.prepare(open, lock)) {
+        let attempt = match self.0.files.find(file).and_then(|open| self.0.prepare(file, open, lock)) {
             Ok(attempt) => attempt,
             Err(error) => return Answer::err(error),
         };
-        match attempt.run() {
+        if !attempt.local && !wait {
+            return self.in_pool(cx, move |_, _| Ok(attempt.run()?));
+        }
+        match if attempt.local { attempt.run() } else { Err(Errno::AGAIN) } {
             Err(Errno::AGAIN) if wait => {
                 let Some(permit) = self.0.budget.take(Resource::Pending, 1) else {
                     return Answer::err(Error::Busy);
                 };
                 self.0.export.waiting.until(cx, permit, move || attempt.run())
             }
-            Err(errno) => {
-                self.0.let_go_if_idle(&attempt);
-                Answer::err(errno)
-            }
-            Ok(()) => Answer::ok(()),
+            outcome => outcome.map_err(Error::from).into(),
         }
     }
 
     fn unlock(
         &self,
-        _cx: &Ctx,
+        cx: &Ctx,
         file: File,
         family: LockFamily,
         range: LockRange,
         owner: LockOwner,
     ) -> Answer<()> {
-        let result = self.0.files.find(file).and_then(|open| match family {
-            LockFamily::Flock => Ok(lock::unflock(open.fd())?),
-            LockFamily::Posix => self.0.unlock_range(open.node, owner, range),
-        });
-        self.0.export.waiting.look();
-        result.into()
+        self.on(cx, file, move |session, open| {
+            match family {
+                LockFamily::Flock => lock::unflock(open.fd())?,
+                LockFamily::Posix => session.unlock_range(open.node, owner, range)?,
+            }
+            session.export.waiting.look();
+            Ok(())
+        })
+    }
+}
+
+impl LocalSession {
+    /// Does something with an opening: at once, unless its file system would have to be asked over a wire.
+    fn on<T: Send + 'static>(
+        &self,
+        cx: &Ctx,
+        file: File,
+        work: impl FnOnce(&Session, Arc<OpenFile>) -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        match self.0.files.find(file) {
+            Ok(open) if open.local => work(&self.0, open).into(),
+            Ok(open) => self.in_pool(cx, move |session, _| work(session, open)),
+            Err(error) => Answer::err(error),
+        }
     }
 }
 
@@ -85,21 +105,21 @@ struct Attempt {
     target: Target,
     kind: SysKind,
     range: SysRange,
-    key: (NodeId, LockOwner),
+    local: bool,
 }
 
 enum Target {
     /// The whole file, for an opening.
     Whole(Arc<OpenFile>),
     /// Records, for an owner.
-    Records { descriptor: Arc<OwnedFd>, fresh: bool },
+    Records(Arc<OwnedFd>),
 }
 
 impl Attempt {
     fn run(&self) -> tombolo_sys::Result<()> {
         match &self.target {
             Target::Whole(open) => lock::try_flock(open.fd(), self.kind),
-            Target::Records { descriptor, .. } => lock::try_lock(descriptor.as_fd(), self.kind, self.range),
+            Target::Records(descriptor) => lock::try_lock(descriptor.as_fd(), self.kind, self.range),
         }
     }
 }
@@ -113,12 +133,24 @@ impl Session {
         }
     }
 
-    fn prepare(&self, open: Arc<OpenFile>, lock: &Lock) -> Result<Attempt> {
-        let kind = sys_kind(lock.kind);
-        let key = (open.node, lock.owner);
+    /// Gives back the record locks that were taken through an opening that has ended.
+    pub(crate) fn unlock_through(&self, file: File) {
+        let mut holders = self.holders.lock();
+        if holders.is_empty() {
+            return;
+        }
+        let before = holders.len();
+        holders.retain(|(node, _), holder| *node != file.node || !holder.through.contains(&file.open));
+        let gone = before - holders.len();
+        drop(holders);
+        self.budget.give_back(Resource::Opens, gone as u64);
+    }
+
+    fn prepare(&self, file: File, open: Arc<OpenFile>, lock: &Lock) -> Result<Attempt> {
+        let (kind, local) = (sys_kind(lock.kind), open.local);
         if lock.family == LockFamily::Flock {
             let range = SysRange { start: 0, len: 0 };
-            return Ok(Attempt { target: Target::Whole(open), kind, range, key });
+            return Ok(Attempt { target: Target::Whole(open), kind, range, local });
         }
         // fcntl(2): the kind of lock must suit the way in which the file was opened.
         let needs = if lock.kind == LockKind::Write { OpenFlags::WRITE } else { OpenFlags::READ };
@@ -126,19 +158,28 @@ impl Session {
             return Err(Error::BadOpen);
         }
         let range = sys_range(lock.range)?;
+        let descriptor = self.holder(file, &open, lock)?;
+        Ok(Attempt { target: Target::Records(descriptor), kind, range, local })
+    }
+
+    /// The descriptor of an owner. It stays until the owner's flush, even with nothing locked: another thread of the
+    /// owner may be about to lock something through it.
+    fn holder(&self, file: File, open: &OpenFile, lock: &Lock) -> Result<Arc<OwnedFd>> {
         let mut holders = self.holders.lock();
-        let (descriptor, fresh) = match holders.get(&key) {
-            Some(holder) => (holder.descriptor.clone(), false),
-            None => {
-                let descriptor = Arc::new(self.holder_for(&open)?);
-                if !self.budget.try_add(Resource::Opens, 1) {
-                    return Err(Error::NoLocks);
-                }
-                holders.insert(key, Holder { descriptor: descriptor.clone(), pid: lock.pid });
-                (descriptor, true)
+        if let Some(holder) = holders.get_mut(&(file.node, lock.owner)) {
+            if !holder.through.contains(&file.open) {
+                holder.through.push(file.open);
             }
-        };
-        Ok(Attempt { target: Target::Records { descriptor, fresh }, kind, range, key })
+            return Ok(holder.descriptor.clone());
+        }
+        if !self.budget.try_add(Resource::Opens, 1) {
+            return Err(Error::NoLocks);
+        }
+        let made = self.holder_for(open).inspect_err(|_| self.budget.give_back(Resource::Opens, 1))?;
+        let descriptor = Arc::new(made);
+        let holder = Holder { descriptor: descriptor.clone(), pid: lock.pid, through: vec![file.open] };
+        holders.insert((file.node, lock.owner), holder);
+        Ok(descriptor)
     }
 
     /// A descriptor for a new owner: for both kinds of lock if possible, since locks cannot move to another one later.
@@ -149,19 +190,8 @@ impl Session {
             .map_err(Error::from)
     }
 
-    /// An owner that was made for a lock which it then did not get needs no descriptor.
-    fn let_go_if_idle(&self, attempt: &Attempt) {
-        if let Target::Records { fresh: true, .. } = attempt.target {
-            self.unlock_all(attempt.key.0, attempt.key.1);
-        }
-    }
-
     fn unlock_range(&self, node: NodeId, owner: LockOwner, range: LockRange) -> Result<()> {
         let range = sys_range(range)?;
-        if range == (SysRange { start: 0, len: 0 }) {
-            self.unlock_all(node, owner);
-            return Ok(());
-        }
         let holder = self.holders.lock().get(&(node, owner)).cloned();
         match holder {
             Some(holder) => Ok(lock::unlock(holder.descriptor.as_fd(), range)?),

@@ -288,6 +288,7 @@ impl FileSystem for LocalSession {
 
     fn release(&self, cx: &Ctx, file: File) {
         let Some(open) = self.0.take_opening(file) else { return };
+        self.0.unlock_through(file);
         // The last descriptor of a removed file frees its space, and a far file system sends what it still holds.
         if !open.local
             || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && crate::inline::is_big(&stat))

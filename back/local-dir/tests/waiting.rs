@@ -45,6 +45,23 @@ fn locks_of_the_host_and_of_two_sessions_keep_each_other_out() {
     lock::try_lock(host.as_fd(), lock::LockKind::Shared, lock::LockRange { start: 0, len: 10 }).unwrap();
 }
 
+/// A lock that belongs to an open file description of the client's ends with it: no flush names its owner.
+#[test]
+fn an_ended_opening_gives_its_record_locks_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = serve(dir.path(), Options::default());
+    let (first, second) = (file(&world, "file"), world.lookup(ROOT, "file").unwrap().node);
+    let second = world.open(second, READ_WRITE).unwrap();
+    let lock = |file, owner| {
+        let record = record(LockKind::Write, 0, 9, owner);
+        world.fs.locks().unwrap().lock(&world.cx, file, &record, false).wait()
+    };
+    lock(first, 1).unwrap();
+    assert!(matches!(lock(second, 2), Err(Error::WouldBlock)));
+    world.fs.release(&world.cx, first);
+    lock(second, 2).unwrap();
+}
+
 #[test]
 fn many_wait_for_the_host_s_lock_without_a_thread_each() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,0 +1,87 @@
+//! Who owns what is made, and who checks, thread by thread.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use common::{ROOT, World, mode, name, serve};
+use tombolo_back_local_dir::Options;
+use tombolo_core::fs::{Error, File, Mode, NewMode, PermissionCheck, SetAttr, Write};
+
+fn served(check: PermissionCheck) -> (tempfile::TempDir, World) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let world = serve(dir.path(), Options { permission_check: check, ..Options::default() });
+    (dir, world)
+}
+
+#[test]
+fn what_the_caller_has_checked_is_not_checked_again_and_belongs_to_the_caller() {
+    let (dir, world) = served(PermissionCheck::Caller);
+    let user = world.user(1000, 100, &[7]);
+    // The directory is root's and closed to others; the caller's kernel has its reasons.
+    world.create_as(&user, ROOT, "file", mode(0o640)).unwrap();
+    world.fs.mkdir(&user, ROOT, name("dir"), mode(0o750)).wait().unwrap();
+    world.fs.symlink(&user, ROOT, name("link"), b"x").wait().unwrap();
+    for text in ["file", "dir", "link"] {
+        let meta = fs::symlink_metadata(dir.path().join(text)).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (1000, 100), "{text}");
+    }
+    world.fs.unlink(&user, ROOT, name("file")).wait().unwrap();
+}
+
+#[test]
+fn where_rights_are_checked_here_the_kernel_does_it_for_each_user() {
+    let (dir, world) = served(PermissionCheck::BackEnd);
+    let user = world.user(1000, 100, &[7]);
+    assert!(matches!(world.create_as(&user, ROOT, "file", mode(0o640)), Err(Error::AccessDenied)));
+    fs::create_dir(dir.path().join("group")).unwrap();
+    std::os::unix::fs::chown(dir.path().join("group"), Some(0), Some(7)).unwrap();
+    fs::set_permissions(dir.path().join("group"), fs::Permissions::from_mode(0o2770)).unwrap();
+    let group = world.lookup(ROOT, "group").unwrap().node;
+    let created = world.create_as(&user, group, "file", mode(0o640)).unwrap();
+    assert_eq!(
+        (created.entry.attr.uid, created.entry.attr.gid),
+        (1000, 7),
+        "the directory hands its group on"
+    );
+    let stranger = world.user(1001, 100, &[]);
+    assert!(matches!(world.fs.lookup(&stranger, group, name("file")).wait(), Err(Error::AccessDenied)));
+
+    // A foreign write drops the bits without being told to.
+    let set = SetAttr { mode: Some(Mode::new(0o4666)), ..SetAttr::default() };
+    world.fs.setattr(&world.cx, created.entry.node, None, &set).wait().unwrap();
+    let file = File { node: created.entry.node, open: created.open };
+    world.fs.write(&user, file, &Write::default(), common::source(b"x")).wait().unwrap();
+    let attr = world.fs.getattr(&world.cx, file.node, None).wait().unwrap();
+    assert_eq!(attr.mode, Mode::new(0o666));
+}
+
+/// Credentials and umask belong to the thread that serves the request, and to nobody else.
+#[test]
+fn users_served_at_once_do_not_mix() {
+    let (dir, world) = served(PermissionCheck::Caller);
+    std::thread::scope(|scope| {
+        for user in 1..=4_u32 {
+            let (world, dir) = (&world, &dir);
+            scope.spawn(move || {
+                let cx = world.user(1000 + user, 2000 + user, &[3000 + user]);
+                let umask = Mode::new(0o7 * user);
+                for n in 0..500 {
+                    let text = format!("file-{user}-{n}");
+                    let new = NewMode { mode: Mode::new(0o666), umask };
+                    let made = world.create_as(&cx, ROOT, &text, new).unwrap();
+                    let attr = made.entry.attr;
+                    assert_eq!((attr.uid, attr.gid), (1000 + user, 2000 + user));
+                    assert_eq!(attr.mode, Mode::new(0o666).without(umask));
+                    world.fs.release(&world.cx, File { node: made.entry.node, open: made.open });
+                    // The thread itself is who it was.
+                    let own = dir.path().join(format!("own-{user}-{n}"));
+                    fs::write(&own, b"").unwrap();
+                    assert_eq!(fs::metadata(&own).unwrap().uid(), 0);
+                }
+            });
+        }
+    });
+}
