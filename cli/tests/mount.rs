@@ -213,3 +213,24 @@ fn a_state_directory_of_a_newer_version_is_left_alone() {
     assert_eq!(fs::read_dir(place.0.path("state/tombolo")).expect("list").count(), 1);
     place.umount();
 }
+
+#[test]
+fn a_server_of_guests_mounts_on_its_own_host_too() {
+    let Some(place) = MountPlace::new() else { return };
+    let before = place.0.listing();
+    let words = ["serve", "tree", "--virtiofs", "vm.sock", "--fuse", "mnt,allow_other", "--readonly"];
+    let mut server = place.0.serve(&words, "ready control");
+    assert!(
+        server.said.contains(&format!("ready fuse {} export=/tree", place.mnt().display())),
+        "{}",
+        server.said
+    );
+    assert_eq!(fs::read(place.mnt().join("file")).expect("read"), b"content\n");
+    assert!(fs::write(place.mnt().join("file"), "").is_err(), "read-only");
+    let ways = place.status()["ways"].as_array().map(Vec::len);
+    assert_eq!(ways, Some(2));
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(!is_mounted(&place.mnt()));
+    assert_eq!(place.0.listing(), before);
+}

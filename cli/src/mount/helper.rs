@@ -8,7 +8,6 @@ use crate::cli::{LogArgs, start_log};
 use crate::failure::{Failure, Outcome};
 
 use super::options::MountOptions;
-use super::place::MountPoint;
 use super::source::Source;
 use super::{Mount, background};
 
@@ -54,12 +53,7 @@ impl Helper {
                 Err(reason) => return Err(Failure::usage(reason)),
             }
         }
-        let mount = Mount {
-            source: self.source.checked()?,
-            point: MountPoint::checked(&self.mountpoint)?,
-            options,
-            control: None,
-        };
+        let mount = Mount::checked(self.source, &self.mountpoint, options, None)?;
         if self.fake { Ok(()) } else { background::start(&mount, &lists, log) }
     }
 }

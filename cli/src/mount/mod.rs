@@ -10,7 +10,7 @@ mod place;
 mod server;
 mod source;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -20,8 +20,8 @@ use crate::failure::{Failure, Outcome};
 pub use helper::Helper;
 pub use mountinfo::mounted_at;
 use options::MountOptions;
-use place::MountPoint;
-pub use place::{KIND, absolute};
+pub use place::{KIND, MountPoint, absolute};
+pub use server::reason;
 use source::Source;
 
 /// Mount a directory on this host through FUSE.
@@ -70,12 +70,7 @@ impl MountArgs {
         for list in &self.options {
             options.add(list).map_err(Failure::usage)?;
         }
-        let mount = Mount {
-            source: self.source.checked()?,
-            point: MountPoint::checked(&self.mountpoint)?,
-            options,
-            control: self.control,
-        };
+        let mount = Mount::checked(self.source, &self.mountpoint, options, self.control)?;
         if self.keeper {
             keeper::keep(&mount, &self.options, log)
         } else if self.foreground || self.background_log.is_some() {
@@ -93,6 +88,21 @@ struct Mount {
     point: MountPoint,
     options: MountOptions,
     control: Option<PathBuf>,
+}
+
+impl Mount {
+    fn checked(
+        source: Source,
+        mountpoint: &Path,
+        options: MountOptions,
+        control: Option<PathBuf>,
+    ) -> Result<Self, Failure> {
+        let source = source.checked()?;
+        let point = MountPoint::checked(mountpoint)?;
+        let Source::Dir(dir) = &source;
+        point.is_apart_from(dir, options.submounts)?;
+        Ok(Self { source, point, options, control })
+    }
 }
 
 fn checked_options(list: &str) -> Result<String, String> {

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
+use crate::submounts::Submounts;
 
 use super::mountinfo::mounted_at;
 
@@ -45,6 +46,18 @@ impl MountPoint {
             }
             (Ok(_), _) => Ok(Self { path: point, dead: false }),
         }
+    }
+
+    /// Refuses a place inside the directory that is to be shown there: its server would ask itself, and wait for itself.
+    /// Where mounts are hidden it never gets there.
+    pub fn is_apart_from(&self, dir: &Path, submounts: Submounts) -> Outcome {
+        let inside = self.path.starts_with(dir) && self.path != dir;
+        if submounts == Submounts::Hide || !inside {
+            return Ok(());
+        }
+        let mounting = format!("mount at {}", self.path.display());
+        let reason = format!("it lies inside of {}", dir.display());
+        Err(Failure::cannot(mounting, reason).remedy("choose a place outside, or hide submounts"))
     }
 
     /// The path as one word, for the names of files.

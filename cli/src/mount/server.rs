@@ -113,7 +113,7 @@ fn fuse_options(mount: &Mount) -> FuseOptions {
 }
 
 /// The kernel's or the helper's own words, where the rest of the line says what failed.
-fn reason(error: &MountError) -> Reason {
+pub fn reason(error: &MountError) -> Reason {
     match error {
         MountError::Target { source, .. } | MountError::Mount { source, .. } => source.into(),
         error => error.into(),

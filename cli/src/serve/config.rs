@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::export_arg::ExportArg;
+use super::fuse_arg::FuseArg;
 use super::metrics_arg::MetricsAddress;
 use super::virtiofs_arg::VirtioFsArg;
 use crate::coherence::Coherence;
@@ -20,6 +21,8 @@ pub struct Config {
     pub dir: Vec<ExportArg>,
     /// `virtiofs = ["/run/vm1.sock,tag=src,export=/src"]`
     pub virtiofs: Vec<VirtioFsArg>,
+    /// `fuse = ["/mnt/src,export=/src"]`
+    pub fuse: Vec<FuseArg>,
     /// `readonly = true`
     pub readonly: Option<bool>,
     /// `coherence = "strict"`
@@ -42,6 +45,7 @@ impl Config {
         let from = path.parent().unwrap_or(Path::new(""));
         let relative = config.dir.iter_mut().map(|arg| &mut arg.dir);
         let relative = relative.chain(config.virtiofs.iter_mut().map(|arg| &mut arg.socket));
+        let relative = relative.chain(config.fuse.iter_mut().map(|arg| &mut arg.mountpoint));
         for path in relative.chain(&mut config.control) {
             *path = from.join(&path);
         }

@@ -2,6 +2,7 @@
 
 mod config;
 mod export_arg;
+mod fuse_arg;
 mod hints;
 mod metrics_arg;
 mod plan;
@@ -16,6 +17,7 @@ use crate::coherence::Coherence;
 use crate::failure::Outcome;
 use crate::submounts::Submounts;
 use export_arg::ExportArg;
+use fuse_arg::FuseArg;
 use metrics_arg::MetricsAddress;
 use plan::Plan;
 use virtiofs_arg::VirtioFsArg;
@@ -37,6 +39,12 @@ pub struct ServeArgs {
     /// several. N is the number of request queues (by default 1).
     #[arg(long, value_name = "SOCKET[,tag=TAG][,export=/NAME][,queues=N]")]
     virtiofs: Vec<VirtioFsArg>,
+    /// Mount on this host too, through FUSE, by the same server; repeatable.
+    ///
+    /// /NAME says which directory it leads to, where there are several. With `allow_other` users other than the one who
+    /// serves may enter. `tombolo mount` does it without guests.
+    #[arg(long, value_name = "MOUNTPOINT[,export=/NAME][,allow_other]")]
+    fuse: Vec<FuseArg>,
     /// Refuse all changes, whoever asks for them.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     readonly: Option<bool>,
@@ -62,6 +70,7 @@ const CONFIG_HELP: &str = "\
 Configuration file: the same names; what the command line says counts before it. Paths count from where the file lies.
   dir = [\"/srv/src=/src\", \"/srv/docs\"]
   virtiofs = [\"/run/vm1.sock,export=/src\", \"/run/vm2.sock,tag=docs,export=/docs\"]
+  fuse = [\"/mnt/src,export=/src\"]
   readonly = true
   coherence = \"strict\"
   submounts = \"hide\"

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use super::ServeArgs;
 use super::config::Config;
 use super::export_arg::{ExportArg, ExportName};
+use super::fuse_arg::FuseArg;
 use super::metrics_arg::MetricsAddress;
 use super::virtiofs_arg::VirtioFsArg;
 use crate::coherence::Coherence;
 use crate::failure::Failure;
+use crate::mount::MountPoint;
 use crate::submounts::Submounts;
 
 /// Everything that `tombolo serve` was asked for.
@@ -16,8 +18,10 @@ use crate::submounts::Submounts;
 pub struct Plan {
     /// The directories, each with a name of its own.
     pub exports: Vec<PlannedExport>,
-    /// The ways in, each to one of the exports.
+    /// The ways in for guests, each to one of the exports.
     pub ways: Vec<PlannedWay>,
+    /// The mounts on this host, each of one of the exports.
+    pub mounts: Vec<PlannedMount>,
     /// Whether all changes are refused.
     pub read_only: bool,
     /// What clients may keep.
@@ -52,12 +56,24 @@ pub struct PlannedWay {
     pub export: usize,
 }
 
+/// A mount on this host.
+#[derive(Debug)]
+pub struct PlannedMount {
+    /// Where.
+    pub point: MountPoint,
+    /// Whether users other than the server's may enter.
+    pub allow_other: bool,
+    /// Where in `exports` it leads.
+    pub export: usize,
+}
+
 impl Plan {
     /// Reads the configuration, puts the command line over it, and checks the whole.
     pub fn new(args: ServeArgs) -> Result<Self, Failure> {
         let config = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
         let dirs = if args.dir.is_empty() { config.dir } else { args.dir };
         let sockets = if args.virtiofs.is_empty() { config.virtiofs } else { args.virtiofs };
+        let fuse = if args.fuse.is_empty() { config.fuse } else { args.fuse };
         if dirs.is_empty() {
             return Err(
                 Failure::usage("cannot serve: no directory given").remedy("write `tombolo serve DIR …`")
@@ -65,12 +81,16 @@ impl Plan {
         }
         let exports = planned_exports(dirs)?;
         let ways = planned_ways(sockets, &exports)?;
+        let submounts = args.submounts.or(config.submounts).unwrap_or_default();
+        let mounts = planned_mounts(fuse, &exports, submounts)?;
+        all_reachable(&exports, &ways, &mounts)?;
         Ok(Self {
             exports,
             ways,
+            mounts,
             read_only: args.readonly.or(config.readonly).unwrap_or(false),
             coherence: args.coherence.or(config.coherence).unwrap_or_default(),
-            submounts: args.submounts.or(config.submounts).unwrap_or_default(),
+            submounts,
             control: args.control.or(config.control),
             metrics: args.metrics.or(config.metrics),
         })
@@ -99,34 +119,66 @@ fn planned_ways(sockets: Vec<VirtioFsArg>, exports: &[PlannedExport]) -> Result<
     let mut ways: Vec<PlannedWay> = Vec::with_capacity(sockets.len());
     for VirtioFsArg { socket, tag, export, request_queues } in sockets {
         let listening = format!("listen at {}", socket.display());
-        let export = match export {
-            Some(name) => exports.iter().position(|export| export.name == name).ok_or_else(|| {
-                let problem = format!("cannot {listening}: there is no export {name}");
-                Failure::usage(problem).remedy(format_args!("there are: {}", names(exports)))
-            })?,
-            None if exports.len() == 1 => 0,
-            None => {
-                let problem = format!("cannot {listening}: it does not say which export it serves");
-                return Err(Failure::usage(problem)
-                    .remedy(format_args!("add ,export= and one of {}", names(exports))));
-            }
-        };
+        let export = position(export, exports, &listening)?;
         if ways.iter().any(|way| way.socket == socket) {
             let twice = format!("cannot {listening}: the socket is given twice");
             return Err(Failure::usage(twice).remedy("one is enough: any number of guests may use it"));
         }
         ways.push(PlannedWay { socket, tag, request_queues, export });
     }
-    let unreachable =
-        exports.iter().enumerate().find(|(index, _)| ways.iter().all(|way| way.export != *index));
-    match unreachable {
-        None => Ok(ways),
-        Some((_, export)) => {
-            let problem = format!("cannot serve {}: there is no way in", export.dir.display());
-            let remedy = if exports.len() == 1 { String::new() } else { format!(",export={}", export.name) };
-            Err(Failure::usage(problem).remedy(format_args!("add --virtiofs SOCKET{remedy}")))
+    Ok(ways)
+}
+
+fn planned_mounts(
+    mounts: Vec<FuseArg>,
+    exports: &[PlannedExport],
+    submounts: Submounts,
+) -> Result<Vec<PlannedMount>, Failure> {
+    let mut planned: Vec<PlannedMount> = Vec::with_capacity(mounts.len());
+    for FuseArg { mountpoint, export, allow_other } in mounts {
+        let mounting = format!("mount at {}", mountpoint.display());
+        let export = position(export, exports, &mounting)?;
+        let point = MountPoint::checked(&mountpoint)?;
+        // A mount of one export inside another is asked for through the other too.
+        exports.iter().try_for_each(|export| point.is_apart_from(&export.dir, submounts))?;
+        if planned.iter().any(|other| other.point.path == point.path) {
+            return Err(Failure::usage(format!("cannot {mounting}: the mount point is given twice")));
+        }
+        planned.push(PlannedMount { point, allow_other, export });
+    }
+    Ok(planned)
+}
+
+/// Which export a way in leads to.
+fn position(name: Option<ExportName>, exports: &[PlannedExport], doing: &str) -> Result<usize, Failure> {
+    match name {
+        Some(name) => exports.iter().position(|export| export.name == name).ok_or_else(|| {
+            let problem = format!("cannot {doing}: there is no export {name}");
+            Failure::usage(problem).remedy(format_args!("there are: {}", names(exports)))
+        }),
+        None if exports.len() == 1 => Ok(0),
+        None => {
+            let problem = format!("cannot {doing}: it does not say which export it serves");
+            Err(Failure::usage(problem).remedy(format_args!("add ,export= and one of {}", names(exports))))
         }
     }
+}
+
+/// A directory that nobody can get at is a slip of the pen.
+fn all_reachable(
+    exports: &[PlannedExport],
+    ways: &[PlannedWay],
+    mounts: &[PlannedMount],
+) -> Result<(), Failure> {
+    let leads = |index: usize| {
+        ways.iter().any(|way| way.export == index) || mounts.iter().any(|mount| mount.export == index)
+    };
+    let Some((_, export)) = exports.iter().enumerate().find(|(index, _)| !leads(*index)) else {
+        return Ok(());
+    };
+    let problem = format!("cannot serve {}: there is no way in", export.dir.display());
+    let which = if exports.len() == 1 { String::new() } else { format!(",export={}", export.name) };
+    Err(Failure::usage(problem).remedy(format_args!("add --virtiofs SOCKET{which}")))
 }
 
 fn names(exports: &[PlannedExport]) -> String {

@@ -2,11 +2,12 @@
 
 use std::io::{self, Write};
 use std::path::absolute;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_core::fs::Export;
+use tombolo_core::fs::{Export, SessionId};
+use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
 use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
@@ -18,12 +19,13 @@ use tombolo_layer::stats::Counters as ExportCounters;
 use tombolo_sys::process;
 
 use crate::failure::{Failure, Outcome};
+use crate::mount::reason;
 use crate::prometheus;
 use crate::service::{Service, counted};
 use crate::status::{ExportStatus, Status, WayStatus};
 
 use super::hints::VirtioFsHint;
-use super::plan::{Plan, PlannedExport, PlannedWay};
+use super::plan::{Plan, PlannedExport, PlannedMount, PlannedWay};
 
 /// Serves until a signal says that it is enough.
 pub fn serve(plan: &Plan) -> Outcome {
@@ -47,6 +49,7 @@ pub fn serve(plan: &Plan) -> Outcome {
 /// Everything that runs. Dropped from the top: guests go before the sockets' files, and who watches the control socket
 /// sees its end last.
 struct Serving {
+    mounts: Vec<FuseMount>,
     guests: Vec<VhostServer>,
     sockets: Vec<Listener>,
     metrics: Option<Endpoint>,
@@ -78,7 +81,14 @@ impl Serving {
                 .map_err(|error| Failure::cannot(format_args!("serve {}", way.socket.display()), &error))
         });
         let guests = guests.collect::<Result<_, _>>()?;
-        Ok(Self { guests, sockets, metrics, _control: control, control_path })
+        let mut serving =
+            Self { mounts: Vec::new(), guests, sockets, metrics, _control: control, control_path };
+        // One after the other: if one fails, those before it are ended with the rest.
+        for mount in &plan.mounts {
+            let (export, _) = &exports[mount.export];
+            serving.mounts.push(start_mount(mount, export, plan, &session_ids)?);
+        }
+        Ok(serving)
     }
 
     /// A line for each way in, with what to type on the other side.
@@ -92,6 +102,10 @@ impl Serving {
                 VirtioFsHint { socket: &path, tag: &way.tag, index, request_queues: way.request_queues };
             hint.write(&mut out)?;
         }
+        for (mount, planned) in self.mounts.iter().zip(&plan.mounts) {
+            let export = &plan.exports[planned.export];
+            writeln!(out, "ready fuse {} export={}", mount.path().display(), export.name)?;
+        }
         writeln!(out, "ready control {}", self.control_path)?;
         if let Some(metrics) = &self.metrics {
             writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
@@ -102,6 +116,9 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
+        for mount in self.mounts.drain(..) {
+            end(&mount);
+        }
         for guests in self.guests.drain(..) {
             guests.stop();
         }
@@ -162,6 +179,34 @@ fn admit_guests(
     VhostServer::start(socket.socket().try_clone()?, Settings::default(), make)
 }
 
+fn start_mount(
+    mount: &PlannedMount,
+    export: &Arc<dyn Export>,
+    plan: &Plan,
+    session_ids: &AtomicU64,
+) -> Result<FuseMount, Failure> {
+    let options = FuseOptions {
+        source: plan.exports[mount.export].dir.display().to_string(),
+        allow_other: mount.allow_other,
+        read_only: plan.read_only,
+        coherence: plan.coherence.into(),
+        ..FuseOptions::default()
+    };
+    let session = SessionId(session_ids.fetch_add(1, Ordering::Relaxed));
+    FuseMount::start(&**export, session, &mount.point.path, &options).map_err(|error| {
+        Failure::cannot(format_args!("mount at {}", mount.point.path.display()), reason(&error))
+    })
+}
+
+/// Unmounts and waits, unless the mount is in use: then it is out of sight, and dies with this process.
+fn end(mount: &FuseMount) {
+    match mount.unmount() {
+        Ok(true) => mount.wait(),
+        Ok(false) => tracing::warn!(mountpoint = %mount.path().display(), "cut off from its users"),
+        Err(error) => tracing::error!(mountpoint = %mount.path().display(), %error, "stays mounted"),
+    }
+}
+
 fn status(plan: &Plan) -> Status {
     let exports = plan.exports.iter().map(|export| ExportStatus {
         name: export.name.to_string(),
@@ -173,11 +218,16 @@ fn status(plan: &Plan) -> Status {
         at: absolute(&way.socket).unwrap_or_else(|_| way.socket.clone()).display().to_string(),
         export: plan.exports[way.export].name.to_string(),
     });
+    let mounts = plan.mounts.iter().map(|mount| WayStatus {
+        kind: "fuse".into(),
+        at: mount.point.path.display().to_string(),
+        export: plan.exports[mount.export].name.to_string(),
+    });
     Status {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         exports: exports.collect(),
-        ways: ways.collect(),
+        ways: ways.chain(mounts).collect(),
     }
 }
