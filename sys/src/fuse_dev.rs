@@ -110,20 +110,21 @@ pub fn mount(
 }
 
 /// Mounts through the set-user-id helper `fusermount3`, for those who may not mount themselves, and returns the
-/// connection. The helper says on standard error why it refuses.
+/// connection. The error has the helper's own words in it when it refuses.
 pub fn mount_by_helper(target: &Path, options: &str) -> std::io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     // The helper sends the descriptor over the socket whose number it is told; its standard input will do.
-    let status = Command::new("fusermount3")
+    let helper = Command::new("fusermount3")
         .arg("-o")
         .arg(options)
         .arg("--")
         .arg(target)
         .env("_FUSE_COMMFD", "0")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .status()?;
-    if !status.success() {
-        return Err(std::io::Error::other("fusermount3 refused"));
+        .output()?;
+    if !helper.status.success() {
+        let said = String::from_utf8_lossy(&helper.stderr).trim().to_owned();
+        return Err(std::io::Error::other(if said.is_empty() { "fusermount3 refused".into() } else { said }));
     }
     Ok(receive_descriptor(&ours)?)
 }
