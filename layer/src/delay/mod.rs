@@ -1,0 +1,71 @@
+//! Answers everything later, after a time: the pending path, on purpose.
+//!
+//! The operation begins when its time is over, so until then its buffers are in use and nothing has happened. An
+//! interrupt that is raised meanwhile ends it with `Interrupted`, undone. `forget` and `release`, which nobody waits
+//! for, pass at once.
+
+mod file_system;
+mod groups;
+mod timer;
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tombolo_core::fs::{Answer, Client, Ctx, Error, Export, FileSystem, Result};
+
+use timer::Timer;
+
+/// An export whose answers take their time.
+pub struct Delay {
+    inner: Arc<dyn Export>,
+    timer: Arc<Timer>,
+    time: Duration,
+}
+
+/// `inner`, each of whose answers comes `time` later. Starts a thread that keeps the time; fails when there can be none.
+pub fn over(inner: Arc<dyn Export>, time: Duration) -> io::Result<Delay> {
+    Ok(Delay { inner, timer: Timer::start()?, time })
+}
+
+impl Export for Delay {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        let inner = self.inner.attach(client)?;
+        Ok(Arc::new(Delayed { inner, timer: self.timer.clone(), time: self.time }))
+    }
+}
+
+/// One session of a [`Delay`].
+struct Delayed {
+    inner: Arc<dyn FileSystem>,
+    timer: Arc<Timer>,
+    time: Duration,
+}
+
+impl Delayed {
+    /// Performs `call` once the time is over, unless the request was interrupted by then.
+    fn later<T: Send + 'static>(
+        &self,
+        cx: &Ctx,
+        call: impl FnOnce(&dyn FileSystem, &Ctx) -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let (inner, cx) = (self.inner.clone(), cx.clone());
+        let sleep = self.timer.sleep(self.time);
+        Answer::later(async move {
+            let (mut sleep, mut raised) = (pin!(sleep), pin!(cx.interrupt.raised()));
+            let interrupted = poll_fn(|context| {
+                if raised.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(true);
+                }
+                sleep.as_mut().poll(context).map(|()| false)
+            });
+            if interrupted.await {
+                return Err(Error::Interrupted);
+            }
+            call(&*inner, &cx).resolve().await
+        })
+    }
+}

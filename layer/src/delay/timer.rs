@@ -1,0 +1,149 @@
+//! One thread that wakes whoever sleeps.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Ends its thread when the last holder drops it.
+pub(super) struct Timer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    sleepers: Mutex<Sleepers>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Sleepers {
+    /// By the time they wake, and a number that tells those of one moment apart.
+    by_time: BTreeMap<(Instant, u64), Waker>,
+    next: u64,
+    over: bool,
+}
+
+impl Timer {
+    pub(super) fn start() -> io::Result<Arc<Self>> {
+        let shared = Arc::<Shared>::default();
+        let of_thread = shared.clone();
+        std::thread::Builder::new().name("delay".into()).spawn(move || run(&of_thread))?;
+        Ok(Arc::new(Self { shared }))
+    }
+
+    /// A future that is ready after `time`, counted from now.
+    pub(super) fn sleep(&self, time: Duration) -> Sleep {
+        let mut sleepers = self.shared.lock();
+        sleepers.next += 1;
+        Sleep { shared: self.shared.clone(), key: (Instant::now() + time, sleepers.next) }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.shared.lock().over = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Sleepers> {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See [`Timer::sleep`].
+pub(super) struct Sleep {
+    shared: Arc<Shared>,
+    key: (Instant, u64),
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut sleepers = self.shared.lock();
+        // Without the thread nobody would wake us: the time is over for all.
+        if sleepers.over || Instant::now() >= self.key.0 {
+            return Poll::Ready(());
+        }
+        sleepers.by_time.insert(self.key, context.waker().clone());
+        self.shared.changed.notify_one();
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.shared.lock().by_time.remove(&self.key);
+    }
+}
+
+fn run(shared: &Shared) {
+    let mut sleepers = shared.lock();
+    loop {
+        let now = Instant::now();
+        let later = sleepers.by_time.split_off(&(now, u64::MAX));
+        let mut due = std::mem::replace(&mut sleepers.by_time, later);
+        if sleepers.over {
+            due.append(&mut sleepers.by_time);
+        }
+        let over = sleepers.over;
+        if !due.is_empty() {
+            // A waker may run anything, so nothing is locked meanwhile.
+            drop(sleepers);
+            due.into_values().for_each(Waker::wake);
+            sleepers = shared.lock();
+            continue;
+        }
+        if over {
+            return;
+        }
+        let next = sleepers.by_time.keys().next().map(|(time, _)| time.saturating_duration_since(now));
+        sleepers = match next {
+            Some(time) => {
+                shared.changed.wait_timeout(sleepers, time).unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => shared.changed.wait(sleepers).unwrap_or_else(PoisonError::into_inner),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_core::fs::Answer;
+
+    fn slept(sleep: Sleep) {
+        let answer = Answer::later(async move {
+            sleep.await;
+            Ok(())
+        });
+        answer.wait().unwrap();
+    }
+
+    #[test]
+    fn sleepers_wake_after_their_time_whatever_order_they_came_in() {
+        let timer = Timer::start().unwrap();
+        let began = Instant::now();
+        let long = timer.sleep(Duration::from_millis(40));
+        let waiter = std::thread::spawn(move || slept(long));
+        slept(timer.sleep(Duration::from_millis(10)));
+        assert!(began.elapsed() >= Duration::from_millis(10));
+        waiter.join().unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(40));
+    }
+
+    #[test]
+    fn nobody_sleeps_on_when_the_timer_is_gone() {
+        let timer = Timer::start().unwrap();
+        let sleep = timer.sleep(Duration::from_secs(3600));
+        let waiter = std::thread::spawn(move || slept(sleep));
+        drop(timer);
+        waiter.join().unwrap();
+    }
+}

@@ -1,0 +1,64 @@
+//! The waist's cases under layers: everything answered later, and writes that are cut short.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_memory::{Memory, Options};
+use tombolo_conformance::waist::{Setup, run};
+use tombolo_core::fs::{Export, PermissionCheck};
+use tombolo_layer::fault::{Plan, Rule, What, When};
+use tombolo_layer::stats::Counters;
+use tombolo_layer::{Op, delay, fault, stats};
+
+const SETUP: Setup = Setup { owners: true };
+
+fn memory() -> Arc<dyn Export> {
+    Arc::new(Memory::new(Options { permission_check: PermissionCheck::BackEnd, ..Options::default() }))
+}
+
+fn on_disk(scratch: &Path) -> Arc<dyn Export> {
+    let options = DirOptions { permission_check: PermissionCheck::BackEnd, ..DirOptions::default() };
+    Arc::new(LocalDir::open(scratch, options).expect("the export"))
+}
+
+fn later(export: Arc<dyn Export>) -> Arc<dyn Export> {
+    Arc::new(delay::over(export, Duration::from_micros(20)).expect("a timer"))
+}
+
+/// What every caller must live with: a write that takes a part.
+fn cut_short(export: Arc<dyn Export>) -> Arc<dyn Export> {
+    let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
+    Arc::new(fault::over(export, Plan { rules: vec![rule], seed: 1 }))
+}
+
+#[test]
+fn memory_under_delay() {
+    run(&later(memory()), SETUP).expect("memory under delay", &[]);
+}
+
+#[test]
+fn memory_under_short_writes() {
+    run(&cut_short(memory()), SETUP).expect("memory under short writes", &[]);
+}
+
+#[test]
+fn memory_under_a_stack() {
+    let counters = Counters::new();
+    let export = cut_short(later(Arc::new(stats::over(memory(), counters.clone()))));
+    run(&export, SETUP).expect("memory under a stack", &[]);
+    assert!(counters.snapshot().operations.len() > 30, "the suite reaches nearly every operation");
+}
+
+#[test]
+fn a_directory_under_delay() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    run(&later(on_disk(scratch.path())), SETUP).expect("local-dir under delay", &[]);
+}
+
+#[test]
+fn a_directory_under_short_writes() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    run(&cut_short(on_disk(scratch.path())), SETUP).expect("local-dir under short writes", &[]);
+}
