@@ -73,8 +73,17 @@ impl Queue {
         used.rings = None;
     }
 
+    /// Replaces the bell. A running queue's new bell is rung at once: an answer may just have rung the old one, to
+    /// which nobody listens any more.
     pub(crate) fn set_call(&self, call: Option<Bell>) {
-        self.lock().call = call.map(Arc::new);
+        let call = call.map(Arc::new);
+        let mut used = self.lock();
+        used.call.clone_from(&call);
+        let running = used.rings.is_some();
+        drop(used);
+        if let Some(bell) = call.filter(|_| running) {
+            bell.ring();
+        }
     }
 
     /// Waits until every chain taken has been handed back; whether that happened in time.

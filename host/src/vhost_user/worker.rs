@@ -132,54 +132,60 @@ impl Job {
 
 /// Looks for work for a while before the thread sleeps, when that has lately been worth it: a wake-up costs more than
 /// many short waits, and a guest that waits for one answer at a time comes back within microseconds.
+///
+/// A look in vain is not repeated soon. Either the guest is idle, or it waits for the very core that we look from, and
+/// then looking only keeps it away; yielding would hand the core to whoever else wants it, for milliseconds.
 #[derive(Debug)]
 struct Spinner {
     max: Duration,
-    window: Duration,
+    open: bool,
+    /// Short sleeps until looking is tried again, and how many there were the last time.
+    countdown: u32,
+    patience: u32,
 }
 
 impl Spinner {
+    const PATIENCE_MIN: u32 = 16;
+    const PATIENCE_MAX: u32 = 1024;
+
     fn new(max: Duration) -> Spinner {
-        Spinner { max, window: max }
+        Spinner { max, open: !max.is_zero(), countdown: 0, patience: Spinner::PATIENCE_MIN }
     }
 
-    /// Whether work turned up within the window.
-    fn spin(&self, found: impl Fn() -> bool) -> bool {
+    /// Whether work turned up.
+    fn spin(&mut self, found: impl Fn() -> bool) -> bool {
         /// Looks between two looks at the clock.
         const LOOKS: u32 = 32;
-        /// From then on others may have the core between looks: it may be the guest itself that waits for it.
-        const ALONE: Duration = Duration::from_micros(2);
-        if self.window.is_zero() {
+        if !self.open {
             return false;
         }
         let start = Instant::now();
         loop {
             for _ in 0..LOOKS {
                 if found() {
+                    self.patience = Spinner::PATIENCE_MIN;
                     return true;
                 }
                 hint::spin_loop();
             }
-            let elapsed = start.elapsed();
-            if elapsed >= self.window {
+            if start.elapsed() >= self.max {
                 return false;
-            }
-            if elapsed >= ALONE {
-                thread::yield_now();
             }
         }
     }
 
-    /// A sleep that spinning would have spared opens the window; long ones close it by halves.
+    /// Called after each sleep: what it says about the next one.
     fn slept(&mut self, time: Duration) {
-        const SHORTEST: Duration = Duration::from_micros(2);
-        if time <= self.max {
-            self.window = self.max;
-        } else {
-            self.window /= 2;
-            if self.window < SHORTEST {
-                self.window = Duration::ZERO;
-            }
+        let short = time <= self.max;
+        if self.open {
+            self.open = false;
+            // An idle guest may come back any time. One that had work as soon as we slept is best left alone.
+            self.countdown = if short { self.patience } else { 1 };
+            self.patience =
+                if short { (self.patience * 2).min(Spinner::PATIENCE_MAX) } else { self.patience };
+        } else if short {
+            self.countdown = self.countdown.saturating_sub(1);
+            self.open = self.countdown == 0 && !self.max.is_zero();
         }
     }
 }
@@ -188,23 +194,47 @@ impl Spinner {
 mod tests {
     use super::*;
 
+    const MAX: Duration = Duration::from_micros(50);
+    const SHORT: Duration = Duration::from_micros(20);
+    const LONG: Duration = Duration::from_secs(1);
+
     #[test]
-    fn an_idle_queue_stops_spinning_and_a_busy_one_starts_again() {
-        let max = Duration::from_micros(50);
-        let mut spinner = Spinner::new(max);
-        for _ in 0..6 {
-            spinner.slept(Duration::from_secs(1));
-        }
-        let looked = std::cell::Cell::new(false);
-        assert!(!spinner.spin(|| {
-            looked.set(true);
-            true
-        }));
-        assert!(!looked.get(), "does not look when idle");
-        spinner.slept(Duration::from_micros(20));
-        assert!(spinner.spin(|| true));
+    fn an_idle_queue_does_not_look_and_a_busy_one_does_again() {
+        let mut spinner = Spinner::new(MAX);
         let start = Instant::now();
         assert!(!spinner.spin(|| false));
-        assert!(start.elapsed() >= max);
+        assert!(start.elapsed() >= MAX);
+        for _ in 0..5 {
+            spinner.slept(LONG);
+            assert!(!spinner.spin(|| true), "does not even look");
+        }
+        spinner.slept(SHORT);
+        assert!(spinner.spin(|| true));
+    }
+
+    #[test]
+    fn looking_in_vain_is_tried_ever_more_rarely() {
+        let mut spinner = Spinner::new(MAX);
+        for pause in [16, 32, 64, 128, 256, 512, 1024, 1024] {
+            assert!(!spinner.spin(|| false));
+            spinner.slept(SHORT);
+            for _ in 0..pause {
+                assert!(!spinner.spin(|| true));
+                spinner.slept(SHORT);
+            }
+        }
+        assert!(spinner.spin(|| true));
+        assert!(!spinner.spin(|| false));
+        spinner.slept(SHORT);
+        assert_eq!(spinner.countdown, 16, "one success forgives");
+    }
+
+    #[test]
+    fn a_queue_told_not_to_look_never_does() {
+        let mut spinner = Spinner::new(Duration::ZERO);
+        for _ in 0..2000 {
+            assert!(!spinner.spin(|| true));
+            spinner.slept(Duration::ZERO);
+        }
     }
 }

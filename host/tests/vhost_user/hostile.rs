@@ -2,9 +2,12 @@
 //! the guest's other queue and other guests go on, and a reset makes the queue usable again.
 
 use crate::device::{Bed, Client, Guest, HOLD, TIMEOUT};
-use rustix::fs::ftruncate;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::os::fd::AsFd;
 use std::time::Duration;
-use tombolo_host::vhost_user::driver::{DriverQueue, DriverSettings, GUEST_BASE, Part, Wait, request};
+use tombolo_host::vhost_user::driver::{
+    DriverQueue, DriverSettings, GUEST_BASE, GuestBuffer, MemoryEntry, Part, USER_BASE, Wait, request,
+};
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -207,15 +210,16 @@ fn the_same_chain_again_and_again_is_bounded_by_the_queue() {
     let client = &mut guest.queues[0];
     client.queue.write(client.request, &[HOLD]);
     client.queue.set_descriptor(0, client.request.address, 1, 0, 0).unwrap();
-    let mut offered = 0usize;
-    while !client.queue.wait_broken(Duration::ZERO) && offered < 100_000 {
+    for offered in 1..=usize::from(SIZE) {
         client.queue.offer(0).unwrap();
         client.queue.kick_always();
-        offered += 1;
-        while bed.handled() < offered.min(usize::from(SIZE)) {
+        while bed.handled() < offered {
             std::thread::yield_now();
         }
     }
+    assert!(!client.queue.wait_broken(Duration::from_millis(50)));
+    client.queue.offer(0).unwrap();
+    client.queue.kick_always();
     assert!(client.queue.wait_broken(TIMEOUT));
     assert_eq!(bed.handled(), usize::from(SIZE), "no more requests under way than descriptors");
 }
@@ -256,6 +260,27 @@ fn memory_truncated_under_a_running_copy_ends_that_guest_s_queues_only() {
         assert!(liar.queues[0].queue.wait_broken(TIMEOUT));
         assert!(honest.echoes());
     }
+}
+
+#[test]
+fn buffers_truncated_away_from_under_good_rings_end_that_guest_s_queue_only() {
+    let bed = Bed::new();
+    let settings = DriverSettings::default();
+    let (mut liar, mut honest) = (bed.guest(settings), bed.guest(settings));
+    let buffers = memfd_create("buffers", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&buffers, 1 << 20).unwrap();
+    let (guest_address, user_address) = (GUEST_BASE + (1 << 30), USER_BASE + (1 << 30));
+    let entry = MemoryEntry { guest_address, size: 1 << 20, user_address, file_offset: 0 };
+    liar.driver.front.change_memory(request::ADD_MEM_REG, entry, &[buffers.as_fd()]).unwrap();
+    let queue = &mut liar.queues[0].queue;
+    let buffer = GuestBuffer { address: guest_address, len: 4096 };
+    let parts = [buffer.readable(), buffer.writable()];
+    queue.submit(&parts).unwrap();
+    assert_eq!(queue.wait_used(TIMEOUT).unwrap().written, 4096);
+    ftruncate(&buffers, 0).unwrap();
+    queue.submit(&parts).unwrap();
+    assert!(queue.wait_broken(TIMEOUT));
+    assert!(honest.echoes());
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Honest guests.
 
 use crate::device::{Bed, Client, DROP, ECHO, HOLD, RELEASE, TIMEOUT};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 use tombolo_host::vhost_user::Settings;
-use tombolo_host::vhost_user::driver::{DriverSettings, Part, Wait};
+use tombolo_host::vhost_user::driver::{DriverSettings, Part, Wait, request};
 
 fn all_settings() -> impl Iterator<Item = DriverSettings> {
     let choices = [(true, true), (true, false), (false, true), (false, false)];
@@ -24,7 +26,7 @@ fn requests_come_back_under_every_feature_and_way_of_waiting() {
         let bed = Bed::with(Settings { spin_max, ..Settings::default() });
         for settings in all_settings() {
             let mut guest = bed.guest(settings);
-            for round in 0..1000 {
+            for round in 0..300 {
                 assert!(guest.echoes(), "round {round} with {settings:?}");
             }
         }
@@ -34,10 +36,19 @@ fn requests_come_back_under_every_feature_and_way_of_waiting() {
 #[test]
 fn a_queue_whose_indices_wrap_around_goes_on() {
     let bed = Bed::new();
-    let settings = DriverSettings { queue_size: 2, wait: Wait::Poll, ..DriverSettings::default() };
-    let mut guest = bed.guest(settings);
-    for _ in 0..70_000 {
-        assert!(guest.queues[0].echoes());
+    for (queue_size, together) in [(2, 2), (128, 100)] {
+        let mut guest = bed.guest(DriverSettings { queue_size, ..DriverSettings::default() });
+        let Client { queue, request, answer } = &mut guest.queues[0];
+        queue.write(*request, &[ECHO]);
+        let parts = [request.first(1).readable(), answer.first(1).writable()];
+        let mut count = 0;
+        while count < 70_000 {
+            (0..together).for_each(|_| assert!(queue.add(&parts).is_some()));
+            queue.kick();
+            (0..together).for_each(|_| assert_eq!(queue.wait_used(TIMEOUT).unwrap().written, 1));
+            count += together;
+        }
+        assert!(guest.echoes());
     }
 }
 
@@ -112,6 +123,29 @@ fn many_answers_ready_together_raise_few_interrupts() {
         }
         assert!(interrupts <= 150, "{interrupts} interrupts for 50 batches of 24");
     }
+}
+
+#[test]
+fn a_guest_that_polls_is_not_interrupted() {
+    let bed = Bed::new();
+    for event_index in [true, false] {
+        let settings = DriverSettings { event_index, wait: Wait::Poll, ..DriverSettings::default() };
+        let mut guest = bed.guest(settings);
+        (0..500).for_each(|_| assert!(guest.echoes()));
+        assert_eq!(guest.queues[0].queue.interrupts(), 0);
+    }
+}
+
+#[test]
+fn a_new_bell_rings_once_so_that_no_answer_is_missed() {
+    let bed = Bed::new();
+    let mut guest = bed.guest(DriverSettings::default());
+    assert!(guest.echoes());
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    guest.driver.front.set_vring_fd(request::SET_VRING_CALL, 0, Some(bell.as_fd())).unwrap();
+    let mut count = [0; 8];
+    rustix::io::read(&bell, &mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), 1);
 }
 
 #[test]
