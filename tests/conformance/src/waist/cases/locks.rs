@@ -22,6 +22,7 @@ cases! { "locks":
     flock_belongs_to_an_opening needs LOCKS,
     a_release_gives_flock_back needs LOCKS,
     a_flush_gives_its_owners_locks_back needs LOCKS,
+    a_release_gives_back_what_was_locked_through_it needs LOCKS,
     an_ended_session_gives_all_back needs LOCKS,
     a_lock_needs_an_opening_that_could_do_it needs LOCKS,
     a_waiter_gets_the_lock needs LOCKS,
@@ -181,6 +182,19 @@ fn a_flush_gives_its_owners_locks_back(w: &World) -> Verdict {
     take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("given back");
     refused!(take(w, file, posix(LockKind::Write, 3, 10, 19)), Error::WouldBlock);
     w.release(file);
+    w.release(again);
+    Ok(())
+}
+
+/// The locks of an open file description (fcntl(2), `F_OFD_SETLK`) end with it, and FUSE sends no flush for its owner.
+fn a_release_gives_back_what_was_locked_through_it(w: &World) -> Verdict {
+    let file = w.file("file");
+    let again = opened_again(w, file);
+    take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
+    take(w, again, posix(LockKind::Write, 2, 20, 29)).expect("lock");
+    w.release(file);
+    take(w, again, posix(LockKind::Write, 3, 0, 9)).expect("given back");
+    refused!(take(w, again, posix(LockKind::Write, 3, 20, 29)), Error::WouldBlock);
     w.release(again);
     Ok(())
 }
