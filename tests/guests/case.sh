@@ -2,7 +2,7 @@
 # What the cases have in common; each sources it, and runs by hand too: BED=uml tests/guests/case/10-job.
 #   $bed             uml or qemu, from BED (uml)
 #   $work            a scratch directory; $work/tree is what is shared
-#   serve SOCKET…    starts a server that shares $work/tree; more options in $serve_options
+#   serve SOCKET[,TAG]…  starts a server that shares $tree; more options in $serve_options
 #   guest OPTION…    boots a guest of this bed with the script on standard input
 #   guest_behind LOG OPTION…   the same, not waited for; sets $guest_pid
 #   until_ok         waits for a command to succeed
@@ -53,24 +53,30 @@ note() {
 until_ok() {
     local attempt
     for ((attempt = 0; attempt < 400; attempt++)); do
-        if "$@" 2>/dev/null; then return 0; fi
+        if "$@"; then return 0; fi
         sleep 0.05
     done
     fail "waited in vain for: $*"
 }
 
 serve() {
-    local socket arguments=()
+    local socket tag arguments=()
     case ${SERVER:-tombolo} in
     tombolo)
-        for socket in "$@"; do arguments+=(--virtiofs "$socket,tag=tombolo"); done
+        for socket in "$@"; do
+            tag=${socket#*,}
+            [ "$tag" != "$socket" ] || tag=tombolo
+            arguments+=(--virtiofs "${socket%,*},tag=$tag")
+        done
         "${TOMBOLO:-$repository/target/release/tombolo}" serve "$tree" "${arguments[@]}" \
-            --control "$work/control" "${serve_options[@]}" >>"$work/server.log" 2>&1 &
+            --control "${1%,*}.control" "${serve_options[@]}" >>"$work/server.log" 2>&1 &
         servers+=($!)
         ;;
     virtiofsd)
         for socket in "$@"; do
-            "$cache/peers/bin/virtiofsd" --socket-path "$socket" --shared-dir "$tree" --tag tombolo --cache auto \
+            tag=${socket#*,}
+            [ "$tag" != "$socket" ] || tag=tombolo
+            "$cache/peers/bin/virtiofsd" --socket-path "${socket%,*}" --shared-dir "$tree" --tag "$tag" --cache auto \
                 --sandbox none --announce-submounts --log-level warn >>"$work/server.log" 2>&1 &
             servers+=($!)
         done
@@ -79,12 +85,12 @@ serve() {
     # Their end is for the case to judge, not for the shell to announce.
     disown "${servers[@]}" 2>/dev/null || true
     for socket in "$@"; do
-        until_ok listening "$socket"
+        until_ok listening "${socket%,*}"
     done
 }
 
 listening() {
-    kill -0 "${servers[-1]}" || fail "the server ended: $(cat "$work/server.log")"
+    kill -0 "${servers[-1]}" 2>/dev/null || fail "the server ended: $(cat "$work/server.log")"
     [ -S "$1" ]
 }
 
