@@ -36,6 +36,8 @@ pub struct BenchArgs {
 /// The tables.
 #[derive(Subcommand, Debug)]
 pub enum TableArgs {
+    /// What a layer costs: a null answer through zero to four of them.
+    Waist,
     /// The FUSE front end: a mount on this host, or virtio-fs through its queues.
     Fuse(FuseArgs),
     /// A developer's job in a guest, beside virtiofsd and the guest's own disk. Needs the source tree.

@@ -35,6 +35,7 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     let _all = measure::spare_cores();
     let plan = args.plan();
     match &args.table {
+        TableArgs::Waist => publish(args, &table::waist::run(&plan)?, out),
         TableArgs::Fuse(which) => {
             let tables: [fn(&Plan) -> Result<Report>; 3] =
                 [table::virtio::run, table::mount::run, table::table_6_2::run];

@@ -5,6 +5,7 @@ pub mod memory;
 pub mod mount;
 pub mod table_6_2;
 pub mod virtio;
+pub mod waist;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,0 +1,164 @@
+//! `waist`: what a layer costs. A file system that does nothing answers through zero to four layers, at once and later.
+
+mod null;
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tombolo_core::fs::{Answer, Attr, Client, Ctx, Error as FsError, Export, FileSystem, NodeId, SessionId};
+use tombolo_layer::around::{Around, Call, Layered, Payload};
+use tombolo_layer::stats;
+
+use self::null::{How, Null, NullExport};
+use super::Plan;
+use crate::error::{Error, Result};
+use crate::measure::{Clock, Entrant, Place, Work};
+use crate::report::{Figure, Report};
+
+/// Layers in the deepest stack.
+const LAYERS: usize = 4;
+/// Operations between two looks at the clock, which take as long as several of them.
+const AT_ONCE: u64 = 1000;
+/// What four layers may cost over a direct call, in nanoseconds.
+const AIM_NS: f64 = 30.0;
+
+const ROW: &str = "getattr that does nothing";
+const DIRECT: &str = "direct call";
+
+/// Measures.
+pub fn run(plan: &Plan) -> Result<Report> {
+    let mut report = Report::new("waist", "What a layer costs", plan.command.clone(), plan.quick);
+    let mut entrants = vec![entrant(DIRECT.to_owned(), Direct(Null(How::AtOnce)))];
+    for how in [How::AtOnce, How::Later] {
+        for layers in 0..=LAYERS {
+            entrants.push(entrant(name(how, layers), Stacked::new(how, layers)?));
+        }
+    }
+    entrants.push(entrant("at once, 1 layer of stats".to_owned(), Stacked::with_stats()?));
+    let mut contest = plan.contest();
+    contest.count_syscalls = false;
+    contest.count_max = 10_000_000;
+    let (series, dropped) = contest.run(entrants);
+    report.take(ROW, &series, &dropped);
+    // Here it is the rows that compare, not the columns.
+    for figure in &mut report.figures {
+        figure.row = std::mem::replace(&mut figure.column, ROW.to_owned());
+        figure.cost = None;
+    }
+    Place::leave()?;
+    judge(&mut report);
+    report.condition_of(&contest);
+    report.condition(format!("{AT_ONCE} operations between two looks at the clock; one thread, pinned"));
+    report.condition(
+        "a layer here passes everything on and does nothing else; later: ready when it is first polled",
+    );
+    Ok(report)
+}
+
+/// What four layers cost over a direct call.
+fn judge(report: &mut Report) {
+    let median = |row: &str| report.figure(row, ROW, "").map(|figure: &Figure| figure.spread.median);
+    let deep = [How::AtOnce, How::Later].map(|how| median(&name(how, LAYERS)));
+    let ([Some(at_once), Some(later)], Some(direct)) = (deep, median(DIRECT)) else { return };
+    let verdict = if at_once - direct <= AIM_NS { "met" } else { "missed" };
+    report.condition(format!(
+        "four layers cost {:.1} ns over a direct call at once (aim: at most {AIM_NS} ns, {verdict}), {:.1} ns later",
+        at_once - direct,
+        later - direct
+    ));
+}
+
+fn name(how: How, layers: usize) -> String {
+    let how = if how == How::AtOnce { "at once" } else { "later" };
+    let plural = if layers == 1 { "" } else { "s" };
+    format!("{how}, {layers} layer{plural}")
+}
+
+fn entrant(name: String, work: impl Work + 'static) -> Entrant<'static> {
+    Entrant {
+        name: (name, String::new()),
+        work: Box::new(work),
+        servers: Vec::new(),
+        place: Some(Place::SameCore),
+    }
+}
+
+/// A layer that passes everything on.
+struct Through;
+
+impl Around for Through {
+    #[inline]
+    fn around<T: Payload>(&self, _call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        // As a layer would that looks at the result.
+        inner().map_result(|result| result)
+    }
+}
+
+/// The compiler knows whom it calls, but not what comes of it.
+struct Direct(Null);
+
+impl Work for Direct {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        repeat(count, clock, |cx, node| black_box(&self.0).getattr(cx, node, None))
+    }
+}
+
+/// A stack of layers, as a front end sees it.
+struct Stacked(Arc<dyn FileSystem>);
+
+impl Stacked {
+    fn new(how: How, layers: usize) -> Result<Self> {
+        let mut export: Arc<dyn Export> = Arc::new(NullExport(how));
+        for _ in 0..layers {
+            export = Arc::new(Layered::new(export, Arc::new(Through)));
+        }
+        Self::attached(&*export)
+    }
+
+    fn with_stats() -> Result<Self> {
+        let null: Arc<dyn Export> = Arc::new(NullExport(How::AtOnce));
+        Self::attached(&stats::over(null, stats::Counters::new()))
+    }
+
+    fn attached(export: &dyn Export) -> Result<Self> {
+        let client = Client { session: SessionId(1), label: "bench".to_owned() };
+        export.attach(&client).map(Self).map_err(|error| failed(&error))
+    }
+}
+
+impl Work for Stacked {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        repeat(count, clock, |cx, node| black_box(&*self.0).getattr(cx, node, None))
+    }
+}
+
+#[inline]
+fn repeat(count: u64, clock: &mut Clock, getattr: impl Fn(&Ctx, NodeId) -> Answer<Attr>) -> Result<()> {
+    let cx = Ctx::root(SessionId(1));
+    let times = count.div_ceil(AT_ONCE).max(1);
+    clock.start();
+    for _ in 0..times {
+        for _ in 0..AT_ONCE {
+            let answer = getattr(black_box(&cx), black_box(NodeId::ROOT));
+            black_box(finish(answer)).map_err(|error| failed(&error))?;
+        }
+        clock.lap_of(AT_ONCE);
+    }
+    Ok(())
+}
+
+#[inline]
+fn finish(answer: Answer<Attr>) -> tombolo_core::fs::Result<Attr> {
+    match answer {
+        Answer::Done(result) => result,
+        Answer::Later(mut later) => match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(FsError::Interrupted),
+        },
+    }
+}
+
+fn failed(error: &FsError) -> Error {
+    Error::Wrong { what: "the null file system".to_owned(), answer: error.to_string() }
+}
