@@ -49,8 +49,11 @@ pub fn append(path: &Path) -> io::Result<File> {
 }
 
 fn state(mount: &Mount) -> Result<ServerState, StateError> {
-    StateDir::open(&StateDir::default_path()?)?.server(&format!("mount-{}", mount.point.word()))
+    StateDir::open(&StateDir::default_path()?)?.server(&format!("mount-{}", mount.point.word(NAME_BYTES_MAX)))
 }
+
+/// A file's name has 255 bytes.
+const NAME_BYTES_MAX: usize = 200;
 
 fn fresh(path: &Path) -> io::Result<File> {
     match fs::rename(path, path.with_extension("old")) {

@@ -60,16 +60,13 @@ impl MountPoint {
         Err(Failure::cannot(mounting, reason).remedy("choose a place outside, or hide submounts"))
     }
 
-    /// The path as one word, for the names of files.
-    pub fn word(&self) -> String {
+    /// The path as one word of at most so many bytes, for the names of files: its end, which tells most.
+    pub fn word(&self, bytes_max: usize) -> String {
         let word = self.path.to_string_lossy().trim_matches('/').replace('/', "-");
-        let short: String = word.chars().rev().take(NAME_LIMIT).collect();
-        short.chars().rev().collect()
+        let start = word.char_indices().map(|(at, _)| at).find(|at| word.len() - at <= bytes_max);
+        word[start.unwrap_or(0)..].trim_start_matches('-').to_owned()
     }
 }
-
-/// Sockets have 107 bytes for their whole path.
-const NAME_LIMIT: usize = 40;
 
 /// The path without links and relative parts, but for the last component: where a server died, that one cannot be asked.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
@@ -84,5 +81,18 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
             }
         }
         outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_keeps_its_end() {
+        let point = MountPoint { path: "/srv/größe/mnt".into(), dead: false };
+        assert_eq!(point.word(100), "srv-größe-mnt");
+        assert_eq!(point.word(7), "ße-mnt".to_owned());
+        assert_eq!(point.word(4), "mnt");
     }
 }

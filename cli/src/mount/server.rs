@@ -72,13 +72,16 @@ fn listen(mount: &Mount) -> Result<Listener, Failure> {
     match &mount.control {
         Some(path) => Listener::bind(path, 0o600).map_err(|error| Failure::cannot(listening, &error)),
         None => {
-            let name = format!("mount-{}", mount.point.word());
+            let name = format!("mount-{}", mount.point.word(NAME_BYTES_MAX));
             control::free_socket(&control::default_directory(), &name).map_err(|error| {
                 Failure::cannot(listening, &error).remedy("choose a place with --control SOCKET")
             })
         }
     }
 }
+
+/// A socket's path has 107 bytes.
+const NAME_BYTES_MAX: usize = 40;
 
 fn status(mount: &Mount) -> Status {
     let source = mount.source.to_string();

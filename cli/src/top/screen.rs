@@ -2,6 +2,7 @@
 
 use std::io::{self, Stdout, Write};
 
+use terminal_size::{Height, Width, terminal_size};
 use tombolo_host::signals;
 
 use super::print;
@@ -38,14 +39,20 @@ impl Screen {
         if !self.live {
             return print(&mut self.out, text);
         }
-        let mut page = String::from(HOME);
-        for line in text.lines() {
-            page.extend([line, ERASE_LINE, "\r\n"]);
-        }
-        page.push_str(ERASE_REST);
-        self.out.write_all(page.as_bytes())?;
+        let size = terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns, rows));
+        self.out.write_all(page(text, size).as_bytes())?;
         self.out.flush()
     }
+}
+
+/// As much of the text as fits: a longer page would scroll, and leave its top behind.
+fn page(text: &str, (columns, rows): (u16, u16)) -> String {
+    let lines = text.lines().take(rows.into()).map(|line| {
+        let fitting: String = line.chars().take(columns.into()).collect();
+        fitting + ERASE_LINE
+    });
+    // No newline after the last line: in the last row it would scroll too.
+    [HOME, &lines.collect::<Vec<_>>().join("\r\n"), ERASE_REST].concat()
 }
 
 impl Drop for Screen {
@@ -53,5 +60,15 @@ impl Drop for Screen {
         if self.live {
             let _ = write!(self.out, "{LEAVE}").and_then(|()| self.out.flush());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_no_larger_than_the_terminal() {
+        assert_eq!(page("µs and more\nsecond\nthird", (2, 2)), "\x1b[Hµs\x1b[K\r\nse\x1b[K\x1b[J");
     }
 }
