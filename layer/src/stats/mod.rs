@@ -26,7 +26,14 @@ pub struct Stats(Arc<Counters>);
 
 /// `inner` with its operations counted in `counters`, which any number of exports and threads may share.
 pub fn over(inner: Arc<dyn Export>, counters: Arc<Counters>) -> Layered<dyn Export, Stats> {
-    Layered::new(inner, Arc::new(Stats(counters)))
+    Layered::new(inner, Arc::new(Stats::new(counters)))
+}
+
+impl Stats {
+    /// Counts in `counters`.
+    pub fn new(counters: Arc<Counters>) -> Self {
+        Self(counters)
+    }
 }
 
 impl Around for Stats {
