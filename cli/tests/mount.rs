@@ -141,6 +141,27 @@ fn a_killed_server_comes_back() {
 }
 
 #[test]
+fn a_server_comes_back_to_its_control_socket_and_to_its_own_version() {
+    let Some(place) = MountPlace::new() else { return };
+    let program = place.0.path("tombolo");
+    fs::copy(env!("CARGO_BIN_EXE_tombolo"), &program).expect("copy");
+    Ran::new(place.0.program(&program, &["mount", "dir:tree", "mnt", "--control", "c.sock"])).succeeded();
+    // An upgrade in place, to something quite different.
+    fs::remove_file(&program).expect("remove");
+    symlink("/bin/false", &program).expect("link");
+    let pid = || {
+        let told = place.0.run(&["top", "--once", "--json", "c.sock"]);
+        serde_json::from_str::<serde_json::Value>(&told.out).ok()?["servers"][0]["status"]["pid"].as_u64()
+    };
+    let killed = pid().expect("a server");
+    signal(u32::try_from(killed).expect("a process"), "KILL");
+    until("another server answers", || pid().is_some_and(|now| now != killed));
+    until("the file is there again", || fs::read(place.mnt().join("file")).is_ok());
+    place.umount();
+    until("all have ended", || !place.is_served());
+}
+
+#[test]
 fn a_dead_mount_without_a_keeper_is_replaced_or_taken_away() {
     let Some(place) = MountPlace::new() else { return };
     let kill_a_server = || {

@@ -3,11 +3,12 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use common::{Place, http};
+use common::{Place, Ran, http};
 
 #[test]
 fn a_server_says_how_to_get_in_and_leaves_nothing_behind() {
@@ -182,4 +183,26 @@ fn a_control_directory_of_others_is_refused() {
         .run(&["serve", "tree", "--virtiofs", "vm.sock"])
         .failed(1, &["nobody else can enter", "--control SOCKET"]);
     assert!(!place.path("vm.sock").exists());
+}
+
+#[test]
+fn a_tool_of_another_user_is_turned_away() {
+    let place = Place::new();
+    if !place.path("tree").metadata().is_ok_and(|metadata| metadata.uid() == 0) {
+        assert!(std::env::var_os("TOMBOLO_ALLOW_SKIP").is_some(), "acting as another user needs root");
+        eprintln!("skipped: acting as another user needs root");
+        return;
+    }
+    let _server =
+        place.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--control", "c.sock"], "ready control");
+    // An operator who opens the door by mistake.
+    let program = place.path("tombolo");
+    fs::copy(env!("CARGO_BIN_EXE_tombolo"), &program).expect("copy");
+    for (name, mode) in [(".", 0o755), ("c.sock", 0o666), ("tombolo", 0o755)] {
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).expect("chmod");
+    }
+    let mut nobody = place.program(&program, &["top", "--once", "c.sock"]);
+    nobody.uid(65534).gid(65534);
+    Ran::new(nobody).failed(1, &["only the server's user and root may ask"]);
+    place.run(&["top", "--once", "c.sock"]).succeeded();
 }

@@ -1,10 +1,11 @@
 //! A unix socket that a server listens on, and takes away again.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tombolo_sys::{Errno, socket};
@@ -58,9 +59,7 @@ impl Listener {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        // One at a time from the look to the bind: the lock goes when the file is closed.
-        let turn = File::open(directory).map_err(io)?;
-        turn.lock().map_err(io)?;
+        let _turn = turn(directory).map_err(io)?;
         let socket = match socket::listen_unix(path, mode, BACKLOG) {
             Err(Errno::ADDRINUSE) => {
                 remove_stale(path)?;
@@ -98,6 +97,25 @@ impl Drop for Listener {
 }
 
 const BACKLOG: i32 = 16;
+const TURN_PATIENCE: Duration = Duration::from_secs(5);
+const TURN_PAUSE: Duration = Duration::from_millis(5);
+
+/// One server at a time from the look to the bind: a lock on the directory, which goes when the file is closed. Anybody
+/// can lock a directory like /tmp, so nobody waits for ever.
+fn turn(directory: &Path) -> io::Result<File> {
+    let directory = File::open(directory)?;
+    let end = Instant::now() + TURN_PATIENCE;
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Ok(directory),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if Instant::now() > end => {
+                return Err(io::Error::other("its directory is locked by another program"));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(TURN_PAUSE),
+        }
+    }
+}
 
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let io = |source: io::Error| ListenError::Io { path: path.to_owned(), source };

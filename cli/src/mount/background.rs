@@ -4,8 +4,8 @@
 //! fork: nothing of it runs between fork and exec, and its errors go straight to the user, because it leaves the terminal
 //! only when it has mounted (`docs/decisions/0061`).
 
-use std::env;
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -51,8 +51,9 @@ pub fn start(mount: &Mount, options: &[String], log: LogArgs) -> Outcome {
 
 /// Starts this program in a role.
 pub fn spawn(mount: &Mount, options: &[String], log: LogArgs, role: Role<'_>) -> io::Result<Child> {
-    let mut command = Command::new(env::current_exe()?);
-    command.arg("mount").stdin(Stdio::null()).stdout(Stdio::piped());
+    // Also when the program's file was replaced meanwhile: both ends of a pipe speak the same version.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("tombolo").arg("mount").stdin(Stdio::null()).stdout(Stdio::piped());
     match role {
         Role::Keeper => command.arg("--keeper"),
         Role::Server { log } => command.arg("--background-log").arg(log),

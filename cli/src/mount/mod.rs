@@ -10,7 +10,7 @@ mod place;
 mod server;
 mod source;
 
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute as absolute_path};
 
 use clap::Args;
 
@@ -101,6 +101,10 @@ impl Mount {
         let point = MountPoint::checked(mountpoint)?;
         let Source::Dir(dir) = &source;
         point.is_apart_from(dir, options.submounts)?;
+        // A server that is started again does not start where we do.
+        let control = control.map(absolute_path).transpose();
+        let control =
+            control.map_err(|error| Failure::cannot("find the place of the control socket", &error))?;
         Ok(Self { source, point, options, control })
     }
 }
