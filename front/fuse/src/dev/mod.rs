@@ -4,10 +4,12 @@
 //! when told to, and finds the ruins of an earlier server at its mount point.
 
 mod device;
+mod spin;
 mod worker;
 
 use crate::session::{Coherence, Options as SessionOptions, Session};
 use device::{Device, Stock};
+use spin::Turn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ use tombolo_core::fs::{
 use tombolo_sys::fuse_dev::{self, Flags};
 use tombolo_sys::{Errno, creds};
 use tombolo_wire_fuse::attr;
+use worker::Crew;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -122,11 +125,12 @@ impl Mount {
         };
         let stock = Stock::new(session_options.max_write_bytes);
         let session = Session::new(session, file_system, session_options);
-        let mount = Mount { path, by_helper, session, threads: Mutex::default() };
+        let mount = Mount { path, by_helper, session: session.clone(), threads: Mutex::default() };
+        let crew = Arc::new(Crew { session, stock, turn: Turn::default() });
         for (number, device) in devices.into_iter().enumerate() {
-            let (session, stock) = (mount.session.clone(), stock.clone());
+            let crew = crew.clone();
             let thread = thread::Builder::new().name(format!("fuse-{number}"));
-            match thread.spawn(move || worker::serve(&session, &device, &stock)) {
+            match thread.spawn(move || worker::serve(&crew, &device)) {
                 Ok(thread) => mount.threads().push(thread),
                 Err(error) => {
                     mount.unmount().ok();
