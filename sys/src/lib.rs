@@ -25,6 +25,7 @@ pub mod socket;
 pub mod stat;
 pub mod statfs;
 pub mod sync;
+pub mod thread;
 pub mod umask;
 pub mod xattr;
 

@@ -2,12 +2,15 @@
 //!
 //! The kernel does not say beforehand whether a look-up or an unlink will wait for a disk. So such work is done at once,
 //! and timed; when it was slow twice in a short while, the next ones go to the pool, until they prove quick again. (Once
-//! may just mean that the thread lost its processor for a moment.) A request in a while may then delay the ones behind it,
-//! by an access to a disk; all others save the two thread switches that a pool costs (20 µs and more, where the work itself
-//! takes 1 to 20). See `docs/decisions/0020-inline-by-pace.md`.
+//! may just mean that the thread lost its processor for a moment; so the second time the kernel is asked whether the thread
+//! waited.) A request in a while may then delay the ones behind it, by an access to a disk; all others save the two thread
+//! switches that a pool costs (20 µs and more, where the work itself takes 1 to 20). See
+//! `docs/decisions/0020-inline-by-pace.md`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use tombolo_sys::thread;
 
 /// Slower than this, and it waited for something.
 const SLOW: Duration = Duration::from_micros(1000);
@@ -31,16 +34,23 @@ impl Pace {
     /// Does work and learns from how long it took.
     #[inline]
     pub fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
+        // Asking costs more than a look-up, so it is done only when there is a reason.
+        let waits = (self.distrust.load(Ordering::Relaxed) > 0).then(thread::waits);
         let start = Instant::now();
         let done = work();
-        self.learn(start.elapsed());
+        let slow = start.elapsed() > SLOW;
+        self.learn(slow && waits.is_none_or(|before| thread::waits() > before), slow);
         done
     }
 
     #[inline]
-    fn learn(&self, took: Duration) {
+    fn learn(&self, waited: bool, slow: bool) {
         let before = self.distrust.load(Ordering::Relaxed);
-        let after = if took > SLOW { (before + WEIGHT).min(2 * WEIGHT) } else { before.saturating_sub(1) };
+        let after = match (waited, slow) {
+            (true, _) => (before + WEIGHT).min(2 * WEIGHT),
+            (false, true) => before,
+            (false, false) => before.saturating_sub(1),
+        };
         if after != before {
             // A thread that learned something else at this moment may go unheard: it is a guess anyway.
             self.distrust.store(after, Ordering::Relaxed);
@@ -52,29 +62,37 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const SLOWLY: Duration = Duration::from_millis(2);
-    const QUICKLY: Duration = Duration::from_micros(3);
+    fn waiting() {
+        std::thread::sleep(2 * SLOW);
+    }
 
-    #[test]
-    fn slow_work_in_a_row_costs_the_trust_and_quick_work_wins_it_back() {
-        let pace = Pace::default();
-        pace.learn(SLOWLY);
-        assert!(pace.is_quick(), "once is an accident");
-        pace.learn(SLOWLY);
-        for _ in 0..WEIGHT {
-            assert!(!pace.is_quick());
-            pace.learn(QUICKLY);
+    fn computing() {
+        let start = Instant::now();
+        while start.elapsed() < 2 * SLOW {
+            std::hint::spin_loop();
         }
-        assert!(pace.is_quick());
     }
 
     #[test]
-    fn accidents_far_apart_cost_nothing() {
+    fn work_that_waits_costs_the_trust_and_quick_work_wins_it_back() {
+        let pace = Pace::default();
+        pace.timed(waiting);
+        assert!(pace.is_quick(), "once is an accident");
+        pace.timed(waiting);
+        let mut tries = 0;
+        while !pace.is_quick() {
+            pace.timed(|| ());
+            tries += 1;
+        }
+        assert!(tries >= WEIGHT, "{tries}");
+    }
+
+    #[test]
+    fn a_lost_processor_costs_nothing() {
         let pace = Pace::default();
         for _ in 0..10 {
-            pace.learn(SLOWLY);
-            assert!(pace.is_quick());
-            (0..WEIGHT).for_each(|_| pace.learn(QUICKLY));
+            pace.timed(computing);
         }
+        assert!(pace.is_quick());
     }
 }

@@ -139,7 +139,8 @@ impl FileSystem for LocalSession {
         if self.is_quick(parent) {
             return self.now(|session| session.lookup(cx, parent, name));
         }
-        if let Some(result) = self.0.lookup_in_memory(cx, parent, name) {
+        let in_memory = self.0.export.pace.timed(|| self.0.lookup_in_memory(cx, parent, name));
+        if let Some(result) = in_memory {
             return Answer::Done(result);
         }
         let name = name.to_owned();

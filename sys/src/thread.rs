@@ -1,0 +1,29 @@
+//! What the kernel counts for one thread.
+
+use std::mem::MaybeUninit;
+
+/// How often the calling thread has waited for something: it slept in the kernel, or gave its processor away itself.
+/// Having the processor taken away is not counted. Costs a system call (0.2 µs).
+pub fn waits() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes one `struct rusage` where we have room for one.
+    let outcome = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    if outcome != 0 {
+        return 0;
+    }
+    // SAFETY: all zeroes are a valid value, whatever of it the kernel has overwritten.
+    let usage = unsafe { usage.assume_init() };
+    usage.ru_nvcsw.unsigned_abs()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    #[test]
+    fn sleeping_is_waiting() {
+        let before = super::waits();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(super::waits() > before);
+    }
+}
