@@ -1,7 +1,7 @@
 //! Operations on small files.
 
 use std::cell::Cell;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -67,9 +67,12 @@ impl CreateWriteUnlink {
 
 impl Work for CreateWriteUnlink {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        // For writing only, as cp, tar and compilers do.
+        let mut create = OpenOptions::new();
+        create.write(true).create_new(true);
         clock.start();
         for _ in 0..count {
-            let mut file = File::create_new(&self.path).doing_to("create", &self.path)?;
+            let mut file = create.open(&self.path).doing_to("create", &self.path)?;
             file.write_all(&self.content).doing_to("write", &self.path)?;
             drop(file);
             fs::remove_file(&self.path).doing_to("remove", &self.path)?;
@@ -110,24 +113,24 @@ const NAMES_AGE: Duration = Duration::from_millis(1100);
 pub struct ColdNames {
     paths: Vec<PathBuf>,
     next: Cell<usize>,
-    first_given: Cell<Instant>,
+    last_given: Cell<Instant>,
 }
 
 impl ColdNames {
     /// All small files of the tree as seen at `root`.
     pub fn new(root: &Path, tree: &Tree) -> Rc<Self> {
         let paths = (0..tree.files()).map(|number| root.join(Tree::small(number))).collect();
-        Rc::new(Self { paths, next: Cell::new(0), first_given: Cell::new(Instant::now()) })
+        Rc::new(Self { paths, next: Cell::new(0), last_given: Cell::new(Instant::now()) })
     }
 
-    /// The next so many; sleeps when they were given out too short a time ago.
+    /// The next so many; sleeps before they begin again, until all of them are forgotten.
     fn take(&self, count: usize) -> &[PathBuf] {
         let count = count.min(self.paths.len());
         if self.next.get() + count > self.paths.len() {
-            std::thread::sleep(NAMES_AGE.saturating_sub(self.first_given.get().elapsed()));
+            std::thread::sleep(NAMES_AGE.saturating_sub(self.last_given.get().elapsed()));
             self.next.set(0);
-            self.first_given.set(Instant::now());
         }
+        self.last_given.set(Instant::now());
         let from = self.next.replace(self.next.get() + count);
         self.paths.get(from..from + count).unwrap_or_default()
     }

@@ -81,8 +81,8 @@ pub fn run(plan: &Plan) -> Result<Report> {
     report.condition_of(&contest);
     report.condition(format!("the directory lies in {} (its pages are in memory)", plan.within.display()));
     report.condition(
-        "the paper (2011) ran a kernel's file system in a virtual machine of its own, on a 2.66 GHz Xeon: its figures are \
-         printed, not measured, and its machine is not this one",
+        "the paper (2010) ran a kernel's file system in a virtual machine of its own under Xen, on a 1.86 GHz Xeon E5320: \
+         its figures are printed, not measured, and its machine is not this one",
     );
     report.condition(
         "virtio-fs and the waist: one request each. By system call: what the kernel makes of the call, often a look-up \
