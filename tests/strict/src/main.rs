@@ -1,0 +1,53 @@
+//! Holds what a server was asked under strict coherence against a trace of the same job's system calls.
+//!
+//! A job runs twice, in the same way: on a plain directory under strace, and on a mount. The trace tells which operations
+//! each of its calls has to become; the server counts what came. Both must be equal class by class, but for differences
+//! whose cause is listed in [`ledger::CAUSES`] and whose size follows from the trace too. `tests/strict/run` does all of it.
+//!
+//! Not here: what a job does, and how long it takes.
+//!
+//! Reading order: `ledger` (classes and causes), `job` (what each call becomes), `tree` and `process`, `trace`.
+#![forbid(unsafe_code)]
+
+mod job;
+mod ledger;
+mod process;
+mod report;
+mod trace;
+mod tree;
+
+use std::fs;
+use std::process::ExitCode;
+
+use job::Job;
+use report::Counts;
+
+const USAGE: &str = "usage: tombolo-strict ROOT CWD TRACE BEFORE AFTER";
+
+#[expect(clippy::print_stdout, reason = "a report for people")]
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match compare(&arguments, |line| println!("{line}")) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("tombolo-strict: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// ROOT is where the job ran natively, CWD where it was started, BEFORE and AFTER are what `tombolo top --once --json` said.
+fn compare(arguments: &[String], print: impl FnMut(String)) -> Result<bool, String> {
+    let [root, cwd, trace, before, after] = arguments else { return Err(USAGE.into()) };
+    let read = |path: &String| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
+    let counts = |path: &String| {
+        Counts::parse(&read(path)?).ok_or(format!("{path}: not what `tombolo top --once --json` says"))
+    };
+    let mut job = Job::new(root, cwd);
+    job.run(trace::events(&read(trace)?));
+    if !job.unknown().is_empty() {
+        return Err(format!("the job makes calls that are not known here: {:?}", job.unknown()));
+    }
+    Ok(report::compare(job.ledger(), &counts(after)?.since(&counts(before)?), print))
+}

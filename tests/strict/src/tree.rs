@@ -1,0 +1,157 @@
+//! The names that a job has made, and what the kernel asks for on its way along a path.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// The directories and links beneath the root. It is empty when the job begins.
+#[derive(Debug)]
+pub struct Tree {
+    root: String,
+    directories: HashSet<String>,
+    links: HashMap<String, String>,
+}
+
+/// What became of a path.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Walked {
+    /// Where it led, if each directory on its way was there.
+    pub path: Option<String>,
+    /// Names that were looked up beneath the root.
+    pub names: u64,
+    /// Links beneath the root that were followed.
+    pub links: u64,
+}
+
+/// As many links as the kernel follows in one path.
+const LINKS_MAX: u64 = 40;
+
+impl Tree {
+    /// An empty tree at this absolute path.
+    pub fn new(root: &str) -> Self {
+        Self { root: root.to_owned(), directories: HashSet::new(), links: HashMap::new() }
+    }
+
+    /// Whether a path is the root or beneath it.
+    pub fn holds(&self, path: &str) -> bool {
+        path.strip_prefix(&self.root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Whether a path beneath the root is a directory.
+    pub fn is_directory(&self, path: &str) -> bool {
+        path == self.root || self.directories.contains(path)
+    }
+
+    /// Goes along `path` from `base`; through a last link only if told to.
+    pub fn walk(&self, base: &str, path: &str, follow: bool) -> Walked {
+        let mut walked = Walked::default();
+        let mut here = if path.starts_with('/') { String::new() } else { base.to_owned() };
+        let mut rest: VecDeque<String> = path.split('/').map(str::to_owned).collect();
+        let ends_in_directory = path.ends_with('/') || path.ends_with("/.");
+        while let Some(name) = rest.pop_front() {
+            match name.as_str() {
+                "" | "." => continue,
+                ".." => {
+                    here.truncate(here.rfind('/').unwrap_or_default());
+                    continue;
+                }
+                _ => {}
+            }
+            let inside = self.holds(&here);
+            if inside && !self.is_directory(&here) {
+                return walked;
+            }
+            walked.names += u64::from(inside);
+            let next = format!("{here}/{name}");
+            let is_last = rest.iter().all(|name| name.is_empty() || name == ".");
+            match self.links.get(&next) {
+                Some(target) if !is_last || follow || ends_in_directory => {
+                    walked.links += 1;
+                    if walked.links > LINKS_MAX {
+                        return walked;
+                    }
+                    if target.starts_with('/') {
+                        here.clear();
+                    }
+                    target.rsplit('/').for_each(|name| rest.push_front(name.to_owned()));
+                }
+                _ => here = next,
+            }
+        }
+        walked.path = Some(here);
+        walked
+    }
+
+    /// A directory was made.
+    pub fn make_directory(&mut self, path: &str) {
+        self.directories.insert(path.to_owned());
+    }
+
+    /// A link was made.
+    pub fn make_link(&mut self, path: &str, target: &str) {
+        self.links.insert(path.to_owned(), target.to_owned());
+    }
+
+    /// A name is gone.
+    pub fn remove(&mut self, path: &str) {
+        self.directories.remove(path);
+        self.links.remove(path);
+    }
+
+    /// A name has moved, and with it all beneath.
+    pub fn rename(&mut self, from: &str, to: &str) {
+        self.remove(to);
+        let moved = |path: &str| {
+            let rest = path.strip_prefix(from)?;
+            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
+        };
+        let directories = self.directories.drain().map(|path| moved(&path).unwrap_or(path));
+        self.directories = directories.collect();
+        let links = self.links.drain().map(|(path, target)| (moved(&path).unwrap_or(path), target));
+        self.links = links.collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> Tree {
+        let mut tree = Tree::new("/mnt/t");
+        tree.make_directory("/mnt/t/d");
+        tree.make_directory("/mnt/t/d/e");
+        tree.make_link("/mnt/t/l", "d/e");
+        tree
+    }
+
+    fn walk(base: &str, path: &str, follow: bool) -> (Option<String>, u64, u64) {
+        let Walked { path, names, links } = tree().walk(base, path, follow);
+        (path, names, links)
+    }
+
+    #[test]
+    fn names_count_beneath_the_root_only() {
+        assert_eq!(walk("/", "/mnt/t/d/e/x", true), (Some("/mnt/t/d/e/x".into()), 3, 0));
+        assert_eq!(walk("/mnt/t/d", "./e//../x", true), (Some("/mnt/t/d/x".into()), 2, 0));
+        assert_eq!(walk("/mnt/t/d", "../../other/x", true), (Some("/mnt/other/x".into()), 0, 0));
+        assert_eq!(walk("/", "/mnt/tt/x", true), (Some("/mnt/tt/x".into()), 0, 0));
+    }
+
+    #[test]
+    fn a_walk_ends_where_a_directory_is_missing() {
+        assert_eq!(walk("/", "/mnt/t/no/such/file", true), (None, 1, 0));
+        assert_eq!(walk("/", "/mnt/t/d/file", true), (Some("/mnt/t/d/file".into()), 2, 0));
+    }
+
+    #[test]
+    fn links_are_followed_on_the_way_and_at_the_end_if_asked() {
+        assert_eq!(walk("/", "/mnt/t/l/x", false), (Some("/mnt/t/d/e/x".into()), 4, 1));
+        assert_eq!(walk("/", "/mnt/t/l", true), (Some("/mnt/t/d/e".into()), 3, 1));
+        assert_eq!(walk("/", "/mnt/t/l", false), (Some("/mnt/t/l".into()), 1, 0));
+    }
+
+    #[test]
+    fn what_lies_beneath_moves_along() {
+        let mut tree = tree();
+        tree.rename("/mnt/t/d", "/mnt/t/f");
+        assert!(tree.is_directory("/mnt/t/f/e") && !tree.is_directory("/mnt/t/d"));
+    }
+}
