@@ -224,6 +224,22 @@ fn what_the_background_server_has_to_say_is_in_its_log() {
 }
 
 #[test]
+fn each_request_can_be_followed_in_the_log() {
+    let Some(place) = MountPlace::new() else { return };
+    place.0.run(&["mount", "-vvv", "dir:tree", "mnt"]).code.filter(|code| *code == 0).expect("mounted");
+    fs::metadata(place.mnt().join("missing")).expect_err("it is not there");
+    place.umount();
+    until("all have ended", || !place.is_served());
+    let logs = fs::read_dir(place.0.path("state/tombolo")).expect("list").flatten();
+    let log: String = logs.filter_map(|entry| fs::read_to_string(entry.path().join("log")).ok()).collect();
+    let failed =
+        log.lines().find(|line| line.contains("failed") && line.contains("no such file")).expect("a failure");
+    let request = failed.split_whitespace().find(|word| word.starts_with("request=")).expect("its request");
+    let begins = |line: &str| line.contains(&format!("{request} ")) && line.contains("Lookup");
+    assert!(log.lines().any(begins), "{failed}\nbelongs to no request in\n{log}");
+}
+
+#[test]
 fn a_state_directory_of_a_newer_version_is_left_alone() {
     let Some(place) = MountPlace::new() else { return };
     fs::create_dir(place.0.path("state/tombolo")).expect("mkdir");

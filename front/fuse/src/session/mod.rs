@@ -112,7 +112,9 @@ impl Session {
             return Some((slot, exchange));
         };
         let unique = Unique(raw.unique);
-        let silent = Opcode::from_wire(raw.opcode).is_some_and(Opcode::is_silent);
+        let opcode = Opcode::from_wire(raw.opcode);
+        tracing::trace!(session = self.id.0, request = unique.0, ?opcode, node = raw.nodeid, "request");
+        let silent = opcode.is_some_and(Opcode::is_silent);
         match self.begin(&mut slot, &mut exchange) {
             Answer::Done(_) if silent => exchange.send_nothing(),
             Answer::Done(result) => self.finish(unique, result, &mut slot, &mut exchange),
@@ -241,6 +243,7 @@ impl Session {
         if let Error::Io { source: Some(source) } = error {
             tracing::error!(session = self.id.0, request = unique.0, error = %source, "I/O error");
         }
+        tracing::trace!(session = self.id.0, request = unique.0, %error, "failed");
         status::to_errno(error)
     }
 
