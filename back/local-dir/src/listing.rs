@@ -114,7 +114,7 @@ impl Session {
         if !page.wants_entries() && !hides {
             return Ok(page.push(line));
         }
-        match self.lookup(cx, dir, name) {
+        match self.lookup_listed(cx, dir, name, entry.inode) {
             Ok(found) if page.wants_entries() => {
                 line.fileid = found.attr.fileid;
                 line.entry = Some(&found);

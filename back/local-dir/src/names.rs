@@ -1,7 +1,7 @@
 //! Finding names, reading links, asking for access.
 
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use tombolo_core::fs::{AccessMask, Ctx, Entry, Error, Name, NodeId, Result};
 use tombolo_sys::access::{self, check_access};
@@ -11,6 +11,7 @@ use tombolo_sys::{Errno, namespace};
 
 use crate::place::Place;
 use crate::session::Session;
+use crate::table::Key;
 
 /// The longest target of a link, with room to see that it is longer (PATH_MAX).
 const TARGET_MAX_LEN: usize = 4096;
@@ -19,23 +20,40 @@ impl Session {
     /// Finds a name in a directory. A file that is known costs one system call, another one two more.
     pub(crate) fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Entry> {
         let dir = self.place(parent)?;
-        let found = {
-            let _acting = self.checked(cx)?;
-            stat::stat_entry(dir.fd(), name.as_bytes())?
-        };
+        let acting = self.checked(cx)?;
+        let found = stat::stat_entry(dir.fd(), name.as_bytes())?;
         self.admit(&found)?;
-        match self.recognise(&found) {
-            Some(entry) => Ok(entry),
-            None => self.meet(cx, parent, &dir, name),
+        if let Some(entry) = self.recognise(&found) {
+            return Ok(entry);
         }
+        let place = open_place(dir.fd(), name.as_bytes())?;
+        drop(acting);
+        self.take_in(place, parent, name)
+    }
+
+    /// Finds a name of a listing: where the inode number is not known, that of a new file is not asked for first.
+    pub(crate) fn lookup_listed(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        inode: u64,
+    ) -> Result<Entry> {
+        let dir = self.place(parent)?;
+        let known = self.table.peek(&Key { inode, ..dir.identity.key }).is_some();
+        if known { self.lookup(cx, parent, name) } else { self.meet(cx, parent, &dir, name) }
     }
 
     /// Opens a name, and makes a node of what is there.
     pub(crate) fn meet(&self, cx: &Ctx, parent: NodeId, dir: &Place, name: Name<'_>) -> Result<Entry> {
-        let place = {
-            let _acting = self.checked(cx)?;
-            open_place(dir.fd(), name.as_bytes())?
-        };
+        let acting = self.checked(cx)?;
+        let place = open_place(dir.fd(), name.as_bytes())?;
+        drop(acting);
+        self.take_in(place, parent, name)
+    }
+
+    /// Makes a node of what was opened under a name.
+    fn take_in(&self, place: OwnedFd, parent: NodeId, name: Name<'_>) -> Result<Entry> {
         let stat = stat::stat(place.as_fd())?;
         self.admit(&stat)?;
         self.adopt(place, true, &stat, parent, Some(name)).map(|(entry, _)| entry)
@@ -57,12 +75,7 @@ impl Session {
             }
         };
         // From here on it is in memory: it was just opened.
-        let adopt = || {
-            let stat = stat::stat(place.as_fd())?;
-            self.admit(&stat)?;
-            self.adopt(place, true, &stat, parent, Some(name)).map(|(entry, _)| entry)
-        };
-        Some(adopt())
+        Some(self.take_in(place, parent, name))
     }
 
     pub(crate) fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
