@@ -1,0 +1,85 @@
+//! Fails on a claim whose test does not exist, and on a link that leads nowhere.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::MetadataCommand;
+use tombolo_architecture::sources;
+
+fn root() -> PathBuf {
+    let metadata = MetadataCommand::new().no_deps().exec().expect("cargo metadata");
+    metadata.workspace_root.into_std_path_buf()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn every_test_that_the_semantics_name_exists() {
+    let root = root();
+    let defined: BTreeSet<String> = sources(&root)
+        .expect("readable sources")
+        .iter()
+        .filter(|path| !path.starts_with(root.join(".cache")))
+        .flat_map(|path| read(path).lines().filter_map(function_name).collect::<Vec<_>>())
+        .collect();
+    let semantics = read(&root.join("docs/semantics.md"));
+    let named: Vec<&str> = code_spans(&semantics).filter(|span| is_test_name(span)).collect();
+    assert!(named.len() > 40, "the semantics name only {} tests", named.len());
+    let missing: Vec<&&str> = named.iter().filter(|name| !defined.contains(**name)).collect();
+    assert!(missing.is_empty(), "tests named in docs/semantics.md that do not exist: {missing:?}");
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    let root = root();
+    let mut broken = Vec::new();
+    for document in documents(&root) {
+        let folder = document.parent().expect("a document lies in a folder");
+        for target in link_targets(&read(&document)) {
+            if !folder.join(&target).exists() {
+                broken.push(format!("{}: {target}", document.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+fn documents(root: &Path) -> Vec<PathBuf> {
+    let is_document = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
+    let below = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).expect("a readable folder");
+        entries.map(|entry| entry.expect("a readable entry").path()).filter(is_document).collect()
+    };
+    ["", "docs", "docs/decisions", "docs/protocols"]
+        .iter()
+        .flat_map(|folder| below(&root.join(folder)))
+        .collect()
+}
+
+/// Targets of links to files of this tree, without their fragment.
+fn link_targets(text: &str) -> Vec<String> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|target| !target.contains("://") && !target.starts_with('#'))
+        .filter_map(|target| target.split('#').next())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn function_name(line: &str) -> Option<String> {
+    let name = line.trim_start().split("fn ").nth(1)?;
+    Some(name.split(|c: char| !c.is_alphanumeric() && c != '_').next()?.to_owned())
+}
+
+fn code_spans(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Tests are named by sentences: at least three words.
+fn is_test_name(span: &str) -> bool {
+    span.matches('_').count() >= 2 && span.chars().all(|c| c.is_lowercase() || c.is_numeric() || c == '_')
+        || span == "case_matters"
+}
