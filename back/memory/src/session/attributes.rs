@@ -74,6 +74,10 @@ impl View<'_> {
         if set.guard_ctime.is_some_and(|ctime| ctime != node.times.ctime) {
             return Err(Error::NotSync);
         }
+        // A symbolic link's mode means nothing and stays as it is (chmod(2)).
+        if set.mode.is_some() && node.file_type() == FileType::Symlink {
+            return Err(Error::NotSupported);
+        }
         if set.size.is_some() {
             match node.file_type() {
                 FileType::Regular => {}

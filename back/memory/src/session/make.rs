@@ -1,6 +1,6 @@
 use tombolo_core::fs::{
-    AccessMask, Create, Created, Ctx, Device, Error, Exclusive, FileType, Made, Mode, Name, NewMode, NodeId,
-    OpenFlags, Result,
+    Create, Created, Ctx, Device, Error, Exclusive, FileType, Made, Mode, Name, NewMode, NodeId, OpenFlags,
+    Result,
 };
 
 use super::View;
@@ -22,8 +22,7 @@ impl View<'_> {
         how: &Create,
     ) -> Result<Created> {
         let dir = self.ino(parent)?;
-        let directory = self.directory(cx, parent, AccessMask::EXECUTE)?;
-        if let Some(ino) = directory.find(name.as_bytes()) {
+        if let Some(ino) = self.find(cx, parent, name.as_bytes())? {
             return self.create_existing(cx, dir, ino, how);
         }
         self.check_room_for_open()?;
@@ -57,7 +56,8 @@ impl View<'_> {
 
     pub(super) fn create_unnamed(&mut self, cx: &Ctx, parent: NodeId, how: &Create) -> Result<Created> {
         let dir = self.ino(parent)?;
-        self.directory_to_change(cx, parent)?;
+        self.node(parent)?.directory()?;
+        self.check_add(cx, dir)?;
         if !how.flags.contains(OpenFlags::WRITE) {
             return Err(Error::InvalidArgument);
         }
@@ -73,6 +73,8 @@ impl View<'_> {
 
     pub(super) fn mkdir(&mut self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Result<Made> {
         let kind = Kind::Directory(Directory::new(self.ino(parent)?));
+        // Set-group-id comes from the parent alone (mkdir(2)).
+        let mode = NewMode { mode: Mode::new(mode.mode.bits() & 0o1777), ..mode };
         self.make(cx, parent, name, kind, mode, Device::default())
     }
 
@@ -104,6 +106,8 @@ impl View<'_> {
     ) -> Result<Made> {
         let is_device = matches!(file_type, FileType::BlockDevice | FileType::CharDevice);
         if is_device && self.checks() && !permission::is_root(&cx.identity) {
+            // That the name exists, or none may be added, is said first.
+            self.check_make(cx, parent, name)?;
             return Err(Error::NotPermitted);
         }
         let kind = match file_type {
@@ -125,11 +129,7 @@ impl View<'_> {
         mode: NewMode,
         rdev: Device,
     ) -> Result<Made> {
-        let dir = self.ino(parent)?;
-        if self.directory(cx, parent, AccessMask::EXECUTE)?.find(name.as_bytes()).is_some() {
-            return Err(Error::Exists);
-        }
-        self.directory_to_change(cx, parent)?;
+        let dir = self.check_make(cx, parent, name)?;
         self.check_room_for_node()?;
         let before = self.before(cx, dir);
         let ino = self.bear(cx, dir, kind, mode, rdev)?;
@@ -141,6 +141,16 @@ impl View<'_> {
         parent.nlink += u32::from(is_directory);
         parent.touch_mtime();
         Ok(Made { entry: self.remember(ino)?, dir: self.change(dir, before) })
+    }
+
+    /// Whether the user may make something of this name.
+    fn check_make(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Ino> {
+        let dir = self.ino(parent)?;
+        if self.find(cx, parent, name.as_bytes())?.is_some() {
+            return Err(Error::Exists);
+        }
+        self.check_add(cx, dir)?;
+        Ok(dir)
     }
 
     /// Makes a node whose owner and mode follow from the user and from `dir`.

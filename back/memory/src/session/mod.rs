@@ -115,10 +115,32 @@ impl View<'_> {
         Ok(directory)
     }
 
-    /// A directory that entries are to be added to or removed from. One that was removed itself takes none.
-    fn directory_to_change(&self, cx: &Ctx, node: NodeId) -> Result<&Directory> {
-        let directory = self.directory(cx, node, AccessMask::WRITE | AccessMask::EXECUTE)?;
-        if self.node(node)?.nlink == 0 { Err(Error::NotFound) } else { Ok(directory) }
+    /// What has this name in a directory that the user may search.
+    fn find(&self, cx: &Ctx, parent: NodeId, name: &[u8]) -> Result<Option<Ino>> {
+        Ok(self.directory(cx, parent, AccessMask::EXECUTE)?.find(name))
+    }
+
+    /// Whether the user may add an entry to `dir`. A directory that was removed itself takes none.
+    fn check_add(&self, cx: &Ctx, dir: Ino) -> Result<()> {
+        let dir = self.tree.node(dir)?;
+        if dir.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        self.check_access(cx, dir, AccessMask::WRITE | AccessMask::EXECUTE)
+    }
+
+    /// Whether the user may take `victim` out of `dir`, as the directory or other thing that it is expected to be.
+    fn check_remove(&self, cx: &Ctx, dir: Ino, victim: Ino, as_directory: bool) -> Result<()> {
+        let (dir, victim) = (self.tree.node(dir)?, self.tree.node(victim)?);
+        self.check_access(cx, dir, AccessMask::WRITE | AccessMask::EXECUTE)?;
+        if self.checks() {
+            permission::check_sticky(&cx.identity, dir, victim)?;
+        }
+        match (victim.is_directory(), as_directory) {
+            (false, true) => Err(Error::NotDirectory),
+            (true, false) => Err(Error::IsDirectory),
+            _ => Ok(()),
+        }
     }
 
     fn opening(&self, file: File) -> Result<Opening> {

@@ -1,22 +1,21 @@
-use tombolo_core::fs::{AccessMask, Change, Ctx, Entry, Error, Made, Name, NodeId, Result};
+use tombolo_core::fs::{Change, Ctx, Entry, Error, Made, Name, NodeId, Result};
 
 use super::View;
 use crate::node::Node;
-use crate::permission;
 use crate::tree::Ino;
 
 impl View<'_> {
     pub(super) fn lookup(&mut self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Entry> {
-        let directory = self.directory(cx, parent, AccessMask::EXECUTE)?;
-        let ino = directory.find(name.as_bytes()).ok_or(Error::NotFound)?;
+        let ino = self.find(cx, parent, name.as_bytes())?.ok_or(Error::NotFound)?;
         self.remember(ino)
     }
 
     pub(super) fn link(&mut self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Made> {
         let (ino, dir) = (self.ino(node)?, self.ino(parent)?);
-        if self.directory_to_change(cx, parent)?.find(name.as_bytes()).is_some() {
+        if self.find(cx, parent, name.as_bytes())?.is_some() {
             return Err(Error::Exists);
         }
+        self.check_add(cx, dir)?;
         let node = self.tree.node(ino)?;
         if node.is_directory() {
             return Err(Error::NotPermitted);
@@ -39,11 +38,8 @@ impl View<'_> {
 
     pub(super) fn unlink(&mut self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Change> {
         let dir = self.ino(parent)?;
-        let ino = self.directory_to_change(cx, parent)?.find(name.as_bytes()).ok_or(Error::NotFound)?;
-        self.check_sticky(cx, dir, ino)?;
-        if self.tree.node(ino)?.is_directory() {
-            return Err(Error::IsDirectory);
-        }
+        let ino = self.find(cx, parent, name.as_bytes())?.ok_or(Error::NotFound)?;
+        self.check_remove(cx, dir, ino, false)?;
         let before = self.before(cx, dir);
         self.tree.node_mut(dir)?.directory_mut()?.remove(name.as_bytes());
         self.tree.node_mut(dir)?.touch_mtime();
@@ -53,8 +49,8 @@ impl View<'_> {
 
     pub(super) fn rmdir(&mut self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Change> {
         let dir = self.ino(parent)?;
-        let ino = self.directory_to_change(cx, parent)?.find(name.as_bytes()).ok_or(Error::NotFound)?;
-        self.check_sticky(cx, dir, ino)?;
+        let ino = self.find(cx, parent, name.as_bytes())?.ok_or(Error::NotFound)?;
+        self.check_remove(cx, dir, ino, true)?;
         if !self.tree.node(ino)?.directory()?.is_empty() {
             return Err(Error::NotEmpty);
         }
@@ -63,14 +59,6 @@ impl View<'_> {
         self.drop_directory(dir, ino)?;
         self.tree.node_mut(dir)?.touch_mtime();
         Ok(self.change(dir, before))
-    }
-
-    /// Whether the sticky bit of `dir` lets the user take `victim` out of it.
-    pub(super) fn check_sticky(&self, cx: &Ctx, dir: Ino, victim: Ino) -> Result<()> {
-        if !self.checks() {
-            return Ok(());
-        }
-        permission::check_sticky(&cx.identity, self.tree.node(dir)?, self.tree.node(victim)?)
     }
 
     /// A node that is no directory has lost a name.

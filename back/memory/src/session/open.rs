@@ -36,13 +36,13 @@ impl View<'_> {
     pub(super) fn check_open(&self, cx: &Ctx, node: &Node, flags: OpenFlags) -> Result<()> {
         let directory_asked = flags.contains(OpenFlags::DIRECTORY);
         match node.file_type() {
-            FileType::Regular if directory_asked => return Err(Error::NotDirectory),
-            FileType::Regular => {}
             FileType::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {
                 return Err(Error::IsDirectory);
             }
             FileType::Directory if directory_asked => {}
             FileType::Directory => return Err(Error::IsDirectory),
+            _ if directory_asked => return Err(Error::NotDirectory),
+            FileType::Regular => {}
             FileType::Symlink => return Err(Error::SymlinkLoop),
             // Whoever opens a device, a fifo or a socket means the one of his own kernel.
             _ => return Err(Error::NoDevice),

@@ -3,7 +3,7 @@ use tombolo_core::fs::{
 };
 
 use super::View;
-use crate::node::Kind;
+use crate::node::{Kind, Node};
 use crate::tree::Ino;
 
 /// One of the two names of a rename.
@@ -28,30 +28,27 @@ impl View<'_> {
         }
         let from = Place { dir: self.ino(from_parent)?, name: from_name.as_bytes() };
         let to = Place { dir: self.ino(to_parent)?, name: to_name.as_bytes() };
-        let source = self.directory_to_change(cx, from_parent)?.find(from.name).ok_or(Error::NotFound)?;
-        let target = self.directory_to_change(cx, to_parent)?.find(to.name);
-        self.check_kinship(from, source, to, target, flags)?;
+        // Both directories are looked at before any name in them, and all names before any right to change them.
+        self.directory(cx, from_parent, AccessMask::EXECUTE)?;
+        self.directory(cx, to_parent, AccessMask::EXECUTE)?;
+        let source = self.find(cx, from_parent, from.name)?.ok_or(Error::NotFound)?;
+        let target = self.find(cx, to_parent, to.name)?;
         if flags.contains(RenameFlags::NO_REPLACE) && target.is_some() {
             return Err(Error::Exists);
         }
         if flags.contains(RenameFlags::EXCHANGE) && target.is_none() {
             return Err(Error::NotFound);
         }
+        self.check_kinship(from, source, to, target, flags)?;
         let (from_before, to_before) = (self.before(cx, from.dir), self.before(cx, to.dir));
         // Two names of one file: nothing to do (rename(2)).
         if target != Some(source) {
-            self.check_move(cx, from, source, to)?;
+            self.check_rename(cx, (from, source), (to, target), flags)?;
             match target {
                 Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
-                    self.check_move(cx, to, target, from)?;
                     self.exchange(from, source, to, target)?;
                 }
-                _ => {
-                    if let Some(target) = target {
-                        self.check_replace(cx, source, to, target)?;
-                    }
-                    self.move_name(cx, from, source, to, target, flags)?;
-                }
+                _ => self.move_name(cx, from, source, to, target, flags)?,
             }
         }
         Ok(Renamed { from_dir: self.change(from.dir, from_before), to_dir: self.change(to.dir, to_before) })
@@ -81,24 +78,37 @@ impl View<'_> {
         }
     }
 
-    /// Whether the user may take `ino` from one place to the other.
-    fn check_move(&self, cx: &Ctx, from: Place<'_>, ino: Ino, to: Place<'_>) -> Result<()> {
-        self.check_sticky(cx, from.dir, ino)?;
-        let node = self.tree.node(ino)?;
-        // A directory's `..` is written when its parent changes.
-        if node.is_directory() && from.dir != to.dir {
-            self.check_access(cx, node, AccessMask::WRITE)?;
+    /// Whether the user may do it, and the two things suit each other.
+    fn check_rename(
+        &self,
+        cx: &Ctx,
+        (from, source): (Place<'_>, Ino),
+        (to, target): (Place<'_>, Option<Ino>),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let is_directory = |ino: Ino| self.tree.node(ino).map(Node::is_directory);
+        let source_is_directory = is_directory(source)?;
+        self.check_remove(cx, from.dir, source, source_is_directory)?;
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        match target {
+            None => self.check_add(cx, to.dir)?,
+            Some(target) if exchange => self.check_remove(cx, to.dir, target, is_directory(target)?)?,
+            Some(target) => self.check_remove(cx, to.dir, target, source_is_directory)?,
         }
-        Ok(())
-    }
-
-    fn check_replace(&self, cx: &Ctx, source: Ino, to: Place<'_>, target: Ino) -> Result<()> {
-        self.check_sticky(cx, to.dir, target)?;
-        let target = self.tree.node(target)?;
-        match (self.tree.node(source)?.is_directory(), target.is_directory()) {
-            (true, false) => Err(Error::NotDirectory),
-            (false, true) => Err(Error::IsDirectory),
-            (true, true) if !target.directory()?.is_empty() => Err(Error::NotEmpty),
+        // A directory's `..` is written when its parent changes.
+        if from.dir != to.dir {
+            for moved in [Some(source), target.filter(|_| exchange)].into_iter().flatten() {
+                let node = self.tree.node(moved)?;
+                if node.is_directory() {
+                    self.check_access(cx, node, AccessMask::WRITE)?;
+                }
+            }
+        }
+        match target {
+            Some(target) if !exchange && source_is_directory => {
+                let empty = self.tree.node(target)?.directory()?.is_empty();
+                if empty { Ok(()) } else { Err(Error::NotEmpty) }
+            }
             _ => Ok(()),
         }
     }
