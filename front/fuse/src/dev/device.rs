@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_sys::{Errno, fuse_dev};
 use tombolo_wire_fuse::layout::header::{InHeader, MIN_READ_BUFFER};
-use tombolo_wire_fuse::layout::rw::WriteIn;
-use tombolo_wire_fuse::{DecodeError, Errno as WireErrno, Extent, Unique, reply};
+use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
+use tombolo_wire_fuse::{DecodeError, Errno as WireErrno, Extent, Opcode, Unique, reply};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A WRITE's data, and a READ's, begin here, on a page of their own: the host's file system then copies whole pages.
@@ -67,11 +67,15 @@ pub(super) struct DevExchange {
     buffer: Buffer,
     /// The request that waits for an answer; none while nothing does.
     waiting: Option<Unique>,
+    /// The thread that made the request; 0 if it is none in particular.
+    caller: u32,
+    /// Length of the request, or of the answer that a READ asks for, in bytes.
+    transfer_bytes: usize,
 }
 
 impl DevExchange {
     pub(super) fn new(device: Arc<Device>, stock: Arc<Stock>, buffer: Buffer) -> DevExchange {
-        DevExchange { device, stock, buffer, waiting: None }
+        DevExchange { device, stock, buffer, waiting: None, caller: 0, transfer_bytes: 0 }
     }
 
     /// Waits for a request and copies its private bytes to `slot`.
@@ -96,7 +100,19 @@ impl DevExchange {
         slot.fill(private_bytes, |bytes| {
             request.read_at(0, bytes);
         });
+        self.caller = header.pid;
+        self.transfer_bytes = transfer_bytes(&header, slot.head());
         Ok(())
+    }
+
+    /// Who made the present request.
+    pub(super) fn caller(&self) -> u32 {
+        self.caller
+    }
+
+    /// Will the present request keep its thread busy with copying?
+    pub(super) fn is_large(&self) -> bool {
+        self.transfer_bytes >= LARGE_BYTES
     }
 
     /// What a send came to. ENOENT: the requester was killed meanwhile.
@@ -143,6 +159,17 @@ impl Exchange for DevExchange {
     fn retire(mut self, slot: Box<Slot>) {
         let buffer = std::mem::replace(&mut self.buffer, Buffer::new(0));
         self.stock.put(slot, buffer);
+    }
+}
+
+/// A transfer of this size takes as long as waking another thread up.
+const LARGE_BYTES: usize = 64 << 10;
+
+fn transfer_bytes(header: &InHeader, head: &[u8]) -> usize {
+    let args = head.get(size_of::<InHeader>()..).unwrap_or_default();
+    match (header.opcode == Opcode::Read as u32, ReadIn::read_from_prefix(args)) {
+        (true, Ok((read, _))) => read.size as usize,
+        _ => header.len as usize,
     }
 }
 

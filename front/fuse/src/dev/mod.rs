@@ -3,13 +3,14 @@
 //! [`Mount::start`] mounts a file system and serves it with a few threads, each with a descriptor of its own. It unmounts
 //! when told to, and finds the ruins of an earlier server at its mount point.
 
+mod crew;
 mod device;
 mod spin;
 mod worker;
 
 use crate::session::{Coherence, Options as SessionOptions, Session};
+use crew::Crew;
 use device::{Device, Stock};
-use spin::Turn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,6 @@ use tombolo_core::fs::{
 use tombolo_sys::fuse_dev::{self, Flags};
 use tombolo_sys::{Errno, creds};
 use tombolo_wire_fuse::attr;
-use worker::Crew;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -39,14 +39,15 @@ pub struct Options {
     pub set_id: bool,
     /// Let programs be executed.
     pub exec: bool,
-    /// How many threads take requests; at least one.
+    /// How many threads there are to take requests; at least one. They sleep unless there is work for them.
     pub threads: usize,
     /// How long the kernel may keep what it was told.
     pub coherence: Coherence,
 }
 
 impl Default for Options {
-    /// No devices, no set-user-id, two threads: one can be busy with a big transfer while the other takes requests.
+    /// No devices, no set-user-id; a thread per core up to 16, and two at least: one can be busy with a big transfer while
+    /// the other takes requests.
     fn default() -> Self {
         Options {
             source: "tombolo".into(),
@@ -55,7 +56,7 @@ impl Default for Options {
             devices: false,
             set_id: false,
             exec: true,
-            threads: 2,
+            threads: thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 16)),
             coherence: Coherence::default(),
         }
     }
@@ -126,7 +127,7 @@ impl Mount {
         let stock = Stock::new(session_options.max_write_bytes);
         let session = Session::new(session, file_system, session_options);
         let mount = Mount { path, by_helper, session: session.clone(), threads: Mutex::default() };
-        let crew = Arc::new(Crew { session, stock, turn: Turn::default() });
+        let crew = Crew::new(session, stock);
         for (number, device) in devices.into_iter().enumerate() {
             let crew = crew.clone();
             let thread = thread::Builder::new().name(format!("fuse-{number}"));

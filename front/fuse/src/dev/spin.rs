@@ -1,11 +1,10 @@
 //! How long a thread looks for the next request before it sleeps.
 //!
 //! A wake-up that crosses cores costs more than most requests. A program that uses the mount asks again within
-//! microseconds; so after a request one thread of the mount goes on looking for a while. It yields between looks: the
+//! microseconds; so after a request the thread that waits goes on looking for a while. It yields between looks: the
 //! program may be waiting for this very core. Where looking finds nothing in time, it looks for less and less, down to
 //! not at all; where the sleep was so short that looking would have spared it, for longer again.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The longest time of looking; measured in `docs/decisions/0032`.
@@ -14,22 +13,6 @@ const WINDOW_MAX: Duration = Duration::from_micros(50);
 const WINDOW_MIN: Duration = Duration::from_micros(4);
 /// For so long it looks without yielding.
 const EAGER: Duration = Duration::from_micros(2);
-
-/// The right to look, which one thread of a mount has at a time: two that look take each other's core.
-#[derive(Debug, Default)]
-pub(super) struct Turn(AtomicBool);
-
-impl Turn {
-    /// Takes the right if nobody has it.
-    pub(super) fn take(&self) -> bool {
-        !self.0.swap(true, Ordering::Acquire)
-    }
-
-    /// Gives it back.
-    pub(super) fn give_back(&self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
 
 /// How long one thread looks, as it has learnt.
 #[derive(Clone, Copy, Debug)]
@@ -82,13 +65,5 @@ mod tests {
         assert!(window.is_open());
         assert!(!window.pause(Instant::now() - Duration::from_millis(1)));
         assert!(window.pause(Instant::now()));
-    }
-
-    #[test]
-    fn one_thread_looks_at_a_time() {
-        let turn = Turn::default();
-        assert!(turn.take() && !turn.take());
-        turn.give_back();
-        assert!(turn.take());
     }
 }

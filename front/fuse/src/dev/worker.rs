@@ -1,103 +1,147 @@
-//! The threads that take requests from the device.
+//! One thread that takes requests from the device.
 
-use super::device::{DevExchange, Device, Stock};
-use super::spin::{Turn, Window};
-use crate::session::{Session, Slot};
+use super::crew::Crew;
+use super::device::{DevExchange, Device};
+use super::spin::Window;
+use crate::session::Slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 use tombolo_mem::Buffer;
 use tombolo_sys::{Errno, fuse_dev};
 
-/// What the threads of one mount share.
-#[derive(Debug)]
-pub(super) struct Crew {
-    pub(super) session: Arc<Session>,
-    pub(super) stock: Arc<Stock>,
-    pub(super) turn: Turn,
-}
+/// After so many changes of the caller without a pause in between there is work for one more thread. The requests of one
+/// caller are none: each waits for the answer to the one before, and what follows a close does not hurry.
+const BACKLOG: u32 = 4;
 
 /// Serves one descriptor until the mount is gone.
 pub(super) fn serve(crew: &Crew, device: &Arc<Device>) {
-    let fresh = |(slot, buffer): (Box<Slot>, Buffer)| {
-        (slot, DevExchange::new(device.clone(), crew.stock.clone(), buffer))
-    };
-    let (mut slot, mut exchange) = fresh(crew.stock.take());
-    let mut waiter = Waiter { crew, device, window: Window::default(), has_turn: false };
-    loop {
-        match waiter.receive(&mut exchange, &mut slot) {
-            Ok(()) => {}
-            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
-            // Unmounted; or the connection was aborted, which ABORT_ERROR lets us tell.
-            Err(Errno::NODEV | Errno::CONNABORTED) => return,
-            Err(error) => {
-                tracing::error!(%error, "reading the FUSE device failed; this thread stops");
-                return;
-            }
+    let mut worker = Worker { crew, device, window: Window::default(), waits: true };
+    let mut parts = worker.fresh();
+    while crew.enter() {
+        match worker.receive_while_needed(parts) {
+            Some(kept) => parts = kept,
+            None => return crew.end(),
         }
-        let handled = catch_unwind(AssertUnwindSafe(|| crew.session.handle(slot, exchange)));
-        (slot, exchange) = match handled {
-            Ok(Some(finished)) => finished,
-            Ok(None) => fresh(crew.stock.take()),
-            Err(_) => {
-                tracing::error!("a request failed with a panic and was answered with an I/O error");
-                fresh(crew.stock.take())
-            }
-        };
     }
 }
 
-/// How one thread waits for its next request: looking, if it is its turn and pays, then asleep.
-struct Waiter<'c> {
-    crew: &'c Crew,
-    device: &'c Device,
-    window: Window,
-    /// With the turn goes a descriptor that does not wait.
-    has_turn: bool,
+/// Who made the requests since the last pause.
+#[derive(Debug, Default)]
+struct Callers {
+    last: u32,
+    changes: u32,
 }
 
-impl Waiter<'_> {
-    fn receive(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> Result<(), Errno> {
-        if self.window.is_open() && (self.has_turn || self.take_turn()) {
-            let since = Instant::now();
-            loop {
-                match exchange.receive(slot) {
-                    Err(Errno::AGAIN) if self.window.pause(since) => {}
-                    Err(Errno::AGAIN) => break,
-                    other => return other,
+impl Callers {
+    /// Counts a request of this caller; how often it was another one so far. 0 is nobody in particular.
+    fn changed(&mut self, caller: u32) -> u32 {
+        if caller != 0 && caller != self.last {
+            self.changes += u32::from(self.last != 0);
+            self.last = caller;
+        }
+        self.changes
+    }
+}
+
+/// A slot and the exchange that goes with it.
+type Parts = (Box<Slot>, DevExchange);
+
+struct Worker<'c> {
+    crew: &'c Crew,
+    device: &'c Arc<Device>,
+    window: Window,
+    /// Whether a read of the descriptor waits, as it does at first.
+    waits: bool,
+}
+
+impl Worker<'_> {
+    fn fresh(&self) -> Parts {
+        let (slot, buffer): (_, Buffer) = self.crew.stock.take();
+        (slot, DevExchange::new(self.device.clone(), self.crew.stock.clone(), buffer))
+    }
+
+    /// Serves requests as long as this thread is needed. None once the mount is gone.
+    fn receive_while_needed(&mut self, (mut slot, mut exchange): Parts) -> Option<Parts> {
+        let mut callers = Callers::default();
+        loop {
+            let mut outcome = self.look(&mut exchange, &mut slot);
+            if outcome == Err(Errno::AGAIN) {
+                callers = Callers::default();
+                if self.crew.leave() {
+                    return Some((slot, exchange));
+                }
+                outcome = self.wait(&mut exchange, &mut slot);
+            }
+            match outcome {
+                Ok(()) => {}
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
+                // Unmounted; or the connection was aborted, which ABORT_ERROR lets us tell.
+                Err(Errno::NODEV | Errno::CONNABORTED) => return None,
+                Err(error) => {
+                    tracing::error!(%error, "reading the FUSE device failed; the mount is given up");
+                    return None;
                 }
             }
-            self.give_turn_back()?;
+            let backlog = callers.changed(exchange.caller()) >= BACKLOG;
+            if backlog || (exchange.is_large() && self.crew.is_alone()) {
+                callers = Callers::default();
+                self.crew.call();
+            }
+            (slot, exchange) = self.handle(slot, exchange);
         }
+    }
+
+    fn handle(&self, slot: Box<Slot>, exchange: DevExchange) -> Parts {
+        match catch_unwind(AssertUnwindSafe(|| self.crew.session.handle(slot, exchange))) {
+            Ok(Some(finished)) => finished,
+            Ok(None) => self.fresh(),
+            Err(_) => {
+                tracing::error!("a request failed with a panic and was answered with an I/O error");
+                self.fresh()
+            }
+        }
+    }
+
+    /// Is there a request? EAGAIN: none.
+    fn look(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> Result<(), Errno> {
+        self.set_waiting(false)?;
+        exchange.receive(slot)
+    }
+
+    /// Waits for a request: looking as long as that pays, then asleep.
+    fn wait(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> Result<(), Errno> {
+        let since = Instant::now();
+        while self.window.is_open() && self.window.pause(since) {
+            match exchange.receive(slot) {
+                Err(Errno::AGAIN) => {}
+                other => return other,
+            }
+        }
+        self.set_waiting(true)?;
         let since = Instant::now();
         let outcome = exchange.receive(slot);
         self.window.slept(since.elapsed());
         outcome
     }
 
-    fn take_turn(&mut self) -> bool {
-        if !self.crew.turn.take() {
-            return false;
+    fn set_waiting(&mut self, waits: bool) -> Result<(), Errno> {
+        if self.waits != waits {
+            fuse_dev::set_waiting(self.device.fd(), waits)?;
+            self.waits = waits;
         }
-        self.has_turn = fuse_dev::set_waiting(self.device.fd(), false).is_ok();
-        if !self.has_turn {
-            self.crew.turn.give_back();
-        }
-        self.has_turn
-    }
-
-    fn give_turn_back(&mut self) -> Result<(), Errno> {
-        self.has_turn = false;
-        self.crew.turn.give_back();
-        fuse_dev::set_waiting(self.device.fd(), true)
+        Ok(())
     }
 }
 
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        if self.has_turn {
-            // The mount is gone, or will be: nobody is left to report an error to.
-            let _ = self.give_turn_back();
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_caller_is_no_backlog_and_two_are() {
+        let mut callers = Callers::default();
+        assert!((0..100).all(|round| callers.changed(if round % 3 == 0 { 0 } else { 7 }) == 0));
+        assert_eq!((0..4).map(|round| callers.changed(8 + round % 2)).max(), Some(BACKLOG));
     }
 }

@@ -1,0 +1,137 @@
+//! The threads of one mount: as many receive as there is work for, and the others sleep.
+//!
+//! A request that comes wakes a thread that waits at the device, another one each time. Two that wait for one program's
+//! requests only take turns in missing each other's caches. So one thread waits at the device; it calls another when
+//! several programs ask without a pause, or before a request that takes long; and one that finds nothing to do while
+//! others receive goes back to sleep.
+
+use super::device::Stock;
+use crate::session::Session;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What the threads of one mount share.
+#[derive(Debug)]
+pub(super) struct Crew {
+    pub(super) session: Arc<Session>,
+    pub(super) stock: Arc<Stock>,
+    /// How many receive; changed with the mutex held, read without.
+    receiving: AtomicUsize,
+    state: Mutex<State>,
+    called: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many sleep, and were not called.
+    asleep: usize,
+    /// How many of the sleepers were called and have not woken up yet.
+    calls: usize,
+    ended: bool,
+}
+
+impl Crew {
+    pub(super) fn new(session: Arc<Session>, stock: Arc<Stock>) -> Arc<Crew> {
+        let receiving = AtomicUsize::new(0);
+        Arc::new(Crew { session, stock, receiving, state: Mutex::default(), called: Condvar::new() })
+    }
+
+    /// Begins to receive: the first at once, the others when they are called. False once the mount is gone.
+    pub(super) fn enter(&self) -> bool {
+        let mut state = self.state();
+        if self.receiving.load(Ordering::Relaxed) == 0 {
+            self.receiving.store(1, Ordering::Relaxed);
+            return !state.ended;
+        }
+        state.asleep += 1;
+        while state.calls == 0 && !state.ended {
+            state = self.called.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        // Who called has counted us among those that receive already.
+        state.calls = state.calls.saturating_sub(1);
+        !state.ended
+    }
+
+    /// Calls one more thread, if any sleeps.
+    pub(super) fn call(&self) {
+        let mut state = self.state();
+        if state.asleep > 0 {
+            state.asleep -= 1;
+            state.calls += 1;
+            self.receiving.fetch_add(1, Ordering::Relaxed);
+            self.called.notify_one();
+        }
+    }
+
+    /// Does nobody but the caller receive?
+    pub(super) fn is_alone(&self) -> bool {
+        self.receiving.load(Ordering::Relaxed) <= 1
+    }
+
+    /// The caller has nothing to do. True if it shall sleep, because others receive.
+    pub(super) fn leave(&self) -> bool {
+        if self.is_alone() {
+            return false;
+        }
+        let _state = self.state();
+        if self.is_alone() {
+            return false;
+        }
+        self.receiving.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// The mount is gone.
+    pub(super) fn end(&self) {
+        self.state().ended = true;
+        self.called.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+    use tombolo_back_memory::Memory;
+    use tombolo_core::fs::{Client, Export, SessionId};
+
+    fn crew() -> Arc<Crew> {
+        let client = Client { session: SessionId(1), label: String::new() };
+        let session =
+            Session::new(SessionId(1), Memory::default().attach(&client).unwrap(), Default::default());
+        Crew::new(session, Stock::new(8192))
+    }
+
+    #[test]
+    fn one_receives_and_others_come_when_they_are_called() {
+        let crew = crew();
+        assert!(crew.enter() && crew.is_alone() && !crew.leave(), "the last one stays");
+        let (sender, receiver) = mpsc::channel();
+        let second = crew.clone();
+        let thread = thread::spawn(move || {
+            while second.enter() {
+                sender.send(()).unwrap();
+                assert!(second.leave());
+            }
+        });
+        for _ in 0..100 {
+            assert!(receiver.recv_timeout(Duration::from_millis(1)).is_err(), "nobody called");
+            while crew.is_alone() && receiver.try_recv().is_err() {
+                crew.call();
+            }
+            while receiver.try_recv().is_ok() {}
+            while !crew.is_alone() {
+                thread::yield_now();
+            }
+            while receiver.try_recv().is_ok() {}
+        }
+        crew.end();
+        thread.join().unwrap();
+    }
+}
