@@ -87,6 +87,17 @@ fn a_mount_is_ready_when_the_command_returns_and_gone_when_umount_does() {
 }
 
 #[test]
+fn a_mount_can_follow_another_at_once() {
+    let Some(place) = MountPlace::new() else { return };
+    for _ in 0..20 {
+        place.mount("ro");
+        fs::read(place.mnt().join("file")).expect("read");
+        place.umount();
+    }
+    until("the last keeper has ended", || !place.is_served());
+}
+
+#[test]
 fn options_count() {
     let Some(place) = MountPlace::new() else { return };
     place.mount("ro,noexec,fsname=a name,noatime,x-systemd.automount");

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use tombolo_host::state_dir::{ServerState, StateDir, StateError};
 
@@ -48,8 +49,20 @@ pub fn append(path: &Path) -> io::Result<File> {
     File::options().append(true).open(path)
 }
 
+/// The keeper of a mount that was just ended may need a moment to be gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 fn state(mount: &Mount) -> Result<ServerState, StateError> {
-    StateDir::open(&StateDir::default_path()?)?.server(&format!("mount-{}", mount.point.word(NAME_BYTES_MAX)))
+    let state = StateDir::open(&StateDir::default_path()?)?;
+    let name = format!("mount-{}", mount.point.word(NAME_BYTES_MAX));
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match state.server(&name) {
+            Err(StateError::InUse { .. }) if Instant::now() < end => std::thread::sleep(LOOK_EVERY),
+            outcome => return outcome,
+        }
+    }
 }
 
 /// A file's name has 255 bytes.
