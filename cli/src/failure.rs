@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// What a command comes to.
@@ -48,7 +49,8 @@ impl Failure {
     /// Prints it on standard error.
     pub fn print(&self) {
         if !self.text.is_empty() {
-            eprintln!("tombolo: {}", one_line(&self.text));
+            // Nobody to read it: the exit code says enough.
+            let _ = writeln!(io::stderr(), "tombolo: {}", one_line(&self.text));
         }
     }
 

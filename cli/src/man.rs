@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory};
 use clap_mangen::Man;
 
 use crate::cli::Cli;
 use crate::failure::{Failure, Outcome};
+use crate::mount::Helper;
 
 /// Print the manual page tombolo(1), or write all pages to a directory.
 #[derive(Args)]
@@ -28,12 +29,19 @@ impl ManArgs {
                 printed.map_err(|error| Failure::cannot("print the manual page", &error))
             }
             Some(dir) => {
-                let written =
-                    fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+                let written = write_pages(dir);
                 written.map_err(|error| {
                     Failure::cannot(format_args!("write manual pages to {}", dir.display()), &error)
                 })
             }
         }
     }
+}
+
+/// One page for the program, one for each command, and mount.tombolo(8).
+fn write_pages(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    clap_mangen::generate_to(Cli::command(), dir)?;
+    Man::new(Helper::command()).section("8").generate_to(dir)?;
+    Ok(())
 }

@@ -208,7 +208,7 @@ fn manuals_and_completions_are_whole() {
     place.run(&["man", "pages"]).succeeded();
     let serve = fs::read_to_string(place.path("pages/tombolo-serve.1")).expect("a page");
     assert!(serve.contains("virtiofs"), "{serve}");
-    assert!(place.path("pages/tombolo.1").exists());
+    assert!(place.path("pages/tombolo.1").exists() && place.path("pages/mount.tombolo.8").exists());
     assert!(place.run(&["man"]).out.starts_with(".ie"), "a page for man(1)");
     for shell in ["bash", "zsh", "fish"] {
         let script = place.run(&["completions", shell]);

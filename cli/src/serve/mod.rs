@@ -25,8 +25,8 @@ use virtiofs_arg::VirtioFsArg;
 /// Share directories of this host with guests.
 ///
 /// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
-/// each way in, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it; guests see
-/// errors then, until their VMM connects to another server.
+/// each way in, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, and what its
+/// guests have mounted with it.
 #[derive(Args)]
 #[command(after_help = CONFIG_HELP)]
 pub struct ServeArgs {
