@@ -17,7 +17,7 @@ demo: build ## share a source tree with a real guest and build it there
 test: test-rust test-mount test-posix test-guests ## everything that has to pass
 
 test-rust: ## unit, property, conformance and command-line tests
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 test-mount: build ## the conformance suite through FUSE mounts of this host
 	tests/mount/run
