@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -59,6 +60,7 @@ pub fn run(plan: &Plan, source: &str) -> Result<Report> {
         columns.rotate_left(first);
         columns.retain(|&column| match job.run(column) {
             Ok(took) => {
+                progress(round, rounds, column);
                 for (phase, secs) in took {
                     if !phases.contains(&phase) {
                         phases.push(phase.clone());
@@ -88,6 +90,12 @@ pub fn run(plan: &Plan, source: &str) -> Result<Report> {
     ));
     report.condition("the shared directories, the guest's disk (ext4, cache=unsafe) and the tarball lie in the host's memory");
     Ok(report)
+}
+
+/// A round takes minutes: says on standard error how far it is.
+fn progress(round: usize, rounds: usize, column: &str) {
+    // Nobody there to read it is no reason to stop.
+    let _unread = writeln!(std::io::stderr(), "round {} of {rounds}: {column}", round + 1);
 }
 
 fn compare(report: &mut Report, phase: &str) {
