@@ -93,7 +93,9 @@ impl Session {
         }
         let handles = self.export.mounts.mount(mount_index)?.handles;
         let anchor = match name {
-            _ if handles && keep && identity.birth != 0 => Anchor::None,
+            _ if handles && keep && identity.birth != 0 && !self.table.is_doubtful(&identity.key) => {
+                Anchor::None
+            }
             _ if handles => Anchor::Handle(FileHandle::of(place.as_fd())?.0),
             Some(name) => Anchor::Name(Box::new((parent, name.to_owned()))),
             None => Anchor::None,

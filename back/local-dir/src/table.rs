@@ -100,6 +100,9 @@ struct Slot {
     warm: bool,
     descriptor: Option<Arc<OwnedFd>>,
     anchor: Anchor,
+    /// It never had a descriptor since it was new, as a file that was just created. Removed and followed by another one
+    /// within a tick of the file system's clock, it has that one's birth too: only its handle tells.
+    doubtful: bool,
 }
 
 impl Table {
@@ -114,8 +117,8 @@ impl Table {
         let index = *shard.index.get(&identity.key)?;
         let slot = shard.slots.get_mut(index as usize)?;
         // A descriptor keeps the inode alive, so that its number means the same file; without one the birth must tell.
-        let same =
-            slot.descriptor.is_some() || (identity.birth != 0 && slot.identity.birth == identity.birth);
+        let born_then = identity.birth != 0 && slot.identity.birth == identity.birth;
+        let same = slot.descriptor.is_some() || (born_then && !slot.doubtful);
         if !same {
             return None;
         }
@@ -137,6 +140,7 @@ impl Table {
             let installed = slot.descriptor.is_none() && descriptor.is_some();
             if installed {
                 slot.descriptor = descriptor.cloned();
+                slot.doubtful = false;
             }
             return Adopted { node: slot.id(shard_number, index), fresh: false, installed };
         }
@@ -146,6 +150,7 @@ impl Table {
         slot.look_ups = 1;
         slot.warm = true;
         slot.descriptor = descriptor.cloned();
+        slot.doubtful = descriptor.is_none() && matches!(anchor, Anchor::Handle(_));
         slot.anchor = anchor;
         let parent = slot.parent();
         let node = slot.id(shard_number, index);
@@ -174,6 +179,7 @@ impl Table {
             let vacant = slot.descriptor.is_none();
             if vacant {
                 slot.descriptor = Some(descriptor.clone());
+                slot.doubtful = false;
             }
             vacant
         });
@@ -208,6 +214,13 @@ impl Table {
     /// Whether a node has a descriptor.
     pub fn is_open(&self, node: NodeId) -> bool {
         self.with(node, |slot| slot.descriptor.is_some()).unwrap_or(false)
+    }
+
+    /// Whether it takes a handle to tell if a file is the node that is known by this key.
+    pub fn is_doubtful(&self, key: &Key) -> bool {
+        let shard = self.lock(shard_of(key));
+        let slot = shard.index.get(key).and_then(|&index| shard.slots.get(index as usize));
+        slot.is_some_and(|slot| slot.doubtful)
     }
 
     /// The node that this file is, without counting a look-up.
@@ -320,6 +333,7 @@ impl Shard {
             warm: true,
             descriptor: None,
             anchor: Anchor::None,
+            doubtful: false,
         };
         self.slots.push(slot);
         (self.slots.len() - 1) as u32
@@ -333,8 +347,11 @@ impl Slot {
 
     /// Whether this is the very file, and not an earlier one with its number.
     fn is(&self, identity: &Identity, anchor: &Anchor) -> bool {
-        if self.descriptor.is_some() || identity.birth != 0 {
-            return self.descriptor.is_some() || self.identity.birth == identity.birth;
+        if self.descriptor.is_some() {
+            return true;
+        }
+        if identity.birth != 0 && (self.identity.birth != identity.birth || !self.doubtful) {
+            return self.identity.birth == identity.birth;
         }
         match (&self.anchor, anchor) {
             (Anchor::Handle(known), Anchor::Handle(met)) => known == met,

@@ -19,6 +19,7 @@ cases! { "life":
     a_node_survives_its_own_renaming,
     a_node_survives_its_parents_renaming,
     a_name_made_again_is_another_node,
+    a_number_used_again_is_another_node,
     sessions_see_one_tree,
     sessions_see_writes_at_once,
     a_session_that_ends_leaves_others_alone,
@@ -150,6 +151,31 @@ fn a_name_made_again_is_another_node(w: &World) -> Verdict {
     assert_eq!(w.get(new, 0, 10), b"new");
     w.release(old);
     w.release(new);
+    Ok(())
+}
+
+/// Disks give the inode number of a removed file to the next one, perhaps within the same tick of their clock. Whoever has
+/// not yet forgotten the old node must not get it for the new file.
+fn a_number_used_again_is_another_node(w: &World) -> Verdict {
+    for round in 0..50 {
+        let text = format!("round {round}");
+        let old = w.file_with("file", b"old");
+        w.unlink("file").expect("unlink");
+        let new = w.file_with("file", text.as_bytes());
+        assert_ne!(old, new);
+        assert_eq!(w.contents(new), text.as_bytes());
+        let found = w.lookup(w.dir, "file").expect("lookup");
+        assert_eq!((found.node, found.attr.nlink), (new, 1));
+        // An unnamed file leaves no name to be remembered by.
+        if let Ok(created) = w.fs.create_unnamed(&w.cx, w.dir, &crate::waist::world::plain()).wait() {
+            w.release(File { node: created.entry.node, open: created.open });
+            let next = w.file_with("next", text.as_bytes());
+            assert_ne!(created.entry.node, next);
+            assert_eq!(w.contents(next), text.as_bytes());
+            w.unlink("next").expect("unlink");
+        }
+        w.unlink("file").expect("unlink");
+    }
     Ok(())
 }
 
