@@ -154,8 +154,7 @@ fn a_killed_server_comes_back() {
 #[test]
 fn a_server_comes_back_to_its_control_socket_and_to_its_own_version() {
     let Some(place) = MountPlace::new() else { return };
-    let program = place.0.path("tombolo");
-    fs::copy(env!("CARGO_BIN_EXE_tombolo"), &program).expect("copy");
+    let program = place.0.copy_of_program();
     Ran::new(place.0.program(&program, &["mount", "dir:tree", "mnt", "--control", "c.sock"])).succeeded();
     // An upgrade in place, to something quite different.
     fs::remove_file(&program).expect("remove");

@@ -196,8 +196,7 @@ fn a_tool_of_another_user_is_turned_away() {
     let _server =
         place.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--control", "c.sock"], "ready control");
     // An operator who opens the door by mistake.
-    let program = place.path("tombolo");
-    fs::copy(env!("CARGO_BIN_EXE_tombolo"), &program).expect("copy");
+    let program = place.copy_of_program();
     for (name, mode) in [(".", 0o755), ("c.sock", 0o666), ("tombolo", 0o755)] {
         fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).expect("chmod");
     }

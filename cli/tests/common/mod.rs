@@ -47,6 +47,16 @@ impl Place {
         command
     }
 
+    /// A copy of the program, for tests that change it. Made by another process: while we had it open for writing, another
+    /// test's child could inherit that, and keep the copy from being executed (ETXTBSY).
+    pub fn copy_of_program(&self) -> PathBuf {
+        let copy = self.path("tombolo");
+        let copied =
+            Command::new("cp").arg(env!("CARGO_BIN_EXE_tombolo")).arg(&copy).status().expect("cp(1)");
+        assert!(copied.success());
+        copy
+    }
+
     pub fn run(&self, words: &[&str]) -> Ran {
         Ran::new(self.tombolo(words))
     }
