@@ -1,0 +1,132 @@
+//! Limits, and that everything that was taken is given back.
+
+use std::sync::Arc;
+
+use tombolo_back_memory::{Memory, Options};
+use tombolo_core::fs::{
+    Client, Create, Ctx, Error, Export, File, FileSystem, Limits, Name, NewMode, NodeId, OpenFlags,
+    SessionId, Write,
+};
+use tombolo_mem::Source;
+
+struct Bed {
+    fs: Arc<dyn FileSystem>,
+    cx: Ctx,
+}
+
+fn bed(memory: &Memory) -> Bed {
+    let client = Client { session: SessionId(1), label: "test".into() };
+    Bed { fs: memory.attach(&client).unwrap(), cx: Ctx::root(client.session) }
+}
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+impl Bed {
+    fn create(&self, text: &str) -> Result<File, Error> {
+        let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
+        let created = self.fs.create(&self.cx, NodeId::ROOT, name(text), &how).wait()?;
+        Ok(File { node: created.entry.node, open: created.open })
+    }
+
+    fn write(&self, file: File, offset: u64, len: usize) -> Result<usize, Error> {
+        let how = Write { offset, ..Write::default() };
+        self.fs.write(&self.cx, file, &how, Source::from(vec![1; len])).wait().map(|written| written.count)
+    }
+
+    fn mkdir(&self, text: &str) -> Result<NodeId, Error> {
+        let made = self.fs.mkdir(&self.cx, NodeId::ROOT, name(text), NewMode::default()).wait()?;
+        Ok(made.entry.node)
+    }
+
+    fn blocks_free(&self) -> u64 {
+        self.fs.statfs(&self.cx, NodeId::ROOT).wait().unwrap().blocks_free
+    }
+}
+
+#[test]
+fn a_full_tree_takes_what_fits_and_is_empty_again_when_the_last_holder_lets_go() {
+    let memory = Memory::new(Options { size_limit_bytes: 10 * 4096, ..Options::default() });
+    let bed = bed(&memory);
+    let file = bed.create("file").unwrap();
+    assert_eq!(bed.write(file, 0, 100_000).unwrap(), 10 * 4096);
+    assert!(matches!(bed.write(file, 10 * 4096, 1), Err(Error::NoSpace)));
+    assert_eq!(bed.write(file, 0, 4096).unwrap(), 4096, "what is there already needs no space");
+    assert_eq!(bed.blocks_free(), 0);
+
+    bed.fs.unlink(&bed.cx, NodeId::ROOT, name("file")).wait().unwrap();
+    assert_eq!(bed.blocks_free(), 0, "the file is open");
+    bed.fs.release(&bed.cx, file);
+    assert_eq!(bed.blocks_free(), 0, "the node is known");
+    bed.fs.forget(&bed.cx, &[(file.node, 1)]);
+    assert_eq!(bed.blocks_free(), 10);
+}
+
+#[test]
+fn a_session_that_ends_lets_go_of_everything() {
+    let memory = Memory::new(Options { size_limit_bytes: 10 * 4096, ..Options::default() });
+    let (stays, ends) = (bed(&memory), bed(&memory));
+    let file = ends.create("file").unwrap();
+    ends.write(file, 0, 4096).unwrap();
+    ends.fs.unlink(&ends.cx, NodeId::ROOT, name("file")).wait().unwrap();
+    assert_eq!(stays.blocks_free(), 9);
+    drop(ends);
+    assert_eq!(stays.blocks_free(), 10);
+}
+
+#[test]
+fn nodes_are_limited_and_come_back() {
+    let memory = Memory::new(Options { node_limit: 3, ..Options::default() });
+    let bed = bed(&memory);
+    let first = bed.mkdir("first").unwrap();
+    bed.mkdir("second").unwrap();
+    assert!(matches!(bed.mkdir("third"), Err(Error::NoSpace)));
+    let stat = bed.fs.statfs(&bed.cx, NodeId::ROOT).wait().unwrap();
+    assert_eq!((stat.files, stat.files_free), (3, 0));
+    bed.fs.rmdir(&bed.cx, NodeId::ROOT, name("first")).wait().unwrap();
+    bed.fs.forget(&bed.cx, &[(first, 1)]);
+    bed.mkdir("third").unwrap();
+}
+
+#[test]
+fn names_of_a_file_are_limited() {
+    let memory = Memory::new(Options { link_limit: 2, ..Options::default() });
+    let bed = bed(&memory);
+    let file = bed.create("one").unwrap();
+    bed.fs.link(&bed.cx, file.node, NodeId::ROOT, name("two")).wait().unwrap();
+    let third = bed.fs.link(&bed.cx, file.node, NodeId::ROOT, name("three")).wait();
+    assert!(matches!(third, Err(Error::TooManyLinks)));
+}
+
+#[test]
+fn a_session_holds_no_more_than_it_may_and_others_do_not_notice() {
+    let session_limits = Limits { nodes: 2, opens: 1, ..Limits::default() };
+    let memory = Memory::new(Options { session_limits, ..Options::default() });
+    let (greedy, other) = (bed(&memory), bed(&memory));
+    let file = greedy.create("file").unwrap();
+    let again = greedy.fs.open(&greedy.cx, file.node, OpenFlags::READ).wait();
+    assert!(matches!(again, Err(Error::TooManyOpen)));
+    assert!(matches!(greedy.create("more"), Err(Error::TooManyOpen)));
+    greedy.mkdir("dir").unwrap();
+    assert!(matches!(greedy.mkdir("too-many"), Err(Error::NoMemory)));
+    let missing = other.fs.lookup(&other.cx, NodeId::ROOT, name("too-many")).wait();
+    assert!(matches!(missing, Err(Error::NotFound)), "what was refused was not made");
+    other.mkdir("others").unwrap();
+
+    greedy.fs.release(&greedy.cx, file);
+    greedy.fs.forget(&greedy.cx, &[(file.node, 1)]);
+    greedy.create("more").unwrap();
+}
+
+#[test]
+fn handles_of_another_tree_are_stale() {
+    let (one, another) = (Memory::default(), Memory::default());
+    let (bed_of_one, bed_of_another) = (bed(&one), bed(&another));
+    bed_of_another.mkdir("dir").unwrap();
+    let dir = bed_of_one.mkdir("dir").unwrap();
+    let handles = bed_of_one.fs.persistent_handles().unwrap();
+    let handle = handles.handle_of(&bed_of_one.cx, dir).wait().unwrap();
+    let elsewhere = bed_of_another.fs.persistent_handles().unwrap();
+    assert!(matches!(elsewhere.resolve(&bed_of_another.cx, &handle).wait(), Err(Error::Stale)));
+}
