@@ -36,6 +36,8 @@ pub struct BenchArgs {
 /// The tables.
 #[derive(Subcommand, Debug)]
 pub enum TableArgs {
+    /// All of them, one after the other; what this machine cannot do is said, and left out.
+    All,
     /// What a layer costs: a null answer through zero to four of them.
     Waist,
     /// The FUSE front end: a mount on this host, or virtio-fs through its queues.

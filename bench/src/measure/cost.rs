@@ -1,9 +1,12 @@
 //! What an operation costs beside time: processor time and context switches of the processes that serve it, and of the
 //! one that asks.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::ops::{AddAssign, Sub};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -56,39 +59,55 @@ impl Sub for Cost {
 }
 
 /// Reads the counters of the servers and of this process.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct CostMeter {
-    servers: Vec<u32>,
+    servers: Vec<Process>,
+    caller: Process,
 }
 
 impl CostMeter {
     /// For these server processes.
     pub fn new(servers: &[u32]) -> Self {
-        Self { servers: servers.to_vec() }
+        let servers = servers.iter().map(|server| Process::new(server.to_string())).collect();
+        Self { servers, caller: Process::new("self".to_owned()) }
     }
 
-    /// The counters now. Threads that have ended are not in them.
+    /// The counters now. They never go back: what a thread did until the last look counts on when it has ended.
     pub fn now(&self) -> Cost {
         let mut cost = Cost::default();
         for server in &self.servers {
-            let (cpu_ns, switches) = process(&server.to_string());
+            let (cpu_ns, switches) = server.look();
             cost.server_cpu_ns += cpu_ns;
             cost.server_switches += switches;
         }
-        (cost.caller_cpu_ns, cost.caller_switches) = process("self");
+        (cost.caller_cpu_ns, cost.caller_switches) = self.caller.look();
         cost
     }
 }
 
-/// Processor time and switches of all threads of a process: /proc/PID/task/TID/schedstat and status (proc(5)).
-fn process(name: &str) -> (f64, f64) {
-    let Ok(threads) = fs::read_dir(format!("/proc/{name}/task")) else { return (0.0, 0.0) };
-    threads
-        .flatten()
-        .map(|thread| (cpu_ns(&thread.path()), switches(&thread.path())))
-        .fold((0.0, 0.0), |(cpu_ns, switches), (more_cpu_ns, more_switches)| {
-            (cpu_ns + more_cpu_ns, switches + more_switches)
-        })
+/// Processor time and switches of all threads that a process has or had: /proc/PID/task/TID/schedstat and status
+/// (proc(5)), which are gone with the thread.
+#[derive(Debug)]
+struct Process {
+    tasks: PathBuf,
+    threads: Mutex<HashMap<OsString, (f64, f64)>>,
+}
+
+impl Process {
+    fn new(name: String) -> Self {
+        Self { tasks: PathBuf::from(format!("/proc/{name}/task")), threads: Mutex::default() }
+    }
+
+    fn look(&self) -> (f64, f64) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for thread in fs::read_dir(&self.tasks).into_iter().flatten().flatten() {
+            let (cpu_ns, switches) = (cpu_ns(&thread.path()), switches(&thread.path()));
+            let known = threads.entry(thread.file_name()).or_default();
+            // Between the listing and the reading a thread may end; then its files are empty.
+            *known = (known.0.max(cpu_ns), known.1.max(switches));
+        }
+        threads.values().fold((0.0, 0.0), |sum, thread| (sum.0 + thread.0, sum.1 + thread.1))
+    }
 }
 
 fn cpu_ns(thread: &Path) -> f64 {
@@ -107,6 +126,22 @@ fn switches(thread: &Path) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_ended_still_counts() {
+        let meter = CostMeter::new(&[]);
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            (0..50).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
+            wait.recv().ok();
+        });
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let before = meter.now();
+        go.send(()).expect("the thread waits");
+        thread.join().expect("the thread ends");
+        let cost = meter.now() - before;
+        assert!(cost.caller_switches >= 0.0 && cost.caller_cpu_ns >= 0.0, "{cost:?}");
+    }
 
     #[test]
     fn work_and_sleep_are_seen() {

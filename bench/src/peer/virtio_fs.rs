@@ -29,12 +29,14 @@ impl VirtioFs {
         let mut command = Command::new(find(Program::Virtiofsd)?);
         command.arg("--shared-dir").arg(shared).arg("--socket-path").arg(socket);
         command.args(["--cache", cache, "--sandbox", "none", "--announce-submounts", "--log-level", "error"]);
+        // As ours is called unless told otherwise.
+        command.args(["--tag", "tombolo"]);
         Self::start(Program::Virtiofsd, socket, &mut command)
     }
 
     fn start(program: Program, socket: &Path, command: &mut Command) -> Result<Self> {
         let mut server = Server::start(program.name(), command)?;
-        server.wait_until("socket", || socket.exists())?;
+        server.wait_until("socket", || is_listening(socket))?;
         Ok(Self { server, socket: socket.to_owned() })
     }
 
@@ -46,5 +48,31 @@ impl VirtioFs {
     /// The server's process id.
     pub fn server(&self) -> u32 {
         self.server.id()
+    }
+}
+
+/// Whether somebody accepts connections at a socket. To be there is not enough, and to connect would be to be the one
+/// client that some servers have.
+fn is_listening(socket: &Path) -> bool {
+    /// `__SO_ACCEPTCON` in the flags of /proc/net/unix.
+    const ACCEPTS: &str = "00010000";
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let path = socket.to_string_lossy();
+    table.lines().any(|line| line.split_whitespace().nth(3) == Some(ACCEPTS) && line.ends_with(path.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_counts_only_while_somebody_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        assert!(!is_listening(&path));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(is_listening(&path));
+        drop(listener);
+        assert!(path.exists() && !is_listening(&path));
     }
 }
