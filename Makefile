@@ -19,8 +19,9 @@ test: test-rust test-mount test-posix test-guests ## everything that has to pass
 test-rust: ## unit, property, conformance and command-line tests
 	$(CARGO) test --workspace --no-fail-fast
 
-test-mount: build ## the conformance suite through FUSE mounts of this host
+test-mount: build ## the conformance suite through FUSE mounts of this host, and what strict asks the server
 	tests/mount/run
+	tests/strict/run
 
 test-posix: build ## pjdfstest and fsx through a FUSE mount
 	tests/posix/on-mount

@@ -16,10 +16,27 @@ const PIECE_ENTRIES_MIN: u64 = 16;
 /// A program's pages come in at most so many reads.
 const PROGRAM_READS_MAX: i64 = 256;
 
+/// Calls about what a path names, whose path begins from a descriptor.
+const TAKE_A_BASE: &[&str] = &[
+    "newfstatat",
+    "statx",
+    "faccessat",
+    "faccessat2",
+    "readlinkat",
+    "fchmodat",
+    "fchmodat2",
+    "fchownat",
+    "futimesat",
+    "utimensat",
+];
+
 /// A job as its trace tells it.
 #[derive(Debug)]
 pub struct Job {
     tree: Tree,
+    kernel_checks: bool,
+    /// Whether files belong to somebody else than root, who does the job.
+    has_foreign: bool,
     processes: HashMap<Pid, Process>,
     /// Events of children whose parents' clone has not returned yet.
     unborn: HashMap<Pid, Vec<Event>>,
@@ -28,10 +45,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job in the directory `root`, started in `cwd`; both absolute and free of links.
-    pub fn new(root: &str, cwd: &str) -> Self {
+    /// A job in the directory `root`, started in `cwd`; both absolute and free of links. Does the kernel of the mount check
+    /// permissions, as it does for `allow_other` and in guests?
+    pub fn new(root: &str, cwd: &str, kernel_checks: bool) -> Self {
         let mut job = Self {
             tree: Tree::new(root),
+            kernel_checks,
+            has_foreign: false,
             processes: HashMap::new(),
             unborn: HashMap::new(),
             ledger: Ledger::default(),
@@ -109,7 +129,7 @@ impl Job {
 
     fn exec(&mut self, pid: Pid, call: &Call) {
         let path = call.args.first().and_then(|arg| unquoted(arg));
-        let place = path.and_then(|path| self.walk(pid, &self.cwd(pid), &path, true));
+        let place = path.and_then(|path| self.walk(&self.cwd(pid), &path, true));
         if call.result.is_err() {
             return;
         }
@@ -119,6 +139,8 @@ impl Job {
             self.ledger.add(l::EXEC_OPEN, 1);
             self.ledger.add(l::ENDS, 1);
             self.ledger.add(l::EXEC_MODE, 1);
+            // May it be dumped, that is, read?
+            self.check(1);
             self.ledger.add(l::EXEC_READ, 2);
             self.ledger.add_between(l::PAGES, 1, PROGRAM_READS_MAX);
         }
@@ -126,19 +148,37 @@ impl Job {
 
     fn chdir(&mut self, pid: Pid, call: &Call) {
         let Some(path) = call.args.first().and_then(|arg| unquoted(arg)) else { return };
-        let inside = self.walk(pid, &self.cwd(pid), &path, true).is_some();
+        let inside = self.walk(&self.cwd(pid), &path, true).is_some();
         if call.result.is_ok() {
             let to = self.tree.walk(&self.cwd(pid), &path, true).path.unwrap_or_default();
             self.set_cwd(pid, to);
-            self.ledger.add(l::CHDIR, i64::from(inside));
+            self.enter(inside);
         }
     }
 
     fn fchdir(&mut self, pid: Pid, call: &Call) {
         let Some((_, Some(path))) = call.args.first().and_then(|arg| descriptor(arg)) else { return };
         if call.result.is_ok() {
-            self.ledger.add(l::CHDIR, i64::from(self.tree.holds(path)));
+            self.enter(self.tree.holds(path));
             self.set_cwd(pid, path.to_owned());
+        }
+    }
+
+    fn enter(&mut self, inside: bool) {
+        match (inside, self.kernel_checks) {
+            (true, true) => self.check(1),
+            (true, false) => self.ledger.add(l::CHDIR, 1),
+            (false, _) => {}
+        }
+    }
+
+    /// Permission checks for which the kernel asks, if it is the one to check.
+    fn check(&mut self, count: u64) {
+        if self.kernel_checks {
+            self.ledger.add(l::CHECKS, count.cast_signed());
+            if self.has_foreign {
+                self.ledger.add_between(l::ACL, 0, count.cast_signed());
+            }
         }
     }
 
@@ -147,8 +187,8 @@ impl Job {
         let Some((base, path)) = self.path(pid, call, 0, at) else { return };
         let flags = call.args.get(1 + usize::from(at)).map_or("", String::as_str);
         let creates = call.name == "creat" || flags.contains("O_CREAT");
-        let follow = !flags.contains("O_NOFOLLOW") && !(creates && flags.contains("O_EXCL"));
-        let Some(place) = self.walk(pid, &base, &path, follow) else { return };
+        let stops_at_link = flags.contains("O_NOFOLLOW") || creates && flags.contains("O_EXCL");
+        let Some(place) = self.walk(&base, &path, !stops_at_link) else { return };
         self.ledger.call(l::OPEN);
         let Ok(number) = call.result else { return self.ledger.add(l::OPEN_FAILED, -1) };
         let kind = match flags {
@@ -158,7 +198,19 @@ impl Job {
         };
         match kind {
             Kind::Place => self.ledger.add(l::PLACE, -1),
-            Kind::File | Kind::Directory => self.ledger.add(l::ENDS, 1),
+            Kind::File | Kind::Directory => {
+                self.ledger.add(l::ENDS, 1);
+                self.check(1);
+            }
+        }
+        if kind == Kind::File && !self.tree.is_file(&place) {
+            // The directory must let it be made.
+            self.check(1);
+            if !flags.contains("O_TMPFILE") {
+                self.tree.make_file(&place);
+            }
+        } else if kind == Kind::File && flags.contains("O_TRUNC") {
+            self.ledger.add(l::CAPABILITY, 1);
         }
         let opened = Descriptor { kind, path: place, close_on_exec: flags.contains("O_CLOEXEC") };
         self.put(pid, number, opened);
@@ -227,53 +279,58 @@ impl Job {
     /// Calls about what a path names.
     fn on_path(&mut self, pid: Pid, call: &Call) {
         let name = call.name.as_str();
-        let at = name.contains("at")
-            && !matches!(
-                name,
-                "stat"
-                    | "lstat"
-                    | "statfs"
-                    | "setxattr"
-                    | "lsetxattr"
-                    | "truncate"
-                    | "getxattr"
-                    | "lgetxattr"
-                    | "listxattr"
-                    | "llistxattr"
-                    | "removexattr"
-                    | "lremovexattr"
-            );
+        let at = TAKE_A_BASE.contains(&name);
         let (class, failed) = class_of(name);
-        let follow = !(name.starts_with('l') && name != "link" && name != "listxattr"
+        let follow = !(name.starts_with('l') && name != "listxattr"
             || name.starts_with("readlink")
             || call.args.iter().any(|arg| arg.contains("AT_SYMLINK_NOFOLLOW")));
         let Some((base, path)) = self.path(pid, call, 0, at) else {
             // Without a path it is about the descriptor.
-            if at
-                && call
-                    .args
-                    .first()
-                    .and_then(|arg| descriptor(arg))
-                    .is_some_and(|(_, path)| path.is_some_and(|path| self.tree.holds(path)))
-            {
-                self.ledger.call(class);
+            if at && let Some((_, Some(place))) = call.args.first().and_then(|arg| descriptor(arg)) {
+                self.on_place(class, call, place);
             }
             return;
         };
         if path.is_empty() {
-            if self.tree.holds(&base) {
-                self.ledger.call(class);
-            }
-            return;
+            return self.on_place(class, call, &base);
         }
-        if self.walk(pid, &base, &path, follow).is_none() {
-            return;
-        }
+        let Some(place) = self.walk(&base, &path, follow) else { return };
         self.ledger.call(class);
-        if let (Err(error), Some(failed)) = (&call.result, failed)
-            && is_told_by_look_up(error)
+        match (&call.result, failed) {
+            (Err(error), Some(failed)) if is_told_by_look_up(error) => return self.ledger.add(failed, -1),
+            _ => {}
+        }
+        if class == l::ACCESS && self.kernel_checks {
+            self.ledger.add(l::CHECKED, -1);
+            self.check(1);
+        } else if class == l::ACCESS
+            && self.tree.is_file(&place)
+            && call.args.iter().any(|arg| arg.contains("X_OK"))
         {
-            self.ledger.add(failed, -1);
+            self.ledger.add(l::EXEC_MODE, 1);
+        }
+        if name == "truncate" {
+            self.check(1);
+        }
+        self.drop_capability(call, &place);
+    }
+
+    /// A call about what needs no walk.
+    fn on_place(&mut self, class: Class, call: &Call, place: &str) {
+        if self.tree.holds(place) {
+            self.ledger.call(class);
+            self.drop_capability(call, place);
+        }
+    }
+
+    /// chown and truncate take capabilities from a file, if it has any.
+    fn drop_capability(&mut self, call: &Call, place: &str) {
+        let chowns = call.name.contains("chown");
+        let owner = call.args.get(if call.name == "fchownat" { 2 } else { 1 });
+        self.has_foreign |= chowns && owner.is_some_and(|owner| !matches!(owner.as_str(), "0" | "-1"));
+        let drops = chowns || call.name.contains("truncate");
+        if drops && call.result.is_ok() && !self.tree.is_directory(place) {
+            self.ledger.add(l::CAPABILITY, 1);
         }
     }
 
@@ -283,7 +340,7 @@ impl Job {
         let is_symlink = name.starts_with("symlink");
         let found = self.path(pid, call, usize::from(is_symlink), name.ends_with("at"));
         let Some((base, path)) = found else { return };
-        let Some(place) = self.walk(pid, &base, &path, false) else { return };
+        let Some(place) = self.walk(&base, &path, false) else { return };
         let removes_directory = name == "rmdir" || call.args.iter().any(|arg| arg.contains("AT_REMOVEDIR"));
         let (class, failed) = match name {
             "mkdir" | "mkdirat" => (l::MKDIR, Some(l::MKDIR_FAILED)),
@@ -293,19 +350,19 @@ impl Job {
             _ => (l::UNLINK, Some(l::UNLINK_FAILED)),
         };
         self.ledger.call(class);
+        match (&call.result, failed) {
+            (Err(error), Some(failed)) if is_told_by_look_up(error) => return self.ledger.add(failed, -1),
+            _ => self.check(1),
+        }
         match (&call.result, class) {
-            (Err(error), _) => {
-                if let Some(failed) = failed.filter(|_| is_told_by_look_up(error)) {
-                    self.ledger.add(failed, -1);
-                }
-            }
+            (Err(_), _) => {}
             (Ok(_), l::MKDIR) => self.tree.make_directory(&place),
             (Ok(_), l::SYMLINK) => {
                 let target = call.args.first().and_then(|arg| unquoted(arg)).unwrap_or_default();
                 self.tree.make_link(&place, &target);
             }
             (Ok(_), l::RMDIR | l::UNLINK) => self.tree.remove(&place),
-            (Ok(_), _) => {}
+            (Ok(_), _) => self.tree.make_file(&place),
         }
     }
 
@@ -316,16 +373,26 @@ impl Job {
             return;
         };
         let follow = call.args.iter().any(|arg| arg.contains("AT_SYMLINK_FOLLOW"));
-        let from = self.walk(pid, &from.0, &from.1, follow);
-        let to = self.walk(pid, &to.0, &to.1, false);
+        let from = self.walk(&from.0, &from.1, follow);
+        let to = self.walk(&to.0, &to.1, false);
         let (Some(from), Some(to)) = (from, to) else { return };
         let renames = call.name.starts_with("rename");
         let (class, failed) = if renames { (l::RENAME, l::RENAME_FAILED) } else { (l::LINK, l::LINK_FAILED) };
         self.ledger.call(class);
         match &call.result {
-            Err(error) if is_told_by_look_up(error) => self.ledger.add(failed, -1),
-            Ok(_) if renames => self.tree.rename(&from, &to),
-            _ => {}
+            Err(error) if is_told_by_look_up(error) => return self.ledger.add(failed, -1),
+            // Both directories; or the directory, and whether the file could be written anyway.
+            _ => self.check(2),
+        }
+        match call.result {
+            Ok(_) if renames => {
+                let parent = |path: &str| path.rsplit_once('/').map(|(parent, _)| parent.to_owned());
+                // A directory's `..` changes.
+                self.check(u64::from(self.tree.is_directory(&from) && parent(&from) != parent(&to)));
+                self.tree.rename(&from, &to);
+            }
+            Ok(_) => self.tree.make_file(&to),
+            Err(_) => {}
         }
     }
 
@@ -347,13 +414,25 @@ impl Job {
         }
         match call.name.as_str() {
             "fstat" => self.ledger.call(l::GETATTR),
-            "fchmod" | "fchown" | "ftruncate" => self.ledger.call(l::SETATTR),
+            "fchmod" => self.ledger.call(l::SETATTR),
+            "fchown" | "ftruncate" => {
+                self.ledger.call(l::SETATTR);
+                self.drop_capability(call, first.and_then(|(_, path)| path).unwrap_or_default());
+            }
             "fstatfs" => self.ledger.call(l::STATFS),
             "fgetxattr" | "fsetxattr" | "flistxattr" | "fremovexattr" => self.ledger.call(l::XATTR),
             "fsync" | "fdatasync" => self.ledger.call(l::FSYNC),
             "flock" | "fcntl" => self.ledger.call(l::LOCK),
             "fallocate" => self.ledger.call(l::ALLOCATE),
-            "copy_file_range" => self.ledger.call(l::COPY),
+            "copy_file_range" if is_inside(call.args.get(2).and_then(|arg| descriptor(arg))) => {
+                self.ledger.call(l::COPY);
+                match call.result {
+                    Ok(0) => self.ledger.add(l::COPY_END, -1),
+                    _ => self.ledger.add(l::CAPABILITY, 1),
+                }
+            }
+            // Between two file systems the kernel refuses by itself.
+            "copy_file_range" => {}
             "getdents64" => {
                 self.ledger.call(l::READDIR);
                 self.ledger.add_between(l::PIECES, 0, (call.entries / PIECE_ENTRIES_MIN).cast_signed());
@@ -407,10 +486,11 @@ impl Job {
     }
 
     /// Goes along a path, counts what that asks for, and says where it led beneath the root.
-    fn walk(&mut self, _pid: Pid, base: &str, path: &str, follow: bool) -> Option<String> {
+    fn walk(&mut self, base: &str, path: &str, follow: bool) -> Option<String> {
         let walked = self.tree.walk(base, path, follow);
         self.ledger.add(l::NAMES, walked.names.cast_signed());
         self.ledger.add(l::FOLLOWED, walked.links.cast_signed());
+        self.check(walked.passes);
         walked.path.filter(|path| self.tree.holds(path))
     }
 
@@ -462,4 +542,65 @@ fn is_told_by_look_up(error: &str) -> bool {
         error,
         "ENOENT" | "ENOTDIR" | "EISDIR" | "EEXIST" | "ELOOP" | "EINVAL" | "ENAMETOOLONG" | "EXDEV" | "EBUSY"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::events;
+
+    fn expected(trace: &str, class: Class) -> std::ops::RangeInclusive<i64> {
+        let mut job = Job::new("/t", "/", false);
+        job.run(events(trace));
+        assert!(job.unknown().is_empty(), "{:?}", job.unknown());
+        job.ledger().expected(class)
+    }
+
+    const SHARED_DESCRIPTOR: &str = r#"1 openat(AT_FDCWD</>, "/t/a", O_WRONLY|O_CREAT, 0644) = 3</t/a>
+1 openat(AT_FDCWD</>, "/t/b", O_WRONLY|O_CREAT|O_CLOEXEC, 0644) = 4</t/b>
+1 vfork( <unfinished ...>
+2 dup2(3</t/a>, 1</dev/null>) = 1</t/a>
+2 execve("/bin/true", ["true"], 0x0 /* 1 vars */) = 0
+2 +++ exited with 0 +++
+1 <... vfork resumed>) = 2
+1 close(3</t/a>) = 0
+1 +++ exited with 0 +++
+"#;
+
+    #[test]
+    fn every_copy_of_a_descriptor_is_closed_once() {
+        // The child's: 4 by exec, 1 and 3 by its end. The parent's: 3 by close, 4 by its end.
+        assert_eq!(expected(SHARED_DESCRIPTOR, l::FLUSH), 5..=5);
+        assert_eq!(expected(SHARED_DESCRIPTOR, l::RELEASE), 2..=2);
+        assert_eq!(expected(SHARED_DESCRIPTOR, l::OPEN), 2..=2);
+        assert_eq!(expected(SHARED_DESCRIPTOR, l::LOOKUP), 2..=2);
+    }
+
+    #[test]
+    fn what_a_look_up_tells_is_not_asked() {
+        let trace = "1 mkdir(\"/t/d\", 0777) = 0\n1 chdir(\"/t/d\") = 0\n1 stat(\"x/y\", 0x1) = -1 ENOENT (No)\n\
+                     1 stat(\"../d\", {st_mode=S_IFDIR|0755}) = 0\n1 mkdir(\"/t/d\", 0777) = -1 EEXIST (File exists)\n";
+        assert_eq!(expected(trace, l::LOOKUP), 5..=5);
+        assert_eq!(expected(trace, l::GETATTR), 1..=1);
+        assert_eq!(expected(trace, l::MKDIR), 1..=1);
+    }
+
+    #[test]
+    fn a_big_read_is_several_requests() {
+        let read = |asked: i64, got: i64| format!("1 read(3</t/a>, \"\"..., {asked}) = {got}\n");
+        assert_eq!(expected(&read(4096, 4096), l::READ), 1..=1);
+        assert_eq!(expected(&read(4096, 0), l::READ), 1..=1);
+        assert_eq!(expected(&read(3 << 20, 3 << 20), l::READ), 3..=3);
+        assert_eq!(expected(&read(3 << 20, (2 << 20) + 1), l::READ), 3..=3);
+        assert_eq!(expected(&read(3 << 20, 1 << 20), l::READ), 2..=2);
+    }
+
+    #[test]
+    fn a_call_that_is_not_known_is_named() {
+        let mut job = Job::new("/t", "/", false);
+        job.run(events(
+            "1 sendfile(3</t/a>, 1</t/b>, NULL, 5) = 5\n1 sendfile(3</u/a>, 1</u/b>, NULL, 5) = 5\n",
+        ));
+        assert_eq!(job.unknown().iter().collect::<Vec<_>>(), ["sendfile"]);
+    }
 }

@@ -101,12 +101,16 @@ causes! {
     STAT_FAILED = GETATTR, "failed at a look-up";
     /// lseek(SEEK_END) asks where the end is.
     SEEK_END = GETATTR, "lseek to the end";
-    /// The kernel looks at a program's mode before it runs it.
+    /// The kernel looks at a file's mode before it runs it, or says that it may be run.
     EXEC_MODE = GETATTR, "execute permission";
+    /// Where the kernel checks permissions, it asks for owner and mode each time.
+    CHECKS = GETATTR, "permission checks";
     /// As [`STAT_FAILED`].
     SETATTR_FAILED = SETATTR, "failed at a look-up";
     /// As [`STAT_FAILED`].
     ACCESS_FAILED = ACCESS, "failed at a look-up";
+    /// Where the kernel checks permissions, it knows.
+    CHECKED = ACCESS, "checked by the kernel";
     /// chdir(2) asks whether it may.
     CHDIR = ACCESS, "chdir";
     /// As [`STAT_FAILED`].
@@ -133,6 +137,12 @@ causes! {
     WRITE_SPLIT = WRITE, "calls of over 1 MiB";
     /// A listing with attributes, and one that is made at once, comes in smaller pieces than the program asks for.
     PIECES = READDIR, "smaller pieces";
+    /// What takes capabilities from a program asks first whether it has any.
+    CAPABILITY = XATTR, "security.capability";
+    /// Where the kernel checks permissions of files that are not the caller's, it asks for their access ACL too.
+    ACL = XATTR, "access ACLs of others' files";
+    /// At the end of the file the kernel knows that there is nothing to copy.
+    COPY_END = COPY, "at the end of the file";
     /// As [`STAT_FAILED`].
     MKDIR_FAILED = MKDIR, "failed at a look-up";
     /// As [`STAT_FAILED`].

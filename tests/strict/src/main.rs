@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use job::Job;
 use report::Counts;
 
-const USAGE: &str = "usage: tombolo-strict ROOT CWD TRACE BEFORE AFTER";
+const USAGE: &str = "usage: tombolo-strict ROOT CWD TRACE BEFORE AFTER [kernel-checks]";
 
 #[expect(clippy::print_stdout, reason = "a report for people")]
 fn main() -> ExitCode {
@@ -39,12 +39,17 @@ fn main() -> ExitCode {
 
 /// ROOT is where the job ran natively, CWD where it was started, BEFORE and AFTER are what `tombolo top --once --json` said.
 fn compare(arguments: &[String], print: impl FnMut(String)) -> Result<bool, String> {
-    let [root, cwd, trace, before, after] = arguments else { return Err(USAGE.into()) };
+    let ([root, cwd, trace, before, after], kernel_checks) = (match arguments {
+        [first @ .., last] if last == "kernel-checks" => (first, true),
+        all => (all, false),
+    }) else {
+        return Err(USAGE.into());
+    };
     let read = |path: &String| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
     let counts = |path: &String| {
         Counts::parse(&read(path)?).ok_or(format!("{path}: not what `tombolo top --once --json` says"))
     };
-    let mut job = Job::new(root, cwd);
+    let mut job = Job::new(root, cwd, kernel_checks);
     job.run(trace::events(&read(trace)?));
     if !job.unknown().is_empty() {
         return Err(format!("the job makes calls that are not known here: {:?}", job.unknown()));

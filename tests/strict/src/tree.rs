@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// The directories and links beneath the root. It is empty when the job begins.
+/// The names beneath the root. There are none when the job begins.
 #[derive(Debug)]
 pub struct Tree {
     root: String,
+    files: HashSet<String>,
     directories: HashSet<String>,
     links: HashMap<String, String>,
 }
@@ -19,6 +20,8 @@ pub struct Walked {
     pub names: u64,
     /// Links beneath the root that were followed.
     pub links: u64,
+    /// Directories beneath the root that had to let the caller through: for each name, `.` and `..` too.
+    pub passes: u64,
 }
 
 /// As many links as the kernel follows in one path.
@@ -27,7 +30,12 @@ const LINKS_MAX: u64 = 40;
 impl Tree {
     /// An empty tree at this absolute path.
     pub fn new(root: &str) -> Self {
-        Self { root: root.to_owned(), directories: HashSet::new(), links: HashMap::new() }
+        Self {
+            root: root.to_owned(),
+            files: HashSet::new(),
+            directories: HashSet::new(),
+            links: HashMap::new(),
+        }
     }
 
     /// Whether a path is the root or beneath it.
@@ -47,6 +55,13 @@ impl Tree {
         let mut rest: VecDeque<String> = path.split('/').map(str::to_owned).collect();
         let ends_in_directory = path.ends_with('/') || path.ends_with("/.");
         while let Some(name) = rest.pop_front() {
+            let inside = self.holds(&here);
+            if !name.is_empty() && inside {
+                if !self.is_directory(&here) {
+                    return walked;
+                }
+                walked.passes += 1;
+            }
             match name.as_str() {
                 "" | "." => continue,
                 ".." => {
@@ -54,10 +69,6 @@ impl Tree {
                     continue;
                 }
                 _ => {}
-            }
-            let inside = self.holds(&here);
-            if inside && !self.is_directory(&here) {
-                return walked;
             }
             walked.names += u64::from(inside);
             let next = format!("{here}/{name}");
@@ -80,6 +91,16 @@ impl Tree {
         walked
     }
 
+    /// Whether a path beneath the root is something else than a directory or a link.
+    pub fn is_file(&self, path: &str) -> bool {
+        self.files.contains(path)
+    }
+
+    /// A file was made, or got this name too.
+    pub fn make_file(&mut self, path: &str) {
+        self.files.insert(path.to_owned());
+    }
+
     /// A directory was made.
     pub fn make_directory(&mut self, path: &str) {
         self.directories.insert(path.to_owned());
@@ -92,6 +113,7 @@ impl Tree {
 
     /// A name is gone.
     pub fn remove(&mut self, path: &str) {
+        self.files.remove(path);
         self.directories.remove(path);
         self.links.remove(path);
     }
@@ -103,8 +125,9 @@ impl Tree {
             let rest = path.strip_prefix(from)?;
             (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
         };
-        let directories = self.directories.drain().map(|path| moved(&path).unwrap_or(path));
-        self.directories = directories.collect();
+        for names in [&mut self.files, &mut self.directories] {
+            *names = names.drain().map(|path| moved(&path).unwrap_or(path)).collect();
+        }
         let links = self.links.drain().map(|(path, target)| (moved(&path).unwrap_or(path), target));
         self.links = links.collect();
     }
@@ -123,7 +146,7 @@ mod tests {
     }
 
     fn walk(base: &str, path: &str, follow: bool) -> (Option<String>, u64, u64) {
-        let Walked { path, names, links } = tree().walk(base, path, follow);
+        let Walked { path, names, links, .. } = tree().walk(base, path, follow);
         (path, names, links)
     }
 
@@ -146,6 +169,15 @@ mod tests {
         assert_eq!(walk("/", "/mnt/t/l/x", false), (Some("/mnt/t/d/e/x".into()), 4, 1));
         assert_eq!(walk("/", "/mnt/t/l", true), (Some("/mnt/t/d/e".into()), 3, 1));
         assert_eq!(walk("/", "/mnt/t/l", false), (Some("/mnt/t/l".into()), 1, 0));
+    }
+
+    #[test]
+    fn every_step_passes_a_directory() {
+        let passes = |base, path| tree().walk(base, path, true).passes;
+        assert_eq!(passes("/", "/mnt/t"), 0);
+        assert_eq!(passes("/", "/mnt/t/d/e"), 2);
+        assert_eq!(passes("/mnt/t", "."), 1);
+        assert_eq!(passes("/mnt/t", "d/../x"), 3);
     }
 
     #[test]
