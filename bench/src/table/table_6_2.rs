@@ -1,4 +1,4 @@
-//! `fuse --table-6.2`: the rows of the FSVA paper's Table 6.2 (seed 003), beside the paper's own figures.
+//! `fuse --table-6.2`: the rows of the FSVA paper's Table 6.2, beside the paper's own figures.
 
 use std::cell::RefCell;
 use std::rc::Rc;

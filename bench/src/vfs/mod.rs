@@ -1,4 +1,4 @@
-//! The operations of the FSVA paper's Table 6.2 (seed 003), each alone: through the waist, through virtio-fs, and by
+//! The operations of the FSVA paper's Table 6.2, each alone: through the waist, through virtio-fs, and by
 //! system calls.
 
 mod calls;

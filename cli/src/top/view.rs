@@ -33,7 +33,7 @@ fn as_text(look: &Look) -> String {
     [title].into_iter().chain(exports).collect::<Vec<_>>().join("\n\n")
 }
 
-/// The columns of Table 6.3 (seed 003): operation, total time, count; then rate and times since the last look.
+/// The columns of the FSVA dissertation's Table 6.3: operation, total time, count; then rate and times since the last look.
 fn operations_table(look: &Look, export: &str, total: &Snapshot) -> String {
     let idle = Operation::default();
     let rows = by_total_time(total).into_iter().map(|total| {

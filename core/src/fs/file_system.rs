@@ -50,7 +50,7 @@ pub struct Profile {
     pub time_granularity_ns: u32,
 }
 
-/// One session's view of an export. The operations follow the FSVA interface (seed 003, Table 5.2); the mapping is in
+/// One session's view of an export. The operations follow the FSVA interface (Abd-El-Malek, Table 5.2); the mapping is in
 /// `docs/protocols/waist.md`.
 ///
 /// All operations may be called from any thread at any time. One that can answer without waiting does so (`Done`); one
