@@ -261,3 +261,28 @@ fn a_lock_dies_with_the_process_that_took_it() {
         run("python3", &["-c", take, file.to_str().unwrap()]);
     }
 }
+
+#[test]
+fn many_programs_at_once_are_all_served() {
+    let mounted = Mounted::new(Coherence::Auto);
+    let large: Vec<u8> = (0..300_000u32).map(|number| (number % 253) as u8).collect();
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (root, large) = (mounted.path(), &large);
+            scope.spawn(move || {
+                let dir = root.join(format!("of-{number}"));
+                fs::create_dir(&dir).unwrap();
+                for round in 0..40 {
+                    let (first, second) = (dir.join(format!("a{round}")), dir.join("b"));
+                    fs::write(&first, large).unwrap();
+                    fs::rename(&first, &second).unwrap();
+                    assert!(fs::read(&second).unwrap() == *large);
+                    assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+                    fs::remove_file(&second).unwrap();
+                }
+                fs::remove_dir(&dir).unwrap();
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 0);
+}
