@@ -36,7 +36,7 @@ impl Report {
     /// # Panics
     /// When a case failed, or was skipped for another reason.
     pub fn expect(&self, title: &str, may_skip: &[&str]) {
-        eprintln!("{title}: {self}");
+        eprintln!("{title}:\n{self}");
         let excused = |why: &String| may_skip.contains(&why.as_str());
         let unexcused = self.skipped.iter().filter(|(_, why)| !excused(why)).count();
         assert!(self.failed.is_empty() && unexcused == 0, "{title}: {self}");

@@ -28,6 +28,7 @@ cases! { "locks":
     a_waiter_gets_the_lock needs LOCKS,
     a_waiter_for_flock_gets_the_lock needs LOCKS,
     a_waiter_may_give_up needs LOCKS,
+    a_waiter_that_nobody_asks_any_more_takes_nothing needs LOCKS,
     a_deadlock_ends needs LOCKS,
 }
 
@@ -279,6 +280,18 @@ fn a_waiter_may_give_up(w: &World) -> Verdict {
     refused!(told.recv_timeout(SOON).expect("an answer"), Error::Interrupted);
     unlock(w, file, posix(LockKind::Write, 1, 0, 9));
     take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("who gave up has no lock");
+    w.release(file);
+    Ok(())
+}
+
+fn a_waiter_that_nobody_asks_any_more_takes_nothing(w: &World) -> Verdict {
+    let file = w.file("file");
+    let (ours, theirs) = (posix(LockKind::Write, 1, 0, 9), posix(LockKind::Write, 2, 0, 9));
+    take(w, file, ours).expect("lock");
+    drop(w.locks().lock(&w.cx, file, &theirs, true));
+    unlock(w, file, ours);
+    std::thread::sleep(A_WHILE);
+    take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("who was dropped has no lock");
     w.release(file);
     Ok(())
 }
