@@ -381,8 +381,12 @@ impl Job {
         self.ledger.call(class);
         match &call.result {
             Err(error) if is_told_by_look_up(error) => return self.ledger.add(failed, -1),
-            // Both directories; or the directory, and whether the file could be written anyway.
-            _ => self.check(2),
+            _ if renames => self.check(2),
+            // With protected_hardlinks, which is a choice of the machine, whether the file could be written anyway.
+            _ => {
+                self.check(1);
+                self.ledger.add_between(l::CHECKS, 0, i64::from(self.kernel_checks));
+            }
         }
         match call.result {
             Ok(_) if renames => {
