@@ -27,6 +27,7 @@ mount_scratch() {
 clear_scratch() {
     local index
     for ((index = ${#mounts[@]} - 1; index >= 0; index--)); do
+        mountpoint -q "${mounts[index]}" || continue
         "$tombolo" umount "${mounts[index]}" 2>/dev/null || umount -l "${mounts[index]}" || true
     done
     mounts=()
