@@ -83,15 +83,21 @@ impl PageCache {
                 OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
             }
             Coherence::Strict => OpenOutFlags::empty(),
-            // The kernel would place an append where it thinks the end is, and cache it there. And what is only written
-            // gains nothing from a cache that writes through: past it there is a copy less, and no question for
-            // security.capability at each file's first write.
-            Coherence::Auto if how.contains(OpenFlags::APPEND) || !how.contains(OpenFlags::READ) => {
-                OpenOutFlags::DIRECT_IO
-            }
+            Coherence::Auto if Self::goes_past_the_cache(how, agreed) => OpenOutFlags::DIRECT_IO,
             Coherence::Auto if self.is_unchanged(node, attr) => OpenOutFlags::KEEP_CACHE,
             Coherence::Auto => OpenOutFlags::empty(),
         }
+    }
+
+    /// What is only written gains nothing from a cache that writes through: past it there is a copy less, and no question
+    /// for security.capability at each file's first write. An append the kernel would place where it thinks the end is,
+    /// and cache it there.
+    ///
+    /// Only where a write past the cache drops the pages that others read through: since Linux 6.6, which allows
+    /// mappings of such files too. An older kernel would go on showing the old pages.
+    fn goes_past_the_cache(how: OpenFlags, agreed: Capabilities) -> bool {
+        let past = how.contains(OpenFlags::APPEND) || !how.contains(OpenFlags::READ);
+        past && agreed.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)
     }
 
     /// The kernel forgot the node, and its pages with it.
@@ -171,6 +177,19 @@ mod tests {
         let old = cache.flags(NodeId(5), OpenFlags::READ, None, Capabilities::empty());
         assert_eq!(old, OpenOutFlags::empty(), "an older kernel could not map the file");
         assert_eq!(Coherence::Strict.lifetimes(), Lifetimes::default());
+    }
+
+    #[test]
+    fn what_is_only_written_goes_past_the_cache_where_that_drops_pages() {
+        let cache = PageCache::new(Coherence::Auto);
+        let flags = |how, agreed| cache.flags(NodeId(5), how, Some(&file(1000, 7)), agreed);
+        for how in [OpenFlags::WRITE, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND] {
+            assert_eq!(flags(how, Capabilities::all()), OpenOutFlags::DIRECT_IO);
+            assert!(!flags(how, Capabilities::empty()).contains(OpenOutFlags::DIRECT_IO), "before Linux 6.6");
+        }
+        assert!(
+            !flags(OpenFlags::READ | OpenFlags::WRITE, Capabilities::all()).contains(OpenOutFlags::DIRECT_IO)
+        );
     }
 
     #[test]
