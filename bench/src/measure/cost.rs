@@ -68,8 +68,8 @@ pub struct CostMeter {
 impl CostMeter {
     /// For these server processes.
     pub fn new(servers: &[u32]) -> Self {
-        let servers = servers.iter().map(|server| Process::new(server.to_string())).collect();
-        Self { servers, caller: Process::new("self".to_owned()) }
+        let servers = servers.iter().map(|server| Process::new(&server.to_string())).collect();
+        Self { servers, caller: Process::new("self") }
     }
 
     /// The counters now. They never go back: what a thread did until the last look counts on when it has ended.
@@ -94,7 +94,7 @@ struct Process {
 }
 
 impl Process {
-    fn new(name: String) -> Self {
+    fn new(name: &str) -> Self {
         Self { tasks: PathBuf::from(format!("/proc/{name}/task")), threads: Mutex::default() }
     }
 

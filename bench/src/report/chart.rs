@@ -1,12 +1,9 @@
 //! A report as a picture: one bar per figure, on a logarithmic scale per unit, with its quartiles as a line.
 
-use std::path::Path;
-
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::{Figure, Report};
-use crate::error::{Error, Result};
 
 const WIDTH: u32 = 960;
 const BAR: i32 = 14;
@@ -31,14 +28,16 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(120, 120, 120),
 ];
 
-/// Draws a report.
-pub fn draw(report: &Report, path: &Path) -> Result<()> {
-    plot(report, path).map_err(|error| Error::Drawing { path: path.to_owned(), reason: error.to_string() })
+/// Draws a report: the text of an SVG file, or what the drawing library said.
+pub fn draw(report: &Report) -> Result<String, String> {
+    let mut text = String::new();
+    plot(report, &mut text).map_err(|error| error.to_string())?;
+    Ok(text)
 }
 
-fn plot(report: &Report, path: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
+fn plot(report: &Report, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let groups = groups(report);
-    let area = SVGBackend::new(path, (WIDTH, height(&groups))).into_drawing_area();
+    let area = SVGBackend::with_string(text, (WIDTH, height(&groups))).into_drawing_area();
     area.fill(&WHITE)?;
     let title = ("sans-serif", 18).into_text_style(&area).color(&BLACK);
     area.draw_text(&report.title, &title, (MARGIN, MARGIN))?;
@@ -116,7 +115,7 @@ fn bar(
     scale: Scale,
     colour: RGBColor,
     top: i32,
-) -> std::result::Result<(), Box<dyn std::error::Error>> {
+) -> Result<(), Box<dyn std::error::Error>> {
     let spread = &figure.spread;
     let right = scale.x(spread.median);
     let middle = top + BAR / 2;
