@@ -4,11 +4,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tombolo_back_local_dir::LocalDir;
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::SessionId;
+use tombolo_core::fs::{Export, SessionId};
 use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_front_fuse::session::Coherence;
 
@@ -285,4 +286,43 @@ fn many_programs_at_once_are_all_served() {
         }
     });
     assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 0);
+}
+
+/// Memory whose every answer comes this much later.
+fn slow(time: Duration) -> impl Export {
+    tombolo_layer::delay::over(Arc::new(Memory::default()), time).unwrap()
+}
+
+#[test]
+fn a_slow_request_does_not_delay_the_one_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { threads: 1, coherence: Coherence::Strict, ..Default::default() };
+    let delay = Duration::from_millis(100);
+    let mount = Mount::start(&slow(delay), SessionId(1), dir.path(), &options).unwrap();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| fs::metadata(dir.path()).unwrap());
+        }
+    });
+    assert!(started.elapsed() >= delay);
+    assert!(started.elapsed() < delay * 10, "twenty took {:?}, one after the other", started.elapsed());
+    mount.unmount().unwrap();
+    mount.wait();
+}
+
+#[test]
+fn a_tree_is_served_as_well_when_every_answer_comes_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = slow(Duration::from_micros(200));
+    let mount = Mount::start(&slow, SessionId(1), dir.path(), &Options::default()).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let tree = dir.path().join("tree");
+    run("cp", &["-a", source.to_str().unwrap(), tree.to_str().unwrap()]);
+    run("diff", &["-r", source.to_str().unwrap(), tree.to_str().unwrap()]);
+    run("rm", &["-r", tree.to_str().unwrap()]);
+    assert!(mount.session().counters().later() > 100);
+    assert_eq!(mount.session().pending_count(), 0);
+    mount.unmount().unwrap();
+    mount.wait();
 }

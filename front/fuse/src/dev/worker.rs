@@ -17,11 +17,13 @@ const BACKLOG: u32 = 4;
 /// Serves one descriptor until the mount is gone.
 pub(super) fn serve(crew: &Crew, device: &Arc<Device>) {
     let mut worker = Worker { crew, device, window: Window::default(), waits: true };
-    let mut parts = worker.fresh();
+    // Memory for a request is had when it is needed: most threads of a quiet mount never are.
+    let mut parts = None;
     while crew.enter() {
-        match worker.receive_while_needed(parts) {
-            Some(kept) => parts = kept,
-            None => return crew.end(),
+        let taken = parts.take().unwrap_or_else(|| worker.fresh());
+        parts = worker.receive_while_needed(taken);
+        if parts.is_none() {
+            return crew.end();
         }
     }
 }
