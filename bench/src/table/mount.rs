@@ -80,8 +80,9 @@ fn conditions(report: &mut Report, plan: &Plan) {
     report.condition_of(&plan.contest());
     report.condition(format!("the directory lies in {} (its pages are in memory)", plan.within.display()));
     report.condition(
-        "names and attributes may be cached for 1 s by the caller's kernel; its page cache is dropped at each open; \
-         `stat` asks for names that are older than that",
+        "both as they come: mounted by root for root alone, names and attributes kept for 1 s by the caller's kernel. At an \
+         open the peer drops the file's pages; ours keeps them when size and times show that the file is unchanged (which \
+         `open+read+close` and `stream read` profit from). `stat` asks for names that have been forgotten",
     );
     report.condition(format!(
         "the caller has one thread, pinned; a stream is one file of 64 MiB, open and close included; {FILES} small files",
