@@ -326,3 +326,43 @@ fn a_tree_is_served_as_well_when_every_answer_comes_later() {
     mount.unmount().unwrap();
     mount.wait();
 }
+
+/// Where the child of the test below mounts.
+const OWN: &str = "TOMBOLO_TEST_OWN_MOUNT";
+
+#[test]
+fn an_ordinary_user_mounts_through_the_helper() {
+    if let Some(target) = std::env::var_os(OWN) {
+        // We are the child, with no privilege left.
+        let target = Path::new(&target);
+        let mount = Mount::start(&Memory::default(), SessionId(1), target, &user_options()).unwrap();
+        fs::write(target.join("file"), b"mine").unwrap();
+        assert_eq!(fs::read(target.join("file")).unwrap(), b"mine");
+        mount.unmount().unwrap();
+        return mount.wait();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (program, target) = (dir.path().join("test"), dir.path().join("mount"));
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::create_dir(&target).unwrap();
+    for (path, mode) in [(dir.path(), 0o755), (&program, 0o755), (&target, 0o700)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    std::os::unix::fs::chown(&target, Some(65_534), Some(65_534)).unwrap();
+    // In a mount namespace of its own, where everybody may open the device, as udev has it on most machines.
+    let script = r#"
+mount --make-rprivate / && mknod -m 666 "$1.device" c 10 229 && mount --bind "$1.device" /dev/fuse &&
+exec setpriv --reuid=65534 --regid=65534 --clear-groups -- "$1" --exact an_ordinary_user_mounts_through_the_helper
+"#;
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(&program)
+        .env(OWN, &target)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+fn user_options() -> Options {
+    Options { allow_other: false, ..Default::default() }
+}

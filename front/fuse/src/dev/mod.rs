@@ -220,17 +220,16 @@ fn mount_data(
 
 /// Mounts, by ourselves or through the helper, and says by whom.
 fn mount(path: &Path, options: &Options, data: &str) -> Result<(OwnedFd, bool), MountError> {
-    let device = fuse_dev::open().map_err(MountError::Device)?;
-    let mut flags = Flags::empty();
-    flags.set(Flags::NODEV, !options.devices);
-    flags.set(Flags::NOSUID, !options.set_id);
-    flags.set(Flags::NOEXEC, !options.exec);
-    flags.set(Flags::RDONLY, options.read_only);
     let fail = |source| MountError::Mount { path: path.into(), source };
-    match fuse_dev::mount(device.as_fd(), &options.source, path, "tombolo", flags, data) {
-        Ok(()) => return Ok((device, false)),
-        Err(Errno::PERM) => {}
-        Err(error) => return Err(fail(error.into())),
+    match fuse_dev::open() {
+        Ok(device) => match mount_directly(&device, path, options, data) {
+            Ok(()) => return Ok((device, false)),
+            Err(Errno::PERM) => {}
+            Err(error) => return Err(fail(error.into())),
+        },
+        // Where only root may open the device, the helper does.
+        Err(Errno::ACCESS | Errno::PERM) => {}
+        Err(error) => return Err(MountError::Device(error)),
     }
     // The helper fills in user and root mode itself, and always adds nodev and nosuid.
     let own = ["allow_other", "default_permissions"];
@@ -243,6 +242,15 @@ fn mount(path: &Path, options: &Options, data: &str) -> Result<(OwnedFd, bool), 
     Ok((device, true))
 }
 
+fn mount_directly(device: &OwnedFd, path: &Path, options: &Options, data: &str) -> Result<(), Errno> {
+    let mut flags = Flags::empty();
+    flags.set(Flags::NODEV, !options.devices);
+    flags.set(Flags::NOSUID, !options.set_id);
+    flags.set(Flags::NOEXEC, !options.exec);
+    flags.set(Flags::RDONLY, options.read_only);
+    fuse_dev::mount(device.as_fd(), &options.source, path, "tombolo", flags, data)
+}
+
 fn unmount(path: &Path, by_helper: bool, detach: bool) -> io::Result<()> {
     if !by_helper {
         return Ok(fuse_dev::unmount(path, detach)?);
@@ -253,7 +261,8 @@ fn unmount(path: &Path, by_helper: bool, detach: bool) -> io::Result<()> {
     }
 }
 
-/// As many descriptors of the connection as there are threads. An old kernel that clones none gets one shared by all.
+/// A descriptor of the connection for each thread. Where the device cannot be cloned, one thread must do: two cannot look
+/// and sleep at one descriptor.
 fn descriptors(device: OwnedFd, threads: usize) -> Vec<Arc<Device>> {
     let first = Device::new(device);
     let mut all = vec![first.clone()];
@@ -261,8 +270,8 @@ fn descriptors(device: OwnedFd, threads: usize) -> Vec<Arc<Device>> {
         match fuse_dev::clone(first.fd()) {
             Ok(copy) => all.push(Device::new(copy)),
             Err(error) => {
-                tracing::debug!(%error, "the FUSE device cannot be cloned");
-                all.push(first.clone());
+                tracing::debug!(%error, "the FUSE device cannot be cloned; one thread serves the mount");
+                break;
             }
         }
     }
