@@ -26,6 +26,9 @@ pub enum Error {
     /// A column cannot be measured here, for a reason that the reader can mend.
     #[error("{0}")]
     Absent(String),
+    /// The run was asked to end.
+    #[error("interrupted")]
+    Interrupted,
     /// A report could not be drawn.
     #[error("cannot draw {}: {reason}", path.display())]
     Drawing {

@@ -33,6 +33,7 @@ use table::Plan;
 pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     // Remembered before anything is pinned.
     let _all = measure::spare_cores();
+    measure::end_on_signals()?;
     let plan = args.plan();
     match &args.table {
         TableArgs::All => all(args, &plan, out),
@@ -80,6 +81,8 @@ fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
 }
 
 fn publish(args: &BenchArgs, report: &Report, out: &mut dyn Write) -> Result<()> {
+    // Half a report is none.
+    measure::go_on()?;
     if let Some(folder) = &args.out {
         report::write(report, folder)?;
     }

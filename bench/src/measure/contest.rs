@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use super::clock::{histogram, quantile_ns};
-use super::{Clock, Cost, CostMeter, Place, SyscallCounter, Work};
+use super::{Clock, Cost, CostMeter, Place, SyscallCounter, Work, go_on};
 use crate::error::{Error, Result};
 
 /// One contestant: what it does, who serves it, and where both run.
@@ -188,6 +188,7 @@ impl<'a> Runner<'a> {
     }
 
     fn run(&mut self, count: u64) -> Result<Clock> {
+        go_on()?;
         if let Some(place) = self.entrant.place {
             place.take(&self.entrant.servers)?;
         }

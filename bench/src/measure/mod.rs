@@ -10,6 +10,7 @@ mod contest;
 mod cost;
 mod place;
 mod spread;
+mod stop;
 mod syscalls;
 
 pub use clock::{Clock, Work};
@@ -17,4 +18,5 @@ pub use contest::{Contest, Dropped, Entrant, Series, Turn};
 pub use cost::{Cost, CostMeter};
 pub use place::{Place, spare_cores};
 pub use spread::Spread;
+pub use stop::{end_on_signals, go_on};
 pub use syscalls::SyscallCounter;

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use super::Plan;
 use crate::error::{Doing, Error, Result};
-use crate::measure::Spread;
+use crate::measure::{Spread, go_on};
 use crate::peer::{Program, VirtioFs, in_checkout};
 use crate::report::{Figure, Report, Unit};
 
@@ -137,6 +137,7 @@ impl Job {
 
     /// One run in a fresh guest: phases and seconds.
     fn run(&self, column: &str) -> Result<Vec<(String, f64)>> {
+        go_on()?;
         let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(&self.within);
         let folder = folder.doing_to("make a directory in", &self.within)?;
         let shared = folder.path().join("shared");
