@@ -208,7 +208,6 @@ fn sys_flags(flags: OpenFlags) -> SysFlags {
         (_, false) => SysFlags::RDONLY,
     };
     let table = [
-        (OpenFlags::APPEND, SysFlags::APPEND),
         (OpenFlags::DIRECT, SysFlags::DIRECT),
         (OpenFlags::SYNC, SysFlags::SYNC),
         (OpenFlags::DATA_SYNC, SysFlags::DSYNC),

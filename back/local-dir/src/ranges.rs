@@ -49,6 +49,8 @@ impl Ranges for LocalSession {
             .opening(from, OpenFlags::READ)
             .and_then(|from| Ok((from, self.opening(to, OpenFlags::WRITE)?)));
         match both {
+            // Where would it go? (copy_file_range(2))
+            Ok((_, to)) if to.flags.contains(OpenFlags::APPEND) => Answer::err(Error::BadOpen),
             Ok((from, to)) => self.in_pool(cx, move |_, _| {
                 let len = usize::try_from(len.min(COPY_MAX_BYTES)).map_err(|_| Error::InvalidArgument)?;
                 Ok(ranges::copy(from.fd(), from_offset, to.fd(), to_offset, len)? as u64)

@@ -138,11 +138,13 @@ impl Session {
 }
 
 fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
-    let flags = match how.stability {
+    let mut flags = match how.stability {
         Stability::Unstable => TransferFlags::empty(),
         Stability::DataSync => TransferFlags::DSYNC,
         Stability::FileSync => TransferFlags::SYNC,
     };
+    // Said with each write, not at the open: pages that are written back from a mapping belong where they were.
+    flags.set(TransferFlags::APPEND, open.flags.contains(OpenFlags::APPEND) && !how.in_place);
     let count = rw::write(open.fd(), from, how.offset, flags)?;
     if count == from.len() || count == 0 {
         return Ok(count);

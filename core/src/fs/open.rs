@@ -54,7 +54,7 @@ bitflags! {
         const READ = 1;
         /// For writing.
         const WRITE = 1 << 1;
-        /// Every write goes to the end, wherever it was aimed.
+        /// Every write goes to the end, wherever it was aimed, but for those [in place](Write::in_place).
         const APPEND = 1 << 2;
         /// Cut to zero length at open.
         const TRUNCATE = 1 << 3;
@@ -150,6 +150,9 @@ pub struct Write {
     pub stability: Stability,
     /// Drop set-user-id, set-group-id and file capabilities.
     pub kill_privileges: bool,
+    /// Write where it is aimed even through an opening that appends: a page that was changed in a mapping and is written
+    /// back by the client's kernel, through whatever opening is at hand.
+    pub in_place: bool,
 }
 
 /// The result of a write.

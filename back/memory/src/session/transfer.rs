@@ -29,7 +29,7 @@ impl View<'_> {
         let before = self.before(cx, opening.ino);
         let kills = self.kills_privileges(cx, how.kill_privileges);
         let (content, space) = self.tree.content_mut(opening.ino)?;
-        let appends = opening.flags.contains(OpenFlags::APPEND);
+        let appends = opening.flags.contains(OpenFlags::APPEND) && !how.in_place;
         let offset = if appends { content.size() } else { how.offset };
         let count = content.write(offset, from, space)?;
         if count > 0 {

@@ -9,6 +9,7 @@ use tombolo_core::fs::{
     AllocateMode, Answer, Create, Created, Error, Exclusive, File, LockFamily, LockOwner, LockRange, Name,
     NodeId, OpenFlags, OpenId, Stability, SyncWhat, Whence, Write as HowToWrite,
 };
+use tombolo_mem::Source;
 use tombolo_wire_fuse::layout::open::{OpenInFlags, OpenOutFlags};
 use tombolo_wire_fuse::layout::rw::WriteFlags;
 use tombolo_wire_fuse::request::{self, CopyFileRange, Read, Release, Write};
@@ -99,9 +100,41 @@ pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &mut E
         _ => Stability::Unstable,
     };
     let kill_privileges = write.write_flags.contains(WriteFlags::KILL_SUIDGID);
-    let how = HowToWrite { offset: write.offset, stability, kill_privileges };
-    let answer = call.fs.write(call.ctx, call.file(write.handle), &how, from);
-    answer.map(|written| Body::Written(u32::try_from(written.count).unwrap_or(u32::MAX)))
+    let in_place = write.write_flags.contains(WriteFlags::CACHE);
+    let how = HowToWrite { offset: write.offset, stability, kill_privileges, in_place };
+    let file = call.file(write.handle);
+    let answer = if in_place {
+        write_back(call, file, how, from)
+    } else {
+        call.fs.write(call.ctx, file, &how, from).map(|written| written.count)
+    };
+    answer.map(|count| Body::Written(u32::try_from(count).unwrap_or(u32::MAX)))
+}
+
+/// Writes all of a page-cache write-back, or fails: the kernel does not look how much of it went in, and what is left would
+/// be lost without a word.
+fn write_back(call: Call<'_>, file: File, mut how: HowToWrite, mut from: Source) -> Answer<usize> {
+    let asked = from.len();
+    loop {
+        let left = from.len();
+        let cut_short =
+            move |count: usize| Error::io(format!("a write-back of {left} bytes went in as {count}"));
+        match call.fs.write(call.ctx, file, &how, from.clone()) {
+            Answer::Done(Ok(written)) if written.count >= left => return Answer::ok(asked),
+            Answer::Done(Ok(written)) if written.count == 0 => return Answer::err(cut_short(0)),
+            Answer::Done(Ok(written)) => {
+                how.offset = how.offset.saturating_add(written.count as u64);
+                from.advance(written.count);
+            }
+            Answer::Done(Err(error)) => return Answer::err(error),
+            later => {
+                return later.map_result(move |result| match result?.count {
+                    count if count >= left => Ok(asked),
+                    count => Err(cut_short(count)),
+                });
+            }
+        }
+    }
 }
 
 pub(super) fn release(call: Call<'_>, release: &Release) -> Answer<Body> {
