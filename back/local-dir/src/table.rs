@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tombolo_core::fs::{Error, Name, NameBuf, NodeId, Result};
 use tombolo_sys::handle::FileHandle;
@@ -100,8 +101,9 @@ struct Slot {
     warm: bool,
     descriptor: Option<Arc<OwnedFd>>,
     anchor: Anchor,
-    /// It never had a descriptor since it was new, as a file that was just created. Removed and followed by another one
-    /// within a tick of the file system's clock, it has that one's birth too: only its handle tells.
+    /// It was last seen alive within a tick of the file system's clock after its birth, and has no descriptor that keeps it
+    /// alive. Removed since, and followed by another file within the same tick, it has that one's birth too: only its
+    /// handle tells.
     doubtful: bool,
 }
 
@@ -150,7 +152,8 @@ impl Table {
         slot.look_ups = 1;
         slot.warm = true;
         slot.descriptor = descriptor.cloned();
-        slot.doubtful = descriptor.is_none() && matches!(anchor, Anchor::Handle(_));
+        slot.doubtful =
+            descriptor.is_none() && matches!(anchor, Anchor::Handle(_)) && is_newborn(identity.birth);
         slot.anchor = anchor;
         let parent = slot.parent();
         let node = slot.id(shard_number, index);
@@ -206,6 +209,7 @@ impl Table {
     /// Closes a node's descriptor, now that it can be found by `anchor`. The descriptor is dropped by the caller.
     pub fn close(&self, node: NodeId, anchor: Anchor) -> Option<Arc<OwnedFd>> {
         self.with(node, |slot| {
+            slot.doubtful = matches!(anchor, Anchor::Handle(_)) && is_newborn(slot.identity.birth);
             slot.anchor = anchor;
             slot.descriptor.take()
         })?
@@ -366,6 +370,14 @@ impl Slot {
             _ => None,
         }
     }
+}
+
+/// Whether another file may yet get this birth. No clock of a file system ticks slower than a second.
+fn is_newborn(birth: u64) -> bool {
+    const TICK_NS: u64 = 1_000_000_000;
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX);
+    now.abs_diff(birth) < TICK_NS
 }
 
 /// Shard, index and generation of a node reference.
