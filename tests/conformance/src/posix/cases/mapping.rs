@@ -14,6 +14,7 @@ cases! { "mapping":
     a_store_is_seen_by_read,
     a_write_is_seen_by_a_mapping,
     a_store_outlives_its_mapping,
+    a_store_through_an_appending_descriptor_stays_in_place,
     two_processes_share_a_mapping,
     a_big_mapping_is_exact,
     a_program_runs,
@@ -64,6 +65,20 @@ fn a_store_outlives_its_mapping(w: &World) -> Verdict {
     drop(file);
     let bytes = fs::read(w.path("file")).expect("read");
     assert_eq!((&bytes[99_994..], bytes.len()), (&b"stored"[..], 100_000));
+    Ok(())
+}
+
+/// The pages are written back later, and not to the end of the file.
+fn a_store_through_an_appending_descriptor_stays_in_place(w: &World) -> Verdict {
+    let path = w.file_with("file", &[b'.'; 10_000]);
+    let file = fs::OpenOptions::new().read(true).append(true).open(&path).expect("open");
+    let region = map(&file, 10_000)?;
+    region.write_at(5000, b"stored").expect("in bounds");
+    drop(region);
+    file.sync_all().expect("fsync");
+    drop(file);
+    let bytes = fs::read(&path).expect("read");
+    assert_eq!((bytes.len(), &bytes[5000..5006]), (10_000, &b"stored"[..]));
     Ok(())
 }
 

@@ -14,6 +14,7 @@ cases! { "data":
     the_end_is_told,
     holes_read_as_zeros,
     append_ignores_the_offset,
+    a_write_in_place_does_not_append,
     openings_do_what_they_were_opened_for,
     shrinking_discards_what_was_there,
     growing_adds_zeros,
@@ -99,6 +100,18 @@ fn append_ignores_the_offset(w: &World) -> Verdict {
     w.put(file, 0, b", middle");
     w.put(file, 1_000_000, b", end");
     assert_eq!(w.get(file, 0, 100), b"start, middle, end");
+    w.release(file);
+    Ok(())
+}
+
+fn a_write_in_place_does_not_append(w: &World) -> Verdict {
+    let node = w.file_with("file", b"0123456789");
+    let file = w.open(node, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
+    let how = Write { offset: 3, in_place: true, ..Write::default() };
+    assert_eq!(w.write(file, &how, b"xyz").expect("write").count, 3);
+    assert_eq!(w.get(file, 0, 100), b"012xyz6789");
+    w.put(file, 0, b"+");
+    assert_eq!(w.get(file, 0, 100), b"012xyz6789+");
     w.release(file);
     Ok(())
 }

@@ -21,6 +21,7 @@ cases! { "ranges":
     a_copy_is_exact needs RANGES,
     a_copy_stops_at_the_end needs RANGES,
     a_copy_within_a_file_moves_bytes needs RANGES,
+    a_copy_does_not_append needs RANGES,
 }
 
 /// A multiple of every host's block size.
@@ -208,5 +209,17 @@ fn a_copy_within_a_file_moves_bytes(w: &World) -> Verdict {
     assert_eq!(w.get(file, 0, 100), b"012345678901234");
     refused!(copy(w, file, 0, file, 2, 5), Error::InvalidArgument);
     w.release(file);
+    Ok(())
+}
+
+/// copy_file_range(2): EBADF, for where would it go?
+fn a_copy_does_not_append(w: &World) -> Verdict {
+    let (from, bytes) = four_blocks(w);
+    let flags = OpenFlags::WRITE | OpenFlags::APPEND;
+    let to = w.open(w.file_with("to", b"kept"), flags).expect("open");
+    refused!(copy(w, from, 0, to, 0, 10), Error::BadOpen);
+    assert_eq!((w.open_attr(to).size, bytes.len() as u64), (4, 4 * BLOCK));
+    w.release(from);
+    w.release(to);
     Ok(())
 }

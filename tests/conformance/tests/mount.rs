@@ -1,0 +1,71 @@
+//! The POSIX cases through `/dev/fuse`, over what a mounted directory of the host cannot show: the reference model, every
+//! answer coming later, and writes that are cut short. Needs root and `/dev/fuse`. Directories of the host are mounted by
+//! `tests/mount/run`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{Export, SessionId};
+use tombolo_front_fuse::dev::{Mount, Options};
+use tombolo_front_fuse::session::Coherence;
+use tombolo_layer::fault::{Plan, Rule, What, When};
+use tombolo_layer::{Op, delay, fault};
+
+/// Mounts `export`, runs the suite there, and expects every case to pass.
+fn run(title: &str, export: &dyn Export, coherence: Coherence) {
+    if !Path::new("/dev/fuse").exists() || !tombolo_sys::creds::may_assume() {
+        eprintln!("skipped: {title} needs /dev/fuse and the superuser");
+        return;
+    }
+    let target = scratch();
+    let options = Options { coherence, devices: true, set_id: true, ..Options::default() };
+    let mount = Mount::start(export, SessionId(1), target.path(), &options).expect("the mount");
+    let suite = Command::new(env!("CARGO_BIN_EXE_tombolo-conformance")).arg(target.path()).output();
+    mount.unmount().expect("unmount");
+    mount.wait();
+    let suite = suite.expect("the suite runs");
+    let told = String::from_utf8_lossy(&suite.stdout);
+    eprintln!("{title}:\n{told}");
+    assert!(suite.status.success(), "{title}: {told}{}", String::from_utf8_lossy(&suite.stderr));
+    assert!(told.trim_end().ends_with(" 0 failed, 0 skipped"), "{title}: {told}");
+}
+
+fn scratch() -> tempfile::TempDir {
+    let mode = std::fs::Permissions::from_mode(0o755);
+    tempfile::Builder::new().permissions(mode).tempdir().expect("a scratch directory")
+}
+
+fn later(export: Arc<dyn Export>) -> impl Export {
+    delay::over(export, Duration::from_micros(20)).expect("a timer")
+}
+
+#[test]
+fn memory_under_every_coherence() {
+    for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
+        run(&format!("memory, {coherence:?}"), &Memory::default(), coherence);
+    }
+}
+
+#[test]
+fn memory_that_answers_later() {
+    run("memory under delay", &later(Arc::new(Memory::default())), Coherence::Auto);
+}
+
+#[test]
+fn memory_whose_writes_are_cut_short() {
+    let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
+    let export = fault::over(Arc::new(Memory::default()), Plan { rules: vec![rule], seed: 1 });
+    run("memory under short writes", &export, Coherence::Strict);
+}
+
+#[test]
+fn a_directory_that_answers_later() {
+    let tree = scratch();
+    let local = LocalDir::open(tree.path(), DirOptions::default()).expect("the export");
+    run("local-dir under delay", &later(Arc::new(local)), Coherence::Strict);
+}
