@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help build demo test test-rust test-mount test-guests test-posix lint bench bench-quick clean
+.PHONY: help build demo test test-rust test-planted test-mount test-guests test-posix lint bench bench-quick clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -14,10 +14,13 @@ build: ## the binary, target/release/tombolo
 demo: build ## share a source tree with a real guest and build it there
 	demo/run
 
-test: test-rust test-mount test-posix test-guests ## everything that has to pass
+test: test-rust test-planted test-mount test-posix test-guests ## everything that has to pass
 
 test-rust: ## unit, property, conformance and command-line tests
 	$(CARGO) test --workspace --no-fail-fast
+
+test-planted: ## plants bugs in a copy of the tree and expects the suite to catch each
+	tests/planted/run
 
 test-mount: build ## the conformance suite through FUSE mounts of this host, and what strict asks the server
 	tests/mount/run
