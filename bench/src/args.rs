@@ -47,6 +47,9 @@ pub enum TableArgs {
         /// Which C project: lua, zstd or httpd (which is not built).
         #[arg(default_value = "lua")]
         source: String,
+        /// Only these columns, as the table calls them.
+        #[arg(long, value_name = "COLUMN[,COLUMN]…", value_delimiter = ',')]
+        only: Vec<String>,
     },
     /// What the servers hold on to when 100,000 files were touched.
     Memory,
@@ -104,6 +107,7 @@ impl BenchArgs {
     /// The command line that makes the same table again.
     fn command(&self) -> String {
         let words = std::env::args().skip(1).filter(|word| word != "--json");
+        let quoted = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
         let mut command = vec!["tombolo".to_owned()];
         let mut words = words.peekable();
         while let Some(word) = words.next() {
@@ -111,7 +115,7 @@ impl BenchArgs {
             if word == "--out" {
                 words.next();
             } else if !word.starts_with("--out=") {
-                command.push(word);
+                command.push(quoted(word));
             }
         }
         command.join(" ")

@@ -46,7 +46,7 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
             }
             Ok(())
         }
-        TableArgs::Guest { source } => publish(args, &table::guest::run(&plan, source)?, out),
+        TableArgs::Guest { source, only } => publish(args, &table::guest::run(&plan, source, only)?, out),
         TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
         TableArgs::Touch { shared, files } => {
             let (memory_bytes, descriptors) = table::memory::touch(shared, *files)?;
@@ -67,7 +67,7 @@ const FUSE_TABLES: [Table; 3] = [table::virtio::run, table::mount::run, table::t
 /// Every table; one that cannot be made here does not keep the others from being made.
 fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let [virtio, mount, table_6_2] = FUSE_TABLES;
-    let guest: Table = |plan| table::guest::run(plan, "lua");
+    let guest: Table = |plan| table::guest::run(plan, "lua", &[]);
     for table in [table::waist::run as Table, virtio, mount, table_6_2, table::memory::run, guest] {
         match table(plan) {
             Ok(report) => publish(args, &report, out)?,
