@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 use tombolo_core::fs::{AccessMask, AllocateMode, Exclusive, FileType, OpenFlags, RenameFlags, XattrSet};
 
+use crate::machine::OWNERS;
+
 #[derive(Clone, Debug)]
 pub struct Action {
     /// On whose behalf: an index into the machine's users.
@@ -166,7 +168,7 @@ fn groups() -> BoxedStrategy<What> {
     ]);
     // Whole blocks as often as not, since some modes ask for them.
     let range = || prop_oneof![(0_u64..4).prop_map(|block| block * 4096), offset()];
-    let owner = || 1_u64..3;
+    let owner = || OWNERS;
     prop_oneof![
         2 => (node(), name(), 0_usize..50, how).prop_map(|(node, name, len, how)| What::SetXattr(node, name, len, how)),
         1 => (node(), name()).prop_map(|(node, name)| What::GetXattr(node, name)),
