@@ -6,8 +6,8 @@
 //! not at all; where the sleep was so short that looking would have spared it, for longer again.
 //!
 //! A yield that takes long went to somebody with much to do. A thread that sleeps is put before such a one when it is
-//! woken; one that yielded waits its turn. So one long yield ends the looking for the next few dozen requests, and each
-//! further one for twice as many.
+//! woken; one that yielded waits its turn. So one long yield ends the looking for the next few hundred requests, and each
+//! further one for twice as many, up to a second or two of them.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ const EAGER: Duration = Duration::from_micros(2);
 /// A yield longer than this met somebody who needs the core.
 const YIELD_MAX: Duration = Duration::from_micros(200);
 /// Short sleeps before the window opens again after such a yield: at first, and at most.
-const PENALTY: (u32, u32) = (64, 1 << 16);
+const PENALTY: (u32, u32) = (256, 1 << 16);
 
 /// How long one thread looks, as it has learnt.
 #[derive(Clone, Copy, Debug)]

@@ -6,13 +6,16 @@ use super::spin::Window;
 use crate::session::Slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tombolo_mem::Buffer;
 use tombolo_sys::{Errno, fuse_dev};
 
 /// After so many changes of the caller without a pause in between there is work for one more thread. The requests of one
 /// caller are none: each waits for the answer to the one before, and what follows a close does not hurry.
 const BACKLOG: u32 = 4;
+
+/// A request that came sooner than this had been there already.
+const PAUSE: Duration = Duration::from_micros(3);
 
 /// Serves one descriptor until the mount is gone.
 pub(super) fn serve(crew: &Crew, device: &Arc<Device>) {
@@ -67,13 +70,19 @@ impl Worker<'_> {
     fn receive_while_needed(&mut self, (mut slot, mut exchange): Parts) -> Option<Parts> {
         let mut callers = Callers::default();
         loop {
-            let mut outcome = self.look(&mut exchange, &mut slot);
+            let mut outcome = match self.sleeps_at_once() {
+                true => Err(Errno::AGAIN),
+                false => self.look(&mut exchange, &mut slot),
+            };
             if outcome == Err(Errno::AGAIN) {
-                callers = Callers::default();
                 if self.crew.leave() {
                     return Some((slot, exchange));
                 }
+                let since = Instant::now();
                 outcome = self.wait(&mut exchange, &mut slot);
+                if since.elapsed() > PAUSE {
+                    callers = Callers::default();
+                }
             }
             match outcome {
                 Ok(()) => {}
@@ -103,6 +112,11 @@ impl Worker<'_> {
                 self.fresh()
             }
         }
+    }
+
+    /// Is a look at the device not worth its system calls? It is if others receive, who then see to what is there.
+    fn sleeps_at_once(&self) -> bool {
+        !self.window.is_open() && self.crew.is_alone()
     }
 
     /// Is there a request? EAGAIN: none.

@@ -24,6 +24,8 @@ pub(super) enum Body {
     Statx(Attr),
     /// An open file or directory.
     Open(File, OpenOutFlags),
+    /// An open file that the requester may have once it has looked at it again.
+    LookAgain(File),
     /// A node and its opening.
     Created(Entry, OpenId, OpenOutFlags),
     /// So much of the room behind the header.
@@ -61,7 +63,7 @@ impl Body {
         }
         let out = Reply::new(&mut slot.reply, unique);
         match self {
-            Body::Empty | Body::Silent | Body::Data(_) | Body::Page { .. } => out,
+            Body::Empty | Body::LookAgain(_) | Body::Silent | Body::Data(_) | Body::Page { .. } => out,
             Body::Entry(entry) => out.with(&entry_out(entry, session)),
             Body::NoEntry => out.with(&reply::no_entry(session.coherence().absence().unwrap_or_default())),
             Body::Attr(attr) => out.with(&reply::attr(attr::to_wire(attr), keep.attr)),
@@ -88,7 +90,7 @@ impl Body {
         let file_system = session.file_system();
         match self {
             Body::Entry(entry) => file_system.forget(&ctx, &[(entry.node, 1)]),
-            Body::Open(file, _) => file_system.release(&ctx, *file),
+            Body::Open(file, _) | Body::LookAgain(file) => file_system.release(&ctx, *file),
             Body::Created(entry, open, _) => {
                 file_system.release(&ctx, File { node: entry.node, open: *open });
                 file_system.forget(&ctx, &[(entry.node, 1)]);

@@ -25,7 +25,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 /// Time stamps of a file can stand still over two changes for a tick of the kernel that keeps them: 10 ms at 100 Hz. So
 /// a stamp younger than this proves nothing yet.
-const TICK: Duration = Duration::from_millis(20);
+pub(super) const TICK: Duration = Duration::from_millis(20);
 
 impl Coherence {
     /// How long a name and its attributes may be kept.

@@ -11,6 +11,7 @@ mod init;
 mod ops;
 mod pending;
 mod posix_locks;
+mod second_look;
 mod slot;
 
 pub use coherence::Coherence;
@@ -22,6 +23,7 @@ use body::Body;
 use coherence::PageCache;
 use pending::Pending;
 use posix_locks::PosixLocks;
+use second_look::SecondLook;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tombolo_core::fs::{
@@ -75,6 +77,7 @@ pub struct Session {
     ready: AtomicBool,
     broken: AtomicBool,
     pages: Arc<PageCache>,
+    second_look: Arc<SecondLook>,
     posix_locks: PosixLocks,
     pending: Pending,
     budget: Arc<Budget>,
@@ -91,6 +94,7 @@ impl Session {
             ready: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             pages: Arc::new(PageCache::new(options.coherence)),
+            second_look: Arc::default(),
             posix_locks: PosixLocks::default(),
             pending: Pending::default(),
             budget: Budget::new(options.limits),
@@ -200,10 +204,17 @@ impl Session {
                 return;
             }
         };
+        if let Body::Entry(entry) = &body {
+            self.second_look.tell(self.coherence(), entry.node, &entry.attr);
+        }
         let sent = match &body {
             Body::Silent => {
                 exchange.send_nothing();
                 true
+            }
+            Body::LookAgain(_) => {
+                exchange.send(reply::error(unique, Errno::ESTALE).as_bytes());
+                false
             }
             Body::Data(bytes) => exchange.send_data(reply::header(unique, *bytes).as_bytes(), *bytes),
             _ => exchange.send(body.encode(slot, self, unique)),

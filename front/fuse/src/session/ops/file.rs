@@ -41,8 +41,13 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let agreed = call.session.agreed();
     let pages = call.session.pages.clone();
     let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
+    let second_look = call.session.second_look.clone();
+    let coherence = call.session.coherence();
     let answer = call.fs.open(call.ctx, node, how);
     answer.map(move |opened| {
+        if second_look.is_due(coherence, node, how, opened.attr.as_ref()) {
+            return Body::LookAgain(File { node, open: opened.open });
+        }
         let fopen = pages.flags(node, how, opened.attr.as_ref(), agreed) | without_flush;
         Body::Open(File { node, open: opened.open }, fopen)
     })
