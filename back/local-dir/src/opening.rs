@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use tombolo_core::fs::{
-    Change, Create, Created, Ctx, Entry, Error, Exclusive, File, Name, NodeId, OpenFlags, OpenId, Opened,
-    PermissionCheck, Resource, Result, Want,
+    Change, Create, Created, Ctx, Entry, Error, Exclusive, File, FileType, Name, NodeId, OpenFlags, OpenId,
+    Opened, PermissionCheck, Resource, Result, Want,
 };
 use tombolo_sys::Errno;
 use tombolo_sys::access::{self, check_access};
@@ -132,9 +132,13 @@ impl Session {
         }
     }
 
-    /// Whether an exclusive create may take an existing file for its own, made by an earlier try (RFC 1813 §3.3.8).
+    /// Whether a create may take what exists: no directory (open(2), EISDIR), and an exclusive one only a file that an
+    /// earlier try of it has made (RFC 1813 §3.3.8).
     fn verified(&self, entry: &Entry, how: &Create) -> Result<()> {
-        let Exclusive::Verifier(verifier) = how.exclusive else { return Ok(()) };
+        let Exclusive::Verifier(verifier) = how.exclusive else {
+            let is_directory = entry.attr.file_type == FileType::Directory;
+            return if is_directory { Err(Error::IsDirectory) } else { Ok(()) };
+        };
         let (accessed, modified) = verifier_times(verifier);
         let times = (entry.attr.atime.secs, entry.attr.mtime.secs);
         let same = times == (accessed.seconds, modified.seconds) && entry.attr.size == 0;

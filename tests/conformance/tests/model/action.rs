@@ -110,9 +110,8 @@ fn names() -> BoxedStrategy<What> {
     prop_oneof![
         2 => place().prop_map(What::Lookup),
         4 => (place(), mode(), flags(), exclusive).prop_map(|(place, mode, flags, exclusive)| {
-            // What is created is to be written.
-            let flags = flags.difference(OpenFlags::DIRECTORY) | OpenFlags::WRITE;
-            What::Create(place, mode, flags, exclusive)
+            // What is created is never opened as a directory.
+            What::Create(place, mode, flags.difference(OpenFlags::DIRECTORY), exclusive)
         }),
         3 => (place(), mode()).prop_map(|(place, mode)| What::Mkdir(place, mode)),
         1 => place().prop_map(What::Symlink),

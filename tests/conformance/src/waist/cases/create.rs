@@ -161,5 +161,7 @@ fn attributes_come_with_an_open_when_wanted(w: &World) -> Verdict {
 fn create_over_a_directory_is_refused(w: &World) -> Verdict {
     w.dir("dir");
     refused!(w.create(w.dir, "dir", &plain()), Error::IsDirectory | Error::Exists);
+    let reading = Create { flags: OpenFlags::READ, ..plain() };
+    refused!(w.create(w.dir, "dir", &reading), Error::IsDirectory | Error::Exists);
     Ok(())
 }
