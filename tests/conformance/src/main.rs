@@ -7,13 +7,14 @@ use std::process::ExitCode;
 
 use tombolo_conformance::{Report, posix};
 
-const USAGE: &str = "usage: tombolo-conformance DIR [--only TEXT] [--json]
+const USAGE: &str = "usage: tombolo-conformance DIR [--only TEXT] [--except TEXT] [--json]
 
 Runs the POSIX cases in directories of their own inside DIR, which are removed afterwards.
 Ends with 0 when none failed.
 
-  --only TEXT   the cases whose names contain TEXT
-  --json        one JSON object instead of lines";
+  --only TEXT    the cases whose names contain TEXT
+  --except TEXT  but not those whose names contain TEXT
+  --json         one JSON object instead of lines";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,13 +26,17 @@ fn main() -> ExitCode {
             Err(error) => complain(&format!("helper {rest:?}: {error}")),
         };
     }
-    let (mut dir, mut only, mut json) = (None, String::new(), false);
+    let (mut dir, mut only, mut except, mut json) = (None, String::new(), None, false);
     let mut left = arguments.into_iter();
     while let Some(argument) = left.next() {
         match argument.as_str() {
             "--json" => json = true,
             "--only" => match left.next() {
                 Some(text) => only = text,
+                None => return complain(USAGE),
+            },
+            "--except" => match left.next() {
+                Some(text) => except = Some(text),
                 None => return complain(USAGE),
             },
             _ if dir.is_none() && !argument.starts_with('-') => dir = Some(argument),
@@ -41,7 +46,7 @@ fn main() -> ExitCode {
     let Some(dir) = dir else { return complain(USAGE) };
     // A failed case is told in the report.
     std::panic::set_hook(Box::new(|_| {}));
-    match posix::run(Path::new(&dir), &only) {
+    match posix::run(Path::new(&dir), &only, except.as_deref()) {
         Ok(report) => {
             if json {
                 println!("{}", to_json(&report));
