@@ -150,20 +150,21 @@ const DEAD: &str = "TOMBOLO_TEST_DEAD_MOUNT";
 #[test]
 fn a_dead_mount_is_taken_away_and_mounted_again() {
     if let Some(target) = std::env::var_os(DEAD) {
-        // We are the child: a server that is about to be killed.
+        // We are the child: a server that is about to be killed. It must not use its own mount: a thread that waits for
+        // an answer of its own process keeps that process from dying.
         let mount =
             Mount::start(&Memory::default(), SessionId(1), Path::new(&target), &Options::default()).unwrap();
-        fs::write(Path::new(&target).join("alive"), b"").unwrap();
         return mount.wait();
     }
     let dir = tempfile::tempdir().unwrap();
+    let unmounted = fs::metadata(dir.path()).unwrap().dev();
     let mut server = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_dead_mount_is_taken_away_and_mounted_again"])
         .env(DEAD, dir.path())
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    while !dir.path().join("alive").exists() {
+    while fs::metadata(dir.path()).unwrap().dev() == unmounted {
         std::thread::sleep(Duration::from_millis(5));
     }
     server.kill().unwrap();
