@@ -152,8 +152,9 @@ fn a_dead_mount_is_taken_away_and_mounted_again() {
     if let Some(target) = std::env::var_os(DEAD) {
         // We are the child: a server that is about to be killed. It must not use its own mount: a thread that waits for
         // an answer of its own process keeps that process from dying.
-        let mount =
-            Mount::start(&Memory::default(), SessionId(1), Path::new(&target), &Options::default()).unwrap();
+        // Strict, so that nothing of it is remembered after its death.
+        let options = Options { coherence: Coherence::Strict, ..Default::default() };
+        let mount = Mount::start(&Memory::default(), SessionId(1), Path::new(&target), &options).unwrap();
         return mount.wait();
     }
     let dir = tempfile::tempdir().unwrap();
