@@ -107,7 +107,7 @@ impl BenchArgs {
     /// The command line that makes the same table again.
     fn command(&self) -> String {
         let words = std::env::args().skip(1).filter(|word| word != "--json");
-        let quoted = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
+        let quoted = |word: String| if word.contains(' ') { format!("\"{word}\"") } else { word };
         let mut command = vec!["tombolo".to_owned()];
         let mut words = words.peekable();
         while let Some(word) = words.next() {
