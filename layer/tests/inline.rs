@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    Client, Create, Ctx, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, SessionId, Write,
+    Client, Create, Ctx, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
+    SessionId, Write,
 };
 use tombolo_layer::stats::Counters;
 use tombolo_layer::{fault, readonly, stats};
@@ -52,7 +53,7 @@ struct Bed {
 /// A session over `layers` of a tree with one file of 8 KiB, opened.
 fn bed(layers: impl FnOnce(Arc<dyn Export>) -> Arc<dyn Export>, flags: OpenFlags) -> Bed {
     let memory: Arc<dyn Export> = Arc::new(Memory::default());
-    let client = Client { session: SessionId(1), label: "test".into() };
+    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
     let cx = Ctx::root(client.session);
     let plain = memory.attach(&client).unwrap();
     let how =

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
     AccessMask, Client, Create, Ctx, Error, Export, File, FileSystem, Interrupt, Name, NewMode, NodeId,
-    OpenFlags, SessionId, Write,
+    OpenFlags, PermissionCheck, SessionId, Write,
 };
 use tombolo_layer::fault::{Plan, Rule, What, When};
 use tombolo_layer::stats::Counters;
@@ -14,7 +14,7 @@ use tombolo_layer::{Op, delay, fault, readonly, stats};
 use tombolo_mem::Source;
 
 fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
-    let client = Client { session: SessionId(1), label: "test".into() };
+    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
     (export.attach(&client).unwrap(), Ctx::root(client.session))
 }
 

@@ -109,14 +109,14 @@ struct World {
 }
 
 impl World {
-    fn new(dir: &std::path::Path, permission_check: PermissionCheck) -> Self {
+    fn new(dir: &std::path::Path, checks: PermissionCheck) -> Self {
         std::fs::write(dir.join("file"), b"text").expect("write");
         for n in 0..48 {
             std::fs::write(dir.join(format!("entry-{n}")), b"").expect("write");
         }
         std::fs::write(dir.join("other"), b"").expect("write");
-        let export = LocalDir::open(dir, Options { permission_check, ..Options::default() }).expect("serve");
-        let client = Client { session: SessionId(1), label: "bench".into() };
+        let export = LocalDir::open(dir, Options::default()).expect("serve");
+        let client = Client { session: SessionId(1), label: "bench".into(), checks };
         Self { fs: export.attach(&client).expect("attach"), cx: Ctx::root(client.session) }
     }
 

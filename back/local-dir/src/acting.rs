@@ -16,7 +16,7 @@ pub(crate) struct Acting {
 impl Session {
     /// For operations that the kernel must check: as the caller, where the back end checks; as the server otherwise.
     pub(crate) fn checked(&self, cx: &Ctx) -> Result<Acting> {
-        let assumed = match self.export.options.permission_check {
+        let assumed = match self.checks {
             PermissionCheck::BackEnd => self.assume(cx, Checks::Kernel)?,
             PermissionCheck::Caller => None,
         };
@@ -25,7 +25,7 @@ impl Session {
 
     /// For operations that make something: as the caller, who will own it, and with the caller's umask.
     pub(crate) fn making(&self, cx: &Ctx, mode: NewMode) -> Result<Acting> {
-        let checks = match self.export.options.permission_check {
+        let checks = match self.checks {
             PermissionCheck::BackEnd => Checks::Kernel,
             PermissionCheck::Caller => Checks::Skipped,
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thiserror::Error;
-use tombolo_core::fs::{Client, Export, FileSystem, PermissionCheck, Result};
+use tombolo_core::fs::{Client, Export, FileSystem, Result};
 use tombolo_host::pool::Pool;
 use tombolo_sys::open::{OwnDescriptors, open_root};
 use tombolo_sys::stat::stat;
@@ -68,7 +68,7 @@ impl LocalDir {
     ///
     /// Clears the umask of the process (the umasks of clients count instead). Open it in the process that serves it: it
     /// does not survive a fork.
-    pub fn open(path: &Path, mut options: Options) -> std::result::Result<Self, OpenError> {
+    pub fn open(path: &Path, options: Options) -> std::result::Result<Self, OpenError> {
         let refused = |source| OpenError::Root { path: path.to_owned(), source };
         let root = open_root(path).map_err(refused)?;
         let own = OwnDescriptors::open().map_err(OpenError::Proc)?;
@@ -82,12 +82,6 @@ impl LocalDir {
             mount: 0,
         };
         let identity = Identity { key, birth: birth_mark(&facts), kind: facts.kind() };
-        let may_assume = creds::may_assume();
-        if !may_assume && options.permission_check == PermissionCheck::BackEnd {
-            // The kernel checks for the server's own user only. That is not what was asked for, so it is not promised.
-            options.permission_check = PermissionCheck::Caller;
-            tracing::warn!("without root, callers must check permissions on {} themselves", path.display());
-        }
         Ok(Self(Arc::new(Shared {
             options,
             root: Place::new(identity, Arc::new(root)),
@@ -96,7 +90,7 @@ impl LocalDir {
             pool: Pool::new("local-dir", options.pool),
             pace: Pace::default(),
             write_pace: Pace::default(),
-            may_assume,
+            may_assume: creds::may_assume(),
             waiting: Waiting::default(),
             sessions: AtomicUsize::new(0),
         })))

@@ -10,12 +10,15 @@
 //! found again by their file handle. Each opening has one, and each owner of record locks on a file. **Threads.** What
 //! cannot block is done at once: attributes of an open node, reads from memory. Names, small writes and small removals
 //! are done at once too on local file systems, for as long as that proves quick ([`pace`]); the rest goes to a pool.
-//! **Permissions** are checked by one party, see [`Options::permission_check`].
+//! **Permissions** are checked by one party, see `checks` in [`Client`]. `Caller`: nothing is checked here,
+//! only new files get the caller as their owner. `BackEnd`: the host's kernel checks, for the identity of each request.
 //!
 //! **What is lost without root.** Everything is done and owned as the user that the server runs as, whoever asks, and the
 //! host's kernel checks for that user; between users, callers must check (the profile says so). Without CAP_DAC_READ_SEARCH (and on file systems without handles) a node without a descriptor is found again by
 //! the name under which it was met: if the host renamed or replaced it meanwhile, it is stale, and there are no
 //! persistent handles.
+//!
+//! [`Client`]: tombolo_core::fs::Client
 //!
 //! Not here: caching of data or attributes, id mapping, squashing (layers), signing of handles (front ends).
 //!

@@ -176,7 +176,7 @@ impl Session {
 
     fn open_directory(&self, cx: &Ctx, place: &Place) -> Result<OwnedFd> {
         let _acting = self.checked(cx)?;
-        if self.export.options.permission_check == PermissionCheck::Caller {
+        if self.checks == PermissionCheck::Caller {
             return Ok(self.export.own.reopen_directory(place.fd())?);
         }
         // Listing takes the right to read; the shorter way above would also take the right to search.

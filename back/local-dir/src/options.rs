@@ -1,6 +1,6 @@
 //! How a directory is served.
 
-use tombolo_core::fs::{Limits, PermissionCheck};
+use tombolo_core::fs::Limits;
 use tombolo_host::pool::PoolLimits;
 
 /// What to do about other file systems that are mounted inside the export.
@@ -18,10 +18,6 @@ pub enum Submounts {
 pub struct Options {
     /// Refuse every change.
     pub read_only: bool,
-    /// Who checks permissions. `Caller`: nothing is checked here, only new files get the caller as their owner.
-    /// `BackEnd`: the host's kernel checks, for the identity of each request; without root that cannot be had, and the
-    /// profile then says `Caller`.
-    pub permission_check: PermissionCheck,
     /// What to do about mounts inside the export.
     pub submounts: Submounts,
     /// How many descriptors the nodes may hold, over all sessions. Openings and locks come on top.
@@ -33,12 +29,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Writable, checked by the caller, submounts shown, 768 descriptors (so that with openings and the rest a thousand
+    /// Writable, submounts shown, 768 descriptors (so that with openings and the rest a thousand
     /// suffice), the default limits.
     fn default() -> Self {
         Self {
             read_only: false,
-            permission_check: PermissionCheck::Caller,
             submounts: Submounts::Show,
             descriptors: 768,
             limits: Limits::default(),

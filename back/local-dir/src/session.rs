@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tombolo_core::fs::{
     AccessMask, Answer, Attr, Budget, Change, Client, Cookie, Create, Created, Ctx, Device, DirPage, Entry,
     Error, File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened,
-    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, Resource, Result, SessionId, SetAttr,
-    StatFs, SyncWhat, Want, WeakAttr, Write, Written, Xattrs,
+    PermissionCheck, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, Resource, Result,
+    SessionId, SetAttr, StatFs, SyncWhat, Want, WeakAttr, Write, Written, Xattrs,
 };
 use tombolo_host::pool::Lane;
 use tombolo_mem::{Sink, Source};
@@ -30,6 +30,8 @@ pub(crate) struct LocalSession(pub(crate) Arc<Session>);
 pub(crate) struct Session {
     pub id: SessionId,
     pub export: Arc<Shared>,
+    /// Who checks permissions, in truth.
+    pub checks: PermissionCheck,
     pub table: Table,
     pub clock: Clock,
     pub files: Files,
@@ -43,9 +45,15 @@ const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
 impl LocalSession {
     pub fn new(export: Arc<Shared>, client: &Client) -> Self {
+        // Without root the kernel checks for the server's own user only. That is not what is asked for, so it is not promised.
+        let checks = if export.may_assume { client.checks } else { PermissionCheck::Caller };
+        if checks != client.checks {
+            tracing::warn!(client = client.label, "without root, users are not kept apart");
+        }
         tracing::debug!(session = client.session.0, client = client.label, "attached");
         Self(Arc::new(Session {
             id: client.session,
+            checks,
             table: Table::new(),
             clock: Clock::default(),
             files: Files::default(),
@@ -127,7 +135,7 @@ impl Session {
 impl FileSystem for LocalSession {
     fn profile(&self) -> Profile {
         Profile {
-            permission_check: self.0.export.options.permission_check,
+            permission_check: self.0.checks,
             read_only: self.0.export.options.read_only,
             name_max: tombolo_core::fs::NAME_MAX as u32,
             file_size_max: FILE_SIZE_MAX,

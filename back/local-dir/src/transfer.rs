@@ -132,7 +132,7 @@ impl Session {
     /// Whether a write takes set-user-id and set-group-id away: when told to, and where rights are checked here, for
     /// everybody but the superuser.
     fn must_drop_set_id(&self, cx: &Ctx, how: &Write) -> bool {
-        let checks = self.export.options.permission_check == PermissionCheck::BackEnd;
+        let checks = self.checks == PermissionCheck::BackEnd;
         how.kill_privileges || (checks && self.export.may_assume && cx.identity.uid != 0)
     }
 }

@@ -229,9 +229,8 @@ fn without_privileges_nodes_are_found_again_by_name() {
     fs::write(path("a/b/file"), b"text").unwrap();
     fs::write(path("a/b/victim"), b"text").unwrap();
     fs::write(path("a/b/replaced"), b"text").unwrap();
-    let options =
-        Options { descriptors: 1, permission_check: PermissionCheck::BackEnd, ..Options::default() };
-    let world = serve(dir.path(), options);
+    let options = Options { descriptors: 1, ..Options::default() };
+    let world = common::serve_checked(dir.path(), options, PermissionCheck::BackEnd);
     assert!(world.fs.persistent_handles().is_none());
     assert_eq!(world.fs.profile().permission_check, PermissionCheck::Caller, "it cannot keep users apart");
     let file = world.walk("a/b/file").unwrap();

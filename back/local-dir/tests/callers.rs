@@ -5,14 +5,14 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use common::{ROOT, World, mode, name, serve};
+use common::{ROOT, World, mode, name, serve_checked};
 use tombolo_back_local_dir::Options;
-use tombolo_core::fs::{Error, File, Mode, NewMode, PermissionCheck, SetAttr, Write};
+use tombolo_core::fs::{Error, File, Mode, NewMode, OpenFlags, PermissionCheck, SetAttr, Write};
 
 fn served(check: PermissionCheck) -> (tempfile::TempDir, World) {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let world = serve(dir.path(), Options { permission_check: check, ..Options::default() });
+    let world = serve_checked(dir.path(), Options::default(), check);
     (dir, world)
 }
 
@@ -56,6 +56,23 @@ fn where_rights_are_checked_here_the_kernel_does_it_for_each_user() {
     world.fs.write(&user, file, &Write::default(), common::source(b"x")).wait().unwrap();
     let attr = world.fs.getattr(&world.cx, file.node, None).wait().unwrap();
     assert_eq!(attr.mode, Mode::new(0o666));
+}
+
+/// A guest whose kernel checks, and a client that nobody trusts, at the same export.
+#[test]
+fn each_session_has_its_own_answer_to_who_checks() {
+    let (dir, trusted) = served(PermissionCheck::Caller);
+    let stranger = World::attach(trusted.export.clone(), PermissionCheck::BackEnd);
+    assert_eq!(trusted.fs.profile().permission_check, PermissionCheck::Caller);
+    assert_eq!(stranger.fs.profile().permission_check, PermissionCheck::BackEnd);
+    fs::write(dir.path().join("secret"), b"").unwrap();
+    fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    let open = |world: &World| {
+        let node = world.lookup(ROOT, "secret").unwrap().node;
+        world.fs.open(&world.user(1000, 1000, &[]), node, OpenFlags::READ).wait()
+    };
+    assert!(open(&trusted).is_ok());
+    assert!(matches!(open(&stranger), Err(Error::AccessDenied)));
 }
 
 /// Credentials and umask belong to the thread that serves the request, and to nobody else.

@@ -36,8 +36,8 @@ impl Default for Memory {
 }
 
 impl Export for Memory {
-    fn attach(&self, _client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(Session::new(self.shared.clone())))
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(Session::new(self.shared.clone(), client.checks)))
     }
 }
 

@@ -7,7 +7,7 @@
 //! Not here: contents that outlive the process, quotas per user, device I/O (device nodes, fifos and sockets can be made
 //! and listed, not opened).
 //!
-//! - [`Memory`]: the export. [`Options`]: its limits, and who checks permissions.
+//! - [`Memory`]: the export. [`Options`]: its limits.
 //!
 //! Reading order: `tree` (nodes and their life), `node`, `directory`, `content`, `session` (one client's view), then one
 //! file in `session/` for each group of operations; `permission`, `acl` and `lock_table` are rules without state of

@@ -1,10 +1,8 @@
-use tombolo_core::fs::{Limits, PermissionCheck};
+use tombolo_core::fs::Limits;
 
 /// How a [`Memory`](crate::Memory) behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Who checks permissions. With [`PermissionCheck::Caller`] only ownership and modes are recorded.
-    pub permission_check: PermissionCheck,
     /// What all contents together may take up, in bytes. More fails with `NoSpace`.
     pub size_limit_bytes: u64,
     /// How many nodes there may be. More fails with `NoSpace`.
@@ -16,10 +14,9 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// The caller checks permissions; 1 GiB, a million nodes, 65,000 names for a file.
+    /// 1 GiB, a million nodes, 65,000 names for a file.
     fn default() -> Self {
         Self {
-            permission_check: PermissionCheck::Caller,
             size_limit_bytes: 1 << 30,
             node_limit: 1 << 20,
             link_limit: 65_000,

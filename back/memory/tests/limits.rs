@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tombolo_back_memory::{Memory, Options};
 use tombolo_core::fs::{
     Client, Create, Ctx, Error, Export, File, FileSystem, Limits, Name, NewMode, NodeId, OpenFlags,
-    SessionId, Write,
+    PermissionCheck, SessionId, Write,
 };
 use tombolo_mem::Source;
 
@@ -15,7 +15,7 @@ struct Bed {
 }
 
 fn bed(memory: &Memory) -> Bed {
-    let client = Client { session: SessionId(1), label: "test".into() };
+    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
     Bed { fs: memory.attach(&client).unwrap(), cx: Ctx::root(client.session) }
 }
 

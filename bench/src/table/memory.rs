@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::{
-    Client, Ctx, Error as FsError, Export, File, FileSystem, Name, NodeId, OpenFlags, SessionId,
+    Client, Ctx, Error as FsError, Export, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck,
+    SessionId,
 };
 
 use super::Plan;
@@ -118,7 +119,7 @@ pub fn touch(shared: &Path, files: usize) -> Result<(f64, f64)> {
     let export = LocalDir::open(shared, Options::default())
         .map_err(|error| Error::Wrong { what: "local-dir".to_owned(), answer: error.to_string() })?;
     let session = SessionId(1);
-    let client = Client { session, label: "bench".to_owned() };
+    let client = Client { session, label: "bench".to_owned(), checks: PermissionCheck::Caller };
     let fs: Arc<dyn FileSystem> = export.attach(&client).map_err(failed)?;
     let cx = Ctx::root(session);
     let mut buffer = tombolo_mem::Buffer::new(Tree::SMALL_BYTES);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::{
     AccessMask, Answer, Client, Create, Created, Ctx, Error as FsError, Exclusive, Export, File, FileSystem,
-    Mode, Name, NewMode, NodeId, OpenFlags, RenameFlags, SessionId, SetAttr, Write,
+    Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, RenameFlags, SessionId, SetAttr, Write,
 };
 use tombolo_mem::Buffer;
 
@@ -36,7 +36,7 @@ impl Waist {
         let failed = |answer: String| Error::Wrong { what: "local-dir".to_owned(), answer };
         let export = LocalDir::open(shared, Options::default()).map_err(|error| failed(error.to_string()))?;
         let session = SessionId(1);
-        let client = Client { session, label: "bench".to_owned() };
+        let client = Client { session, label: "bench".to_owned(), checks: PermissionCheck::Caller };
         let fs = export.attach(&client).map_err(|error| failed(error.to_string()))?;
         let cx = Ctx::root(session);
         let folder = Tree::new_folder().as_os_str().as_encoded_bytes();

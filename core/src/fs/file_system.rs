@@ -17,6 +17,9 @@ pub struct Client {
     pub session: SessionId,
     /// Who it is, for people: a socket, an address, a guest's name.
     pub label: String,
+    /// Who is to check what its users may do: a guest's kernel does so itself, an NFS client cannot be trusted to. What
+    /// really holds for the session is in its [`Profile`].
+    pub checks: PermissionCheck,
 }
 
 /// A named tree that a server offers.
@@ -38,7 +41,7 @@ pub enum PermissionCheck {
 /// What a file system says of itself. It does not change during a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// Who checks permissions.
+    /// Who checks permissions. `Caller` in spite of a [`Client`] that asked for `BackEnd` when the back end cannot.
     pub permission_check: PermissionCheck,
     /// True when every mutation is refused with [`Error::ReadOnly`](super::Error::ReadOnly).
     pub read_only: bool,

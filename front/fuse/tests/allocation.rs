@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_core::fs::{Client, Export, SessionId};
+use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId};
 use tombolo_front_fuse::session::{Exchange, Options, Session, Slot};
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_wire_fuse::Opcode;
@@ -112,7 +112,9 @@ impl Client1 {
 fn common_requests_allocate_nothing() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let export = LocalDir::open(dir.path(), DirOptions::default()).unwrap();
-    let file_system = export.attach(&Client { session: SessionId(1), label: "test".into() }).unwrap();
+    let file_system = export
+        .attach(&Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller })
+        .unwrap();
     let session = Session::new(SessionId(1), file_system, Options::default());
     let memory = Memory { data: Buffer::new(1 << 20), reply: [0; 512], reply_bytes: 0 };
     let mut client = Client1 { session, parts: Some((Box::default(), memory)) };

@@ -16,7 +16,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Answer, Attr, Client, Ctx, Export, FileSystem, Name, NodeId, Result, SessionId};
+use tombolo_core::fs::{
+    Answer, Attr, Client, Ctx, Export, FileSystem, Name, NodeId, PermissionCheck, Result, SessionId,
+};
 use tombolo_layer::around::{Around, Call, Payload};
 use tombolo_layer::stats::{Counters, Stats};
 use tombolo_layer::{Layered, fault, readonly, stats};
@@ -184,7 +186,7 @@ fn print(works: &[Work<'_>]) {
 }
 
 fn attach(export: &dyn Export) -> Arc<dyn FileSystem> {
-    let client = Client { session: SessionId(1), label: "bench".into() };
+    let client = Client { session: SessionId(1), label: "bench".into(), checks: PermissionCheck::Caller };
     export.attach(&client).expect("a session")
 }
 

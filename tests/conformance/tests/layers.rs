@@ -5,22 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_back_memory::{Memory, Options};
+use tombolo_back_memory::Memory;
 use tombolo_conformance::waist::{Setup, run};
 use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_layer::fault::{Plan, Rule, What, When};
 use tombolo_layer::stats::Counters;
 use tombolo_layer::{Op, delay, fault, stats};
 
-const SETUP: Setup = Setup { owners: true };
+const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd };
 
 fn memory() -> Arc<dyn Export> {
-    Arc::new(Memory::new(Options { permission_check: PermissionCheck::BackEnd, ..Options::default() }))
+    Arc::new(Memory::default())
 }
 
 fn on_disk(scratch: &Path) -> Arc<dyn Export> {
-    let options = DirOptions { permission_check: PermissionCheck::BackEnd, ..DirOptions::default() };
-    Arc::new(LocalDir::open(scratch, options).expect("the export"))
+    Arc::new(LocalDir::open(scratch, DirOptions::default()).expect("the export"))
 }
 
 fn later(export: Arc<dyn Export>) -> Arc<dyn Export> {

@@ -10,12 +10,12 @@ use tombolo_core::fs::{Export, PermissionCheck};
 /// What tmpfs lacks.
 const TMPFS_LACKS: &[&str] = &["the file system beneath does not support it"];
 
-fn run_in(parent: &Path, permission_check: PermissionCheck, may_skip: &[&str]) {
+fn run_in(parent: &Path, checks: PermissionCheck, may_skip: &[&str]) {
     let dir = tempfile::tempdir_in(parent).expect("a scratch directory");
-    let options = Options { permission_check, ..Options::default() };
-    let export: Arc<dyn Export> = Arc::new(LocalDir::open(dir.path(), options).expect("the export"));
-    let title = format!("local-dir in {}, checked by {permission_check:?}", parent.display());
-    run(&export, Setup { owners: true }).expect(&title, may_skip);
+    let export: Arc<dyn Export> =
+        Arc::new(LocalDir::open(dir.path(), Options::default()).expect("the export"));
+    let title = format!("local-dir in {}, checked by {checks:?}", parent.display());
+    run(&export, Setup { owners: true, checks }).expect(&title, may_skip);
 }
 
 #[test]

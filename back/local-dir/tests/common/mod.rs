@@ -9,7 +9,7 @@ use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::{
     Client, Cookie, Create, Created, Ctx, DirBudget, DirPage, Entry, Error, Exclusive, Export, File,
     FileSystem, Identity, Interrupt, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode,
-    NodeId, OpenFlags, Result, SessionId, Write,
+    NodeId, OpenFlags, PermissionCheck, Result, SessionId, Write,
 };
 use tombolo_mem::{Region, Sink, Source};
 
@@ -24,8 +24,13 @@ pub const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// Serves `path`.
 pub fn serve(path: &Path, options: Options) -> World {
+    serve_checked(path, options, PermissionCheck::Caller)
+}
+
+/// Serves `path` to a client that wants permissions checked so.
+pub fn serve_checked(path: &Path, options: Options, checks: PermissionCheck) -> World {
     let export = LocalDir::open(path, options).expect("serve");
-    World::attach(export)
+    World::attach(export, checks)
 }
 
 pub fn name(text: &str) -> Name<'_> {
@@ -37,16 +42,16 @@ pub fn mode(bits: u32) -> NewMode {
 }
 
 impl World {
-    pub fn attach(export: LocalDir) -> Self {
+    pub fn attach(export: LocalDir, checks: PermissionCheck) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let session = SessionId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let fs = export.attach(&Client { session, label: "test".into() }).expect("attach");
+        let fs = export.attach(&Client { session, label: "test".into(), checks }).expect("attach");
         Self { export, fs, cx: Ctx { interrupt: Interrupt::new(), ..Ctx::root(session) } }
     }
 
     /// A second session of the same export.
     pub fn another(&self) -> Self {
-        Self::attach(self.export.clone())
+        Self::attach(self.export.clone(), self.fs.profile().permission_check)
     }
 
     pub fn user(&self, uid: u32, gid: u32, groups: &[u32]) -> Ctx {

@@ -13,7 +13,7 @@ use crate::content::SIZE_MAX;
 impl FileSystem for Session {
     fn profile(&self) -> Profile {
         Profile {
-            permission_check: self.shared.options.permission_check,
+            permission_check: self.checks,
             read_only: false,
             name_max: NAME_MAX as u32,
             file_size_max: SIZE_MAX,

@@ -33,6 +33,7 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     /// Tells this session from the others of the export.
     id: u64,
+    checks: PermissionCheck,
     budget: Arc<Budget>,
     held: Mutex<Held>,
 }
@@ -72,9 +73,9 @@ impl Drop for Wakes {
 }
 
 impl Session {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, checks: PermissionCheck) -> Self {
         let (id, budget) = (shared.unique_id(), Budget::new(shared.options.session_limits));
-        Self { shared, id, budget, held: Mutex::default() }
+        Self { shared, checks, id, budget, held: Mutex::default() }
     }
 
     fn view(&self) -> View<'_> {
@@ -191,7 +192,7 @@ impl View<'_> {
 
     /// True when this side checks permissions.
     fn checks(&self) -> bool {
-        self.session.shared.options.permission_check == PermissionCheck::BackEnd
+        self.session.checks == PermissionCheck::BackEnd
     }
 
     fn check_access(&self, cx: &Ctx, node: &Node, mask: AccessMask) -> Result<()> {

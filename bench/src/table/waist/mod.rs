@@ -6,7 +6,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tombolo_core::fs::{Answer, Attr, Client, Ctx, Error as FsError, Export, FileSystem, NodeId, SessionId};
+use tombolo_core::fs::{
+    Answer, Attr, Client, Ctx, Error as FsError, Export, FileSystem, NodeId, PermissionCheck, SessionId,
+};
 use tombolo_layer::around::{Around, Call, Layered, Payload};
 use tombolo_layer::stats;
 
@@ -122,7 +124,8 @@ impl Stacked {
     }
 
     fn attached(export: &dyn Export) -> Result<Self> {
-        let client = Client { session: SessionId(1), label: "bench".to_owned() };
+        let client =
+            Client { session: SessionId(1), label: "bench".to_owned(), checks: PermissionCheck::Caller };
         export.attach(&client).map(Self).map_err(|error| failed(&error))
     }
 }

@@ -99,10 +99,10 @@ mod tests {
     use std::thread;
     use std::time::Duration;
     use tombolo_back_memory::Memory;
-    use tombolo_core::fs::{Client, Export, SessionId};
+    use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId};
 
     fn crew() -> Arc<Crew> {
-        let client = Client { session: SessionId(1), label: String::new() };
+        let client = Client { session: SessionId(1), label: String::new(), checks: PermissionCheck::Caller };
         let session =
             Session::new(SessionId(1), Memory::default().attach(&client).unwrap(), Default::default());
         Crew::new(session, Stock::new(8192))

@@ -114,7 +114,7 @@ impl Mount {
         options: &Options,
     ) -> Result<Mount, MountError> {
         let path = usable(target)?;
-        let client = Client { session, label: path.display().to_string() };
+        let client = Client { session, label: path.display().to_string(), checks: PermissionCheck::Caller };
         let file_system = export.attach(&client).map_err(MountError::FileSystem)?;
         let data = mount_data(file_system.as_ref(), session, options)?;
         let (device, by_helper) = mount(&path, options, &data)?;

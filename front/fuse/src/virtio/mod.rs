@@ -10,7 +10,7 @@ use exchange::{ChainExchange, Spare};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use tombolo_core::fs::{Client, Error, Export, SessionId};
+use tombolo_core::fs::{Client, Error, Export, PermissionCheck, SessionId};
 use tombolo_host::vhost_user::{Chain, Device, QueueIndex};
 use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::layout::header::InHeader;
@@ -103,7 +103,11 @@ impl VirtioFs {
 
 fn begin(export: &dyn Export, options: &Options, ids: &AtomicU64) -> Result<Arc<Session>, Error> {
     let id = SessionId(ids.fetch_add(1, Ordering::Relaxed));
-    let file_system = export.attach(&Client { session: id, label: options.label.clone() })?;
+    let file_system = export.attach(&Client {
+        session: id,
+        label: options.label.clone(),
+        checks: PermissionCheck::Caller,
+    })?;
     Ok(Session::new(id, file_system, options.session.clone()))
 }
 

@@ -47,6 +47,8 @@ pub struct Case {
 pub struct Setup {
     /// Whether files of several owners can be made: yes in memory, yes on a disk for the superuser.
     pub owners: bool,
+    /// Who is asked to check permissions.
+    pub checks: PermissionCheck,
 }
 
 /// All cases.
@@ -64,7 +66,7 @@ pub fn run_some(export: &Arc<dyn Export>, setup: Setup, wanted: impl Fn(&Case) -
     let mut report = Report::default();
     for (index, case) in cases().enumerate().filter(|(_, case)| wanted(case)) {
         report.run(case.name, || {
-            let world = World::new(export.clone(), &format!("case-{index}"));
+            let world = World::new(export.clone(), setup.checks, &format!("case-{index}"));
             let missing = case.needs.difference(offered(&*world.fs, setup));
             if missing.is_empty() { (case.run)(&world) } else { Err(Skip(format!("needs {missing:?}"))) }
         });

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tombolo_core::fs::{
     Attr, Change, Client, Cookie, Create, Created, Ctx, DirBudget, DirPage, Entry, Error, Exclusive, Export,
     File, FileSystem, FileType, Identity, Interrupt, Locks, Made, Mode, Name, NewMode, NodeId, OpenFlags,
-    Opened, PersistentHandles, Ranges, RenameFlags, Renamed, Result, SessionId, SetAttr, Want, Write,
-    Written, Xattrs,
+    Opened, PermissionCheck, PersistentHandles, Ranges, RenameFlags, Renamed, Result, SessionId, SetAttr,
+    Want, Write, Written, Xattrs,
 };
 use tombolo_mem::{Buffer, Source};
 
@@ -18,6 +18,8 @@ use super::Skip;
 pub struct World {
     /// The export, for cases that need a second session.
     pub export: Arc<dyn Export>,
+    /// Who is asked to check permissions.
+    pub checks: PermissionCheck,
     /// The session.
     pub fs: Arc<dyn FileSystem>,
     /// The case's own directory, mode 0777.
@@ -61,25 +63,25 @@ pub fn plain() -> Create {
     }
 }
 
-fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
+fn attach(export: &dyn Export, checks: PermissionCheck) -> (Arc<dyn FileSystem>, Ctx) {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let session = SessionId(NEXT.fetch_add(1, Ordering::Relaxed));
-    let client = Client { session, label: "conformance".into() };
+    let client = Client { session, label: "conformance".into(), checks };
     (export.attach(&client).expect("a session"), Ctx::root(session))
 }
 
 impl World {
     /// Begins a session and makes the directory `name` for it.
-    pub fn new(export: Arc<dyn Export>, name: &str) -> Self {
-        let (fs, cx) = attach(&*export);
+    pub fn new(export: Arc<dyn Export>, checks: PermissionCheck, name: &str) -> Self {
+        let (fs, cx) = attach(&*export, checks);
         let mode = NewMode::settled(Mode::new(0o777));
         let made = fs.mkdir(&cx, NodeId::ROOT, self::name(name), mode).wait().expect("the case's directory");
-        Self { export, fs, dir: made.entry.node, cx, name: name.to_owned() }
+        Self { export, checks, fs, dir: made.entry.node, cx, name: name.to_owned() }
     }
 
     /// The same directory in a session of its own.
     pub fn other_session(&self) -> Self {
-        let (fs, cx) = attach(&*self.export);
+        let (fs, cx) = attach(&*self.export, self.checks);
         let dir = fs.lookup(&cx, NodeId::ROOT, name(&self.name)).wait().expect("the case's directory").node;
         Self { fs, cx, dir, ..self.clone() }
     }

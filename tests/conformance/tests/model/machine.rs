@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tombolo_core::fs::{
     Attr, Client, Cookie, Create, Ctx, Device, DirBudget, DirPage, Entry, Export, File, FileSystem, FileType,
     Identity, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags,
-    Result, SessionId, SetAttr, Write, XattrName,
+    PermissionCheck, Result, SessionId, SetAttr, Write, XattrName,
 };
 use tombolo_mem::{Buffer, Source};
 
@@ -28,7 +28,8 @@ const USERS: [(u32, u32, u32); 3] = [(0, 0, 0), (1000, 1000, 2000), (1001, 1001,
 
 impl Machine {
     pub fn new(export: &dyn Export) -> Self {
-        let client = Client { session: SessionId(1), label: "model".into() };
+        let client =
+            Client { session: SessionId(1), label: "model".into(), checks: PermissionCheck::BackEnd };
         let fs = export.attach(&client).expect("a session");
         let cx = Ctx::root(client.session);
         let mode = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };

@@ -11,9 +11,9 @@ mod vector;
 use std::sync::Arc;
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
-use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_back_memory::{Memory, Options};
-use tombolo_core::fs::{Export, PermissionCheck};
+use tombolo_back_local_dir::{LocalDir, Options};
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::Export;
 
 use machine::Machine;
 
@@ -36,12 +36,11 @@ fn runner() -> TestRunner {
 }
 
 fn memory() -> Arc<dyn Export> {
-    Arc::new(Memory::new(Options { permission_check: PermissionCheck::BackEnd, ..Options::default() }))
+    Arc::new(Memory::default())
 }
 
 fn directory(path: &std::path::Path) -> Arc<dyn Export> {
-    let options = DirOptions { permission_check: PermissionCheck::BackEnd, ..DirOptions::default() };
-    Arc::new(LocalDir::open(path, options).expect("the export"))
+    Arc::new(LocalDir::open(path, Options::default()).expect("the export"))
 }
 
 /// A scratch directory that every user may enter.

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tombolo_core::fs::{
-    AllocateMode, Client, Create, Ctx, Export, File, Name, NodeId, OpenFlags, SessionId, SetAttr, Write,
+    AllocateMode, Client, Create, Ctx, Export, File, Name, NodeId, OpenFlags, PermissionCheck, SessionId,
+    SetAttr, Write,
 };
 use tombolo_mem::{Buffer, Source};
 
@@ -28,7 +29,7 @@ pub fn sequences() -> impl Strategy<Value = Vec<Edit>> {
 }
 
 pub fn check(export: &dyn Export, edits: &[Edit]) -> Result<(), TestCaseError> {
-    let client = Client { session: SessionId(1), label: "vector".into() };
+    let client = Client { session: SessionId(1), label: "vector".into(), checks: PermissionCheck::BackEnd };
     let fs = export.attach(&client).expect("a session");
     let (cx, name) = (Ctx::root(client.session), Name::new(b"file").expect("a good name"));
     let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::TRUNCATE;

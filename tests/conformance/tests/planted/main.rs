@@ -5,7 +5,7 @@ mod layer;
 
 use std::sync::Arc;
 
-use tombolo_back_memory::{Memory, Options};
+use tombolo_back_memory::Memory;
 use tombolo_conformance::waist::{Setup, cases, run_some};
 use tombolo_core::fs::{Export, PermissionCheck};
 
@@ -33,11 +33,10 @@ const CAUGHT_BY: [(Bug, &str); 16] = [
 ];
 
 fn planted(bug: Option<Bug>) -> Arc<dyn Export> {
-    let options = Options { permission_check: PermissionCheck::BackEnd, ..Options::default() };
-    Arc::new(Planted::new(Arc::new(Memory::new(options)), bug))
+    Arc::new(Planted::new(Arc::new(Memory::default()), bug))
 }
 
-const SETUP: Setup = Setup { owners: true };
+const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd };
 
 #[test]
 fn every_planted_bug_is_caught_by_the_case_that_is_there_for_it() {
