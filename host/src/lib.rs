@@ -5,12 +5,14 @@
 //! Reading order: [`listener`], [`control`], [`state_dir`]; the rest as needed.
 #![forbid(unsafe_code)]
 
+pub mod buffers;
 pub mod control;
 pub mod daemon;
 pub mod listener;
 pub mod logging;
 pub mod metrics;
 pub mod pool;
+pub mod rpc_server;
 pub mod signals;
 pub mod state_dir;
 pub mod task;

@@ -1,0 +1,341 @@
+//! Memory for records and file data: lent, limited, and used again.
+//!
+//! A [`Stock`] has buffers of a few sizes. The one that came back last is lent first, for the processor's cache still holds
+//! it. What is lent is counted, in all and for each client ([`Account`]), so that one client that asks for much, or takes
+//! nothing back, keeps neither the others nor the machine out of memory. What nobody needed for a while is freed.
+//!
+//! Not here: small buffers. Lending one costs some tens of nanoseconds, and its memory comes in pages.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use tombolo_mem::{Buffer, Sink, Source};
+
+/// The largest buffer that is lent: a mebibyte of data and what stands in front of it.
+pub const BUFFER_MAX_BYTES: usize = SIZES[SIZES.len() - 1];
+
+/// The sizes that are lent. All but the first two hold a power of two of file data and a header.
+const SIZES: [usize; 9] =
+    [2 << 10, 16 << 10, 44 << 10, 76 << 10, 140 << 10, 268 << 10, 396 << 10, 524 << 10, 1036 << 10];
+
+/// How much memory may be lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferLimits {
+    /// To all clients together, in bytes.
+    pub total_bytes: usize,
+    /// To one client, in bytes.
+    pub share_bytes: usize,
+    /// Kept for later when nobody has it, in bytes.
+    pub retained_bytes: usize,
+}
+
+impl Default for BufferLimits {
+    /// 256 MiB, a quarter of them for one client; 32 MiB are kept.
+    fn default() -> Self {
+        Self { total_bytes: 256 << 20, share_bytes: 64 << 20, retained_bytes: 32 << 20 }
+    }
+}
+
+/// All buffers of one server.
+pub(crate) struct Stock {
+    limits: BufferLimits,
+    shelves: [Mutex<Shelf>; SIZES.len()],
+    lent_bytes: AtomicUsize,
+    retained_bytes: AtomicUsize,
+    waiters: Waiters,
+}
+
+/// The buffers of one size that nobody has; the warmest is the last.
+#[derive(Default)]
+struct Shelf {
+    chunks: Vec<Arc<Chunk>>,
+    /// The fewest that lay here since the last look: so many were not needed.
+    low: usize,
+}
+
+/// A buffer and who pays for it.
+struct Chunk {
+    buffer: Buffer,
+    shelf: usize,
+    stock: Arc<Stock>,
+    /// None: one of the server's own.
+    account: Mutex<Option<Arc<Account>>>,
+    /// How many leases there are.
+    leases: AtomicUsize,
+}
+
+impl Stock {
+    pub(crate) fn new(limits: BufferLimits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            shelves: Default::default(),
+            lent_bytes: AtomicUsize::new(0),
+            retained_bytes: AtomicUsize::new(0),
+            waiters: Waiters::default(),
+        })
+    }
+
+    /// A client's account.
+    pub(crate) fn account(self: &Arc<Self>) -> Arc<Account> {
+        let lent_bytes = AtomicUsize::new(0);
+        Arc::new(Account { stock: self.clone(), lent_bytes, waiters: Waiters::default() })
+    }
+
+    /// A buffer of the server's own, which no limit refuses. None beyond [`BUFFER_MAX_BYTES`].
+    pub(crate) fn take(self: &Arc<Self>, len_bytes: usize) -> Option<Lease> {
+        let shelf = SIZES.iter().position(|size| len_bytes <= *size)?;
+        let chunk = self.warmest(shelf).unwrap_or_else(|| {
+            let buffer = Buffer::new(SIZES[shelf]);
+            Arc::new(Chunk {
+                buffer,
+                shelf,
+                stock: self.clone(),
+                account: Mutex::default(),
+                leases: AtomicUsize::new(0),
+            })
+        });
+        chunk.leases.store(1, Ordering::Relaxed);
+        Some(Lease(Some(chunk)))
+    }
+
+    /// How many bytes are lent to clients.
+    pub(crate) fn lent_bytes(&self) -> usize {
+        self.lent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Frees what has not been needed since the last call.
+    pub(crate) fn trim(&self) {
+        for (shelf, size) in self.shelves.iter().zip(SIZES) {
+            let mut shelf = lock(shelf);
+            let unneeded = shelf.low.min(shelf.chunks.len());
+            shelf.low = shelf.chunks.len() - unneeded;
+            let freed: Vec<_> = shelf.chunks.drain(..unneeded).collect();
+            drop(shelf);
+            self.retained_bytes.fetch_sub(freed.len() * size, Ordering::Relaxed);
+        }
+    }
+
+    fn warmest(&self, at: usize) -> Option<Arc<Chunk>> {
+        let mut shelf = lock(&self.shelves[at]);
+        loop {
+            let mut chunk = shelf.chunks.pop()?;
+            shelf.low = shelf.low.min(shelf.chunks.len());
+            self.retained_bytes.fetch_sub(SIZES[at], Ordering::Relaxed);
+            // Somebody may still have a source of it: then it goes when that goes.
+            if Arc::get_mut(&mut chunk).is_some_and(|chunk| chunk.buffer.as_slice().is_some()) {
+                return Some(chunk);
+            }
+        }
+    }
+
+    fn put_back(&self, chunk: Arc<Chunk>) {
+        let size = SIZES[chunk.shelf];
+        if self.retained_bytes.fetch_add(size, Ordering::Relaxed) + size > self.limits.retained_bytes {
+            self.retained_bytes.fetch_sub(size, Ordering::Relaxed);
+            return;
+        }
+        lock(&self.shelves[chunk.shelf]).chunks.push(chunk);
+    }
+}
+
+/// What one client has.
+pub(crate) struct Account {
+    stock: Arc<Stock>,
+    lent_bytes: AtomicUsize,
+    waiters: Waiters,
+}
+
+impl Account {
+    /// Whether the client may begin something new: it has at most half its share, so that what it has begun can be finished
+    /// with the other half; and the same holds for all clients together.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_below_half() && self.stock.is_below_half()
+    }
+
+    /// Has `waker` woken when there may be room. Look again after this, for it may have come meanwhile.
+    pub(crate) fn wait_for_room(&self, waker: Waker) {
+        match self.is_below_half() {
+            true => self.stock.waiters.add(waker),
+            false => self.waiters.add(waker),
+        }
+    }
+
+    /// Wakes one of those that wait, if there is room: who was woken and leaves some says so to the next.
+    pub(crate) fn pass_on(&self) {
+        if self.is_below_half() {
+            self.waiters.wake_one();
+        }
+        if self.stock.is_below_half() {
+            self.stock.waiters.wake_one();
+        }
+    }
+
+    /// How many bytes the client has.
+    pub(crate) fn lent_bytes(&self) -> usize {
+        self.lent_bytes.load(Ordering::SeqCst)
+    }
+
+    fn is_below_half(&self) -> bool {
+        self.lent_bytes() <= self.stock.limits.share_bytes / 2
+    }
+
+    fn charge(&self, bytes: usize) {
+        self.lent_bytes.fetch_add(bytes, Ordering::SeqCst);
+        self.stock.lent_bytes.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    fn exceeds(&self) -> bool {
+        let limits = &self.stock.limits;
+        self.lent_bytes() > limits.share_bytes
+            || self.stock.lent_bytes.load(Ordering::SeqCst) > limits.total_bytes
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.lent_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        self.stock.lent_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        self.pass_on();
+    }
+}
+
+impl Stock {
+    fn is_below_half(&self) -> bool {
+        self.lent_bytes.load(Ordering::SeqCst) <= self.limits.total_bytes / 2
+    }
+}
+
+/// Where the buffers of one client come from. Cloning it costs one atomic increment.
+#[derive(Clone)]
+pub struct Buffers(pub(crate) Arc<Account>);
+
+impl Buffers {
+    /// A source of buffers for one client alone, as tests of a service need it.
+    pub fn new(limits: BufferLimits) -> Self {
+        Self(Stock::new(limits).account())
+    }
+
+    /// A buffer of at least `len_bytes`, whose contents are those of its last use. None beyond [`BUFFER_MAX_BYTES`], and
+    /// when the client has its share or all clients together have what there is. A server reads no further calls of a
+    /// client that has half of that, so a call that takes one buffer at once hardly ever gets none.
+    pub fn take(&self, len_bytes: usize) -> Option<Lease> {
+        let lease = self.0.stock.take(len_bytes)?;
+        lease.charge(&self.0);
+        // The buffer goes back, and what was charged with it.
+        if self.0.exceeds() { None } else { Some(lease) }
+    }
+}
+
+impl fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffers({} bytes lent)", self.0.lent_bytes())
+    }
+}
+
+/// A buffer that goes back to the stock when the last lease of it is dropped.
+///
+/// A source or sink of it may outlive the lease; its memory is then freed with the last of them, and not used again. But
+/// nobody counts it any more, so keep the lease as long as its data is needed.
+pub struct Lease(Option<Arc<Chunk>>);
+
+impl Lease {
+    /// Length in bytes; at least what was asked for.
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |chunk| chunk.buffer.len())
+    }
+
+    /// Never: the smallest buffer has some bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The part of `range` that lies inside the buffer, to be written into.
+    pub fn sink(&self, range: Range<usize>) -> Sink {
+        self.0.as_ref().map_or_else(Sink::new, |chunk| chunk.buffer.sink(range))
+    }
+
+    /// The part of `range` that lies inside the buffer, to be read from.
+    pub fn source(&self, range: Range<usize>) -> Source {
+        self.0.as_ref().map_or_else(Source::new, |chunk| chunk.buffer.source(range))
+    }
+
+    /// Whether this is the only lease, and no sink or source of the buffer is left.
+    pub(crate) fn is_sole(&mut self) -> bool {
+        let chunk = self.0.as_mut().and_then(Arc::get_mut);
+        chunk.is_some_and(|chunk| chunk.buffer.as_slice().is_some())
+    }
+
+    /// From now on this client pays for the buffer, unless another does.
+    pub(crate) fn charge(&self, account: &Arc<Account>) {
+        let Some(chunk) = &self.0 else { return };
+        let mut payer = lock(&chunk.account);
+        if payer.is_none() {
+            account.charge(SIZES[chunk.shelf]);
+            *payer = Some(account.clone());
+        }
+    }
+}
+
+impl Clone for Lease {
+    fn clone(&self) -> Self {
+        if let Some(chunk) = &self.0 {
+            chunk.leases.fetch_add(1, Ordering::Relaxed);
+        }
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(chunk) = self.0.take() else { return };
+        if chunk.leases.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let account = lock(&chunk.account).take();
+        let (stock, size) = (chunk.stock.clone(), SIZES[chunk.shelf]);
+        stock.put_back(chunk);
+        if let Some(account) = account {
+            account.give_back(size);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({} bytes)", self.len())
+    }
+}
+
+/// Who waits for something, in turn.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    any: AtomicBool,
+    queue: Mutex<VecDeque<Waker>>,
+}
+
+impl Waiters {
+    pub(crate) fn add(&self, waker: Waker) {
+        let mut queue = lock(&self.queue);
+        queue.push_back(waker);
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn wake_one(&self) {
+        if !self.any.load(Ordering::SeqCst) {
+            return;
+        }
+        let waker = {
+            let mut queue = lock(&self.queue);
+            let waker = queue.pop_front();
+            self.any.store(!queue.is_empty(), Ordering::SeqCst);
+            waker
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
