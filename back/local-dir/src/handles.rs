@@ -2,13 +2,19 @@
 
 use std::os::fd::AsFd;
 
-use tombolo_core::fs::{Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result};
+use tombolo_core::fs::{
+    Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
+};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::stat;
 
 use crate::session::{LocalSession, Session};
 
 impl PersistentHandles for LocalSession {
+    fn volume(&self) -> Volume {
+        self.0.export.mounts.mount(0).map(|mount| mount.volume).unwrap_or_default()
+    }
+
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         if self.is_quick(node) {
             return self.now(|session| session.handle_of(node));

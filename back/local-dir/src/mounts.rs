@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tombolo_core::fs::{Error, Result};
+use tombolo_core::fs::{Error, Result, Volume};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::{OpenFlags, OwnDescriptors};
 use tombolo_sys::stat::Stat;
@@ -17,6 +17,8 @@ pub(crate) struct Mount {
     id: u64,
     /// Something open on it, where it could be opened.
     descriptor: Option<OwnedFd>,
+    /// Which file system it is.
+    pub volume: Volume,
     /// Whether files can be found again by handle.
     pub handles: bool,
     /// Whether its data is on this machine, so that work on names is quick unless a disk is.
@@ -110,10 +112,11 @@ fn examine(own: &OwnDescriptors, place: BorrowedFd<'_>, stat: &Stat) -> Mount {
     let handles = descriptor.as_ref().is_some_and(|on| {
         FileHandle::of(place).is_ok_and(|(handle, _)| handle.open(on.as_fd(), OpenFlags::PATH).is_ok())
     });
+    let volume = descriptor.as_ref().and_then(|on| statfs::volume_id(on.as_fd()).ok()).unwrap_or_default();
     let magic = file_system_stat(place).map_or(0, |stat| stat.magic);
     let memory = magic == statfs::MAGIC_TMPFS;
     let local = memory || LOCAL.contains(&magic);
-    Mount { id: stat.mount, descriptor, handles, local, memory }
+    Mount { id: stat.mount, descriptor, volume: Volume(volume), handles, local, memory }
 }
 
 const LOCAL: [u64; 5] =

@@ -115,8 +115,15 @@ pub struct PersistentHandle {
     pub bytes: SmallVec<[u8; 48]>,
 }
 
+/// Which file system persistent handles are of: its UUID, or whatever else stays with it. The same after a restart of the
+/// server, and for another server of the same file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Volume(pub [u8; 16]);
+
 /// Handles that outlive restarts.
 pub trait PersistentHandles {
+    /// The file system that the export's root lies on. It does not change during a session.
+    fn volume(&self) -> Volume;
     /// The handle of a node.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle>;
     /// The node of a handle; it counts a look-up. [`Error::Stale`](super::Error::Stale) when it is gone or was never one.

@@ -27,7 +27,7 @@ pub use error::{Error, Result};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use groups::{
     AllocateMode, Lock, LockFamily, LockKind, LockRange, Locks, PersistentHandle, PersistentHandles, Ranges,
-    Whence, XattrSet, Xattrs,
+    Volume, Whence, XattrSet, Xattrs,
 };
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId, SessionId};
 pub use interrupt::{Interrupt, Raised};

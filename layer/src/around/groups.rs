@@ -2,7 +2,7 @@
 
 use tombolo_core::fs::{
     AllocateMode, Answer, Ctx, Entry, Error, File, FileSystem, Lock, LockFamily, LockOwner, LockRange, Locks,
-    NodeId, PersistentHandle, PersistentHandles, Ranges, Whence, XattrName, XattrSet, Xattrs,
+    NodeId, PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
 };
 
 use super::{Around, Call, Layered, Payload};
@@ -72,6 +72,10 @@ impl<A: Around> Locks for Layered<dyn FileSystem, A> {
 }
 
 impl<A: Around> PersistentHandles for Layered<dyn FileSystem, A> {
+    fn volume(&self) -> Volume {
+        self.inner.persistent_handles().map(|handles| handles.volume()).unwrap_or_default()
+    }
+
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         self.in_group(Op::HandleOf, self.inner.persistent_handles(), |handles| handles.handle_of(cx, node))
     }

@@ -2,7 +2,7 @@
 
 use tombolo_core::fs::{
     AllocateMode, Answer, Ctx, Entry, Error, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId,
-    PersistentHandle, PersistentHandles, Ranges, Whence, XattrName, XattrSet, Xattrs,
+    PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
 };
 
 use super::Delayed;
@@ -79,6 +79,10 @@ impl Locks for Delayed {
 }
 
 impl PersistentHandles for Delayed {
+    fn volume(&self) -> Volume {
+        self.inner.persistent_handles().map(|handles| handles.volume()).unwrap_or_default()
+    }
+
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         self.later(cx, move |fs, cx| within(fs.persistent_handles(), |handles| handles.handle_of(cx, node)))
     }

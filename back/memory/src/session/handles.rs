@@ -1,4 +1,6 @@
-use tombolo_core::fs::{Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result};
+use tombolo_core::fs::{
+    Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
+};
 
 use super::{Session, View};
 use crate::tree::Ino;
@@ -7,6 +9,11 @@ use crate::tree::Ino;
 const KIND: i32 = 1;
 
 impl PersistentHandles for Session {
+    fn volume(&self) -> Volume {
+        let fsid = self.view().tree.fsid;
+        Volume((u128::from(fsid) << 64 | u128::from(fsid)).to_le_bytes())
+    }
+
     fn handle_of(&self, _cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         self.view().handle_of(node).into()
     }

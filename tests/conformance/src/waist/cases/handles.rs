@@ -38,6 +38,7 @@ fn a_handle_is_good_in_another_session(w: &World) -> Verdict {
     let other = w.other_session();
     let found = other.handles().resolve(&other.cx, &handle).wait().expect("resolve");
     assert_eq!(other.contents(found.node), b"shared");
+    assert_eq!(other.handles().volume(), w.handles().volume());
     Ok(())
 }
 
