@@ -1,0 +1,218 @@
+//! Credentials and verifiers (RFC 5531 §8.2, §10, appendix A).
+
+use std::ops::Deref;
+
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result};
+
+/// The longest body of a credential or verifier, in bytes (RFC 5531 §8.2).
+pub const BODY_BYTES_MAX: usize = 400;
+/// The longest machine name of AUTH_SYS, in bytes (appendix A).
+pub const MACHINE_BYTES_MAX: usize = 255;
+/// The most supplementary groups of AUTH_SYS (appendix A).
+pub const GIDS_MAX: usize = 16;
+
+/// How a credential or verifier is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AuthFlavor(pub u32);
+
+impl AuthFlavor {
+    /// Nobody in particular.
+    pub const NONE: Self = Self(0);
+    /// User and groups, believed as told.
+    pub const SYS: Self = Self(1);
+    /// A server's shorthand for an AUTH_SYS credential. We hand out none.
+    pub const SHORT: Self = Self(2);
+    /// RPCSEC_GSS (RFC 2203).
+    pub const GSS: Self = Self(6);
+    /// The probe for RPC over TLS (RFC 9289).
+    pub const TLS: Self = Self(7);
+}
+
+impl<'a> Decode<'a> for AuthFlavor {
+    #[inline]
+    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
+        xdr.u32().map(Self)
+    }
+}
+
+impl Encode for AuthFlavor {
+    #[inline]
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        xdr.u32(self.0);
+    }
+}
+
+/// A verifier: uninterpreted bytes of some flavor. With AUTH_NONE and AUTH_SYS it says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verifier<'a> {
+    /// How to read it.
+    pub flavor: AuthFlavor,
+    /// At most [`BODY_BYTES_MAX`].
+    pub body: &'a [u8],
+}
+
+impl Verifier<'_> {
+    /// The empty one of AUTH_NONE.
+    pub const NONE: Self = Self { flavor: AuthFlavor::NONE, body: &[] };
+}
+
+impl<'a> Decode<'a> for Verifier<'a> {
+    #[inline]
+    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
+        Ok(Self { flavor: xdr.value()?, body: xdr.opaque(BODY_BYTES_MAX)? })
+    }
+}
+
+impl Encode for Verifier<'_> {
+    #[inline]
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        xdr.value(&self.flavor).opaque(self.body);
+    }
+}
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credential<'a> {
+    /// AUTH_NONE. What its body holds is undefined (§10.1), and is ignored.
+    None,
+    /// AUTH_SYS.
+    Sys(AuthSys<'a>),
+}
+
+/// An AUTH_SYS credential (appendix A). The client is believed or not, nothing can be checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuthSys<'a> {
+    /// Arbitrary.
+    pub stamp: u32,
+    /// The caller's machine by its own account, at most [`MACHINE_BYTES_MAX`] bytes.
+    pub machine: &'a [u8],
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub gids: Gids,
+}
+
+impl<'a> Decode<'a> for AuthSys<'a> {
+    #[inline]
+    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
+        Ok(Self {
+            stamp: xdr.u32()?,
+            machine: xdr.opaque(MACHINE_BYTES_MAX)?,
+            uid: xdr.u32()?,
+            gid: xdr.u32()?,
+            gids: xdr.value()?,
+        })
+    }
+}
+
+impl Encode for AuthSys<'_> {
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        xdr.u32(self.stamp).opaque(self.machine).u32(self.uid).u32(self.gid).value(&self.gids);
+    }
+}
+
+/// Up to [`GIDS_MAX`] group ids, in place.
+#[derive(Clone, Copy, Default)]
+pub struct Gids {
+    ids: [u32; GIDS_MAX],
+    len: usize,
+}
+
+impl Gids {
+    /// These groups; `None` if there are too many.
+    #[must_use]
+    pub fn new(groups: &[u32]) -> Option<Self> {
+        let mut gids = Self { len: groups.len(), ..Self::default() };
+        gids.ids.get_mut(..groups.len())?.copy_from_slice(groups);
+        Some(gids)
+    }
+}
+
+impl Deref for Gids {
+    type Target = [u32];
+
+    #[inline]
+    fn deref(&self) -> &[u32] {
+        self.ids.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl PartialEq for Gids {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Gids {}
+
+impl std::fmt::Debug for Gids {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<'a> Decode<'a> for Gids {
+    #[inline]
+    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
+        let mut gids = Self { len: xdr.length(GIDS_MAX)?, ..Self::default() };
+        for id in gids.ids.iter_mut().take(gids.len) {
+            *id = xdr.u32()?;
+        }
+        Ok(gids)
+    }
+}
+
+impl Encode for Gids {
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        xdr.u32(self.len as u32);
+        for &id in &**self {
+            xdr.u32(id);
+        }
+    }
+}
+
+/// What is wrong with a credential.
+pub(crate) enum CredentialFault {
+    /// Its bytes.
+    Malformed,
+    /// Its flavor is none that we take.
+    Unknown,
+}
+
+impl<'a> Credential<'a> {
+    pub(crate) fn receive(xdr: &mut Decoder<'a>) -> std::result::Result<Self, CredentialFault> {
+        let malformed = |_: Error| CredentialFault::Malformed;
+        let raw: Verifier<'a> = xdr.value().map_err(malformed)?;
+        match raw.flavor {
+            AuthFlavor::NONE => Ok(Self::None),
+            AuthFlavor::SYS => {
+                let mut body = Decoder::new(raw.body);
+                let sys = body.value().map_err(malformed)?;
+                body.finish().map_err(malformed)?;
+                Ok(Self::Sys(sys))
+            }
+            _ => Err(CredentialFault::Unknown),
+        }
+    }
+}
+
+impl Encode for Credential<'_> {
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        match self {
+            Self::None => {
+                xdr.value(&Verifier::NONE);
+            }
+            Self::Sys(sys) => {
+                xdr.value(&AuthFlavor::SYS);
+                let len_at = xdr.position();
+                xdr.u32(0);
+                let body_at = xdr.position();
+                xdr.value(sys);
+                let len = xdr.position() - body_at;
+                xdr.patch_u32(len_at, u32::try_from(len).unwrap_or(u32::MAX));
+            }
+        }
+    }
+}

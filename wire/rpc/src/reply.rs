@@ -1,0 +1,215 @@
+//! The header of a reply (RFC 5531 §9).
+
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result, xdr_enum};
+
+use crate::{REPLY, Verifier, Xid};
+
+const ACCEPTED: u32 = 0;
+const DENIED: u32 = 1;
+
+/// What [`ReplyHeader::success`] takes up: results begin there.
+pub const SUCCESS_BYTES: usize = 24;
+
+xdr_enum! {
+    /// Why a caller was not believed (`auth_stat`).
+    pub enum AuthStat {
+        /// Believed.
+        Ok = 0,
+        /// The credential is malformed.
+        BadCred = 1,
+        /// The client must start again with another credential.
+        RejectedCred = 2,
+        /// The verifier is malformed.
+        BadVerf = 3,
+        /// The verifier expired or was used before.
+        RejectedVerf = 4,
+        /// The flavor is too weak here.
+        TooWeak = 5,
+        /// The server's own verifier is bogus.
+        InvalidResp = 6,
+        /// For a reason unknown.
+        Failed = 7,
+        /// Kerberos.
+        KerbGeneric = 8,
+        /// Kerberos: the ticket expired.
+        TimeExpire = 9,
+        /// Kerberos: a problem with the ticket file.
+        TktFile = 10,
+        /// Kerberos: the authenticator cannot be decoded.
+        Decode = 11,
+        /// Kerberos: wrong address in the ticket.
+        NetAddr = 12,
+        /// RPCSEC_GSS: no credential for the user.
+        GssCredProblem = 13,
+        /// RPCSEC_GSS: a problem with the context.
+        GssCtxProblem = 14,
+    }
+}
+
+/// What became of an accepted call (`accept_stat`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// It was carried out; the results follow.
+    Success,
+    /// There is no such program here.
+    ProgUnavail,
+    /// The program is here in other versions.
+    ProgMismatch {
+        /// The lowest.
+        low: u32,
+        /// The highest.
+        high: u32,
+    },
+    /// The program has no such procedure.
+    ProcUnavail,
+    /// The procedure cannot make sense of its arguments.
+    GarbageArgs,
+    /// The server is at a loss, say for memory.
+    SystemErr,
+}
+
+/// Why a call was denied (`reject_stat`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// RPC is spoken here in other versions.
+    RpcMismatch {
+        /// The lowest.
+        low: u32,
+        /// The highest.
+        high: u32,
+    },
+    /// The caller was not believed.
+    Auth(AuthStat),
+}
+
+/// Accepted or denied (`reply_stat`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyBody<'a> {
+    /// The call was looked at.
+    Accepted {
+        /// The server's. Ours is always AUTH_NONE.
+        verifier: Verifier<'a>,
+        /// What became of the call.
+        status: Accepted,
+    },
+    /// It was not.
+    Denied(Rejected),
+}
+
+/// What comes before a procedure's results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyHeader<'a> {
+    /// The call that is answered.
+    pub xid: Xid,
+    /// How.
+    pub body: ReplyBody<'a>,
+}
+
+impl ReplyHeader<'static> {
+    /// An accepted call.
+    #[inline]
+    #[must_use]
+    pub const fn accept(xid: Xid, status: Accepted) -> Self {
+        Self { xid, body: ReplyBody::Accepted { verifier: Verifier::NONE, status } }
+    }
+
+    /// A call that was carried out. Its results follow.
+    #[inline]
+    #[must_use]
+    pub const fn success(xid: Xid) -> Self {
+        Self::accept(xid, Accepted::Success)
+    }
+
+    /// A denied call.
+    #[must_use]
+    pub const fn reject(xid: Xid, why: Rejected) -> Self {
+        Self { xid, body: ReplyBody::Denied(why) }
+    }
+}
+
+impl ReplyHeader<'_> {
+    /// What became of the call; `None` if it was denied.
+    #[must_use]
+    pub const fn accepted(&self) -> Option<Accepted> {
+        match self.body {
+            ReplyBody::Accepted { status, .. } => Some(status),
+            ReplyBody::Denied(_) => None,
+        }
+    }
+}
+
+impl Encode for ReplyHeader<'_> {
+    #[inline]
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        xdr.u32(self.xid.0).u32(REPLY);
+        match &self.body {
+            ReplyBody::Accepted { verifier, status } => xdr.u32(ACCEPTED).value(verifier).value(status),
+            ReplyBody::Denied(why) => xdr.u32(DENIED).value(why),
+        };
+    }
+}
+
+impl<'a> Decode<'a> for ReplyHeader<'a> {
+    #[inline]
+    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
+        let xid = Xid(xdr.u32()?);
+        match xdr.u32()? {
+            REPLY => {}
+            value => return Err(Error::BadEnum { name: "reply", value }),
+        }
+        let body = match xdr.u32()? {
+            ACCEPTED => ReplyBody::Accepted { verifier: xdr.value()?, status: xdr.value()? },
+            DENIED => ReplyBody::Denied(xdr.value()?),
+            value => return Err(Error::BadEnum { name: "reply_stat", value }),
+        };
+        Ok(Self { xid, body })
+    }
+}
+
+impl Encode for Accepted {
+    #[inline]
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        match *self {
+            Self::Success => xdr.u32(0),
+            Self::ProgUnavail => xdr.u32(1),
+            Self::ProgMismatch { low, high } => xdr.u32(2).u32(low).u32(high),
+            Self::ProcUnavail => xdr.u32(3),
+            Self::GarbageArgs => xdr.u32(4),
+            Self::SystemErr => xdr.u32(5),
+        };
+    }
+}
+
+impl<'a> Decode<'a> for Accepted {
+    #[inline]
+    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
+        match xdr.u32()? {
+            0 => Ok(Self::Success),
+            1 => Ok(Self::ProgUnavail),
+            2 => Ok(Self::ProgMismatch { low: xdr.u32()?, high: xdr.u32()? }),
+            3 => Ok(Self::ProcUnavail),
+            4 => Ok(Self::GarbageArgs),
+            5 => Ok(Self::SystemErr),
+            value => Err(Error::BadEnum { name: "accept_stat", value }),
+        }
+    }
+}
+
+impl Encode for Rejected {
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        match self {
+            Self::RpcMismatch { low, high } => xdr.u32(0).u32(*low).u32(*high),
+            Self::Auth(stat) => xdr.u32(1).value(stat),
+        };
+    }
+}
+
+impl<'a> Decode<'a> for Rejected {
+    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
+        match xdr.u32()? {
+            0 => Ok(Self::RpcMismatch { low: xdr.u32()?, high: xdr.u32()? }),
+            1 => Ok(Self::Auth(xdr.value()?)),
+            value => Err(Error::BadEnum { name: "reject_stat", value }),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! XDR, the external data representation of RFC 4506: bytes in, values out, and back.
+//!
+//! A codec without I/O and without memory of its own. [`Decoder`] reads *private* bytes (a peer must not be able to change them meanwhile)
+//! and gives out slices of them; it never allocates, so a length that a peer announces costs nothing. [`Encoder`] appends to a vector that
+//! its owner reuses. Types of a protocol say their layout once, with [`xdr_struct!`] and [`xdr_enum!`], and get both directions.
+//!
+//! ```
+//! use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, xdr_struct};
+//!
+//! xdr_struct! {
+//!     /// A name in a directory.
+//!     pub struct Place<'a> {
+//!         /// The directory.
+//!         pub directory: u64,
+//!         /// The name.
+//!         pub name: &'a [u8],
+//!     }
+//! }
+//!
+//! let mut bytes = Vec::new();
+//! Place { directory: 7, name: b"a" }.encode(&mut Encoder::new(&mut bytes));
+//! assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1, b'a', 0, 0, 0]);
+//! let place = Place::decode(&mut Decoder::new(&bytes))?;
+//! assert_eq!(place.name, b"a");
+//! # Ok::<(), tombolo_wire_xdr::Error>(())
+//! ```
+//!
+//! Not here: floating point, and whatever no protocol of ours uses.
+//!
+//! Reading order: `decode`, `encode`, `error`, `macros`.
+#![forbid(unsafe_code)]
+
+mod decode;
+mod encode;
+mod error;
+mod macros;
+
+pub use decode::{Decode, Decoder};
+pub use encode::{Encode, Encoder};
+pub use error::{Error, Result};
+
+/// Every item takes a multiple of this many bytes (RFC 4506 §3).
+pub const UNIT_BYTES: usize = 4;
+
+/// What `len` bytes of an opaque take up with their padding. Saturates.
+#[inline]
+#[must_use]
+pub const fn padded(len: usize) -> usize {
+    len.saturating_add(padding(len))
+}
+
+/// How many zero bytes follow an opaque of `len` bytes: 0 to 3.
+#[inline]
+#[must_use]
+pub const fn padding(len: usize) -> usize {
+    len.wrapping_neg() % UNIT_BYTES
+}
