@@ -5,3 +5,8 @@
 //!
 //! Not here: locks (NLM), NFS version 4, Kerberos, the portmapper.
 #![forbid(unsafe_code)]
+
+mod nodes;
+mod openings;
+mod permission;
+mod verifier;

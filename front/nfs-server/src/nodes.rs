@@ -1,0 +1,256 @@
+//! The nodes that clients were using lately, by handle and by number.
+//!
+//! A handle in a call has to become a node: from here it costs one look in a table, otherwise the handle's proof has to
+//! be checked and the file system asked. Each cached node holds one look-up; the cache is bounded, and a node that is
+//! put out is forgotten once no call uses it any more.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashTable;
+use tombolo_core::fs::{Ctx, FileSystem, NodeId, SessionId};
+
+/// A node, with the look-up that keeps it and the handle that clients know it by.
+pub(crate) struct Node {
+    /// What it is called in the waist.
+    pub id: NodeId,
+    /// Its signed handle.
+    pub handle: Box<[u8]>,
+    held: HeldNode,
+    /// Used since the clock's hand passed.
+    used: AtomicBool,
+}
+
+/// A look-up that is given back when it is dropped.
+pub(crate) struct HeldNode {
+    file_system: Arc<dyn FileSystem>,
+    session: SessionId,
+    id: NodeId,
+}
+
+impl HeldNode {
+    /// Takes over one look-up of `id`.
+    pub fn new(file_system: &Arc<dyn FileSystem>, session: SessionId, id: NodeId) -> Self {
+        Self { file_system: file_system.clone(), session, id }
+    }
+
+    /// The node.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+}
+
+impl Drop for HeldNode {
+    fn drop(&mut self) {
+        // The root is never looked up and never forgotten.
+        if self.id != NodeId::ROOT {
+            self.file_system.forget(&Ctx::root(self.session), &[(self.id, 1)]);
+        }
+    }
+}
+
+impl Node {
+    /// A node under the handle that it is signed with.
+    pub fn new(held: HeldNode, handle: Box<[u8]>) -> Arc<Self> {
+        Arc::new(Self { id: held.id(), handle, held, used: AtomicBool::new(false) })
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({:?})", self.held.id())
+    }
+}
+
+/// The cache. One lock: it is held for a few dozen nanoseconds, by a handful of threads.
+pub(crate) struct Nodes {
+    table: Mutex<Table>,
+    hasher: RandomState,
+    limit: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    by_handle: HashTable<Arc<Node>>,
+    by_id: HashTable<Arc<Node>>,
+    /// The clock: the hand is at the front.
+    ring: VecDeque<Arc<Node>>,
+    /// Entries of the ring that are in the tables no more.
+    dead: usize,
+}
+
+impl Nodes {
+    /// At most `limit` nodes.
+    pub fn new(limit: usize) -> Self {
+        Self { table: Mutex::default(), hasher: RandomState::new(), limit: limit.max(1) }
+    }
+
+    /// The node of a handle, if it is at hand.
+    pub fn by_handle(&self, handle: &[u8]) -> Option<Arc<Node>> {
+        let hash = self.hasher.hash_one(handle);
+        let table = self.lock();
+        let node = table.by_handle.find(hash, |node| *node.handle == *handle)?;
+        node.used.store(true, Ordering::Relaxed);
+        Some(node.clone())
+    }
+
+    /// The node of a number, if it is at hand.
+    pub fn by_id(&self, id: NodeId) -> Option<Arc<Node>> {
+        let hash = self.hasher.hash_one(id);
+        let table = self.lock();
+        table.by_id.find(hash, |node| node.id == id).cloned()
+    }
+
+    /// Enters a node, or drops it for the one that is there under its handle.
+    pub fn enter(&self, node: Arc<Node>) -> Arc<Node> {
+        let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), self.hasher.hash_one(node.id));
+        let mut table = self.lock();
+        if let Some(known) = table.by_handle.find(hash, |known| known.handle == node.handle) {
+            if known.id == node.id {
+                return known.clone();
+            }
+            // The file system has given the file another number: it had forgotten the old one.
+            let stale = known.clone();
+            self.take_out(&mut table, &stale);
+            drop(stale);
+        }
+        table.by_handle.insert_unique(hash, node.clone(), |node| self.hasher.hash_one(&*node.handle));
+        table.by_id.insert_unique(id_hash, node.clone(), |node| self.hasher.hash_one(node.id));
+        table.ring.push_back(node.clone());
+        let evicted = self.evict(&mut table);
+        drop(table);
+        // Forgetting goes to the file system: not under the lock.
+        drop(evicted);
+        node
+    }
+
+    /// Takes a node out, because its file is gone.
+    pub fn remove(&self, node: &Arc<Node>) {
+        let mut table = self.lock();
+        self.take_out(&mut table, node);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.lock().by_handle.len()
+    }
+
+    /// Puts out what was not used lately, until the limit holds. Gives back what is to be dropped outside of the lock.
+    fn evict(&self, table: &mut Table) -> Vec<Arc<Node>> {
+        let mut out = Vec::new();
+        // What was taken out leaves an entry in the ring; those go in time too, so that the ring stays short.
+        while table.by_handle.len() > self.limit || table.dead > self.limit {
+            let Some(node) = table.ring.pop_front() else { break };
+            if !self.holds(table, &node) {
+                table.dead = table.dead.saturating_sub(1);
+            } else if node.used.swap(false, Ordering::Relaxed) {
+                table.ring.push_back(node);
+                continue;
+            } else {
+                self.take_out(table, &node);
+                table.dead = table.dead.saturating_sub(1);
+            }
+            out.push(node);
+        }
+        out
+    }
+
+    fn holds(&self, table: &Table, node: &Arc<Node>) -> bool {
+        let hash = self.hasher.hash_one(node.id);
+        table.by_id.find(hash, |known| Arc::ptr_eq(known, node)).is_some()
+    }
+
+    /// Takes a node out of the tables; its entry in the ring stays behind.
+    fn take_out(&self, table: &mut Table, node: &Arc<Node>) {
+        let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), self.hasher.hash_one(node.id));
+        if let Ok(entry) = table.by_handle.find_entry(hash, |known| Arc::ptr_eq(known, node)) {
+            entry.remove();
+        }
+        if let Ok(entry) = table.by_id.find_entry(id_hash, |known| Arc::ptr_eq(known, node)) {
+            entry.remove();
+            table.dead += 1;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_back_memory::Memory;
+    use tombolo_core::fs::{Client, Error, Export, Mode, Name, NewMode, PermissionCheck};
+
+    const SESSION: SessionId = SessionId(1);
+
+    fn attached() -> Arc<dyn FileSystem> {
+        let client = Client { session: SESSION, label: "test".into(), checks: PermissionCheck::BackEnd };
+        Memory::default().attach(&client).expect("attach")
+    }
+
+    /// A directory that nothing but its cached node keeps known.
+    fn made(file_system: &Arc<dyn FileSystem>, nodes: &Nodes, name: &str) -> Arc<Node> {
+        let cx = Ctx::root(SESSION);
+        let plain = Name::new(name.as_bytes()).expect("a name");
+        let mode = NewMode::settled(Mode::new(0o755));
+        let made = file_system.mkdir(&cx, NodeId::ROOT, plain, mode).wait().expect("mkdir");
+        let held = HeldNode::new(file_system, SESSION, made.entry.node);
+        nodes.enter(Node::new(held, name.as_bytes().into()))
+    }
+
+    fn is_known(file_system: &Arc<dyn FileSystem>, node: NodeId) -> bool {
+        !matches!(file_system.getattr(&Ctx::root(SESSION), node, None).wait(), Err(Error::Stale))
+    }
+
+    #[test]
+    fn what_was_not_used_lately_is_put_out_and_forgotten() {
+        let (file_system, nodes) = (attached(), Nodes::new(2));
+        let (first, second) = (made(&file_system, &nodes, "a").id, made(&file_system, &nodes, "b").id);
+        assert!(nodes.by_handle(b"a").is_some(), "used: it stays");
+        made(&file_system, &nodes, "c");
+        assert!(nodes.by_handle(b"b").is_none() && nodes.by_id(second).is_none());
+        assert!(!is_known(&file_system, second), "the look-up was given back");
+        assert!(nodes.by_handle(b"a").is_some() && is_known(&file_system, first));
+        assert_eq!(nodes.len(), 2);
+    }
+
+    #[test]
+    fn a_node_in_use_outlives_its_place_in_the_cache() {
+        let (file_system, nodes) = (attached(), Nodes::new(1));
+        let first = made(&file_system, &nodes, "a");
+        made(&file_system, &nodes, "b");
+        assert!(nodes.by_handle(b"a").is_none());
+        assert!(is_known(&file_system, first.id));
+        let id = first.id;
+        drop(first);
+        assert!(!is_known(&file_system, id));
+    }
+
+    #[test]
+    fn one_file_is_one_node_however_often_it_is_met() {
+        let (file_system, nodes) = (attached(), Nodes::new(8));
+        let first = made(&file_system, &nodes, "a");
+        let entry = file_system
+            .lookup(&Ctx::root(SESSION), NodeId::ROOT, Name::new(b"a").expect("a name"))
+            .wait()
+            .expect("lookup");
+        let again = nodes.enter(Node::new(HeldNode::new(&file_system, SESSION, entry.node), (*b"a").into()));
+        assert!(Arc::ptr_eq(&first, &again));
+        nodes.remove(&first);
+        assert_eq!(nodes.len(), 0);
+    }
+
+    #[test]
+    fn nodes_that_come_and_go_leave_nothing_behind() {
+        let (file_system, nodes) = (attached(), Nodes::new(4));
+        for round in 0..100 {
+            let node = made(&file_system, &nodes, &format!("{round}"));
+            nodes.remove(&node);
+        }
+        assert!(nodes.lock().ring.len() <= 16, "{}", nodes.lock().ring.len());
+    }
+}

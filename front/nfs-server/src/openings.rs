@@ -1,0 +1,210 @@
+//! Files that are kept open between calls. NFS has no open; the waist reads and writes through openings.
+//!
+//! They are opened with the server's own rights, for all clients together: what a caller may do is checked per call
+//! (`permission.rs`). One that took unstable writes is made stable before it is closed, because the kernel tells of a
+//! failed write-back only those who have the file open. What nobody used for a while is closed, so that a removed file
+//! gives its space back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use quick_cache::sync::Cache;
+use tombolo_core::fs::{Ctx, File, FileSystem, NodeId, OpenFlags, OpenId, Result, SessionId, SyncWhat};
+use tombolo_host::task;
+
+use crate::verifier::WriteVerifier;
+
+/// What an opening is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Use {
+    /// Reading a file.
+    Read,
+    /// Reading and writing a file.
+    Write,
+    /// Listing a directory, or making it stable.
+    Directory,
+}
+
+/// One opening, released when the last call that uses it has ended.
+pub(crate) struct Opening {
+    backing: Arc<Backing>,
+    file: File,
+    /// Took writes that were not made stable since.
+    unsynced: AtomicBool,
+    /// When it was last used, in seconds of the cache's clock.
+    used_at_s: AtomicU32,
+}
+
+/// What all openings of an export lie on.
+struct Backing {
+    file_system: Arc<dyn FileSystem>,
+    session: SessionId,
+    verifier: Arc<WriteVerifier>,
+}
+
+impl Opening {
+    /// What to name it by in the waist.
+    pub fn file(&self) -> File {
+        self.file
+    }
+
+    /// It takes an unstable write now.
+    pub fn set_unsynced(&self) {
+        self.unsynced.store(true, Ordering::Release);
+    }
+
+    /// Makes the file stable. When that fails, unstable data may be lost, and the verifier says so from then on.
+    pub async fn sync(&self, cx: &Ctx, what: SyncWhat) -> Result<()> {
+        // Before the call: a write that comes meanwhile counts again.
+        self.unsynced.store(false, Ordering::Release);
+        let backing = &self.backing;
+        backing.told(backing.file_system.fsync(cx, self.file, what).resolve().await)
+    }
+}
+
+impl Backing {
+    fn told(&self, synced: Result<()>) -> Result<()> {
+        if let Err(error) = &synced {
+            tracing::error!(%error, "data could not be made stable; clients are told to send unstable writes again");
+            self.verifier.change();
+        }
+        synced
+    }
+
+    fn ctx(&self) -> Ctx {
+        Ctx::root(self.session)
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let (backing, file) = (self.backing.clone(), self.file);
+        if !*self.unsynced.get_mut() {
+            backing.file_system.release(&backing.ctx(), file);
+            return;
+        }
+        task::spawn(async move {
+            let cx = backing.ctx();
+            let synced = backing.file_system.fsync(&cx, file, SyncWhat::All).resolve().await;
+            // Logged, and said to the clients; nobody else waits for it.
+            let _ = backing.told(synced);
+            backing.file_system.release(&cx, file);
+        });
+    }
+}
+
+/// The openings of an export.
+pub(crate) struct Openings {
+    backing: Arc<Backing>,
+    cache: Cache<(NodeId, Use), Arc<Opening>>,
+    started: Instant,
+}
+
+impl Openings {
+    /// At most `limit` openings are kept.
+    pub fn new(
+        file_system: Arc<dyn FileSystem>,
+        session: SessionId,
+        verifier: Arc<WriteVerifier>,
+        limit: usize,
+    ) -> Self {
+        let backing = Arc::new(Backing { file_system, session, verifier });
+        Self { backing, cache: Cache::new(limit), started: Instant::now() }
+    }
+
+    /// An opening to read from.
+    pub async fn for_reading(&self, node: NodeId) -> Result<Arc<Opening>> {
+        match self.at_hand(node, Use::Read).or_else(|| self.at_hand(node, Use::Write)) {
+            Some(opening) => Ok(opening),
+            None => self.open(node, Use::Read, OpenFlags::READ).await,
+        }
+    }
+
+    /// An opening to write to.
+    pub async fn for_writing(&self, node: NodeId) -> Result<Arc<Opening>> {
+        match self.at_hand(node, Use::Write) {
+            Some(opening) => Ok(opening),
+            None => self.open(node, Use::Write, OpenFlags::READ | OpenFlags::WRITE).await,
+        }
+    }
+
+    /// An opening of a directory.
+    pub async fn for_listing(&self, node: NodeId) -> Result<Arc<Opening>> {
+        match self.at_hand(node, Use::Directory) {
+            Some(opening) => Ok(opening),
+            None => self.open(node, Use::Directory, OpenFlags::READ | OpenFlags::DIRECTORY).await,
+        }
+    }
+
+    /// Keeps the opening for reading and writing that a create came with.
+    pub fn enter_created(&self, node: NodeId, open: OpenId) {
+        self.enter(node, Use::Write, open);
+    }
+
+    /// Closes what is kept of a node that has no name left; what was written to it need not be stable any more.
+    pub fn discard(&self, node: NodeId) {
+        for kind in [Use::Read, Use::Write, Use::Directory] {
+            if let Some((_, opening)) = self.cache.remove(&(node, kind)) {
+                opening.unsynced.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// Whether any opening of the node is kept.
+    pub fn holds(&self, node: NodeId) -> bool {
+        [Use::Read, Use::Write, Use::Directory].iter().any(|&kind| self.cache.peek(&(node, kind)).is_some())
+    }
+
+    /// Closes what nobody used for `idle`.
+    pub fn tidy(&self, idle: Duration) {
+        let now_s = self.now_s();
+        let idle_s = u32::try_from(idle.as_secs()).unwrap_or(u32::MAX);
+        let is_idle =
+            |opening: &Opening| now_s.saturating_sub(opening.used_at_s.load(Ordering::Relaxed)) >= idle_s;
+        let idle: Vec<_> = self
+            .cache
+            .iter()
+            .filter(|(_, opening)| is_idle(opening))
+            .map(|(key, opening)| (key, opening))
+            .collect();
+        // One by one: closing goes to the file system, so it happens outside of the cache's locks.
+        for (key, opening) in idle {
+            self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening) && is_idle(kept));
+        }
+    }
+
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.cache.len()
+    }
+
+    fn at_hand(&self, node: NodeId, kind: Use) -> Option<Arc<Opening>> {
+        let opening = self.cache.get(&(node, kind))?;
+        opening.used_at_s.store(self.now_s(), Ordering::Relaxed);
+        Some(opening)
+    }
+
+    async fn open(&self, node: NodeId, kind: Use, flags: OpenFlags) -> Result<Arc<Opening>> {
+        let opened = self.backing.file_system.open(&self.backing.ctx(), node, flags).resolve().await?;
+        Ok(self.enter(node, kind, opened.open))
+    }
+
+    /// Of two calls that opened at once the later one's opening is kept; the other goes when its call has ended.
+    fn enter(&self, node: NodeId, kind: Use, open: OpenId) -> Arc<Opening> {
+        let opening = Arc::new(Opening {
+            backing: self.backing.clone(),
+            file: File { node, open },
+            unsynced: AtomicBool::new(false),
+            used_at_s: AtomicU32::new(self.now_s()),
+        });
+        let earlier = self.cache.remove(&(node, kind));
+        self.cache.insert((node, kind), opening.clone());
+        drop(earlier);
+        opening
+    }
+
+    fn now_s(&self) -> u32 {
+        u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
+    }
+}
