@@ -1,0 +1,176 @@
+//! Waiting for many descriptors at once, and a bell that ends the waiting.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self as sys, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io;
+
+use crate::errno::{Errno, Result, retry};
+
+/// A set of descriptors that are watched.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+/// What a descriptor is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Told again and again while there is something to read.
+    Readable,
+    /// Told once each time that more can be read, or that more can be written after a write found no room.
+    Changes,
+}
+
+/// Something that happened to a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it was added with.
+    pub token: u64,
+    /// There is something to read, be it the end.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+    /// Neither direction works any more.
+    pub ended: bool,
+}
+
+/// Room for the events of one wait, used again for the next.
+pub struct Events(Vec<sys::Event>);
+
+impl Events {
+    /// Room for `count` events at a time.
+    pub fn new(count: usize) -> Self {
+        Self(Vec::with_capacity(count.max(1)))
+    }
+
+    /// What the last wait brought.
+    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
+        self.0.iter().map(|event| {
+            let (flags, data) = (event.flags, event.data);
+            Event {
+                token: data.u64(),
+                readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP),
+                writable: flags.contains(EventFlags::OUT),
+                ended: flags.intersects(EventFlags::ERR | EventFlags::HUP),
+            }
+        })
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl Epoll {
+    /// An empty set.
+    pub fn new() -> Result<Self> {
+        sys::create(CreateFlags::CLOEXEC).map(Self)
+    }
+
+    /// Watches a descriptor; its events bear the token. It leaves the set when it is removed, or when the last duplicate of
+    /// it is closed. EPERM for what cannot be waited for.
+    pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
+        let flags = match interest {
+            Interest::Readable => EventFlags::IN,
+            Interest::Changes => EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET,
+        };
+        sys::add(&self.0, fd, EventData::new_u64(token), flags)
+    }
+
+    /// Watches a descriptor no longer.
+    pub fn remove(&self, fd: impl AsFd) -> Result<()> {
+        sys::delete(&self.0, fd)
+    }
+
+    /// Waits until something happens, or for so long; zero only looks, and none waits for ever. An interruption by a signal
+    /// counts as nothing having happened.
+    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> Result<()> {
+        events.0.clear();
+        let timeout = timeout.map(|time| Timespec {
+            tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        match sys::wait(&self.0, spare_capacity(&mut events.0), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Wakes a thread that waits: an eventfd.
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    /// A bell that is silent.
+    pub fn new() -> Result<Self> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
+    }
+
+    /// Rings; it can be read until somebody silences it.
+    pub fn ring(&self) {
+        // EAGAIN: it has been rung 2⁶⁴ times and rings still. Nothing else can fail.
+        let _ = retry(|| io::write(&self.0, &1u64.to_ne_bytes()));
+    }
+
+    /// Silences it.
+    pub fn silence(&self) {
+        let mut count = [MaybeUninit::uninit(); 8];
+        // EAGAIN: it was silent.
+        let _ = retry(|| io::read(&self.0, &mut count).map(|_| ()));
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn happened(epoll: &Epoll) -> Vec<Event> {
+        let mut events = Events::new(4);
+        epoll.wait(&mut events, Some(Duration::ZERO)).expect("wait");
+        events.iter().collect()
+    }
+
+    #[test]
+    fn a_bell_that_rings_is_told_until_it_is_silenced() {
+        let (epoll, bell) = (Epoll::new().expect("epoll"), Bell::new().expect("bell"));
+        epoll.add(&bell, 7, Interest::Readable).expect("add");
+        assert_eq!(happened(&epoll), []);
+        bell.ring();
+        bell.ring();
+        for _ in 0..2 {
+            assert_eq!(happened(&epoll), [Event { token: 7, readable: true, writable: false, ended: false }]);
+        }
+        bell.silence();
+        assert_eq!(happened(&epoll), []);
+        bell.silence();
+        bell.ring();
+        epoll.remove(&bell).expect("remove");
+        assert_eq!(happened(&epoll), []);
+    }
+
+    #[test]
+    fn changes_are_told_once() {
+        let epoll = Epoll::new().expect("epoll");
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        epoll.add(&ours, 1, Interest::Changes).expect("add");
+        assert!(happened(&epoll).iter().all(|event| event.writable && !event.readable));
+        std::io::Write::write_all(&mut &theirs, b"x").expect("write");
+        assert!(happened(&epoll).iter().any(|event| event.readable));
+        assert_eq!(happened(&epoll), [], "it was told");
+        drop(theirs);
+        assert!(happened(&epoll).iter().any(|event| event.ended));
+    }
+}

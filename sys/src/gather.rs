@@ -1,0 +1,90 @@
+//! What one system call sends: bytes from several places, one after the other.
+
+use std::marker::PhantomData;
+
+use smallvec::SmallVec;
+use tombolo_mem::Source;
+
+/// The kernel takes no more spans than this in one call (`IOV_MAX`).
+const SPANS_MAX: usize = 1024;
+
+/// So many are kept without an allocation.
+const SPANS_INLINE: usize = 64;
+
+/// A list of spans to send. What lies in them is borrowed for as long as the list lives.
+///
+/// Takes up to 1,024 spans and then no more; [`len_bytes`](Self::len_bytes) says how much it took.
+#[derive(Default)]
+pub struct Gather<'a> {
+    pub(crate) spans: SmallVec<[libc::iovec; SPANS_INLINE]>,
+    /// Bytes at the front that were sent before.
+    skip: usize,
+    len_bytes: usize,
+    borrowed: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Gather<'a> {
+    /// An empty list that leaves out the first `skip` bytes of what is added.
+    pub fn new(skip: usize) -> Self {
+        Self { skip, ..Self::default() }
+    }
+
+    /// Adds private bytes.
+    pub fn bytes(&mut self, bytes: &'a [u8]) {
+        // The kernel only reads what is sent; the pointer is mutable because iovec serves both ways.
+        self.push(bytes.as_ptr().cast_mut(), bytes.len());
+    }
+
+    /// Adds bytes that others may change meanwhile: what is sent then is some mix of old and new ones.
+    pub fn source(&mut self, source: &'a Source) {
+        for segment in source.segments() {
+            self.push(segment.ptr, segment.len);
+        }
+    }
+
+    /// How many bytes are in the list.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Whether it takes no more.
+    pub fn is_full(&self) -> bool {
+        self.spans.len() >= SPANS_MAX
+    }
+
+    fn push(&mut self, start: *mut u8, len: usize) {
+        let skipped = self.skip.min(len);
+        self.skip -= skipped;
+        if skipped == len || self.is_full() {
+            return;
+        }
+        let len = len - skipped;
+        self.spans.push(libc::iovec { iov_base: start.wrapping_add(skipped).cast(), iov_len: len });
+        self.len_bytes += len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_before_is_left_out() {
+        let source = Source::from(b"defg".to_vec());
+        for (skip, left) in [(0, 7), (2, 5), (3, 4), (4, 3), (7, 0), (9, 0)] {
+            let mut gather = Gather::new(skip);
+            gather.bytes(b"abc");
+            gather.source(&source);
+            assert_eq!(gather.len_bytes(), left);
+            assert_eq!(gather.spans.iter().map(|span| span.iov_len).sum::<usize>(), left);
+        }
+    }
+
+    #[test]
+    fn a_full_list_takes_no_more() {
+        let mut gather = Gather::new(0);
+        (0..2000).for_each(|_| gather.bytes(b"x"));
+        assert!(gather.is_full());
+        assert_eq!(gather.len_bytes(), SPANS_MAX);
+    }
+}

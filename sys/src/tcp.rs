@@ -1,0 +1,217 @@
+//! Streams over TCP that never wait.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt::{
+    set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_tcp_keepidle, set_tcp_nodelay,
+};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, getsockname,
+    listen as start_listening, shutdown, socket_with,
+};
+use smallvec::SmallVec;
+use tombolo_mem::Sink;
+
+use crate::errno::{Errno, Result, check, retry};
+use crate::gather::Gather;
+
+/// Listens at `address`; port 0 takes a free one. An IPv6 socket at the unspecified address takes IPv4 callers as well.
+/// EADDRINUSE when somebody listens there.
+pub fn listen(address: SocketAddr, backlog: i32) -> Result<OwnedFd> {
+    let socket = bound(address, SocketType::STREAM)?;
+    start_listening(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// The address that a socket is bound to.
+pub fn local_address(socket: impl AsFd) -> Result<SocketAddr> {
+    let address = getsockname(socket)?;
+    SocketAddr::try_from(address).map_err(|_| Errno::AFNOSUPPORT)
+}
+
+/// Takes the next caller, whose stream never waits. EAGAIN when there is none; EMFILE, ENFILE, ENOBUFS and ENOMEM when the
+/// system has no room for it, and the caller waits on; ECONNABORTED when the caller left meanwhile.
+pub fn accept(listener: BorrowedFd<'_>) -> Result<(OwnedFd, SocketAddr)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (stream, address) = retry(|| acceptfrom_with(listener, flags))?;
+    let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+    Ok((stream, canonical(address.ok_or(Errno::CONNABORTED)?)))
+}
+
+/// Sends small messages at once, and finds out when a silent peer has gone: first asked after `silence`.
+pub fn tune(stream: impl AsFd, silence: Duration) -> Result<()> {
+    set_tcp_nodelay(&stream, true)?;
+    set_socket_keepalive(&stream, true)?;
+    set_tcp_keepidle(&stream, silence)
+}
+
+/// Receives into the sinks, one after the other; returns how many bytes came, 0 only at the end of the stream or when there
+/// is no room. EAGAIN when nothing is there.
+pub fn receive(stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
+    let mut spans = into.iter().flat_map(|sink| sink.segments());
+    let (first, second) = (spans.next(), spans.next());
+    let Some(first) = first else { return Ok(0) };
+    if second.is_none() {
+        return retry(|| {
+            // SAFETY: the span comes from a Sink that the caller borrows to us, which keeps the memory alive; the kernel
+            // copies into it, and no Rust reference to those bytes exists.
+            let outcome =
+                unsafe { libc::recv(stream.as_raw_fd(), first.ptr.cast(), first.len, libc::MSG_DONTWAIT) };
+            check(outcome as libc::c_long)
+        });
+    }
+    let mut list: SmallVec<[libc::iovec; 4]> = [first]
+        .into_iter()
+        .chain(second)
+        .chain(spans)
+        .map(|span| libc::iovec { iov_base: span.ptr.cast(), iov_len: span.len })
+        .collect();
+    let mut message = message(&mut list);
+    retry(|| {
+        // SAFETY: the message names the list, which lives on, and its spans come from Sinks that the caller borrows to us.
+        let outcome = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+        check(outcome as libc::c_long)
+    })
+}
+
+/// Sends the beginning of the list; returns how many bytes went. EAGAIN when there is no room; EPIPE, without a signal, when
+/// the peer is gone.
+pub fn send(stream: BorrowedFd<'_>, gather: &mut Gather<'_>) -> Result<usize> {
+    let message = message(&mut gather.spans);
+    retry(|| {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the message names the list's spans, and the list borrows what lies in them; the kernel only reads.
+        check(unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, flags) } as libc::c_long)
+    })
+}
+
+/// Tells the peer that nothing more will be sent.
+pub fn end_sending(stream: impl AsFd) -> Result<()> {
+    retry(|| shutdown(&stream, Shutdown::Write))
+}
+
+/// A message of these spans, without an address.
+pub(crate) fn message(spans: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: all zero bytes is a valid `msghdr`: one without spans, address and control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = spans.as_mut_ptr();
+    message.msg_iovlen = spans.len() as _;
+    message
+}
+
+/// A socket that never waits, bound to the address.
+pub(crate) fn bound(address: SocketAddr, kind: SocketType) -> Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    if kind == SocketType::STREAM {
+        // Or a server could not start again while connections of its predecessor linger.
+        set_socket_reuseaddr(&socket, true)?;
+    }
+    if address.is_ipv6() {
+        set_ipv6_v6only(&socket, address.ip() != Ipv6Addr::UNSPECIFIED)?;
+    }
+    bind(&socket, &address)?;
+    Ok(socket)
+}
+
+/// An IPv4 address that came to an IPv6 socket is an IPv4 address.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
+            SocketAddr::new(address.ip().to_canonical(), v6.port())
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpStream};
+
+    use tombolo_mem::{Buffer, Source};
+
+    use super::*;
+
+    fn any_port() -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, 0).into()
+    }
+
+    fn connected() -> (OwnedFd, TcpStream) {
+        let listener = listen(any_port(), 8).expect("listen");
+        let client = TcpStream::connect(local_address(&listener).expect("address")).expect("connect");
+        let (stream, from) = accept(listener.as_fd()).expect("accept");
+        assert_eq!(from, client.local_addr().expect("address"));
+        tune(&stream, Duration::from_secs(60)).expect("tune");
+        (stream, client)
+    }
+
+    #[test]
+    fn what_is_sent_from_several_places_arrives_in_order() {
+        let (stream, mut client) = connected();
+        let data = Source::from(b"cdef".to_vec());
+        let mut gather = Gather::new(1);
+        gather.bytes(b"ab");
+        gather.source(&data);
+        gather.bytes(b"g");
+        assert_eq!(send(stream.as_fd(), &mut gather), Ok(6));
+        end_sending(&stream).expect("end");
+        let mut all = String::new();
+        client.read_to_string(&mut all).expect("read");
+        assert_eq!(all, "bcdefg");
+    }
+
+    #[test]
+    fn what_arrives_fills_one_sink_after_the_other() {
+        let (stream, mut client) = connected();
+        let (mut first, mut second) = (Buffer::new(3), Buffer::new(10));
+        let receive_once = |first: &Buffer, second: &Buffer| {
+            receive(stream.as_fd(), &[&first.sink(0..3), &second.sink(0..10)])
+        };
+        assert_eq!(receive_once(&first, &second), Err(Errno::AGAIN));
+        client.write_all(b"abcdef").expect("write");
+        assert_eq!(receive_once(&first, &second), Ok(6));
+        assert_eq!(first.as_slice().expect("ours"), b"abc");
+        assert_eq!(&second.as_slice().expect("ours")[..4], b"def\0");
+        client.write_all(b"xy").expect("write");
+        assert_eq!(receive(stream.as_fd(), &[&first.sink(0..3)]), Ok(2));
+        drop(client);
+        assert_eq!(receive(stream.as_fd(), &[&first.sink(0..3)]), Ok(0));
+        assert_eq!(receive(stream.as_fd(), &[]), Ok(0));
+    }
+
+    #[test]
+    fn nobody_waits_and_nobody_is_killed() {
+        let listener = listen(any_port(), 8).expect("listen");
+        assert_eq!(accept(listener.as_fd()).err(), Some(Errno::AGAIN));
+        let (stream, client) = connected();
+        let much = vec![0; 1 << 20];
+        let outcome = std::iter::repeat_with(|| {
+            let mut gather = Gather::new(0);
+            gather.bytes(&much);
+            send(stream.as_fd(), &mut gather)
+        })
+        .find(Result::is_err);
+        assert_eq!(outcome, Some(Err(Errno::AGAIN)));
+        drop(client);
+        let mut gather = Gather::new(0);
+        gather.bytes(b"x");
+        let outcome = send(stream.as_fd(), &mut gather);
+        assert!(matches!(outcome, Err(Errno::PIPE | Errno::CONNRESET)), "{outcome:?}");
+    }
+
+    #[test]
+    fn ipv4_callers_of_an_ipv6_socket_have_ipv4_addresses() {
+        let listener = match listen((Ipv6Addr::UNSPECIFIED, 0).into(), 8) {
+            Ok(listener) => listener,
+            Err(Errno::AFNOSUPPORT) => return eprintln!("skipped: this kernel has no IPv6"),
+            Err(error) => panic!("{error}"),
+        };
+        let port = local_address(&listener).expect("address").port();
+        let _client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");
+        let (_stream, from) = accept(listener.as_fd()).expect("accept");
+        assert!(from.is_ipv4(), "{from}");
+    }
+}

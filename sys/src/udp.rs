@@ -1,0 +1,281 @@
+//! Datagrams over UDP that never wait, answered from the address that they were sent to.
+
+use std::mem::{MaybeUninit, size_of};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::addr::{SocketAddrArg, SocketAddrStorage};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
+use rustix::net::{SocketAddrAny, SocketType};
+use smallvec::SmallVec;
+use tombolo_mem::Sink;
+
+use crate::errno::{Errno, Result, check, retry};
+use crate::gather::Gather;
+use crate::tcp;
+
+/// The longest datagram that IPv4 carries, in bytes: 65,535 less the headers of IP and UDP.
+pub const DATAGRAM_MAX_BYTES: usize = 65_507;
+
+/// The kernel's buffers of a socket, in bytes; it grants what its own limit allows.
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+
+/// The way of a datagram, and back.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// Its sender, as the socket's family writes it.
+    peer: SocketAddr,
+    local: Option<Local>,
+}
+
+/// Our address that a datagram was sent to, as the kernel told us and wants it back.
+#[derive(Clone, Copy)]
+enum Local {
+    V4(libc::in_pktinfo),
+    V6(libc::in6_pktinfo),
+}
+
+impl Route {
+    /// Who sent the datagram. An IPv4 address is one even if it came to an IPv6 socket.
+    pub fn peer(&self) -> SocketAddr {
+        tcp::canonical(self.peer)
+    }
+}
+
+/// A socket at `address`; port 0 takes a free one. At the unspecified address the kernel is asked where each datagram was
+/// sent to, and an IPv6 socket takes IPv4 callers as well.
+pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
+    let socket = tcp::bound(address, SocketType::DGRAM)?;
+    match address.ip() {
+        ip if !ip.is_unspecified() => {}
+        IpAddr::V4(_) => switch_on(socket.as_fd(), libc::IPPROTO_IP, libc::IP_PKTINFO)?,
+        IpAddr::V6(_) => switch_on(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)?,
+    }
+    set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES)?;
+    set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES)?;
+    Ok(socket)
+}
+
+/// Receives a datagram; returns its length and its way. What the sink has no room for is lost. EAGAIN when there is none.
+pub fn receive(socket: BorrowedFd<'_>, into: &Sink) -> Result<(usize, Route)> {
+    let mut list: SmallVec<[libc::iovec; 4]> = into
+        .segments()
+        .map(|segment| libc::iovec { iov_base: segment.ptr.cast(), iov_len: segment.len })
+        .collect();
+    let mut name = MaybeUninit::<SocketAddrStorage>::zeroed();
+    let mut control = Control::default();
+    let mut message = tcp::message(&mut list);
+    message.msg_name = name.as_mut_ptr().cast();
+    message.msg_namelen = size_of::<SocketAddrStorage>() as libc::socklen_t;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = size_of::<Control>() as _;
+    let received = retry(|| {
+        // SAFETY: name, control and list live on and have the lengths that the message says; the list's spans come from a
+        // Sink that the caller borrows to us, so the memory is alive, and no Rust reference to those bytes exists.
+        let outcome = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+        check(outcome as libc::c_long)
+    })?;
+    // SAFETY: the kernel wrote an address of that length, which it cut to the storage that we gave; the rest is zero.
+    let peer = unsafe { SocketAddrAny::new(name, message.msg_namelen) };
+    let peer = SocketAddr::try_from(peer).map_err(|_| Errno::AFNOSUPPORT)?;
+    Ok((received, Route { peer, local: local(&message) }))
+}
+
+/// Sends the list as one datagram along the way that another came. EAGAIN when there is no room, EMSGSIZE when it is longer
+/// than a datagram can be; other errors may also tell of an earlier one.
+pub fn send(socket: BorrowedFd<'_>, gather: &mut Gather<'_>, route: &Route) -> Result<usize> {
+    let mut name = route.peer.as_any();
+    let mut control = Control::default();
+    let mut message = tcp::message(&mut gather.spans);
+    message.msg_name = name.as_mut_ptr().cast();
+    message.msg_namelen = name.addr_len();
+    match route.local {
+        None => {}
+        Some(Local::V4(info)) => control.put(&mut message, libc::IPPROTO_IP, libc::IP_PKTINFO, info),
+        Some(Local::V6(info)) => control.put(&mut message, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info),
+    }
+    retry(|| {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: name and control live on and have the lengths that the message says; the list borrows what lies in its
+        // spans; the kernel only reads.
+        check(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) } as libc::c_long)
+    })
+}
+
+/// Room for one control message with either packet information, aligned as control messages are.
+#[derive(Default)]
+struct Control([u64; 8]);
+
+impl Control {
+    /// Makes the value the message's only control message.
+    fn put<T: Copy>(&mut self, message: &mut libc::msghdr, level: libc::c_int, kind: libc::c_int, value: T) {
+        const { assert!(size_of::<libc::cmsghdr>() + size_of::<libc::in6_pktinfo>() <= 64) };
+        let length = size_of::<T>() as libc::c_uint;
+        message.msg_control = self.0.as_mut_ptr().cast();
+        // SAFETY: pure arithmetic on a length.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as _;
+        // SAFETY: the message's control buffer has room for a header, so this is its first one, aligned.
+        let header = unsafe { libc::CMSG_FIRSTHDR(message) };
+        // SAFETY: pure arithmetic on a length.
+        let cmsg_len = unsafe { libc::CMSG_LEN(length) } as _;
+        // SAFETY: `header` points to the zeroed buffer, which is ours alone.
+        unsafe { *header = libc::cmsghdr { cmsg_len, cmsg_level: level, cmsg_type: kind } };
+        // SAFETY: the data follow the header in the same buffer.
+        let data = unsafe { libc::CMSG_DATA(header) };
+        // SAFETY: the buffer has room for a header and the longest value there is (asserted above).
+        unsafe { data.cast::<T>().write_unaligned(value) };
+    }
+}
+
+/// Where the datagram was sent to, if the kernel said so.
+fn local(message: &libc::msghdr) -> Option<Local> {
+    // SAFETY: the kernel filled the message's control buffer and set its length.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !header.is_null() {
+        // SAFETY: not null, so a whole header within the control buffer.
+        let found = unsafe { *header };
+        // SAFETY: as above; the data follow it.
+        let data = unsafe { libc::CMSG_DATA(header) };
+        match (found.cmsg_level, found.cmsg_type) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                // SAFETY: a control message of this kind has this content (ip(7)).
+                let mut info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
+                // Back the way that routing says, not the interface it came by: the address is what the peer looks at.
+                info.ipi_ifindex = 0;
+                return Some(Local::V4(info));
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                // SAFETY: a control message of this kind has this content (ipv6(7)).
+                let mut info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
+                // A link-local address means nothing without its interface.
+                if info.ipi6_addr.s6_addr[..2] != [0xfe, 0x80] {
+                    info.ipi6_ifindex = 0;
+                }
+                return Some(Local::V6(info));
+            }
+            _ => {}
+        }
+        // SAFETY: `header` lies in the message's control buffer.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+    None
+}
+
+fn switch_on(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int) -> Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the value is an int that lives through the call, and its length is given.
+    let outcome = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    check(outcome.into()).map(|_| ())
+}
+
+impl std::fmt::Debug for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let address: IpAddr = match self {
+            // What goes back as the source is `ipi_spec_dst`.
+            Local::V4(info) => info.ipi_spec_dst.s_addr.to_ne_bytes().into(),
+            Local::V6(info) => info.ipi6_addr.s6_addr.into(),
+        };
+        address.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+    use std::time::{Duration, Instant};
+
+    use tombolo_mem::{Buffer, Source};
+
+    use super::*;
+
+    /// Receives one datagram, waiting for it.
+    fn received(socket: &OwnedFd, into: &Sink) -> (usize, Route) {
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            match receive(socket.as_fd(), into) {
+                Err(Errno::AGAIN) if Instant::now() < end => std::thread::yield_now(),
+                outcome => return outcome.expect("a datagram"),
+            }
+        }
+    }
+
+    /// Sends a datagram from a client to `to` and back; the client is told where the answer came from.
+    fn round_trip(socket: &OwnedFd, client: &UdpSocket, to: SocketAddr) -> SocketAddr {
+        client.send_to(b"hello", to).expect("send");
+        let mut buffer = Buffer::new(100);
+        let (length, route) = received(socket, &buffer.sink(0..100));
+        assert_eq!(&buffer.as_slice().expect("ours")[..length], b"hello");
+        assert_eq!(route.peer().port(), client.local_addr().expect("address").port());
+        let data = Source::from(b"lo".to_vec());
+        let mut gather = Gather::new(0);
+        gather.bytes(b"hel");
+        gather.source(&data);
+        assert_eq!(send(socket.as_fd(), &mut gather, &route), Ok(5));
+        let mut answer = [0; 10];
+        let (length, from) = client.recv_from(&mut answer).expect("receive");
+        assert_eq!(&answer[..length], b"hello");
+        from
+    }
+
+    fn client(address: IpAddr) -> UdpSocket {
+        let client = UdpSocket::bind((address, 0)).expect("bind");
+        client.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        client
+    }
+
+    #[test]
+    fn an_answer_comes_from_the_address_that_was_asked() {
+        let socket = bind((Ipv4Addr::UNSPECIFIED, 0).into()).expect("bind");
+        let port = tcp::local_address(&socket).expect("address").port();
+        let client = client(Ipv4Addr::LOCALHOST.into());
+        for last in [1, 2, 99] {
+            let to = (Ipv4Addr::new(127, 0, 0, last), port).into();
+            assert_eq!(round_trip(&socket, &client, to), to);
+        }
+        assert!(matches!(receive(socket.as_fd(), &Buffer::new(1).sink(0..1)), Err(Errno::AGAIN)));
+    }
+
+    #[test]
+    fn an_ipv6_socket_serves_both() {
+        let socket = match bind((Ipv6Addr::UNSPECIFIED, 0).into()) {
+            Ok(socket) => socket,
+            Err(Errno::AFNOSUPPORT) => return eprintln!("skipped: this kernel has no IPv6"),
+            Err(error) => panic!("{error}"),
+        };
+        let port = tcp::local_address(&socket).expect("address").port();
+        let to = (Ipv4Addr::new(127, 0, 0, 7), port).into();
+        assert_eq!(round_trip(&socket, &client(Ipv4Addr::LOCALHOST.into()), to), to);
+        match UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)) {
+            Ok(_) => {
+                let to = (Ipv6Addr::LOCALHOST, port).into();
+                assert_eq!(round_trip(&socket, &client(Ipv6Addr::LOCALHOST.into()), to), to);
+            }
+            Err(error) => eprintln!("without ::1: {error}"),
+        }
+    }
+
+    #[test]
+    fn a_socket_at_one_address_answers_from_it() {
+        let socket = bind((Ipv4Addr::new(127, 0, 0, 5), 0).into()).expect("bind");
+        let to = tcp::local_address(&socket).expect("address");
+        assert_eq!(round_trip(&socket, &client(Ipv4Addr::LOCALHOST.into()), to), to);
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_datagram_is_refused() {
+        let socket = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("bind");
+        let long = vec![0; DATAGRAM_MAX_BYTES + 1];
+        let mut gather = Gather::new(0);
+        gather.bytes(&long);
+        let route = Route { peer: tcp::local_address(&socket).expect("address"), local: None };
+        assert_eq!(send(socket.as_fd(), &mut gather, &route), Err(Errno::MSGSIZE));
+    }
+}
