@@ -5,6 +5,7 @@
 //! Reading order: [`listener`], [`control`], [`state_dir`]; the rest as needed.
 #![forbid(unsafe_code)]
 
+#[expect(dead_code, reason = "the transport that uses it follows")]
 pub mod buffers;
 pub mod control;
 pub mod daemon;
@@ -14,6 +15,7 @@ pub mod metrics;
 pub mod pool;
 pub mod rpc_server;
 pub mod signals;
+pub mod spin;
 pub mod state_dir;
 pub mod task;
 pub mod vhost_user;

@@ -5,7 +5,6 @@
 
 mod crew;
 mod device;
-mod spin;
 mod worker;
 
 use crate::session::{Coherence, Options as SessionOptions, Session};

@@ -2,11 +2,11 @@
 
 use super::crew::Crew;
 use super::device::{DevExchange, Device};
-use super::spin::Window;
 use crate::session::Slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tombolo_host::spin::Window;
 use tombolo_mem::Buffer;
 use tombolo_sys::{Errno, fuse_dev};
 

@@ -1,7 +1,7 @@
 //! How long a thread looks for the next request before it sleeps.
 //!
-//! A wake-up that crosses cores costs more than most requests. A program that uses the mount asks again within
-//! microseconds; so after a request the thread that waits goes on looking for a while. It yields between looks: the
+//! A wake-up that crosses cores costs more than most requests. A program that waits for one answer at a time asks again
+//! within microseconds; so after a request the thread that waits goes on looking for a while. It yields between looks: the
 //! program may be waiting for this very core. Where looking finds nothing in time, it looks for less and less, down to
 //! not at all; where the sleep was so short that looking would have spared it, for longer again.
 //!
@@ -24,7 +24,7 @@ const PENALTY: (u32, u32) = (256, 1 << 16);
 
 /// How long one thread looks, as it has learnt.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub struct Window {
     length: Duration,
     /// Short sleeps to go until it may open.
     closed_for: u32,
@@ -40,12 +40,13 @@ impl Default for Window {
 
 impl Window {
     /// Is looking worth it now?
-    pub(super) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.length >= WINDOW_MIN
     }
 
-    /// Waits a moment between two looks. False once the time is up; there is one look more to be had then.
-    pub(super) fn pause(&mut self, since: Instant) -> bool {
+    /// Waits a moment between two looks, the first of which was at `since`. False once the time is up; there is one look
+    /// more to be had then.
+    pub fn pause(&mut self, since: Instant) -> bool {
         let looked = since.elapsed();
         if looked <= EAGER {
             std::hint::spin_loop();
@@ -56,7 +57,7 @@ impl Window {
     }
 
     /// A sleep took so long, whether there was a look before it or not.
-    pub(super) fn slept(&mut self, how_long: Duration) {
+    pub fn slept(&mut self, how_long: Duration) {
         if how_long >= WINDOW_MAX {
             self.length /= 2;
         } else if self.closed_for > 0 {
