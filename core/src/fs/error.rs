@@ -8,7 +8,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why an operation failed, in the waist's own words. Each protocol maps it to its status and back (`status.rs` in every
 /// crate under `wire/`); none of them is at home here.
 #[derive(Debug, ThisError)]
-#[non_exhaustive]
 pub enum Error {
     /// The operation needs a privilege or ownership that the user lacks.
     #[error("operation not permitted")]

@@ -15,8 +15,7 @@ macro_rules! pairs {
             match error {
                 $(Error::$error => Errno::$errno,)+
                 $(Error::$lossy => Errno::$lossy_errno,)+
-                // `Io`, and whatever the waist learns to say after this was written.
-                _ => Errno::EIO,
+                Error::Io { .. } => Errno::EIO,
             }
         }
 
