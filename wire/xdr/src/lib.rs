@@ -27,17 +27,19 @@
 //!
 //! Not here: floating point, and whatever no protocol of ours uses.
 //!
-//! Reading order: `decode`, `encode`, `error`, `macros`.
+//! Reading order: `decode`, `encode`, `error`, `list`, `macros`.
 #![forbid(unsafe_code)]
 
 mod decode;
 mod encode;
 mod error;
+mod list;
 mod macros;
 
 pub use decode::{Decode, Decoder};
 pub use encode::{Encode, Encoder};
 pub use error::{Error, Result};
+pub use list::{Items, List};
 
 /// Every item takes a multiple of this many bytes (RFC 4506 §3).
 pub const UNIT_BYTES: usize = 4;

@@ -1,0 +1,108 @@
+//! Attributes (RFC 1813 §2.6).
+
+use tombolo_wire_xdr::{xdr_enum, xdr_struct};
+
+/// What [`Fattr3`] takes up.
+pub const FATTR_BYTES: usize = 84;
+
+xdr_enum! {
+    /// What a node is (`ftype3`).
+    pub enum FileType3 {
+        /// Regular file.
+        Regular = 1,
+        /// Directory.
+        Directory = 2,
+        /// Block device.
+        BlockDevice = 3,
+        /// Character device.
+        CharDevice = 4,
+        /// Symbolic link.
+        Symlink = 5,
+        /// Socket.
+        Socket = 6,
+        /// Named pipe.
+        Fifo = 7,
+    }
+}
+
+xdr_struct! {
+    /// A device number.
+    pub struct SpecData3 {
+        /// Major.
+        pub major: u32,
+        /// Minor.
+        pub minor: u32,
+    }
+}
+
+xdr_struct! {
+    /// A point in time (`nfstime3`): 1970 to 2106.
+    pub struct NfsTime3 {
+        /// Seconds since 1970-01-01 UTC.
+        pub seconds: u32,
+        /// Nanoseconds; a peer may say 10⁹ or more.
+        pub nseconds: u32,
+    }
+}
+
+xdr_struct! {
+    /// All attributes of a node.
+    pub struct Fattr3 {
+        /// What it is.
+        pub file_type: FileType3,
+        /// Permission bits: the low twelve.
+        pub mode: u32,
+        /// Number of names.
+        pub nlink: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Size in bytes.
+        pub size: u64,
+        /// Space used, in bytes.
+        pub used: u64,
+        /// Which device, if it is one.
+        pub rdev: SpecData3,
+        /// The file system.
+        pub fsid: u64,
+        /// The node within the file system.
+        pub fileid: u64,
+        /// Last read.
+        pub atime: NfsTime3,
+        /// Last change of the data.
+        pub mtime: NfsTime3,
+        /// Last change of the data or the attributes.
+        pub ctime: NfsTime3,
+    }
+}
+
+/// Attributes after an operation, if the server has them at hand (`post_op_attr`).
+pub type PostOpAttr = Option<Fattr3>;
+
+xdr_struct! {
+    /// The attributes that tell whether a node changed between two looks (`wcc_attr`).
+    pub struct WccAttr {
+        /// Size in bytes.
+        pub size: u64,
+        /// Last change of the data.
+        pub mtime: NfsTime3,
+        /// Last change of the data or the attributes.
+        pub ctime: NfsTime3,
+    }
+}
+
+xdr_struct! {
+    /// A node around an operation (`wcc_data`).
+    pub struct WccData {
+        /// Before it (`pre_op_attr`).
+        pub before: Option<WccAttr>,
+        /// After it.
+        pub after: PostOpAttr,
+    }
+}
+
+impl WccData {
+    /// Nothing known.
+    pub const NONE: Self = Self { before: None, after: None };
+}

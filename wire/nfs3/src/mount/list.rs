@@ -1,0 +1,25 @@
+//! What DUMP and EXPORT list (RFC 1813 appendix I §5.2.2, §5.2.5).
+
+use tombolo_wire_xdr::{List, xdr_struct};
+
+use super::{DirPath, MountName};
+
+xdr_struct! {
+    /// Somebody who mounted something (`mountbody`).
+    pub struct MountEntry<'a> {
+        /// Who.
+        pub client: MountName<'a>,
+        /// What.
+        pub path: DirPath<'a>,
+    }
+}
+
+xdr_struct! {
+    /// An export (`exportnode`).
+    pub struct ExportEntry<'a> {
+        /// Its path.
+        pub path: DirPath<'a>,
+        /// Who may mount it; empty for everybody.
+        pub groups: List<'a, MountName<'a>>,
+    }
+}

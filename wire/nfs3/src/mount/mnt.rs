@@ -1,0 +1,158 @@
+//! MNT: its argument and its results (RFC 1813 appendix I §5.2.1).
+
+use std::ops::Deref;
+
+use tombolo_wire_rpc::AuthFlavor;
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_enum, xdr_struct};
+
+use crate::{FileHandle, Reply};
+
+/// The longest path, in bytes (`MNTPATHLEN`).
+pub const PATH_BYTES_MAX: usize = 1024;
+/// The longest name of a client or a group of clients, in bytes (`MNTNAMLEN`).
+pub const NAME_BYTES_MAX: usize = 255;
+/// The most flavors that are kept of an answer to MNT.
+pub const FLAVORS_MAX: usize = 16;
+
+macro_rules! bounded_string {
+    ($($(#[$meta:meta])* $name:ident, $limit:ident;)+) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $name<'a>(&'a [u8]);
+
+        impl<'a> $name<'a> {
+            /// These bytes; `None` if there are too many.
+            #[must_use]
+            pub const fn new(bytes: &'a [u8]) -> Option<Self> {
+                if bytes.len() <= $limit { Some(Self(bytes)) } else { None }
+            }
+
+            /// The bytes, of whatever content.
+            #[must_use]
+            pub const fn as_bytes(self) -> &'a [u8] {
+                self.0
+            }
+        }
+
+        impl std::fmt::Debug for $name<'_> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "\"{}\"", self.0.escape_ascii())
+            }
+        }
+
+        impl<'a> Decode<'a> for $name<'a> {
+            fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
+                xdr.opaque($limit).map(Self)
+            }
+        }
+
+        impl Encode for $name<'_> {
+            fn encode(&self, xdr: &mut Encoder<'_>) {
+                xdr.opaque(self.0);
+            }
+        }
+    )+};
+}
+
+bounded_string! {
+    /// A path on the server (`dirpath`), at most [`PATH_BYTES_MAX`]. A longer one breaks the type and is garbage.
+    DirPath, PATH_BYTES_MAX;
+    /// The name of a client or of a group of clients (`name`), at most [`NAME_BYTES_MAX`].
+    MountName, NAME_BYTES_MAX;
+}
+
+xdr_enum! {
+    /// Why MNT failed (`mountstat3`).
+    pub enum Status {
+        /// Not the owner, or no privilege.
+        Perm = 1,
+        /// No such export.
+        NoEnt = 2,
+        /// A device failed.
+        Io = 5,
+        /// Permission denied.
+        Acces = 13,
+        /// Not a directory.
+        NotDir = 20,
+        /// Invalid argument.
+        Inval = 22,
+        /// Name too long.
+        NameTooLong = 63,
+        /// Not supported.
+        NotSupp = 10_004,
+        /// An error that no other status fits.
+        ServerFault = 10_006,
+    }
+}
+
+/// What MNT answers.
+pub type MntReply<'a> = Reply<MntOk<'a>, (), Status>;
+
+xdr_struct! {
+    /// The root of an export (`mountres3_ok`).
+    pub struct MntOk<'a> {
+        /// The root.
+        pub handle: FileHandle<'a>,
+        /// Which credentials the server takes, the preferred first.
+        pub flavors: Flavors,
+    }
+}
+
+/// Some flavors of credentials, in place.
+#[derive(Clone, Copy)]
+pub struct Flavors {
+    flavors: [AuthFlavor; FLAVORS_MAX],
+    len: usize,
+}
+
+impl Flavors {
+    /// These; `None` if there are more than [`FLAVORS_MAX`].
+    #[must_use]
+    pub fn new(flavors: &[AuthFlavor]) -> Option<Self> {
+        let mut kept = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: flavors.len() };
+        kept.flavors.get_mut(..flavors.len())?.copy_from_slice(flavors);
+        Some(kept)
+    }
+}
+
+impl Deref for Flavors {
+    type Target = [AuthFlavor];
+
+    fn deref(&self) -> &[AuthFlavor] {
+        self.flavors.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl PartialEq for Flavors {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Flavors {}
+
+impl std::fmt::Debug for Flavors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// The protocol sets no limit. What goes beyond ours is an error: no server offers as many.
+impl<'a> Decode<'a> for Flavors {
+    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
+        let mut kept = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: xdr.length(FLAVORS_MAX)? };
+        for flavor in kept.flavors.iter_mut().take(kept.len) {
+            *flavor = xdr.value()?;
+        }
+        Ok(kept)
+    }
+}
+
+impl Encode for Flavors {
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        xdr.u32(self.len as u32);
+        for flavor in &**self {
+            xdr.value(flavor);
+        }
+    }
+}

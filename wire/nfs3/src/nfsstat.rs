@@ -1,0 +1,65 @@
+//! Why a procedure failed (RFC 1813 §2.6, `nfsstat3`).
+
+use tombolo_wire_xdr::xdr_enum;
+
+xdr_enum! {
+    /// A status other than NFS3_OK, which is the other arm of a [`Reply`](crate::Reply).
+    pub enum Status {
+        /// Not the owner, or no privilege.
+        Perm = 1,
+        /// No such name.
+        NoEnt = 2,
+        /// A device failed.
+        Io = 5,
+        /// No such device.
+        NxIo = 6,
+        /// Permission denied.
+        Acces = 13,
+        /// The name exists.
+        Exist = 17,
+        /// Across file systems.
+        XDev = 18,
+        /// No such device.
+        NoDev = 19,
+        /// Not a directory.
+        NotDir = 20,
+        /// A directory.
+        IsDir = 21,
+        /// Invalid argument.
+        Inval = 22,
+        /// File too large.
+        FBig = 27,
+        /// No space left.
+        NoSpc = 28,
+        /// Read-only file system.
+        RoFs = 30,
+        /// Too many links.
+        MLink = 31,
+        /// Name too long.
+        NameTooLong = 63,
+        /// Directory not empty.
+        NotEmpty = 66,
+        /// Quota exceeded.
+        DQuot = 69,
+        /// The handle's node is gone.
+        Stale = 70,
+        /// Too many levels of remote in path.
+        Remote = 71,
+        /// No handle of this server's.
+        BadHandle = 10_001,
+        /// The guard of a SETATTR does not hold.
+        NotSync = 10_002,
+        /// The cookie is stale.
+        BadCookie = 10_003,
+        /// Not supported.
+        NotSupp = 10_004,
+        /// Buffer or request too small.
+        TooSmall = 10_005,
+        /// An error that no other status fits.
+        ServerFault = 10_006,
+        /// A node of this type cannot be made.
+        BadType = 10_007,
+        /// Not now: try again later.
+        Jukebox = 10_008,
+    }
+}
