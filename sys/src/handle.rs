@@ -59,6 +59,12 @@ impl FileHandle {
         self.raw.get(KIND_LEN..).unwrap_or_default()
     }
 
+    /// Whether the inode number (its low half) is in there as a word of its own. On ext4, xfs, btrfs and tmpfs it is.
+    pub fn tells(&self, inode: u64) -> bool {
+        let number = (inode as u32).to_ne_bytes();
+        self.bytes().chunks_exact(number.len()).any(|word| word == number)
+    }
+
     /// Opens the file on the file system in which `mount` lies.
     ///
     /// ESTALE when the file is gone, EPERM without CAP_DAC_READ_SEARCH. May wait for a disk.

@@ -18,6 +18,7 @@ use crate::options::Options;
 use crate::pace::Pace;
 use crate::place::Place;
 use crate::session::LocalSession;
+use crate::submounts::LastLook;
 use crate::table::{Identity, Key};
 use crate::waiting::Waiting;
 
@@ -57,6 +58,7 @@ pub(crate) struct Shared {
     /// Whether this process may act as other users.
     pub may_assume: bool,
     pub waiting: Waiting,
+    pub last_look: LastLook,
     sessions: AtomicUsize,
 }
 
@@ -92,6 +94,7 @@ impl LocalDir {
             write_pace: Pace::default(),
             may_assume: creds::may_assume(),
             waiting: Waiting::default(),
+            last_look: LastLook::default(),
             sessions: AtomicUsize::new(0),
         })))
     }

@@ -1,14 +1,23 @@
 //! Handles that outlive restarts: the kernel's own.
+//!
+//! A handle does not say which file system it is for. Those of the file system that the root lies on are the kernel's as
+//! they are; those of other mounts inside the export have [`ON_SUBMOUNT`] in their kind and a [`Tag`] before their bytes.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tombolo_core::fs::{
     Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
 };
 use tombolo_sys::handle::FileHandle;
-use tombolo_sys::stat;
+use tombolo_sys::stat::{self, Stat};
 
+use crate::mounts::{Mount, Tag};
 use crate::session::{LocalSession, Session};
+
+/// In the kind: the first bytes are a [`Tag`]. The kernel's own kinds are below 256.
+const ON_SUBMOUNT: i32 = 1 << 14;
 
 impl PersistentHandles for LocalSession {
     fn volume(&self) -> Volume {
@@ -16,6 +25,9 @@ impl PersistentHandles for LocalSession {
     }
 
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        if let Some(handle) = self.0.known_handle(node) {
+            return handle.into();
+        }
         if self.is_quick(node) {
             return self.now(|session| session.handle_of(node));
         }
@@ -23,52 +35,105 @@ impl PersistentHandles for LocalSession {
     }
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
-        let handle = match FileHandle::from_parts(handle.kind, &handle.bytes) {
-            Ok(handle) => handle,
-            Err(_) => return Answer::err(Error::Stale),
-        };
-        if self.is_quick(NodeId::ROOT) {
-            return self.now(|session| session.resolve(&handle));
+        let Some(parts) = Parts::of(handle) else { return Answer::err(Error::Stale) };
+        // A mount that is not known is looked for, which may take long.
+        let known = parts.tag.is_none_or(|tag| !self.0.export.mounts.tagged(tag).is_empty());
+        if known && self.is_quick(NodeId::ROOT) {
+            return self.now(|session| session.resolve(&parts));
         }
-        self.later(cx, move |session, _| session.resolve(&handle))
+        self.later(cx, move |session, _| session.resolve(&parts))
+    }
+}
+
+/// A persistent handle, taken apart.
+struct Parts {
+    tag: Option<Tag>,
+    handle: FileHandle,
+}
+
+impl Parts {
+    fn of(handle: &PersistentHandle) -> Option<Self> {
+        let (tag, bytes) = match handle.kind & ON_SUBMOUNT {
+            0 => (None, handle.bytes.as_slice()),
+            _ => handle.bytes.split_first_chunk().map(|(tag, rest)| (Some(Tag(*tag)), rest))?,
+        };
+        Some(Self { tag, handle: FileHandle::from_parts(handle.kind & !ON_SUBMOUNT, bytes).ok()? })
+    }
+
+    fn join(handle: &FileHandle, mount_index: u32, mount: &Mount) -> Result<PersistentHandle> {
+        let mut bytes = SmallVec::new();
+        let mut kind = handle.kind();
+        if mount_index != 0 {
+            let tag = mount.tag().filter(|_| mount.handles && kind & ON_SUBMOUNT == 0);
+            bytes.extend_from_slice(&tag.ok_or(Error::NotSupported)?.0);
+            kind |= ON_SUBMOUNT;
+        }
+        bytes.extend_from_slice(handle.bytes());
+        Ok(PersistentHandle { kind, bytes })
     }
 }
 
 impl Session {
-    /// Only for nodes on the export's own file system: a handle does not say which one it is for.
-    fn handle_of(&self, node: NodeId) -> Result<PersistentHandle> {
-        let place = self.place(node)?;
-        if place.identity.key.mount != 0 {
-            return Err(Error::NotSupported);
-        }
-        let (handle, _) = FileHandle::of(place.fd())?;
-        Ok(PersistentHandle { kind: handle.kind(), bytes: handle.bytes().into() })
+    /// The handle of a node that was found by handle before: it takes no system call.
+    fn known_handle(&self, node: NodeId) -> Option<Result<PersistentHandle>> {
+        let mounts = &self.export.mounts;
+        self.table.with_handle(node, |handle, mount| Parts::join(handle, mount, &*mounts.mount(mount)?))
     }
 
-    fn resolve(&self, handle: &FileHandle) -> Result<Entry> {
-        let found = self.export.mounts.mount(0)?.find(handle).map_err(|error| match error {
+    fn handle_of(&self, node: NodeId) -> Result<PersistentHandle> {
+        let place = self.place(node)?;
+        let (handle, _) = FileHandle::of(place.fd())?;
+        let mount = place.identity.key.mount;
+        let answer = Parts::join(&handle, mount, &*self.export.mounts.mount(mount)?);
+        self.table.remember_handle(node, handle);
+        answer
+    }
+
+    fn resolve(&self, parts: &Parts) -> Result<Entry> {
+        let (found, stat) = match parts.tag {
+            None => self.find_by_handle(&*self.export.mounts.mount(0)?, &parts.handle)?,
+            Some(tag) => self.find_on_submount(tag, &parts.handle)?,
+        };
+        self.adopt(found, true, &stat, NodeId::ROOT, None).map(|(entry, _)| entry)
+    }
+
+    /// A file system may be mounted in several places of the export, and only one of them may show the file.
+    fn find_on_submount(&self, tag: Tag, handle: &FileHandle) -> Result<(OwnedFd, Stat)> {
+        let find =
+            |mounts: Vec<Arc<Mount>>| mounts.iter().find_map(|mount| self.find_by_handle(mount, handle).ok());
+        if let Some(found) = find(self.export.mounts.tagged(tag)) {
+            return Ok(found);
+        }
+        let news = self.export.meet_submounts();
+        news.then(|| find(self.export.mounts.tagged(tag))).flatten().ok_or(Error::Stale)
+    }
+
+    fn find_by_handle(&self, mount: &Mount, handle: &FileHandle) -> Result<(OwnedFd, Stat)> {
+        let found = mount.find(handle).map_err(|error| match error {
             // Bytes that never were a handle, or one of a file that is gone.
             Error::InvalidArgument | Error::NotFound => Error::Stale,
             error => error,
         })?;
         let stat = stat::stat(found.as_fd())?;
-        if stat.links == 0 || !self.is_inside(&found)? {
+        self.admit(&stat).map_err(|_| Error::Stale)?;
+        if stat.links == 0 || !self.is_inside(&found, &stat)? {
             return Err(Error::Stale);
         }
-        self.adopt(found, true, &stat, NodeId::ROOT, None).map(|(entry, _)| entry)
+        Ok((found, stat))
     }
 
     /// Whether a file lies beneath the root, as far as the kernel knows: it always does for directories, and for others
     /// when one of their names is in memory. One whose names are not is taken for inside, since its handle was given out
     /// here once; front ends see to that (they sign handles).
-    fn is_inside(&self, found: &std::os::fd::OwnedFd) -> Result<bool> {
+    fn is_inside(&self, found: &OwnedFd, stat: &Stat) -> Result<bool> {
         let path = self.export.own.path(found.as_fd())?;
         let root = self.export.own.path(self.export.root.fd())?;
         let unknown = path == b"/" && root != b"/";
-        let beneath = path
-            .strip_prefix(root.as_slice())
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/") || root == b"/");
-        let is_directory = stat::stat(found.as_fd())?.is_directory();
-        Ok(beneath || (unknown && !is_directory))
+        Ok(is_beneath(&path, &root) || (unknown && !stat.is_directory()))
     }
+}
+
+/// Whether one absolute path leads to the other or beneath it.
+pub(crate) fn is_beneath(path: &[u8], root: &[u8]) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/") || root == b"/")
 }

@@ -11,6 +11,7 @@ use tombolo_sys::stat::S_IFDIR;
 
 use crate::attr::file_type;
 use crate::files::OpenFile;
+use crate::finding::Finder;
 use crate::options::Submounts;
 use crate::session::{LocalSession, Session};
 
@@ -74,13 +75,14 @@ impl Session {
         most: usize,
     ) -> Result<()> {
         cursor.go_to(open.fd(), cookie)?;
+        let mut finder = Finder::new(self, cx, open.node);
         let mut count = 0;
         while let Some(listing) = &cursor.listing {
             for entry in listing.entries().skip(cursor.given) {
                 if count == most || !page.fits(entry.name.len()) {
                     return Ok(());
                 }
-                if self.add(cx, open.node, &entry, page)? {
+                if self.add(&mut finder, open.node, &entry, page)? {
                     count += 1;
                 }
                 cursor.given += 1;
@@ -95,7 +97,13 @@ impl Session {
     }
 
     /// Adds an entry to a page on which it fits, unless there is no such file after all; whether it did.
-    fn add(&self, cx: &Ctx, dir: NodeId, entry: &dir::Entry<'_>, page: &mut DirPage) -> Result<bool> {
+    fn add(
+        &self,
+        finder: &mut Finder<'_>,
+        dir: NodeId,
+        entry: &dir::Entry<'_>,
+        page: &mut DirPage,
+    ) -> Result<bool> {
         let mut line = DirEntry {
             name: entry.name,
             fileid: entry.inode,
@@ -114,7 +122,7 @@ impl Session {
         if !page.wants_entries() && !hides {
             return Ok(page.push(line));
         }
-        match self.lookup_listed(cx, dir, name, entry.inode) {
+        match finder.find(name) {
             Ok(found) if page.wants_entries() => {
                 line.fileid = found.attr.fileid;
                 line.entry = Some(&found);

@@ -10,6 +10,10 @@ use tombolo_sys::open::{OpenFlags, OwnDescriptors};
 use tombolo_sys::stat::Stat;
 use tombolo_sys::statfs::{self, file_system_stat};
 
+/// Tells the file systems of an export apart, in handles: the two halves of the [`Volume`], one xored with the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(pub [u8; 8]);
+
 /// One mount.
 #[derive(Debug)]
 pub(crate) struct Mount {
@@ -21,6 +25,8 @@ pub(crate) struct Mount {
     pub volume: Volume,
     /// Whether files can be found again by handle.
     pub handles: bool,
+    /// Whether a handle tells the inode number, so that it can be checked against attributes that were asked for apart.
+    pub handles_tell_numbers: bool,
     /// Whether its data is on this machine, so that work on names is quick unless a disk is.
     pub local: bool,
     /// Whether its data is in memory, so that reading it never waits.
@@ -32,6 +38,13 @@ impl Mount {
     pub fn find(&self, handle: &FileHandle) -> Result<OwnedFd> {
         let on = self.descriptor.as_ref().ok_or(Error::NotSupported)?;
         Ok(handle.open(on.as_fd(), OpenFlags::PATH | OpenFlags::NOFOLLOW)?)
+    }
+
+    /// What stands for its file system in handles; `None` where it has no name of its own.
+    pub fn tag(&self) -> Option<Tag> {
+        let halves = u128::from_ne_bytes(self.volume.0);
+        let tag = (halves >> 64) as u64 ^ halves as u64;
+        (tag != 0).then(|| Tag(tag.to_ne_bytes()))
     }
 
     /// Something open on it.
@@ -78,6 +91,12 @@ impl Mounts {
         Ok((list.len() - 1) as u32)
     }
 
+    /// The mounts of a file system by their [`Tag`], with their indices.
+    pub fn tagged(&self, tag: Tag) -> Vec<Arc<Mount>> {
+        let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
+        list.iter().filter(|mount| mount.handles && mount.tag() == Some(tag)).cloned().collect()
+    }
+
     /// A mount by its index.
     pub fn mount(&self, index: u32) -> Result<Arc<Mount>> {
         let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
@@ -109,14 +128,23 @@ fn examine(own: &OwnDescriptors, place: BorrowedFd<'_>, stat: &Stat) -> Mount {
         None
     };
     // Making a handle is allowed to all; opening it is what needs CAP_DAC_READ_SEARCH.
-    let handles = descriptor.as_ref().is_some_and(|on| {
-        FileHandle::of(place).is_ok_and(|(handle, _)| handle.open(on.as_fd(), OpenFlags::PATH).is_ok())
+    let handle = descriptor.as_ref().and_then(|on| {
+        let (handle, _) = FileHandle::of(place).ok()?;
+        handle.open(on.as_fd(), OpenFlags::PATH).ok().map(|_| handle)
     });
     let volume = descriptor.as_ref().and_then(|on| statfs::volume_id(on.as_fd()).ok()).unwrap_or_default();
     let magic = file_system_stat(place).map_or(0, |stat| stat.magic);
     let memory = magic == statfs::MAGIC_TMPFS;
     let local = memory || LOCAL.contains(&magic);
-    Mount { id: stat.mount, descriptor, volume: Volume(volume), handles, local, memory }
+    Mount {
+        id: stat.mount,
+        descriptor,
+        volume: Volume(volume),
+        handles: handle.is_some(),
+        handles_tell_numbers: handle.is_some_and(|handle| handle.tells(stat.inode)),
+        local,
+        memory,
+    }
 }
 
 const LOCAL: [u64; 5] =

@@ -11,7 +11,6 @@ use tombolo_sys::{Errno, namespace};
 
 use crate::place::Place;
 use crate::session::Session;
-use crate::table::Key;
 
 /// The longest target of a link, with room to see that it is longer (PATH_MAX).
 const TARGET_MAX_LEN: usize = 4096;
@@ -29,19 +28,6 @@ impl Session {
         let place = open_place(dir.fd(), name.as_bytes())?;
         drop(acting);
         self.take_in(place, parent, name)
-    }
-
-    /// Finds a name of a listing: where the inode number is not known, that of a new file is not asked for first.
-    pub(crate) fn lookup_listed(
-        &self,
-        cx: &Ctx,
-        parent: NodeId,
-        name: Name<'_>,
-        inode: u64,
-    ) -> Result<Entry> {
-        let dir = self.place(parent)?;
-        let known = self.table.peek(&Key { inode, ..dir.identity.key }).is_some();
-        if known { self.lookup(cx, parent, name) } else { self.meet(cx, parent, &dir, name) }
     }
 
     /// Opens a name, and makes a node of what is there.

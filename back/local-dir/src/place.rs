@@ -108,17 +108,33 @@ impl Session {
                 (Some(Arc::new(kept)), Some(place))
             }
         };
+        let node = self.enter_node(identity, descriptor.as_ref(), anchor)?;
+        Ok((Entry { node, attr: attr_of(stat) }, opening))
+    }
+
+    /// Makes a node of a file that is not open, but can be found by `handle`.
+    pub(crate) fn adopt_by_handle(&self, stat: &Stat, mount_index: u32, handle: FileHandle) -> Result<Entry> {
+        let node = self.enter_node(self.identity(stat, mount_index), None, Anchor::Handle(handle))?;
+        Ok(Entry { node, attr: attr_of(stat) })
+    }
+
+    fn enter_node(
+        &self,
+        identity: Identity,
+        descriptor: Option<&Arc<OwnedFd>>,
+        anchor: Anchor,
+    ) -> Result<NodeId> {
         if !self.budget.try_add(Resource::Nodes, 1) {
             return Err(Error::NoMemory);
         }
-        let adopted = self.table.adopt(identity, descriptor.as_ref(), anchor);
+        let adopted = self.table.adopt(identity, descriptor, anchor);
         if !adopted.fresh {
             self.budget.give_back(Resource::Nodes, 1);
         }
         if adopted.installed {
             self.opened(adopted.node);
         }
-        Ok((Entry { node: adopted.node, attr: attr_of(stat) }, opening))
+        Ok(adopted.node)
     }
 
     /// The node that a file is, without counting a look-up.
@@ -163,7 +179,14 @@ impl Session {
     fn find_again(&self, node: NodeId, identity: Identity, anchor: Anchor) -> Result<Place> {
         match anchor {
             Anchor::Handle(handle) => {
-                let found = self.export.mounts.mount(identity.key.mount)?.find(&handle)?;
+                let mount = self.export.mounts.mount(identity.key.mount)?;
+                let found = mount.find(&handle)?;
+                // A node of a listing was never open, and its handle was asked for after its attributes.
+                if mount.handles_tell_numbers
+                    && self.identity(&stat::stat(found.as_fd())?, identity.key.mount) != identity
+                {
+                    return Err(Error::Stale);
+                }
                 Ok(self.keep(node, identity, found))
             }
             Anchor::Name(place) => self.walk_again(node, identity, place.0, place.1.as_name().as_bytes()),

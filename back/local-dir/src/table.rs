@@ -143,6 +143,9 @@ impl Table {
             if installed {
                 slot.descriptor = descriptor.cloned();
                 slot.doubtful = false;
+            } else if slot.doubtful && !is_newborn(identity.birth) {
+                // Its handle told that it is alive, and no other file can get its birth any more.
+                slot.doubtful = false;
             }
             return Adopted { node: slot.id(shard_number, index), fresh: false, installed };
         }
@@ -213,6 +216,23 @@ impl Table {
             slot.anchor = anchor;
             slot.descriptor.take()
         })?
+    }
+
+    /// Does something with a node's handle and the index of its mount, if a handle is known.
+    pub fn with_handle<T>(&self, node: NodeId, act: impl FnOnce(&FileHandle, u32) -> T) -> Option<T> {
+        self.with(node, |slot| match &slot.anchor {
+            Anchor::Handle(handle) => Some(act(handle, slot.identity.key.mount)),
+            _ => None,
+        })?
+    }
+
+    /// Remembers the handle of a node that was found by nothing but its descriptor so far.
+    pub fn remember_handle(&self, node: NodeId, handle: FileHandle) {
+        self.with(node, |slot| {
+            if matches!(slot.anchor, Anchor::None) {
+                slot.anchor = Anchor::Handle(handle);
+            }
+        });
     }
 
     /// Whether a node has a descriptor.

@@ -151,8 +151,6 @@ fn a_mount_inside_is_shown_with_its_own_number_or_does_not_exist() {
     let moved =
         world.fs.rename(&world.cx, mount.node, name("file"), ROOT, name("file"), RenameFlags::empty());
     assert!(matches!(moved.wait(), Err(Error::CrossDevice)));
-    let (handles, cx) = (world.fs.persistent_handles().unwrap(), &world.cx);
-    assert!(matches!(handles.handle_of(cx, file.node).wait(), Err(Error::NotSupported)));
 
     let world = serve(dir.path(), Options { submounts: Submounts::Hide, ..Options::default() });
     for text in ["inner", "bound"] {
@@ -201,6 +199,51 @@ fn a_handle_is_good_after_a_restart_and_not_for_what_left_the_export() {
     assert!(matches!(resolve(&forged), Err(Error::Stale)));
     forged.bytes = (0..200).collect();
     assert!(matches!(resolve(&forged), Err(Error::Stale)));
+}
+
+/// A handle leads to a file on a mount inside the export, also in a server that nobody asked about that mount before.
+#[test]
+fn a_handle_of_a_file_on_a_mount_inside_is_good_after_a_restart() {
+    let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let root = dir.path().join("export");
+    for text in ["inner", "a bound"] {
+        fs::create_dir_all(root.join(text)).unwrap();
+    }
+    let inner = Mounted::new(&["-t", "tmpfs", "inner-fs"], &root.join("inner"));
+    // The same file system as the root's, in another place.
+    let bound = Mounted::new(&["--bind", beside.path().to_str().unwrap()], &root.join("a bound"));
+    fs::write(root.join("inner/file"), "in memory").unwrap();
+    fs::write(root.join("a bound/file"), "beside").unwrap();
+    fs::write(root.join("file"), "plain").unwrap();
+    let world = serve(&root, Options::default());
+    let handle = |path: &str| {
+        let node = world.walk(path).unwrap().node;
+        world.fs.persistent_handles().unwrap().handle_of(&world.cx, node).wait().unwrap()
+    };
+    let all = ["file", "inner/file", "a bound/file", "inner"].map(|path| (path, handle(path)));
+    let far = handle("inner/file");
+    assert!(all.iter().all(|(path, handle)| *path == "inner/file" || *handle != far));
+    let resolve = |world: &common::World, handle| {
+        world.fs.persistent_handles().unwrap().resolve(&world.cx, handle).wait()
+    };
+    let again = serve(&root, Options::default());
+    for (path, handle) in &all {
+        let (found, expected) = (resolve(&again, handle).unwrap(), world.walk(path).unwrap());
+        assert_eq!(
+            (found.attr.fsid, found.attr.fileid),
+            (expected.attr.fsid, expected.attr.fileid),
+            "{path}"
+        );
+    }
+    let hiding = serve(&root, Options { submounts: Submounts::Hide, ..Options::default() });
+    assert!(resolve(&hiding, &all[0].1).is_ok());
+    assert!(matches!(resolve(&hiding, &far), Err(Error::Stale)));
+    // Of a file system that is not there any more.
+    drop((world, again, inner));
+    let later = serve(&root, Options::default());
+    assert!(matches!(resolve(&later, &far), Err(Error::Stale)));
+    assert!(resolve(&later, &all[2].1).is_ok());
+    drop((later, hiding, bound));
 }
 
 #[test]

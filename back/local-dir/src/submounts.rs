@@ -1,0 +1,108 @@
+//! Mounts inside the export that nobody walked into yet: a handle from before a restart may lead to them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::{Error, Result};
+use tombolo_sys::open::open_place;
+use tombolo_sys::stat::stat;
+
+use crate::export::Shared;
+use crate::handles::is_beneath;
+use crate::options::Submounts;
+
+/// The list of mounts is read at most this often, however many handles ask for it.
+const AT_MOST_EVERY: Duration = Duration::from_secs(1);
+
+/// When the mounts were last looked for.
+#[derive(Debug, Default)]
+pub(crate) struct LastLook(Mutex<Option<Instant>>);
+
+impl LastLook {
+    /// Whether it is time to look again; if so, it counts as done.
+    fn is_due(&self) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|last| last.elapsed() >= AT_MOST_EVERY);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
+    }
+}
+
+impl Shared {
+    /// Learns about all mounts inside the export; whether it looked. It waits for file systems that are far away.
+    pub(crate) fn meet_submounts(&self) -> bool {
+        if self.options.submounts == Submounts::Hide || !self.last_look.is_due() {
+            return false;
+        }
+        if let Err(error) = self.meet_all() {
+            tracing::debug!(%error, "the mounts inside the export could not be listed");
+        }
+        true
+    }
+
+    fn meet_all(&self) -> Result<()> {
+        let root = self.own.path(self.root.fd())?;
+        let list = std::fs::read("/proc/self/mountinfo").map_err(Error::io)?;
+        for point in list.split(|&byte| byte == b'\n').filter_map(mount_point) {
+            if point != root && is_beneath(&point, &root) {
+                let steps = point.get(root.len()..).unwrap_or_default();
+                // One that cannot be reached does not stand in the way of the others.
+                let met = self.walk(steps).and_then(|place| {
+                    let stat = stat(place.as_fd())?;
+                    self.mounts.meet(&self.own, place.as_fd(), &stat)
+                });
+                if let Err(error) = met {
+                    tracing::debug!(%error, "a mount inside the export cannot be entered");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks from the root, never following a link.
+    fn walk(&self, steps: &[u8]) -> Result<OwnedFd> {
+        let mut at = self.root.fd().try_clone_to_owned().map_err(Error::io)?;
+        for step in steps.split(|&byte| byte == b'/').filter(|step| !step.is_empty()) {
+            at = open_place(at.as_fd(), step)?;
+        }
+        Ok(at)
+    }
+}
+
+/// Where a line of `/proc/self/mountinfo` says that something is mounted (proc(5): the fifth field, in which blanks and
+/// backslashes are written as three octal digits).
+fn mount_point(line: &[u8]) -> Option<Vec<u8>> {
+    let field = line.split(|&byte| byte == b' ').nth(4)?;
+    let mut point = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let escaped = (byte == b'\\').then(|| after.split_first_chunk::<3>()).flatten();
+        if let Some((digits, after)) = escaped {
+            let value = digits.iter().try_fold(0_u32, |value, digit| {
+                (b'0'..=b'7').contains(digit).then(|| value * 8 + u32::from(digit - b'0'))
+            });
+            point.push(u8::try_from(value?).ok()?);
+            rest = after;
+        } else {
+            point.push(byte);
+            rest = after;
+        }
+    }
+    Some(point)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_is_read_with_its_blanks() {
+        let line = b"36 35 98:0 /mnt1 /mnt/a\\040b\\134c rw,noatime master:1 - ext3 /dev/root rw";
+        assert_eq!(mount_point(line).as_deref(), Some(&b"/mnt/a b\\c"[..]));
+        assert_eq!(mount_point(b"36 35"), None);
+        assert_eq!(mount_point(b"1 2 3 4 /\\999 x"), None);
+    }
+}
