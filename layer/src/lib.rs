@@ -4,6 +4,7 @@
 //! - [`delay`] answers everything later, after a time: the pending path, on purpose.
 //! - [`fault`] injects errors and short transfers by a plan.
 //! - [`readonly`] refuses every change.
+//! - [`replies`] performs each request once, however often it is sent.
 //!
 //! Layers do not know each other. Those that treat all operations alike (`stats`, `fault`, `readonly`) are written as one
 //! function around any operation: [`Around`], which [`Layered`] applies to the whole waist. What passes through answers
@@ -17,6 +18,7 @@ pub mod delay;
 pub mod fault;
 mod op;
 pub mod readonly;
+pub mod replies;
 pub mod stats;
 
 pub use around::{Around, Layered};

@@ -1,0 +1,70 @@
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    Change, Ctx, Entry, Error, FileSystem, Identity, NameBuf, NodeId, OpenFlags, OpenId, Result, Want,
+};
+
+use super::outcome::{Inode, NodeMark, Outcome};
+
+/// The session below, for one request that is answered again.
+pub(super) struct Below {
+    pub fs: Arc<dyn FileSystem>,
+    pub cx: Ctx,
+}
+
+impl Below {
+    /// A node as a change leaves it. What it was before, nobody knows any more (RFC 1813 §2.6 allows for that).
+    pub async fn change(&self, node: NodeId) -> Change {
+        if !self.cx.want.contains(Want::CHANGE_ATTRS) {
+            return Change::default();
+        }
+        Change { before: None, after: self.fs.getattr(&self.cx, node, None).resolve().await.ok() }
+    }
+
+    /// The node of an outcome, with a look-up: by its handle, or where there is none by the name that it was given.
+    pub async fn entry(&self, outcome: &Outcome, name: Option<(NodeId, &NameBuf)>) -> Result<Entry> {
+        let Outcome::Node(mark) = outcome else { return Err(Error::Stale) };
+        match &mark.handle {
+            Some(handle) => {
+                let cx = self.as_server();
+                let answer = self.fs.persistent_handles().map(|handles| handles.resolve(&cx, handle));
+                answer.ok_or(Error::Stale)?.resolve().await
+            }
+            None => self.named(mark, name).await,
+        }
+    }
+
+    async fn named(&self, mark: &NodeMark, name: Option<(NodeId, &NameBuf)>) -> Result<Entry> {
+        let (parent, name) = name.ok_or(Error::Stale)?;
+        let entry = match self.fs.lookup(&self.as_server(), parent, name.as_name()).resolve().await {
+            Err(Error::NotFound) => return Err(Error::Stale),
+            found => found?,
+        };
+        if Inode::from(&entry.attr) == mark.inode {
+            return Ok(entry);
+        }
+        self.forget(entry.node);
+        Err(Error::Stale)
+    }
+
+    /// Opens a node once more, as it was opened before.
+    ///
+    /// Who made a file with mode 0400 had it open for writing; asked again, the file system would refuse. The user is the
+    /// one who got that opening, so the server opens it for them.
+    pub async fn open(&self, node: NodeId, flags: OpenFlags) -> Result<OpenId> {
+        let flags = flags - OpenFlags::TRUNCATE;
+        let opened = match self.fs.open(&self.cx, node, flags).resolve().await {
+            Err(Error::AccessDenied) => self.fs.open(&self.as_server(), node, flags).resolve().await,
+            opened => opened,
+        };
+        Ok(opened?.open)
+    }
+
+    pub fn forget(&self, node: NodeId) {
+        self.fs.forget(&self.cx, &[(node, 1)]);
+    }
+
+    fn as_server(&self) -> Ctx {
+        Ctx { identity: Identity::ROOT, ..self.cx.clone() }
+    }
+}

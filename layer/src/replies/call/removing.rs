@@ -1,0 +1,65 @@
+use tombolo_core::fs::{Answer, Change, Ctx, FileSystem, NameBuf, NodeId, RenameFlags, Renamed, Result};
+
+use super::Call;
+use crate::Op;
+use crate::replies::below::Below;
+use crate::replies::outcome::Outcome;
+
+pub(in crate::replies) struct Unlink {
+    pub parent: NodeId,
+    pub name: NameBuf,
+}
+
+impl Call for Unlink {
+    type Reply = Change;
+    const OP: Op = Op::Unlink;
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Change> {
+        fs.unlink(cx, self.parent, self.name.as_name())
+    }
+
+    async fn again(self, below: Below, _: Outcome) -> Result<Change> {
+        Ok(below.change(self.parent).await)
+    }
+}
+
+pub(in crate::replies) struct Rmdir {
+    pub parent: NodeId,
+    pub name: NameBuf,
+}
+
+impl Call for Rmdir {
+    type Reply = Change;
+    const OP: Op = Op::Rmdir;
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Change> {
+        fs.rmdir(cx, self.parent, self.name.as_name())
+    }
+
+    async fn again(self, below: Below, _: Outcome) -> Result<Change> {
+        Ok(below.change(self.parent).await)
+    }
+}
+
+pub(in crate::replies) struct Rename {
+    pub from_parent: NodeId,
+    pub from: NameBuf,
+    pub to_parent: NodeId,
+    pub to: NameBuf,
+    pub flags: RenameFlags,
+}
+
+impl Call for Rename {
+    type Reply = Renamed;
+    const OP: Op = Op::Rename;
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Renamed> {
+        let (from, to) = (self.from.as_name(), self.to.as_name());
+        fs.rename(cx, self.from_parent, from, self.to_parent, to, self.flags)
+    }
+
+    async fn again(self, below: Below, _: Outcome) -> Result<Renamed> {
+        let from_dir = below.change(self.from_parent).await;
+        Ok(Renamed { from_dir, to_dir: below.change(self.to_parent).await })
+    }
+}

@@ -1,0 +1,102 @@
+//! Errors as numbers: an error cannot be cloned, and a file cannot keep one.
+
+use tombolo_core::fs::Error;
+
+/// Pairs of a number and the error that it stands for. The numbers are those of `docs/formats/replies.md`: they never
+/// change their meaning.
+macro_rules! failures {
+    ($($number:literal => $error:ident,)+) => {
+        /// An error without its cause.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) struct Failure(u16);
+
+        impl Failure {
+            /// What could not be told, or has no number here.
+            pub const IO: Self = Self(1);
+
+            pub fn error(self) -> Error {
+                match self.0 {
+                    $($number => Error::$error,)+
+                    _ => Error::Io { source: None },
+                }
+            }
+        }
+
+        impl From<&Error> for Failure {
+            fn from(error: &Error) -> Self {
+                match error {
+                    $(Error::$error => Self($number),)+
+                    _ => Self::IO,
+                }
+            }
+        }
+    };
+}
+
+failures! {
+    2 => NotPermitted,
+    3 => AccessDenied,
+    4 => NotFound,
+    5 => Exists,
+    6 => NotDirectory,
+    7 => IsDirectory,
+    8 => NotEmpty,
+    9 => CrossDevice,
+    10 => InvalidArgument,
+    11 => NameTooLong,
+    12 => SymlinkLoop,
+    13 => TooManyLinks,
+    14 => FileTooLarge,
+    15 => NoSpace,
+    16 => QuotaExceeded,
+    17 => ReadOnly,
+    18 => Busy,
+    19 => TextBusy,
+    20 => WouldBlock,
+    21 => Deadlock,
+    22 => NoLocks,
+    23 => Interrupted,
+    24 => TimedOut,
+    25 => Stale,
+    26 => BadOpen,
+    27 => BadCookie,
+    28 => NotSync,
+    29 => NoAttribute,
+    30 => OutOfRange,
+    31 => TooBig,
+    32 => Overflow,
+    33 => NoDevice,
+    34 => NotSupported,
+    35 => NotImplemented,
+    36 => BadType,
+    37 => NotDevice,
+    38 => NoMemory,
+    39 => TooManyOpen,
+    40 => Disconnected,
+}
+
+/// Whether the error says "try again": then it is no answer, and the next try runs.
+pub(super) fn is_passing(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::WouldBlock
+            | Error::Busy
+            | Error::Interrupted
+            | Error::TimedOut
+            | Error::NoMemory
+            | Error::Disconnected
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_stands_for_one_error_and_back() {
+        for number in 1..=40 {
+            let failure = Failure(number);
+            assert_eq!(Failure::from(&failure.error()), failure, "{:?}", failure.error());
+        }
+    }
+}

@@ -1,0 +1,31 @@
+use std::time::Duration;
+
+/// How the layer behaves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// What is kept of operations that must not run twice: those that make, remove or move a name, and guarded or cutting
+    /// changes of attributes.
+    pub durable: Limits,
+    /// What is kept of all others, writes above all, in memory only. Apart, so that a stream of writes does not push the
+    /// former out.
+    pub fleeting: Limits,
+}
+
+/// How long, and how many, outcomes are kept. Past them a duplicate is a new request and gets the plain answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Entries of all clients together. The oldest make room, those of the same client's neighbours first.
+    pub entries: usize,
+    /// Entries of one client: an address, or a session where keys are sequence numbers.
+    pub entries_per_client: usize,
+    /// Time since the answer.
+    pub age: Duration,
+}
+
+impl Default for Limits {
+    /// 16,384 entries, 1,024 of one client, for two minutes: a Linux client sends a call again after one minute over TCP and
+    /// has at most some hundred under way.
+    fn default() -> Self {
+        Self { entries: 16_384, entries_per_client: 1024, age: Duration::from_secs(120) }
+    }
+}

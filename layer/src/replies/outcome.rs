@@ -1,0 +1,41 @@
+//! What is kept of an answer.
+
+use tombolo_core::fs::{Attr, PersistentHandle, Stability, Timestamp};
+
+use super::failure::Failure;
+
+/// How an operation ended, in words that stay good when the session and the server are gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It succeeded, and that says it all.
+    Done,
+    /// It made this node, or opened it.
+    Node(NodeMark),
+    /// It wrote.
+    Wrote { count: u64, stability: Stability },
+    /// It failed.
+    Failed(Failure),
+}
+
+/// How a node is found again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeMark {
+    /// `None` where there are no handles: then the name must still lead to it.
+    pub handle: Option<PersistentHandle>,
+    pub inode: Inode,
+}
+
+/// What tells a node from any other of its file system, its number's former bearers included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Inode {
+    pub fsid: u64,
+    pub fileid: u64,
+    pub generation: u64,
+    pub birth: Option<Timestamp>,
+}
+
+impl From<&Attr> for Inode {
+    fn from(attr: &Attr) -> Self {
+        Self { fsid: attr.fsid, fileid: attr.fileid, generation: attr.generation, birth: attr.btime }
+    }
+}

@@ -1,0 +1,142 @@
+//! Running an operation for the first time, and answering its duplicates.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tombolo_core::fs::{Answer, Ctx, Error, FileSystem, Identity, Later, PersistentHandle, Result};
+use tombolo_host::task;
+
+use super::below::Below;
+use super::call::{Call, Reply};
+use super::failure::{Failure, is_passing};
+use super::flight::Flight;
+use super::outcome::{Inode, NodeMark, Outcome};
+use super::table::Entry;
+
+/// One request and the session below that performs it.
+#[derive(Clone, Copy)]
+pub(super) struct Performance<'a> {
+    pub fs: &'a Arc<dyn FileSystem>,
+    pub cx: &'a Ctx,
+}
+
+impl Performance<'_> {
+    /// Runs the operation and keeps its outcome in `entry`.
+    pub fn first<C: Call>(self, call: C, entry: Entry) -> Answer<C::Reply> {
+        match call.run(&**self.fs, self.cx) {
+            Answer::Done(result) => self.keep(entry, result),
+            Answer::Later(later) => {
+                let (fs, cx) = (self.fs.clone(), self.cx.clone());
+                self.to_its_end(async move {
+                    let result = later.await;
+                    let kept = Performance { fs: &fs, cx: &cx }.keep(entry, result);
+                    kept.resolve().await
+                })
+            }
+        }
+    }
+
+    /// Answers a duplicate of what was answered.
+    pub fn again<C: Call>(self, call: C, outcome: Outcome) -> Answer<C::Reply> {
+        match outcome {
+            Outcome::Failed(failure) => Answer::err(failure.error()),
+            outcome => Answer::later(call.again(self.below(), outcome)),
+        }
+    }
+
+    /// Answers a duplicate of what is under way, once it is answered. Interrupted, it waits no longer.
+    pub fn after<C: Call>(self, call: C, flight: Arc<Flight>) -> Answer<C::Reply> {
+        let below = self.below();
+        Answer::later(async move {
+            let outcome = {
+                let (mut landed, mut raised) = (pin!(flight.landed()), pin!(below.cx.interrupt.raised()));
+                let outcome = poll_fn(|context| match landed.as_mut().poll(context) {
+                    Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                    Poll::Pending => raised.as_mut().poll(context).map(|()| None),
+                });
+                outcome.await.ok_or(Error::Interrupted)?
+            };
+            match outcome {
+                Outcome::Failed(failure) => Err(failure.error()),
+                outcome => call.again(below, outcome).await,
+            }
+        })
+    }
+
+    /// Keeps the outcome of an operation that has run.
+    fn keep<R: Reply>(self, entry: Entry, result: Result<R>) -> Answer<R> {
+        let reply = match result {
+            Ok(reply) => reply,
+            Err(error) => {
+                let failure = Failure::from(&error);
+                if is_passing(&error) {
+                    entry.drop_with(failure);
+                } else {
+                    entry.keep(Outcome::Failed(failure));
+                }
+                return Answer::err(error);
+            }
+        };
+        let Some(node) = reply.entry() else {
+            entry.keep(reply.outcome());
+            return Answer::ok(reply);
+        };
+        let inode = Inode::from(&node.attr);
+        let mark = move |handle: Option<PersistentHandle>| Outcome::Node(NodeMark { handle, inode });
+        let server = Ctx { identity: Identity::ROOT, ..self.cx.clone() };
+        match self.fs.persistent_handles().map(|handles| handles.handle_of(&server, node.node)) {
+            None => entry.keep(mark(None)),
+            Some(Answer::Done(handle)) => entry.keep(mark(handle.ok())),
+            Some(Answer::Later(later)) => {
+                return Answer::later(async move {
+                    entry.keep(mark(later.await.ok()));
+                    Ok(reply)
+                });
+            }
+        }
+        Answer::ok(reply)
+    }
+
+    /// A later answer that is waited for by somebody, whatever becomes of the caller.
+    fn to_its_end<R: Reply>(self, later: impl Future<Output = Result<R>> + Send + 'static) -> Answer<R> {
+        let below = self.below();
+        Answer::Later(Box::pin(ToItsEnd { later: Some(Box::pin(later)), below: Some(below) }))
+    }
+
+    fn below(self) -> Below {
+        Below { fs: self.fs.clone(), cx: self.cx.clone() }
+    }
+}
+
+/// An operation under way. If its caller goes away it goes on by itself: the work does so anyhow, and the outcome is to be
+/// kept for the duplicate that will come.
+struct ToItsEnd<R: Reply> {
+    later: Option<Later<R>>,
+    below: Option<Below>,
+}
+
+impl<R: Reply> Future for ToItsEnd<R> {
+    type Output = Result<R>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<R>> {
+        let Some(later) = &mut self.later else { return Poll::Ready(Err(Error::Interrupted)) };
+        let polled = later.as_mut().poll(context);
+        if polled.is_ready() {
+            self.later = None;
+        }
+        polled
+    }
+}
+
+impl<R: Reply> Drop for ToItsEnd<R> {
+    fn drop(&mut self) {
+        let (Some(later), Some(below)) = (self.later.take(), self.below.take()) else { return };
+        task::spawn(async move {
+            if let Ok(reply) = later.await {
+                reply.give_back(&*below.fs, &below.cx);
+            }
+        });
+    }
+}

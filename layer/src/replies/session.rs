@@ -1,0 +1,184 @@
+//! One session: what changes something goes through the table, all else passes.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, File, FileSystem,
+    FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
+    Ranges, ReadDone, RenameFlags, Renamed, SessionId, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+};
+use tombolo_mem::{Sink, Source};
+
+use super::Shared;
+use super::call::{self, Call};
+use super::key::{ClientKey, EntryKey};
+use super::perform::Performance;
+use super::table::Begin;
+
+/// A session's view of an export whose answers are remembered.
+pub(super) struct Session {
+    pub id: SessionId,
+    pub inner: Arc<dyn FileSystem>,
+    pub shared: Arc<Shared>,
+}
+
+impl Session {
+    /// Performs an operation unless it was performed: `plain` where nothing is ever sent twice, else `call`.
+    #[inline]
+    pub fn once<C: Call>(
+        &self,
+        cx: &Ctx,
+        plain: impl FnOnce() -> Answer<C::Reply>,
+        call: impl FnOnce() -> C,
+    ) -> Answer<C::Reply> {
+        match EntryKey::of(cx, C::OP) {
+            None => plain(),
+            Some(key) => self.remembered(cx, key, call()),
+        }
+    }
+
+    fn remembered<C: Call>(&self, cx: &Ctx, key: EntryKey, call: C) -> Answer<C::Reply> {
+        let performance = Performance { fs: &self.inner, cx };
+        match self.shared.table_of(&call).begin(key) {
+            Begin::First(entry) => performance.first(call, entry),
+            Begin::Unremembered => call.run(&*self.inner, cx),
+            Begin::Running(flight) => performance.after(call, flight),
+            Begin::Answered(outcome) => performance.again(call, outcome),
+        }
+    }
+}
+
+impl Drop for Session {
+    /// Nobody can send a sequence number of this session again.
+    fn drop(&mut self) {
+        let client = ClientKey::Session(self.id.0);
+        self.shared.tables().for_each(|table| table.forget(client));
+    }
+}
+
+/// Operations that change nothing, or that any number of times leave what one does.
+macro_rules! passes {
+    ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)+) => {
+        $(#[inline]
+        fn $name(&self, cx: &Ctx, $($argument: $kind),*) $(-> $answer)? {
+            self.inner.$name(cx, $($argument),*)
+        })+
+    };
+}
+
+impl FileSystem for Session {
+    passes! {
+        lookup(parent: NodeId, name: Name<'_>) -> Answer<Entry>;
+        forget(look_ups: &[(NodeId, u64)]);
+        getattr(node: NodeId, file: Option<File>) -> Answer<Attr>;
+        access(node: NodeId, mask: AccessMask) -> Answer<()>;
+        readlink(node: NodeId) -> Answer<Vec<u8>>;
+        open(node: NodeId, flags: OpenFlags) -> Answer<Opened>;
+        release(file: File);
+        flush(file: File, owner: LockOwner) -> Answer<()>;
+        fsync(file: File, what: SyncWhat) -> Answer<()>;
+        read(file: File, offset: u64, into: Sink) -> Answer<ReadDone>;
+        readdir(file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage>;
+        statfs(node: NodeId) -> Answer<StatFs>;
+        syncfs() -> Answer<()>;
+    }
+
+    fn profile(&self) -> Profile {
+        self.inner.profile()
+    }
+
+    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
+        let plain = || self.inner.setattr(cx, node, file, set);
+        self.once(cx, plain, || call::Setattr { node, file, set: *set })
+    }
+
+    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
+        let plain = || self.inner.create(cx, parent, name, how);
+        self.once(cx, plain, || call::Create { parent, name: name.to_owned(), how: *how })
+    }
+
+    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
+        let plain = || self.inner.create_unnamed(cx, parent, how);
+        self.once(cx, plain, || call::CreateUnnamed { parent, how: *how })
+    }
+
+    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
+        let plain = || self.inner.mkdir(cx, parent, name, mode);
+        self.once(cx, plain, || call::Mkdir { parent, name: name.to_owned(), mode })
+    }
+
+    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
+        let plain = || self.inner.symlink(cx, parent, name, target);
+        self.once(cx, plain, || call::Symlink { parent, name: name.to_owned(), target: target.into() })
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Answer<Made> {
+        let plain = || self.inner.mknod(cx, parent, name, file_type, mode, rdev);
+        self.once(cx, plain, || call::Mknod { parent, name: name.to_owned(), file_type, mode, rdev })
+    }
+
+    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+        let plain = || self.inner.link(cx, node, parent, name);
+        self.once(cx, plain, || call::Link { node, parent, name: name.to_owned() })
+    }
+
+    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        let plain = || self.inner.unlink(cx, parent, name);
+        self.once(cx, plain, || call::Unlink { parent, name: name.to_owned() })
+    }
+
+    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        let plain = || self.inner.rmdir(cx, parent, name);
+        self.once(cx, plain, || call::Rmdir { parent, name: name.to_owned() })
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        from_parent: NodeId,
+        from: Name<'_>,
+        to_parent: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Answer<Renamed> {
+        let plain = || self.inner.rename(cx, from_parent, from, to_parent, to, flags);
+        self.once(cx, plain, || call::Rename {
+            from_parent,
+            from: from.to_owned(),
+            to_parent,
+            to: to.to_owned(),
+            flags,
+        })
+    }
+
+    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
+        match EntryKey::of(cx, call::Write::OP) {
+            None => self.inner.write(cx, file, how, from),
+            Some(key) => self.remembered(cx, key, call::Write { file, how: *how, from }),
+        }
+    }
+
+    fn xattrs(&self) -> Option<&dyn Xattrs> {
+        self.inner.xattrs().map(|_| self as &dyn Xattrs)
+    }
+
+    fn locks(&self) -> Option<&dyn Locks> {
+        self.inner.locks().map(|_| self as &dyn Locks)
+    }
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        self.inner.persistent_handles()
+    }
+
+    fn ranges(&self) -> Option<&dyn Ranges> {
+        self.inner.ranges().map(|_| self as &dyn Ranges)
+    }
+}
