@@ -3,6 +3,8 @@
 #   $bed             uml or qemu, from BED (uml)
 #   $work            a scratch directory; $work/tree is what is shared
 #   serve SOCKET[,TAG]…  starts a server that shares $tree; more options in $serve_options
+#   own_network      goes on in a network namespace of its own, which `serve_nfs` needs
+#   serve_nfs [OPTION]…  starts a server that exports $tree by NFS, as /tree at port $nfs_port; its state is in $work/state
 #   guest OPTION…    boots a guest of this bed with the script on standard input
 #   guest_behind LOG OPTION…   the same, not waited for; sets $guest_pid
 #   until_ok         waits for a command to succeed
@@ -17,6 +19,8 @@ work=$(mktemp -d /dev/shm/tombolo-case.XXXXXX)
 chmod 755 "$work"
 mkdir -m 755 "$work/tree"
 tree=$work/tree
+tombolo=${TOMBOLO:-$repository/target/release/tombolo}
+nfs_port=2049
 servers=()
 serve_options=()
 scripts=0
@@ -68,7 +72,7 @@ serve() {
             [ "$tag" != "$socket" ] || tag=tombolo
             arguments+=(--virtiofs "${socket%,*},tag=$tag")
         done
-        "${TOMBOLO:-$repository/target/release/tombolo}" serve "$tree" "${arguments[@]}" \
+        "$tombolo" serve "$tree" "${arguments[@]}" \
             --control "${1%,*}.control" "${serve_options[@]}" >>"$work/server.log" 2>&1 &
         servers+=($!)
         ;;
@@ -92,6 +96,29 @@ serve() {
 listening() {
     kill -0 "${servers[-1]}" 2>/dev/null || fail "the server ended: $(cat "$work/server.log")"
     [ -S "$1" ]
+}
+
+# Ports are free there, nobody else reaches the server, and guests of both beds know it as 10.0.2.2.
+own_network() {
+    if [ /proc/self/ns/net -ef /proc/1/ns/net ]; then
+        rm -rf "$work"
+        exec unshare --net "$0"
+    fi
+    ip link set lo up
+}
+
+serve_nfs() { # [OPTION]…
+    [ "${SERVER:-tombolo}" = tombolo ] || skip "$SERVER has no NFS"
+    "$tombolo" serve "$tree" --nfs "0.0.0.0:$nfs_port" --state "$work/state" --control "$work/control" "$@" \
+        >>"$work/server.log" 2>&1 &
+    servers+=($!)
+    disown "${servers[-1]}"
+    until_ok answering
+}
+
+answering() {
+    kill -0 "${servers[-1]}" 2>/dev/null || fail "the server ended: $(cat "$work/server.log")"
+    (exec 3<>"/dev/tcp/127.0.0.1/$nfs_port") 2>/dev/null
 }
 
 # The server must outlive its guests.

@@ -11,6 +11,12 @@ die() {
     exit 1
 }
 
+# What the kernel's NFS client is told: nothing is asked of a portmapper, and locks stay in the guest, as the server has
+# no NLM.
+nfs_options() { # PORT
+    echo "vers=3,proto=tcp,mountproto=tcp,port=$1,mountport=$1,hard,nolock,addr=10.0.2.2"
+}
+
 # Installs Debian packages that are missing, as root; otherwise says what to install and stops.
 need_packages() {
     local missing=() package
