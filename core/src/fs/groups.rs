@@ -121,7 +121,7 @@ pub struct PersistentHandle {
 pub struct Volume(pub [u8; 16]);
 
 /// Handles that outlive restarts.
-pub trait PersistentHandles {
+pub trait PersistentHandles: Send + Sync {
     /// The file system that the export's root lies on. It does not change during a session.
     fn volume(&self) -> Volume;
     /// The handle of a node.
