@@ -218,7 +218,7 @@ impl RecordAssembler {
     ///
     /// # Errors
     /// A record is longer than the limit.
-    pub fn next<'r>(&'r mut self, received: &mut &'r [u8]) -> Result<Option<&'r [u8]>, RecordError> {
+    pub fn next<'r, 's: 'r>(&'r mut self, received: &mut &'s [u8]) -> Result<Option<&'r [u8]>, RecordError> {
         if std::mem::take(&mut self.complete) {
             self.glued.clear();
         }
