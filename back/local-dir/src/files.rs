@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{Error, File, NodeId, OpenFlags, OpenId, Result};
+use tombolo_core::fs::{Error, File, NodeId, OpenFlags, OpenId, Result, SyncWhat};
+use tombolo_sys::sync;
 
 use crate::listing::Cursor;
 
@@ -13,7 +14,7 @@ pub(crate) struct OpenFile {
     descriptor: OwnedFd,
     pub node: NodeId,
     pub flags: OpenFlags,
-    /// Whether reading it never waits.
+    /// Whether it lies in memory: reading it and making it stable never wait.
     pub memory: bool,
     /// Whether it lies on this machine.
     pub local: bool,
@@ -29,6 +30,14 @@ impl OpenFile {
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+
+    /// Makes it stable.
+    pub fn sync(&self, what: SyncWhat) -> Result<()> {
+        Ok(match what {
+            SyncWhat::Data => sync::data(self.fd()),
+            SyncWhat::All => sync::file(self.fd()),
+        }?)
     }
 
     /// Fails unless it was opened for this.

@@ -326,12 +326,9 @@ impl FileSystem for LocalSession {
     fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
         match self.0.files.find(file) {
             Err(error) => Answer::err(error),
-            Ok(open) => self.in_pool(cx, move |_, _| {
-                Ok(match what {
-                    SyncWhat::Data => sync::data(open.fd()),
-                    SyncWhat::All => sync::file(open.fd()),
-                }?)
-            }),
+            // Where there is no disk there is nothing to wait for.
+            Ok(open) if open.memory => self.now(|_| open.sync(what)),
+            Ok(open) => self.in_pool(cx, move |_, _| open.sync(what)),
         }
     }
 
