@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
-use tombolo_conformance::waist::{Setup, run};
+use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_layer::fault::{Plan, Rule, What, When};
 use tombolo_layer::stats::Counters;
 use tombolo_layer::{Op, delay, fault, stats};
 
-const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd };
+const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
 
 fn memory() -> Arc<dyn Export> {
     Arc::new(Memory::default())

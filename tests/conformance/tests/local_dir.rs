@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options};
-use tombolo_conformance::waist::{Setup, run};
+use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{Export, PermissionCheck};
 
 /// What tmpfs lacks.
@@ -15,7 +15,7 @@ fn run_in(parent: &Path, checks: PermissionCheck, may_skip: &[&str]) {
     let export: Arc<dyn Export> =
         Arc::new(LocalDir::open(dir.path(), Options::default()).expect("the export"));
     let title = format!("local-dir in {}, checked by {checks:?}", parent.display());
-    run(&export, Setup { owners: true, checks }).expect(&title, may_skip);
+    run(&export, Setup { owners: true, checks, lacks: Needs::empty() }).expect(&title, may_skip);
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_conformance::waist::{self, Report, Setup};
+use tombolo_conformance::waist::{self, Needs, Report, Setup};
 use tombolo_core::fs::{Export, PermissionCheck};
 
 fn run(checks: PermissionCheck) -> Report {
     let memory: Arc<dyn Export> = Arc::new(Memory::default());
-    waist::run(&memory, Setup { owners: true, checks })
+    waist::run(&memory, Setup { owners: true, checks, lacks: Needs::empty() })
 }
 
 #[test]

@@ -28,6 +28,15 @@ bitflags! {
         const HANDLES = 1 << 4;
         /// The optional group of operations on ranges.
         const RANGES = 1 << 5;
+        /// Openings that are the back end's: a file lives on in one after its last name is gone, and what was allowed when it
+        /// was opened stays so. A protocol without OPEN has none.
+        const OPENINGS = 1 << 6;
+        /// Writes go to the end of a file in one step, whoever else does so.
+        const APPENDS = 1 << 7;
+        /// A change can be asked to drop set-user-id and set-group-id.
+        const KILLS = 1 << 8;
+        /// Times before 1970.
+        const OLD_TIMES = 1 << 9;
     }
 }
 
@@ -49,6 +58,8 @@ pub struct Setup {
     pub owners: bool,
     /// Who is asked to check permissions.
     pub checks: PermissionCheck,
+    /// What whatever lies between the suite and the file system has no word for.
+    pub lacks: Needs,
 }
 
 /// All cases.
@@ -75,7 +86,7 @@ pub fn run_some(export: &Arc<dyn Export>, setup: Setup, wanted: impl Fn(&Case) -
 }
 
 fn offered(fs: &dyn FileSystem, setup: Setup) -> Needs {
-    let mut offered = Needs::empty();
+    let mut offered = Needs::all().difference(setup.lacks);
     offered.set(Needs::OWNERS, setup.owners);
     offered.set(Needs::CHECKS, fs.profile().permission_check == PermissionCheck::BackEnd);
     offered.set(Needs::XATTRS, fs.xattrs().is_some());

@@ -6,7 +6,7 @@ mod layer;
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_conformance::waist::{Setup, cases, run_some};
+use tombolo_conformance::waist::{Needs, Setup, cases, run_some};
 use tombolo_core::fs::{Export, PermissionCheck};
 
 use bug::Bug;
@@ -36,7 +36,7 @@ fn planted(bug: Option<Bug>) -> Arc<dyn Export> {
     Arc::new(Planted::new(Arc::new(Memory::default()), bug))
 }
 
-const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd };
+const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
 
 #[test]
 fn every_planted_bug_is_caught_by_the_case_that_is_there_for_it() {

@@ -18,7 +18,7 @@ cases! { "data":
     openings_do_what_they_were_opened_for,
     shrinking_discards_what_was_there,
     growing_adds_zeros,
-    a_size_is_set_through_an_opening,
+    a_size_is_set_through_an_opening needs OPENINGS,
     nothing_written_is_nothing_changed,
     writes_past_the_largest_size_are_refused,
     scattered_memory_is_filled_in_order,

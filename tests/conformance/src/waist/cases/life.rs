@@ -11,18 +11,18 @@ cases! { "life":
     forget_takes_back_exactly_as_many,
     forget_of_the_unknown_is_ignored,
     the_root_is_never_forgotten,
-    an_open_file_survives_its_name,
-    an_open_file_survives_being_replaced,
+    an_open_file_survives_its_name needs OPENINGS,
+    an_open_file_survives_being_replaced needs OPENINGS,
     an_open_file_survives_being_forgotten,
     an_ended_opening_is_refused,
     an_opening_belongs_to_its_node,
     a_node_survives_its_own_renaming,
     a_node_survives_its_parents_renaming,
-    a_name_made_again_is_another_node,
+    a_name_made_again_is_another_node needs OPENINGS,
     a_number_used_again_is_another_node,
     sessions_see_one_tree,
     sessions_see_writes_at_once,
-    a_session_that_ends_leaves_others_alone,
+    a_session_that_ends_leaves_others_alone needs OPENINGS,
 }
 
 fn forget_takes_back_exactly_as_many(w: &World) -> Verdict {

@@ -10,7 +10,7 @@ use crate::waist::{Verdict, World};
 
 cases! { "races":
     one_of_many_creators_wins,
-    appends_do_not_overwrite_each_other,
+    appends_do_not_overwrite_each_other needs APPENDS,
     an_exchange_never_hides_a_name,
     a_replacing_rename_never_hides_a_name,
     look_ups_and_forgets_keep_count,

@@ -1,0 +1,64 @@
+//! Calls and their replies over one connection, TCP or UDP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::datagrams::Datagrams;
+use super::message::{Answer, Message};
+use super::stream::Stream;
+
+/// How calls go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Records in a stream.
+    Tcp,
+    /// A datagram each.
+    Udp,
+}
+
+/// A connection that waits for the reply to each call.
+#[derive(Debug)]
+pub enum Connection {
+    /// Over TCP.
+    Tcp(Stream),
+    /// Over UDP.
+    Udp(Datagrams),
+}
+
+impl Connection {
+    /// Connects.
+    pub fn new(transport: Transport, address: SocketAddr) -> io::Result<Self> {
+        Ok(match transport {
+            Transport::Tcp => Self::Tcp(Stream::connect(address)?),
+            Transport::Udp => Self::Udp(Datagrams::connect(address)?),
+        })
+    }
+
+    /// Sends a call and waits for its reply.
+    ///
+    /// # Panics
+    /// When there is none, or it answers another call: nothing else is under way here.
+    pub fn call(&mut self, message: &Message) -> Answer {
+        let bytes = message.to_bytes();
+        let reply = match self {
+            Self::Tcp(stream) => {
+                stream.send(&bytes).expect("the call is sent");
+                stream.receive().expect("a reply").expect("a reply before the connection is closed")
+            }
+            Self::Udp(datagrams) => {
+                datagrams.send(&bytes).expect("the call is sent");
+                datagrams.receive().expect("a reply")
+            }
+        };
+        let answer = Answer::new(reply);
+        assert_eq!(answer.xid, message.xid, "the reply answers another call");
+        answer
+    }
+}
+
+/// An xid that no other call of this process has.
+pub fn fresh_xid() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0x7000_0001);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

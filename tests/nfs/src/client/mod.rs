@@ -1,0 +1,22 @@
+//! A thin, blocking client: one call, one reply, and every byte under control.
+//!
+//! [`Nfs`] has a method for each procedure. [`Message`] is a call word by word, [`Stream`] and [`Datagrams`] send it, or
+//! anything else.
+
+mod answers;
+mod caller;
+mod connection;
+mod datagrams;
+mod message;
+mod mount;
+mod nfs;
+mod stream;
+
+pub use answers::{Bytes, Expect, Found, LinkTarget, ListedEntry, Listing, New};
+pub use caller::Caller;
+pub use connection::{Connection, Transport, fresh_xid};
+pub use datagrams::Datagrams;
+pub use message::{Answer, Auth, Message, Verdict, encoded};
+pub use mount::Mounted;
+pub use nfs::{Nfs, mode, place};
+pub use stream::{PATIENCE, Stream, closes, fragment};

@@ -1,0 +1,270 @@
+//! Every procedure of NFS, typed.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_wire_nfs3::args::{
+    AccessArgs, AccessBits, CommitArgs, CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs,
+    MknodWhat, ReadArgs, ReaddirArgs, ReaddirplusArgs, RenameArgs, SetattrArgs, StableHow, SymlinkArgs,
+    WriteArgs,
+};
+use tombolo_wire_nfs3::results::{
+    AccessOk, CommitOk, CreateReply, FsinfoOk, FsstatOk, LinkWcc, LookupReply, PathconfOk, ReaddirReply,
+    ReaddirplusReply, ReadlinkReply, RenameWcc, WriteOk,
+};
+use tombolo_wire_nfs3::{
+    Call, Cookie3, CookieVerifier, Data, Fattr3, FileHandleBuf, NfsTime3, PostOpAttr, Reply, Sattr3, WccData,
+};
+
+use super::Caller;
+use super::answers::{Bytes, Found, LinkTarget, Listing, New, map, read_bytes};
+use super::connection::{Connection, Transport, fresh_xid};
+use super::message::{Answer, Message};
+
+/// A client: some connections to one server, and a caller. Copies share the connections; each call takes one for itself,
+/// so that calls of several threads are under way at once.
+#[derive(Clone, Debug)]
+pub struct Nfs {
+    pool: Arc<Pool>,
+    caller: Caller,
+}
+
+#[derive(Debug)]
+struct Pool {
+    transport: Transport,
+    address: SocketAddr,
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// Attributes for what is made: this mode, and nothing else.
+pub fn mode(bits: u32) -> Sattr3 {
+    Sattr3 { mode: Some(bits), ..Sattr3::default() }
+}
+
+impl Nfs {
+    /// Connects, as the superuser.
+    pub fn connect(transport: Transport, address: SocketAddr) -> io::Result<Self> {
+        let idle = Mutex::new(vec![Connection::new(transport, address)?]);
+        Ok(Self { pool: Arc::new(Pool { transport, address, idle }), caller: Caller::ROOT })
+    }
+
+    /// The same client on behalf of another caller.
+    pub fn as_caller(&self, caller: Caller) -> Self {
+        Self { caller, ..self.clone() }
+    }
+
+    /// Who calls.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Where the server is.
+    pub fn address(&self) -> SocketAddr {
+        self.pool.address
+    }
+
+    /// Sends any call and waits for the reply.
+    pub fn send(&self, message: &Message) -> Answer {
+        let idle = || self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = idle().pop();
+        let mut connection = taken.unwrap_or_else(|| {
+            Connection::new(self.pool.transport, self.pool.address).expect("one more connection")
+        });
+        let answer = connection.call(message);
+        idle().push(connection);
+        answer
+    }
+
+    /// The message of a call.
+    pub fn message(&self, call: &Call<'_>, data: &[u8]) -> Message {
+        Message::nfs(fresh_xid(), &self.caller, call, data)
+    }
+
+    fn call(&self, call: &Call<'_>) -> Answer {
+        self.send(&self.message(call, &[]))
+    }
+
+    /// NULL.
+    pub fn null(&self) {
+        self.call(&Call::Null).results::<()>();
+    }
+
+    /// GETATTR.
+    pub fn getattr(&self, object: &FileHandleBuf) -> Reply<Fattr3, ()> {
+        self.call(&Call::Getattr(object.as_handle())).results()
+    }
+
+    /// SETATTR.
+    pub fn setattr(
+        &self,
+        object: &FileHandleBuf,
+        attributes: Sattr3,
+        guard: Option<NfsTime3>,
+    ) -> Reply<WccData, WccData> {
+        let object = object.as_handle();
+        self.call(&Call::Setattr(SetattrArgs { object, attributes, guard })).results()
+    }
+
+    /// LOOKUP.
+    pub fn lookup(&self, dir: &FileHandleBuf, name: &[u8]) -> Reply<Found, PostOpAttr> {
+        let answer = self.call(&Call::Lookup(place(dir, name)));
+        map(answer.results::<LookupReply<'_>>(), Found::from)
+    }
+
+    /// ACCESS.
+    pub fn access(&self, object: &FileHandleBuf, access: AccessBits) -> Reply<AccessOk, PostOpAttr> {
+        self.call(&Call::Access(AccessArgs { object: object.as_handle(), access })).results()
+    }
+
+    /// READLINK.
+    pub fn readlink(&self, link: &FileHandleBuf) -> Reply<LinkTarget, PostOpAttr> {
+        let answer = self.call(&Call::Readlink(link.as_handle()));
+        map(answer.results::<ReadlinkReply<'_>>(), LinkTarget::from)
+    }
+
+    /// READ.
+    pub fn read(&self, file: &FileHandleBuf, offset: u64, count: u32) -> Reply<Bytes, PostOpAttr> {
+        let file = file.as_handle();
+        read_bytes(&self.call(&Call::Read(ReadArgs { file, offset, count })))
+    }
+
+    /// WRITE of all of `data`.
+    pub fn write(
+        &self,
+        file: &FileHandleBuf,
+        offset: u64,
+        data: &[u8],
+        stable: StableHow,
+    ) -> Reply<WriteOk, WccData> {
+        self.write_counted(file, offset, data.len() as u32, data, stable)
+    }
+
+    /// WRITE that announces `count` bytes, whatever the data.
+    pub fn write_counted(
+        &self,
+        file: &FileHandleBuf,
+        offset: u64,
+        count: u32,
+        data: &[u8],
+        stable: StableHow,
+    ) -> Reply<WriteOk, WccData> {
+        let (file, len) = (file.as_handle(), Data::to_send(data.len() as u32));
+        let call = Call::Write(WriteArgs { file, offset, count, stable, data: len });
+        self.send(&self.message(&call, data)).results()
+    }
+
+    /// CREATE.
+    pub fn create(&self, dir: &FileHandleBuf, name: &[u8], how: CreateHow) -> Reply<New, WccData> {
+        self.make(&Call::Create(CreateArgs { place: place(dir, name), how }))
+    }
+
+    /// MKDIR.
+    pub fn mkdir(&self, dir: &FileHandleBuf, name: &[u8], attributes: Sattr3) -> Reply<New, WccData> {
+        self.make(&Call::Mkdir(MkdirArgs { place: place(dir, name), attributes }))
+    }
+
+    /// SYMLINK.
+    pub fn symlink(
+        &self,
+        dir: &FileHandleBuf,
+        name: &[u8],
+        target: &[u8],
+        attributes: Sattr3,
+    ) -> Reply<New, WccData> {
+        self.make(&Call::Symlink(SymlinkArgs { place: place(dir, name), attributes, target }))
+    }
+
+    /// MKNOD.
+    pub fn mknod(&self, dir: &FileHandleBuf, name: &[u8], what: MknodWhat) -> Reply<New, WccData> {
+        self.make(&Call::Mknod(MknodArgs { place: place(dir, name), what }))
+    }
+
+    fn make(&self, call: &Call<'_>) -> Reply<New, WccData> {
+        map(self.call(call).results::<CreateReply<'_>>(), New::from)
+    }
+
+    /// REMOVE.
+    pub fn remove(&self, dir: &FileHandleBuf, name: &[u8]) -> Reply<WccData, WccData> {
+        self.call(&Call::Remove(place(dir, name))).results()
+    }
+
+    /// RMDIR.
+    pub fn rmdir(&self, dir: &FileHandleBuf, name: &[u8]) -> Reply<WccData, WccData> {
+        self.call(&Call::Rmdir(place(dir, name))).results()
+    }
+
+    /// RENAME.
+    pub fn rename(
+        &self,
+        from_dir: &FileHandleBuf,
+        from: &[u8],
+        to_dir: &FileHandleBuf,
+        to: &[u8],
+    ) -> Reply<RenameWcc, RenameWcc> {
+        let (from, to) = (place(from_dir, from), place(to_dir, to));
+        self.call(&Call::Rename(RenameArgs { from, to })).results()
+    }
+
+    /// LINK.
+    pub fn link(&self, file: &FileHandleBuf, dir: &FileHandleBuf, name: &[u8]) -> Reply<LinkWcc, LinkWcc> {
+        let (file, link) = (file.as_handle(), place(dir, name));
+        self.call(&Call::Link(LinkArgs { file, link })).results()
+    }
+
+    /// READDIR.
+    pub fn readdir(
+        &self,
+        dir: &FileHandleBuf,
+        cookie: Cookie3,
+        verifier: CookieVerifier,
+        count: u32,
+    ) -> Reply<Listing, PostOpAttr> {
+        let dir = dir.as_handle();
+        let answer = self.call(&Call::Readdir(ReaddirArgs { dir, cookie, verifier, count }));
+        let result_bytes = answer.result_bytes().len() - 4;
+        map(answer.results::<ReaddirReply<'_>>(), |ok| Listing::plain(ok, result_bytes))
+    }
+
+    /// READDIRPLUS.
+    pub fn readdirplus(
+        &self,
+        dir: &FileHandleBuf,
+        cookie: Cookie3,
+        verifier: CookieVerifier,
+        dircount: u32,
+        maxcount: u32,
+    ) -> Reply<Listing, PostOpAttr> {
+        let dir = dir.as_handle();
+        let args = ReaddirplusArgs { dir, cookie, verifier, dircount, maxcount };
+        let answer = self.call(&Call::Readdirplus(args));
+        let result_bytes = answer.result_bytes().len() - 4;
+        map(answer.results::<ReaddirplusReply<'_>>(), |ok| Listing::plus(ok, result_bytes))
+    }
+
+    /// FSSTAT.
+    pub fn fsstat(&self, root: &FileHandleBuf) -> Reply<FsstatOk, PostOpAttr> {
+        self.call(&Call::Fsstat(root.as_handle())).results()
+    }
+
+    /// FSINFO.
+    pub fn fsinfo(&self, root: &FileHandleBuf) -> Reply<FsinfoOk, PostOpAttr> {
+        self.call(&Call::Fsinfo(root.as_handle())).results()
+    }
+
+    /// PATHCONF.
+    pub fn pathconf(&self, object: &FileHandleBuf) -> Reply<PathconfOk, PostOpAttr> {
+        self.call(&Call::Pathconf(object.as_handle())).results()
+    }
+
+    /// COMMIT.
+    pub fn commit(&self, file: &FileHandleBuf, offset: u64, count: u32) -> Reply<CommitOk, WccData> {
+        let file = file.as_handle();
+        self.call(&Call::Commit(CommitArgs { file, offset, count })).results()
+    }
+}
+
+/// A name in a directory.
+pub fn place<'a>(dir: &'a FileHandleBuf, name: &'a [u8]) -> DirOpArgs<'a> {
+    DirOpArgs { dir: dir.as_handle(), name }
+}

@@ -1,0 +1,121 @@
+//! Records over TCP, and whatever else can be sent down a connection.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+
+/// How long a reply may take before the test has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection.
+#[derive(Debug)]
+pub struct Stream {
+    socket: TcpStream,
+}
+
+impl Stream {
+    /// Connects.
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        Self::over(TcpStream::connect(address)?)
+    }
+
+    /// Connects from an address of one's own: all of 127.0.0.0/8 is.
+    pub fn connect_from(from: IpAddr, address: SocketAddr) -> io::Result<Self> {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        bind(&socket, &SocketAddr::new(from, 0))?;
+        connect(&socket, &address)?;
+        Self::over(TcpStream::from(socket))
+    }
+
+    fn over(socket: TcpStream) -> io::Result<Self> {
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { socket })
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Sends a record in one fragment.
+    pub fn send(&mut self, record: &[u8]) -> io::Result<()> {
+        self.send_bytes(&fragment(record, true))
+    }
+
+    /// Sends a record in fragments of `size` bytes.
+    pub fn send_in_fragments(&mut self, record: &[u8], size: usize) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for (index, piece) in record.chunks(size).enumerate() {
+            bytes.extend(fragment(piece, (index + 1) * size >= record.len()));
+        }
+        self.send_bytes(&bytes)
+    }
+
+    /// Sends bytes as they are.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.socket.write_all(bytes)
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn finish(&self) -> io::Result<()> {
+        self.socket.shutdown(Shutdown::Write)
+    }
+
+    /// The next record; `None` when the connection is closed, by whatever means.
+    pub fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut record = Vec::new();
+        loop {
+            let mut mark = [0; 4];
+            if !self.fill(&mut mark)? {
+                return Ok(None);
+            }
+            let mark = u32::from_be_bytes(mark);
+            let start = record.len();
+            record.resize(start + (mark & 0x7fff_ffff) as usize, 0);
+            if !self.fill(&mut record[start..])? {
+                return Ok(None);
+            }
+            if mark >> 31 == 1 {
+                return Ok(Some(record));
+            }
+        }
+    }
+
+    /// Whether nothing arrives for so long. A connection that is closed meanwhile has something to say.
+    pub fn is_quiet_for(&mut self, time: Duration) -> bool {
+        self.socket.set_read_timeout(Some(time)).expect("a time-out");
+        let waited = self.socket.peek(&mut [0]);
+        self.socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        matches!(waited, Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()))
+    }
+
+    /// False when the connection was closed before the bytes were there.
+    fn fill(&mut self, bytes: &mut [u8]) -> io::Result<bool> {
+        match self.socket.read_exact(bytes) {
+            Ok(()) => Ok(true),
+            Err(error) if closes(error.kind()) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether an error means that the peer has closed the connection.
+pub fn closes(kind: ErrorKind) -> bool {
+    [
+        ErrorKind::UnexpectedEof,
+        ErrorKind::ConnectionReset,
+        ErrorKind::ConnectionAborted,
+        ErrorKind::BrokenPipe,
+    ]
+    .contains(&kind)
+}
+
+/// One fragment with its mark (RFC 5531 §11).
+pub fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
+    let mark = bytes.len() as u32 | u32::from(last) << 31;
+    [&mark.to_be_bytes(), bytes].concat()
+}
