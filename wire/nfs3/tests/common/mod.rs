@@ -11,7 +11,7 @@ use tombolo_wire_nfs3::results::*;
 use tombolo_wire_nfs3::*;
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, List};
 
-pub fn encoded(value: &impl Encode) -> Vec<u8> {
+pub fn encoded<T: Encode>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     value.encode(&mut Encoder::new(&mut bytes));
     bytes
