@@ -1,10 +1,12 @@
 //! The command line of `tombolo bench`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use crate::nfs::Limit;
 use crate::table::Plan;
 
 /// Measure Tombolo against its peers on this machine, interleaved, and print the figures with their spread.
@@ -53,6 +55,8 @@ pub enum TableArgs {
     },
     /// What the servers hold on to when 100,000 files were touched.
     Memory,
+    /// The NFS server beside nfs-ganesha, by a load generator of our own and by libnfs.
+    Nfs(NfsArgs),
     /// Touch files through the waist and print bytes and descriptors held; `memory` runs it.
     #[command(hide = true)]
     Touch {
@@ -60,6 +64,14 @@ pub enum TableArgs {
         shared: PathBuf,
         /// How many files.
         files: usize,
+    },
+    /// Answer bytes with bytes, or NFS calls with the same replies always; `nfs` runs it.
+    #[command(hide = true)]
+    Limit {
+        /// Which.
+        limit: Limit,
+        /// Where to listen.
+        address: SocketAddr,
     },
     /// Write the stored reports of DOCUMENT's folder into DOCUMENT anew.
     Docs {
@@ -81,6 +93,17 @@ pub struct FuseArgs {
     /// A FUSE mount of a local directory, beside libfuse's passthrough_ll.
     #[arg(long)]
     pub mount: bool,
+}
+
+/// Which part of the table of the NFS server, and where.
+#[derive(Args, Debug)]
+pub struct NfsArgs {
+    /// Only rows whose names begin so.
+    #[arg(long, value_name = "ROW[,ROW]…", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Measure in the network that this process is in; `nfs` runs itself so in one of its own.
+    #[arg(long, hide = true)]
+    pub here: bool,
 }
 
 /// Rounds and turns of a run that is to be believed.

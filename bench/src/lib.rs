@@ -14,6 +14,7 @@ mod error;
 pub mod files;
 pub mod guest;
 pub mod measure;
+pub mod nfs;
 pub mod peer;
 pub mod report;
 pub mod table;
@@ -31,6 +32,10 @@ use table::Plan;
 
 /// Does what the command line asks for, and prints to `out`.
 pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
+    if let TableArgs::Limit { limit, address } = &args.table {
+        // A server: signals end it at once.
+        return nfs::serve(*limit, *address);
+    }
     // Remembered before anything is pinned.
     let _all = measure::spare_cores();
     measure::end_on_signals()?;
@@ -48,6 +53,8 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         }
         TableArgs::Guest { source, only } => publish(args, &table::guest::run(&plan, source, only)?, out),
         TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
+        TableArgs::Nfs(nfs) => publish(args, &table::nfs::run(&plan, &nfs.only, nfs.here)?, out),
+        TableArgs::Limit { limit, address } => nfs::serve(*limit, *address),
         TableArgs::Touch { shared, files } => {
             let (memory_bytes, descriptors) = table::memory::touch(shared, *files)?;
             writeln!(out, "{memory_bytes} {descriptors}").doing(|| "print".to_owned())
@@ -68,7 +75,8 @@ const FUSE_TABLES: [Table; 3] = [table::virtio::run, table::mount::run, table::t
 fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let [virtio, mount, table_6_2] = FUSE_TABLES;
     let guest: Table = |plan| table::guest::run(plan, "lua", &[]);
-    for table in [table::waist::run as Table, virtio, mount, table_6_2, table::memory::run, guest] {
+    let nfs: Table = |plan| table::nfs::run(plan, &[], false);
+    for table in [table::waist::run as Table, virtio, mount, table_6_2, nfs, table::memory::run, guest] {
         match table(plan) {
             Ok(report) => publish(args, &report, out)?,
             Err(error @ Error::Absent(_)) => {

@@ -21,6 +21,16 @@ pub trait Work {
     fn bytes(&self) -> Option<u64> {
         None
     }
+
+    /// The process that does it, where it is not this one.
+    fn caller(&self) -> Option<u32> {
+        None
+    }
+
+    /// Whether the figure is how many are done in a second, and not how long one takes.
+    fn per_second(&self) -> bool {
+        false
+    }
 }
 
 /// Times operations. Each lap costs one look at the clock (about 25 ns), which is part of the figure; what takes less

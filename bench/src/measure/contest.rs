@@ -25,8 +25,12 @@ pub struct Entrant<'a> {
 pub struct Turn {
     /// Half of the operations took no longer, in nanoseconds.
     pub median_ns: f64,
+    /// 99 of 100 operations took no longer, in nanoseconds.
+    pub p99_ns: f64,
     /// Time per operation over the whole round, in nanoseconds.
     pub mean_ns: f64,
+    /// Processor time of the servers per operation, in nanoseconds.
+    pub server_cpu_ns: f64,
 }
 
 /// All rounds of one contestant.
@@ -43,6 +47,8 @@ pub struct Series {
     pub server_syscalls: Option<f64>,
     /// Bytes that an operation moves, where the figure is a rate.
     pub bytes: Option<u64>,
+    /// Whether the figure is operations per second.
+    pub per_second: bool,
 }
 
 impl Series {
@@ -127,7 +133,7 @@ struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     fn new(entrant: Entrant<'a>) -> Self {
-        let meter = CostMeter::new(&entrant.servers);
+        let meter = CostMeter::new(&entrant.servers, entrant.work.caller());
         Self {
             entrant,
             meter,
@@ -164,11 +170,14 @@ impl<'a> Runner<'a> {
         }
         let before = self.meter.now();
         let clock = self.run(self.count)?;
-        self.cost += self.meter.now() - before;
+        let cost = self.meter.now() - before;
+        self.cost += cost;
         self.operations += clock.count();
         self.turns.push(Turn {
             median_ns: clock.quantile_ns(0.5),
+            p99_ns: clock.quantile_ns(0.99),
             mean_ns: clock.total().as_nanos() as f64 / clock.count().max(1) as f64,
+            server_cpu_ns: cost.per(clock.count()).server_cpu_ns,
         });
         // Both are made alike, so that adding cannot fail for lack of range.
         let _in_range = self.laps.add(clock.into_laps());
@@ -209,6 +218,7 @@ impl<'a> Runner<'a> {
             cost: self.cost.per(self.operations),
             server_syscalls: self.syscalls,
             bytes: self.entrant.work.bytes(),
+            per_second: self.entrant.work.per_second(),
         }
     }
 }

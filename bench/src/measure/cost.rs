@@ -58,7 +58,7 @@ impl Sub for Cost {
     }
 }
 
-/// Reads the counters of the servers and of this process.
+/// Reads the counters of the servers and of the caller.
 #[derive(Debug)]
 pub struct CostMeter {
     servers: Vec<Process>,
@@ -66,10 +66,11 @@ pub struct CostMeter {
 }
 
 impl CostMeter {
-    /// For these server processes.
-    pub fn new(servers: &[u32]) -> Self {
+    /// For these server processes, and a caller; `None` is this process.
+    pub fn new(servers: &[u32], caller: Option<u32>) -> Self {
         let servers = servers.iter().map(|server| Process::new(&server.to_string())).collect();
-        Self { servers, caller: Process::new("self") }
+        let caller = caller.map_or_else(|| "self".to_owned(), |caller| caller.to_string());
+        Self { servers, caller: Process::new(&caller) }
     }
 
     /// The counters now. They never go back: what a thread did until the last look counts on when it has ended.
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_ended_still_counts() {
-        let meter = CostMeter::new(&[]);
+        let meter = CostMeter::new(&[], None);
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             (0..50).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn work_and_sleep_are_seen() {
-        let meter = CostMeter::new(&[std::process::id()]);
+        let meter = CostMeter::new(&[std::process::id()], None);
         let before = meter.now();
         for _ in 0..20 {
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -11,6 +11,7 @@ mod cost;
 mod place;
 mod spread;
 mod stop;
+mod syncs;
 mod syscalls;
 
 pub use clock::{Clock, Work};
@@ -19,4 +20,5 @@ pub use cost::{Cost, CostMeter};
 pub use place::{Place, spare_cores};
 pub use spread::Spread;
 pub use stop::{end_on_signals, go_on};
+pub use syncs::SyncCounter;
 pub use syscalls::SyscallCounter;

@@ -13,6 +13,12 @@ pub enum Program {
     Virtiofsd,
     /// The fastest example of libfuse.
     PassthroughLl,
+    /// The NFS server of that project, with its back end for local directories.
+    Ganesha,
+    /// What nfs-ganesha registers with.
+    Rpcbind,
+    /// A client: libnfs's raw calls, see `bench/peers/libnfs-driver.c`.
+    LibnfsDriver,
 }
 
 impl Program {
@@ -22,6 +28,18 @@ impl Program {
             Program::Tombolo => "tombolo",
             Program::Virtiofsd => "virtiofsd",
             Program::PassthroughLl => "passthrough_ll",
+            Program::Ganesha => "nfs-ganesha",
+            Program::Rpcbind => "rpcbind",
+            Program::LibnfsDriver => "libnfs",
+        }
+    }
+
+    /// Its file.
+    fn file(self) -> &'static str {
+        match self {
+            Program::Ganesha => "ganesha.nfsd",
+            Program::LibnfsDriver => "libnfs-driver",
+            other => other.name(),
         }
     }
 
@@ -37,6 +55,13 @@ impl Program {
                  `cc -O2 -o passthrough_ll /usr/share/doc/libfuse3-dev/examples/passthrough_ll.c \
                  $(pkg-config --cflags --libs fuse3)`, and put it on the PATH"
             }
+            Program::Ganesha | Program::Rpcbind => {
+                "run `bench/peers/setup`, or `apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind`"
+            }
+            Program::LibnfsDriver => {
+                "run `bench/peers/setup`, or `apt-get install libnfs-dev` and \
+                 `cc -O2 -o libnfs-driver bench/peers/libnfs-driver.c -lnfs`, and put it on the PATH"
+            }
         }
     }
 }
@@ -51,9 +76,7 @@ pub fn find(program: Program) -> Result<PathBuf> {
         Program::Tombolo => {
             std::env::var_os(TOMBOLO).map(PathBuf::from).or_else(|| std::env::current_exe().ok())
         }
-        Program::Virtiofsd | Program::PassthroughLl => {
-            built(program.name()).or_else(|| on_path(program.name()))
-        }
+        other => built(other.file()).or_else(|| on_path(other.file())).or_else(|| for_root(other.file())),
     };
     let absent = || Error::Absent(format!("{} is not here: {}", program.name(), program.how_to_install()));
     found.ok_or_else(absent)
@@ -79,6 +102,11 @@ pub fn in_checkout(file: &Path) -> Result<PathBuf> {
 fn on_path(name: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// Where daemons are, which not every PATH has.
+fn for_root(name: &str) -> Option<PathBuf> {
+    Some(Path::new("/usr/sbin").join(name)).filter(|path| path.is_file())
 }
 
 #[cfg(test)]

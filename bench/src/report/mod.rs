@@ -98,25 +98,53 @@ impl Figure {
 
     /// A series of a contest: a rate where its operations move bytes, a time otherwise. `None` of no rounds.
     pub fn of(row: &str, series: &Series) -> Option<Self> {
-        let (column, variant) = series.name.clone();
+        let rates = |amount: f64| series.turns.iter().map(|turn| amount / turn.mean_ns * 1e9).collect();
         let (unit, rounds): (_, Vec<f64>) = match series.bytes {
-            Some(bytes) => {
-                let rate = |mean_ns: f64| bytes as f64 / mean_ns * 1e9;
-                (Unit::BytesPerSecond, series.turns.iter().map(|turn| rate(turn.mean_ns)).collect())
-            }
+            Some(bytes) => (Unit::BytesPerSecond, rates(bytes as f64)),
+            None if series.per_second => (Unit::PerSecond, rates(1.0)),
             None => (Unit::Nanoseconds, series.turns.iter().map(|turn| turn.median_ns).collect()),
         };
+        let figure = Self::of_rounds(row, series, unit, rounds)?;
         Some(Self {
-            row: row.to_owned(),
-            variant,
-            column,
-            unit,
-            spread: Spread::of(&rounds)?,
-            rounds,
             p99_ns: Some(series.quantile_ns(0.99)),
             cost: Some(series.cost),
             server_syscalls: series.server_syscalls,
+            ..figure
         })
+    }
+
+    /// The time that 99 of 100 operations of a series did not exceed, round by round. `None` of no rounds.
+    pub fn p99(row: &str, series: &Series) -> Option<Self> {
+        let rounds = series.turns.iter().map(|turn| turn.p99_ns).collect();
+        Self::of_rounds(row, series, Unit::Nanoseconds, rounds)
+    }
+
+    /// What an operation of a contest cost its servers in processor time, as a figure of its own that can be compared.
+    /// `None` of no rounds, and of those that have no servers.
+    pub fn server_cpu(row: &str, series: &Series) -> Option<Self> {
+        let rounds: Vec<f64> = series.turns.iter().map(|turn| turn.server_cpu_ns).collect();
+        let figure = Self::of_rounds(row, series, Unit::Nanoseconds, rounds)?;
+        (figure.spread.median > 0.0).then_some(figure)
+    }
+
+    fn of_rounds(row: &str, series: &Series, unit: Unit, rounds: Vec<f64>) -> Option<Self> {
+        let (column, variant) = series.name.clone();
+        let spread = Spread::of(&rounds)?;
+        Some(Self { variant, spread, rounds, ..Self::single(row, "", &column, unit, 0.0) })
+    }
+
+    /// The lesser of two figures times what each is multiplied with, round by round where they were measured interleaved: an
+    /// aim that is one or the other.
+    pub fn lesser(one: &Self, one_times: f64, other: &Self, other_times: f64) -> Option<Self> {
+        let rounds: Vec<f64> = if one.rounds.len() == other.rounds.len() {
+            let pairs = one.rounds.iter().zip(&other.rounds);
+            pairs.map(|(a, b)| (a * one_times).min(b * other_times)).collect()
+        } else {
+            vec![(one.spread.median * one_times).min(other.spread.median * other_times)]
+        };
+        let who = format!("the lesser of {one_times} × {} and {other_times} × {}", one.who(), other.who());
+        let spread = Spread::of(&rounds)?;
+        Some(Self { spread, rounds, ..Self::single(&one.row, "", &who, one.unit, 0.0) })
     }
 
     /// Column and variant, for people.

@@ -17,6 +17,8 @@ pub enum Unit {
     Bytes,
     /// A number of things.
     Count,
+    /// How many times one thing is another.
+    Times,
 }
 
 impl Unit {
@@ -35,6 +37,7 @@ impl Unit {
             Unit::PerSecond => format!("{} k/s", digits(value / 1e3)),
             Unit::Bytes => format!("{} MB", digits(value / 1e6)),
             Unit::Count => format!("{value:.0}"),
+            Unit::Times => format!("{} ×", digits(value)),
         }
     }
 }

@@ -68,13 +68,13 @@ pub fn run(plan: &Plan) -> Result<Report> {
 
 /// What a process holds.
 #[derive(Clone, Copy, Debug)]
-struct Held {
-    memory_bytes: f64,
-    descriptors: f64,
+pub(super) struct Held {
+    pub memory_bytes: f64,
+    pub descriptors: f64,
 }
 
 impl Held {
-    fn by(process: &str) -> Result<Self> {
+    pub fn by(process: &str) -> Result<Self> {
         let path = format!("/proc/{process}/status");
         let status = fs::read_to_string(&path).doing_to("read", Path::new(&path))?;
         let kilobytes = status
@@ -87,7 +87,8 @@ impl Held {
     }
 }
 
-fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Ratio {
+/// How many times better than its limit a value is.
+pub(super) fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Ratio {
     let value = most / value.max(1.0);
     Ratio {
         row: row.to_owned(),

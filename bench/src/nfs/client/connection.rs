@@ -1,0 +1,236 @@
+//! Calls out, replies in, many at a time.
+
+use std::io::{ErrorKind, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::super::{Stream, Wait};
+use super::call::{Call, Reply};
+use super::records::{Record, Records};
+use crate::error::{Doing, Error, Result};
+
+/// Bytes of one read.
+const READ_BYTES: usize = 256 << 10;
+/// Bytes of a reply that are looked at while many are outstanding.
+const HEAD_BYTES: usize = 128;
+/// Calls without data that are ready at one time go out together, up to so many bytes.
+const BATCH_BYTES: usize = 64 << 10;
+/// Calls that can be outstanding: their place is the low part of their xid, so that a reply finds it without a search.
+const OUTSTANDING_MAX: u32 = 64;
+
+/// A connection to an NFS or MOUNT server.
+pub struct Connection {
+    stream: Stream,
+    buffer: Vec<u8>,
+    out: Vec<u8>,
+    /// The high part of xids. It begins anywhere: a server may take equal calls with equal xids of one client for one.
+    turn: u32,
+    /// The xid that is awaited in each place.
+    awaited: [Option<u32>; OUTSTANDING_MAX as usize],
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Connection {
+    /// Connects.
+    pub fn connect(address: SocketAddr, wait: Wait) -> Result<Self> {
+        let stream = Stream::connect(address, wait).doing(|| format!("connect to {address}"))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self {
+            stream,
+            buffer: vec![0; READ_BYTES],
+            out: Vec::new(),
+            turn: now.subsec_nanos(),
+            awaited: [None; OUTSTANDING_MAX as usize],
+        })
+    }
+
+    /// Sends one call and waits for its whole reply.
+    pub fn call(&mut self, call: &mut Call, reply: &mut Reply) -> Result<()> {
+        let xid = self.give_xid(0);
+        call.set_xid(xid);
+        self.stream.write_parts(&mut call.parts()).doing(|| format!("send {}", call.name()))?;
+        let mut records = Records::new(usize::MAX);
+        let mut come = false;
+        while !come {
+            let count = self.read()?;
+            records.feed(&self.buffer[..count], |record| {
+                come = true;
+                self.awaited[0] = None;
+                reply.take(call, xid, record.head)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Does one call `count` times with so many of them outstanding, and calls `lap` after each reply. `before` is told the number
+    /// of each before it is sent. Replies may come in any order; all have to be good, and of one length where they carry data.
+    pub fn repeat(
+        &mut self,
+        call: &mut Call,
+        outstanding: u32,
+        count: u64,
+        mut before: impl FnMut(&mut Call, u64),
+        mut lap: impl FnMut(),
+    ) -> Result<()> {
+        let places = u64::from(outstanding.clamp(1, OUTSTANDING_MAX)).min(count) as u32;
+        let mut free: Vec<u32> = (0..places).collect();
+        let mut records = Records::new(HEAD_BYTES);
+        let (mut sent, mut done) = (0, 0);
+        loop {
+            while sent < count
+                && let Some(place) = free.pop()
+            {
+                before(call, sent);
+                self.queue(call, place)?;
+                sent += 1;
+            }
+            self.flush(call.name())?;
+            if done == count {
+                return Ok(());
+            }
+            let got = self.read()?;
+            records.feed(&self.buffer[..got], |record| {
+                let place = finish(&mut self.awaited, call, record)?;
+                lap();
+                done += 1;
+                free.push(place);
+                Ok::<(), Error>(())
+            })?;
+        }
+    }
+
+    /// Takes what has come, without waiting: the places that are free again. For calls that were sent with [`Connection::send`].
+    pub fn receive(&mut self, call: &Call, records: &mut Records) -> Result<Vec<u32>> {
+        let mut places = Vec::new();
+        while let Some(got) = self.stream.try_read(&mut self.buffer).doing(|| "receive".to_owned())? {
+            if got == 0 {
+                return Err(left());
+            }
+            records.feed(&self.buffer[..got], |record| {
+                places.push(finish(&mut self.awaited, call, record)?);
+                Ok::<(), Error>(())
+            })?;
+            if got < self.buffer.len() {
+                break;
+            }
+        }
+        Ok(places)
+    }
+
+    /// Sends one call without waiting, in a place that has no other.
+    pub fn send(&mut self, call: &mut Call, place: u32) -> Result<()> {
+        self.queue(call, place)?;
+        self.flush(call.name())
+    }
+
+    fn queue(&mut self, call: &mut Call, place: u32) -> Result<()> {
+        call.set_xid(self.give_xid(place));
+        if call.has_data() {
+            return self.stream.write_parts(&mut call.parts()).doing(|| format!("send {}", call.name()));
+        }
+        self.out.extend_from_slice(call.head());
+        if self.out.len() >= BATCH_BYTES { self.flush(call.name()) } else { Ok(()) }
+    }
+
+    fn flush(&mut self, name: &str) -> Result<()> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let written = self.stream.write_parts(&mut [IoSlice::new(&self.out)]);
+        self.out.clear();
+        written.doing(|| format!("send {name}"))
+    }
+
+    fn give_xid(&mut self, place: u32) -> u32 {
+        self.turn = self.turn.wrapping_add(1);
+        let xid = self.turn.wrapping_mul(OUTSTANDING_MAX) | place;
+        if let Some(awaited) = self.awaited.get_mut(place as usize) {
+            *awaited = Some(xid);
+        }
+        xid
+    }
+
+    fn read(&mut self) -> Result<usize> {
+        match self.stream.read(&mut self.buffer).doing(|| "receive".to_owned())? {
+            0 => Err(left()),
+            count => Ok(count),
+        }
+    }
+}
+
+/// Checks a reply as far as it costs next to nothing, and finds its place.
+fn finish(awaited: &mut [Option<u32>], call: &Call, record: Record<'_>) -> Result<u32> {
+    let xid = record.head.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+    let place = xid.unwrap_or_default() % OUTSTANDING_MAX;
+    let slot = awaited.get_mut(place as usize);
+    if xid.is_none() || slot.is_none_or(|slot| slot.take() != xid) {
+        let answer = "a reply to what was not asked".to_owned();
+        return Err(Error::Wrong { what: call.name().to_owned(), answer });
+    }
+    call.check(record.head, record.len)?;
+    Ok(place)
+}
+
+fn left() -> Error {
+    Error::Io { what: "receive".to_owned(), source: ErrorKind::UnexpectedEof.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use tombolo_wire_nfs3::FileHandle;
+    use tombolo_wire_rpc::{Mark, ReplyHeader, Xid};
+    use tombolo_wire_xdr::Encoder;
+
+    use super::super::procedures::getattr;
+    use super::*;
+
+    /// A server that waits for `batch` calls and answers them with the last one first; each xid is changed by `change`.
+    fn answers_backwards(call_bytes: usize, batch: usize, change: fn(u32) -> u32) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut calls = vec![0; call_bytes * batch];
+            while stream.read_exact(&mut calls).is_ok() {
+                for call in calls.chunks(call_bytes).rev() {
+                    let xid = u32::from_be_bytes(*call[Mark::BYTES..].first_chunk().unwrap());
+                    let mut reply = Vec::new();
+                    Encoder::new(&mut reply).value(&ReplyHeader::success(Xid(change(xid)))).u32(0);
+                    stream.write_all(&Mark::whole(reply.len()).unwrap().to_bytes()).unwrap();
+                    stream.write_all(&reply).unwrap();
+                }
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn replies_in_any_order_find_their_calls() {
+        let mut call = getattr(&FileHandle::new(b"handle").unwrap().to_owned());
+        for wait in [Wait::Sleep, Wait::SpinBriefly, Wait::Spin] {
+            let address = answers_backwards(call.bytes(), 8, |xid| xid);
+            let mut connection = Connection::connect(address, wait).unwrap();
+            let mut replies = 0;
+            connection.repeat(&mut call, 8, 64, |_, _| {}, || replies += 1).unwrap();
+            assert_eq!(replies, 64);
+        }
+    }
+
+    #[test]
+    fn a_reply_to_what_was_not_asked_is_an_error() {
+        let mut call = getattr(&FileHandle::new(b"handle").unwrap().to_owned());
+        let address = answers_backwards(call.bytes(), 1, |xid| xid ^ 0x100);
+        let mut connection = Connection::connect(address, Wait::Sleep).unwrap();
+        let error = connection.repeat(&mut call, 1, 1, |_, _| {}, || {}).unwrap_err();
+        assert!(error.to_string().contains("not asked"), "{error}");
+    }
+}

@@ -1,0 +1,56 @@
+//! An export, mounted.
+
+use super::super::Wait;
+use super::call::Reply;
+use super::connection::Connection;
+use super::procedures::{Handle, found, lookup, mnt, mounted};
+use crate::error::Result;
+use crate::peer::Nfs;
+
+/// A connection to a server, and the root of what it exports.
+pub struct Mounted {
+    connection: Connection,
+    root: Handle,
+    reply: Reply,
+}
+
+impl Mounted {
+    /// Mounts what the server exports.
+    pub fn new(server: &Nfs, wait: Wait) -> Result<Self> {
+        let mut reply = Reply::default();
+        Connection::connect(server.mount(), Wait::Sleep)?.call(&mut mnt(server.export())?, &mut reply)?;
+        let root = mounted(&reply)?;
+        let connection = Connection::connect(server.nfs(), wait)?;
+        Ok(Self { connection, root, reply })
+    }
+
+    /// The root.
+    pub fn root(&self) -> &Handle {
+        &self.root
+    }
+
+    /// A name's file.
+    pub fn lookup(&mut self, folder: &Handle, name: &str) -> Result<Handle> {
+        self.connection.call(&mut lookup(folder, name.as_bytes()), &mut self.reply)?;
+        found(&self.reply)
+    }
+
+    /// The file at the end of a path, relative to the root.
+    pub fn walk(&mut self, path: &str) -> Result<Handle> {
+        let mut file = self.root;
+        for name in path.split('/') {
+            file = self.lookup(&file, name)?;
+        }
+        Ok(file)
+    }
+
+    /// For calls of other kinds.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    /// Nothing but the connection.
+    pub fn into_connection(self) -> Connection {
+        self.connection
+    }
+}

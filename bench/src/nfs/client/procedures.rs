@@ -1,0 +1,185 @@
+//! The procedures of RFC 1813 that are asked for, and what is read out of their replies.
+
+use tombolo_wire_nfs3::args::{
+    CommitArgs, CreateArgs, CreateHow, DirOpArgs, ReadArgs, ReaddirplusArgs, StableHow, WriteArgs,
+};
+use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
+use tombolo_wire_nfs3::results::{
+    CommitReply, CreateReply, LookupReply, ReaddirplusReply, RemoveReply, WriteReply,
+};
+use tombolo_wire_nfs3::{
+    self as nfs3, Call as Args, Cookie3, CookieVerifier, Data, FileHandle, FileHandleBuf, PROGRAM, Sattr3,
+    VERSION,
+};
+use tombolo_wire_xdr::padded;
+
+use super::call::{Call, Procedure, Reply};
+use crate::error::{Error, Result};
+
+/// What a server calls a file.
+pub type Handle = FileHandleBuf;
+
+/// A call of NFS.
+fn call(args: &Args<'_>) -> Call {
+    Call::new(procedure(args), args)
+}
+
+fn procedure(args: &Args<'_>) -> Procedure {
+    let procedure = args.procedure();
+    Procedure {
+        name: format!("{procedure:?}").to_uppercase(),
+        program: PROGRAM,
+        version: VERSION,
+        number: procedure.number(),
+    }
+}
+
+/// The root of an export.
+pub fn mnt(export: &str) -> Result<Call> {
+    let procedure = Procedure {
+        name: "MNT".to_owned(),
+        program: mount::PROGRAM,
+        version: mount::VERSION,
+        number: mount::Procedure::Mnt.number(),
+    };
+    let path = DirPath::new(export.as_bytes());
+    let path = path.ok_or_else(|| Error::Absent(format!("{export} is too long to be mounted")))?;
+    Ok(Call::new(procedure, &path))
+}
+
+/// A file's attributes.
+pub fn getattr(file: &Handle) -> Call {
+    call(&Args::Getattr(file.as_handle()))
+}
+
+/// A name's file.
+pub fn lookup(folder: &Handle, name: &[u8]) -> Call {
+    call(&Args::Lookup(DirOpArgs { dir: folder.as_handle(), name }))
+}
+
+/// Data, from offset 0.
+pub fn read(file: &Handle, count: u32) -> Call {
+    call(&Args::Read(ReadArgs { file: file.as_handle(), offset: 0, count }))
+}
+
+/// Data to offset 0.
+pub fn write(file: &Handle, content: &[u8], stable: StableHow) -> Call {
+    let count = u32::try_from(content.len()).unwrap_or(u32::MAX);
+    let file = file.as_handle();
+    let args = Args::Write(WriteArgs { file, offset: 0, count, stable, data: Data::to_send(count) });
+    Call::with_data(procedure(&args), &args, content)
+}
+
+/// Where the offset of [`read`] and [`write`] stands among the arguments: behind the handle.
+pub fn offset_at(file: &Handle) -> usize {
+    size_of::<u32>() + padded(file.as_handle().as_bytes().len())
+}
+
+/// All that was written stays.
+pub fn commit(file: &Handle) -> Call {
+    call(&Args::Commit(CommitArgs { file: file.as_handle(), offset: 0, count: 0 }))
+}
+
+/// A new file with mode 0644.
+pub fn create(folder: &Handle, name: &[u8]) -> Call {
+    let how = CreateHow::Unchecked(Sattr3 { mode: Some(0o644), ..Sattr3::default() });
+    call(&Args::Create(CreateArgs { place: DirOpArgs { dir: folder.as_handle(), name }, how }))
+}
+
+/// A name less.
+pub fn remove(folder: &Handle, name: &[u8]) -> Call {
+    call(&Args::Remove(DirOpArgs { dir: folder.as_handle(), name }))
+}
+
+/// Entries of a directory from a page on, with attributes and handles, in a reply of up to so many bytes.
+pub fn readdirplus(folder: &Handle, from: &Page, reply_bytes: u32) -> Call {
+    call(&Args::Readdirplus(ReaddirplusArgs {
+        dir: folder.as_handle(),
+        cookie: from.cookie,
+        verifier: from.verifier,
+        dircount: reply_bytes,
+        maxcount: reply_bytes,
+    }))
+}
+
+/// The handle that MNT found.
+pub fn mounted(reply: &Reply) -> Result<Handle> {
+    match reply.read::<MntReply<'_>>()? {
+        nfs3::Reply::Ok(found) => Ok(found.handle.to_owned()),
+        nfs3::Reply::Failed(status, ()) => Err(failed(reply, status)),
+    }
+}
+
+/// The handle that LOOKUP found.
+pub fn found(reply: &Reply) -> Result<Handle> {
+    match reply.read::<LookupReply<'_>>()? {
+        nfs3::Reply::Ok(found) => Ok(found.object.to_owned()),
+        nfs3::Reply::Failed(status, _) => Err(failed(reply, status)),
+    }
+}
+
+/// The handle of what CREATE made; both servers send it.
+pub fn created(reply: &Reply) -> Result<Handle> {
+    match reply.read::<CreateReply<'_>>()? {
+        nfs3::Reply::Ok(made) => {
+            made.object.map(FileHandle::to_owned).ok_or_else(|| failed(reply, "no handle"))
+        }
+        nfs3::Reply::Failed(status, _) => Err(failed(reply, status)),
+    }
+}
+
+/// That REMOVE was done.
+pub fn removed(reply: &Reply) -> Result<()> {
+    done(reply, &reply.read::<RemoveReply>()?)
+}
+
+/// That WRITE wrote all and made it as stable as this.
+pub fn written(reply: &Reply, count: usize, stable: StableHow) -> Result<()> {
+    match reply.read::<WriteReply>()? {
+        nfs3::Reply::Ok(ok) if ok.count as usize == count && ok.committed >= stable => Ok(()),
+        other => Err(failed(reply, other)),
+    }
+}
+
+/// That COMMIT was done.
+pub fn committed(reply: &Reply) -> Result<()> {
+    done(reply, &reply.read::<CommitReply>()?)
+}
+
+fn done<T, F>(reply: &Reply, answer: &nfs3::Reply<T, F>) -> Result<()> {
+    answer.status().map_or(Ok(()), |status| Err(failed(reply, status)))
+}
+
+fn failed(reply: &Reply, answer: impl std::fmt::Debug) -> Error {
+    Error::Wrong { what: reply.name().to_owned(), answer: format!("{answer:?}") }
+}
+
+/// Where a listing is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Page {
+    /// Of the last entry.
+    pub cookie: Cookie3,
+    /// Of the cookies.
+    pub verifier: CookieVerifier,
+    /// Entries of the reply.
+    pub entries: usize,
+    /// The same without `.` and `..`.
+    pub named: usize,
+    /// Whether the directory ends here.
+    pub end: bool,
+}
+
+/// A reply of READDIRPLUS.
+pub fn page(reply: &Reply) -> Result<Page> {
+    let ok = match reply.read::<ReaddirplusReply<'_>>()? {
+        nfs3::Reply::Ok(ok) => ok,
+        nfs3::Reply::Failed(status, _) => return Err(failed(reply, status)),
+    };
+    let mut page = Page { verifier: ok.verifier, end: ok.eof, ..Page::default() };
+    for plus in ok.entries {
+        page.cookie = plus.entry.cookie;
+        page.entries += 1;
+        page.named += usize::from(!matches!(plus.entry.name, b"." | b".."));
+    }
+    Ok(page)
+}

@@ -1,0 +1,172 @@
+//! A TCP connection, and how whoever reads from it waits.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// How a reader waits when nothing has come. It decides more than what is done with the bytes: a sleeper has to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Sleeps in the read.
+    Sleep,
+    /// Looks for [`BRIEFLY`], then sleeps.
+    SpinBriefly,
+    /// Looks until something comes.
+    Spin,
+}
+
+/// How long [`Wait::SpinBriefly`] looks.
+pub const BRIEFLY: Duration = Duration::from_micros(50);
+/// A peer that says nothing for so long is taken for dead.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection that is read in one of three ways, and written whole.
+#[derive(Debug)]
+pub struct Stream {
+    inner: TcpStream,
+    wait: Wait,
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+impl Stream {
+    /// Connects.
+    pub fn connect(address: SocketAddr, wait: Wait) -> io::Result<Self> {
+        let stream = Self::new(TcpStream::connect(address)?, wait)?;
+        stream.inner.set_read_timeout(Some(PATIENCE))?;
+        stream.inner.set_write_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+
+    /// Of an accepted connection, which may be silent for as long as it likes.
+    pub fn new(inner: TcpStream, wait: Wait) -> io::Result<Self> {
+        inner.set_nodelay(true)?;
+        inner.set_nonblocking(wait != Wait::Sleep)?;
+        Ok(Self { inner, wait })
+    }
+
+    /// Reads what is there, or waits; 0 at the end.
+    pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let longest = match self.wait {
+            Wait::Sleep => return self.inner.read(into),
+            Wait::SpinBriefly => BRIEFLY,
+            Wait::Spin => PATIENCE,
+        };
+        let mut since = None;
+        loop {
+            match self.inner.read(into) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            if since.get_or_insert_with(Instant::now).elapsed() > longest {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        if self.wait == Wait::Spin {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.asleep(|stream| stream.read(into))
+    }
+
+    /// Reads what is there; `None` when nothing is.
+    pub fn try_read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        match self.inner.read(into) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            done => done.map(Some),
+        }
+    }
+
+    /// Writes all of it.
+    pub fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_parts(&mut [IoSlice::new(bytes)])
+    }
+
+    /// Writes all parts, with as few calls as the socket's buffer allows. It sleeps when that is full, whoever waits how.
+    pub fn write_parts(&mut self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+        IoSlice::advance_slices(&mut parts, 0);
+        while !parts.is_empty() {
+            let written = match self.inner.write_vectored(parts) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && self.wait != Wait::Sleep => {
+                    self.asleep(|stream| stream.write_vectored(parts))?
+                }
+                done => done?,
+            };
+            if written == 0 {
+                return Err(ErrorKind::WriteZero.into());
+            }
+            IoSlice::advance_slices(&mut parts, written);
+        }
+        Ok(())
+    }
+
+    /// One operation that may sleep, on a socket that otherwise does not.
+    fn asleep<T>(&mut self, operation: impl FnOnce(&mut TcpStream) -> io::Result<T>) -> io::Result<T> {
+        self.inner.set_nonblocking(false)?;
+        let done = operation(&mut self.inner);
+        self.inner.set_nonblocking(true)?;
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn every_way_to_wait_gets_the_bytes_and_the_end() {
+        for wait in [Wait::Sleep, Wait::SpinBriefly, Wait::Spin] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let writer = std::thread::spawn(move || {
+                let (stream, _) = listener.accept().unwrap();
+                let mut stream = Stream::new(stream, wait).unwrap();
+                // Longer than the brief look.
+                std::thread::sleep(Duration::from_millis(5));
+                stream
+                    .write_parts(&mut [IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cd")])
+                    .unwrap();
+            });
+            let mut stream = Stream::connect(address, wait).unwrap();
+            let mut got = Vec::new();
+            let mut some = [0; 3];
+            loop {
+                match stream.read(&mut some).unwrap() {
+                    0 => break,
+                    count => got.extend_from_slice(&some[..count]),
+                }
+            }
+            assert_eq!(got, b"abcd");
+            writer.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn more_than_the_sockets_hold_is_written_whole() {
+        const MUCH: usize = 32 << 20;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let writer = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            Stream::new(stream, Wait::SpinBriefly).unwrap().write_all(&vec![7; MUCH]).unwrap();
+        });
+        let mut stream = Stream::connect(address, Wait::Sleep).unwrap();
+        let mut some = vec![0; 1 << 16];
+        let mut total = 0;
+        loop {
+            match stream.read(&mut some).unwrap() {
+                0 => break,
+                count => total += count,
+            }
+        }
+        assert_eq!(total, MUCH);
+        writer.join().unwrap();
+    }
+}

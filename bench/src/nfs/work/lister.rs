@@ -1,0 +1,87 @@
+//! One directory listed over and over by somebody else, while a caller measures something.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use super::super::Wait;
+use super::super::client::{Call, Connection, Mounted, Reply, readdirplus};
+use super::getattr::Getattr;
+use super::list::{PAGE_BYTES, check, list_all};
+use crate::error::{Error, Result};
+use crate::measure::{Clock, Work};
+use crate::peer::Nfs;
+
+/// Lists a directory from end to end, and from the beginning again. The calls are those of a listing that was recorded, so that what comes
+/// back need not be looked at: the lister has the caller's core, and shall not keep it busy.
+pub struct Lister {
+    connection: Connection,
+    pages: Vec<Call>,
+    next: usize,
+}
+
+impl Lister {
+    /// Of the directory `path`, which has so many entries: lists it once.
+    pub fn new(server: &Nfs, path: &str, entries: usize) -> Result<Self> {
+        let mut mounted = Mounted::new(server, Wait::Sleep)?;
+        let directory = mounted.walk(path)?;
+        let mut connection = mounted.into_connection();
+        let mut pages = Vec::new();
+        let found = list_all(&mut connection, &directory, &mut Reply::default(), |from| {
+            pages.push(readdirplus(&directory, from, PAGE_BYTES));
+        })?;
+        check(found, entries)?;
+        Ok(Self { connection, pages, next: 0 })
+    }
+
+    fn page(&mut self) -> Result<()> {
+        let at = self.next;
+        self.next = (at + 1) % self.pages.len().max(1);
+        match self.pages.get_mut(at) {
+            Some(call) => self.connection.repeat(call, 1, 1, |_, _| {}, || {}),
+            None => Ok(()),
+        }
+    }
+
+    /// Lists until `other` is done, which begins after the first page.
+    fn during<T>(&mut self, other: impl FnOnce() -> T) -> Result<T> {
+        let (stop, pages) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (stop, pages) = (&stop, &pages);
+        let (done, listed) = thread::scope(|scope| {
+            let lister = scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    self.page()?;
+                    pages.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok::<(), Error>(())
+            });
+            while pages.load(Ordering::Relaxed) == 0 && !lister.is_finished() {
+                thread::yield_now();
+            }
+            let done = other();
+            stop.store(true, Ordering::Relaxed);
+            let gone = || Err(Error::Absent("the thread that lists ended".to_owned()));
+            (done, lister.join().unwrap_or_else(|_| gone()))
+        });
+        listed.map(|()| done)
+    }
+}
+
+/// GETATTR, one outstanding, while a directory is listed on another connection.
+pub struct Beside {
+    getattr: Getattr,
+    lister: Lister,
+}
+
+impl Beside {
+    /// Of both.
+    pub fn new(getattr: Getattr, lister: Lister) -> Self {
+        Self { getattr, lister }
+    }
+}
+
+impl Work for Beside {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        let getattr = &mut self.getattr;
+        self.lister.during(|| getattr.run(count, clock))?
+    }
+}

@@ -1,0 +1,166 @@
+//! A server that offers a directory by NFS version 3 over TCP on this host.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::{Program, Server, find};
+use crate::error::{Doing, Result};
+use crate::nfs::Limit;
+
+/// An NFS server, and where it answers.
+#[derive(Debug)]
+pub struct Nfs {
+    // The server ends before what it registered with: fields are dropped in order.
+    server: Server,
+    _registry: Option<Server>,
+    _state: Option<TempDir>,
+    nfs: SocketAddr,
+    mount: SocketAddr,
+    export: String,
+}
+
+impl Nfs {
+    /// Our own server.
+    pub fn tombolo(shared: &Path, beside: &Path) -> Result<Self> {
+        let address = free_port()?;
+        let state = state(beside)?;
+        let mut command = Command::new(find(Program::Tombolo)?);
+        command.arg("serve").arg(shared).arg("--nfs").arg(address.to_string()).args(["--squash", "none"]);
+        command.arg("--control").arg(state.path().join("control"));
+        command.env("XDG_STATE_HOME", state.path());
+        let server = Server::start(Program::Tombolo.name(), &mut command)?;
+        let name = shared.file_name().unwrap_or_default().to_string_lossy();
+        let export = format!("/{name}");
+        Self { server, _registry: None, _state: Some(state), nfs: address, mount: address, export }.ready()
+    }
+
+    /// nfs-ganesha, with transfers of up to 1 MiB and nothing but version 3 over TCP. It needs rpcbind, and so a network
+    /// that has none yet.
+    pub fn ganesha(shared: &Path, beside: &Path) -> Result<Self> {
+        let program = find(Program::Ganesha)?;
+        let registry = rpcbind()?;
+        let (nfs, mount) = (free_port()?, free_port()?);
+        let state = state(beside)?;
+        let configuration = state.path().join("ganesha.conf");
+        fs::write(&configuration, configured(shared, state.path(), nfs, mount))
+            .doing_to("write", &configuration)?;
+        let mut command = Command::new(program);
+        command.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(state.path().join("log"));
+        command.arg("-p").arg(state.path().join("pid")).args(["-N", "EVENT"]);
+        let server = Server::start(Program::Ganesha.name(), &mut command)?;
+        let export = shared.to_string_lossy().into_owned();
+        Self { server, _registry: Some(registry), _state: Some(state), nfs, mount, export }.ready()
+    }
+
+    /// A server that does nothing: `limit` of this very program.
+    pub fn limit(limit: Limit) -> Result<Self> {
+        let address = free_port()?;
+        let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
+        let mut command = Command::new(program);
+        command.args(["bench", "limit", limit.name(), &address.to_string()]);
+        let server = Server::start(limit.name(), &mut command)?;
+        let export = "/null".to_owned();
+        Self { server, _registry: None, _state: None, nfs: address, mount: address, export }.ready()
+    }
+
+    fn ready(mut self) -> Result<Self> {
+        let (nfs, mount) = (self.nfs, self.mount);
+        self.server.wait_until("answer", || is_listening(nfs.port()) && is_listening(mount.port()))?;
+        Ok(self)
+    }
+
+    /// Where it answers NFS.
+    pub fn nfs(&self) -> SocketAddr {
+        self.nfs
+    }
+
+    /// Where it answers MOUNT.
+    pub fn mount(&self) -> SocketAddr {
+        self.mount
+    }
+
+    /// What a client mounts.
+    pub fn export(&self) -> &str {
+        &self.export
+    }
+
+    /// The server's process id.
+    pub fn server(&self) -> u32 {
+        self.server.id()
+    }
+}
+
+/// rpcbind, in a network that has none.
+fn rpcbind() -> Result<Server> {
+    /// RFC 1833 §1: where rpcbind listens.
+    const PORT: u16 = 111;
+    for folder in ["/run/rpcbind", "/run/ganesha", "/run/sendsigs.omit.d"] {
+        fs::create_dir_all(folder).doing_to("make", Path::new(folder))?;
+    }
+    let mut command = Command::new(find(Program::Rpcbind)?);
+    let mut server = Server::start(Program::Rpcbind.name(), command.args(["-f", "-w"]))?;
+    server.wait_until("answer", || is_listening(PORT))?;
+    Ok(server)
+}
+
+fn state(beside: &Path) -> Result<TempDir> {
+    tempfile::Builder::new().prefix("state.").tempdir_in(beside).doing_to("make a directory in", beside)
+}
+
+fn configured(shared: &Path, state: &Path, nfs: SocketAddr, mount: SocketAddr) -> String {
+    const PLUGINS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu/ganesha", "/usr/lib/aarch64-linux-gnu/ganesha"];
+    let plugins = PLUGINS.into_iter().find(|folder| Path::new(folder).exists()).unwrap_or("/usr/lib/ganesha");
+    let (shared, recovery) = (shared.display(), state.join("recovery"));
+    let (nfs, mount, recovery) = (nfs.port(), mount.port(), recovery.display());
+    format!(
+        "NFS_CORE_PARAM {{\n  NFS_Port = {nfs};\n  MNT_Port = {mount};\n  NFS_Protocols = 3;\n  \
+         mount_path_pseudo = false;\n  Enable_NLM = false;\n  Enable_RQUOTA = false;\n  Enable_UDP = false;\n  \
+         fsid_device = false;\n  Plugins_Dir = \"{plugins}\";\n}}\n\
+         NFSV4 {{\n  Graceless = true;\n  RecoveryRoot = \"{recovery}\";\n}}\n\
+         EXPORT {{\n  Export_Id = 1;\n  Path = \"{shared}\";\n  Pseudo = /exp;\n  Protocols = 3;\n  Transports = TCP;\n  \
+         Access_Type = RW;\n  Squash = No_Root_Squash;\n  SecType = sys;\n  MaxRead = 1048576;\n  MaxWrite = 1048576;\n  \
+         PrefRead = 1048576;\n  PrefWrite = 1048576;\n  FSAL {{ Name = VFS; }}\n}}\n"
+    )
+}
+
+/// A port that nobody has, on this host's loopback.
+pub fn free_port() -> Result<SocketAddr> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    TcpListener::bind(address)
+        .and_then(|listener| listener.local_addr())
+        .doing(|| "find a free port".to_owned())
+}
+
+/// Whether somebody listens at a TCP port, of whichever address; to connect would be to be a client.
+pub fn is_listening(port: u16) -> bool {
+    /// TCP_LISTEN in /proc/net/tcp.
+    const LISTENS: &str = "0A";
+    let suffix = format!(":{port:04X}");
+    let listens = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|address| address.ends_with(&suffix)) && fields.nth(1) == Some(LISTENS)
+    };
+    ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().any(|table| {
+        let path = PathBuf::from(table);
+        fs::read_to_string(path).unwrap_or_default().lines().any(listens)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_counts_only_while_somebody_listens() {
+        let address = free_port().unwrap();
+        assert!(!is_listening(address.port()));
+        let listener = TcpListener::bind(address).unwrap();
+        assert!(is_listening(address.port()));
+        drop(listener);
+        assert!(!is_listening(address.port()));
+    }
+}

@@ -1,0 +1,65 @@
+//! One client lists a directory that takes long, and others go on.
+
+use super::{OURS, Table};
+use crate::error::Result;
+use crate::measure::{Contest, Place};
+use crate::nfs::Wait;
+use crate::nfs::work::{Beside, Getattr, Lister, fill};
+use crate::report::Figure;
+
+const ROW: &str = "GETATTR, 99 of 100";
+const ENTRIES: usize = 600_000;
+const QUICK_ENTRIES: usize = 3_000;
+const DIRECTORY: &str = "huge";
+const FILE: &str = "d0/f0";
+const IDLE: &str = "idle";
+const BESIDE: &str = "a long directory being listed";
+/// Twice the time of an idle server at most.
+const AIM: f64 = 0.5;
+/// A turn is so many times longer than others: of few operations there is no 99th of 100.
+const LONGER: u32 = 5;
+
+/// Measures.
+pub(super) fn a_long_listing(table: &mut Table<'_>) -> Result<()> {
+    if !table.wants(ROW) {
+        return Ok(());
+    }
+    let entries = table.plan.scaled(ENTRIES, QUICK_ENTRIES);
+    fill(&table.tree.shared().join(DIRECTORY), entries)?;
+    let contestants: Vec<_> = (table.sides.each())
+        .map(|(column, server)| {
+            let getattr = || Getattr::new(server, FILE, Wait::Sleep, 1);
+            let beside = Lister::new(server, DIRECTORY, entries)
+                .and_then(|lister| Ok(Beside::new(getattr()?, lister)));
+            (column, server.server(), getattr(), beside)
+        })
+        .collect();
+    let mut entrants = Vec::new();
+    for (column, server, idle, beside) in contestants {
+        entrants.extend(table.entrant(ROW, (column, IDLE), Place::Free, server, idle));
+        entrants.extend(table.entrant(ROW, (column, BESIDE), Place::Free, server, beside));
+    }
+    let contest = table.plan.contest();
+    let contest = Contest { turn: contest.turn * LONGER, count_syscalls: false, ..contest };
+    let (series, dropped) = contest.run(entrants);
+    table.report.take(ROW, &[], &dropped);
+    table.report.figures.extend(series.iter().filter_map(|series| Figure::p99(ROW, series)));
+    let idle: Vec<Figure> = table
+        .report
+        .figures
+        .iter()
+        .filter(|figure| figure.row == ROW && figure.variant == IDLE)
+        .cloned()
+        .collect();
+    for idle in idle {
+        let beside = table.report.figure(ROW, &idle.column, BESIDE).cloned();
+        let aim = (idle.column == OURS).then_some(AIM);
+        table.report.compare(beside.as_ref(), Some(&idle), aim);
+    }
+    table.report.condition(format!(
+        "`{ROW}`: one outstanding; the directory being listed has {entries} entries and is read with READDIRPLUS by another connection, from end \
+         to end and again, by a thread on the caller's core that looks at nothing. Turns of {} ms",
+        contest.turn.as_millis()
+    ));
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! GETATTR: what a call costs.
+
+use super::{BARE, NULL, OURS, PEER, Table};
+use crate::files::Tree;
+use crate::measure::Place;
+use crate::nfs::work::{Driven, Driver, Drives, GETATTR_REPLY_BYTES, Getattr};
+use crate::nfs::{Swap, Wait};
+use crate::report::Figure;
+
+/// How the caller waits, and where everybody runs.
+type Variant = (&'static str, Wait, Place);
+
+const ONE: &str = "GETATTR, 1 outstanding";
+const ONE_VARIANTS: [Variant; 3] = [
+    ("caller sleeps, two cores", Wait::Sleep, Place::TwoCores),
+    ("caller spins, two cores", Wait::Spin, Place::TwoCores),
+    ("caller sleeps, server unpinned", Wait::Sleep, Place::Free),
+];
+/// At most 1.15 times the bare exchange.
+const ONE_AIM: f64 = 0.87;
+
+const MANY: &str = "GETATTR, 32 outstanding";
+const MANY_CPU: &str = "GETATTR, 32 outstanding: server CPU";
+const OUTSTANDING: u32 = 32;
+const MANY_VARIANTS: [Variant; 2] =
+    [("two cores", Wait::Sleep, Place::TwoCores), ("server unpinned", Wait::Sleep, Place::Free)];
+const MANY_AIM: f64 = 1.8;
+/// At most 0.35 times the peer's processor time.
+const CPU_AIM: f64 = 2.86;
+
+const LIBNFS_ONE: &str = "libnfs: GETATTR, 1 outstanding";
+const LIBNFS_MANY: &str = "libnfs: GETATTR, 32 outstanding";
+/// Of what libnfs reaches against a server that does nothing.
+const OF_LIBNFS: f64 = 0.9;
+
+/// A file of the tree.
+const FILE: &str = "d0/f0";
+/// A call when no server tells how long its handles are.
+const CALL_BYTES: usize = 128;
+
+/// The way there and back.
+pub(super) fn one_outstanding(table: &mut Table<'_>) {
+    if !table.wants(ONE) {
+        return;
+    }
+    getattr(table, ONE, &ONE_VARIANTS, 1);
+    for (variant, _, place) in ONE_VARIANTS {
+        table.compare_alike(ONE, BARE, variant, (place == Place::TwoCores).then_some(ONE_AIM));
+    }
+    for (variant, ..) in ONE_VARIANTS {
+        table.compare_alike(ONE, PEER, variant, None);
+    }
+}
+
+/// What a server can do in a second.
+pub(super) fn many_outstanding(table: &mut Table<'_>) {
+    if !table.wants(MANY) {
+        return;
+    }
+    let cpu = getattr(table, MANY, &MANY_VARIANTS, OUTSTANDING);
+    table.report.figures.extend(cpu);
+    table.compare_best(MANY, PEER, Some(MANY_AIM));
+    table.compare_best(MANY, NULL, None);
+    table.compare_best(MANY, BARE, None);
+    for (variant, ..) in MANY_VARIANTS {
+        table.compare_alike(MANY_CPU, PEER, variant, Some(CPU_AIM));
+    }
+}
+
+/// Returns the servers' processor time, as figures.
+fn getattr(table: &mut Table<'_>, row: &str, variants: &[Variant], outstanding: u32) -> Vec<Figure> {
+    let mut contestants = Vec::new();
+    let mut call_bytes = None;
+    for &(variant, wait, place) in variants {
+        for (column, server) in table.sides.each() {
+            let work = Getattr::new(server, FILE, wait, outstanding);
+            if let Ok(work) = &work {
+                call_bytes.get_or_insert(work.call_bytes());
+            }
+            contestants.push((column, variant, place, server.server(), work));
+        }
+        if let Some(null) = table.sides.null.as_ref().filter(|_| outstanding > 1) {
+            let work = Getattr::new(null, FILE, wait, outstanding);
+            contestants.push((NULL, variant, place, null.server(), work));
+        }
+    }
+    let mut entrants = Vec::new();
+    for (column, variant, place, server, work) in contestants {
+        entrants.extend(table.entrant(row, (column, variant), place, server, work));
+    }
+    let sizes = (call_bytes.unwrap_or(CALL_BYTES), GETATTR_REPLY_BYTES);
+    for &(variant, wait, place) in variants {
+        let Some(bare) = &table.sides.bare else { continue };
+        let (address, server) = (bare.nfs(), bare.server());
+        let work = Swap::connect(address, wait, sizes, outstanding as usize, None);
+        entrants.extend(table.entrant(row, (BARE, variant), place, server, work));
+    }
+    let series = table.contest(row, table.plan.contest(), entrants);
+    let real = series.iter().filter(|series| [OURS, PEER].contains(&series.name.0.as_str()));
+    real.filter_map(|series| Figure::server_cpu(MANY_CPU, series)).collect()
+}
+
+/// The same as a client sees it that costs more than our generator.
+pub(super) fn by_libnfs(table: &mut Table<'_>) {
+    for (row, outstanding) in [(LIBNFS_ONE, 1), (LIBNFS_MANY, OUTSTANDING)] {
+        if !table.wants(row) {
+            continue;
+        }
+        let null = table.sides.null.as_ref().map(|null| (NULL, null));
+        let drivers: Vec<_> = (table.sides.each().chain(null))
+            .map(|(column, server)| {
+                let driver = Driver::start(server, &Tree::large().to_string_lossy());
+                (column, server.server(), driver)
+            })
+            .collect();
+        let mut entrants = Vec::new();
+        for (column, server, driver) in drivers {
+            for (variant, _, place) in MANY_VARIANTS {
+                let driver =
+                    driver.as_ref().map_err(|error| table.report.absent(format!("{row}, {column}: {error}")));
+                let Ok(driver) = driver else { continue };
+                let work = Ok(Driven::new(driver, Drives::Getattr, outstanding));
+                entrants.extend(table.entrant(row, (column, variant), place, server, work));
+            }
+        }
+        table.contest(row, table.plan.contest(), entrants);
+        table.compare_best(row, PEER, None);
+        table.compare_best(row, NULL, None);
+    }
+    let (peer, null) = (table.report.best(LIBNFS_MANY, PEER), table.report.best(LIBNFS_MANY, NULL));
+    if let (Some(peer), Some(null)) = (peer, null) {
+        let aim = Figure::lesser(peer, MANY_AIM, null, OF_LIBNFS);
+        let ours = table.report.best(LIBNFS_MANY, OURS).cloned();
+        table.report.compare(ours.as_ref(), aim.as_ref(), Some(1.0));
+    }
+}

@@ -1,0 +1,134 @@
+//! READ and WRITE: what a byte costs.
+
+use std::fs;
+
+use super::{BARE, OURS, PEER, Table};
+use crate::error::{Doing, Result};
+use crate::files::Tree;
+use crate::measure::Place;
+use crate::nfs::work::{Direction, Driven, Driver, Drives, READ_REPLY_BYTES, Transfer, WRITE_REPLY_BYTES};
+use crate::nfs::{Swap, Wait};
+use crate::report::Figure;
+
+const LARGE: u32 = 1 << 20;
+const MEDIUM: u32 = 32 << 10;
+const OUTSTANDING: u32 = 8;
+const ROWS: [(&str, Direction, u32); 4] = [
+    ("WRITE 1 MiB, 8 outstanding", Direction::Write, LARGE),
+    ("WRITE 32 KiB, 8 outstanding", Direction::Write, MEDIUM),
+    ("READ 1 MiB, 8 outstanding", Direction::Read, LARGE),
+    ("READ 32 KiB, 8 outstanding", Direction::Read, MEDIUM),
+];
+const PLACES: [Place; 2] = [Place::TwoCores, Place::Free];
+/// How much better than the peer.
+const AIM: f64 = 1.5;
+/// READ need not be better than this part of a bare stream.
+const OF_BARE: f64 = 0.75;
+/// At most 0.7 times the peer's processor time per byte written.
+const CPU_AIM: f64 = 1.43;
+
+/// By our own generator.
+pub(super) fn transfers(table: &mut Table<'_>) {
+    for (row, direction, piece_bytes) in ROWS {
+        if table.wants(row) {
+            transfer(table, row, direction, piece_bytes);
+        }
+    }
+}
+
+fn transfer(table: &mut Table<'_>, row: &str, direction: Direction, piece_bytes: u32) {
+    let mut contestants = Vec::new();
+    let mut call_bytes = None;
+    for place in PLACES {
+        for (column, server) in table.sides.each() {
+            let file = file_of(table.tree, direction, column);
+            let work = file.and_then(|file| {
+                Transfer::new(server, &file, Wait::Sleep, direction, piece_bytes, OUTSTANDING)
+            });
+            if let Ok(work) = &work {
+                call_bytes.get_or_insert(work.call_bytes());
+            }
+            contestants.push((column, place, server.server(), work));
+        }
+    }
+    let mut entrants = Vec::new();
+    for (column, place, server, work) in contestants {
+        entrants.extend(table.entrant(row, (column, place.label()), place, server, work));
+    }
+    if let (Some(bare), Some(call_bytes)) = (&table.sides.bare, call_bytes) {
+        let sizes = match direction {
+            Direction::Read => (call_bytes, READ_REPLY_BYTES + piece_bytes as usize),
+            Direction::Write => (call_bytes, WRITE_REPLY_BYTES),
+        };
+        let (address, server) = (bare.nfs(), bare.server());
+        for place in PLACES {
+            let data_bytes = Some(u64::from(piece_bytes));
+            let work = Swap::connect(address, Wait::Sleep, sizes, OUTSTANDING as usize, data_bytes);
+            entrants.extend(table.entrant(row, (BARE, place.label()), place, server, work));
+        }
+    }
+    let series = table.contest(row, table.plan.contest(), entrants);
+    let cpu_row = format!("{row}: server CPU");
+    let real = series.iter().filter(|series| [OURS, PEER].contains(&series.name.0.as_str()));
+    let cpu: Vec<_> = real.filter_map(|series| Figure::server_cpu(&cpu_row, series)).collect();
+    table.report.figures.extend(cpu);
+    match direction {
+        Direction::Write => table.compare_best(row, PEER, Some(AIM)),
+        Direction::Read => compare_with_lesser(table, row),
+    }
+    table.compare_best(row, BARE, None);
+    for place in PLACES {
+        let aim = (direction == Direction::Write).then_some(CPU_AIM);
+        table.compare_alike(&cpu_row, PEER, place.label(), aim);
+    }
+}
+
+fn compare_with_lesser(table: &mut Table<'_>, row: &str) {
+    table.compare_best(row, PEER, None);
+    let (peer, bare) = (table.report.best(row, PEER), table.report.best(row, BARE));
+    if let (Some(peer), Some(bare)) = (peer, bare) {
+        let aim = Figure::lesser(peer, AIM, bare, OF_BARE);
+        let ours = table.report.best(row, OURS).cloned();
+        table.report.compare(ours.as_ref(), aim.as_ref(), Some(1.0));
+    }
+}
+
+/// All read one file, and each writes one of its own.
+fn file_of(tree: &Tree, direction: Direction, column: &str) -> Result<String> {
+    if direction == Direction::Read {
+        return Ok(Tree::large().to_string_lossy().into_owned());
+    }
+    let name = format!("{}/{column}.large", Tree::new_folder().display());
+    let path = tree.shared().join(&name);
+    if !path.exists() {
+        fs::write(&path, vec![b'w'; Tree::LARGE_BYTES]).doing_to("write", &path)?;
+    }
+    Ok(name)
+}
+
+/// By libnfs, which copies what it reads.
+pub(super) fn by_libnfs(table: &mut Table<'_>) {
+    for (row, direction, bytes) in ROWS {
+        let row = format!("libnfs: {row}");
+        if !table.wants(&row) {
+            continue;
+        }
+        let drives = match direction {
+            Direction::Read => Drives::Read(bytes),
+            Direction::Write => Drives::Write(bytes),
+        };
+        let drivers: Vec<_> = (table.sides.each())
+            .map(|(column, server)| {
+                let driver = Driver::start(server, &Tree::large().to_string_lossy());
+                (column, server.server(), driver.map(|driver| Driven::new(&driver, drives, OUTSTANDING)))
+            })
+            .collect();
+        let mut entrants = Vec::new();
+        for (column, server, work) in drivers {
+            let place = Place::TwoCores;
+            entrants.extend(table.entrant(&row, (column, place.label()), place, server, work));
+        }
+        table.contest(&row, table.plan.contest(), entrants);
+        table.compare_best(&row, PEER, None);
+    }
+}

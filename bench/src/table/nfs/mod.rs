@@ -1,0 +1,161 @@
+//! `nfs`: the NFS server beside nfs-ganesha over loopback TCP, driven by a load generator of our own and by libnfs, and
+//! beside what the network and the callers cost by themselves.
+
+mod beside;
+mod calls;
+mod data;
+mod held;
+mod names;
+mod sides;
+
+use self::sides::Sides;
+use super::Plan;
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::measure::{Contest, Entrant, Place, Series, Work};
+use crate::nfs::{BRIEFLY, run_inside};
+use crate::report::Report;
+
+const OURS: &str = "tombolo";
+const PEER: &str = "nfs-ganesha";
+/// Bytes for bytes, of the same sizes as calls and replies.
+const BARE: &str = "bare TCP";
+/// A server that always answers the same.
+const NULL: &str = "null responder";
+/// Small files in the tree.
+const FILES: usize = 1_000;
+
+/// Measures, in a network of the run's own unless `here` says that this is it already. `only` are beginnings of the rows that are wanted; none
+/// of them means all.
+pub fn run(plan: &Plan, only: &[String], here: bool) -> Result<Report> {
+    if here {
+        return measure(plan, only, None);
+    }
+    match elsewhere(plan, only) {
+        Err(Error::Absent(reason)) => measure(plan, only, Some(&reason)),
+        done => done,
+    }
+}
+
+/// By this program once more, in namespaces.
+fn elsewhere(plan: &Plan, only: &[String]) -> Result<Report> {
+    let (turn, rounds) = (plan.turn.as_millis().to_string(), plan.rounds.to_string());
+    let within = plan.within.to_string_lossy();
+    let only = only.join(",");
+    let mut arguments = vec!["bench", "nfs", "--here", "--json", "--turn", &turn, "--within", &within];
+    if plan.quick {
+        arguments.push("--quick");
+    }
+    if plan.rounds_given {
+        arguments.extend(["--rounds", &rounds]);
+    }
+    if !only.is_empty() {
+        arguments.extend(["--only", &only]);
+    }
+    let text = run_inside(&arguments)?;
+    let mut report: Report = serde_json::from_str(&text)
+        .map_err(|source| Error::Wrong { what: "tombolo bench".to_owned(), answer: source.to_string() })?;
+    report.command.clone_from(&plan.command);
+    Ok(report)
+}
+
+/// Here. Without the peer, for a reason, where it would meet the host's own rpcbind.
+fn measure(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report> {
+    let title = "NFS version 3 over loopback TCP";
+    let mut report = Report::new("nfs", title, plan.command.clone(), plan.quick);
+    let tree = Tree::new(&plan.within, FILES)?;
+    let sides = Sides::start(&tree, no_peer, &mut report);
+    let mut table = Table { plan, only, tree: &tree, sides, report };
+    calls::one_outstanding(&mut table);
+    calls::many_outstanding(&mut table);
+    calls::by_libnfs(&mut table);
+    data::transfers(&mut table);
+    data::by_libnfs(&mut table);
+    names::small_files(&mut table);
+    names::listings(&mut table)?;
+    beside::a_long_listing(&mut table)?;
+    held::after_many_files(&mut table, no_peer)?;
+    held::with_many_clients(&mut table)?;
+    Place::leave()?;
+    conditions(&mut table);
+    Ok(table.report)
+}
+
+fn conditions(table: &mut Table<'_>) {
+    let (plan, report) = (table.plan, &mut table.report);
+    report.condition_of(&plan.contest());
+    report.condition(format!("the directory lies in {} (its pages are in memory)", plan.within.display()));
+    report.condition(
+        "servers and callers in a network namespace of their own; the caller, one thread unless the row says otherwise, has one core; \
+         `two cores`: the server's threads have another; `server unpinned`: they run where they like",
+    );
+    report.condition(format!(
+        "`{BARE}`: as many bytes for as many as the calls and replies have; `{NULL}`: GETATTR answered with the same bytes \
+         always. Both look for {} µs before they sleep",
+        BRIEFLY.as_micros()
+    ));
+    report.condition(format!(
+        "`{PEER}`: 4.3, FSAL VFS, version 3 over TCP only, transfers up to 1 MiB; `{OURS}`: as it comes, with --squash none. An aim \
+         holds against the peer's better placement, unless both placements are compared"
+    ));
+}
+
+/// The table while it is made.
+struct Table<'a> {
+    plan: &'a Plan,
+    only: &'a [String],
+    tree: &'a Tree,
+    sides: Sides,
+    report: Report,
+}
+
+impl Table<'_> {
+    /// Whether a row was asked for.
+    fn wants(&self, row: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|beginning| row.starts_with(beginning.as_str()))
+    }
+
+    /// Lets contestants take their turns, and takes in what they did.
+    fn contest(&mut self, row: &str, contest: Contest, entrants: Vec<Entrant<'_>>) -> Vec<Series> {
+        let (series, dropped) = contest.run(entrants);
+        self.report.take(row, &series, &dropped);
+        series
+    }
+
+    /// A contestant, if it can be one.
+    fn entrant(
+        &mut self,
+        row: &str,
+        (column, variant): (&str, &str),
+        place: Place,
+        server: u32,
+        work: Result<impl Work + 'static>,
+    ) -> Option<Entrant<'static>> {
+        match work {
+            Ok(work) => Some(Entrant {
+                name: (column.to_owned(), variant.to_owned()),
+                work: Box::new(work),
+                servers: vec![server],
+                place: Some(place),
+            }),
+            Err(error) => {
+                self.report.absent(format!("{row}, {column}: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Ours at its best against another at its best.
+    fn compare_best(&mut self, row: &str, other: &str, aim: Option<f64>) {
+        let ours = self.report.best(row, OURS).cloned();
+        let other = self.report.best(row, other).cloned();
+        self.report.compare(ours.as_ref(), other.as_ref(), aim);
+    }
+
+    /// Ours against another, like with like.
+    fn compare_alike(&mut self, row: &str, other: &str, variant: &str, aim: Option<f64>) {
+        let ours = self.report.figure(row, OURS, variant).cloned();
+        let other = self.report.figure(row, other, variant).cloned();
+        self.report.compare(ours.as_ref(), other.as_ref(), aim);
+    }
+}

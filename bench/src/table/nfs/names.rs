@@ -1,0 +1,114 @@
+//! Small files and directories.
+
+use super::{PEER, Table};
+use crate::error::Result;
+use crate::files::Tree;
+use crate::measure::{Clock, Place, SyncCounter, Work};
+use crate::nfs::Wait;
+use crate::nfs::work::{ColdList, SmallFiles, WarmList, fill};
+use crate::report::{Figure, Unit};
+
+const SMALL: &str = "create + write 4 KiB stable + remove";
+const SYNCS: &str = "the same: fsyncs per file";
+const SMALL_AIM: f64 = 2.0;
+const PLACES: [Place; 2] = [Place::TwoCores, Place::Free];
+/// Files that are made while the server is traced.
+const TRACED: u64 = 50;
+
+const COLD: &str = "READDIRPLUS of 10,000 entries, cold";
+const WARM: &str = "READDIRPLUS of 10,000 entries, warm";
+const COLD_AIM: f64 = 2.0;
+const WARM_AIM: f64 = 1.0;
+const ENTRIES: usize = 10_000;
+const QUICK_ENTRIES: usize = 500;
+const DIRECTORY: &str = "listed";
+
+/// Files made, written and removed.
+pub(super) fn small_files(table: &mut Table<'_>) {
+    if !table.wants(SMALL) {
+        return;
+    }
+    let folder = Tree::new_folder().to_string_lossy();
+    let mut contestants = Vec::new();
+    for place in PLACES {
+        for (column, server) in table.sides.each() {
+            let work = SmallFiles::new(server, &folder, Wait::Sleep, &format!("{column}-{place:?}"));
+            contestants.push((column, place, server.server(), work));
+        }
+    }
+    let mut entrants = Vec::new();
+    for (column, place, server, work) in contestants {
+        entrants.extend(table.entrant(SMALL, (column, place.label()), place, server, work));
+    }
+    table.contest(SMALL, table.plan.contest(), entrants);
+    table.compare_best(SMALL, PEER, Some(SMALL_AIM));
+    for (column, syncs) in syncs(table, &folder) {
+        match syncs {
+            Ok(count) => table.report.figures.push(Figure::single(SYNCS, "", column, Unit::Count, count)),
+            Err(error) => table.report.absent(format!("{SYNCS}, {column}: {error}")),
+        }
+    }
+    table.report.condition(format!(
+        "fsyncs: fsync, fdatasync and their like, and writes with RWF_SYNC or RWF_DSYNC, of {TRACED} files in a run that was traced and not \
+         timed. On a file system in memory they cost a system call"
+    ));
+}
+
+/// How often each server makes something durable for one file.
+fn syncs(table: &Table<'_>, folder: &str) -> Vec<(&'static str, Result<f64>)> {
+    let count = |column: &str, server: &crate::peer::Nfs| {
+        let mut work = SmallFiles::new(server, folder, Wait::Sleep, &format!("{column}-traced"))?;
+        let counter = SyncCounter::start(server.server())?;
+        work.run(TRACED, &mut Clock::new())?;
+        Ok(counter.stop()? as f64 / TRACED as f64)
+    };
+    table.sides.each().map(|(column, server)| (column, count(column, server))).collect()
+}
+
+/// A directory listed for the first time, and again.
+pub(super) fn listings(table: &mut Table<'_>) -> Result<()> {
+    let entries = table.plan.scaled(ENTRIES, QUICK_ENTRIES);
+    if table.wants(COLD) {
+        let (shared, folder) = (table.tree.shared(), Tree::new_folder().to_string_lossy());
+        let works: Vec<_> = (table.sides.each())
+            .map(|(column, server)| {
+                let work =
+                    ColdList::new(server, &shared, &folder, Wait::Sleep, &format!("{column}-cold"), entries);
+                (column, server.server(), work)
+            })
+            .collect();
+        list(table, COLD, COLD_AIM, works);
+    }
+    if table.wants(WARM) {
+        let folder = table.tree.shared().join(DIRECTORY);
+        fill(&folder, entries)?;
+        let works: Vec<_> = (table.sides.each())
+            .map(|(column, server)| {
+                (column, server.server(), WarmList::new(server, DIRECTORY, Wait::Sleep, entries))
+            })
+            .collect();
+        list(table, WARM, WARM_AIM, works);
+    }
+    if table.wants(COLD) || table.wants(WARM) {
+        table.report.condition(format!(
+            "READDIRPLUS: {entries} entries, replies of up to 64 KiB, one call outstanding. Cold: a directory that the host has just made, of \
+             which the server has seen no entry; the host's kernel knows all of them. Warm: the server has listed it before"
+        ));
+    }
+    Ok(())
+}
+
+fn list<W: Work + 'static>(
+    table: &mut Table<'_>,
+    row: &str,
+    aim: f64,
+    works: Vec<(&'static str, u32, Result<W>)>,
+) {
+    let mut entrants = Vec::new();
+    for (column, server, work) in works {
+        let place = Place::Free;
+        entrants.extend(table.entrant(row, (column, place.label()), place, server, work));
+    }
+    table.contest(row, table.plan.contest(), entrants);
+    table.compare_best(row, PEER, Some(aim));
+}
