@@ -11,7 +11,7 @@
 use std::env;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -107,33 +107,91 @@ impl StateDir {
 
     /// The directory of the server called `name`, for as long as the result lives.
     pub fn server(&self, name: &str) -> Result<ServerState, StateError> {
+        let files = self.files_of(name)?;
+        let lock_path = files.path.join("lock");
+        let lock = File::options().create(true).append(true).open(&lock_path).map_err(at(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(ServerState { files, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(StateError::InUse { path: files.path }),
+            Err(TryLockError::Error(error)) => Err(at(&lock_path)(error)),
+        }
+    }
+
+    /// The small files of the server called `name`, whether it runs or not.
+    pub fn files_of(&self, name: &str) -> Result<ServerFiles, StateError> {
         let plain = !matches!(name, "" | "." | ".." | "version") && !name.contains(['/', '\0']);
         if !plain {
             return Err(StateError::BadName { name: name.into() });
         }
         let path = self.path.join(name);
         make_directory(&path)?;
-        let lock_path = path.join("lock");
-        let lock = File::options().create(true).append(true).open(&lock_path).map_err(at(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(ServerState { path, _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(StateError::InUse { path }),
-            Err(TryLockError::Error(error)) => Err(at(&lock_path)(error)),
+        Ok(ServerFiles { path })
+    }
+
+    /// The names of the servers that have been here.
+    pub fn servers(&self) -> Result<Vec<String>, StateError> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(at(&self.path))? {
+            let entry = entry.map_err(at(&self.path))?;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                names.extend(entry.file_name().into_string());
+            }
         }
+        names.sort_unstable();
+        Ok(names)
     }
 }
 
 /// One server's own state, locked until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct ServerState {
-    path: PathBuf,
+    files: ServerFiles,
     _lock: File,
 }
 
 impl ServerState {
     /// Where it lies.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.files.path
+    }
+
+    /// The small files in it.
+    pub fn files(&self) -> &ServerFiles {
+        &self.files
+    }
+}
+
+/// Small files of a server's state. They are read and written whole; only their owner may read them.
+#[derive(Clone, Debug)]
+pub struct ServerFiles {
+    path: PathBuf,
+}
+
+/// While it lives, nobody else who asks for a turn changes the files.
+#[derive(Debug)]
+pub struct Turn {
+    _directory: File,
+}
+
+impl ServerFiles {
+    /// Waits until nobody else changes the files.
+    pub fn lock(&self) -> Result<Turn, StateError> {
+        locked(&self.path).map(|directory| Turn { _directory: directory })
+    }
+
+    /// What the file `name` holds; `None` if there is none.
+    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, StateError> {
+        let path = self.path.join(name);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(at(&path)(error)),
+        }
+    }
+
+    /// Makes `bytes` what the file `name` holds: all of it or nothing, also after a crash.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StateError> {
+        write_whole(&self.path.join(name), bytes)
     }
 }
 
@@ -167,7 +225,9 @@ fn draft_of(path: &Path) -> PathBuf {
 /// Writes a file so that it is there whole or not at all, also after a crash.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     let draft = draft_of(path);
-    let mut file = File::create(&draft).map_err(at(&draft))?;
+    let mut open = File::options();
+    let mut file =
+        open.write(true).create(true).truncate(true).mode(0o600).open(&draft).map_err(at(&draft))?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(at(&draft))?;
     fs::rename(&draft, path).map_err(at(path))?;
     let directory = path.parent().unwrap_or(Path::new("/"));
@@ -200,6 +260,27 @@ mod tests {
         fs::rename(dir.path().join("version"), dir.path().join("thesis.tex")).expect("rename");
         assert!(matches!(StateDir::open(dir.path()), Err(StateError::NotState { .. })));
         assert_eq!(fs::read_dir(dir.path()).expect("list").count(), 1);
+    }
+
+    #[test]
+    fn a_server_s_files_are_its_owner_s_and_change_whole() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = StateDir::open(&dir.path().join("s")).expect("open");
+        let server = state.server("src").expect("a server");
+        let files = server.files();
+        assert_eq!(files.read("keys").expect("read"), None);
+        files.write("keys", b"one").expect("write");
+        // Also while the server runs, and by somebody else.
+        let others = state.files_of("src").expect("files");
+        let turn = others.lock().expect("a turn");
+        others.write("keys", b"two").expect("write");
+        drop(turn);
+        assert_eq!(files.read("keys").expect("read").as_deref(), Some(&b"two"[..]));
+        let mode = |name: &str| server.path().join(name).metadata().expect("stat").permissions().mode();
+        assert_eq!(mode("keys") & 0o777, 0o600);
+        assert_eq!(state.servers().expect("names"), ["src"]);
+        assert!(matches!(state.files_of("a/b"), Err(StateError::BadName { .. })));
     }
 
     #[test]

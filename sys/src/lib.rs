@@ -21,6 +21,7 @@ pub mod namespace;
 pub mod open;
 pub mod probe;
 pub mod process;
+pub mod random;
 pub mod ranges;
 pub mod rw;
 pub mod socket;
@@ -31,6 +32,7 @@ pub mod tcp;
 pub mod thread;
 pub mod udp;
 pub mod umask;
+pub mod users;
 pub mod xattr;
 
 pub use errno::{Errno, Result};
