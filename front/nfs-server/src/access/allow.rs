@@ -1,0 +1,128 @@
+//! Which addresses may call.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
+
+use ipnet::{IpNet, Ipv4Net};
+use thiserror::Error;
+
+/// Addresses that share a beginning: `10.0.0.0/8`, `fd00::/16`, or a single one.
+///
+/// An IPv4 address that is written as an IPv6 one (`::ffff:10.1.2.3`) is the IPv4 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network(IpNet);
+
+/// What is no network.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is neither an address nor a network like 10.0.0.0/8")]
+pub struct NetworkError(String);
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let wrong = || NetworkError(text.to_owned());
+        let net: IpNet = match text.parse::<IpAddr>() {
+            Ok(address) => address.into(),
+            Err(_) => text.parse().map_err(|_| wrong())?,
+        };
+        // 10.0.0.1/8 is a slip of somebody who meant one of two things.
+        if net.trunc() != net {
+            return Err(wrong());
+        }
+        Ok(Self(plain(net)))
+    }
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who may call: everybody, or whoever calls from one of some networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllowList(Vec<Network>);
+
+impl AllowList {
+    /// These networks; none means everybody.
+    #[must_use]
+    pub fn new(networks: Vec<Network>) -> Self {
+        Self(networks)
+    }
+
+    /// Whether calls from this address are served.
+    #[must_use]
+    pub fn admits(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.is_empty() || self.0.iter().any(|network| network.0.contains(&address))
+    }
+
+    /// Whether everybody may call.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The networks.
+    pub fn networks(&self) -> impl Iterator<Item = &Network> {
+        self.0.iter()
+    }
+}
+
+/// A network of IPv4 addresses that are written as IPv6 ones, as what it is.
+fn plain(net: IpNet) -> IpNet {
+    const MAPPED_BITS: u8 = 96;
+    let IpNet::V6(six) = net else { return net };
+    let four: Option<Ipv4Addr> = six.network().to_ipv4_mapped();
+    let bits = six.prefix_len().checked_sub(MAPPED_BITS);
+    four.zip(bits).and_then(|(four, bits)| Ipv4Net::new(four, bits).ok()).map_or(net, IpNet::V4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(networks: &[&str]) -> AllowList {
+        AllowList::new(networks.iter().map(|text| text.parse().expect("a network")).collect())
+    }
+
+    fn admits(networks: &[&str], address: &str) -> bool {
+        list(networks).admits(address.parse().expect("an address"))
+    }
+
+    #[test]
+    fn an_address_is_in_its_network_and_in_no_other() {
+        assert!(admits(&["10.0.0.0/8"], "10.255.0.1"));
+        assert!(!admits(&["10.0.0.0/8"], "11.0.0.1"));
+        assert!(admits(&["192.168.1.7"], "192.168.1.7"));
+        assert!(!admits(&["192.168.1.7"], "192.168.1.8"));
+        assert!(admits(&["10.0.0.0/8", "fd00::/16"], "fd00::1"));
+        assert!(!admits(&["10.0.0.0/8", "fd00::/16"], "fd01::1"));
+        assert!(!admits(&["10.0.0.0/8"], "::1"));
+        assert!(admits(&["0.0.0.0/0"], "8.8.8.8") && !admits(&["0.0.0.0/0"], "2001:db8::1"));
+        assert!(admits(&["::/0"], "2001:db8::1") && !admits(&["::/0"], "8.8.8.8"));
+    }
+
+    #[test]
+    fn an_ipv4_address_is_one_however_it_is_written() {
+        assert!(admits(&["10.0.0.0/8"], "::ffff:10.1.2.3"));
+        assert!(!admits(&["10.0.0.0/8"], "::ffff:11.1.2.3"));
+        assert!(admits(&["::ffff:10.0.0.0/104"], "10.1.2.3"));
+        assert!(admits(&["::ffff:10.1.2.3"], "10.1.2.3"));
+        assert!(!admits(&["::ffff:10.1.2.3"], "10.1.2.4"));
+    }
+
+    #[test]
+    fn nobody_is_kept_out_by_an_empty_list() {
+        assert!(list(&[]).is_open() && admits(&[], "203.0.113.5") && admits(&[], "2001:db8::1"));
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused() {
+        for text in ["", "10.0.0.1/8", "10.0.0.0/33", "10.0.0", "host", "10.0.0.0/-1", "fd00::1/16", "*"] {
+            let error = text.parse::<Network>().expect_err(text);
+            assert!(error.to_string().contains("10.0.0.0/8"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The groups of a user as this machine has them, instead of the sixteen that fit into a credential.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quick_cache::sync::Cache;
+use tombolo_core::fs::{Ctx, Error, Result, SessionId};
+use tombolo_host::pool::{Lane, Pool, PoolLimits};
+use tombolo_sys::users;
+
+/// Users whose groups are remembered, at most.
+const USERS_MAX: usize = 4096;
+/// How long they are.
+const GOOD_FOR: Duration = Duration::from_secs(300);
+/// How long nobody is asked again after the databases could not be read.
+const FAILURE_GOOD_FOR: Duration = Duration::from_secs(10);
+/// The databases may be on other machines: some users are asked about at once, but a machine that does not answer is
+/// not flooded.
+const ASKING: PoolLimits = PoolLimits { threads: 4, queue_len: 256 };
+
+/// Asks about a user: the groups, or `None` if the user is not known.
+type Ask = dyn Fn(u32) -> std::result::Result<Option<Vec<u32>>, tombolo_sys::Errno> + Send + Sync;
+
+/// Looks up the groups of users, and remembers them for five minutes.
+pub struct Groups {
+    known: Cache<u32, Known>,
+    lane: Lane,
+    _pool: Pool,
+    ask: Arc<Ask>,
+    good_for: Duration,
+}
+
+#[derive(Clone)]
+struct Known {
+    groups: Arc<[u32]>,
+    until: Instant,
+}
+
+impl Groups {
+    /// By the user and group databases of this machine (nsswitch.conf).
+    #[must_use]
+    pub fn new() -> Self {
+        Self::asking(Arc::new(users::groups_of), GOOD_FOR)
+    }
+
+    fn asking(ask: Arc<Ask>, good_for: Duration) -> Self {
+        let pool = Pool::new("nfs-groups", ASKING);
+        Self { known: Cache::new(USERS_MAX), lane: pool.lane(), _pool: pool, ask, good_for }
+    }
+
+    /// The groups of a user; none for one who is not known, or cannot be asked about. [`Error::WouldBlock`] when too many
+    /// are being asked about already.
+    pub(super) async fn of(&self, uid: u32) -> Result<Arc<[u32]>> {
+        let now = Instant::now();
+        if let Some(known) = self.known.get(&uid) {
+            if known.until > now {
+                return Ok(known.groups);
+            }
+            self.known.remove_if(&uid, |known| known.until <= now);
+        }
+        // Many calls of one user wait for one answer.
+        let known = self.known.get_or_insert_async(&uid, self.look_up(uid)).await?;
+        Ok(known.groups)
+    }
+
+    async fn look_up(&self, uid: u32) -> Result<Known> {
+        let ask = self.ask.clone();
+        let asked = self.lane.run(&Ctx::root(SessionId(0)), move || Ok(ask(uid)));
+        let (groups, good_for) = match asked.resolve().await {
+            Ok(Ok(groups)) => (groups.unwrap_or_default(), self.good_for),
+            Ok(Err(errno)) => {
+                tracing::warn!(uid, %errno, "the groups of a user cannot be looked up");
+                (Vec::new(), FAILURE_GOOD_FOR.min(self.good_for))
+            }
+            Err(_) => return Err(Error::WouldBlock),
+        };
+        Ok(Known { groups: groups.into(), until: Instant::now() + good_for })
+    }
+}
+
+impl Default for Groups {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Groups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Groups({} users)", self.known.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tombolo_core::fs::Answer;
+
+    fn wait(groups: &Arc<Groups>, uid: u32) -> Result<Arc<[u32]>> {
+        let groups = groups.clone();
+        Answer::later(async move { groups.of(uid).await }).wait()
+    }
+
+    /// Groups that are the user's number, so many; and how often somebody was asked about.
+    fn counting(good_for: Duration) -> (Arc<Groups>, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let ask = move |uid: u32| {
+            count.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(5));
+            match uid {
+                404 => Ok(None),
+                500 => Err(tombolo_sys::Errno::IO),
+                uid => Ok(Some(vec![uid; 40])),
+            }
+        };
+        (Arc::new(Groups::asking(Arc::new(ask), good_for)), asked)
+    }
+
+    #[test]
+    fn a_user_is_asked_about_once_also_by_many_at_once() {
+        let (groups, asked) = counting(GOOD_FOR);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| assert_eq!(wait(&groups, 7).expect("groups").len(), 40));
+            }
+        });
+        assert_eq!(wait(&groups, 7).expect("groups")[..2], [7, 7]);
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn who_is_not_known_is_remembered_too_and_so_is_a_failure() {
+        let (groups, asked) = counting(GOOD_FOR);
+        for uid in [404, 500, 404, 500] {
+            assert!(wait(&groups, uid).expect("nothing").is_empty());
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn what_is_old_is_asked_again() {
+        let (groups, asked) = counting(Duration::ZERO);
+        for _ in 0..3 {
+            wait(&groups, 7).expect("groups");
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_database_that_does_not_answer_is_not_flooded() {
+        let stuck = Arc::new(Mutex::new(()));
+        let held = stuck.lock().expect("the lock");
+        let ask = {
+            let stuck = stuck.clone();
+            move |_| {
+                drop(stuck.lock());
+                Ok(None)
+            }
+        };
+        let groups = Arc::new(Groups::asking(Arc::new(ask), GOOD_FOR));
+        let mut waker = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut asking = Vec::new();
+        let mut refused = 0;
+        for uid in 0..1000 {
+            let groups = groups.clone();
+            let mut future = Box::pin(async move { groups.of(uid).await.map(drop) });
+            match future.as_mut().poll(&mut waker) {
+                std::task::Poll::Ready(outcome) => {
+                    assert!(matches!(outcome, Err(Error::WouldBlock)));
+                    refused += 1;
+                }
+                std::task::Poll::Pending => asking.push(future),
+            }
+        }
+        assert!(asking.len() <= ASKING.threads + ASKING.queue_len && refused > 0, "{}", asking.len());
+        drop(held);
+    }
+
+    #[test]
+    fn this_machine_s_databases_are_asked() {
+        let groups = Arc::new(Groups::new());
+        assert!(wait(&groups, 0).expect("root").contains(&0));
+    }
+}

@@ -1,0 +1,143 @@
+//! From a credential to the identity that the back end checks for.
+
+use std::sync::Arc;
+
+use quick_cache::sync::Cache;
+use tombolo_core::fs::{Identity, Result};
+use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX};
+
+use super::groups::Groups;
+use super::squash::Squash;
+
+/// Lists of groups that are remembered, at most.
+const LISTS_MAX: usize = 1024;
+
+/// Makes identities of credentials. One that was seen lately costs no allocation.
+#[derive(Debug)]
+pub struct Identities {
+    lists: Cache<Arc<[u32]>, Arc<[u32]>>,
+    groups: Option<Groups>,
+}
+
+impl Identities {
+    /// With `groups`, a user's supplementary groups are looked up there, whatever the credential says.
+    #[must_use]
+    pub fn new(groups: Option<Groups>) -> Self {
+        Self { lists: Cache::new(LISTS_MAX), groups }
+    }
+
+    /// Whom the caller with this credential is taken for. It waits only where groups are looked up, and fails only there
+    /// ([`Error::WouldBlock`](tombolo_core::fs::Error::WouldBlock): ask again later).
+    pub async fn identity(&self, squash: Squash, credential: &Credential<'_>) -> Result<Identity> {
+        let sys = match credential {
+            Credential::Sys(sys) if !squash.takes_all() => sys,
+            _ => {
+                let Squash { anonymous_uid: uid, anonymous_gid: gid, .. } = squash;
+                return Ok(Identity { uid, gid, groups: None });
+            }
+        };
+        let (uid, gid) = (squash.uid(sys.uid), squash.gid(sys.gid));
+        let groups = match &self.groups {
+            None => self.told(squash, sys),
+            Some(groups) => self.squashed(squash, groups.of(uid).await?),
+        };
+        Ok(Identity { uid, gid, groups })
+    }
+
+    /// The groups that the credential names.
+    fn told(&self, squash: Squash, sys: &AuthSys<'_>) -> Option<Arc<[u32]>> {
+        let mut groups = [0; GIDS_MAX];
+        let groups = groups.get_mut(..sys.gids.len())?;
+        groups.iter_mut().zip(&*sys.gids).for_each(|(to, gid)| *to = squash.gid(*gid));
+        self.shared(groups)
+    }
+
+    /// Groups that were looked up.
+    fn squashed(&self, squash: Squash, groups: Arc<[u32]>) -> Option<Arc<[u32]>> {
+        if groups.iter().all(|&gid| squash.gid(gid) == gid) {
+            return (!groups.is_empty()).then_some(groups);
+        }
+        let squashed: Vec<u32> = groups.iter().map(|&gid| squash.gid(gid)).collect();
+        self.shared(&squashed)
+    }
+
+    /// A list that all who have these groups share.
+    fn shared(&self, groups: &[u32]) -> Option<Arc<[u32]>> {
+        if groups.is_empty() {
+            return None;
+        }
+        if let Some(list) = self.lists.get(groups) {
+            return Some(list);
+        }
+        let list: Arc<[u32]> = groups.into();
+        self.lists.insert(list.clone(), list.clone());
+        Some(list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::squash::Whom;
+    use super::*;
+    use tombolo_core::fs::Answer;
+    use tombolo_wire_rpc::Gids;
+
+    fn sys(uid: u32, gid: u32, groups: &[u32]) -> Credential<'static> {
+        let gids = Gids::new(groups).expect("not more than sixteen");
+        Credential::Sys(AuthSys { stamp: 1, machine: b"host", uid, gid, gids })
+    }
+
+    fn identity(identities: &Arc<Identities>, whom: Whom, credential: Credential<'static>) -> Identity {
+        let squash = Squash { whom, anonymous_uid: 99, anonymous_gid: 98 };
+        let identities = identities.clone();
+        Answer::later(async move { identities.identity(squash, &credential).await })
+            .wait()
+            .expect("an identity")
+    }
+
+    fn shown(identity: &Identity) -> (u32, u32, Vec<u32>) {
+        (identity.uid, identity.gid, identity.groups().to_vec())
+    }
+
+    #[test]
+    fn squashing_takes_root_or_all_and_nobody_else() {
+        let identities = Arc::new(Identities::new(None));
+        let as_seen = |whom, credential| shown(&identity(&identities, whom, credential));
+        let (root, user) = (sys(0, 0, &[0, 5]), sys(1000, 100, &[0, 7]));
+        assert_eq!(as_seen(Whom::Nobody, root), (0, 0, vec![0, 5]));
+        assert_eq!(as_seen(Whom::Nobody, user), (1000, 100, vec![0, 7]));
+        assert_eq!(as_seen(Whom::Root, root), (99, 98, vec![98, 5]));
+        assert_eq!(as_seen(Whom::Root, user), (1000, 100, vec![98, 7]));
+        assert_eq!(as_seen(Whom::Root, sys(1000, 0, &[])), (1000, 98, vec![]));
+        assert_eq!(as_seen(Whom::All, root), (99, 98, vec![]));
+        assert_eq!(as_seen(Whom::All, user), (99, 98, vec![]));
+        for whom in [Whom::Nobody, Whom::Root, Whom::All] {
+            assert_eq!(as_seen(whom, Credential::None), (99, 98, vec![]), "AUTH_NONE, {whom:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_groups_is_kept_once() {
+        let identities = Arc::new(Identities::new(None));
+        let all: Vec<u32> = (1..=16).collect();
+        let first = identity(&identities, Whom::Root, sys(1000, 100, &all)).groups.expect("groups");
+        let second = identity(&identities, Whom::Root, sys(1001, 101, &all)).groups.expect("groups");
+        assert!(Arc::ptr_eq(&first, &second));
+        for n in 0..10 * LISTS_MAX as u32 {
+            identity(&identities, Whom::Root, sys(1000, 100, &[n + 1]));
+        }
+        assert!(identities.lists.len() <= LISTS_MAX + LISTS_MAX / 2, "{}", identities.lists.len());
+    }
+
+    #[test]
+    fn where_groups_are_looked_up_the_credential_s_do_not_count() {
+        let identities = Arc::new(Identities::new(Some(Groups::new())));
+        let root = identity(&identities, Whom::Nobody, sys(0, 0, &[777]));
+        assert!(root.in_group(0) && !root.in_group(777));
+        let stranger = identity(&identities, Whom::Nobody, sys(3_999_999_999, 100, &[777]));
+        assert_eq!(shown(&stranger), (3_999_999_999, 100, vec![]));
+        // The anonymous user's groups, not root's.
+        let squashed = identity(&identities, Whom::Root, sys(0, 0, &[777]));
+        assert_eq!((squashed.uid, squashed.gid, squashed.in_group(0)), (99, 98, false));
+    }
+}

@@ -1,0 +1,199 @@
+//! Making handles, and telling ours from others.
+
+use std::hash::Hasher;
+use std::hint::black_box;
+
+use siphasher::sip128::{Hasher128, SipHasher24};
+use thiserror::Error;
+use tombolo_core::fs::{self, PersistentHandle, Volume};
+
+use super::keys::{Key, KeyId, Keys};
+use super::layout::{ExportId, FILE_BYTES_MAX, Fields, MAC_LEN, VERSION};
+
+/// Why a handle from a call is none of ours (RFC 1813 §2.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// It was never given out: its form is wrong, its proof does not hold, or its key was never ours. BADHANDLE.
+    #[error("not a handle of this server")]
+    Bad,
+    /// It was given out, but is not good any more: its key is retired, or its export is gone. STALE.
+    #[error("a handle that is not good any more")]
+    Stale,
+}
+
+/// A file whose name in its file system does not fit into a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a file system whose file handles are longer than {FILE_BYTES_MAX} bytes")]
+pub struct Unsignable;
+
+impl From<Unsignable> for fs::Error {
+    fn from(_: Unsignable) -> Self {
+        Self::NotSupported
+    }
+}
+
+/// Signs with the newest key, and checks with all that are good.
+#[derive(Debug)]
+pub struct Signer {
+    keys: Keys,
+}
+
+impl Signer {
+    /// A signer with these keys.
+    #[must_use]
+    pub fn new(keys: Keys) -> Self {
+        Self { keys }
+    }
+
+    /// The bytes for a client. They are the same each time, until another key signs.
+    pub fn sign(
+        &self,
+        export: ExportId,
+        volume: Volume,
+        file: &PersistentHandle,
+    ) -> Result<Box<[u8]>, Unsignable> {
+        let kind = u16::try_from(file.kind).map_err(|_| Unsignable)?;
+        if file.bytes.len() > FILE_BYTES_MAX {
+            return Err(Unsignable);
+        }
+        let (KeyId(id), key) = self.keys.newest();
+        let mut fields =
+            Fields { version: VERSION, key: id, export, kind, mac: [0; MAC_LEN], file: &file.bytes };
+        fields.mac = proof(key, &fields, volume);
+        Ok(fields.write())
+    }
+
+    /// Which export a handle claims to be for. STALE is for the caller to say if there is no such.
+    pub fn export_of(handle: &[u8]) -> Result<ExportId, Refused> {
+        Fields::read(handle)
+            .filter(|fields| fields.version == VERSION)
+            .map(|it| it.export)
+            .ok_or(Refused::Bad)
+    }
+
+    /// The file of a handle that was given out for `export` of the file system `volume`.
+    pub fn verify(
+        &self,
+        handle: &[u8],
+        export: ExportId,
+        volume: Volume,
+    ) -> Result<PersistentHandle, Refused> {
+        let fields = Fields::read(handle).filter(|fields| fields.version == VERSION).ok_or(Refused::Bad)?;
+        let key = match self.keys.find(KeyId(fields.key)) {
+            Some(key) => key,
+            None if self.keys.is_retired(KeyId(fields.key)) => return Err(Refused::Stale),
+            None => return Err(Refused::Bad),
+        };
+        let genuine = same(&proof(key, &fields, volume), &fields.mac) && fields.export == export;
+        if genuine { Ok(fields.file()) } else { Err(Refused::Bad) }
+    }
+}
+
+/// SipHash-2-4 of 128 bits over everything in the handle but the proof, and the file system, cut to 12 bytes.
+fn proof(key: &Key, fields: &Fields<'_>, volume: Volume) -> [u8; MAC_LEN] {
+    let mut hasher = SipHasher24::new_with_key(key.as_bytes());
+    hasher.write(&[fields.version, fields.key]);
+    hasher.write(&fields.export.0);
+    hasher.write(&fields.kind.to_be_bytes());
+    hasher.write(&volume.0);
+    hasher.write(fields.file);
+    let whole = hasher.finish128().as_bytes();
+    let mut mac = [0; MAC_LEN];
+    mac.iter_mut().zip(whole).for_each(|(to, from)| *to = from);
+    mac
+}
+
+/// Whether two proofs are the same, in a time that does not tell how far they are.
+fn same(one: &[u8; MAC_LEN], other: &[u8; MAC_LEN]) -> bool {
+    let differing = one.iter().zip(other).fold(0, |all, (one, other)| black_box(all | (one ^ other)));
+    black_box(differing) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOLUME: Volume = Volume([7; 16]);
+
+    fn file(len: u8) -> PersistentHandle {
+        PersistentHandle { kind: 0x4001, bytes: (0..len).collect() }
+    }
+
+    fn signer(text: &str) -> Signer {
+        Signer::new(Keys::parse(text).expect("keys"))
+    }
+
+    fn one_key() -> Signer {
+        signer("version 1\nkey 1 000102030405060708090a0b0c0d0e0f\n")
+    }
+
+    #[test]
+    fn what_was_signed_is_found_and_nothing_longer_is_signed() {
+        let (signer, export) = (one_key(), ExportId::of("src"));
+        for len in 0..=46 {
+            let handle = signer.sign(export, VOLUME, &file(len)).expect("it fits");
+            assert_eq!(handle.len(), 18 + usize::from(len));
+            assert_eq!(Signer::export_of(&handle), Ok(export));
+            assert_eq!(signer.verify(&handle, export, VOLUME), Ok(file(len)));
+        }
+        assert_eq!(signer.sign(export, VOLUME, &file(47)), Err(Unsignable));
+        for kind in [-1, 1 << 16] {
+            let strange = PersistentHandle { kind, ..file(8) };
+            assert_eq!(signer.sign(export, VOLUME, &strange), Err(Unsignable));
+        }
+    }
+
+    #[test]
+    fn a_change_of_any_bit_is_noticed() {
+        let (signer, export) = (one_key(), ExportId::of("src"));
+        let handle = signer.sign(export, VOLUME, &file(12)).expect("sign");
+        for bit in 0..handle.len() * 8 {
+            let mut forged = handle.clone();
+            forged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(signer.verify(&forged, export, VOLUME), Err(Refused::Bad), "bit {bit}");
+        }
+        for len in 0..handle.len() {
+            assert_eq!(signer.verify(&handle[..len], export, VOLUME), Err(Refused::Bad), "{len} bytes");
+        }
+        let longer = [&handle[..], &[0]].concat();
+        assert_eq!(signer.verify(&longer, export, VOLUME), Err(Refused::Bad));
+        assert_eq!(signer.verify(&[0xFF; 64], export, VOLUME), Err(Refused::Bad));
+    }
+
+    #[test]
+    fn it_is_good_for_one_export_of_one_file_system() {
+        let (signer, export) = (one_key(), ExportId::of("src"));
+        let handle = signer.sign(export, VOLUME, &file(8)).expect("sign");
+        assert_eq!(signer.verify(&handle, ExportId::of("golden"), VOLUME), Err(Refused::Bad));
+        assert_eq!(signer.verify(&handle, export, Volume([8; 16])), Err(Refused::Bad));
+        // Who edits the export in it has no proof for that.
+        let mut moved = handle.clone();
+        moved[2..4].copy_from_slice(&ExportId::of("golden").0);
+        assert_eq!(signer.verify(&moved, ExportId::of("golden"), VOLUME), Err(Refused::Bad));
+    }
+
+    #[test]
+    fn older_keys_are_good_until_they_are_retired() {
+        let export = ExportId::of("src");
+        let old = one_key().sign(export, VOLUME, &file(8)).expect("sign");
+        let keys = "key 2 ffeeddccbbaa99887766554433221100\n";
+        let both = signer(&format!("version 1\n{keys}key 1 000102030405060708090a0b0c0d0e0f\n"));
+        assert_eq!(both.verify(&old, export, VOLUME), Ok(file(8)));
+        let new = both.sign(export, VOLUME, &file(8)).expect("sign");
+        assert_eq!(new[1], 2, "the newest signs");
+        assert_eq!(one_key().verify(&new, export, VOLUME), Err(Refused::Bad), "a key of somebody else's");
+        let retired = signer(&format!("version 1\n{keys}retired 1\n"));
+        assert_eq!(retired.verify(&old, export, VOLUME), Err(Refused::Stale));
+        assert_eq!(retired.verify(&new, export, VOLUME), Ok(file(8)));
+    }
+
+    #[test]
+    fn another_server_with_the_same_key_agrees() {
+        let export = ExportId::of("src");
+        let handle = one_key().sign(export, VOLUME, &file(20)).expect("sign");
+        assert_eq!(one_key().sign(export, VOLUME, &file(20)).expect("sign"), handle);
+        // The bytes themselves are the format, and must not change with a new version of a library. These were computed apart.
+        let hex: String = handle.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "01019bae4001da60c4390a70f6e0ec998dd8000102030405060708090a0b0c0d0e0f10111213");
+    }
+}
