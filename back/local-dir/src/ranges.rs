@@ -14,9 +14,10 @@ const COPY_MAX_BYTES: u64 = 1 << 30;
 impl Ranges for LocalSession {
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
         match self.opening(file, OpenFlags::WRITE) {
-            Ok(open) => {
-                self.in_pool(cx, move |_, _| Ok(ranges::allocate(open.fd(), sys_mode(mode), offset, len)?))
-            }
+            Ok(open) => self.in_pool(cx, move |session, cx| {
+                let _dropping = session.dropping_as_written(cx, &open, false)?;
+                Ok(ranges::allocate(open.fd(), sys_mode(mode), offset, len)?)
+            }),
             Err(error) => Answer::err(error),
         }
     }
@@ -51,7 +52,8 @@ impl Ranges for LocalSession {
         match both {
             // Where would it go? (copy_file_range(2))
             Ok((_, to)) if to.flags.contains(OpenFlags::APPEND) => Answer::err(Error::BadOpen),
-            Ok((from, to)) => self.in_pool(cx, move |_, _| {
+            Ok((from, to)) => self.in_pool(cx, move |session, cx| {
+                let _dropping = session.dropping_as_written(cx, &to, false)?;
                 let len = usize::try_from(len.min(COPY_MAX_BYTES)).map_err(|_| Error::InvalidArgument)?;
                 Ok(ranges::copy(from.fd(), from_offset, to.fd(), to_offset, len)? as u64)
             }),

@@ -8,6 +8,7 @@ use tombolo_core::fs::{
 };
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::Errno;
+use tombolo_sys::creds::WithoutSetId;
 use tombolo_sys::rw::{self, TransferFlags};
 use tombolo_sys::stat::{self, S_ISUGID};
 
@@ -118,9 +119,8 @@ impl Session {
             true => stat::stat(open.fd()).ok().map(|stat| WeakAttr::from(&attr_of(&stat))),
             false => None,
         };
-        let kills = self.must_drop_set_id(cx, how) && stat::stat(open.fd())?.mode & S_ISUGID != 0;
         let count = {
-            let _dropping = dropping_set_id(kills)?;
+            let _dropping = self.dropping_as_written(cx, open, how.kill_privileges)?;
             write_out(open, how, from)?
         };
         let after = if wants { stat::stat(open.fd()).ok().map(|stat| attr_of(&stat)) } else { None };
@@ -129,11 +129,17 @@ impl Session {
 }
 
 impl Session {
-    /// Whether a write takes set-user-id and set-group-id away: when told to, and where rights are checked here, for
-    /// everybody but the superuser.
-    fn must_drop_set_id(&self, cx: &Ctx, how: &Write) -> bool {
-        let checks = self.checks == PermissionCheck::BackEnd;
-        how.kill_privileges || (checks && self.export.may_assume && cx.identity.uid != 0)
+    /// For changes of a file's data. They take set-user-id and its kind away when told to, and where rights are checked
+    /// here, for everybody but the superuser.
+    pub(crate) fn dropping_as_written(
+        &self,
+        cx: &Ctx,
+        open: &OpenFile,
+        asked: bool,
+    ) -> Result<Option<WithoutSetId>> {
+        let checks = self.checks == PermissionCheck::BackEnd && self.export.may_assume;
+        let must = asked || (checks && cx.identity.uid != 0);
+        dropping_set_id(must && stat::stat(open.fd())?.mode & S_ISUGID != 0)
     }
 }
 

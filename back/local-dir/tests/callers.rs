@@ -7,7 +7,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use common::{ROOT, World, mode, name, serve_checked};
 use tombolo_back_local_dir::Options;
-use tombolo_core::fs::{Error, File, Mode, NewMode, OpenFlags, PermissionCheck, SetAttr, Write};
+use tombolo_core::fs::{
+    AllocateMode, Ctx, Error, File, Mode, NewMode, OpenFlags, PermissionCheck, Result, SetAttr, Write,
+};
 
 fn served(check: PermissionCheck) -> (tempfile::TempDir, World) {
     let dir = tempfile::tempdir().unwrap();
@@ -56,6 +58,38 @@ fn where_rights_are_checked_here_the_kernel_does_it_for_each_user() {
     world.fs.write(&user, file, &Write::default(), common::source(b"x")).wait().unwrap();
     let attr = world.fs.getattr(&world.cx, file.node, None).wait().unwrap();
     assert_eq!(attr.mode, Mode::new(0o666));
+}
+
+/// Whatever changes a file's data takes set-user-id away from it, unless the superuser does it.
+#[test]
+fn every_way_of_a_foreign_change_drops_set_user_id() {
+    let (dir, world) = served(PermissionCheck::BackEnd);
+    let path = dir.path().join("file");
+    fs::write(&path, b"text").unwrap();
+    let node = world.lookup(ROOT, "file").unwrap().node;
+    let file = world.open(node, common::READ_WRITE).unwrap();
+    let ranges = world.fs.ranges().unwrap();
+    let size = SetAttr { size: Some(3), ..SetAttr::default() };
+    type Way<'a> = (&'a str, &'a dyn Fn(&Ctx) -> Result<()>);
+    let ways: [Way<'_>; 6] = [
+        ("write", &|cx| world.fs.write(cx, file, &Write::default(), common::source(b"x")).wait().map(drop)),
+        ("truncate", &|cx| world.fs.setattr(cx, node, None, &size).wait().map(drop)),
+        ("truncate what is open", &|cx| world.fs.setattr(cx, node, Some(file), &size).wait().map(drop)),
+        ("allocate", &|cx| ranges.allocate(cx, file, 0, 8192, AllocateMode::empty()).wait()),
+        ("copy", &|cx| ranges.copy(cx, file, 0, file, 4096, 2).wait().map(drop)),
+        ("open to truncate", &|cx| {
+            world.fs.open(cx, node, OpenFlags::WRITE | OpenFlags::TRUNCATE).wait().map(drop)
+        }),
+    ];
+    for (what, change) in ways {
+        for (cx, after) in [(world.cx.clone(), 0o4777), (world.user(1000, 1000, &[]), 0o777)] {
+            fs::write(&path, b"text").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).unwrap();
+            change(&cx).unwrap();
+            let mode = fs::metadata(&path).unwrap().mode() & 0o7777;
+            assert_eq!(mode, after, "{what} by user {}: {mode:o}", cx.identity.uid);
+        }
+    }
 }
 
 /// A guest whose kernel checks, and a client that nobody trusts, at the same export.
