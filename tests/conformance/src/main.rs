@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use tombolo_conformance::{Report, posix};
 
-const USAGE: &str = "usage: tombolo-conformance DIR [--only TEXT] [--except TEXT] [--json]
+const USAGE: &str = "usage: tombolo-conformance DIR [--only TEXT] [--except TEXT]… [--json]
 
 Runs the POSIX cases in directories of their own inside DIR, which are removed afterwards.
 Ends with 0 when none failed.
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
             Err(error) => complain(&format!("helper {rest:?}: {error}")),
         };
     }
-    let (mut dir, mut only, mut except, mut json) = (None, String::new(), None, false);
+    let (mut dir, mut only, mut except, mut json) = (None, String::new(), Vec::new(), false);
     let mut left = arguments.into_iter();
     while let Some(argument) = left.next() {
         match argument.as_str() {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
                 None => return complain(USAGE),
             },
             "--except" => match left.next() {
-                Some(text) => except = Some(text),
+                Some(text) => except.push(text),
                 None => return complain(USAGE),
             },
             _ if dir.is_none() && !argument.starts_with('-') => dir = Some(argument),
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     let Some(dir) = dir else { return complain(USAGE) };
     // A failed case is told in the report.
     std::panic::set_hook(Box::new(|_| {}));
-    match posix::run(Path::new(&dir), &only, except.as_deref()) {
+    match posix::run(Path::new(&dir), &only, &except) {
         Ok(report) => {
             if json {
                 println!("{}", to_json(&report));
