@@ -5,6 +5,7 @@
 #   serve SOCKET[,TAG]…  starts a server that shares $tree; more options in $serve_options
 #   own_network      goes on in a network namespace of its own, which `serve_nfs` needs
 #   serve_nfs [OPTION]…  starts a server that exports $tree by NFS, as /tree at port $nfs_port; its state is in $work/state
+#   stop_server      ends the server that was started last
 #   guest OPTION…    boots a guest of this bed with the script on standard input
 #   guest_behind LOG OPTION…   the same, not waited for; sets $guest_pid
 #   until_ok         waits for a command to succeed
@@ -119,6 +120,18 @@ serve_nfs() { # [OPTION]…
 answering() {
     kill -0 "${servers[-1]}" 2>/dev/null || fail "the server ended: $(cat "$work/server.log")"
     (exec 3<>"/dev/tcp/127.0.0.1/$nfs_port") 2>/dev/null
+}
+
+# Ends the server that was started last, as an operator does.
+stop_server() {
+    local server=${servers[-1]}
+    kill "$server"
+    until_ok ended "$server"
+    unset 'servers[-1]'
+}
+
+ended() {
+    ! kill -0 "$1" 2>/dev/null
 }
 
 # The server must outlive its guests.
