@@ -3,10 +3,31 @@
 //! One [`NfsService`] answers the calls of all clients of all exports, MOUNT and NFS on one port. It knows no transport:
 //! `tombolo_host::rpc_server` brings calls over TCP and UDP, and whatever else carries ONC RPC records can do so too.
 //!
+//! Exports are attached once, for all their clients ([decision 0120](../../../docs/decisions/0120-one-session-for-all-nfs-clients.md)).
+//!
+//! Reading order: `service` (a call's header and program), `caller` and `target` (who, and what about), `procedures`, then
+//! what is kept between calls: `export`, `nodes`, `openings`, `permission`.
+//!
 //! Not here: locks (NLM), NFS version 4, Kerberos, the portmapper.
 #![forbid(unsafe_code)]
 
+mod access;
+mod caller;
+mod export;
+mod failure;
+mod handle;
+mod mount;
 mod nodes;
 mod openings;
+mod options;
 mod permission;
+mod procedures;
+mod service;
+mod target;
 mod verifier;
+
+pub use access::{AllowList, Groups, Identities, Network, NetworkError, Squash, Whom};
+pub use export::Durability;
+pub use handle::{ExportCollision, ExportId, Signer, keys};
+pub use options::{ExportOptions, Options};
+pub use service::{NfsService, ServeError};

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 use tombolo_core::fs::{Ctx, FileSystem, NodeId, SessionId};
+use tombolo_wire_nfs3::FileHandle;
 
 /// A node, with the look-up that keeps it and the handle that clients know it by.
 pub(crate) struct Node {
@@ -52,11 +53,22 @@ impl Drop for HeldNode {
 }
 
 impl Node {
+    /// Its handle, as replies carry it.
+    pub fn wire_handle(&self) -> FileHandle<'_> {
+        FileHandle::new(&self.handle).unwrap_or(NO_HANDLE)
+    }
+
     /// A node under the handle that it is signed with.
     pub fn new(held: HeldNode, handle: Box<[u8]>) -> Arc<Self> {
         Arc::new(Self { id: held.id(), handle, held, used: AtomicBool::new(false) })
     }
 }
+
+/// Stands for a handle that is too long to be sent; none is ever signed.
+const NO_HANDLE: FileHandle<'static> = match FileHandle::new(&[]) {
+    Some(handle) => handle,
+    None => unreachable!(),
+};
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -130,11 +142,6 @@ impl Nodes {
     pub fn remove(&self, node: &Arc<Node>) {
         let mut table = self.lock();
         self.take_out(&mut table, node);
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.lock().by_handle.len()
     }
 
     /// Puts out what was not used lately, until the limit holds. Gives back what is to be dropped outside of the lock.
@@ -215,7 +222,7 @@ mod tests {
         assert!(nodes.by_handle(b"b").is_none() && nodes.by_id(second).is_none());
         assert!(!is_known(&file_system, second), "the look-up was given back");
         assert!(nodes.by_handle(b"a").is_some() && is_known(&file_system, first));
-        assert_eq!(nodes.len(), 2);
+        assert_eq!(nodes.lock().by_id.len(), 2);
     }
 
     #[test]
@@ -241,7 +248,7 @@ mod tests {
         let again = nodes.enter(Node::new(HeldNode::new(&file_system, SESSION, entry.node), (*b"a").into()));
         assert!(Arc::ptr_eq(&first, &again));
         nodes.remove(&first);
-        assert_eq!(nodes.len(), 0);
+        assert!(nodes.lock().by_handle.is_empty() && nodes.lock().by_id.is_empty());
     }
 
     #[test]

@@ -162,21 +162,16 @@ impl Openings {
         let idle_s = u32::try_from(idle.as_secs()).unwrap_or(u32::MAX);
         let is_idle =
             |opening: &Opening| now_s.saturating_sub(opening.used_at_s.load(Ordering::Relaxed)) >= idle_s;
-        let idle: Vec<_> = self
-            .cache
-            .iter()
-            .filter(|(_, opening)| is_idle(opening))
-            .map(|(key, opening)| (key, opening))
-            .collect();
+        let idle: Vec<_> = self.cache.iter().filter(|(_, opening)| is_idle(opening)).collect();
         // One by one: closing goes to the file system, so it happens outside of the cache's locks.
         for (key, opening) in idle {
             self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening) && is_idle(kept));
         }
     }
 
-    /// How many are kept.
-    pub fn len(&self) -> usize {
-        self.cache.len()
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.cache.is_empty()
     }
 
     fn at_hand(&self, node: NodeId, kind: Use) -> Option<Arc<Opening>> {

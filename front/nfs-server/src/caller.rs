@@ -1,0 +1,132 @@
+//! One call's caller, and what it may name.
+
+use std::net::IpAddr;
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+use tombolo_core::fs::{Ctx, Interrupt, RequestId, RequestKey, Want};
+use tombolo_host::rpc_server::{Peer, Transport};
+use tombolo_wire_nfs3::{FileHandle, Procedure, Status};
+use tombolo_wire_rpc::{CallHeader, Credential};
+
+use crate::failure::{Failure, Result};
+use crate::handle::Signer;
+use crate::service::NfsService;
+use crate::target::Target;
+
+/// The most that one READ or WRITE transfers over TCP.
+const TCP_TRANSFER_MAX: u32 = 1 << 20;
+/// The same over UDP: with headers it has to fit a datagram.
+const UDP_TRANSFER_MAX: u32 = 1 << 15;
+/// So much of the arguments goes into a request's checksum. What follows is file data.
+const CHECKSUM_BYTES: usize = 256;
+
+/// Who calls, and what tells this call from others.
+pub(crate) struct Caller<'a> {
+    service: &'a NfsService,
+    peer: &'a Peer,
+    credential: Credential<'a>,
+    key: RequestKey,
+    request: RequestId,
+}
+
+impl<'a> Caller<'a> {
+    /// The caller of a call to `procedure` whose arguments are `args`, or begin so.
+    pub fn new(
+        service: &'a NfsService,
+        peer: &'a Peer,
+        header: &CallHeader<'a>,
+        procedure: Procedure,
+        args: &[u8],
+        record_bytes: usize,
+    ) -> Self {
+        let key = if is_idempotent(procedure) {
+            RequestKey::None
+        } else {
+            RequestKey::Rpc {
+                client: digest_of(peer.address.ip()),
+                xid: header.xid.0,
+                procedure: procedure.number(),
+                checksum: checksum(args, record_bytes),
+            }
+        };
+        Self { service, peer, credential: header.credential, key, request: service.next_request() }
+    }
+
+    /// The node that a handle names.
+    pub async fn target(&self, handle: FileHandle<'_>) -> Result<Target> {
+        let bytes = handle.as_bytes();
+        let id = Signer::export_of(bytes)?;
+        // It may have been one of ours, of an export that is served no more.
+        let export = self.service.export(id).ok_or(Failure(Status::Stale))?;
+        if !export.allow.admits(self.peer.address.ip()) {
+            return Err(Failure(Status::Acces));
+        }
+        let node = export.resolve(bytes).await?;
+        let identity = self.service.identities.identity(export.squash, &self.credential).await?;
+        let cx = Ctx {
+            session: export.session,
+            request: self.request,
+            key: self.key,
+            identity,
+            deadline: None,
+            interrupt: Interrupt::default(),
+            want: Want::CHANGE_ATTRS,
+        };
+        Ok(Target { export: export.clone(), node, cx })
+    }
+
+    /// The most that a READ or a WRITE of this caller transfers, in bytes.
+    pub fn transfer_max(&self) -> u32 {
+        match self.peer.transport {
+            Transport::Tcp => TCP_TRANSFER_MAX,
+            Transport::Udp => UDP_TRANSFER_MAX,
+        }
+    }
+}
+
+/// Whether it does no harm to carry a call out twice.
+fn is_idempotent(procedure: Procedure) -> bool {
+    match procedure {
+        Procedure::Setattr
+        | Procedure::Write
+        | Procedure::Create
+        | Procedure::Mkdir
+        | Procedure::Symlink
+        | Procedure::Mknod
+        | Procedure::Remove
+        | Procedure::Rmdir
+        | Procedure::Rename
+        | Procedure::Link => false,
+        Procedure::Null
+        | Procedure::Getattr
+        | Procedure::Lookup
+        | Procedure::Access
+        | Procedure::Readlink
+        | Procedure::Read
+        | Procedure::Readdir
+        | Procedure::Readdirplus
+        | Procedure::Fsstat
+        | Procedure::Fsinfo
+        | Procedure::Pathconf
+        | Procedure::Commit => true,
+    }
+}
+
+/// A client's number: of its address without the port, which changes when it connects again. The same after a restart.
+fn digest_of(address: IpAddr) -> u64 {
+    let mut hasher = SipHasher13::new();
+    match address {
+        IpAddr::V4(address) => hasher.write(&address.octets()),
+        IpAddr::V6(address) => hasher.write(&address.octets()),
+    }
+    hasher.finish()
+}
+
+fn checksum(args: &[u8], record_bytes: usize) -> u32 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(args.get(..CHECKSUM_BYTES).unwrap_or(args));
+    hasher.write_u64(record_bytes as u64);
+    hasher.finish() as u32
+}

@@ -1,0 +1,170 @@
+//! One export as NFS clients see it: a session of the waist, and what is kept of it between calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_core::fs::{
+    Attr, Client, Ctx, Error, FileSystem, FileType, NodeId, PermissionCheck, PersistentHandles, Profile,
+    Result, SessionId, SyncWhat,
+};
+
+use crate::access::{AllowList, Squash};
+use crate::failure;
+use crate::handle::{ExportId, Signer};
+use crate::nodes::{HeldNode, Node, Nodes};
+use crate::openings::Openings;
+use crate::options::ExportOptions;
+use crate::permission::Permissions;
+use crate::service::ServeError;
+use crate::verifier::WriteVerifier;
+
+/// How many nodes are kept at hand. A hundred thousand files in use leave the server small.
+const NODES_MAX: usize = 1 << 16;
+/// How many files are kept open.
+const OPENINGS_MAX: usize = 512;
+/// How long a file is kept open that nobody uses.
+const OPENING_IDLE: Duration = Duration::from_secs(5);
+
+/// Whether a change of names or attributes is on stable storage before it is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// It is, as RFC 1813 §1.5 and §4.8 want it: what was answered survives a loss of power.
+    #[default]
+    Stable,
+    /// It is as safe as the host's own changes: it survives the end of the server, but not a loss of power.
+    Relaxed,
+}
+
+/// An export that is served.
+pub(crate) struct Served {
+    pub name: String,
+    pub id: ExportId,
+    pub file_system: Arc<dyn FileSystem>,
+    pub session: SessionId,
+    pub profile: Profile,
+    pub nodes: Nodes,
+    pub openings: Openings,
+    pub permissions: Permissions,
+    pub verifier: Arc<WriteVerifier>,
+    pub squash: Squash,
+    pub allow: AllowList,
+    signer: Arc<Signer>,
+    durability: Durability,
+}
+
+impl Served {
+    /// Attaches to an export. All its clients share one session: nodes and openings mean the same file for all of them.
+    pub fn attach(options: ExportOptions, signer: Arc<Signer>) -> std::result::Result<Self, ServeError> {
+        let ExportOptions { name, export, session, squash, allow, durability } = options;
+        let label = format!("NFS clients of {name}");
+        let attached = export.attach(&Client { session, label, checks: PermissionCheck::BackEnd });
+        let file_system = attached.map_err(|source| ServeError::Attach { name: name.clone(), source })?;
+        if file_system.persistent_handles().is_none() {
+            return Err(ServeError::NoHandles { name });
+        }
+        let verifier = Arc::new(WriteVerifier::new());
+        Ok(Self {
+            id: ExportId::of(&name),
+            name,
+            session,
+            profile: file_system.profile(),
+            nodes: Nodes::new(NODES_MAX),
+            openings: Openings::new(file_system.clone(), session, verifier.clone(), OPENINGS_MAX),
+            permissions: Permissions::new(file_system.clone()),
+            verifier,
+            squash,
+            allow,
+            signer,
+            durability,
+            file_system,
+        })
+    }
+
+    /// The server's own context, for what it does on nobody's behalf.
+    pub fn own_ctx(&self) -> Ctx {
+        Ctx::root(self.session)
+    }
+
+    /// The node of a handle from a call.
+    pub async fn resolve(&self, handle: &[u8]) -> failure::Result<Arc<Node>> {
+        if let Some(node) = self.nodes.by_handle(handle) {
+            return Ok(node);
+        }
+        let handles = self.handles()?;
+        let persistent = self.signer.verify(handle, self.id, handles.volume())?;
+        let entry = handles.resolve(&self.own_ctx(), &persistent).resolve().await?;
+        let held = HeldNode::new(&self.file_system, self.session, entry.node);
+        Ok(self.nodes.enter(Node::new(held, handle.into())))
+    }
+
+    /// The export's root.
+    pub async fn root(&self) -> Result<Arc<Node>> {
+        self.adopt(NodeId::ROOT).await
+    }
+
+    /// The node of an entry that the file system has just given us; its look-up is taken over.
+    pub async fn adopt(&self, id: NodeId) -> Result<Arc<Node>> {
+        self.adopt_held(HeldNode::new(&self.file_system, self.session, id)).await
+    }
+
+    /// As [`Served::adopt`], for a look-up that is held already.
+    pub async fn adopt_held(&self, held: HeldNode) -> Result<Arc<Node>> {
+        if let Some(node) = self.nodes.by_id(held.id()) {
+            return Ok(node);
+        }
+        let handles = self.handles()?;
+        let persistent = handles.handle_of(&self.own_ctx(), held.id()).resolve().await?;
+        let handle = self.signer.sign(self.id, handles.volume(), &persistent)?;
+        Ok(self.nodes.enter(Node::new(held, handle)))
+    }
+
+    /// The attributes of a node. One without a name left is gone: no client can know it by an opening.
+    pub async fn attr(&self, node: &Arc<Node>) -> Result<Attr> {
+        match self.file_system.getattr(&self.own_ctx(), node.id, None).resolve().await {
+            Ok(attr) if attr.nlink > 0 => Ok(attr),
+            Ok(_) | Err(Error::Stale) => {
+                self.gone(node);
+                Err(Error::Stale)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets go of a node whose file is gone.
+    pub fn gone(&self, node: &Arc<Node>) {
+        self.openings.discard(node.id);
+        self.nodes.remove(node);
+    }
+
+    /// Makes a change of names in `directory` stable, as far as this export does so.
+    pub async fn settle(&self, directory: &Node) -> Result<()> {
+        if self.durability == Durability::Relaxed {
+            return Ok(());
+        }
+        let opening = self.openings.for_listing(directory.id).await?;
+        opening.sync(&self.own_ctx(), SyncWhat::All).await
+    }
+
+    /// Makes a change of a node's attributes stable, as far as this export does so.
+    pub async fn settle_attributes(&self, node: &Node, file_type: FileType) -> Result<()> {
+        if self.durability == Durability::Relaxed {
+            return Ok(());
+        }
+        let opening = match file_type {
+            FileType::Regular => self.openings.for_reading(node.id).await?,
+            FileType::Directory => self.openings.for_listing(node.id).await?,
+            // What cannot be opened can only be made stable together with everything else.
+            _ => return self.file_system.syncfs(&self.own_ctx()).resolve().await,
+        };
+        opening.sync(&self.own_ctx(), SyncWhat::All).await
+    }
+
+    /// Closes files that nobody uses. Called now and then.
+    pub fn tidy(&self) {
+        self.openings.tidy(OPENING_IDLE);
+    }
+
+    fn handles(&self) -> Result<&dyn PersistentHandles> {
+        self.file_system.persistent_handles().ok_or(Error::NotSupported)
+    }
+}

@@ -1,0 +1,119 @@
+//! MOUNT version 3 (RFC 1813 appendix I): the way to an export's first handle.
+
+mod table;
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Error, FileType, Name};
+use tombolo_host::rpc_server::Peer;
+use tombolo_wire_nfs3::mount::{Call, DirPath, Flavors, MntOk, MntReply, MountEntry, MountName, Status};
+use tombolo_wire_rpc::AuthFlavor;
+use tombolo_wire_xdr::Encoder;
+
+use crate::export::Served;
+use crate::nodes::Node;
+use crate::service::NfsService;
+
+pub(crate) use table::MountTable;
+
+/// Carries a call out and writes its results.
+pub(crate) async fn carry_out(service: &NfsService, peer: &Peer, call: Call<'_>, results: &mut Encoder<'_>) {
+    let client = peer.address.ip();
+    match call {
+        Call::Null => {}
+        Call::Mnt(path) => mnt(service, peer, path, results).await,
+        Call::Dump => dump(service, results),
+        Call::Umnt(path) => service.mounts.remove(client, path.as_bytes()),
+        Call::UmntAll => service.mounts.remove_all(client),
+        Call::Export => export(service, results),
+    }
+}
+
+async fn mnt(service: &NfsService, peer: &Peer, path: DirPath<'_>, results: &mut Encoder<'_>) {
+    let found = walk(service, peer, path.as_bytes()).await;
+    let (text, client) = (path.as_bytes().escape_ascii(), peer.address.ip());
+    match found {
+        Ok(node) => {
+            tracing::info!(%client, path = %text, "mounted");
+            service.mounts.add(client, path.as_bytes());
+            let handle = node.wire_handle();
+            let reply = match Flavors::new(&[AuthFlavor::SYS, AuthFlavor::NONE]) {
+                Some(flavors) => MntReply::Ok(MntOk { handle, flavors }),
+                None => MntReply::Failed(Status::ServerFault, ()),
+            };
+            results.value(&reply);
+        }
+        Err(status) => {
+            tracing::info!(%client, path = %text, ?status, "not mounted");
+            results.value(&MntReply::Failed(status, ()));
+        }
+    }
+}
+
+/// The directory of a path: an export, or one beneath it. Links are not followed.
+async fn walk(service: &NfsService, peer: &Peer, path: &[u8]) -> Result<Arc<Node>, Status> {
+    let (export, rest) = leads_to(service, path).ok_or(Status::NoEnt)?;
+    if !export.allow.admits(peer.address.ip()) {
+        return Err(Status::Acces);
+    }
+    let mut node = export.root().await.map_err(|error| status(&error))?;
+    for part in rest.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+        let name = Name::new(part).map_err(|_| Status::NoEnt)?;
+        let entry = export.file_system.lookup(&export.own_ctx(), node.id, name).resolve().await;
+        let entry = entry.map_err(|error| status(&error))?;
+        node = export.adopt(entry.node).await.map_err(|error| status(&error))?;
+        if entry.attr.file_type != FileType::Directory {
+            return Err(Status::NotDir);
+        }
+    }
+    Ok(node)
+}
+
+/// The export with the longest name that the path begins with, and what is left of the path.
+fn leads_to<'a>(service: &'a NfsService, path: &'a [u8]) -> Option<(&'a Arc<Served>, &'a [u8])> {
+    let rest_behind = |export: &Arc<Served>| {
+        let rest = path.strip_prefix(export.name.trim_end_matches('/').as_bytes())?;
+        (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
+    };
+    let leading = service.exports().iter().filter_map(|export| Some((export, rest_behind(export)?)));
+    leading.max_by_key(|(export, _)| export.name.len())
+}
+
+fn status(error: &Error) -> Status {
+    match error {
+        Error::NotPermitted => Status::Perm,
+        Error::NotFound | Error::Stale => Status::NoEnt,
+        Error::AccessDenied => Status::Acces,
+        Error::NotDirectory | Error::SymlinkLoop => Status::NotDir,
+        Error::NameTooLong => Status::NameTooLong,
+        Error::NotSupported => Status::NotSupp,
+        Error::Io { .. } => Status::Io,
+        _ => Status::ServerFault,
+    }
+}
+
+fn dump(service: &NfsService, results: &mut Encoder<'_>) {
+    for mounted in service.mounts.all() {
+        let client = mounted.client.to_string();
+        let (Some(client), Some(path)) = (MountName::new(client.as_bytes()), DirPath::new(&mounted.path))
+        else {
+            continue;
+        };
+        results.bool(true).value(&MountEntry { client, path });
+    }
+    results.bool(false);
+}
+
+fn export(service: &NfsService, results: &mut Encoder<'_>) {
+    for export in service.exports() {
+        let Some(path) = DirPath::new(export.name.as_bytes()) else { continue };
+        results.bool(true).value(&path);
+        for network in export.allow.networks() {
+            let network = network.to_string();
+            let Some(name) = MountName::new(network.as_bytes()) else { continue };
+            results.bool(true).value(&name);
+        }
+        results.bool(false);
+    }
+    results.bool(false);
+}

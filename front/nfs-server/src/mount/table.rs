@@ -1,0 +1,73 @@
+//! Who says that it has mounted what: told to whoever asks (`showmount -a`), and nothing depends on it.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// So many mounts are remembered; clients that never unmount push out the oldest.
+const MOUNTS_MAX: usize = 1024;
+
+/// A mount, as far as we were told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mounted {
+    pub client: IpAddr,
+    pub path: Vec<u8>,
+}
+
+/// The mounts that were not taken back.
+#[derive(Debug, Default)]
+pub(crate) struct MountTable(Mutex<VecDeque<Mounted>>);
+
+impl MountTable {
+    /// A client has got the handle of `path`.
+    pub fn add(&self, client: IpAddr, path: &[u8]) {
+        let mut mounts = self.lock();
+        mounts.retain(|mount| mount.client != client || mount.path != path);
+        if mounts.len() >= MOUNTS_MAX {
+            mounts.pop_front();
+        }
+        mounts.push_back(Mounted { client, path: path.to_owned() });
+    }
+
+    /// A client has unmounted `path`.
+    pub fn remove(&self, client: IpAddr, path: &[u8]) {
+        self.lock().retain(|mount| mount.client != client || mount.path != path);
+    }
+
+    /// A client has unmounted everything.
+    pub fn remove_all(&self, client: IpAddr) {
+        self.lock().retain(|mount| mount.client != client);
+    }
+
+    /// All of them, the oldest first.
+    pub fn all(&self) -> Vec<Mounted> {
+        self.lock().iter().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Mounted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn the_table_keeps_each_mount_once_and_stays_bounded() {
+        let table = MountTable::default();
+        let client = |n: u32| IpAddr::from(Ipv4Addr::from(n));
+        for _ in 0..2 {
+            table.add(client(1), b"/a");
+            table.add(client(1), b"/b");
+            table.add(client(2), b"/a");
+        }
+        assert_eq!(table.all().len(), 3);
+        table.remove(client(1), b"/a");
+        table.remove_all(client(2));
+        assert_eq!(table.all(), [Mounted { client: client(1), path: b"/b".into() }]);
+        (0..5_000).for_each(|n| table.add(client(n), b"/c"));
+        assert_eq!(table.all().len(), MOUNTS_MAX);
+    }
+}

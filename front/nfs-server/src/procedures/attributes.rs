@@ -1,0 +1,108 @@
+//! GETATTR, SETATTR, ACCESS (RFC 1813 §3.3.1, §3.3.2, §3.3.4).
+
+use tombolo_core::fs::{AccessMask, Attr, Change, FileType, SetAttr};
+use tombolo_wire_nfs3::args::{AccessArgs, AccessBits, SetattrArgs};
+use tombolo_wire_nfs3::attr::{fattr3, set_attr};
+use tombolo_wire_nfs3::results::{AccessOk, AccessReply, GetattrReply, SetattrReply};
+use tombolo_wire_nfs3::{FileHandle, Reply, Status, WccData};
+
+use crate::caller::Caller;
+use crate::failure::{Failure, Result};
+use crate::target::Target;
+
+/// GETATTR.
+pub(crate) async fn getattr(caller: &Caller<'_>, handle: FileHandle<'_>) -> GetattrReply {
+    let attr = match caller.target(handle).await {
+        Ok(target) => target.attr().await,
+        Err(failure) => Err(failure),
+    };
+    match attr {
+        Ok(attr) => Reply::Ok(fattr3(&attr)),
+        Err(Failure(status)) => Reply::Failed(status, ()),
+    }
+}
+
+/// SETATTR.
+pub(crate) async fn setattr(caller: &Caller<'_>, args: SetattrArgs<'_>) -> SetattrReply {
+    let target = match caller.target(args.object).await {
+        Ok(target) => target,
+        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
+    };
+    let changed = match set_attr(&args.attributes, args.guard) {
+        Ok(set) => change(&target, &set).await,
+        Err(error) => Err(error.into()),
+    };
+    match changed {
+        Ok(change) => Reply::Ok(target.wcc(&change).await),
+        Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
+    }
+}
+
+/// Changes attributes on the caller's behalf, and makes the change stable.
+pub(super) async fn change(target: &Target, set: &SetAttr) -> Result<Change> {
+    let attr = target.attr().await?;
+    let (_, change) = match set.size {
+        Some(_) => cut(target, &attr, set).await?,
+        None => target.export.file_system.setattr(&target.cx, target.node.id, None, set).resolve().await?,
+    };
+    target.export.settle_attributes(&target.node, attr.file_type).await?;
+    Ok(change)
+}
+
+/// A change of size goes through an opening: the file may have been open for writing when its mode was changed
+/// (RFC 1813 §4.4).
+async fn cut(target: &Target, attr: &Attr, set: &SetAttr) -> Result<(Attr, Change)> {
+    let export = &target.export;
+    match attr.file_type {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Failure(Status::IsDir)),
+        _ => return Err(Failure(Status::Inval)),
+    }
+    if set.guard_ctime.is_some_and(|guard| guard != attr.ctime) {
+        return Err(Failure(Status::NotSync));
+    }
+    export.permissions.check_write(&target.cx, target.node.id, attr).await?;
+    let opening = export.openings.for_writing(target.node.id).await?;
+    let set = SetAttr { kill_privileges: target.cx.identity.uid != 0, ..*set };
+    Ok(export.file_system.setattr(&target.cx, target.node.id, Some(opening.file()), &set).resolve().await?)
+}
+
+/// ACCESS.
+pub(crate) async fn access(caller: &Caller<'_>, args: AccessArgs<'_>) -> AccessReply {
+    let target = match caller.target(args.object).await {
+        Ok(target) => target,
+        Err(Failure(status)) => return Reply::Failed(status, None),
+    };
+    match allowed(&target, args.access).await {
+        Ok((attr, access)) => Reply::Ok(AccessOk { attributes: Some(fattr3(&attr)), access }),
+        Err(Failure(status)) => Reply::Failed(status, target.post_op().await),
+    }
+}
+
+async fn allowed(target: &Target, asked: AccessBits) -> Result<(Attr, AccessBits)> {
+    let attr = target.attr().await?;
+    let directory = attr.file_type == FileType::Directory;
+    let mut wanted = AccessMask::empty();
+    for bit in asked.iter() {
+        wanted |= needs(bit, directory).unwrap_or_default();
+    }
+    let permissions = &target.export.permissions;
+    let may = permissions.allowed(&target.cx, target.node.id, &attr, wanted).await?;
+    let granted = asked.iter().filter(|&bit| needs(bit, directory).is_some_and(|mask| may.contains(mask)));
+    Ok((attr, granted.collect()))
+}
+
+/// What a user needs for what a bit stands for; `None` where it stands for nothing: only directories have entries to look
+/// up and delete, only files are executed.
+fn needs(bit: AccessBits, directory: bool) -> Option<AccessMask> {
+    match (bit, directory) {
+        (AccessBits::READ, _) => Some(AccessMask::READ),
+        (AccessBits::LOOKUP, true) => Some(AccessMask::EXECUTE),
+        (AccessBits::MODIFY | AccessBits::EXTEND | AccessBits::DELETE, true) => {
+            Some(AccessMask::WRITE | AccessMask::EXECUTE)
+        }
+        (AccessBits::MODIFY | AccessBits::EXTEND, false) => Some(AccessMask::WRITE),
+        (AccessBits::EXECUTE, false) => Some(AccessMask::EXECUTE),
+        _ => None,
+    }
+}

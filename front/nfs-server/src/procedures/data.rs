@@ -1,0 +1,146 @@
+//! READ, WRITE, COMMIT (RFC 1813 §3.3.6, §3.3.7, §3.3.21).
+
+use tombolo_core::fs::{Attr, Change, Error, SyncWhat, WeakAttr, Write, Written};
+use tombolo_host::buffers::Buffers;
+use tombolo_host::rpc_server::ReplyData;
+use tombolo_mem::Source;
+use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, WriteArgs};
+use tombolo_wire_nfs3::attr::{fattr3, stability, stable_how, wcc_data};
+use tombolo_wire_nfs3::results::{CommitOk, CommitReply, ReadOk, ReadReply, WriteOk, WriteReply};
+use tombolo_wire_nfs3::{Reply, Status, WccData, WriteVerifier};
+
+use crate::caller::Caller;
+use crate::failure::{Failure, Result};
+use crate::target::Target;
+
+/// READ. The data follows the results.
+pub(crate) async fn read(
+    caller: &Caller<'_>,
+    args: ReadArgs<'_>,
+    buffers: &Buffers,
+) -> (ReadReply, Option<ReplyData>) {
+    let target = match caller.target(args.file).await {
+        Ok(target) => target,
+        Err(Failure(status)) => return (Reply::Failed(status, None), None),
+    };
+    let limit = args.count.min(caller.transfer_max());
+    match read_some(&target, args.offset, limit, buffers).await {
+        Ok((ok, data)) => (Reply::Ok(ok), data),
+        Err(Failure(status)) => (Reply::Failed(status, target.post_op().await), None),
+    }
+}
+
+/// The attributes are from before the read: data that is newer than the attributes makes a client look again, while
+/// attributes newer than the data would have it keep old data for good.
+async fn read_some(
+    target: &Target,
+    offset: u64,
+    limit: u32,
+    buffers: &Buffers,
+) -> Result<(ReadOk, Option<ReplyData>)> {
+    let attr = target.file_attr().await?;
+    let export = &target.export;
+    export.permissions.check_read(&target.cx, target.node.id, &attr).await?;
+    let left = attr.size.saturating_sub(offset);
+    let wanted = u64::from(limit).min(left) as usize;
+    if wanted == 0 {
+        return Ok((ReadOk::to_send(Some(fattr3(&attr)), 0, left == 0), None));
+    }
+    let lease = buffers.take(wanted).ok_or(Failure(Status::Jukebox))?;
+    let opening = export.openings.for_reading(target.node.id).await?;
+    let into = lease.sink(0..wanted);
+    let done = export.file_system.read(&target.cx, opening.file(), offset, into).resolve().await?;
+    let count = done.count.min(wanted);
+    // Less than there was a moment ago: it was cut meanwhile, and ends here.
+    let eof = count < wanted || count as u64 == left;
+    Ok((ReadOk::to_send(Some(fattr3(&attr)), count as u32, eof), Some(ReplyData::new(lease, count))))
+}
+
+/// WRITE. `record` is the whole call, in which the data lies.
+pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>, record: &Source) -> WriteReply {
+    let target = match caller.target(args.file).await {
+        Ok(target) => target,
+        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
+    };
+    // Before anything is written: data that gets lost from here on was taken under this one.
+    let verifier = WriteVerifier(target.export.verifier.bytes());
+    match write_some(&target, &args, record, caller.transfer_max()).await {
+        Ok(written) => Reply::Ok(WriteOk {
+            file_wcc: target.wcc(&written.file).await,
+            count: u32::try_from(written.count).unwrap_or(u32::MAX),
+            committed: stable_how(written.stability),
+            verifier,
+        }),
+        Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
+    }
+}
+
+async fn write_some(target: &Target, args: &WriteArgs<'_>, record: &Source, limit: u32) -> Result<Written> {
+    // RFC 1813 does not say which of two lengths would count. Neither does.
+    if args.count != args.data.len_bytes() {
+        return Err(Failure(Status::Inval));
+    }
+    let range = args.data.range(record.len()).map_err(|_| Failure(Status::Inval))?;
+    let mut data = record.clone();
+    data.advance(range.start);
+    data.truncate(range.len().min(limit as usize));
+    let attr = target.file_attr().await?;
+    let export = &target.export;
+    let stability = stability(args.stable);
+    if data.is_empty() {
+        return Ok(Written { count: 0, stability, file: unchanged(&attr) });
+    }
+    let end = args.offset.checked_add(data.len() as u64);
+    if end.is_none_or(|end| end > export.profile.file_size_max) {
+        return Err(Failure(Status::FBig));
+    }
+    export.permissions.check_write(&target.cx, target.node.id, &attr).await?;
+    let opening = export.openings.for_writing(target.node.id).await?;
+    let how = Write {
+        offset: args.offset,
+        stability,
+        kill_privileges: target.cx.identity.uid != 0,
+        in_place: false,
+    };
+    if stability == tombolo_core::fs::Stability::Unstable {
+        opening.set_unsynced();
+    }
+    let written = export.file_system.write(&target.cx, opening.file(), &how, data).resolve().await;
+    if stability > tombolo_core::fs::Stability::Unstable
+        && let Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded) = &written
+    {
+        // The kernel reports a failed write-back once. This may have been the one of unstable data.
+        export.verifier.change();
+    }
+    Ok(written?)
+}
+
+fn unchanged(attr: &Attr) -> Change {
+    Change { before: Some(WeakAttr::from(attr)), after: Some(*attr) }
+}
+
+/// COMMIT. Everything is made stable, whatever range was asked for.
+pub(crate) async fn commit(caller: &Caller<'_>, args: CommitArgs<'_>) -> CommitReply {
+    let target = match caller.target(args.file).await {
+        Ok(target) => target,
+        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
+    };
+    match sync(&target).await {
+        // The verifier from after it: data lost meanwhile is to be sent again.
+        Ok(change) => Reply::Ok(CommitOk {
+            file_wcc: wcc_data(&change),
+            verifier: WriteVerifier(target.export.verifier.bytes()),
+        }),
+        Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
+    }
+}
+
+async fn sync(target: &Target) -> Result<Change> {
+    let before = target.file_attr().await?;
+    let export = &target.export;
+    export.permissions.check_write(&target.cx, target.node.id, &before).await?;
+    let opening = export.openings.for_writing(target.node.id).await?;
+    opening.sync(&target.cx, SyncWhat::All).await?;
+    let after = target.attr().await.ok();
+    Ok(Change { before: Some(WeakAttr::from(&before)), after })
+}

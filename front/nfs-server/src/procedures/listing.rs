@@ -1,0 +1,201 @@
+//! READDIR and READDIRPLUS (RFC 1813 §3.3.16, §3.3.17).
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+use tombolo_core::fs::{AccessMask, Attr, Cookie, DirBudget, DirEntry, DirPage, Entry, NodeId};
+use tombolo_wire_nfs3::args::{ReaddirArgs, ReaddirplusArgs};
+use tombolo_wire_nfs3::attr::fattr3;
+use tombolo_wire_nfs3::listing::{
+    DirEntry3, DirEntryPlus3, ENTRY_ALIGN, ENTRY_BYTES, ListingWriter, ReaddirReply, ReaddirplusReply,
+    frame_bytes, plus_bytes,
+};
+use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandle, Status};
+use tombolo_wire_xdr::Encoder;
+
+use super::LISTING_MAX_BYTES;
+use crate::caller::Caller;
+use crate::failure::{Failure, Result};
+use crate::nodes::HeldNode;
+use crate::target::Target;
+
+/// READDIR.
+pub(crate) async fn readdir(caller: &Caller<'_>, args: ReaddirArgs<'_>, results: &mut Encoder<'_>) {
+    let dir = match caller.target(args.dir).await {
+        Ok(dir) => dir,
+        Err(Failure(status)) => {
+            results.value(&ReaddirReply::Failed(status, None));
+            return;
+        }
+    };
+    let wanted = Wanted::new(caller, args.dir, args.cookie, args.verifier, args.count, None);
+    if let Err(Failure(status)) = list(&dir, &wanted, results).await {
+        results.value(&ReaddirReply::Failed(status, dir.post_op().await));
+    }
+}
+
+/// READDIRPLUS.
+pub(crate) async fn readdirplus(caller: &Caller<'_>, args: ReaddirplusArgs<'_>, results: &mut Encoder<'_>) {
+    let dir = match caller.target(args.dir).await {
+        Ok(dir) => dir,
+        Err(Failure(status)) => {
+            results.value(&ReaddirplusReply::Failed(status, None));
+            return;
+        }
+    };
+    let dircount = Some(args.dircount);
+    let wanted = Wanted::new(caller, args.dir, args.cookie, args.verifier, args.maxcount, dircount);
+    if let Err(Failure(status)) = list(&dir, &wanted, results).await {
+        results.value(&ReaddirplusReply::Failed(status, dir.post_op().await));
+    }
+}
+
+/// A page as it was asked for.
+struct Wanted {
+    cookie: Cookie,
+    verifier: CookieVerifier,
+    /// The most that the results may take.
+    all_bytes: usize,
+    /// For READDIRPLUS: the most that the entries may take without attributes and handles.
+    dir_bytes: Option<usize>,
+    /// What a handle of this export takes, or near enough.
+    handle_len: usize,
+}
+
+impl Wanted {
+    fn new(
+        caller: &Caller<'_>,
+        handle: FileHandle<'_>,
+        cookie: Cookie3,
+        verifier: CookieVerifier,
+        all_bytes: u32,
+        dir_bytes: Option<u32>,
+    ) -> Self {
+        let limit = LISTING_MAX_BYTES.min(caller.transfer_max());
+        Self {
+            cookie: Cookie(cookie.0),
+            verifier,
+            all_bytes: all_bytes.min(limit) as usize,
+            dir_bytes: dir_bytes.map(|bytes| bytes.min(limit) as usize),
+            handle_len: handle.as_bytes().len(),
+        }
+    }
+
+    /// How much the back end is to list. Where `dircount` is what counts, as much as that allows for short names.
+    fn budget(&self) -> DirBudget {
+        let rest = self.all_bytes.saturating_sub(frame_bytes(true));
+        let Some(dir_bytes) = self.dir_bytes else {
+            return DirBudget { size_bytes: rest, entry_bytes: ENTRY_BYTES, align: ENTRY_ALIGN, plus: false };
+        };
+        let entry_bytes = ENTRY_BYTES + plus_bytes(true, Some(self.handle_len));
+        let shortest = ENTRY_BYTES + ENTRY_ALIGN;
+        let by_dircount = dir_bytes / shortest * (entry_bytes + ENTRY_ALIGN);
+        DirBudget { size_bytes: rest.min(by_dircount), entry_bytes, align: ENTRY_ALIGN, plus: true }
+    }
+
+    fn begin<'e, 'b>(
+        &self,
+        results: &'e mut Encoder<'b>,
+        attr: &Attr,
+        verifier: CookieVerifier,
+    ) -> Result<ListingWriter<'e, 'b>> {
+        let attributes = fattr3(attr);
+        let writer = match self.dir_bytes {
+            None => ListingWriter::readdir(results, Some(&attributes), verifier, self.all_bytes),
+            Some(dir_bytes) => {
+                ListingWriter::readdirplus(results, Some(&attributes), verifier, dir_bytes, self.all_bytes)
+            }
+        };
+        writer.ok_or(Failure(Status::TooSmall))
+    }
+}
+
+async fn list(dir: &Target, wanted: &Wanted, results: &mut Encoder<'_>) -> Result<()> {
+    let attr = dir.directory_attr().await?;
+    let verifier = verifier_of(&attr);
+    if wanted.cookie != Cookie::START && wanted.verifier != verifier {
+        return Err(Failure(Status::BadCookie));
+    }
+    check_listing(dir, &attr).await?;
+    let export = &dir.export;
+    let opening = export.openings.for_listing(dir.node.id).await?;
+    let page = DirPage::new(wanted.budget());
+    let page = export.file_system.readdir(&dir.cx, opening.file(), wanted.cookie, page).resolve().await?;
+    let start = results.position();
+    let written = write(dir, wanted, &attr, &page, verifier, results).await;
+    if written.is_err() {
+        results.truncate(start);
+    }
+    written
+}
+
+/// Listing takes the right to read, which the directory's owner does not have by being its owner.
+async fn check_listing(dir: &Target, attr: &Attr) -> Result<()> {
+    if dir.cx.identity.uid == 0 {
+        return Ok(());
+    }
+    let permissions = &dir.export.permissions;
+    let may = permissions.allowed(&dir.cx, dir.node.id, attr, AccessMask::READ).await?;
+    if may.contains(AccessMask::READ) { Ok(()) } else { Err(Failure(Status::Acces)) }
+}
+
+async fn write(
+    dir: &Target,
+    wanted: &Wanted,
+    attr: &Attr,
+    page: &DirPage,
+    verifier: CookieVerifier,
+    results: &mut Encoder<'_>,
+) -> Result<()> {
+    let begun = wanted.begin(results, attr, verifier);
+    let mut left_out = begun.is_err();
+    let mut writer = begun.ok();
+    for found in page.iter() {
+        // Taken over also where it is left out: it counts a look-up.
+        let held = found.entry.map(|entry| hold(dir, entry));
+        let Some(writer) = writer.as_mut().filter(|_| !left_out) else { continue };
+        let entry = entry3(dir, attr, &found);
+        left_out = match (wanted.dir_bytes, held) {
+            (None, _) => !writer.push(&entry),
+            (Some(_), None) => !writer.push_plus(&DirEntryPlus3 { entry, attributes: None, handle: None }),
+            (Some(_), Some(held)) => {
+                let node = dir.export.adopt_held(held).await.ok();
+                let attributes = found.entry.map(|found| fattr3(&found.attr));
+                let handle = node.as_ref().map(|node| node.wire_handle());
+                !writer.push_plus(&DirEntryPlus3 { entry, attributes, handle })
+            }
+        };
+    }
+    let writer = writer.ok_or(Failure(Status::TooSmall))?;
+    let complete = page.is_end() && !left_out;
+    if writer.is_empty() && !complete {
+        return Err(Failure(Status::TooSmall));
+    }
+    writer.finish(complete);
+    Ok(())
+}
+
+fn hold(dir: &Target, entry: &Entry) -> HeldNode {
+    HeldNode::new(&dir.export.file_system, dir.export.session, entry.node)
+}
+
+fn entry3<'a>(dir: &Target, attr: &Attr, found: &DirEntry<'a>) -> DirEntry3<'a> {
+    // What lies above an export is nobody's business.
+    let above_root = dir.node.id == NodeId::ROOT && found.name == b"..";
+    let fileid = if above_root { attr.fileid } else { found.fileid };
+    DirEntry3 { fileid, name: found.name, cookie: Cookie3(found.cookie.0) }
+}
+
+/// Cookies are good for as long as the directory lives, also over a restart of the server and while it is changed: the
+/// verifier says which directory they are of.
+fn verifier_of(attr: &Attr) -> CookieVerifier {
+    let mut hasher = SipHasher13::new();
+    hasher.write_u64(attr.fsid);
+    hasher.write_u64(attr.fileid);
+    hasher.write_u64(attr.generation);
+    if let Some(birth) = attr.btime {
+        hasher.write_i64(birth.secs);
+        hasher.write_u32(birth.nanos);
+    }
+    CookieVerifier(hasher.finish().to_be_bytes())
+}

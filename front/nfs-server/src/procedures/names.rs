@@ -1,0 +1,79 @@
+//! LOOKUP and READLINK (RFC 1813 §3.3.3, §3.3.5).
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Attr, FileType, Name, NodeId};
+use tombolo_wire_nfs3::args::DirOpArgs;
+use tombolo_wire_nfs3::attr::fattr3;
+use tombolo_wire_nfs3::results::{LookupOk, LookupReply, ReadlinkOk, ReadlinkReply};
+use tombolo_wire_nfs3::{FileHandle, Status};
+use tombolo_wire_xdr::Encoder;
+
+use crate::caller::Caller;
+use crate::failure::{Failure, Result};
+use crate::nodes::Node;
+use crate::target::Target;
+
+/// LOOKUP.
+pub(crate) async fn lookup(caller: &Caller<'_>, args: DirOpArgs<'_>, results: &mut Encoder<'_>) {
+    let dir = match caller.target(args.dir).await {
+        Ok(dir) => dir,
+        Err(Failure(status)) => {
+            results.value(&LookupReply::Failed(status, None));
+            return;
+        }
+    };
+    let found = find(&dir, args.name).await;
+    let dir_attributes = dir.post_op().await;
+    match found {
+        Ok((node, attr)) => results.value(&LookupReply::Ok(LookupOk {
+            object: node.wire_handle(),
+            attributes: Some(fattr3(&attr)),
+            dir_attributes,
+        })),
+        Err(Failure(status)) => results.value(&LookupReply::Failed(status, dir_attributes)),
+    };
+}
+
+/// Finds a name, also the two that every directory has.
+async fn find(dir: &Target, name: &[u8]) -> Result<(Arc<Node>, Attr)> {
+    let export = &dir.export;
+    let is_root = dir.node.id == NodeId::ROOT;
+    if name == b"." || (name == b".." && is_root) {
+        // Nothing lies above an export's root.
+        let attr = dir.directory_attr().await?;
+        return Ok((dir.node.clone(), attr));
+    }
+    if name == b".." {
+        return Err(Failure(Status::NotSupp));
+    }
+    let entry = export.file_system.lookup(&dir.cx, dir.node.id, Name::new(name)?).resolve().await?;
+    Ok((export.adopt(entry.node).await?, entry.attr))
+}
+
+/// READLINK.
+pub(crate) async fn readlink(caller: &Caller<'_>, handle: FileHandle<'_>, results: &mut Encoder<'_>) {
+    let link = match caller.target(handle).await {
+        Ok(link) => link,
+        Err(Failure(status)) => {
+            results.value(&ReadlinkReply::Failed(status, None));
+            return;
+        }
+    };
+    match target_of(&link).await {
+        Ok((attr, target)) => {
+            let attributes = Some(fattr3(&attr));
+            results.value(&ReadlinkReply::Ok(ReadlinkOk { attributes, target: &target }))
+        }
+        Err(Failure(status)) => results.value(&ReadlinkReply::Failed(status, link.post_op().await)),
+    };
+}
+
+async fn target_of(link: &Target) -> Result<(Attr, Vec<u8>)> {
+    let attr = link.attr().await?;
+    if attr.file_type != FileType::Symlink {
+        return Err(Failure(Status::Inval));
+    }
+    let target = link.export.file_system.readlink(&link.cx, link.node.id).resolve().await?;
+    Ok((attr, target))
+}

@@ -1,0 +1,120 @@
+//! REMOVE, RMDIR, RENAME (RFC 1813 §3.3.12 to §3.3.14).
+
+use tombolo_core::fs::{Change, Name, RenameFlags, Renamed};
+use tombolo_wire_nfs3::args::{DirOpArgs, RenameArgs};
+use tombolo_wire_nfs3::results::{RemoveReply, RenameReply, RenameWcc};
+use tombolo_wire_nfs3::{Reply, WccData};
+
+use crate::caller::Caller;
+use crate::failure::{Failure, Result};
+use crate::nodes::HeldNode;
+use crate::target::Target;
+
+/// REMOVE.
+pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
+    take_away(caller, args, async |dir, name| {
+        let victim = kept_open(dir, name).await;
+        let change = dir.export.file_system.unlink(&dir.cx, dir.node.id, name).resolve().await?;
+        close(dir, victim).await;
+        Ok(change)
+    })
+    .await
+}
+
+/// RMDIR.
+pub(crate) async fn rmdir(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
+    take_away(caller, args, async |dir, name| {
+        let victim = kept_open(dir, name).await;
+        let change = dir.export.file_system.rmdir(&dir.cx, dir.node.id, name).resolve().await?;
+        close(dir, victim).await;
+        Ok(change)
+    })
+    .await
+}
+
+async fn take_away(
+    caller: &Caller<'_>,
+    args: DirOpArgs<'_>,
+    step: impl AsyncFnOnce(&Target, Name<'_>) -> Result<Change>,
+) -> RemoveReply {
+    let dir = match caller.target(args.dir).await {
+        Ok(dir) => dir,
+        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
+    };
+    match take_away_from(&dir, args.name, step).await {
+        Ok(change) => Reply::Ok(dir.wcc(&change).await),
+        Err(Failure(status)) => Reply::Failed(status, dir.wcc_now().await),
+    }
+}
+
+async fn take_away_from(
+    dir: &Target,
+    name: &[u8],
+    step: impl AsyncFnOnce(&Target, Name<'_>) -> Result<Change>,
+) -> Result<Change> {
+    let change = step(dir, Name::new(name)?).await?;
+    dir.export.settle(&dir.node).await?;
+    Ok(change)
+}
+
+/// RENAME.
+pub(crate) async fn rename(caller: &Caller<'_>, args: RenameArgs<'_>) -> RenameReply {
+    let (from, to) = match (caller.target(args.from.dir).await, caller.target(args.to.dir).await) {
+        (Ok(from), Ok(to)) => (from, to),
+        (Err(Failure(status)), _) | (_, Err(Failure(status))) => {
+            return Reply::Failed(status, RenameWcc { from_dir: WccData::NONE, to_dir: WccData::NONE });
+        }
+    };
+    match rename_between(&from, args.from.name, &to, args.to.name).await {
+        Ok(renamed) => Reply::Ok(RenameWcc {
+            from_dir: from.wcc(&renamed.from_dir).await,
+            to_dir: to.wcc(&renamed.to_dir).await,
+        }),
+        Err(Failure(status)) => {
+            Reply::Failed(status, RenameWcc { from_dir: from.wcc_now().await, to_dir: to.wcc_now().await })
+        }
+    }
+}
+
+async fn rename_between(from: &Target, old: &[u8], to: &Target, new: &[u8]) -> Result<Renamed> {
+    if !from.shares_export_with(to) {
+        return Err(Failure(tombolo_wire_nfs3::Status::XDev));
+    }
+    let (old, new) = (Name::new(old)?, Name::new(new)?);
+    let export = &from.export;
+    let victim = kept_open(to, new).await;
+    let flags = RenameFlags::empty();
+    let renamed =
+        export.file_system.rename(&from.cx, from.node.id, old, to.node.id, new, flags).resolve().await?;
+    close(to, victim).await;
+    export.settle(&to.node).await?;
+    if from.node.id != to.node.id {
+        export.settle(&from.node).await?;
+    }
+    Ok(renamed)
+}
+
+/// The node of a name that is about to go, if we keep it open.
+async fn kept_open(dir: &Target, name: Name<'_>) -> Option<HeldNode> {
+    let export = &dir.export;
+    if export.openings.is_empty() {
+        return None;
+    }
+    let entry = dir.child(name).await.ok()??;
+    let held = HeldNode::new(&export.file_system, export.session, entry.node);
+    export.openings.holds(entry.node).then_some(held)
+}
+
+/// Closes a node that lost its last name, so that its space is free at once.
+async fn close(dir: &Target, victim: Option<HeldNode>) {
+    let Some(victim) = victim else { return };
+    let export = &dir.export;
+    let attr = export.file_system.getattr(&export.own_ctx(), victim.id(), None).resolve().await;
+    if attr.is_ok_and(|attr| attr.nlink > 0) {
+        return;
+    }
+    export.openings.discard(victim.id());
+    if let Some(node) = export.nodes.by_id(victim.id()) {
+        export.nodes.remove(&node);
+    }
+}
