@@ -1,0 +1,45 @@
+//! Any bytes as arguments and as results of MOUNT: limits hold, and what decodes encodes to as much as was read.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tombolo_wire_nfs3::Reply;
+use tombolo_wire_nfs3::mount::{
+    Call, DumpReply, ExportReply, FLAVORS_MAX, MntReply, NAME_BYTES_MAX, PATH_BYTES_MAX, Procedure,
+};
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
+
+fuzz_target!(|message: &[u8]| {
+    for &procedure in Procedure::ALL {
+        let mut xdr = Decoder::new(message);
+        let Ok(call) = Call::decode(procedure, &mut xdr) else { continue };
+        if let Call::Mnt(path) | Call::Umnt(path) = call {
+            assert!(path.as_bytes().len() <= PATH_BYTES_MAX);
+        }
+        assert_eq!((call.procedure(), encoded(&call).len()), (procedure, xdr.position()));
+    }
+    if let Some(Reply::Ok(root)) = read::<MntReply<'_>>(message) {
+        assert!(root.flavors.len() <= FLAVORS_MAX);
+    }
+    if let Some(mounts) = read::<DumpReply<'_>>(message) {
+        for mount in mounts {
+            assert!(mount.client.as_bytes().len() <= NAME_BYTES_MAX);
+        }
+    }
+    if let Some(exports) = read::<ExportReply<'_>>(message) {
+        let groups: usize = exports.into_iter().map(|export| export.groups.into_iter().count()).sum();
+        assert!(groups <= message.len() / 8);
+    }
+});
+
+fn read<'a, T: Decode<'a> + Encode>(message: &'a [u8]) -> Option<T> {
+    let mut xdr = Decoder::new(message);
+    let value = T::decode(&mut xdr).ok()?;
+    assert_eq!(encoded(&value).len(), xdr.position());
+    Some(value)
+}
+
+fn encoded(value: &impl Encode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    value.encode(&mut Encoder::new(&mut bytes));
+    bytes
+}
