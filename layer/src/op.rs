@@ -36,6 +36,7 @@ pub enum Op {
     Unlock,
     HandleOf,
     Resolve,
+    Parent,
     Allocate,
     Seek,
     Copy,
@@ -43,7 +44,7 @@ pub enum Op {
 
 impl Op {
     /// All of them, in the order of the waist.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::Lookup,
         Self::Forget,
         Self::Getattr,
@@ -77,6 +78,7 @@ impl Op {
         Self::Unlock,
         Self::HandleOf,
         Self::Resolve,
+        Self::Parent,
         Self::Allocate,
         Self::Seek,
         Self::Copy,
@@ -118,6 +120,7 @@ impl Op {
             Self::Unlock => "unlock",
             Self::HandleOf => "handle_of",
             Self::Resolve => "resolve",
+            Self::Parent => "parent",
             Self::Allocate => "allocate",
             Self::Seek => "seek",
             Self::Copy => "copy",

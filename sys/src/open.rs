@@ -41,6 +41,12 @@ pub fn open_place(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     open_beneath(dir, name, OpenFlags::PATH | OpenFlags::NOFOLLOW, Resolve::empty())
 }
 
+/// Opens the directory that `dir` lies in. Nothing keeps that inside of anything: look at where it leads.
+pub fn open_parent(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let flags = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC;
+    retry(|| rfs::openat(dir, c"..", flags, Mode::empty()))
+}
+
 /// Walks `path` from `dir` without ever leaving it: `..` above `dir` and links that point outside give EXDEV.
 ///
 /// Magic links (those of /proc) are refused with ELOOP; `extra` narrows further: `NO_XDEV`, `NO_SYMLINKS`, or

@@ -11,8 +11,10 @@ use tombolo_core::fs::{
     Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
 };
 use tombolo_sys::handle::FileHandle;
-use tombolo_sys::stat::{self, Stat};
+use tombolo_sys::open::open_parent;
+use tombolo_sys::stat::{self, S_IFDIR, Stat};
 
+use crate::attr::attr_of;
 use crate::mounts::{Mount, Tag};
 use crate::session::{LocalSession, Session};
 
@@ -42,6 +44,13 @@ impl PersistentHandles for LocalSession {
             return self.now(|session| session.resolve(&parts));
         }
         self.later(cx, move |session, _| session.resolve(&parts))
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        if self.is_quick(node) {
+            return self.now(|session| session.parent(cx, node));
+        }
+        self.later(cx, move |session, cx| session.parent(cx, node))
     }
 }
 
@@ -95,6 +104,26 @@ impl Session {
             Some(tag) => self.find_on_submount(tag, &parts.handle)?,
         };
         self.adopt(found, true, &stat, NodeId::ROOT, None).map(|(entry, _)| entry)
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Result<Entry> {
+        let place = self.place(node)?;
+        if place.kind() != S_IFDIR {
+            return Err(Error::NotDirectory);
+        }
+        if node == NodeId::ROOT {
+            return Ok(Entry { node, attr: attr_of(&stat::stat(place.fd())?) });
+        }
+        let above = {
+            let _acting = self.checked(cx)?;
+            open_parent(place.fd())?
+        };
+        let stat = stat::stat(above.as_fd())?;
+        if !self.is_inside(&above, &stat)? {
+            return Err(Error::Stale);
+        }
+        self.admit(&stat).map_err(|_| Error::Stale)?;
+        self.adopt(above, true, &stat, NodeId::ROOT, None).map(|(entry, _)| entry)
     }
 
     /// A file system may be mounted in several places of the export, and only one of them may show the file.

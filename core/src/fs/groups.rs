@@ -128,6 +128,9 @@ pub trait PersistentHandles: Send + Sync {
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle>;
     /// The node of a handle; it counts a look-up. [`Error::Stale`](super::Error::Stale) when it is gone or was never one.
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry>;
+    /// The directory that a directory lies in; it counts a look-up. Who found one by its handle finds the way up so. The
+    /// root lies in itself; [`Error::Stale`](super::Error::Stale) for one that has left the export.
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry>;
 }
 
 bitflags! {

@@ -83,6 +83,10 @@ impl<A: Around> PersistentHandles for Layered<dyn FileSystem, A> {
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
         self.in_group(Op::Resolve, self.inner.persistent_handles(), |handles| handles.resolve(cx, handle))
     }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        self.in_group(Op::Parent, self.inner.persistent_handles(), |handles| handles.parent(cx, node))
+    }
 }
 
 impl<A: Around> Ranges for Layered<dyn FileSystem, A> {

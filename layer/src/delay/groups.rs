@@ -91,6 +91,10 @@ impl PersistentHandles for Delayed {
         let handle = handle.clone();
         self.later(cx, move |fs, cx| within(fs.persistent_handles(), |handles| handles.resolve(cx, &handle)))
     }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        self.later(cx, move |fs, cx| within(fs.persistent_handles(), |handles| handles.parent(cx, node)))
+    }
 }
 
 impl Ranges for Delayed {

@@ -1,5 +1,5 @@
 use tombolo_core::fs::{
-    Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
+    AccessMask, Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
 };
 
 use super::{Session, View};
@@ -21,6 +21,10 @@ impl PersistentHandles for Session {
     fn resolve(&self, _cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
         self.view().resolve(handle).into()
     }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        self.view().parent(cx, node).into()
+    }
 }
 
 impl View<'_> {
@@ -28,6 +32,11 @@ impl View<'_> {
         let ino = self.ino(node)?;
         let bytes = [self.tree.fsid.to_le_bytes(), ino.0.to_le_bytes()];
         Ok(PersistentHandle { kind: KIND, bytes: bytes.into_iter().flatten().collect() })
+    }
+
+    fn parent(&mut self, cx: &Ctx, node: NodeId) -> Result<Entry> {
+        let parent = self.directory(cx, node, AccessMask::EXECUTE)?.parent();
+        self.remember(parent)
     }
 
     fn resolve(&mut self, handle: &PersistentHandle) -> Result<Entry> {

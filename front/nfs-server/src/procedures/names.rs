@@ -44,10 +44,12 @@ async fn find(dir: &Target, name: &[u8]) -> Result<(Arc<Node>, Attr)> {
         let attr = dir.directory_attr().await?;
         return Ok((dir.node.clone(), attr));
     }
-    if name == b".." {
-        return Err(Failure(Status::NotSupp));
-    }
-    let entry = export.file_system.lookup(&dir.cx, dir.node.id, Name::new(name)?).resolve().await?;
+    let entry = if name == b".." {
+        let handles = export.file_system.persistent_handles().ok_or(Failure(Status::NotSupp))?;
+        handles.parent(&dir.cx, dir.node.id).resolve().await?
+    } else {
+        export.file_system.lookup(&dir.cx, dir.node.id, Name::new(name)?).resolve().await?
+    };
     Ok((export.adopt(entry.node).await?, entry.attr))
 }
 

@@ -37,4 +37,24 @@ impl PersistentHandles for NfsFileSystem {
         };
         resolved().into()
     }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        let found = || -> Result<Entry> {
+            let view = View::new(self, cx);
+            let dir = view.handle(node)?;
+            let found = view.ask(|nfs| nfs.lookup(&dir, b".."))?;
+            view.entry(found.handle, found.attributes)
+        };
+        found().into()
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        let found = || {
+            let view = View::new(self, cx);
+            let dir = view.handle(node)?;
+            let parent = view.ask(|nfs| nfs.lookup(&dir, b".."))?;
+            view.entry(parent.handle, parent.attributes)
+        };
+        found().into()
+    }
 }

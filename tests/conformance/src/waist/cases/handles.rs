@@ -1,6 +1,6 @@
 //! Persistent handles.
 
-use tombolo_core::fs::{Error, PersistentHandle, RenameFlags};
+use tombolo_core::fs::{Error, NodeId, PersistentHandle, RenameFlags};
 
 use super::cases;
 use crate::refused;
@@ -12,6 +12,7 @@ cases! { "handles":
     a_handle_follows_a_rename needs HANDLES,
     a_removed_node_is_stale needs HANDLES,
     a_handle_that_never_was_is_stale needs HANDLES,
+    a_directory_knows_the_one_that_it_lies_in needs HANDLES,
 }
 
 fn handle(w: &World, node: tombolo_core::fs::NodeId) -> PersistentHandle {
@@ -73,5 +74,18 @@ fn a_handle_that_never_was_is_stale(w: &World) -> Verdict {
     for bad in [flipped, empty, short, foreign] {
         refused!(w.handles().resolve(&w.cx, &bad).wait(), Error::Stale | Error::InvalidArgument);
     }
+    Ok(())
+}
+
+fn a_directory_knows_the_one_that_it_lies_in(w: &World) -> Verdict {
+    let (outer, other) = (w.dir("outer"), w.dir("other"));
+    let inner = w.mkdir(outer, "inner").expect("mkdir").entry.node;
+    let parent = |node| w.handles().parent(&w.cx, node).wait();
+    let above = parent(inner).expect("a parent");
+    assert_eq!((above.node, above.attr.fileid), (outer, w.attr(outer).fileid));
+    w.rename_to(outer, "inner", other, "inner", RenameFlags::empty()).expect("rename");
+    assert_eq!(parent(inner).expect("a parent").node, other);
+    assert_eq!(parent(NodeId::ROOT).expect("the root").node, NodeId::ROOT);
+    refused!(parent(w.file_with("file", b"")), Error::NotDirectory);
     Ok(())
 }
