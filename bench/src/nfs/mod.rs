@@ -11,4 +11,4 @@ pub mod work;
 
 pub use limit::{Limit, Swap, serve};
 pub use namespace::run_inside;
-pub use stream::{BRIEFLY, Stream, Wait};
+pub use stream::{Stream, Wait};

@@ -5,19 +5,19 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use tombolo_host::spin::Window;
+
 /// How a reader waits when nothing has come. It decides more than what is done with the bytes: a sleeper has to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Sleeps in the read.
     Sleep,
-    /// Looks for [`BRIEFLY`], then sleeps.
+    /// Looks for a while and then sleeps, as Tombolo's own server does ([`tombolo_host::spin`]).
     SpinBriefly,
     /// Looks until something comes.
     Spin,
 }
 
-/// How long [`Wait::SpinBriefly`] looks.
-pub const BRIEFLY: Duration = Duration::from_micros(50);
 /// A peer that says nothing for so long is taken for dead.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -26,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Stream {
     inner: TcpStream,
     wait: Wait,
+    window: Window,
 }
 
 impl AsFd for Stream {
@@ -47,31 +48,33 @@ impl Stream {
     pub fn new(inner: TcpStream, wait: Wait) -> io::Result<Self> {
         inner.set_nodelay(true)?;
         inner.set_nonblocking(wait != Wait::Sleep)?;
-        Ok(Self { inner, wait })
+        Ok(Self { inner, wait, window: Window::default() })
     }
 
     /// Reads what is there, or waits; 0 at the end.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let longest = match self.wait {
-            Wait::Sleep => return self.inner.read(into),
-            Wait::SpinBriefly => BRIEFLY,
-            Wait::Spin => PATIENCE,
-        };
+        if self.wait == Wait::Sleep {
+            return self.inner.read(into);
+        }
         let mut since = None;
         loop {
-            match self.inner.read(into) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                done => return done,
+            if let Some(count) = self.try_read(into)? {
+                return Ok(count);
             }
-            if since.get_or_insert_with(Instant::now).elapsed() > longest {
+            let since = *since.get_or_insert_with(Instant::now);
+            if self.wait == Wait::Spin {
+                if since.elapsed() > PATIENCE {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                std::hint::spin_loop();
+            } else if !self.window.is_open() || !self.window.pause(since) {
                 break;
             }
-            std::hint::spin_loop();
         }
-        if self.wait == Wait::Spin {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        self.asleep(|stream| stream.read(into))
+        let begun = Instant::now();
+        let done = self.asleep(|stream| stream.read(into));
+        self.window.slept(begun.elapsed());
+        done
     }
 
     /// Reads what is there; `None` when nothing is.

@@ -31,7 +31,8 @@ impl Unit {
     pub fn text(self, value: f64) -> String {
         match self {
             Unit::Nanoseconds if value < 1e3 => format!("{} ns", digits(value)),
-            Unit::Nanoseconds => format!("{} µs", digits(value / 1e3)),
+            Unit::Nanoseconds if value < 1e7 => format!("{} µs", digits(value / 1e3)),
+            Unit::Nanoseconds => format!("{} ms", digits(value / 1e6)),
             Unit::Seconds => format!("{} s", digits(value)),
             Unit::BytesPerSecond => format!("{} MB/s", digits(value / 1e6)),
             Unit::PerSecond => format!("{} k/s", digits(value / 1e3)),
@@ -63,6 +64,7 @@ mod tests {
     fn values_read_with_three_digits() {
         assert_eq!(Unit::Nanoseconds.text(7.894), "7.89 ns");
         assert_eq!(Unit::Nanoseconds.text(45_123.0), "45.1 µs");
+        assert_eq!(Unit::Nanoseconds.text(82_611_000.0), "82.6 ms");
         assert_eq!(Unit::BytesPerSecond.text(2_345e6), "2345 MB/s");
         assert_eq!(Unit::Count.text(1024.0), "1024");
         assert_eq!(digits(99.96), "100");
