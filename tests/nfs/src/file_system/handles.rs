@@ -47,14 +47,4 @@ impl PersistentHandles for NfsFileSystem {
         };
         found().into()
     }
-
-    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        let found = || {
-            let view = View::new(self, cx);
-            let dir = view.handle(node)?;
-            let parent = view.ask(|nfs| nfs.lookup(&dir, b".."))?;
-            view.entry(parent.handle, parent.attributes)
-        };
-        found().into()
-    }
 }
