@@ -24,23 +24,23 @@ impl Below {
     /// The node of an outcome, with a look-up: by its handle, or where there is none by the name that it was given.
     pub async fn entry(&self, outcome: &Outcome, name: Option<(NodeId, &NameBuf)>) -> Result<Entry> {
         let Outcome::Node(mark) = outcome else { return Err(Error::Stale) };
-        match &mark.handle {
-            Some(handle) => {
+        match mark {
+            NodeMark::Handle(handle) => {
                 let cx = self.as_server();
                 let answer = self.fs.persistent_handles().map(|handles| handles.resolve(&cx, handle));
                 answer.ok_or(Error::Stale)?.resolve().await
             }
-            None => self.named(mark, name).await,
+            NodeMark::Inode(inode) => self.named(*inode, name).await,
         }
     }
 
-    async fn named(&self, mark: &NodeMark, name: Option<(NodeId, &NameBuf)>) -> Result<Entry> {
+    async fn named(&self, inode: Inode, name: Option<(NodeId, &NameBuf)>) -> Result<Entry> {
         let (parent, name) = name.ok_or(Error::Stale)?;
         let entry = match self.fs.lookup(&self.as_server(), parent, name.as_name()).resolve().await {
             Err(Error::NotFound) => return Err(Error::Stale),
             found => found?,
         };
-        if Inode::from(&entry.attr) == mark.inode {
+        if Inode::from(&entry.attr) == inode {
             return Ok(entry);
         }
         self.forget(entry.node);

@@ -14,6 +14,15 @@ macro_rules! failures {
             /// What could not be told, or has no number here.
             pub const IO: Self = Self(1);
 
+            /// `None` for a number that stands for nothing.
+            pub fn from_number(number: u16) -> Option<Self> {
+                [1 $(, $number)+].contains(&number).then_some(Self(number))
+            }
+
+            pub fn number(self) -> u16 {
+                self.0
+            }
+
             pub fn error(self) -> Error {
                 match self.0 {
                     $($number => Error::$error,)+
@@ -94,8 +103,9 @@ mod tests {
 
     #[test]
     fn every_number_stands_for_one_error_and_back() {
-        for number in 1..=40 {
-            let failure = Failure(number);
+        let known: Vec<_> = (0..=u16::MAX).filter_map(Failure::from_number).collect();
+        assert_eq!(known.len(), 40);
+        for failure in known {
             assert_eq!(Failure::from(&failure.error()), failure, "{:?}", failure.error());
         }
     }

@@ -37,6 +37,12 @@ impl EntryKey {
         Some(Self { request: cx.key, session, op, uid: cx.identity.uid, gid: cx.identity.gid })
     }
 
+    /// Whether the key means the same to the next process. Sessions end with theirs.
+    pub fn outlives_the_process(&self) -> bool {
+        self.session.is_none()
+    }
+
+    /// Whose it is.
     pub fn client(&self) -> ClientKey {
         match (self.request, self.session) {
             (RequestKey::Rpc { client, .. }, _) => ClientKey::Address(client),

@@ -13,10 +13,14 @@
 //! - Failures are outcomes too, but for those that say "try again".
 //! - What is kept is limited in number and age ([`Limits`]); a duplicate that comes later is a new request.
 //!
+//! With a state file ([`open`]) the outcomes of what makes, removes or moves a name also outlive the process. Before such an
+//! operation runs, what was there is written down; a new process compares that with what is there now, and so knows whether
+//! the operation happened that its predecessor was killed in. That covers the death of the process, not of the machine.
+//!
 //! Not here: what a request *is* (front ends give the key), and power loss.
 //!
 //! Reading order: `session` (which operations), `perform` (first run and duplicates), `call` (each operation), `table` and
-//! `shelf` (what is kept).
+//! `shelf` (what is kept); then `intent`, `look` (before), `journal` (the file) and `reconcile` (after).
 
 mod below;
 mod call;
@@ -25,21 +29,29 @@ mod counters;
 mod failure;
 mod flight;
 mod groups;
+mod intent;
+mod journal;
 mod key;
+mod look;
 mod options;
 mod outcome;
 mod perform;
+mod reconcile;
 mod session;
 mod shelf;
 mod table;
 
+use std::path::Path;
 use std::sync::Arc;
 
-use tombolo_core::fs::{Client, Export, FileSystem, Result};
+use tombolo_core::fs::{Client, Ctx, Export, FileSystem, NodeId, PermissionCheck, Result, SessionId};
 
 use call::Call;
 pub use counters::{Counters, Snapshot};
+pub use journal::OpenError;
+use journal::{Journal, KeptOutcome, Lock, Tree};
 pub use options::{Limits, Options};
+use reconcile::Reconciler;
 use session::Session;
 use table::Table;
 
@@ -56,15 +68,63 @@ struct Shared {
     counters: Arc<Counters>,
 }
 
+/// The session in which we look at the export ourselves. Front ends count theirs from the other end.
+const OWN_SESSION: SessionId = SessionId(u64::MAX);
+
 /// `inner`, with what its requests came to kept in memory.
 pub fn over(inner: Arc<dyn Export>, options: &Options) -> Replies {
+    Replies::new(inner, options, Arc::default(), None)
+}
+
+/// As [`over`], and what an operation that must not run twice came to outlives the process, in the state file at `path`.
+///
+/// What an earlier process left there is compared with the export first, which nobody else must serve meanwhile. The file
+/// best lies where a stuck disk cannot hold up a write to memory: on a tmpfs. A damaged one is copied to `path` with
+/// `.damaged` behind it. Without persistent handles there is nothing that could be written down: then this is [`over`], with
+/// a warning in the log.
+pub fn open(
+    inner: Arc<dyn Export>,
+    options: &Options,
+    path: &Path,
+) -> std::result::Result<Replies, OpenError> {
+    let client = Client { session: OWN_SESSION, label: "replies".into(), checks: PermissionCheck::Caller };
+    let (fs, cx) = (inner.attach(&client)?, Ctx::root(OWN_SESSION));
+    let Some(root) = fs.persistent_handles().map(|handles| handles.handle_of(&cx, NodeId::ROOT)) else {
+        tracing::warn!("{}: not used: the export has no handles that outlive a crash", path.display());
+        return Ok(over(inner, options));
+    };
+    let root = root.wait()?;
+    let volume = fs.persistent_handles().map(|handles| handles.volume()).unwrap_or_default();
+    let tree = Tree { volume, root };
     let counters = Arc::<Counters>::default();
-    let table = |limits| Table::new(limits, counters.clone());
-    let shared = Shared { durable: table(options.durable), fleeting: table(options.fleeting), counters };
-    Replies { inner, shared: Arc::new(shared) }
+    let lock = Lock::take(path)?;
+    let kept = Reconciler::new(fs, cx, &counters).reconcile(lock.read(&tree)?, options.durable.age);
+    let newest = kept.iter().map(|kept| kept.ended).max().unwrap_or(0);
+    let slots = u32::try_from(options.durable.entries).unwrap_or(u32::MAX);
+    let (journal, draft) = lock.draft(&tree, slots, newest)?;
+    let replies = Replies::new(inner, options, counters, Some(journal));
+    kept.into_iter().for_each(|kept: KeptOutcome| replies.shared.durable.restore(kept));
+    draft.publish(lock)?;
+    Ok(replies)
 }
 
 impl Replies {
+    fn new(
+        inner: Arc<dyn Export>,
+        options: &Options,
+        counters: Arc<Counters>,
+        journal: Option<Journal>,
+    ) -> Self {
+        let durable = Table::new(options.durable, counters.clone(), journal);
+        let fleeting = Table::new(options.fleeting, counters.clone(), None);
+        Self { inner, shared: Arc::new(Shared { durable, fleeting, counters }) }
+    }
+
+    /// Whether what is kept outlives the process.
+    pub fn survives_crashes(&self) -> bool {
+        self.shared.durable.journal().is_some()
+    }
+
     /// What was counted.
     pub fn counters(&self) -> Arc<Counters> {
         self.shared.counters.clone()

@@ -19,10 +19,11 @@ pub(super) enum Outcome {
 
 /// How a node is found again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NodeMark {
-    /// `None` where there are no handles: then the name must still lead to it.
-    pub handle: Option<PersistentHandle>,
-    pub inode: Inode,
+pub(super) enum NodeMark {
+    /// By its handle.
+    Handle(PersistentHandle),
+    /// There are no handles: the name that it was given must still lead to it.
+    Inode(Inode),
 }
 
 /// What tells a node from any other of its file system, its number's former bearers included.

@@ -12,6 +12,8 @@ use super::below::Below;
 use super::call::{Call, Reply};
 use super::failure::{Failure, is_passing};
 use super::flight::Flight;
+use super::journal::Journal;
+use super::look::look;
 use super::outcome::{Inode, NodeMark, Outcome};
 use super::table::Entry;
 
@@ -23,8 +25,30 @@ pub(super) struct Performance<'a> {
 }
 
 impl Performance<'_> {
-    /// Runs the operation and keeps its outcome in `entry`.
-    pub fn first<C: Call>(self, call: C, entry: Entry) -> Answer<C::Reply> {
+    /// Runs the operation and keeps its outcome in `entry`, and in the journal if there is one: then what is about to be
+    /// done is looked at and written down first.
+    pub fn first<C: Call>(self, call: C, mut entry: Entry) -> Answer<C::Reply> {
+        let (Some(sequence), Some(trail)) = (entry.journal().map(Journal::next_sequence), call.trail())
+        else {
+            return self.run(call, entry);
+        };
+        match look(self.fs, self.cx, C::OP, trail) {
+            Answer::Done(seen) => {
+                entry.intend(seen.ok().flatten(), sequence);
+                self.run(call, entry)
+            }
+            Answer::Later(later) => {
+                let (fs, cx) = (self.fs.clone(), self.cx.clone());
+                self.to_its_end(async move {
+                    entry.intend(later.await.ok().flatten(), sequence);
+                    let answer = Performance { fs: &fs, cx: &cx }.run(call, entry);
+                    answer.resolve().await
+                })
+            }
+        }
+    }
+
+    fn run<C: Call>(self, call: C, entry: Entry) -> Answer<C::Reply> {
         match call.run(&**self.fs, self.cx) {
             Answer::Done(result) => self.keep(entry, result),
             Answer::Later(later) => {
@@ -74,24 +98,26 @@ impl Performance<'_> {
                 if is_passing(&error) {
                     entry.drop_with(failure);
                 } else {
-                    entry.keep(Outcome::Failed(failure));
+                    entry.keep(Outcome::Failed(failure), None);
                 }
                 return Answer::err(error);
             }
         };
         let Some(node) = reply.entry() else {
-            entry.keep(reply.outcome());
+            entry.keep(reply.outcome(), None);
             return Answer::ok(reply);
         };
         let inode = Inode::from(&node.attr);
-        let mark = move |handle: Option<PersistentHandle>| Outcome::Node(NodeMark { handle, inode });
+        let mark = move |handle: Result<PersistentHandle>| {
+            Outcome::Node(handle.map_or(NodeMark::Inode(inode), NodeMark::Handle))
+        };
         let server = Ctx { identity: Identity::ROOT, ..self.cx.clone() };
         match self.fs.persistent_handles().map(|handles| handles.handle_of(&server, node.node)) {
-            None => entry.keep(mark(None)),
-            Some(Answer::Done(handle)) => entry.keep(mark(handle.ok())),
+            None => entry.keep(mark(Err(Error::NotSupported)), Some(inode)),
+            Some(Answer::Done(handle)) => entry.keep(mark(handle), Some(inode)),
             Some(Answer::Later(later)) => {
                 return Answer::later(async move {
-                    entry.keep(mark(later.await.ok()));
+                    entry.keep(mark(later.await), Some(inode));
                     Ok(reply)
                 });
             }

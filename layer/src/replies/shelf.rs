@@ -49,6 +49,8 @@ pub(super) enum State {
 pub(super) struct Answered {
     pub outcome: Outcome,
     pub at: Instant,
+    /// Where the journal keeps it.
+    pub slot: Option<u32>,
 }
 
 impl Shelf {

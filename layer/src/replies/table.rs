@@ -8,9 +8,11 @@ use std::time::Instant;
 use super::counters::Counters;
 use super::failure::Failure;
 use super::flight::Flight;
+use super::intent::Intent;
+use super::journal::{Intended, Journal, KeptOutcome};
 use super::key::{ClientKey, EntryKey};
 use super::options::Limits;
-use super::outcome::Outcome;
+use super::outcome::{Inode, Outcome};
 use super::shelf::{Answered, Shelf, State};
 
 /// So many locks; a client's entries are all behind one of them.
@@ -27,6 +29,8 @@ pub(super) struct Table {
     entries: AtomicUsize,
     limits: Limits,
     counters: Arc<Counters>,
+    /// Where outcomes are kept for the next process.
+    journal: Option<Journal>,
 }
 
 /// What the table says to a request.
@@ -43,13 +47,14 @@ pub(super) enum Begin {
 }
 
 impl Table {
-    pub fn new(limits: Limits, counters: Arc<Counters>) -> Arc<Self> {
+    pub fn new(limits: Limits, counters: Arc<Counters>, journal: Option<Journal>) -> Arc<Self> {
         Arc::new(Self {
             shelves: Default::default(),
             hasher: RandomState::new(),
             entries: AtomicUsize::new(0),
             limits,
             counters,
+            journal,
         })
     }
 
@@ -66,7 +71,7 @@ impl Table {
                 self.counters.hits_in_progress.count();
                 return Begin::Running(flight.get_or_insert_default().clone());
             }
-            Some(State::Answered(Answered { outcome, at })) => {
+            Some(State::Answered(Answered { outcome, at, .. })) => {
                 if now.saturating_duration_since(*at) <= self.limits.age {
                     self.counters.hits_done.count();
                     return Begin::Answered(outcome.clone());
@@ -90,7 +95,26 @@ impl Table {
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
         shelf.begin(key);
-        Begin::First(Entry { table: self.clone(), key, finished: false })
+        Begin::First(Entry { table: self.clone(), key, intended: None, finished: false })
+    }
+
+    /// Enters an outcome that an earlier process came to. The newest must come last: one for which there is no room pushes
+    /// out an older one.
+    pub fn restore(&self, kept: KeptOutcome) {
+        let key = kept.key;
+        let mut shelf = self.shelf(key.client());
+        if shelf.find(&key).is_some() || !self.make_room(&mut shelf, key.client()) {
+            return;
+        }
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        shelf.begin(key);
+        let slot = self.journal.as_ref().and_then(|journal| journal.keep(&kept));
+        shelf.answer(&key, Answered { outcome: kept.outcome, at: Instant::now(), slot });
+    }
+
+    /// Where outcomes are kept for the next process.
+    pub fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
     }
 
     /// Drops what a session's sequence numbers have left.
@@ -127,12 +151,13 @@ impl Table {
     }
 
     fn evict(&self, shelf: &mut Shelf, key: &EntryKey) -> bool {
-        let found = shelf.remove(key).is_some();
-        if found {
-            self.entries.fetch_sub(1, Ordering::Relaxed);
-            self.counters.evicted.count();
+        let Some(state) = shelf.remove(key) else { return false };
+        if let (State::Answered(Answered { slot: Some(slot), .. }), Some(journal)) = (state, &self.journal) {
+            journal.free(slot);
         }
-        found
+        self.entries.fetch_sub(1, Ordering::Relaxed);
+        self.counters.evicted.count();
+        true
     }
 
     fn shelf(&self, client: ClientKey) -> MutexGuard<'_, Shelf> {
@@ -151,14 +176,36 @@ fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
 pub(super) struct Entry {
     table: Arc<Table>,
     key: EntryKey,
+    intended: Option<Intended>,
     finished: bool,
 }
 
 impl Entry {
-    /// Keeps the outcome, for those who wait and those who come.
-    pub fn keep(mut self, outcome: Outcome) {
+    /// The journal that this request belongs in.
+    pub fn journal(&self) -> Option<&Journal> {
+        self.table.journal().filter(|_| self.key.outlives_the_process())
+    }
+
+    /// Writes down what is about to be done, seen since `sequence` was next. Without an intent, or without room for one, it
+    /// is done all the same.
+    pub fn intend(&mut self, intent: Option<Intent>, sequence: u64) {
+        let Some(journal) = self.journal() else { return };
+        let intended = intent.and_then(|intent| journal.intend(&self.key, intent, sequence));
+        if intended.is_none() {
+            self.table.counters.unprotected.count();
+        }
+        self.intended = intended;
+    }
+
+    /// Keeps the outcome, for those who wait and those who come. `node` is what was made.
+    pub fn keep(mut self, outcome: Outcome, node: Option<Inode>) {
         self.finished = true;
-        let answered = Answered { outcome, at: Instant::now() };
+        // First where it is safe: once anybody has the answer, the next process must know it too.
+        let slot = match (&self.table.journal, self.intended.take()) {
+            (Some(journal), Some(intended)) => journal.conclude(&self.key, intended, &outcome, node),
+            _ => None,
+        };
+        let answered = Answered { outcome, at: Instant::now(), slot };
         let waited_for = self.table.shelf(self.key.client()).answer(&self.key, answered);
         self.table.counters.recorded.count();
         if let Some((flight, outcome)) = waited_for {
@@ -168,6 +215,9 @@ impl Entry {
 
     /// Tells those who wait, and keeps nothing.
     pub fn drop_with(mut self, failure: Failure) {
+        if let (Some(journal), Some(intended)) = (&self.table.journal, self.intended.take()) {
+            journal.withdraw(intended);
+        }
         self.take_out(failure);
     }
 
@@ -184,7 +234,7 @@ impl Entry {
 }
 
 impl Drop for Entry {
-    /// Nobody knows how it ended (a panic): who waits for it should not wait for ever.
+    /// Nobody knows how it ended (a panic): who waits for it should not wait for ever. The next process may find out.
     fn drop(&mut self) {
         if !self.finished {
             self.take_out(Failure::IO);

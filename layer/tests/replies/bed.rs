@@ -1,6 +1,6 @@
 //! Something behind the waist, its operations counted, under the layer.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -29,13 +29,20 @@ pub const BOTTOMS: [Bottom; 3] = [Bottom::Memory, Bottom::Tmpfs, Bottom::Disk];
 impl Bottom {
     /// The export, and the directory that lives as long as it is held.
     pub fn export(self) -> (Arc<dyn Export>, Option<TempDir>) {
+        match self.scratch() {
+            None => (Arc::new(Memory::default()), None),
+            Some(scratch) => (local_dir(scratch.path()), Some(scratch)),
+        }
+    }
+
+    /// A directory of its own, for those that lie in one.
+    pub fn scratch(self) -> Option<TempDir> {
         let place = match self {
-            Self::Memory => return (Arc::new(Memory::default()), None),
-            Self::Tmpfs => PathBuf::from("/dev/shm"),
-            Self::Disk => PathBuf::from(env!("CARGO_TARGET_TMPDIR")),
+            Self::Memory => return None,
+            Self::Tmpfs => "/dev/shm",
+            Self::Disk => env!("CARGO_TARGET_TMPDIR"),
         };
-        let scratch = tempfile::tempdir_in(place).expect("a scratch directory");
-        (local_dir(scratch.path()), Some(scratch))
+        Some(tempfile::tempdir_in(place).expect("a scratch directory"))
     }
 }
 

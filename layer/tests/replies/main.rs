@@ -1,7 +1,10 @@
-//! Exactly once, seen from above: requests sent again, over everything that we serve.
+//! Exactly once, seen from above: requests sent again, over everything that we serve, and to the next process.
 
 mod again;
 mod bed;
+mod crash;
+mod damage;
+mod killed;
 mod limits;
 mod model;
 mod progress;

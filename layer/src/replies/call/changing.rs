@@ -7,6 +7,7 @@ use tombolo_mem::Source;
 use super::Call;
 use crate::Op;
 use crate::replies::below::Below;
+use crate::replies::intent::Trail;
 use crate::replies::outcome::Outcome;
 
 pub(in crate::replies) struct Setattr {
@@ -22,6 +23,11 @@ impl Call for Setattr {
     /// A guard holds once; and cutting a file takes away what was written since.
     fn is_fleeting(&self) -> bool {
         self.set.guard_ctime.is_none() && self.set.size.is_none()
+    }
+
+    fn trail(&self) -> Option<Trail> {
+        let trail = Trail::Changes { node: self.node, set: self.set };
+        (!self.is_fleeting()).then_some(trail)
     }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<(Attr, Change)> {

@@ -5,6 +5,7 @@ use tombolo_core::fs::{
 use super::Call;
 use crate::Op;
 use crate::replies::below::Below;
+use crate::replies::intent::Trail;
 use crate::replies::outcome::Outcome;
 
 pub(in crate::replies) struct Create {
@@ -16,6 +17,11 @@ pub(in crate::replies) struct Create {
 impl Call for Create {
     type Reply = Created;
     const OP: Op = Op::Create;
+
+    fn trail(&self) -> Option<Trail> {
+        let (parent, name) = (self.parent, self.name.clone());
+        Some(Trail::Makes { parent, name, file_type: FileType::Regular })
+    }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Created> {
         fs.create(cx, self.parent, self.name.as_name(), &self.how)
@@ -76,6 +82,11 @@ impl Call for Mkdir {
     type Reply = Made;
     const OP: Op = Op::Mkdir;
 
+    fn trail(&self) -> Option<Trail> {
+        let (parent, name) = (self.parent, self.name.clone());
+        Some(Trail::Makes { parent, name, file_type: FileType::Directory })
+    }
+
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Made> {
         fs.mkdir(cx, self.parent, self.name.as_name(), self.mode)
     }
@@ -94,6 +105,11 @@ pub(in crate::replies) struct Symlink {
 impl Call for Symlink {
     type Reply = Made;
     const OP: Op = Op::Symlink;
+
+    fn trail(&self) -> Option<Trail> {
+        let (parent, name) = (self.parent, self.name.clone());
+        Some(Trail::Makes { parent, name, file_type: FileType::Symlink })
+    }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Made> {
         fs.symlink(cx, self.parent, self.name.as_name(), &self.target)
@@ -116,6 +132,11 @@ impl Call for Mknod {
     type Reply = Made;
     const OP: Op = Op::Mknod;
 
+    fn trail(&self) -> Option<Trail> {
+        let (parent, name) = (self.parent, self.name.clone());
+        Some(Trail::Makes { parent, name, file_type: self.file_type })
+    }
+
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Made> {
         fs.mknod(cx, self.parent, self.name.as_name(), self.file_type, self.mode, self.rdev)
     }
@@ -134,6 +155,10 @@ pub(in crate::replies) struct Link {
 impl Call for Link {
     type Reply = Made;
     const OP: Op = Op::Link;
+
+    fn trail(&self) -> Option<Trail> {
+        Some(Trail::Links { node: self.node, parent: self.parent, name: self.name.clone() })
+    }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Made> {
         fs.link(cx, self.node, self.parent, self.name.as_name())

@@ -14,6 +14,7 @@ use tombolo_core::fs::{
 };
 
 use super::below::Below;
+use super::intent::Trail;
 use super::outcome::Outcome;
 use crate::Op;
 
@@ -32,6 +33,11 @@ pub(super) trait Call: Send + Sized + 'static {
     /// is gone (locks), or running it again does what running it once did.
     fn is_fleeting(&self) -> bool {
         false
+    }
+
+    /// Where it will leave its trace, for the journal. `None`: what a crash leaves of it cannot be told, or need not.
+    fn trail(&self) -> Option<Trail> {
+        None
     }
 
     /// Performs it.

@@ -3,6 +3,7 @@ use tombolo_core::fs::{Answer, Change, Ctx, FileSystem, NameBuf, NodeId, RenameF
 use super::Call;
 use crate::Op;
 use crate::replies::below::Below;
+use crate::replies::intent::Trail;
 use crate::replies::outcome::Outcome;
 
 pub(in crate::replies) struct Unlink {
@@ -13,6 +14,10 @@ pub(in crate::replies) struct Unlink {
 impl Call for Unlink {
     type Reply = Change;
     const OP: Op = Op::Unlink;
+
+    fn trail(&self) -> Option<Trail> {
+        Some(Trail::Removes { parent: self.parent, name: self.name.clone() })
+    }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Change> {
         fs.unlink(cx, self.parent, self.name.as_name())
@@ -31,6 +36,10 @@ pub(in crate::replies) struct Rmdir {
 impl Call for Rmdir {
     type Reply = Change;
     const OP: Op = Op::Rmdir;
+
+    fn trail(&self) -> Option<Trail> {
+        Some(Trail::Removes { parent: self.parent, name: self.name.clone() })
+    }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Change> {
         fs.rmdir(cx, self.parent, self.name.as_name())
@@ -52,6 +61,15 @@ pub(in crate::replies) struct Rename {
 impl Call for Rename {
     type Reply = Renamed;
     const OP: Op = Op::Rename;
+
+    fn trail(&self) -> Option<Trail> {
+        Some(Trail::Renames {
+            from_parent: self.from_parent,
+            from: self.from.clone(),
+            to_parent: self.to_parent,
+            to: self.to.clone(),
+        })
+    }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Renamed> {
         let (from, to) = (self.from.as_name(), self.to.as_name());

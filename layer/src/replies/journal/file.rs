@@ -1,0 +1,282 @@
+//! Opening the state file: whose it is, what it holds, and a fresh one in its place.
+//!
+//! Nothing in an old file is changed. What it holds is read, a draft with what still counts is made beside it, and takes its
+//! name; killed before, the next process finds the old one.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use thiserror::Error;
+use tombolo_core::fs::{PersistentHandle, Volume};
+use tombolo_mem::{MapError, Region};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::layout::{self, HEADER_BYTES, HEADER_CHECKED_FROM, INTENT_BYTES, OUTCOME_BYTES, SLOTS_MAX, state};
+use super::record::{FoundIntent, KeptOutcome, handle_of, read_intent, read_outcome};
+use super::slots::Slots;
+use super::{INTENTS, Journal, intent_offset};
+
+/// Why a state file cannot be used.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// A newer program wrote it. It is left as it is.
+    #[error("{}: written by a newer version ({found}, this program knows {})", path.display(), layout::VERSION)]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// Another server uses it.
+    #[error("{}: in use by another server", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Reading or writing it failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What was touched.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// It could not be mapped.
+    #[error("{}: {source}", path.display())]
+    Map {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: MapError,
+    },
+    /// The export could not be looked at.
+    #[error("the export cannot be looked at: {0}")]
+    Export(#[from] tombolo_core::fs::Error),
+}
+
+/// Which tree a state file is about.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    pub volume: Volume,
+    pub root: PersistentHandle,
+}
+
+/// What an earlier process left.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub intents: Vec<FoundIntent>,
+    pub outcomes: Vec<KeptOutcome>,
+}
+
+/// The right to a state file.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    file: File,
+}
+
+/// A new state file that has no name yet.
+#[derive(Debug)]
+pub struct Draft {
+    from: PathBuf,
+    to: PathBuf,
+}
+
+/// How often a file may be replaced while we wait for it.
+const TRIES: usize = 16;
+
+impl Lock {
+    /// Takes the file at `path`, which is made when it is missing.
+    pub fn take(path: &Path) -> Result<Self, OpenError> {
+        for _ in 0..TRIES {
+            let file = open(path, false)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.into() }),
+                Err(TryLockError::Error(source)) => return Err(at(path)(source)),
+            }
+            // Whoever had it before may have put another file in its place.
+            let ours = file.metadata().map_err(at(path))?;
+            match fs::metadata(path) {
+                Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
+                    return Ok(Self { path: path.into(), file });
+                }
+                _ => continue,
+            }
+        }
+        Err(OpenError::InUse { path: path.into() })
+    }
+
+    /// What an earlier process left about `tree`.
+    pub fn read(&self, tree: &Tree) -> Result<Found, OpenError> {
+        let path = &self.path;
+        let len = self.file.metadata().map_err(at(path))?.len();
+        if len == 0 {
+            return Ok(Found::default());
+        }
+        let longest = HEADER_BYTES as u64 + u64::from(SLOTS_MAX) * (INTENT_BYTES + OUTCOME_BYTES) as u64;
+        let bytes = if len <= longest { fs::read(path).map_err(at(path))? } else { Vec::new() };
+        let Some((header, _)) =
+            layout::Header::read_from_prefix(&bytes).ok().filter(|(header, _)| header.magic == layout::MAGIC)
+        else {
+            return self.set_aside();
+        };
+        if header.version.get() > layout::VERSION {
+            return Err(OpenError::Newer { path: path.clone(), found: header.version.get() });
+        }
+        if !is_whole(&header, &bytes) {
+            return self.set_aside();
+        }
+        if boot_id().is_none_or(|boot| boot != header.boot) {
+            tracing::info!("{}: from before the machine was started: not used", path.display());
+            return Ok(Found::default());
+        }
+        let root = handle_of(&tree.root);
+        let same_root = root.is_some_and(|root| root.as_bytes() == header.root.as_bytes());
+        if header.volume != tree.volume.0 || !same_root {
+            tracing::warn!("{}: about another tree: not used", path.display());
+            return Ok(Found::default());
+        }
+        Ok(self.slots_of(&header, &bytes))
+    }
+
+    fn slots_of(&self, header: &layout::Header, bytes: &[u8]) -> Found {
+        let (mut found, mut damaged) = (Found::default(), 0);
+        let (intents, outcomes) = bytes
+            .get(HEADER_BYTES..)
+            .unwrap_or_default()
+            .split_at_checked(header.intents.get() as usize * INTENT_BYTES)
+            .unwrap_or_default();
+        for slot in intents.chunks_exact(INTENT_BYTES).filter(|slot| is_taken(slot)) {
+            match read_intent(slot) {
+                Some(intent) => found.intents.push(intent),
+                None => damaged += 1,
+            }
+        }
+        for slot in outcomes.chunks_exact(OUTCOME_BYTES).filter(|slot| is_taken(slot)) {
+            match read_outcome(slot) {
+                Some(outcome) => found.outcomes.push(outcome),
+                None => damaged += 1,
+            }
+        }
+        if damaged > 0 {
+            tracing::warn!("{}: {damaged} records are damaged: not used", self.path.display());
+        }
+        found
+    }
+
+    /// Keeps a copy of a file that makes no sense, for whoever wants to know why.
+    fn set_aside(&self) -> Result<Found, OpenError> {
+        let aside = with_suffix(&self.path, ".damaged");
+        fs::copy(&self.path, &aside).map_err(at(&aside))?;
+        tracing::warn!("{}: damaged; set aside as {}", self.path.display(), aside.display());
+        Ok(Found::default())
+    }
+
+    /// Makes an empty file with room for so many outcomes. Its numbers begin after `sequence`.
+    pub fn draft(&self, tree: &Tree, outcomes: u32, sequence: u64) -> Result<(Journal, Draft), OpenError> {
+        let outcomes = outcomes.min(SLOTS_MAX);
+        let path = with_suffix(&self.path, ".new");
+        let mut file = open(&path, true)?;
+        file.try_lock().map_err(|_| OpenError::InUse { path: path.clone() })?;
+        let len = intent_offset(INTENTS) + outcomes as usize * OUTCOME_BYTES;
+        write_empty(&mut file, &header(tree, outcomes), len).map_err(at(&path))?;
+        let region =
+            Region::map(&file, 0, len).map_err(|source| OpenError::Map { path: path.clone(), source })?;
+        let journal = Journal {
+            region,
+            intents: Slots::new(INTENTS),
+            outcomes: Slots::new(outcomes),
+            sequence: AtomicU64::new(sequence.saturating_add(1)),
+            lost: AtomicBool::new(false),
+            _file: file,
+        };
+        Ok((journal, Draft { from: path, to: self.path.clone() }))
+    }
+}
+
+impl Draft {
+    /// Gives it its name. `lock` is let go: the new file has its own.
+    pub fn publish(self, lock: Lock) -> Result<(), OpenError> {
+        fs::rename(&self.from, &self.to).map_err(at(&self.to))?;
+        drop(lock);
+        Ok(())
+    }
+}
+
+fn is_taken(slot: &[u8]) -> bool {
+    slot.first_chunk().is_some_and(|bytes| u16::from_le_bytes(*bytes) != state::FREE)
+}
+
+/// Whether a header of our version is undamaged, and about a file of this length.
+fn is_whole(header: &layout::Header, bytes: &[u8]) -> bool {
+    let checked = header.as_bytes().get(HEADER_CHECKED_FROM..).unwrap_or_default();
+    let (intents, outcomes) = (header.intents.get(), header.outcomes.get());
+    let len = HEADER_BYTES + intents as usize * INTENT_BYTES + outcomes as usize * OUTCOME_BYTES;
+    header.version.get() == layout::VERSION
+        && header.checksum.get() == crc32c::crc32c(checked)
+        && (header.intent_bytes.get(), header.outcome_bytes.get())
+            == (INTENT_BYTES as u32, OUTCOME_BYTES as u32)
+        && intents.max(outcomes) <= SLOTS_MAX
+        && bytes.len() == len
+}
+
+fn header(tree: &Tree, outcomes: u32) -> layout::Header {
+    let empty =
+        layout::Handle { kind: 0.into(), len: 0.into(), zero: 0.into(), bytes: [0; layout::HANDLE_MAX_LEN] };
+    let mut header = layout::Header {
+        magic: layout::MAGIC,
+        version: layout::VERSION.into(),
+        checksum: 0.into(),
+        intents: INTENTS.into(),
+        intent_bytes: (INTENT_BYTES as u32).into(),
+        outcomes: outcomes.into(),
+        outcome_bytes: (OUTCOME_BYTES as u32).into(),
+        boot: boot_id().unwrap_or_default(),
+        volume: tree.volume.0,
+        root: handle_of(&tree.root).unwrap_or(empty),
+    };
+    header.checksum = crc32c::crc32c(header.as_bytes().get(HEADER_CHECKED_FROM..).unwrap_or_default()).into();
+    header
+}
+
+/// Writes every byte, so that no page of the mapping can find the disk full later.
+fn write_empty(file: &mut File, header: &layout::Header, len: usize) -> io::Result<()> {
+    let zeros = [0; 1 << 16];
+    file.write_all(header.as_bytes())?;
+    let mut left = len.saturating_sub(size_of_val(header));
+    while left > 0 {
+        let piece = zeros.get(..left.min(zeros.len())).unwrap_or(&zeros);
+        file.write_all(piece)?;
+        left -= piece.len();
+    }
+    Ok(())
+}
+
+/// Which run of the kernel this is. What was written in an earlier one may be older than the files that it is about.
+fn boot_id() -> Option<[u8; 16]> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
+}
+
+fn open(path: &Path, anew: bool) -> Result<File, OpenError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(anew).mode(0o600);
+    options.open(path).map_err(at(path))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> OpenError {
+    move |source| OpenError::Io { path: path.to_owned(), source }
+}

@@ -1,0 +1,148 @@
+//! What outlives the process: a file in memory that the kernel keeps when the process is killed.
+//!
+//! Before an operation runs, an *intent* is written: the request, and what was there before. When it has ended, its
+//! *outcome*, and only then the answer goes out. A slot counts from the moment its state is stored, which happens last and
+//! in one access; so whenever the process dies, a slot holds a whole record or none.
+
+mod file;
+mod layout;
+mod record;
+mod slots;
+
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tombolo_core::fs::Timestamp;
+use tombolo_mem::Region;
+
+use super::intent::{Claim, Intent};
+use super::key::EntryKey;
+use super::outcome::{Inode, Outcome};
+use layout::state;
+use record::{intent_bytes, outcome_bytes};
+use slots::Slots;
+
+pub use file::{Found, Lock, OpenError, Tree};
+pub use record::{FoundIntent, KeptOutcome};
+
+/// How many operations with an intent may be under way. More run without one, and are counted.
+const INTENTS: u32 = 1024;
+
+/// The mapped state file.
+#[derive(Debug)]
+pub struct Journal {
+    region: Region,
+    intents: Slots,
+    outcomes: Slots,
+    sequence: AtomicU64,
+    /// Whether it was said that the file is of no use any more.
+    lost: AtomicBool,
+    /// Locked as long as this lives.
+    _file: File,
+}
+
+/// An intent that is written down.
+#[derive(Debug)]
+pub struct Intended {
+    slot: u32,
+    sequence: u64,
+    claim: Claim,
+}
+
+impl Journal {
+    /// The number that the next operation or outcome will have. Each call gives another one.
+    pub fn next_sequence(&self) -> u64 {
+        self.sequence.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Writes an intent down. `None` when there is no room, or it does not fit.
+    pub fn intend(&self, key: &EntryKey, intent: Intent, sequence: u64) -> Option<Intended> {
+        if self.is_lost() {
+            return None;
+        }
+        let claim = intent.deed.claim();
+        let (bytes, len) = intent_bytes(&FoundIntent { key: *key, intent, sequence, time: now() })?;
+        let slot = self.intents.take()?;
+        self.publish(intent_offset(slot), bytes.get(..len)?, state::INTENT);
+        Some(Intended { slot, sequence, claim })
+    }
+
+    /// Writes down how it ended, and answers with the outcome's slot.
+    pub fn conclude(
+        &self,
+        key: &EntryKey,
+        intended: Intended,
+        outcome: &Outcome,
+        node: Option<Inode>,
+    ) -> Option<u32> {
+        let (sequence, ended) = (intended.sequence, self.next_sequence());
+        let claim = match outcome {
+            Outcome::Failed(_) => 0,
+            _ => intended.claim.with(node).number(),
+        };
+        let kept = KeptOutcome { key: *key, outcome: outcome.clone(), sequence, time: now(), claim, ended };
+        let slot = self.keep(&kept);
+        // Only then: in between both are there, and the outcome counts.
+        self.withdraw(intended);
+        slot
+    }
+
+    /// Writes an outcome down. `None` when there is no room, or it cannot be kept.
+    pub fn keep(&self, kept: &KeptOutcome) -> Option<u32> {
+        let bytes = outcome_bytes(kept)?;
+        let slot = self.outcomes.take()?;
+        self.publish(self.outcome_offset(slot), &bytes, state::OUTCOME);
+        Some(slot)
+    }
+
+    /// Takes an intent back: it has come to nothing, or to an outcome.
+    #[allow(clippy::needless_pass_by_value, reason = "it is used up")]
+    pub fn withdraw(&self, intended: Intended) {
+        self.set_state(intent_offset(intended.slot), state::FREE);
+        self.intents.give_back(intended.slot);
+    }
+
+    /// Frees an outcome's slot.
+    pub fn free(&self, slot: u32) {
+        self.set_state(self.outcome_offset(slot), state::FREE);
+        self.outcomes.give_back(slot);
+    }
+
+    /// All but the state first, which says that the rest is there.
+    fn publish(&self, offset: usize, bytes: &[u8], state: u16) {
+        let Some(behind) = bytes.get(size_of::<u16>()..) else { return };
+        // Slots lie inside the region: their numbers come from `Slots`, which the region was made for.
+        let _ = self.region.write_at(offset + size_of::<u16>(), behind);
+        self.set_state(offset, state);
+    }
+
+    fn set_state(&self, offset: usize, state: u16) {
+        let _ = self.region.store_u16(offset, state.to_le(), Ordering::Release);
+        // What is done from here on, the operation itself above all, is done after.
+        fence(Ordering::SeqCst);
+    }
+
+    fn outcome_offset(&self, slot: u32) -> usize {
+        intent_offset(INTENTS) + slot as usize * layout::OUTCOME_BYTES
+    }
+
+    /// Whether somebody cut the file, so that nothing that is written reaches it.
+    fn is_lost(&self) -> bool {
+        let lost = self.region.is_poisoned();
+        if lost && !self.lost.swap(true, Ordering::Relaxed) {
+            tracing::error!("the state file of replies was cut: a crash will not be survived");
+        }
+        lost
+    }
+}
+
+fn intent_offset(slot: u32) -> usize {
+    layout::HEADER_BYTES + slot as usize * layout::INTENT_BYTES
+}
+
+/// The wall clock, by which file systems say when a node was born.
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
+}
