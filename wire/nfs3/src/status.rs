@@ -1,7 +1,7 @@
 //! The waist's errors as `nfsstat3`, and back.
 //!
 //! Both matches are exhaustive: an error or a status that is new does not compile until somebody has thought about it. Why the lossy
-//! ones are as they are: [decision 0091](../../../../docs/decisions/0091-errors-that-nfs-has-no-word-for.md).
+//! ones are as they are: decision 0091.
 
 use tombolo_core::fs::Error;
 
@@ -21,7 +21,7 @@ pub fn to_status(error: &Error) -> Status {
         Error::CrossDevice => Status::XDev,
         Error::NameTooLong => Status::NameTooLong,
         Error::TooManyLinks => Status::MLink,
-        Error::FileTooLarge => Status::FBig,
+        Error::FileTooLarge | Error::TooBig => Status::FBig,
         Error::NoSpace => Status::NoSpc,
         Error::QuotaExceeded => Status::DQuot,
         Error::ReadOnly => Status::RoFs,
