@@ -1,7 +1,7 @@
 //! The waist's errors as `nfsstat3`, and back.
 //!
 //! Both matches are exhaustive: an error or a status that is new does not compile until somebody has thought about it. Why the lossy
-//! ones are as they are: decision 0091.
+//! ones are as they are: `docs/decisions/0091-errors-that-nfs-has-no-word-for.md`.
 
 use tombolo_core::fs::Error;
 
@@ -31,9 +31,7 @@ pub fn to_status(error: &Error) -> Status {
         Error::OutOfRange => Status::TooSmall,
         Error::NoDevice => Status::NxIo,
         Error::BadType => Status::BadType,
-        Error::InvalidArgument | Error::SymlinkLoop | Error::TooBig | Error::Overflow | Error::NotDevice => {
-            Status::Inval
-        }
+        Error::InvalidArgument | Error::SymlinkLoop | Error::Overflow | Error::NotDevice => Status::Inval,
         Error::NotSupported | Error::NotImplemented | Error::NoAttribute => Status::NotSupp,
         // In use: refused, and not to be tried again until somebody has done something about it.
         Error::Busy | Error::TextBusy => Status::Acces,
