@@ -11,7 +11,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
 
 use tombolo_mem::{Buffer, Sink, Source};
 
@@ -107,6 +106,11 @@ impl Stock {
         self.lent_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether there are buffers that nobody has.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.retained_bytes.load(Ordering::Relaxed) > 0
+    }
+
     /// Frees what has not been needed since the last call.
     pub(crate) fn trim(&self) {
         for (shelf, size) in self.shelves.iter().zip(SIZES) {
@@ -156,11 +160,12 @@ impl Account {
         self.is_below_half() && self.stock.is_below_half()
     }
 
-    /// Has `waker` woken when there may be room. Look again after this, for it may have come meanwhile.
-    pub(crate) fn wait_for_room(&self, waker: Waker) {
+    /// Has the waiter woken when there may be room; the first of all if it was woken in vain. Look again after this, for room
+    /// may have come meanwhile.
+    pub(crate) fn wait_for_room(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
         match self.is_below_half() {
-            true => self.stock.waiters.add(waker),
-            false => self.waiters.add(waker),
+            true => self.stock.waiters.add(waiter, in_vain),
+            false => self.waiters.add(waiter, in_vain),
         }
     }
 
@@ -183,7 +188,8 @@ impl Account {
         self.lent_bytes() <= self.stock.limits.share_bytes / 2
     }
 
-    fn charge(&self, bytes: usize) {
+    /// Counts memory that the client has beside its buffers.
+    pub(crate) fn charge(&self, bytes: usize) {
         self.lent_bytes.fetch_add(bytes, Ordering::SeqCst);
         self.stock.lent_bytes.fetch_add(bytes, Ordering::SeqCst);
     }
@@ -194,7 +200,8 @@ impl Account {
             || self.stock.lent_bytes.load(Ordering::SeqCst) > limits.total_bytes
     }
 
-    fn give_back(&self, bytes: usize) {
+    /// Undoes [`charge`](Self::charge).
+    pub(crate) fn give_back(&self, bytes: usize) {
         self.lent_bytes.fetch_sub(bytes, Ordering::SeqCst);
         self.stock.lent_bytes.fetch_sub(bytes, Ordering::SeqCst);
         self.pass_on();
@@ -308,31 +315,42 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Who waits for something, in turn.
+/// Somebody who waits for memory.
+pub(crate) trait Waiter: Send + Sync {
+    /// Tells it that there may be some. False if it is not there any more, so that another can be told.
+    fn wake(&self) -> bool;
+}
+
+/// Those who wait, in turn.
 #[derive(Default)]
 pub(crate) struct Waiters {
     any: AtomicBool,
-    queue: Mutex<VecDeque<Waker>>,
+    queue: Mutex<VecDeque<Arc<dyn Waiter>>>,
 }
 
 impl Waiters {
-    pub(crate) fn add(&self, waker: Waker) {
+    /// Adds one, as the first if it was woken in vain.
+    pub(crate) fn add(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
         let mut queue = lock(&self.queue);
-        queue.push_back(waker);
+        match in_vain {
+            true => queue.push_front(waiter),
+            false => queue.push_back(waiter),
+        }
         self.any.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn wake_one(&self) {
-        if !self.any.load(Ordering::SeqCst) {
-            return;
+        while self.any.load(Ordering::SeqCst) {
+            let waiter = {
+                let mut queue = lock(&self.queue);
+                let waiter = queue.pop_front();
+                self.any.store(!queue.is_empty(), Ordering::SeqCst);
+                waiter
+            };
+            if waiter.is_some_and(|waiter| waiter.wake()) {
+                return;
+            }
         }
-        let waker = {
-            let mut queue = lock(&self.queue);
-            let waker = queue.pop_front();
-            self.any.store(!queue.is_empty(), Ordering::SeqCst);
-            waker
-        };
-        waker.into_iter().for_each(Waker::wake);
     }
 }
 

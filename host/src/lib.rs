@@ -5,7 +5,6 @@
 //! Reading order: [`listener`], [`control`], [`state_dir`]; the rest as needed.
 #![forbid(unsafe_code)]
 
-#[expect(dead_code, reason = "the transport that uses it follows")]
 pub mod buffers;
 pub mod control;
 pub mod daemon;

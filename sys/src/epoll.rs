@@ -1,11 +1,9 @@
 //! Waiting for many descriptors at once, and a bell that ends the waiting.
 
-use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self as sys, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io;
@@ -38,35 +36,6 @@ pub struct Event {
     pub ended: bool,
 }
 
-/// Room for the events of one wait, used again for the next.
-pub struct Events(Vec<sys::Event>);
-
-impl Events {
-    /// Room for `count` events at a time.
-    pub fn new(count: usize) -> Self {
-        Self(Vec::with_capacity(count.max(1)))
-    }
-
-    /// What the last wait brought.
-    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
-        self.0.iter().map(|event| {
-            let (flags, data) = (event.flags, event.data);
-            Event {
-                token: data.u64(),
-                readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP),
-                writable: flags.contains(EventFlags::OUT),
-                ended: flags.intersects(EventFlags::ERR | EventFlags::HUP),
-            }
-        })
-    }
-}
-
-impl fmt::Debug for Events {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
-}
-
 impl Epoll {
     /// An empty set.
     pub fn new() -> Result<Self> {
@@ -88,18 +57,34 @@ impl Epoll {
         sys::delete(&self.0, fd)
     }
 
-    /// Waits until something happens, or for so long; zero only looks, and none waits for ever. An interruption by a signal
-    /// counts as nothing having happened.
-    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> Result<()> {
-        events.0.clear();
+    /// Waits until something happens, or for so long; zero only looks, and none waits for ever. What happened replaces what is
+    /// in `events`: up to 64 of them, and the others next time. An interruption by a signal counts as nothing having happened.
+    pub fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> Result<()> {
+        events.clear();
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: time.subsec_nanos().into(),
         });
-        match sys::wait(&self.0, spare_capacity(&mut events.0), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error),
+        let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
+        match sys::wait(&self.0, &mut room, timeout.as_ref()) {
+            Ok((happened, _)) => events.extend(happened.iter().map(event)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
         }
+        Ok(())
+    }
+}
+
+/// Events of one wait.
+const EVENTS_MAX: usize = 64;
+
+fn event(event: &sys::Event) -> Event {
+    let (flags, data) = (event.flags, event.data);
+    Event {
+        token: data.u64(),
+        readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP),
+        writable: flags.contains(EventFlags::OUT),
+        ended: flags.intersects(EventFlags::ERR | EventFlags::HUP),
     }
 }
 
@@ -138,9 +123,9 @@ mod tests {
     use super::*;
 
     fn happened(epoll: &Epoll) -> Vec<Event> {
-        let mut events = Events::new(4);
+        let mut events = Vec::new();
         epoll.wait(&mut events, Some(Duration::ZERO)).expect("wait");
-        events.iter().collect()
+        events
     }
 
     #[test]

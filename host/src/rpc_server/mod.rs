@@ -1,7 +1,37 @@
 //! The server side of ONC RPC over TCP and UDP (RFC 5531 §11): calls in, replies out.
 //!
 //! A call is bytes here. What they mean (headers, authentication, procedures) is the business of a [`Service`].
+//!
+//! A few event threads ([`Options::threads`]) wait for calls, each for those of its own connections. They look for a while
+//! before they sleep. What a service answers at once is sent with the other replies of the same turn; what it answers later
+//! is sent by the thread that has the answer. Every client has limits (calls, memory, patience), and one that reaches them
+//! waits alone.
+//!
+//! Not here: clients, the portmapper, TLS.
+//!
+//! Reading order: [`Service`], `server`, `event_thread`, `connection`; then `intake` for what comes in, `calls`, `link` and
+//! `outbox` for what goes out.
 
+mod calls;
+mod clients;
+mod common;
+mod connection;
+mod counters;
+mod datagrams;
+mod event_thread;
+mod intake;
+mod link;
+mod listening;
+mod mailbox;
+mod options;
+mod outbox;
+mod places;
+mod seldom;
+mod server;
 mod service;
+mod token;
 
+pub use counters::Counts;
+pub use options::{Admit, Listeners, Options};
+pub use server::{Server, StartError};
 pub use service::{Exchange, HEAD_BYTES, LONG_HEAD_BYTES, Outcome, Peer, ReplyData, Service, Transport};

@@ -1,0 +1,92 @@
+//! Who calls, by address: what all connections and datagrams of one address may have together.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::buffers::{Account, Stock, Waiter, Waiters};
+
+/// All clients that have something.
+pub(super) struct Clients {
+    stock: Arc<Stock>,
+    calls_max: usize,
+    by_address: Mutex<HashMap<IpAddr, Arc<Client>>>,
+}
+
+impl Clients {
+    pub(super) fn new(stock: Arc<Stock>, calls_max: usize) -> Self {
+        Self { stock, calls_max, by_address: Mutex::default() }
+    }
+
+    pub(super) fn of(&self, address: IpAddr) -> Arc<Client> {
+        self.lock().entry(address).or_insert_with(|| Arc::new(self.fresh())).clone()
+    }
+
+    /// Forgets those that have nothing.
+    pub(super) fn sweep(&self) {
+        self.lock().retain(|_, client| Arc::strong_count(client) > 1);
+    }
+
+    fn fresh(&self) -> Client {
+        Client {
+            account: self.stock.account(),
+            calls: AtomicUsize::new(0),
+            calls_max: self.calls_max,
+            waiters: Waiters::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<Client>>> {
+        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One address.
+pub(super) struct Client {
+    /// Its memory.
+    pub(super) account: Arc<Account>,
+    /// Calls received and not answered.
+    calls: AtomicUsize,
+    calls_max: usize,
+    waiters: Waiters,
+}
+
+impl Client {
+    /// Whether it may begin another call.
+    pub(super) fn has_room(&self) -> bool {
+        self.is_below_limit() && self.account.has_room()
+    }
+
+    /// Has the waiter woken when there may be room; the first of all if it was woken in vain. Look again after this, for room
+    /// may have come meanwhile.
+    pub(super) fn wait_for_room(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
+        match self.is_below_limit() {
+            true => self.account.wait_for_room(waiter, in_vain),
+            false => self.waiters.add(waiter, in_vain),
+        }
+    }
+
+    /// Wakes one of those that wait, if there is room: who was woken and leaves some says so to the next.
+    pub(super) fn pass_on(&self) {
+        if self.is_below_limit() {
+            self.waiters.wake_one();
+        }
+        self.account.pass_on();
+    }
+
+    pub(super) fn begin_call(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_calls(&self, count: usize) {
+        self.calls.fetch_sub(count, Ordering::SeqCst);
+        if self.is_below_limit() {
+            self.waiters.wake_one();
+        }
+    }
+
+    fn is_below_limit(&self) -> bool {
+        self.calls.load(Ordering::SeqCst) < self.calls_max
+    }
+}

@@ -1,0 +1,103 @@
+//! What all threads of one server share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::clients::Clients;
+use super::counters::Counters;
+use super::options::Options;
+use super::seldom::Seldom;
+use super::service::Exchange;
+use crate::buffers::{Buffers, Stock};
+
+/// What all threads of one server share.
+pub(super) struct Common {
+    pub(super) options: Options,
+    pub(super) counters: Counters,
+    pub(super) stock: Arc<Stock>,
+    pub(super) clients: Clients,
+    pub(super) spare: Spare,
+    pub(super) lines: Lines,
+}
+
+/// The log lines that callers can cause.
+#[derive(Default)]
+pub(super) struct Lines {
+    pub(super) refused: Seldom,
+    pub(super) no_room: Seldom,
+    pub(super) too_long: Seldom,
+    pub(super) stuck: Seldom,
+    pub(super) dropped: Seldom,
+}
+
+impl Common {
+    pub(super) fn new(options: Options) -> Arc<Self> {
+        let stock = Stock::new(options.buffers);
+        let clients = Clients::new(stock.clone(), options.client_calls_max);
+        Arc::new(Self {
+            options,
+            counters: Counters::default(),
+            stock,
+            clients,
+            spare: Spare::default(),
+            lines: Lines::default(),
+        })
+    }
+}
+
+/// Exchanges that come back from other threads than the one that took them.
+#[derive(Default)]
+pub(super) struct Spare(Mutex<Vec<Exchange>>);
+
+impl Spare {
+    /// More are not kept.
+    const COUNT_MAX: usize = 256;
+
+    pub(super) fn put(&self, mut exchange: Exchange) {
+        exchange.clear();
+        let mut exchanges = self.lock();
+        if exchanges.len() < Self::COUNT_MAX {
+            exchanges.push(exchange);
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<Exchange> {
+        self.lock().pop()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Exchange>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One event thread's exchanges.
+pub(super) struct Exchanges {
+    common: Arc<Common>,
+    own: Vec<Exchange>,
+}
+
+impl Exchanges {
+    /// More are not kept: a batch takes one at a time, but what was answered later takes one each.
+    const COUNT_MAX: usize = 32;
+
+    pub(super) fn new(common: Arc<Common>) -> Self {
+        Self { common, own: Vec::with_capacity(Self::COUNT_MAX) }
+    }
+
+    /// An exchange that takes its buffers from there.
+    pub(super) fn take(&mut self, buffers: &Buffers) -> Exchange {
+        let Some(mut exchange) = self.own.pop().or_else(|| self.common.spare.take()) else {
+            return Exchange::new(buffers.clone());
+        };
+        if !Arc::ptr_eq(&exchange.buffers.0, &buffers.0) {
+            exchange.buffers = buffers.clone();
+        }
+        exchange
+    }
+
+    pub(super) fn put(&mut self, mut exchange: Exchange) {
+        exchange.clear();
+        if self.own.len() < Self::COUNT_MAX {
+            self.own.push(exchange);
+        }
+    }
+}

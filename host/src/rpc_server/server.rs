@@ -1,0 +1,142 @@
+//! Starting and stopping.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use thiserror::Error;
+
+use super::calls::calls_of;
+use super::common::{Common, Exchanges};
+use super::connection::Workplace;
+use super::counters::Counts;
+use super::datagrams::{DatagramIntake, Datagrams};
+use super::event_thread::EventThread;
+use super::intake::Desk;
+use super::listening::Listening;
+use super::mailbox::Mailbox;
+use super::options::{Listeners, Options};
+use super::service::Service;
+use tombolo_sys::{Errno, tcp};
+
+/// Callers that may wait to be taken in; the kernel grants what its own limit allows.
+const BACKLOG: i32 = 4096;
+
+/// Why a server does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// An address cannot be listened at.
+    #[error("{address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: Errno,
+    },
+    /// The system has no descriptors, memory or threads for it.
+    #[error("no event thread: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A running server. Dropping it stops it, as [`stop`](Self::stop) does.
+pub struct Server {
+    common: Arc<Common>,
+    mailboxes: Arc<[Arc<Mailbox>]>,
+    threads: Vec<JoinHandle<()>>,
+    tcp: Vec<SocketAddr>,
+    udp: Vec<SocketAddr>,
+}
+
+impl Server {
+    /// Serves calls that come to the listeners.
+    pub fn start<S: Service>(
+        listeners: &Listeners,
+        options: Options,
+        service: &Arc<S>,
+    ) -> Result<Self, StartError> {
+        let common = Common::new(options.checked());
+        let bind_error = |address| move |source| StartError::Bind { address, source };
+        let (mut streams, mut tcp_addresses) = (Vec::new(), Vec::new());
+        for address in listeners.tcp.iter().copied() {
+            let socket = tcp::listen(address, BACKLOG).map_err(bind_error(address))?;
+            tcp_addresses.push(tcp::local_address(&socket).map_err(bind_error(address))?);
+            streams.push(socket);
+        }
+        let (mut sockets, mut udp_addresses) = (Vec::new(), Vec::new());
+        for address in listeners.udp.iter().copied() {
+            let datagrams = Datagrams::bind(address, common.clone()).map_err(bind_error(address))?;
+            udp_addresses.push(tcp::local_address(datagrams.socket()).map_err(bind_error(address))?);
+            sockets.push(datagrams);
+        }
+        let mailboxes: Result<Vec<_>, Errno> =
+            (0..common.options.threads).map(|_| Mailbox::new().map(Arc::new)).collect();
+        let mailboxes: Arc<[_]> = mailboxes.map_err(system)?.into();
+        let threads = Vec::new();
+        let mut server = Self { common, mailboxes, threads, tcp: tcp_addresses, udp: udp_addresses };
+        for index in 0..server.mailboxes.len() {
+            // The first takes callers in; datagrams go round.
+            let own_streams = if index == 0 { std::mem::take(&mut streams) } else { Vec::new() };
+            let own_sockets = sockets.iter().skip(index).step_by(server.mailboxes.len()).cloned();
+            server.start_thread(index, own_streams, own_sockets, service.clone())?;
+        }
+        Ok(server)
+    }
+
+    /// Where it takes connections, with real ports.
+    pub fn tcp_addresses(&self) -> &[SocketAddr] {
+        &self.tcp
+    }
+
+    /// Where it takes datagrams, with real ports.
+    pub fn udp_addresses(&self) -> &[SocketAddr] {
+        &self.udp
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> Counts {
+        Counts { lent_bytes: self.common.stock.lent_bytes() as u64, ..self.common.counters.read() }
+    }
+
+    /// Takes no more callers and no more calls, sends the replies of those that were received, for as long as the grace
+    /// period lasts, and closes all connections. Returns when that is done.
+    pub fn stop(self) {
+        drop(self);
+    }
+
+    fn start_thread<S: Service>(
+        &mut self,
+        index: usize,
+        streams: Vec<std::os::fd::OwnedFd>,
+        sockets: impl Iterator<Item = Arc<Datagrams>>,
+        service: Arc<S>,
+    ) -> Result<(), StartError> {
+        let common = self.common.clone();
+        let desk = Desk::new(common.stock.clone()).ok_or_else(|| system(Errno::NOMEM))?;
+        let calls = calls_of(service, common.clone());
+        let exchanges = Exchanges::new(common.clone());
+        let place = Workplace { common: common.clone(), calls, exchanges, desk };
+        let mailbox = self.mailboxes[index].clone();
+        let listening = Listening::new(streams, common, self.mailboxes.clone());
+        let intakes = sockets.map(DatagramIntake::new).collect();
+        let thread = EventThread::new(place, mailbox, listening, intakes).map_err(system)?;
+        let builder = thread::Builder::new().name(format!("rpc-{index}"));
+        self.threads.push(builder.spawn(move || thread.run()).map_err(StartError::Thread)?);
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.stop());
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("an event thread had panicked");
+            }
+        }
+    }
+}
+
+fn system(error: Errno) -> StartError {
+    StartError::Thread(error.into())
+}
