@@ -154,8 +154,16 @@ impl NfsService {
 }
 
 impl Service for NfsService {
-    async fn serve(self: Arc<Self>, peer: Arc<Peer>, mut exchange: Exchange) -> (Exchange, Outcome) {
-        let outcome = self.answer(&peer, &mut exchange).await;
-        (exchange, outcome)
+    // Not an `async fn`: that would keep what it takes twice, and the future is moved about.
+    #[expect(clippy::manual_async_fn)]
+    fn serve(
+        self: Arc<Self>,
+        peer: Arc<Peer>,
+        mut exchange: Exchange,
+    ) -> impl Future<Output = (Exchange, Outcome)> + Send + 'static {
+        async move {
+            let outcome = self.answer(&peer, &mut exchange).await;
+            (exchange, outcome)
+        }
     }
 }

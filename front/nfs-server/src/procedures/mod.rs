@@ -22,6 +22,9 @@ const LISTING_MAX_BYTES: u32 = 1 << 18;
 const LISTING_PREFERRED_BYTES: u32 = 1 << 16;
 
 /// Carries a call out and writes its results. `record` is the whole call. What is returned follows the results.
+///
+/// Every call's future is as large as the largest of them, and is moved about. So those of the procedures that are called
+/// most are kept together here, and the large ones are put into a box of their own (measured: a fifth of a GETATTR).
 pub(crate) async fn carry_out(
     caller: &Caller<'_>,
     call: Call<'_>,
@@ -32,16 +35,24 @@ pub(crate) async fn carry_out(
     match call {
         Call::Null => {}
         Call::Getattr(handle) => drop(results.value(&attributes::getattr(caller, handle).await)),
-        Call::Setattr(args) => drop(results.value(&attributes::setattr(caller, args).await)),
         Call::Lookup(args) => names::lookup(caller, args, results).await,
         Call::Access(args) => drop(results.value(&attributes::access(caller, args).await)),
-        Call::Readlink(handle) => names::readlink(caller, handle, results).await,
         Call::Read(args) => {
             let (reply, data) = data::read(caller, args, buffers).await;
             results.value(&reply);
             return data;
         }
         Call::Write(args) => drop(results.value(&data::write(caller, args, record).await)),
+        Call::Commit(args) => drop(results.value(&data::commit(caller, args).await)),
+        other => Box::pin(carry_out_large(caller, other, results)).await,
+    }
+    None
+}
+
+async fn carry_out_large(caller: &Caller<'_>, call: Call<'_>, results: &mut Encoder<'_>) {
+    match call {
+        Call::Setattr(args) => drop(results.value(&attributes::setattr(caller, args).await)),
+        Call::Readlink(handle) => names::readlink(caller, handle, results).await,
         Call::Create(args) => making::create(caller, args, results).await,
         Call::Mkdir(args) => making::mkdir(caller, args, results).await,
         Call::Symlink(args) => making::symlink(caller, args, results).await,
@@ -55,7 +66,8 @@ pub(crate) async fn carry_out(
         Call::Fsstat(handle) => drop(results.value(&volume::fsstat(caller, handle).await)),
         Call::Fsinfo(handle) => drop(results.value(&volume::fsinfo(caller, handle).await)),
         Call::Pathconf(handle) => drop(results.value(&volume::pathconf(caller, handle).await)),
-        Call::Commit(args) => drop(results.value(&data::commit(caller, args).await)),
+        // Carried out where they are kept together.
+        Call::Null | Call::Getattr(_) | Call::Lookup(_) | Call::Access(_) => {}
+        Call::Read(_) | Call::Write(_) | Call::Commit(_) => {}
     }
-    None
 }
