@@ -98,8 +98,8 @@ pub struct FuseArgs {
 /// Which part of the table of the NFS server, and where.
 #[derive(Args, Debug)]
 pub struct NfsArgs {
-    /// Only rows whose names begin so.
-    #[arg(long, value_name = "ROW[,ROW]…", value_delimiter = ',')]
+    /// Only rows whose names begin so. Can be given several times.
+    #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
     /// Measure in the network that this process is in; `nfs` runs itself so in one of its own.
     #[arg(long, hide = true)]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_sys::epoll::{Epoll, Events, Interest};
+use tombolo_sys::epoll::{Epoll, Interest};
 
 use super::super::Wait;
 use super::super::client::{Call, Connection, Mounted, Records, getattr};
@@ -11,7 +11,6 @@ use crate::peer::Nfs;
 
 /// Calls that each client has outstanding.
 const OUTSTANDING: u32 = 4;
-const EVENTS: usize = 64;
 const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of a reply that are kept: enough to see that it is good.
 const HEAD_BYTES: usize = 64;
@@ -47,11 +46,11 @@ impl Crowd {
             }
         }
         let mut answers = vec![0; self.clients.len()];
-        let mut events = Events::new(EVENTS);
+        let mut events = Vec::new();
         let begun = Instant::now();
         while begun.elapsed() < time {
             self.epoll.wait(&mut events, Some(LOOK)).doing(|| "wait for many".to_owned())?;
-            for event in events.iter() {
+            for event in &events {
                 let at = event.token as usize;
                 let (Some((connection, records)), Some(answers)) =
                     (self.clients.get_mut(at), answers.get_mut(at))

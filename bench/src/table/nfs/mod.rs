@@ -41,7 +41,6 @@ pub fn run(plan: &Plan, only: &[String], here: bool) -> Result<Report> {
 fn elsewhere(plan: &Plan, only: &[String]) -> Result<Report> {
     let (turn, rounds) = (plan.turn.as_millis().to_string(), plan.rounds.to_string());
     let within = plan.within.to_string_lossy();
-    let only = only.join(",");
     let mut arguments = vec!["bench", "nfs", "--here", "--json", "--turn", &turn, "--within", &within];
     if plan.quick {
         arguments.push("--quick");
@@ -49,8 +48,8 @@ fn elsewhere(plan: &Plan, only: &[String]) -> Result<Report> {
     if plan.rounds_given {
         arguments.extend(["--rounds", &rounds]);
     }
-    if !only.is_empty() {
-        arguments.extend(["--only", &only]);
+    for row in only {
+        arguments.extend(["--only", row]);
     }
     let text = run_inside(&arguments)?;
     let mut report: Report = serde_json::from_str(&text)
