@@ -3,6 +3,8 @@
 //! One [`NfsService`] answers the calls of all clients of all exports, MOUNT and NFS on one port. It knows no transport:
 //! `tombolo_host::rpc_server` brings calls over TCP and UDP, and whatever else carries ONC RPC records can do so too.
 //!
+//! [`NfsServer`] puts the two together.
+//!
 //! Exports are attached once, for all their clients ([decision 0120](../../../docs/decisions/0120-one-session-for-all-nfs-clients.md)).
 //!
 //! Reading order: `service` (a call's header and program), `caller` and `target` (who, and what about), `procedures`, then
@@ -22,6 +24,7 @@ mod openings;
 mod options;
 mod permission;
 mod procedures;
+mod server;
 mod service;
 mod target;
 mod verifier;
@@ -30,4 +33,5 @@ pub use access::{AllowList, Groups, Identities, Network, NetworkError, Squash, W
 pub use export::Durability;
 pub use handle::{ExportCollision, ExportId, Signer, keys};
 pub use options::{ExportOptions, Options};
+pub use server::NfsServer;
 pub use service::{NfsService, ServeError};
