@@ -58,9 +58,6 @@ async fn cut(target: &Target, attr: &Attr, set: &SetAttr) -> Result<(Attr, Chang
         FileType::Directory => return Err(Failure(Status::IsDir)),
         _ => return Err(Failure(Status::Inval)),
     }
-    if set.guard_ctime.is_some_and(|guard| guard != attr.ctime) {
-        return Err(Failure(Status::NotSync));
-    }
     export.permissions.check_write(&target.cx, target.node.id, attr).await?;
     let opening = export.openings.for_writing(target.node.id).await?;
     let set = SetAttr { kill_privileges: target.cx.identity.uid != 0, ..*set };
