@@ -1,6 +1,6 @@
 //! Calls and replies as bytes. Calls are put together word by word, so that each word can be wrong.
 
-use tombolo_wire_nfs3::{Call, Procedure, mount};
+use tombolo_wire_nfs3::{Call, Procedure, Status, mount};
 use tombolo_wire_rpc::{Accepted, Rejected, ReplyBody, ReplyHeader, Xid};
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
 
@@ -151,6 +151,15 @@ impl Answer {
     pub fn result_bytes(&self) -> &[u8] {
         assert_eq!(self.verdict, Verdict::Accepted(Accepted::Success), "the call was not carried out");
         &self.bytes[self.results_at..]
+    }
+
+    /// The status that every procedure's results begin with but NULL's; 0 is success.
+    pub fn status(&self) -> Result<(), Status> {
+        let bytes = self.result_bytes().first_chunk().expect("a status");
+        match u32::from_be_bytes(*bytes) {
+            0 => Ok(()),
+            number => Err(Status::from_number(number).expect("a status that RFC 1813 has")),
+        }
     }
 
     /// The results, all of the bytes.

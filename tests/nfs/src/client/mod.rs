@@ -5,6 +5,7 @@
 
 mod answers;
 mod caller;
+mod calls;
 mod connection;
 mod datagrams;
 mod message;
@@ -14,6 +15,7 @@ mod stream;
 
 pub use answers::{Bytes, Expect, Found, LinkTarget, ListedEntry, Listing, New};
 pub use caller::Caller;
+pub use calls::{DATA, calls_on, calls_with_names, changes_of_names};
 pub use connection::{Connection, Transport, fresh_xid};
 pub use datagrams::Datagrams;
 pub use message::{Answer, Auth, Message, Verdict, encoded};

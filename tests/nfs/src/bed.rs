@@ -1,0 +1,150 @@
+//! A server of its own for each test, in this process, on a free port of the loopback interface.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tombolo_core::fs::{Export, SessionId};
+use tombolo_front_nfs_server::keys::Keys;
+use tombolo_front_nfs_server::{
+    AllowList, Durability, ExportOptions, Groups, Identities, NfsServer, NfsService, Options, ServeError,
+    Signer, Squash, Whom,
+};
+use tombolo_host::rpc_server::{Counts, Listeners, Options as RpcOptions};
+
+use crate::client::{Nfs, Stream, Transport};
+
+/// The path of the only export, where there is but one.
+pub const PATH: &str = "/export";
+
+/// What a server is to be like.
+pub struct Plan {
+    /// Paths, trees, and whom their callers are taken for.
+    pub exports: Vec<(String, Arc<dyn Export>, Squash)>,
+    /// What handles are signed with.
+    pub keys: Keys,
+    /// Who may call.
+    pub allow: AllowList,
+    /// Looks the groups of users up, instead of believing the callers.
+    pub groups: Option<Groups>,
+    /// What is stable when it is answered.
+    pub durability: Durability,
+    /// How it listens.
+    pub rpc: RpcOptions,
+    /// Where, if it is not to be anywhere.
+    pub address: Option<SocketAddr>,
+}
+
+/// A running server.
+pub struct Bed {
+    server: NfsServer,
+}
+
+fn free_address() -> SocketAddr {
+    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
+    probe.expect("a free port")
+}
+
+/// Nobody is squashed.
+pub fn no_squash() -> Squash {
+    Squash { whom: Whom::Nobody, ..Squash::default() }
+}
+
+impl Plan {
+    /// One export, `/export`, that believes everybody.
+    pub fn over(export: Arc<dyn Export>) -> Self {
+        Self::empty().and(PATH, export, no_squash())
+    }
+
+    /// No exports yet, and a key of its own.
+    pub fn empty() -> Self {
+        Self {
+            exports: Vec::new(),
+            keys: Keys::random().expect("a key"),
+            allow: AllowList::default(),
+            groups: None,
+            durability: Durability::Stable,
+            rpc: RpcOptions::default(),
+            address: None,
+        }
+    }
+
+    /// One export more.
+    pub fn and(mut self, path: &str, export: Arc<dyn Export>, squash: Squash) -> Self {
+        self.exports.push((path.to_owned(), export, squash));
+        self
+    }
+
+    /// The same, squashing callers so in all exports.
+    pub fn squashing(mut self, squash: Squash) -> Self {
+        self.exports.iter_mut().for_each(|export| export.2 = squash);
+        self
+    }
+
+    /// Starts the server.
+    pub fn start(mut self) -> Bed {
+        let service = self.service().expect("the service");
+        // The same number for both, as clients expect it; another one if somebody has taken it.
+        for _ in 0..50 {
+            let address = self.address.unwrap_or_else(free_address);
+            let listeners = Listeners { tcp: vec![address], udp: vec![address] };
+            if let Ok(server) = NfsServer::start(&listeners, self.rpc.clone(), &service) {
+                return Bed { server };
+            }
+        }
+        panic!("no port is free for both TCP and UDP");
+    }
+
+    fn service(&mut self) -> Result<Arc<NfsService>, ServeError> {
+        static SESSIONS: AtomicU64 = AtomicU64::new(1 << 32);
+        let exports = self.exports.iter().map(|(name, export, squash)| ExportOptions {
+            name: name.clone(),
+            export: export.clone(),
+            session: SessionId(SESSIONS.fetch_add(1, Ordering::Relaxed)),
+            squash: *squash,
+            allow: self.allow.clone(),
+            durability: self.durability,
+        });
+        let exports = exports.collect();
+        let signer = Arc::new(Signer::new(self.keys.clone()));
+        let identities = Identities::new(self.groups.take());
+        NfsService::new(Options { exports, signer, identities })
+    }
+}
+
+impl Bed {
+    /// A server of one export that believes everybody.
+    pub fn over(export: impl Export + 'static) -> Self {
+        Plan::over(Arc::new(export)).start()
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.server.tcp_addresses()[0]
+    }
+
+    /// A client over TCP, as the superuser.
+    pub fn nfs(&self) -> Nfs {
+        self.nfs_over(Transport::Tcp)
+    }
+
+    /// A client.
+    pub fn nfs_over(&self, transport: Transport) -> Nfs {
+        Nfs::connect(transport, self.address()).expect("the server takes connections")
+    }
+
+    /// A bare connection.
+    pub fn stream(&self) -> Stream {
+        Stream::connect(self.address()).expect("the server takes connections")
+    }
+
+    /// What the server has counted.
+    pub fn counts(&self) -> Counts {
+        self.server.counts()
+    }
+
+    /// Stops it. Its exports can be served again.
+    pub fn stop(self) {
+        self.server.stop();
+    }
+}

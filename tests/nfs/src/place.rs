@@ -1,0 +1,173 @@
+//! Where a test runs: a server over one tree, and a client of it.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tombolo_back_local_dir::{LocalDir, Options};
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::Export;
+use tombolo_wire_nfs3::args::{CreateHow, StableHow};
+use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Fattr3, FileHandleBuf, WccAttr, WccData};
+
+use crate::bed::{Bed, PATH, Plan};
+use crate::client::{Caller, Expect, ListedEntry, Nfs, mode};
+
+/// A served tree, with the superuser as its client.
+pub struct Place {
+    /// The server.
+    pub bed: Bed,
+    /// The superuser.
+    pub nfs: Nfs,
+    /// The root of the export.
+    pub root: FileHandleBuf,
+    tree: Option<tempfile::TempDir>,
+}
+
+/// A directory that is gone at the end of the test, in memory.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("a scratch directory")
+}
+
+/// A directory of the host as an export.
+pub fn local_dir(path: &Path) -> Arc<dyn Export> {
+    Arc::new(LocalDir::open(path, Options::default()).expect("the export"))
+}
+
+/// Runs a test over the reference model and over a directory of the host.
+pub fn on_each(test: impl Fn(&Place)) {
+    test(&Place::in_memory());
+    test(&Place::on_host());
+}
+
+impl Place {
+    /// Over the reference model.
+    pub fn in_memory() -> Self {
+        Self::new(Plan::over(Arc::new(Memory::default())), None)
+    }
+
+    /// Over a directory of the host.
+    pub fn on_host() -> Self {
+        let tree = scratch();
+        Self::new(Plan::over(local_dir(tree.path())), Some(tree))
+    }
+
+    /// A server as planned, whose first export is `/export`.
+    pub fn new(plan: Plan, tree: Option<tempfile::TempDir>) -> Self {
+        let bed = plan.start();
+        let nfs = bed.nfs();
+        let root = nfs.root(PATH);
+        Self { bed, nfs, root, tree }
+    }
+
+    /// The tree on the host, where it is one.
+    pub fn on_disk(&self, name: &str) -> Option<PathBuf> {
+        self.tree.as_ref().map(|tree| tree.path().join(name))
+    }
+
+    /// The same client as another caller.
+    pub fn as_user(&self, uid: u32) -> Nfs {
+        self.nfs.as_caller(Caller::user(uid))
+    }
+
+    /// Makes a file in the root, mode 0644, with contents.
+    #[track_caller]
+    pub fn file(&self, name: &str, bytes: &[u8]) -> FileHandleBuf {
+        self.file_in(&self.root, name, bytes)
+    }
+
+    /// Makes a file in a directory.
+    #[track_caller]
+    pub fn file_in(&self, dir: &FileHandleBuf, name: &str, bytes: &[u8]) -> FileHandleBuf {
+        let how = CreateHow::Guarded(mode(0o644));
+        let file = self.nfs.create(dir, name.as_bytes(), how).done().handle();
+        if !bytes.is_empty() {
+            let written = self.nfs.write(&file, 0, bytes, StableHow::Unstable).done();
+            assert_eq!(written.count as usize, bytes.len());
+        }
+        file
+    }
+
+    /// Makes a directory in the root, mode 0755.
+    #[track_caller]
+    pub fn dir(&self, name: &str) -> FileHandleBuf {
+        self.nfs.mkdir(&self.root, name.as_bytes(), mode(0o755)).done().handle()
+    }
+
+    /// Attributes.
+    #[track_caller]
+    pub fn attr(&self, object: &FileHandleBuf) -> Fattr3 {
+        self.nfs.getattr(object).done()
+    }
+
+    /// All of a file.
+    #[track_caller]
+    pub fn contents(&self, file: &FileHandleBuf) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        loop {
+            let piece = self.nfs.read(file, bytes.len() as u64, 1 << 20).done();
+            bytes.extend(piece.bytes);
+            if piece.eof {
+                return bytes;
+            }
+        }
+    }
+
+    /// All entries of a directory but the dots, by READDIR.
+    #[track_caller]
+    pub fn list(&self, dir: &FileHandleBuf) -> Vec<ListedEntry> {
+        let (mut entries, mut cookie, mut verifier) = (Vec::new(), Cookie3(0), CookieVerifier::default());
+        loop {
+            let page = self.nfs.readdir(dir, cookie, verifier, 8192).done();
+            verifier = page.verifier;
+            cookie = page.entries.last().map_or(cookie, |last| last.cookie);
+            entries.extend(page.entries);
+            if page.eof {
+                entries.retain(|entry: &ListedEntry| entry.name != b"." && entry.name != b"..");
+                return entries;
+            }
+        }
+    }
+
+    /// The names in the root, sorted.
+    #[track_caller]
+    pub fn names(&self) -> Vec<String> {
+        let text = |entry: ListedEntry| String::from_utf8_lossy(&entry.name).into_owned();
+        let mut names: Vec<_> = self.list(&self.root).into_iter().map(text).collect();
+        names.sort();
+        names
+    }
+}
+
+/// What of a node's attributes tells whether it changed.
+pub fn weak(attr: &Fattr3) -> WccAttr {
+    WccAttr { size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
+}
+
+/// Holds the data of a change against what the node was before, and what it is now (RFC 1813 §2.6).
+#[track_caller]
+pub fn assert_around(place: &Place, object: &FileHandleBuf, before: &Fattr3, wcc: &WccData) {
+    assert_eq!(wcc.before, Some(weak(before)), "what it was before");
+    assert_eq!(wcc.after, Some(place.attr(object)), "what it is now");
+}
+
+/// Attributes from around an operation that reads: but for the access time, those of the node.
+#[track_caller]
+pub fn assert_seen(place: &Place, object: &FileHandleBuf, told: Option<Fattr3>) {
+    let now = place.attr(object);
+    assert_eq!(told.map(|told| Fattr3 { atime: now.atime, ..told }), Some(now));
+}
+
+/// After a failure: the node as it is, if its handle was good.
+#[track_caller]
+pub fn assert_unchanged(place: &Place, object: &FileHandleBuf, wcc: &WccData) {
+    let now = place.attr(object);
+    assert_eq!(wcc.after, Some(now), "what it is now");
+    assert!(wcc.before.is_none_or(|before| before == weak(&now)), "nothing was changed");
+}
+
+/// Fails unless the value is one of these.
+#[track_caller]
+pub fn assert_one_of<T: PartialEq + Debug>(value: &T, expected: &[T]) {
+    assert!(expected.contains(value), "{value:?} is none of {expected:?}");
+}

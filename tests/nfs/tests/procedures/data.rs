@@ -1,0 +1,132 @@
+//! READ, WRITE, COMMIT.
+
+use tombolo_nfs_tests::client::{Expect, Transport, mode};
+use tombolo_nfs_tests::place::{assert_around, assert_unchanged, on_each, weak};
+use tombolo_wire_nfs3::args::{MknodWhat, StableHow};
+use tombolo_wire_nfs3::{Status, WccData};
+
+const STABLE: [StableHow; 3] = [StableHow::Unstable, StableHow::DataSync, StableHow::FileSync];
+
+/// Bytes that repeat at no power of two.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|index| (index % 251) as u8).collect()
+}
+
+#[test]
+fn read_tells_data_end_and_attributes() {
+    on_each(|place| {
+        let file = place.file("file", b"0123456789");
+        let middle = place.nfs.read(&file, 2, 3).done();
+        assert_eq!((middle.bytes.as_slice(), middle.eof), (&b"234"[..], false));
+        assert_eq!(middle.attributes.expect("attributes").size, 10);
+        for (offset, count, bytes, eof) in [
+            (0, 10, &b"0123456789"[..], true),
+            (7, 100, b"789", true),
+            (10, 5, b"", true),
+            (1 << 40, 5, b"", true),
+            (0, 0, b"", false),
+        ] {
+            let read = place.nfs.read(&file, offset, count).done();
+            assert_eq!((read.bytes.as_slice(), read.eof), (bytes, eof), "{count} bytes at {offset}");
+        }
+    });
+}
+
+#[test]
+fn read_and_write_move_as_much_as_fsinfo_says() {
+    on_each(|place| {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let nfs = place.bed.nfs_over(transport);
+            let info = nfs.fsinfo(&place.root).done();
+            let (file, bytes) =
+                (place.file(&format!("{transport:?}"), b""), pattern(info.write_max as usize));
+            let written = nfs.write(&file, 1, &bytes, StableHow::Unstable).done();
+            assert_eq!(written.count, info.write_max, "{transport:?}");
+            let read = nfs.read(&file, 1, info.read_max).done();
+            assert!(read.bytes == bytes && read.eof, "{transport:?}");
+        }
+    });
+}
+
+#[test]
+fn read_and_write_of_what_is_no_file_are_refused() {
+    on_each(|place| {
+        let dir = place.dir("dir");
+        let link = place.nfs.symlink(&place.root, b"link", b"dir", mode(0o777)).done().handle();
+        let fifo = place.nfs.mknod(&place.root, b"fifo", MknodWhat::Fifo(mode(0o644))).done().handle();
+        for (node, status) in [(dir, Status::IsDir), (link, Status::Inval), (fifo, Status::Inval)] {
+            assert_eq!(place.nfs.read(&node, 0, 10).failed(status), Some(place.attr(&node)));
+            let wcc = place.nfs.write(&node, 0, b"x", StableHow::FileSync).failed(status);
+            assert_unchanged(place, &node, &wcc);
+            let wcc = place.nfs.commit(&node, 0, 0).failed(status);
+            assert_unchanged(place, &node, &wcc);
+        }
+    });
+}
+
+#[test]
+fn write_is_as_stable_as_asked_and_tells_before_and_after() {
+    on_each(|place| {
+        let file = place.file("file", b"");
+        let mut verifiers = Vec::new();
+        for (index, stable) in STABLE.into_iter().enumerate() {
+            let before = place.attr(&file);
+            let written = place.nfs.write(&file, 4 * index as u64, b"data", stable).done();
+            assert_eq!(written.count, 4);
+            assert!(written.committed >= stable, "{:?} for {stable:?}", written.committed);
+            assert_around(place, &file, &before, &written.file_wcc);
+            verifiers.push(written.verifier);
+        }
+        verifiers.dedup();
+        assert_eq!(verifiers.len(), 1, "nothing was lost: one verifier");
+        assert_eq!(place.contents(&file), b"datadatadata");
+    });
+}
+
+#[test]
+fn write_of_nothing_changes_nothing() {
+    on_each(|place| {
+        let file = place.file("file", b"abc");
+        let before = place.attr(&file);
+        let written = place.nfs.write(&file, 100, b"", StableHow::Unstable).done();
+        assert_eq!((written.count, place.attr(&file)), (0, before));
+    });
+}
+
+#[test]
+fn writes_at_odd_places_are_exact() {
+    on_each(|place| {
+        let file = place.file("file", b"");
+        let mut model = vec![0; 300_000];
+        for (offset, len) in [(0, 10), (4095, 3), (65_537, 131_071), (299_999, 1), (1000, 200_000)] {
+            let bytes = pattern(len);
+            model[offset..offset + len].copy_from_slice(&bytes);
+            place.nfs.write(&file, offset as u64, &bytes, StableHow::Unstable).done();
+        }
+        assert!(place.contents(&file) == model);
+    });
+}
+
+#[test]
+fn write_by_another_user_drops_set_user_id() {
+    on_each(|place| {
+        let file = place.file("file", b"abc");
+        place.nfs.setattr(&file, mode(0o6777), None).done();
+        place.as_user(1000).write(&file, 0, b"x", StableHow::FileSync).done();
+        assert_eq!(place.attr(&file).mode, 0o777);
+    });
+}
+
+#[test]
+fn commit_tells_the_verifier_of_the_writes() {
+    on_each(|place| {
+        let file = place.file("file", b"");
+        let written = place.nfs.write(&file, 0, b"data", StableHow::Unstable).done();
+        let before = place.attr(&file);
+        for (offset, count) in [(0, 0), (0, 4), (2, 1), (1 << 40, 0)] {
+            let ok = place.nfs.commit(&file, offset, count).done();
+            assert_eq!(ok.verifier, written.verifier);
+            assert_eq!(ok.file_wcc, WccData { before: Some(weak(&before)), after: Some(before) });
+        }
+    });
+}

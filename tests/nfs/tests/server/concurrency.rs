@@ -1,0 +1,104 @@
+//! Calls of one connection run at the same time, and are answered in any order.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_back_memory::Memory;
+use tombolo_layer::delay;
+use tombolo_nfs_tests::bed::{Plan, no_squash};
+use tombolo_nfs_tests::client::{Answer, Expect, Stream, mode};
+use tombolo_nfs_tests::place::Place;
+use tombolo_wire_nfs3::args::{CreateHow, StableHow};
+use tombolo_wire_nfs3::{Call, FileHandleBuf};
+
+const SLOW: Duration = Duration::from_millis(300);
+
+/// A quick export, and one that takes its time for everything.
+fn quick_and_slow() -> (Place, FileHandleBuf) {
+    let slow = delay::over(Arc::new(Memory::default()), SLOW).expect("a timer");
+    let plan = Plan::over(Arc::new(Memory::default())).and("/slow", Arc::new(slow), no_squash());
+    let place = Place::new(plan, None);
+    let slow = place.nfs.root("/slow");
+    (place, slow)
+}
+
+fn receive(stream: &mut Stream) -> Answer {
+    Answer::new(stream.receive().expect("a reply").expect("an open connection"))
+}
+
+#[test]
+fn a_slow_call_does_not_delay_a_quick_one() {
+    let (place, slow) = quick_and_slow();
+    let mut stream = place.bed.stream();
+    let slow = place.nfs.message(&Call::Getattr(slow.as_handle()), b"");
+    let begun = Instant::now();
+    stream.send(&slow.to_bytes()).expect("sent");
+    for _ in 0..20 {
+        let quick = place.nfs.message(&Call::Getattr(place.root.as_handle()), b"");
+        stream.send(&quick.to_bytes()).expect("sent");
+        assert_eq!(receive(&mut stream).xid, quick.xid, "answered out of order");
+    }
+    assert!(begun.elapsed() < SLOW, "{:?}", begun.elapsed());
+    assert_eq!(receive(&mut stream).xid, slow.xid);
+}
+
+#[test]
+fn slow_calls_run_at_the_same_time() {
+    let (place, slow) = quick_and_slow();
+    let mut stream = place.bed.stream();
+    let begun = Instant::now();
+    let mut asked = Vec::new();
+    for _ in 0..100 {
+        let message = place.nfs.message(&Call::Getattr(slow.as_handle()), b"");
+        stream.send(&message.to_bytes()).expect("sent");
+        asked.push(message.xid);
+    }
+    let mut answered: Vec<_> = asked.iter().map(|_| receive(&mut stream).xid).collect();
+    // One after the other they would take half a minute.
+    assert!(begun.elapsed() < 10 * SLOW, "{:?}", begun.elapsed());
+    answered.sort_unstable();
+    asked.sort_unstable();
+    assert_eq!(answered, asked);
+}
+
+/// More than may be under way at a time: the rest waits, and nothing is lost.
+#[test]
+fn calls_beyond_the_limit_wait_and_are_answered() {
+    let slow = delay::over(Arc::new(Memory::default()), Duration::from_millis(5)).expect("a timer");
+    let mut plan = Plan::over(Arc::new(slow));
+    plan.rpc.connection_calls_max = 8;
+    let place = Place::new(plan, None);
+    let mut stream = place.bed.stream();
+    let message = || place.nfs.message(&Call::Getattr(place.root.as_handle()), b"");
+    for _ in 0..200 {
+        stream.send(&message().to_bytes()).expect("sent");
+    }
+    for _ in 0..200 {
+        assert_eq!(receive(&mut stream).status(), Ok(()));
+    }
+}
+
+/// Writers and readers of many connections at once see whole files.
+#[test]
+fn many_clients_work_at_once() {
+    let place = Place::on_host();
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let (nfs, root) = (place.bed.nfs(), place.root);
+            scope.spawn(move || {
+                let dir =
+                    nfs.mkdir(&root, format!("client-{client}").as_bytes(), mode(0o755)).done().handle();
+                for round in 0..20 {
+                    let (name, bytes) = (format!("file-{round}"), vec![client; 3000 + usize::from(client)]);
+                    let how = CreateHow::Guarded(mode(0o644));
+                    let file = nfs.create(&dir, name.as_bytes(), how).done().handle();
+                    nfs.write(&file, 0, &bytes, StableHow::FileSync).done();
+                    let read = nfs.read(&file, 0, 8192).done();
+                    assert!(read.eof && read.bytes == bytes);
+                    nfs.rename(&dir, name.as_bytes(), &dir, b"last").done();
+                }
+            });
+        }
+    });
+    assert_eq!(place.names().len(), 8);
+}

@@ -1,0 +1,138 @@
+//! Many clients, and clients that do not behave: others do not notice, and memory stays bounded.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_back_memory::Memory;
+use tombolo_nfs_tests::bed::Plan;
+use tombolo_nfs_tests::client::{Answer, Message, PATIENCE, Stream, closes, fragment};
+use tombolo_nfs_tests::place::Place;
+use tombolo_wire_nfs3::args::ReadArgs;
+use tombolo_wire_nfs3::{Call, Sattr3};
+
+const MEBIBYTE: u32 = 1 << 20;
+
+fn getattr(place: &Place) -> Message {
+    place.nfs.message(&Call::Getattr(place.root.as_handle()), b"")
+}
+
+#[track_caller]
+fn assert_served(stream: &mut Stream, place: &Place) {
+    stream.send(&getattr(place).to_bytes()).expect("sent");
+    let reply = stream.receive().expect("a reply").expect("an open connection");
+    assert_eq!(Answer::new(reply).status(), Ok(()));
+}
+
+/// Waits for something that the server notices by itself.
+#[track_caller]
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn two_thousand_connections_are_served() {
+    let place = Place::in_memory();
+    let mut streams: Vec<_> = (0..2000).map(|_| place.bed.stream()).collect();
+    for stream in &mut streams {
+        assert_served(stream, &place);
+    }
+    // All at once.
+    for stream in &mut streams {
+        stream.send(&getattr(&place).to_bytes()).expect("sent");
+    }
+    for stream in &mut streams {
+        let reply = stream.receive().expect("a reply").expect("an open connection");
+        assert_eq!(Answer::new(reply).status(), Ok(()));
+    }
+    assert!(place.bed.counts().connections >= 2000);
+    assert!(place.bed.counts().lent_bytes < 64 << 20, "{:?}", place.bed.counts());
+    drop(streams);
+    eventually("connections that ended are forgotten", || place.bed.counts().connections <= 1);
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused_and_the_others_served() {
+    let mut plan = Plan::over(Arc::new(Memory::default()));
+    plan.rpc.connections_max = 10;
+    let place = Place::new(plan, None);
+    let mut streams: Vec<_> = (0..9).map(|_| place.bed.stream()).collect();
+    for stream in &mut streams {
+        assert_served(stream, &place);
+    }
+    for _ in 0..5 {
+        let mut more = place.bed.stream();
+        drop(more.send(&getattr(&place).to_bytes()));
+        assert_eq!(more.receive().expect("the end"), None);
+    }
+    for stream in &mut streams {
+        assert_served(stream, &place);
+    }
+    drop(streams.pop());
+    eventually("there is room again", || {
+        let mut stream = place.bed.stream();
+        let sent = stream.send(&getattr(&place).to_bytes());
+        sent.is_ok() && stream.receive().expect("a reply or the end").is_some()
+    });
+}
+
+/// A client that asks for much and takes nothing.
+#[test]
+fn a_client_that_stops_reading_waits_alone() {
+    let place = Place::in_memory();
+    let file = place.file("file", b"");
+    let size = Sattr3 { size: Some(MEBIBYTE.into()), ..Sattr3::default() };
+    tombolo_nfs_tests::client::Expect::done(place.nfs.setattr(&file, size, None));
+    let args = ReadArgs { file: file.as_handle(), offset: 0, count: MEBIBYTE };
+    let read = || place.nfs.message(&Call::Read(args), b"");
+    let mut deaf = place.bed.stream();
+    deaf.socket().set_nonblocking(true).expect("does not wait");
+    let mut asked = 0;
+    for _ in 0..2000 {
+        match deaf.send_bytes(&fragment(&read().to_bytes(), true)) {
+            Ok(()) => asked += 1,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(asked > 100, "{asked}");
+    let mut other = place.bed.stream();
+    for _ in 0..100 {
+        assert_served(&mut other, &place);
+    }
+    // Two gibibytes of answers are owed.
+    assert!(place.bed.counts().lent_bytes < 128 << 20, "{:?}", place.bed.counts());
+    // It comes to its senses: nothing of what it asked is lost.
+    deaf.socket().set_nonblocking(false).expect("waits again");
+    for _ in 0..50 {
+        let reply = deaf.receive().expect("a reply").expect("an open connection");
+        assert_eq!(Answer::new(reply).status(), Ok(()));
+    }
+}
+
+#[test]
+fn a_client_that_takes_nothing_for_too_long_is_cut_off() {
+    let mut plan = Plan::over(Arc::new(Memory::default()));
+    plan.rpc.stuck_after = Duration::from_millis(200);
+    let place = Place::new(plan, None);
+    let file = place.file("file", b"");
+    let size = Sattr3 { size: Some(MEBIBYTE.into()), ..Sattr3::default() };
+    tombolo_nfs_tests::client::Expect::done(place.nfs.setattr(&file, size, None));
+    let args = ReadArgs { file: file.as_handle(), offset: 0, count: MEBIBYTE };
+    let mut deaf = place.bed.stream();
+    for _ in 0..50 {
+        let message = place.nfs.message(&Call::Read(args), b"");
+        match deaf.send(&message.to_bytes()) {
+            Ok(()) => {}
+            Err(error) if closes(error.kind()) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    eventually("it is cut off", || place.bed.counts().closed_stuck == 1);
+    eventually("its buffers are free", || place.bed.counts().lent_bytes < 4 << 20);
+    assert_served(&mut place.bed.stream(), &place);
+}

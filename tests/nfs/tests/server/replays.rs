@@ -1,0 +1,182 @@
+//! A request that comes twice is done once, and gets the same answer.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::Export;
+use tombolo_front_nfs_server::keys::Keys;
+use tombolo_layer::{delay, replies};
+use tombolo_nfs_tests::bed::Plan;
+use tombolo_nfs_tests::client::{Answer, Expect, Message, Stream, mode, place as at};
+use tombolo_nfs_tests::place::{Place, local_dir, scratch};
+use tombolo_wire_nfs3::args::{
+    CreateArgs, CreateHow, LinkArgs, MkdirArgs, RenameArgs, SetattrArgs, SymlinkArgs,
+};
+use tombolo_wire_nfs3::{Call, Sattr3, Status};
+
+/// A tree whose requests are done once.
+fn once_over(inner: Arc<dyn Export>) -> Place {
+    let export = replies::over(inner, &replies::Options::default());
+    Place::new(Plan::over(Arc::new(export)), None)
+}
+
+fn on_each(test: impl Fn(&Place)) {
+    test(&once_over(Arc::new(Memory::default())));
+    let tree = scratch();
+    test(&once_over(local_dir(tree.path())));
+}
+
+/// Sends a message over a connection of its own.
+fn over_new_connection(place: &Place, message: &Message) -> Answer {
+    send_over(&mut place.bed.stream(), message)
+}
+
+fn send_over(stream: &mut Stream, message: &Message) -> Answer {
+    stream.send(&message.to_bytes()).expect("sent");
+    Answer::new(stream.receive().expect("a reply").expect("an open connection"))
+}
+
+/// The call is done; sent again from another port, it gets what it got, and nothing is done.
+#[track_caller]
+fn assert_once(place: &Place, call: &Call<'_>) {
+    let message = place.nfs.message(call, b"");
+    let first = over_new_connection(place, &message);
+    assert_eq!(first.status(), Ok(()), "{call:?}");
+    let names = place.names();
+    for _ in 0..2 {
+        let again = over_new_connection(place, &message);
+        assert_eq!((again.xid, again.status()), (message.xid, Ok(())), "{call:?}, again");
+    }
+    assert_eq!(place.names(), names, "{call:?}");
+}
+
+#[test]
+fn what_must_not_be_done_twice_is_done_once_whatever_the_port() {
+    on_each(|place| {
+        let (file, dir) = (place.file("file", b"12345"), place.dir("dir"));
+        let root = &place.root;
+        let attributes = mode(0o700);
+        assert_once(place, &Call::Mkdir(MkdirArgs { place: at(root, b"made"), attributes }));
+        let how = CreateHow::Guarded(attributes);
+        assert_once(place, &Call::Create(CreateArgs { place: at(root, b"created"), how }));
+        let target = &b"target"[..];
+        assert_once(place, &Call::Symlink(SymlinkArgs { place: at(root, b"symlink"), attributes, target }));
+        assert_once(place, &Call::Link(LinkArgs { file: file.as_handle(), link: at(&dir, b"linked") }));
+        let (from, to) = (at(root, b"created"), at(root, b"renamed"));
+        assert_once(place, &Call::Rename(RenameArgs { from, to }));
+        assert_once(place, &Call::Remove(at(root, b"renamed")));
+        assert_once(place, &Call::Rmdir(at(root, b"made")));
+        let guard = Some(place.attr(&file).ctime);
+        let attributes = Sattr3 { size: Some(2), ..Sattr3::default() };
+        assert_once(place, &Call::Setattr(SetattrArgs { object: file.as_handle(), attributes, guard }));
+        assert_eq!(place.attr(&file).nlink, 2);
+    });
+}
+
+#[test]
+fn a_made_node_is_told_again_with_its_handle() {
+    on_each(|place| {
+        let attributes = mode(0o755);
+        let call = Call::Mkdir(MkdirArgs { place: at(&place.root, b"dir"), attributes });
+        let message = place.nfs.message(&call, b"");
+        let [first, again] = [(); 2].map(|()| over_new_connection(place, &message));
+        let handle = place.nfs.lookup(&place.root, b"dir").done().handle;
+        let bytes = handle.as_handle().as_bytes();
+        for answer in [first, again] {
+            assert!(answer.bytes().windows(bytes.len()).any(|window| window == bytes));
+        }
+    });
+}
+
+#[test]
+fn a_failure_is_told_again() {
+    on_each(|place| {
+        place.dir("dir");
+        let call = Call::Mkdir(MkdirArgs { place: at(&place.root, b"dir"), attributes: mode(0o755) });
+        let message = place.nfs.message(&call, b"");
+        assert_eq!(over_new_connection(place, &message).status(), Err(Status::Exist));
+        place.nfs.rmdir(&place.root, b"dir").done();
+        assert_eq!(over_new_connection(place, &message).status(), Err(Status::Exist), "the same request");
+        assert_eq!(place.names(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn another_request_with_the_same_xid_is_another_request() {
+    on_each(|place| {
+        let call = |name| Call::Mkdir(MkdirArgs { place: at(&place.root, name), attributes: mode(0o755) });
+        let one = place.nfs.message(&call(b"one"), b"");
+        let other = Message { xid: one.xid, ..place.nfs.message(&call(b"two"), b"") };
+        assert_eq!(over_new_connection(place, &one).status(), Ok(()));
+        assert_eq!(over_new_connection(place, &other).status(), Ok(()));
+        assert_eq!(place.names(), ["one", "two"]);
+    });
+}
+
+#[test]
+fn another_client_with_the_same_xid_is_another_client() {
+    on_each(|place| {
+        let call = Call::Mkdir(MkdirArgs { place: at(&place.root, b"dir"), attributes: mode(0o755) });
+        let message = place.nfs.message(&call, b"");
+        assert_eq!(over_new_connection(place, &message).status(), Ok(()));
+        let elsewhere = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+        let mut other = Stream::connect_from(elsewhere, place.bed.address()).expect("a connection");
+        assert_eq!(send_over(&mut other, &message).status(), Err(Status::Exist));
+    });
+}
+
+#[test]
+fn a_duplicate_waits_for_the_first_to_end() {
+    let slow = delay::over(Arc::new(Memory::default()), Duration::from_millis(60)).expect("a timer");
+    let export = replies::over(Arc::new(slow), &replies::Options::default());
+    let counters = export.counters();
+    let place = Place::new(Plan::over(Arc::new(export)), None);
+    let call = Call::Mkdir(MkdirArgs { place: at(&place.root, b"dir"), attributes: mode(0o755) });
+    let message = place.nfs.message(&call, b"");
+    let mut streams: Vec<_> = (0..4).map(|_| place.bed.stream()).collect();
+    for stream in &mut streams {
+        stream.send(&message.to_bytes()).expect("sent");
+    }
+    for stream in &mut streams {
+        let reply = stream.receive().expect("a reply").expect("an open connection");
+        assert_eq!(Answer::new(reply).status(), Ok(()));
+    }
+    let seen = counters.snapshot();
+    assert_eq!(seen.hits_in_progress + seen.hits_done, 3, "{seen:?}");
+}
+
+/// A server as it comes up after a crash, with the state file of the one before.
+fn restarted(tree: &Path, state: &Path, keys: &Keys) -> Place {
+    let path = state.join("replies");
+    let export = replies::open(local_dir(tree), &replies::Options::default(), &path).expect("the state file");
+    let mut plan = Plan::over(Arc::new(export));
+    plan.keys = keys.clone();
+    Place::new(plan, None)
+}
+
+#[test]
+fn a_duplicate_is_known_after_a_restart() {
+    let (tree, state) = (scratch(), scratch());
+    let keys = Keys::random().expect("a key");
+    let before = restarted(tree.path(), state.path(), &keys);
+    let root = before.root;
+    before.file("file", b"");
+    let calls = [
+        Call::Mkdir(MkdirArgs { place: at(&root, b"dir"), attributes: mode(0o755) }),
+        Call::Remove(at(&root, b"file")),
+    ];
+    let messages = calls.map(|call| before.nfs.message(&call, b""));
+    for message in &messages {
+        assert_eq!(over_new_connection(&before, message).status(), Ok(()));
+    }
+    drop(before);
+    let after = restarted(tree.path(), state.path(), &keys);
+    for message in &messages {
+        assert_eq!(over_new_connection(&after, message).status(), Ok(()), "as before the restart");
+    }
+    assert_eq!(after.names(), ["dir"]);
+    after.nfs.mkdir(&root, b"dir", mode(0o755)).failed(Status::Exist);
+}

@@ -1,0 +1,152 @@
+//! What outlives a server, and what must not.
+
+use tombolo_front_nfs_server::keys::{KeyId, Keys};
+use tombolo_host::state_dir::{ServerFiles, StateDir};
+use tombolo_nfs_tests::bed::{PATH, Plan};
+use tombolo_nfs_tests::client::{Expect, mode};
+use tombolo_nfs_tests::place::{Place, local_dir, scratch};
+use tombolo_wire_nfs3::args::{CreateHow, StableHow};
+use tombolo_wire_nfs3::{Cookie3, CookieVerifier, CreateVerifier, FileHandleBuf, Status};
+
+/// A tree, and the state directory of its server.
+struct Site {
+    tree: tempfile::TempDir,
+    state: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self { tree: scratch(), state: scratch() }
+    }
+
+    fn files(&self) -> ServerFiles {
+        let state = StateDir::open(&self.state.path().join("state")).expect("the state directory");
+        state.files_of("server").expect("the server's files")
+    }
+
+    /// A server as it comes up: it knows nothing but what lies in its directories.
+    fn start(&self) -> Place {
+        let mut plan = Plan::over(local_dir(self.tree.path()));
+        plan.keys = Keys::open(&self.files()).expect("the keys");
+        Place::new(plan, None)
+    }
+
+    /// Files of some kinds, with their contents.
+    fn fill(&self, place: &Place) -> Vec<(FileHandleBuf, Vec<u8>)> {
+        let dir = place.dir("dir");
+        let inner = place.file_in(&dir, "inner", b"deep");
+        vec![(place.file("file", b"contents"), b"contents".to_vec()), (inner, b"deep".to_vec())]
+    }
+}
+
+#[test]
+fn handles_are_good_after_a_restart() {
+    let site = Site::new();
+    let before = site.start();
+    let files = site.fill(&before);
+    let (root, dir) = (before.root, before.nfs.lookup(&before.root, b"dir").done().handle);
+    before.nfs.rename(&before.root, b"file", &dir, b"moved").done();
+    drop(before);
+    let after = site.start();
+    for (file, contents) in files {
+        assert_eq!(after.contents(&file), contents);
+    }
+    assert_eq!(after.nfs.lookup(&root, b"dir").done().handle, dir, "the same bytes");
+    assert_eq!(after.nfs.lookup(&dir, b"..").done().handle, root);
+    assert_eq!(after.root, root);
+}
+
+#[test]
+fn handles_are_good_on_another_server_with_the_same_key() {
+    let site = Site::new();
+    let (one, other) = (site.start(), site.start());
+    for (file, contents) in site.fill(&one) {
+        assert_eq!(other.contents(&file), contents);
+    }
+}
+
+#[test]
+fn handles_are_refused_once_their_key_is_retired() {
+    let site = Site::new();
+    let before = site.start();
+    let files = site.fill(&before);
+    drop(before);
+    Keys::rotate(&site.files()).expect("another key");
+    let rotated = site.start();
+    for (file, contents) in &files {
+        assert_eq!(&rotated.contents(file), contents, "an older key is good until it is retired");
+    }
+    let new = rotated.file("new", b"signed with the new key");
+    drop(rotated);
+    Keys::retire(&site.files(), KeyId(1)).expect("the old key");
+    let after = site.start();
+    for (file, _) in files {
+        after.nfs.getattr(&file).failed(Status::Stale);
+    }
+    assert_eq!(after.contents(&new), b"signed with the new key");
+}
+
+#[test]
+fn the_write_verifier_is_another_after_each_start() {
+    let site = Site::new();
+    let mut verifiers = Vec::new();
+    for round in 0..3 {
+        let place = site.start();
+        let file = place.file(&format!("file-{round}"), b"");
+        let written = place.nfs.write(&file, 0, b"data", StableHow::Unstable).done().verifier;
+        let committed = place.nfs.commit(&file, 0, 0).done().verifier;
+        assert_eq!(written, committed);
+        assert!(!verifiers.contains(&written), "a client would not send again what was lost");
+        verifiers.push(written);
+    }
+}
+
+#[test]
+fn a_listing_goes_on_after_a_restart() {
+    let site = Site::new();
+    let before = site.start();
+    let dir = before.dir("dir");
+    for index in 0..50 {
+        before.file_in(&dir, &format!("entry-{index:02}"), b"");
+    }
+    let first = before.nfs.readdir(&dir, Cookie3(0), CookieVerifier::default(), 900).done();
+    let cookie = first.entries.last().expect("entries").cookie;
+    drop(before);
+    let after = site.start();
+    let rest = after.nfs.readdir(&dir, cookie, first.verifier, 8192).done();
+    assert!(rest.eof);
+    let mut names = [first.names(), rest.names()].concat();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 50);
+}
+
+#[test]
+fn an_exclusive_create_is_idempotent_over_a_restart() {
+    let site = Site::new();
+    let before = site.start();
+    let mine = CreateHow::Exclusive(CreateVerifier(*b"verifier"));
+    let file = before.nfs.create(&before.root, b"file", mine).done().handle();
+    drop(before);
+    let after = site.start();
+    assert_eq!(after.nfs.create(&after.root, b"file", mine).done().handle(), file);
+    let theirs = CreateHow::Exclusive(CreateVerifier(*b"another!"));
+    after.nfs.create(&after.root, b"file", theirs).failed(Status::Exist);
+    after.nfs.setattr(&file, mode(0o644), None).done();
+}
+
+/// A client reconnects, and goes on where it was.
+#[test]
+fn the_same_address_can_be_served_again_at_once() {
+    let site = Site::new();
+    let before = site.start();
+    let (address, file) = (before.bed.address(), before.file("file", b"kept"));
+    drop(before);
+    let mut plan = Plan::over(local_dir(site.tree.path()));
+    plan.keys = Keys::open(&site.files()).expect("the keys");
+    plan.address = Some(address);
+    let after = Place::new(plan, None);
+    assert_eq!(after.bed.address(), address);
+    assert_eq!(after.contents(&file), b"kept");
+    assert_eq!(after.nfs.root(PATH), after.root);
+}
