@@ -109,7 +109,10 @@ impl Served {
 
     /// As [`Served::adopt`], for a look-up that is held already.
     pub async fn adopt_held(&self, held: HeldNode) -> Result<Arc<Node>> {
-        if let Some(node) = self.nodes.by_id(held.id()) {
+        // A client may still hold a handle that an older key signed. What is given out anew, the newest signs.
+        if let Some(node) = self.nodes.by_id(held.id())
+            && self.signer.is_current(&node.handle)
+        {
             return Ok(node);
         }
         let handles = self.handles()?;

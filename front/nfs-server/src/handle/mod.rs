@@ -11,4 +11,4 @@ mod layout;
 mod signer;
 
 pub use layout::{ExportCollision, ExportId};
-pub use signer::{Refused, Signer, Unsignable};
+pub use signer::{Refused, Signer};

@@ -63,6 +63,11 @@ impl Signer {
         Ok(fields.write())
     }
 
+    /// Whether a handle that is ours was signed with the newest key.
+    pub fn is_current(&self, handle: &[u8]) -> bool {
+        Fields::read(handle).is_some_and(|fields| KeyId(fields.key) == self.keys.newest().0)
+    }
+
     /// Which export a handle claims to be for. STALE is for the caller to say if there is no such.
     pub fn export_of(handle: &[u8]) -> Result<ExportId, Refused> {
         Fields::read(handle)
@@ -181,6 +186,7 @@ mod tests {
         assert_eq!(both.verify(&old, export, VOLUME), Ok(file(8)));
         let new = both.sign(export, VOLUME, &file(8)).expect("sign");
         assert_eq!(new[1], 2, "the newest signs");
+        assert!(both.is_current(&new) && !both.is_current(&old));
         assert_eq!(one_key().verify(&new, export, VOLUME), Err(Refused::Bad), "a key of somebody else's");
         let retired = signer(&format!("version 1\n{keys}retired 1\n"));
         assert_eq!(retired.verify(&old, export, VOLUME), Err(Refused::Stale));
