@@ -7,6 +7,7 @@ use crate::bench;
 use crate::completions::CompletionsArgs;
 use crate::doctor::DoctorArgs;
 use crate::failure::{Failure, Outcome};
+use crate::keys::KeysArgs;
 use crate::man::ManArgs;
 use crate::mount::MountArgs;
 use crate::serve::ServeArgs;
@@ -30,6 +31,7 @@ enum Command {
     Mount(MountArgs),
     Umount(UmountArgs),
     Top(TopArgs),
+    Keys(KeysArgs),
     Doctor(DoctorArgs),
     Bench(BenchArgs),
     Completions(CompletionsArgs),
@@ -56,6 +58,7 @@ impl Cli {
             Command::Mount(args) => args.run(self.log),
             Command::Umount(args) => args.run(),
             Command::Top(args) => args.run(),
+            Command::Keys(args) => args.run(),
             Command::Doctor(args) => args.run(),
             Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => args.run(),

@@ -11,6 +11,7 @@ mod counters;
 mod doctor;
 mod failure;
 mod invocation;
+mod keys;
 mod man;
 mod mount;
 mod prometheus;

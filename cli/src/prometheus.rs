@@ -11,7 +11,7 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 use tombolo_layer::stats::Operation;
 
-use crate::counters::Counters;
+use crate::counters::{Counters, NfsCounters};
 use crate::service::Service;
 
 /// The metrics of a server at this moment.
@@ -56,6 +56,7 @@ impl Collector for Snapshot {
                 family.encode_family(&labels)?.encode_counter(&value, no_exemplar)?;
             }
         }
+        self.encode_nfs(&mut encoder)?;
         let (name, help) = ("operation_duration", "Time from a request to its answer, sampled");
         let mut family =
             encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
@@ -68,10 +69,43 @@ impl Collector for Snapshot {
     }
 }
 
+/// Which number of an NFS port a family shows.
+type NfsField = fn(&NfsCounters) -> u64;
+
+const NFS_COUNTERS: &[(&str, &str, NfsField)] = &[
+    ("nfs_calls", "Calls received", |nfs| nfs.calls),
+    ("nfs_connects", "Connections that were made", |nfs| nfs.connections_total),
+    ("nfs_refused", "Callers that were turned away", |nfs| nfs.refused),
+    ("nfs_cut_off", "Connections that were cut off", |nfs| nfs.cut_off),
+    ("nfs_received_bytes", "Bytes of calls", |nfs| nfs.received_bytes),
+    ("nfs_sent_bytes", "Bytes of replies", |nfs| nfs.sent_bytes),
+];
+
 /// Labels of one time series.
 type Labels<'a> = [(&'static str, &'a str); 2];
 
 impl Snapshot {
+    fn encode_nfs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.0.nfs.is_empty() {
+            return Ok(());
+        }
+        let help = "Connections there are";
+        let mut family = encoder.encode_descriptor("nfs_connections", help, None, MetricType::Gauge)?;
+        for (address, nfs) in &self.0.nfs {
+            let connections = i64::try_from(nfs.connections).unwrap_or(i64::MAX);
+            family.encode_family(&[("address", address.as_str())])?.encode_gauge(&connections)?;
+        }
+        for (name, help, field) in NFS_COUNTERS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (address, nfs) in &self.0.nfs {
+                let no_exemplar: Option<&Exemplar<NoLabelSet, u64>> = None;
+                let labels = [("address", address.as_str())];
+                family.encode_family(&labels)?.encode_counter(&field(nfs), no_exemplar)?;
+            }
+        }
+        Ok(())
+    }
+
     fn operations(&self) -> impl Iterator<Item = (Labels<'_>, &Operation)> {
         self.0.exports.iter().flat_map(|(export, snapshot)| {
             let operations = snapshot.operations.iter();
@@ -120,8 +154,11 @@ mod tests {
             histogram,
             ..Default::default()
         };
+        let nfs = NfsCounters { connections: 2, calls: 9, ..NfsCounters::default() };
+        let nfs = ("127.0.0.1:2049".to_owned(), nfs);
         let snapshot = tombolo_layer::stats::Snapshot { operations: vec![operation] };
-        let counters = Counters { uptime_ns: 0, exports: [("/src".to_owned(), snapshot)].into() };
+        let counters =
+            Counters { uptime_ns: 0, exports: [("/src".to_owned(), snapshot)].into(), nfs: [nfs].into() };
         let mut registry = Registry::with_prefix("tombolo");
         registry.register_collector(Box::new(Snapshot(counters)));
         let mut text = String::new();
@@ -132,6 +169,8 @@ mod tests {
             "tombolo_operation_bytes_total{export=\"/src\",operation=\"read\"} 7",
             "tombolo_operation_duration_seconds_count{export=\"/src\",operation=\"read\"} 4",
             "tombolo_operation_duration_seconds_sum{export=\"/src\",operation=\"read\"} 2.5",
+            "tombolo_nfs_connections{address=\"127.0.0.1:2049\"} 2",
+            "tombolo_nfs_calls_total{address=\"127.0.0.1:2049\"} 9",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
@@ -146,7 +185,7 @@ mod tests {
     fn a_server_without_requests_has_metrics_too() {
         let status =
             Status { protocol: 1, version: String::new(), pid: 1, exports: Vec::new(), ways: Vec::new() };
-        let service = Service::new(status, vec![("/src".into(), ExportCounters::new())]);
+        let service = Service::new(status, vec![("/src".into(), ExportCounters::new())], Vec::new());
         assert!(text(&service).ends_with("# EOF\n"));
     }
 }

@@ -37,9 +37,9 @@ pub struct ExportStatus {
 /// A way in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WayStatus {
-    /// `virtiofs` or `fuse`.
+    /// `virtiofs`, `fuse` or `nfs`.
     pub kind: String,
-    /// The socket, or the mount point.
+    /// The socket, the mount point, or the address.
     pub at: String,
     /// The name of the export that it leads to.
     pub export: String,

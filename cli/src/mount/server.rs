@@ -32,7 +32,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>) -> Outcome {
     let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
     let control = listen(mount)?;
     let (export, counters) = counted(open(mount)?);
-    let service = Service::new(status(mount), vec![(mount.source.to_string(), counters)]);
+    let service = Service::new(status(mount), vec![(mount.source.to_string(), counters)], Vec::new());
     // The last to go: who waits for the end of its connection finds all else released.
     let _control =
         ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::address_arg::ListenAddress;
 use super::export_arg::ExportArg;
 use super::fuse_arg::FuseArg;
-use super::metrics_arg::MetricsAddress;
+use super::nfs_arg::{AllowArg, NfsArg, SquashArg};
+use super::nfs_options::NfsOptions;
 use super::virtiofs_arg::VirtioFsArg;
 use crate::coherence::Coherence;
 use crate::failure::Failure;
@@ -15,7 +17,7 @@ use crate::submounts::Submounts;
 
 /// What a configuration file says. Paths in it count from where the file lies.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
     /// `dir = ["/srv/src=/src"]`
     pub dir: Vec<ExportArg>,
@@ -32,7 +34,25 @@ pub struct Config {
     /// `control = "/run/tombolo/src.sock"`
     pub control: Option<PathBuf>,
     /// `metrics = "127.0.0.1:9464"`
-    pub metrics: Option<MetricsAddress>,
+    pub metrics: Option<ListenAddress>,
+    /// `nfs = ["0.0.0.0:2049,export=/src"]`
+    pub nfs: Vec<NfsArg>,
+    /// `squash = "root"`
+    pub squash: Option<SquashArg>,
+    /// `anonuid = 65534`
+    pub anonuid: Option<u32>,
+    /// `anongid = 65534`
+    pub anongid: Option<u32>,
+    /// `allow = ["10.0.0.0/8"]`
+    pub allow: Vec<AllowArg>,
+    /// `manage-gids = true`
+    pub manage_gids: Option<bool>,
+    /// `state = "/var/lib/tombolo"`
+    pub state: Option<PathBuf>,
+    /// `nfs-threads = 2`
+    pub nfs_threads: Option<u16>,
+    /// `nfs-no-udp = true`
+    pub nfs_no_udp: Option<bool>,
 }
 
 impl Config {
@@ -46,10 +66,18 @@ impl Config {
         let relative = config.dir.iter_mut().map(|arg| &mut arg.dir);
         let relative = relative.chain(config.virtiofs.iter_mut().map(|arg| &mut arg.socket));
         let relative = relative.chain(config.fuse.iter_mut().map(|arg| &mut arg.mountpoint));
-        for path in relative.chain(&mut config.control) {
+        for path in relative.chain(&mut config.control).chain(&mut config.state) {
             *path = from.join(&path);
         }
         Ok(config)
+    }
+
+    /// What it says about NFS.
+    pub fn nfs_options(&mut self) -> NfsOptions {
+        let Self { squash, anonuid, anongid, manage_gids, nfs_threads, nfs_no_udp, .. } = *self;
+        let (nfs, allow) = (std::mem::take(&mut self.nfs), std::mem::take(&mut self.allow));
+        let state = self.state.take();
+        NfsOptions { nfs, squash, anonuid, anongid, allow, manage_gids, state, nfs_threads, nfs_no_udp }
     }
 
     fn parse(text: &str) -> Result<Self, String> {

@@ -1,10 +1,14 @@
-//! `tombolo serve`: directories shared with guests.
+//! `tombolo serve`: directories shared with guests and NFS clients.
 
+mod address_arg;
 mod config;
 mod export_arg;
 mod fuse_arg;
 mod hints;
-mod metrics_arg;
+mod nfs;
+mod nfs_arg;
+mod nfs_hints;
+mod nfs_options;
 mod plan;
 mod server;
 mod virtiofs_arg;
@@ -16,17 +20,19 @@ use clap::Args;
 use crate::coherence::Coherence;
 use crate::failure::Outcome;
 use crate::submounts::Submounts;
+use address_arg::ListenAddress;
 use export_arg::ExportArg;
 use fuse_arg::FuseArg;
-use metrics_arg::MetricsAddress;
+pub use nfs::state_path;
+use nfs_options::NfsOptions;
 use plan::Plan;
 use virtiofs_arg::VirtioFsArg;
 
-/// Share directories of this host with guests.
+/// Share directories of this host with guests and NFS clients.
 ///
 /// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
 /// each way in, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, and what its
-/// guests have mounted with it.
+/// guests have mounted with it; NFS clients wait for its next start.
 #[derive(Args)]
 #[command(after_help = CONFIG_HELP)]
 pub struct ServeArgs {
@@ -60,10 +66,12 @@ pub struct ServeArgs {
     control: Option<PathBuf>,
     /// Serve metrics for Prometheus over HTTP: PORT on this host only, or IP:PORT.
     #[arg(long, value_name = "ADDR")]
-    metrics: Option<MetricsAddress>,
+    metrics: Option<ListenAddress>,
     /// Read what is not said here from a TOML file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    nfs: NfsOptions,
 }
 
 const CONFIG_HELP: &str = "\
@@ -71,11 +79,20 @@ Configuration file: the same names; what the command line says counts before it.
   dir = [\"/srv/src=/src\", \"/srv/docs\"]
   virtiofs = [\"/run/vm1.sock,export=/src\", \"/run/vm2.sock,tag=docs,export=/docs\"]
   fuse = [\"/mnt/src,export=/src\"]
+  nfs = [\"0.0.0.0:2049,export=/src\"]
   readonly = true
   coherence = \"strict\"
   submounts = \"hide\"
   control = \"/run/tombolo/src.sock\"
-  metrics = \"127.0.0.1:9464\"";
+  metrics = \"127.0.0.1:9464\"
+  squash = \"root\"
+  anonuid = 65534
+  anongid = 65534
+  allow = [\"10.0.0.0/8\", \"fd00::/16\"]
+  manage-gids = true
+  state = \"/var/lib/tombolo\"
+  nfs-threads = 2
+  nfs-no-udp = true";
 
 impl ServeArgs {
     /// Serves until a signal ends it.

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use super::ServeArgs;
+use super::address_arg::ListenAddress;
 use super::config::Config;
 use super::export_arg::{ExportArg, ExportName};
 use super::fuse_arg::FuseArg;
-use super::metrics_arg::MetricsAddress;
+use super::nfs_options::NfsPlan;
 use super::virtiofs_arg::VirtioFsArg;
 use crate::coherence::Coherence;
 use crate::failure::Failure;
@@ -31,7 +32,9 @@ pub struct Plan {
     /// The control socket, where it was asked for.
     pub control: Option<PathBuf>,
     /// Where metrics are served, if they are.
-    pub metrics: Option<MetricsAddress>,
+    pub metrics: Option<ListenAddress>,
+    /// What is served to NFS clients.
+    pub nfs: NfsPlan,
 }
 
 /// A directory under a name.
@@ -70,7 +73,8 @@ pub struct PlannedMount {
 impl Plan {
     /// Reads the configuration, puts the command line over it, and checks the whole.
     pub fn new(args: ServeArgs) -> Result<Self, Failure> {
-        let config = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+        let mut config = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+        let nfs = args.nfs.over(config.nfs_options());
         let dirs = if args.dir.is_empty() { config.dir } else { args.dir };
         let sockets = if args.virtiofs.is_empty() { config.virtiofs } else { args.virtiofs };
         let fuse = if args.fuse.is_empty() { config.fuse } else { args.fuse };
@@ -83,7 +87,8 @@ impl Plan {
         let ways = planned_ways(sockets, &exports)?;
         let submounts = args.submounts.or(config.submounts).unwrap_or_default();
         let mounts = planned_mounts(fuse, &exports, submounts)?;
-        all_reachable(&exports, &ways, &mounts)?;
+        let nfs = nfs.plan(&exports)?;
+        all_reachable(&exports, &ways, &mounts, &nfs)?;
         Ok(Self {
             exports,
             ways,
@@ -93,6 +98,7 @@ impl Plan {
             submounts,
             control: args.control.or(config.control),
             metrics: args.metrics.or(config.metrics),
+            nfs,
         })
     }
 }
@@ -150,7 +156,11 @@ fn planned_mounts(
 }
 
 /// Which export a way in leads to.
-fn position(name: Option<ExportName>, exports: &[PlannedExport], doing: &str) -> Result<usize, Failure> {
+pub(super) fn position(
+    name: Option<ExportName>,
+    exports: &[PlannedExport],
+    doing: &str,
+) -> Result<usize, Failure> {
     match name {
         Some(name) => exports.iter().position(|export| export.name == name).ok_or_else(|| {
             let problem = format!("cannot {doing}: there is no export {name}");
@@ -169,16 +179,19 @@ fn all_reachable(
     exports: &[PlannedExport],
     ways: &[PlannedWay],
     mounts: &[PlannedMount],
+    nfs: &NfsPlan,
 ) -> Result<(), Failure> {
     let leads = |index: usize| {
-        ways.iter().any(|way| way.export == index) || mounts.iter().any(|mount| mount.export == index)
+        ways.iter().any(|way| way.export == index)
+            || mounts.iter().any(|mount| mount.export == index)
+            || nfs.places.iter().any(|place| place.exports.contains(&index))
     };
     let Some((_, export)) = exports.iter().enumerate().find(|(index, _)| !leads(*index)) else {
         return Ok(());
     };
     let problem = format!("cannot serve {}: there is no way in", export.dir.display());
     let which = if exports.len() == 1 { String::new() } else { format!(",export={}", export.name) };
-    Err(Failure::usage(problem).remedy(format_args!("add --virtiofs SOCKET{which}")))
+    Err(Failure::usage(problem).remedy(format_args!("add --virtiofs SOCKET{which} or --nfs PORT{which}")))
 }
 
 fn names(exports: &[PlannedExport]) -> String {

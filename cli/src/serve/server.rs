@@ -25,6 +25,8 @@ use crate::service::{Service, counted};
 use crate::status::{ExportStatus, Status, WayStatus};
 
 use super::hints::VirtioFsHint;
+use super::nfs::{NfsServers, Taken};
+use super::nfs_hints::{NfsHint, host_name};
 use super::plan::{Plan, PlannedExport, PlannedMount, PlannedWay};
 
 /// Serves until a signal says that it is enough.
@@ -51,6 +53,7 @@ pub fn serve(plan: &Plan) -> Outcome {
 struct Serving {
     mounts: Vec<FuseMount>,
     guests: Vec<VhostServer>,
+    nfs: NfsServers,
     sockets: Vec<Listener>,
     metrics: Option<Endpoint>,
     _control: ControlServer,
@@ -62,11 +65,15 @@ impl Serving {
     fn start(plan: &Plan) -> Result<Self, Failure> {
         let control = listen_for_control(plan)?;
         let sockets = plan.ways.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+        let ports = Taken::take(&plan.nfs)?;
         let exports = plan.exports.iter().map(|export| open(export, plan)).collect::<Result<Vec<_>, _>>()?;
+        let session_ids = Arc::new(AtomicU64::new(1));
+        let served: Vec<_> = exports.iter().map(|(export, _)| Arc::clone(export)).collect();
+        let nfs = NfsServers::start(plan, ports, &served, &session_ids)?;
         let counters = plan.exports.iter().zip(&exports);
         let counters =
             counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
-        let service = Service::new(status(plan), counters.collect());
+        let service = Service::new(status(plan, &nfs), counters.collect(), nfs.counts());
         let metrics = match plan.metrics {
             None => None,
             Some(address) => Some(serve_metrics(address.0, &service)?),
@@ -74,7 +81,6 @@ impl Serving {
         let control_path = control.path().display().to_string();
         let control = ControlServer::start(control, service)
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
-        let session_ids = Arc::new(AtomicU64::new(1));
         let guests = plan.ways.iter().zip(&sockets).map(|(way, socket)| {
             let (export, _) = &exports[way.export];
             admit_guests(way, socket, export, plan, &session_ids)
@@ -82,7 +88,7 @@ impl Serving {
         });
         let guests = guests.collect::<Result<_, _>>()?;
         let mut serving =
-            Self { mounts: Vec::new(), guests, sockets, metrics, _control: control, control_path };
+            Self { mounts: Vec::new(), guests, nfs, sockets, metrics, _control: control, control_path };
         // One after the other: if one fails, those before it are ended with the rest.
         for mount in &plan.mounts {
             let (export, _) = &exports[mount.export];
@@ -105,6 +111,14 @@ impl Serving {
         for (mount, planned) in self.mounts.iter().zip(&plan.mounts) {
             let export = &plan.exports[planned.export];
             writeln!(out, "ready fuse {} export={}", mount.path().display(), export.name)?;
+        }
+        let host = host_name();
+        for place in self.nfs.places() {
+            for export in place.exports.iter().filter_map(|&index| plan.exports.get(index)) {
+                let (address, export) = (place.address, export.name.to_string());
+                writeln!(out, "ready nfs {address} export={export}")?;
+                NfsHint { address, export: &export, host: &host }.write(&mut out)?;
+            }
         }
         writeln!(out, "ready control {}", self.control_path)?;
         if let Some(metrics) = &self.metrics {
@@ -207,7 +221,7 @@ fn end(mount: &FuseMount) {
     }
 }
 
-fn status(plan: &Plan) -> Status {
+fn status(plan: &Plan, nfs: &NfsServers) -> Status {
     let exports = plan.exports.iter().map(|export| ExportStatus {
         name: export.name.to_string(),
         source: format!("dir:{}", export.dir.display()),
@@ -223,11 +237,18 @@ fn status(plan: &Plan) -> Status {
         at: mount.point.path.display().to_string(),
         export: plan.exports[mount.export].name.to_string(),
     });
+    let ports = nfs.places().iter().flat_map(|place| {
+        place.exports.iter().filter_map(|&index| plan.exports.get(index)).map(|export| WayStatus {
+            kind: "nfs".into(),
+            at: place.address.to_string(),
+            export: export.name.to_string(),
+        })
+    });
     Status {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         exports: exports.collect(),
-        ways: ways.chain(mounts).collect(),
+        ways: ways.chain(mounts).chain(ports).collect(),
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tombolo_layer::stats::{Operation, Snapshot};
 
 use super::source::Look;
+use crate::counters::NfsCounters;
 use crate::table::table;
 
 const HEADER: &[&str] =
@@ -30,7 +31,24 @@ fn as_text(look: &Look) -> String {
         let ways: Vec<_> = ways.map(|way| format!("{} {}", way.kind, way.at)).collect();
         format!("{name} by {}\n{}", ways.join(", "), operations_table(look, name, total))
     });
-    [title].into_iter().chain(exports).collect::<Vec<_>>().join("\n\n")
+    let ports = look.total.nfs.iter().map(|(address, nfs)| port_line(look, address, nfs));
+    [title].into_iter().chain(ports).chain(exports).collect::<Vec<_>>().join("\n\n")
+}
+
+fn port_line(look: &Look, address: &str, nfs: &NfsCounters) -> String {
+    let seconds = look.recent.seconds();
+    let recent = look.recent.nfs.get(address).map_or(0, |recent| recent.calls);
+    let rate = if seconds > 0.0 { recent as f64 / seconds } else { 0.0 };
+    format!(
+        "nfs {address}  connections {}  calls {} ({rate:.0} per second)  received {:.1} MB  sent {:.1} MB  \
+         refused {}  cut off {}",
+        nfs.connections,
+        nfs.calls,
+        nfs.received_bytes as f64 / 1e6,
+        nfs.sent_bytes as f64 / 1e6,
+        nfs.refused,
+        nfs.cut_off,
+    )
 }
 
 /// The columns of the FSVA dissertation's Table 6.3: operation, total time, count; then rate and times since the last look.
@@ -65,6 +83,7 @@ fn server_json(look: &Look) -> Value {
         "uptime_s": look.total.seconds(),
         "interval_s": look.recent.seconds(),
         "exports": exports.collect::<Vec<_>>(),
+        "nfs": look.total.nfs,
     })
 }
 

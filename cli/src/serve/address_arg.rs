@@ -1,4 +1,4 @@
-//! Where metrics are served.
+//! Where something is served.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -6,18 +6,18 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// An address for metrics; a port alone means this host only.
+/// An address to listen at; a port alone means this host only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct MetricsAddress(pub SocketAddr);
+pub struct ListenAddress(pub SocketAddr);
 
-impl fmt::Display for MetricsAddress {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl FromStr for MetricsAddress {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -30,7 +30,7 @@ impl FromStr for MetricsAddress {
     }
 }
 
-impl TryFrom<String> for MetricsAddress {
+impl TryFrom<String> for ListenAddress {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_port_alone_stays_on_this_host() {
-        let parsed = |text: &str| text.parse::<MetricsAddress>().map(|address| address.to_string());
+        let parsed = |text: &str| text.parse::<ListenAddress>().map(|address| address.to_string());
         for text in ["9464", ":9464", "localhost:9464", "127.0.0.1:9464"] {
             assert_eq!(parsed(text).as_deref(), Ok("127.0.0.1:9464"));
         }
