@@ -1,0 +1,112 @@
+//! A call that is answered at once allocates nothing: not in the transport, and not for its future.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tombolo_host::rpc_server::{Exchange, Listeners, Options, Outcome, Peer, ReplyData, Server, Service};
+
+/// Counts the allocations of all threads.
+struct Counting;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator as it came; the count is a number beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are the ones that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Answers with 100 bytes, and as much file data as bytes 0..4 of the call ask for.
+struct Null;
+
+impl Service for Null {
+    fn serve(
+        self: Arc<Self>,
+        _peer: Arc<Peer>,
+        mut exchange: Exchange,
+    ) -> impl Future<Output = (Exchange, Outcome)> + Send + 'static {
+        async move {
+            exchange.reply.resize(100, 7);
+            let len = exchange.head.first_chunk().map_or(0, |len| u32::from_be_bytes(*len)) as usize;
+            if len > 0 {
+                let lease = exchange.buffers.take(len).expect("a buffer");
+                exchange.data = Some(ReplyData::new(lease, len));
+            }
+            // What a service awaits is part of its future, whose memory is used again.
+            std::future::ready(()).await;
+            (exchange, Outcome::Reply)
+        }
+    }
+}
+
+/// A kind of call: how many are sent at once, how long they are, and how much data they ask for.
+struct Row {
+    name: &'static str,
+    count: usize,
+    call: usize,
+    data: usize,
+}
+
+const fn row(name: &'static str, count: usize, call: usize, data: usize) -> Row {
+    Row { name, count, call, data }
+}
+
+const ROWS: [Row; 6] = [
+    row("one small call", 1, 120, 0),
+    row("32 small calls", 32, 120, 0),
+    row("a write of 32 KiB", 1, 140 + (32 << 10), 0),
+    row("four writes of 1 MiB", 4, 140 + (1 << 20), 0),
+    row("a read of 32 KiB", 1, 120, 32 << 10),
+    row("two reads of 1 MiB", 2, 120, 1 << 20),
+];
+
+#[test]
+fn calls_that_are_answered_at_once_allocate_nothing() {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listeners = Listeners { tcp: vec![any], udp: vec![any] };
+    let options = Options { threads: 1, ..Options::default() };
+    let server = Server::start(&listeners, options, &Arc::new(Null)).expect("the server starts");
+    let mut stream = TcpStream::connect(server.tcp_addresses()[0]).expect("connect");
+    stream.set_nodelay(true).expect("nodelay");
+    for row in &ROWS {
+        let mut call = vec![0; 4 + row.call];
+        call[..4].copy_from_slice(&(0x8000_0000 | row.call as u32).to_be_bytes());
+        call[4..8].copy_from_slice(&(row.data as u32).to_be_bytes());
+        let calls = call.repeat(row.count);
+        let mut replies = vec![0; (104 + row.data) * row.count];
+        let mut ask = || {
+            stream.write_all(&calls).expect("send");
+            stream.read_exact(&mut replies).expect("replies");
+        };
+        // To fill what is filled once: how calls meet in one turn differs from time to time.
+        (0..200).for_each(|_| ask());
+        let before = COUNT.load(Ordering::SeqCst);
+        (0..50).for_each(|_| ask());
+        assert_eq!(COUNT.load(Ordering::SeqCst) - before, 0, "{}", row.name);
+    }
+    let socket = UdpSocket::bind(any).expect("bind");
+    let mut reply = [0; 200];
+    let mut ask = || {
+        socket.send_to(&[0; 120], server.udp_addresses()[0]).expect("send");
+        assert_eq!(socket.recv(&mut reply).expect("a reply"), 100);
+    };
+    (0..20).for_each(|_| ask());
+    let before = COUNT.load(Ordering::SeqCst);
+    (0..50).for_each(|_| ask());
+    assert_eq!(COUNT.load(Ordering::SeqCst) - before, 0, "a datagram");
+}
