@@ -73,7 +73,7 @@ impl Lane {
     /// Has `job` run on a thread of the pool.
     ///
     /// A job that has not begun ends with [`Error::Interrupted`] when the request's interrupt is raised, and with
-    /// [`Error::TimedOut`] when its deadline has passed. One that has begun runs to its end. [`Error::Busy`] when the
+    /// [`Error::TimedOut`] when its deadline has passed. One that has begun runs to its end. [`Error::WouldBlock`] when the
     /// queue is full or the pool is gone. The waker is called on the pool's thread.
     pub fn run<T: Send + 'static>(
         &self,
@@ -128,7 +128,7 @@ impl Shared {
     fn submit(self: &Arc<Self>, lane: u64, job: Arc<dyn Job>) -> Result<()> {
         let mut state = self.lock();
         if state.closing {
-            return Err(Error::Busy);
+            return Err(Error::WouldBlock);
         }
         let at = state.lanes.iter().position(|queue| queue.id == lane).unwrap_or_else(|| {
             state.lanes.push_back(Queue { id: lane, waiting: VecDeque::new(), running: 0 });
@@ -136,7 +136,7 @@ impl Shared {
         });
         let queue = &mut state.lanes[at];
         if queue.waiting.len() >= self.limits.queue_len {
-            return Err(Error::Busy);
+            return Err(Error::WouldBlock);
         }
         queue.waiting.push_back(job);
         state.waiting += 1;
@@ -425,7 +425,7 @@ mod tests {
         let lane = pool.lane();
         let (go, running) = block(&lane);
         let queued: Vec<_> = (0..2).map(|n| lane.run(&cx(), move || Ok(n))).collect();
-        assert!(matches!(lane.run(&cx(), || Ok(())).wait(), Err(Error::Busy)));
+        assert!(matches!(lane.run(&cx(), || Ok(())).wait(), Err(Error::WouldBlock)));
         drop(go);
         running.wait().unwrap();
         assert_eq!(queued.into_iter().map(|answer| answer.wait().unwrap()).sum::<i32>(), 1);

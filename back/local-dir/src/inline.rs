@@ -39,7 +39,9 @@ impl LocalSession {
         cx: &Ctx,
         work: impl FnOnce(&Session, &Ctx) -> Result<T> + Send + 'static,
     ) -> Answer<T> {
-        let Some(permit) = self.0.budget.take(Resource::Pending, 1) else { return Answer::err(Error::Busy) };
+        let Some(permit) = self.0.budget.take(Resource::Pending, 1) else {
+            return Answer::err(Error::WouldBlock);
+        };
         let (session, own_cx) = (Arc::clone(&self.0), cx.clone());
         self.0.lane.run(cx, move || {
             let _permit = permit;

@@ -36,7 +36,7 @@ impl Session {
             };
             return Ok(Created { entry, open, dir: self.change(cx, before, &dir) });
         }
-        Err(Error::Busy)
+        Err(Error::WouldBlock)
     }
 
     pub(crate) fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Result<Created> {

@@ -106,7 +106,7 @@ impl Session {
 
     /// Takes what `bytes` of data under way cost, until the returned permit is dropped.
     pub(crate) fn transfer_permit(&self, bytes: usize) -> Result<tombolo_core::fs::Permit> {
-        self.budget.take(Resource::BytesInFlight, bytes as u64).ok_or(Error::Busy)
+        self.budget.take(Resource::BytesInFlight, bytes as u64).ok_or(Error::WouldBlock)
     }
 
     fn statfs(&self, node: NodeId) -> Result<StatFs> {

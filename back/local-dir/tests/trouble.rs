@@ -131,7 +131,7 @@ fn a_session_gets_no_more_than_its_share_and_all_of_it_back() {
     world.fs.release(&world.cx, first);
     let third = open(&world).unwrap();
     // What goes to the pool is weighed: too much at a time for this session.
-    assert!(matches!(world.write(third, 0, &vec![0; 2 << 20]), Err(Error::Busy)));
+    assert!(matches!(world.write(third, 0, &vec![0; 2 << 20]), Err(Error::WouldBlock)));
     world.write(third, 0, &[0; 1 << 16]).unwrap();
 }
 
