@@ -29,6 +29,7 @@ mod counters;
 mod failure;
 mod flight;
 mod groups;
+mod hashed;
 mod intent;
 mod journal;
 mod key;
@@ -39,6 +40,7 @@ mod perform;
 mod reconcile;
 mod session;
 mod shelf;
+mod slab;
 mod table;
 
 use std::path::Path;

@@ -6,30 +6,34 @@ use std::time::{Duration, Instant};
 
 use super::chain::{Chain, Linked, Links};
 use super::flight::Flight;
+use super::hashed::{Hashed, Ready};
 use super::key::{ClientKey, EntryKey};
 use super::outcome::Outcome;
+use super::slab::Slab;
 
 /// One part of a [`Table`](super::table::Table).
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
-    index: HashMap<EntryKey, u32>,
-    entries: Vec<Entry>,
-    vacant: Vec<u32>,
+    index: HashMap<Hashed<EntryKey>, u32, Ready>,
+    entries: Slab<Entry>,
     /// All that are answered.
     answered: Chain,
-    clients: HashMap<ClientKey, Client>,
+    client_index: HashMap<Hashed<ClientKey>, u32, Ready>,
+    clients: Slab<Client>,
 }
 
 /// What a client has here.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Client {
+    key: Hashed<ClientKey>,
     entries: usize,
     answered: Chain,
 }
 
 #[derive(Debug)]
 struct Entry {
-    key: EntryKey,
+    key: Hashed<EntryKey>,
+    client: u32,
     state: State,
     in_all: Links,
     in_client: Links,
@@ -54,103 +58,98 @@ pub(super) struct Answered {
 }
 
 impl Shelf {
-    /// The entry of `key`.
-    pub fn find(&mut self, key: &EntryKey) -> Option<&mut State> {
-        let index = *self.index.get(key)?;
-        self.entries.get_mut(index as usize).map(|entry| &mut entry.state)
+    /// The number of the entry of `key`.
+    pub fn find(&self, key: &Hashed<EntryKey>) -> Option<u32> {
+        self.index.get(key).copied()
     }
 
-    /// Adds an entry for an operation that begins. There is none of this key.
-    pub fn begin(&mut self, key: EntryKey) {
-        let entry =
-            Entry { key, state: State::Running(None), in_all: Links::default(), in_client: Links::default() };
-        let vacant = self.vacant.pop().and_then(|index| Some((index, self.entries.get_mut(index as usize)?)));
-        let index = match vacant {
-            Some((index, place)) => {
-                *place = entry;
-                index
-            }
-            None => {
-                self.entries.push(entry);
-                // Limited far below, by the number of entries that a table may have.
-                (self.entries.len() - 1) as u32
-            }
-        };
-        self.index.insert(key, index);
-        self.clients.entry(key.client()).or_default().entries += 1;
+    /// What an entry holds.
+    pub fn state(&mut self, number: u32) -> Option<&mut State> {
+        self.entries.at(number).map(|entry| &mut entry.state)
+    }
+
+    /// Adds an entry for an operation that begins, and says its number, which is good until the entry is removed. There is
+    /// none of this key.
+    pub fn begin(&mut self, key: Hashed<EntryKey>, client: Hashed<ClientKey>) -> u32 {
+        let new_client = Client { key: client, entries: 0, answered: Chain::default() };
+        let client = *self.client_index.entry(client).or_insert_with(|| self.clients.add(new_client));
+        if let Some(client) = self.clients.at(client) {
+            client.entries += 1;
+        }
+        let (in_all, in_client) = (Links::default(), Links::default());
+        let number = self.entries.add(Entry { key, client, state: State::Running(None), in_all, in_client });
+        self.index.insert(key, number);
+        number
     }
 
     /// Keeps the outcome of an operation that was under way. If others wait for it, the caller must let it land.
-    pub fn answer(&mut self, key: &EntryKey, answered: Answered) -> Option<(Arc<Flight>, Outcome)> {
-        let index = *self.index.get(key)?;
-        let entry = self.entries.get_mut(index as usize)?;
+    pub fn answer(&mut self, number: u32, answered: Answered) -> Option<(Arc<Flight>, Outcome)> {
+        let entry = self.entries.at(number)?;
         let State::Running(flight) = &mut entry.state else { return None };
         let waited_for = flight.take().map(|flight| (flight, answered.outcome.clone()));
         entry.state = State::Answered(answered);
-        self.answered.push(&mut InAll(&mut self.entries), index);
-        if let Some(client) = self.clients.get_mut(&key.client()) {
-            client.answered.push(&mut InClient(&mut self.entries), index);
+        let client = entry.client;
+        self.answered.push(&mut InAll(&mut self.entries), number);
+        if let Some(client) = self.clients.at(client) {
+            client.answered.push(&mut InClient(&mut self.entries), number);
         }
         waited_for
     }
 
     /// Takes an entry out.
-    pub fn remove(&mut self, key: &EntryKey) -> Option<State> {
-        let index = self.index.remove(key)?;
-        let entry = self.entries.get_mut(index as usize)?;
-        let state = std::mem::replace(&mut entry.state, State::Running(None));
-        let client = self.clients.get_mut(&key.client())?;
-        if matches!(state, State::Answered(_)) {
-            self.answered.remove(&mut InAll(&mut self.entries), index);
-            client.answered.remove(&mut InClient(&mut self.entries), index);
+    pub fn remove(&mut self, number: u32) -> Option<State> {
+        let entry = self.entries.at(number)?;
+        let (key, client) = (entry.key, entry.client);
+        let was_answered = matches!(entry.state, State::Answered(_));
+        self.index.remove(&key)?;
+        if was_answered {
+            self.answered.remove(&mut InAll(&mut self.entries), number);
         }
-        client.entries -= 1;
-        if client.entries == 0 {
-            self.clients.remove(&key.client());
+        if let Some(of_client) = self.clients.at(client) {
+            if was_answered {
+                of_client.answered.remove(&mut InClient(&mut self.entries), number);
+            }
+            of_client.entries -= 1;
+            if of_client.entries == 0 {
+                let key = of_client.key;
+                self.client_index.remove(&key);
+                self.clients.remove(client);
+            }
         }
-        self.vacant.push(index);
-        Some(state)
+        self.entries.remove(number).map(|entry| entry.state)
     }
 
-    /// How many entries a client has.
-    pub fn entries_of(&self, client: ClientKey) -> usize {
-        self.clients.get(&client).map_or(0, |client| client.entries)
-    }
-
-    /// The oldest answered entry of a client.
-    pub fn oldest_of(&self, client: ClientKey) -> Option<EntryKey> {
-        self.key_at(self.clients.get(&client)?.answered.oldest?)
+    /// How many entries a client has, and which of those that are answered is the oldest.
+    pub fn of(&self, client: &Hashed<ClientKey>) -> (usize, Option<u32>) {
+        let client = self.client_index.get(client).and_then(|number| self.clients.peek(*number));
+        client.map_or((0, None), |client| (client.entries, client.answered.oldest))
     }
 
     /// The oldest answered entry.
-    pub fn oldest(&self) -> Option<EntryKey> {
-        self.key_at(self.answered.oldest?)
+    pub fn oldest(&self) -> Option<u32> {
+        self.answered.oldest
     }
 
     /// The oldest answered entry, if it is older than `age`.
-    pub fn outdated(&self, now: Instant, age: Duration) -> Option<EntryKey> {
-        let entry = self.entries.get(self.answered.oldest? as usize)?;
-        let State::Answered(answered) = &entry.state else { return None };
-        (now.saturating_duration_since(answered.at) > age).then_some(entry.key)
-    }
-
-    fn key_at(&self, index: u32) -> Option<EntryKey> {
-        self.entries.get(index as usize).map(|entry| entry.key)
+    pub fn outdated(&self, now: Instant, age: Duration) -> Option<u32> {
+        let oldest = self.answered.oldest?;
+        let State::Answered(answered) = &self.entries.peek(oldest)?.state else { return None };
+        (now.saturating_duration_since(answered.at) > age).then_some(oldest)
     }
 }
 
-struct InAll<'a>(&'a mut Vec<Entry>);
+struct InAll<'a>(&'a mut Slab<Entry>);
 
 impl Linked for InAll<'_> {
     fn links(&mut self, index: u32) -> Option<&mut Links> {
-        self.0.get_mut(index as usize).map(|entry| &mut entry.in_all)
+        self.0.at(index).map(|entry| &mut entry.in_all)
     }
 }
 
-struct InClient<'a>(&'a mut Vec<Entry>);
+struct InClient<'a>(&'a mut Slab<Entry>);
 
 impl Linked for InClient<'_> {
     fn links(&mut self, index: u32) -> Option<&mut Links> {
-        self.0.get_mut(index as usize).map(|entry| &mut entry.in_client)
+        self.0.at(index).map(|entry| &mut entry.in_client)
     }
 }

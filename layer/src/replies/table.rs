@@ -1,6 +1,6 @@
 //! Which requests are under way or were answered.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::counters::Counters;
 use super::failure::Failure;
 use super::flight::Flight;
+use super::hashed::Hashed;
 use super::intent::Intent;
 use super::journal::{Intended, Journal, KeptOutcome};
 use super::key::{ClientKey, EntryKey};
@@ -61,55 +62,69 @@ impl Table {
     /// Looks a request up, and enters it when it is new.
     pub fn begin(self: &Arc<Self>, key: EntryKey) -> Begin {
         let now = Instant::now();
-        let mut shelf = self.shelf(key.client());
+        let client = Hashed::new(key.client(), &self.hasher);
+        let hashed = Hashed::new(key, &self.hasher);
+        let mut shelf = self.shelf(&client);
         for _ in 0..OUTDATED_AT_ONCE {
             let Some(outdated) = shelf.outdated(now, self.limits.age) else { break };
-            self.evict(&mut shelf, &outdated);
+            self.evict(&mut shelf, outdated);
         }
-        match shelf.find(&key) {
-            Some(State::Running(flight)) => {
-                self.counters.hits_in_progress.count();
-                return Begin::Running(flight.get_or_insert_default().clone());
-            }
-            Some(State::Answered(Answered { outcome, at, .. })) => {
-                if now.saturating_duration_since(*at) <= self.limits.age {
-                    self.counters.hits_done.count();
-                    return Begin::Answered(outcome.clone());
-                }
-                self.evict(&mut shelf, &key);
-            }
-            None => {}
+        if let Some(known) = self.known(&mut shelf, &hashed, now) {
+            return known;
         }
-        if !self.make_room(&mut shelf, key.client()) {
+        if !self.make_room(&mut shelf, &client) {
             drop(shelf);
-            if !self.make_room_elsewhere(key.client()) {
+            if !self.make_room_elsewhere(&client) {
                 self.counters.unremembered.count();
                 return Begin::Unremembered;
             }
             // Whoever else found the same gap meanwhile has it too: the limit may be passed by as many as there are threads.
-            shelf = self.shelf(key.client());
-            if shelf.find(&key).is_some() {
-                drop(shelf);
-                return self.begin(key);
+            shelf = self.shelf(&client);
+            if let Some(known) = self.known(&mut shelf, &hashed, now) {
+                return known;
             }
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
-        shelf.begin(key);
-        Begin::First(Entry { table: self.clone(), key, intended: None, finished: false })
+        let number = shelf.begin(hashed, client);
+        drop(shelf);
+        Begin::First(Entry { table: self.clone(), key, client, number, intended: None, finished: false })
+    }
+
+    /// What a request gets that is not new.
+    fn known(&self, shelf: &mut Shelf, key: &Hashed<EntryKey>, now: Instant) -> Option<Begin> {
+        let number = shelf.find(key)?;
+        match shelf.state(number)? {
+            State::Running(flight) => {
+                self.counters.hits_in_progress.count();
+                Some(Begin::Running(flight.get_or_insert_default().clone()))
+            }
+            State::Answered(Answered { outcome, at, .. }) => {
+                if now.saturating_duration_since(*at) <= self.limits.age {
+                    self.counters.hits_done.count();
+                    return Some(Begin::Answered(outcome.clone()));
+                }
+                self.evict(shelf, number);
+                None
+            }
+        }
     }
 
     /// Enters an outcome that an earlier process came to. The newest must come last: one for which there is no room pushes
     /// out an older one.
     pub fn restore(&self, kept: KeptOutcome) {
-        let key = kept.key;
-        let mut shelf = self.shelf(key.client());
-        if shelf.find(&key).is_some() || !self.make_room(&mut shelf, key.client()) {
+        let client = Hashed::new(kept.key.client(), &self.hasher);
+        let key = Hashed::new(kept.key, &self.hasher);
+        if !self.make_room(&mut self.shelf(&client), &client) && !self.make_room_elsewhere(&client) {
+            return;
+        }
+        let mut shelf = self.shelf(&client);
+        if shelf.find(&key).is_some() {
             return;
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
-        shelf.begin(key);
+        let number = shelf.begin(key, client);
         let slot = self.journal.as_ref().and_then(|journal| journal.keep(&kept));
-        shelf.answer(&key, Answered { outcome: kept.outcome, at: Instant::now(), slot });
+        shelf.answer(number, Answered { outcome: kept.outcome, at: Instant::now(), slot });
     }
 
     /// Where outcomes are kept for the next process.
@@ -119,39 +134,38 @@ impl Table {
 
     /// Drops what a session's sequence numbers have left.
     pub fn forget(&self, client: ClientKey) {
-        let mut shelf = self.shelf(client);
-        while let Some(key) = shelf.oldest_of(client) {
-            self.evict(&mut shelf, &key);
+        let client = Hashed::new(client, &self.hasher);
+        let mut shelf = self.shelf(&client);
+        while let (_, Some(oldest)) = shelf.of(&client) {
+            self.evict(&mut shelf, oldest);
         }
     }
 
     /// Whether there is room for another entry of `client`, perhaps because an older one made it.
-    fn make_room(&self, shelf: &mut Shelf, client: ClientKey) -> bool {
-        if shelf.entries_of(client) >= self.limits.entries_per_client {
-            return match shelf.oldest_of(client) {
-                Some(oldest) => self.evict(shelf, &oldest),
-                None => false,
-            };
+    fn make_room(&self, shelf: &mut Shelf, client: &Hashed<ClientKey>) -> bool {
+        let (entries, oldest) = shelf.of(client);
+        if entries >= self.limits.entries_per_client {
+            return oldest.is_some_and(|oldest| self.evict(shelf, oldest));
         }
         if self.entries.load(Ordering::Relaxed) < self.limits.entries {
             return true;
         }
-        shelf.oldest().is_some_and(|oldest| self.evict(shelf, &oldest))
+        shelf.oldest().is_some_and(|oldest| self.evict(shelf, oldest))
     }
 
     /// As `make_room`, among the entries of other clients. Called with no shelf locked.
-    fn make_room_elsewhere(&self, client: ClientKey) -> bool {
-        if self.shelf(client).entries_of(client) >= self.limits.entries_per_client {
+    fn make_room_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
+        if self.shelf(client).of(client).0 >= self.limits.entries_per_client {
             return false;
         }
         self.shelves.iter().any(|shelf| {
             let mut shelf = lock(shelf);
-            shelf.oldest().is_some_and(|oldest| self.evict(&mut shelf, &oldest))
+            shelf.oldest().is_some_and(|oldest| self.evict(&mut shelf, oldest))
         })
     }
 
-    fn evict(&self, shelf: &mut Shelf, key: &EntryKey) -> bool {
-        let Some(state) = shelf.remove(key) else { return false };
+    fn evict(&self, shelf: &mut Shelf, number: u32) -> bool {
+        let Some(state) = shelf.remove(number) else { return false };
         if let (State::Answered(Answered { slot: Some(slot), .. }), Some(journal)) = (state, &self.journal) {
             journal.free(slot);
         }
@@ -160,9 +174,9 @@ impl Table {
         true
     }
 
-    fn shelf(&self, client: ClientKey) -> MutexGuard<'_, Shelf> {
-        let number = self.hasher.hash_one(client) as usize % SHELVES;
-        // The remainder is a number of a shelf.
+    fn shelf(&self, client: &Hashed<ClientKey>) -> MutexGuard<'_, Shelf> {
+        // The upper half of the hash: the map inside goes by the lower. The remainder is a number of a shelf.
+        let number = (client.hash >> 32) as usize % SHELVES;
         lock(self.shelves.get(number).unwrap_or(&self.shelves[0]))
     }
 }
@@ -176,6 +190,9 @@ fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
 pub(super) struct Entry {
     table: Arc<Table>,
     key: EntryKey,
+    client: Hashed<ClientKey>,
+    /// Its number on its client's shelf.
+    number: u32,
     intended: Option<Intended>,
     finished: bool,
 }
@@ -206,7 +223,7 @@ impl Entry {
             _ => None,
         };
         let answered = Answered { outcome, at: Instant::now(), slot };
-        let waited_for = self.table.shelf(self.key.client()).answer(&self.key, answered);
+        let waited_for = self.table.shelf(&self.client).answer(self.number, answered);
         self.table.counters.recorded.count();
         if let Some((flight, outcome)) = waited_for {
             flight.land(outcome);
@@ -223,7 +240,7 @@ impl Entry {
 
     fn take_out(&mut self, failure: Failure) {
         self.finished = true;
-        let removed = self.table.shelf(self.key.client()).remove(&self.key);
+        let removed = self.table.shelf(&self.client).remove(self.number);
         if let Some(state) = removed {
             self.table.entries.fetch_sub(1, Ordering::Relaxed);
             if let State::Running(Some(flight)) = state {

@@ -96,6 +96,12 @@ impl Server {
         copy
     }
 
+    /// How many operations are under way, by the state file (docs/formats/replies.md).
+    pub fn intents(&self) -> usize {
+        let bytes = std::fs::read(&self.state).expect("the state file");
+        bytes[4096..].chunks(1024).take(1024).filter(|slot| slot[0] == 1).count()
+    }
+
     /// What would come after, were the first process killed now.
     pub fn next(&self) -> Next {
         Next::over(self.bottom.clone(), &self.copy("next"), &Options::default()).expect("the copy is good")
@@ -242,6 +248,7 @@ fn an_answer_is_known_to_the_next_process() {
         (case.prepare)(&*server.fs, &server.cx);
         let cx = server.request();
         sent(case, &*server.fs, &cx).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(server.intents(), 0, "{what}");
         let next = server.next();
         sent(case, &*next.fs, &keyed(&next.cx, cx.key))
             .unwrap_or_else(|error| panic!("{what}, again: {error}"));

@@ -1,0 +1,46 @@
+//! Keys that are hashed once, however many maps they are looked up in. With a secret, so that no client can choose its keys
+//! to meet in one place.
+
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
+
+/// A key and its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hashed<K> {
+    pub key: K,
+    pub hash: u64,
+}
+
+impl<K: Hash> Hashed<K> {
+    pub fn new(key: K, hasher: &impl BuildHasher) -> Self {
+        let hash = hasher.hash_one(&key);
+        Self { key, hash }
+    }
+}
+
+impl<K> Hash for Hashed<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Takes a hash as it is.
+pub(super) type Ready = BuildHasherDefault<Taken>;
+
+/// See [`Ready`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken(u64);
+
+impl Hasher for Taken {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Never called for a `Hashed`; any other key is hashed somehow.
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
