@@ -1,15 +1,17 @@
 //! Many clients, and clients that do not behave: others do not notice, and memory stays bounded.
 
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::SocketAddr;
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_nfs_tests::bed::Plan;
-use tombolo_nfs_tests::client::{Answer, Message, PATIENCE, Stream, closes, fragment};
+use tombolo_nfs_tests::client::{Answer, Caller, Message, PATIENCE, Stream, closes, fragment, fresh_xid};
 use tombolo_nfs_tests::place::Place;
 use tombolo_wire_nfs3::args::ReadArgs;
-use tombolo_wire_nfs3::{Call, Sattr3};
+use tombolo_wire_nfs3::{Call, PROGRAM, Sattr3, VERSION};
 
 const MEBIBYTE: u32 = 1 << 20;
 
@@ -53,6 +55,77 @@ fn two_thousand_connections_are_served() {
     assert!(place.bed.counts().lent_bytes < 64 << 20, "{:?}", place.bed.counts());
     drop(streams);
     eventually("connections that ended are forgotten", || place.bed.counts().connections <= 1);
+}
+
+/// As many as the limits of two processes allow: the server is one of its own, this test run again.
+#[test]
+fn ten_thousand_connections_are_served() {
+    const CONNECTIONS: usize = 10_000;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if limit.is_some_and(|limit| limit < CONNECTIONS as u64 + 200) {
+        eprintln!("skipped: 10,000 connections need as many descriptors, and the limit is {limit:?}");
+        return;
+    }
+    let mut server = Child::start();
+    let place_of = server.address();
+    let mut streams: Vec<_> =
+        (0..CONNECTIONS).map(|_| Stream::connect(place_of).expect("one more connection")).collect();
+    let null = Message::new(fresh_xid(), PROGRAM, VERSION, 0, &Caller::ROOT).to_bytes();
+    for stream in &mut streams {
+        stream.send(&null).expect("sent");
+    }
+    for stream in &mut streams {
+        assert!(stream.receive().expect("a reply").is_some());
+    }
+    let mebibytes = server.resident_kib() / 1024;
+    assert!(mebibytes < 256, "{mebibytes} MiB for connections that do nothing");
+}
+
+/// Not a test: the server of the one above, for as long as its standard input is open.
+#[test]
+#[ignore = "a part of another test"]
+fn serve_until_told() {
+    let place = Place::in_memory();
+    println!("\nserving {}", place.bed.address());
+    drop(std::io::stdin().read_line(&mut String::new()));
+}
+
+/// A server in another process.
+struct Child {
+    process: std::process::Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Child {
+    fn start() -> Self {
+        let program = std::env::current_exe().expect("this program");
+        let mut command = Command::new(program);
+        command.args(["--exact", "crowds::serve_until_told", "--ignored", "--nocapture"]);
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = spawned.expect("this program again");
+        let output = BufReader::new(process.stdout.take().expect("its output"));
+        Self { process, output }
+    }
+
+    fn address(&mut self) -> SocketAddr {
+        let mut told = self.output.by_ref().lines().map(|line| line.expect("a line"));
+        let address = told.find_map(|line| Some(line.strip_prefix("serving ")?.to_owned()));
+        address.expect("an address").parse().expect("an address")
+    }
+
+    fn resident_kib(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.process.id());
+        let status = std::fs::read_to_string(path).expect("its status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its size");
+        line.trim_end_matches("kB").trim().parse().expect("a number")
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        drop(self.process.wait());
+    }
 }
 
 #[test]

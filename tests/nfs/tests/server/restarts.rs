@@ -87,6 +87,30 @@ fn handles_are_refused_once_their_key_is_retired() {
 }
 
 #[test]
+fn handles_of_what_left_the_export_are_stale_after_a_restart() {
+    let site = Site::new();
+    let shared = site.tree.path().join("shared");
+    std::fs::create_dir(&shared).expect("the exported directory");
+    let start = || {
+        let mut plan = Plan::over(local_dir(&shared));
+        plan.keys = Keys::open(&site.files()).expect("the keys");
+        Place::new(plan, None)
+    };
+    let before = start();
+    let dir = before.dir("dir");
+    let inner = before.nfs.mkdir(&dir, b"inner", mode(0o755)).done().handle();
+    let stays = before.dir("stays");
+    drop(before);
+    std::fs::rename(shared.join("dir"), site.tree.path().join("outside")).expect("moved out");
+    let after = start();
+    for gone in [dir, inner] {
+        after.nfs.getattr(&gone).failed(Status::Stale);
+        after.nfs.lookup(&gone, b"inner").failed(Status::Stale);
+    }
+    after.nfs.getattr(&stays).done();
+}
+
+#[test]
 fn the_write_verifier_is_another_after_each_start() {
     let site = Site::new();
     let mut verifiers = Vec::new();
