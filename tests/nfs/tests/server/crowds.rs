@@ -84,6 +84,7 @@ fn ten_thousand_connections_are_served() {
 /// Not a test: the server of the one above, for as long as its standard input is open.
 #[test]
 #[ignore = "a part of another test"]
+#[expect(clippy::print_stdout, reason = "how the other test is told")]
 fn serve_until_told() {
     let place = Place::in_memory();
     println!("\nserving {}", place.bed.address());
