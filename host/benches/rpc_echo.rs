@@ -1,7 +1,8 @@
 //! What the RPC server costs over a bare socket: `cargo bench -p tombolo-host --bench rpc_echo`.
 //!
 //! Three servers answer the same calls of the same client in turn: a thread that blocks in `recv`, a thread that looks
-//! before it blocks (the same window as ours), and ours with a service that does nothing. The bare ones know the sizes.
+//! before it blocks (the same window as ours), and ours with a service that does nothing. The bare ones know the sizes. An
+//! argument chooses loads by a part of their name.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -56,7 +57,8 @@ fn main() {
         "{:>14} {:>4} {:>9} {:>9} {:>9} {:>11} {:>10}",
         "", "out", "server", "p50 us", "p99 us", "calls/s", "cpu us"
     );
-    for load in &LOADS {
+    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    for load in LOADS.iter().filter(|load| load.name.contains(&wanted)) {
         let mut rounds = KINDS.map(|_| Vec::new());
         for _ in 0..ROUNDS {
             for (kind, round) in KINDS.iter().zip(&mut rounds) {
@@ -200,7 +202,11 @@ struct Null {
 }
 
 impl Service for Null {
-    async fn serve(self: Arc<Self>, _peer: Arc<Peer>, mut exchange: Exchange) -> (Exchange, Outcome) {
+    async fn serve(
+        self: Arc<Self>,
+        _peer: Arc<Peer>,
+        mut exchange: Box<Exchange>,
+    ) -> (Box<Exchange>, Outcome) {
         let small = if self.reply < 1000 { self.reply - 4 } else { 128 };
         exchange.reply.resize(small, 0);
         let data = self.reply - 4 - small;

@@ -38,8 +38,8 @@ impl Service for Null {
     fn serve(
         self: Arc<Self>,
         _peer: Arc<Peer>,
-        mut exchange: Exchange,
-    ) -> impl Future<Output = (Exchange, Outcome)> + Send + 'static {
+        mut exchange: Box<Exchange>,
+    ) -> impl Future<Output = (Box<Exchange>, Outcome)> + Send + 'static {
         async move {
             exchange.reply.resize(100, 7);
             let len = exchange.head.first_chunk().map_or(0, |len| u32::from_be_bytes(*len)) as usize;

@@ -19,8 +19,8 @@ impl Service for Echo {
     fn serve(
         self: Arc<Self>,
         _peer: Arc<Peer>,
-        mut exchange: Exchange,
-    ) -> impl Future<Output = (Exchange, Outcome)> + Send + 'static {
+        mut exchange: Box<Exchange>,
+    ) -> impl Future<Output = (Box<Exchange>, Outcome)> + Send + 'static {
         exchange.reply.extend_from_slice(&exchange.head);
         std::future::ready((exchange, Outcome::Reply))
     }

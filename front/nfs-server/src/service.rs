@@ -159,8 +159,8 @@ impl Service for NfsService {
     fn serve(
         self: Arc<Self>,
         peer: Arc<Peer>,
-        mut exchange: Exchange,
-    ) -> impl Future<Output = (Exchange, Outcome)> + Send + 'static {
+        mut exchange: Box<Exchange>,
+    ) -> impl Future<Output = (Box<Exchange>, Outcome)> + Send + 'static {
         async move {
             let outcome = self.answer(&peer, &mut exchange).await;
             (exchange, outcome)

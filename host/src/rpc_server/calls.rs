@@ -18,14 +18,18 @@ const LATER_BYTES: usize = 4 << 10;
 /// Runs the calls of one event thread.
 pub(super) trait Calls: Send {
     /// Begins a call. `destination` is asked only if it is not answered at once.
-    fn run(&mut self, peer: &Arc<Peer>, exchange: Exchange, destination: &dyn Fn() -> Destination) -> Ran;
+    fn run(
+        &mut self,
+        peer: &Arc<Peer>,
+        exchange: Box<Exchange>,
+        destination: &dyn Fn() -> Destination,
+    ) -> Ran;
 }
 
 /// What became of a call.
-#[expect(clippy::large_enum_variant, reason = "an exchange in a box would be an allocation for each call")]
 pub(super) enum Ran {
     /// It is answered.
-    Done(Exchange, Outcome),
+    Done(Box<Exchange>, Outcome),
     /// It will be, by whoever wakes it.
     Later,
     /// Its service panicked.
@@ -50,10 +54,15 @@ struct Runner<B, F> {
 
 impl<B, F> Calls for Runner<B, F>
 where
-    B: Fn(Arc<Peer>, Exchange) -> F + Send,
-    F: Future<Output = (Exchange, Outcome)> + Send + 'static,
+    B: Fn(Arc<Peer>, Box<Exchange>) -> F + Send,
+    F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
 {
-    fn run(&mut self, peer: &Arc<Peer>, exchange: Exchange, destination: &dyn Fn() -> Destination) -> Ran {
+    fn run(
+        &mut self,
+        peer: &Arc<Peer>,
+        exchange: Box<Exchange>,
+        destination: &dyn Fn() -> Destination,
+    ) -> Ran {
         let mut slot = self.slots.pop().unwrap_or_else(|| Box::pin(None));
         let (begin, peer) = (&self.begin, peer.clone());
         let begun = catch_unwind(AssertUnwindSafe(|| slot.as_mut().set(Some(begin(peer, exchange)))));
@@ -82,9 +91,9 @@ where
 }
 
 /// Polls a call. None once it has panicked; then, as when it is ready, its future is gone.
-fn poll<F>(slot: &mut Slot<F>, context: &mut Context<'_>) -> Poll<Option<(Exchange, Outcome)>>
+fn poll<F>(slot: &mut Slot<F>, context: &mut Context<'_>) -> Poll<Option<(Box<Exchange>, Outcome)>>
 where
-    F: Future<Output = (Exchange, Outcome)>,
+    F: Future<Output = (Box<Exchange>, Outcome)>,
 {
     let polled = catch_unwind(AssertUnwindSafe(|| match slot.as_mut().as_pin_mut() {
         Some(future) => {
@@ -102,7 +111,7 @@ where
 /// Polls the call again, now with a waker that means it, until it is ready. Whoever wakes it then sends its reply.
 fn go_on<F>(mut slot: Slot<F>, finish: Finish)
 where
-    F: Future<Output = (Exchange, Outcome)> + Send + 'static,
+    F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
 {
     task::spawn(async move {
         match poll_fn(|context| poll(&mut slot, context)).await {
@@ -135,7 +144,7 @@ impl Finish {
         Self { destination: Some(destination), common }
     }
 
-    fn answer(mut self, mut exchange: Exchange, outcome: Outcome) {
+    fn answer(mut self, mut exchange: Box<Exchange>, outcome: Outcome) {
         let Some(destination) = self.destination.take() else { return };
         match &destination {
             Destination::Link(link, record_bytes) => {

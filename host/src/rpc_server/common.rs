@@ -1,4 +1,5 @@
 //! What all threads of one server share.
+#![expect(clippy::vec_box, reason = "the boxes travel")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -46,13 +47,13 @@ impl Common {
 
 /// Exchanges that come back from other threads than the one that took them.
 #[derive(Default)]
-pub(super) struct Spare(Mutex<Vec<Exchange>>);
+pub(super) struct Spare(Mutex<Vec<Box<Exchange>>>);
 
 impl Spare {
     /// More are not kept.
     const COUNT_MAX: usize = 256;
 
-    pub(super) fn put(&self, mut exchange: Exchange) {
+    pub(super) fn put(&self, mut exchange: Box<Exchange>) {
         exchange.clear();
         let mut exchanges = self.lock();
         if exchanges.len() < Self::COUNT_MAX {
@@ -60,11 +61,11 @@ impl Spare {
         }
     }
 
-    pub(super) fn take(&self) -> Option<Exchange> {
+    pub(super) fn take(&self) -> Option<Box<Exchange>> {
         self.lock().pop()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Exchange>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Box<Exchange>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -72,7 +73,7 @@ impl Spare {
 /// One event thread's exchanges.
 pub(super) struct Exchanges {
     common: Arc<Common>,
-    own: Vec<Exchange>,
+    own: Vec<Box<Exchange>>,
 }
 
 impl Exchanges {
@@ -84,9 +85,9 @@ impl Exchanges {
     }
 
     /// An exchange that takes its buffers from there.
-    pub(super) fn take(&mut self, buffers: &Buffers) -> Exchange {
+    pub(super) fn take(&mut self, buffers: &Buffers) -> Box<Exchange> {
         let Some(mut exchange) = self.own.pop().or_else(|| self.common.spare.take()) else {
-            return Exchange::new(buffers.clone());
+            return Box::new(Exchange::new(buffers.clone()));
         };
         if !Arc::ptr_eq(&exchange.buffers.0, &buffers.0) {
             exchange.buffers = buffers.clone();
@@ -94,7 +95,7 @@ impl Exchanges {
         exchange
     }
 
-    pub(super) fn put(&mut self, mut exchange: Exchange) {
+    pub(super) fn put(&mut self, mut exchange: Box<Exchange>) {
         exchange.clear();
         if self.own.len() < Self::COUNT_MAX {
             self.own.push(exchange);

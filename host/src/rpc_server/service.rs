@@ -25,8 +25,8 @@ pub trait Service: Send + Sync + 'static {
     fn serve(
         self: Arc<Self>,
         peer: Arc<Peer>,
-        exchange: Exchange,
-    ) -> impl Future<Output = (Exchange, Outcome)> + Send + 'static;
+        exchange: Box<Exchange>,
+    ) -> impl Future<Output = (Box<Exchange>, Outcome)> + Send + 'static;
 }
 
 /// What becomes of a call.
@@ -73,7 +73,7 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// Memory of one call and its reply, used again from call to call.
+/// Memory of one call and its reply, used again from call to call. It travels in a box, for it is some 400 bytes long.
 #[derive(Debug)]
 pub struct Exchange {
     /// Private copy of the call's first bytes: all of it up to [`HEAD_BYTES`], the first [`LONG_HEAD_BYTES`] of a longer one.

@@ -111,7 +111,11 @@ fn data(exchange: &mut Exchange) {
 }
 
 impl Service for Player {
-    async fn serve(self: Arc<Self>, _peer: Arc<Peer>, mut exchange: Exchange) -> (Exchange, Outcome) {
+    async fn serve(
+        self: Arc<Self>,
+        _peer: Arc<Peer>,
+        mut exchange: Box<Exchange>,
+    ) -> (Box<Exchange>, Outcome) {
         self.begun.fetch_add(1, Ordering::SeqCst);
         assert!(exchange.reply.is_empty() && exchange.data.is_none());
         let outcome = match exchange.head.first() {
