@@ -4,6 +4,7 @@
 mod addresses;
 mod concurrency;
 mod crowds;
+mod durability;
 mod identity;
 mod read_only;
 mod replays;
