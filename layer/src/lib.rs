@@ -3,6 +3,7 @@
 //! - [`stats`] counts operations and their times.
 //! - [`delay`] answers everything later, after a time: the pending path, on purpose.
 //! - [`fault`] injects errors and short transfers by a plan.
+//! - [`handle_table`] gives persistent handles to file systems that have none.
 //! - [`readonly`] refuses every change.
 //! - [`replies`] performs each request once, however often it is sent.
 //!
@@ -16,6 +17,7 @@
 pub mod around;
 pub mod delay;
 pub mod fault;
+pub mod handle_table;
 mod op;
 pub mod readonly;
 pub mod replies;

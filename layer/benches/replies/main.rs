@@ -1,7 +1,7 @@
 //! What it costs to perform each request once: `cargo bench -p tombolo-layer --bench replies`.
 //!
 //! Time per operation, or per pair of operations that leaves nothing behind, directly and through the layer: without a key,
-//! with a key, and with a key and a state file. Medians and tenth percentiles of many short rounds, taken in turn.
+//! with a key, and with a key and a state file. An argument picks the rows that hold it. Medians and tenth percentiles of many short rounds, taken in turn.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::hint::black_box;
@@ -50,6 +50,8 @@ fn main() {
             ways.iter().map(|way| (format!("{bottom}, create and unlink, {}", way.label), file(way))),
         );
     }
+    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with("--")).unwrap_or_default();
+    works.retain(|(label, _)| label.contains(&wanted));
     print(&works);
 }
 
@@ -138,7 +140,7 @@ fn print(works: &[Work<'_>]) {
             times.push(began.elapsed().as_nanos() as f64 / f64::from(CALLS));
         }
     }
-    println!("{:<60} {:>8} {:>8}", "", "median", "p10");
+    println!("{:<60} {:>9} {:>9}", "", "median", "p10");
     for ((name, _), times) in works.iter().zip(&mut times) {
         times.sort_by(f64::total_cmp);
         println!("{name:<60} {:>6.0} ns {:>6.0} ns", times[ROUNDS / 2], times[ROUNDS / 10]);

@@ -326,6 +326,29 @@ fn a_create_is_answered_by_the_next_process_with_an_opening() {
 }
 
 #[test]
+fn looking_before_leaves_nothing_behind() {
+    let server = Server::new(Bottom::Memory);
+    for (text, remove) in [("one", true), ("other", false)] {
+        let node = file(&*server.fs, &server.cx, text);
+        let cx = server.request();
+        match remove {
+            true => drop(server.fs.unlink(&cx, ROOT, name(text)).wait().expect("unlink")),
+            false => {
+                server
+                    .fs
+                    .rename(&cx, ROOT, name(text), ROOT, name("x"), RenameFlags::empty())
+                    .wait()
+                    .unwrap();
+                server.fs.unlink(&server.request(), ROOT, name("x")).wait().expect("unlink");
+            }
+        }
+        server.fs.forget(&server.cx, &[(node, 1)]);
+        let open = server.fs.getattr(&server.cx, node, None).wait();
+        assert!(open.is_err(), "{text}: its only look-up was given back, and its opening is not asked");
+    }
+}
+
+#[test]
 fn of_two_that_wanted_the_same_one_has_done_it() {
     for (bottom, case) in BOTTOMS.into_iter().flat_map(|bottom| CASES.iter().map(move |case| (bottom, case)))
     {
