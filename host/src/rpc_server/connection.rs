@@ -1,5 +1,6 @@
 //! One connection, as its event thread has it: receiving, and its life.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,8 @@ pub(super) struct Connection {
     answered: bool,
     /// Something was received since the last sweep.
     active: bool,
+    /// Bytes on the desk that a look found; the turn that follows at once counts them.
+    found_bytes: usize,
     /// When it came, or was seen active last.
     since: Instant,
 }
@@ -103,7 +106,6 @@ enum End {
 }
 
 /// What was done in one turn.
-#[derive(Default)]
 struct Work {
     calls: usize,
     bytes: usize,
@@ -120,6 +122,7 @@ impl Connection {
             waits: false,
             answered: false,
             active: false,
+            found_bytes: 0,
             since: Instant::now(),
         }
     }
@@ -140,16 +143,45 @@ impl Connection {
         }
     }
 
+    /// Tries to receive, with as little ado as can be. True if it needs a turn, before anyone else has one.
+    pub(super) fn look(&mut self, place: &mut Workplace) -> bool {
+        if self.phase != Phase::Open || self.waits {
+            return false;
+        }
+        self.readable = true;
+        if self.intake.is_within_record() {
+            return true;
+        }
+        match self.receive(place) {
+            Ok(bytes @ 1..) => {
+                self.found_bytes = bytes;
+                true
+            }
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                false
+            }
+            // The turn finds the same, or the end after an error.
+            Ok(0) | Err(_) => true,
+        }
+    }
+
     /// Receives and serves what there is, up to a limit.
     pub(super) fn turn(&mut self, place: &mut Workplace) -> Turn {
         let mut turn = Turn::default();
-        if self.link.is_dead() {
-            turn.then = Then::Close;
-            return turn;
-        }
         if self.phase == Phase::Open && self.link.is_sealed() {
             // By a call that was answered later.
             self.phase = Phase::Sealed;
+        }
+        let is_dead = self.link.is_dead();
+        if self.found_bytes > 0 && (is_dead || self.phase != Phase::Open) {
+            // Too late; and the desk is the next connection's.
+            self.found_bytes = 0;
+            self.intake.leave(&mut place.desk, &self.link.buffers);
+        }
+        if is_dead {
+            turn.then = Then::Close;
+            return turn;
         }
         if self.phase == Phase::Open {
             self.serve(place, &mut turn);
@@ -173,7 +205,7 @@ impl Connection {
     /// Looks whether it is to be closed, now and then; and gives up memory that it does not need.
     pub(super) fn sweep(&mut self, common: &Common, now: Instant) -> Then {
         let (options, counters) = (&common.options, &common.counters);
-        if std::mem::take(&mut self.active) && (self.answered || self.intake.is_within_record()) {
+        if mem::take(&mut self.active) && (self.answered || self.intake.is_within_record()) {
             self.since = now;
         }
         if let Phase::Lingering { until, .. } = self.phase {
@@ -209,8 +241,9 @@ impl Connection {
     }
 
     fn serve(&mut self, place: &mut Workplace, turn: &mut Turn) {
-        let (link, mut work) = (self.link.clone(), Work::default());
-        let waited = std::mem::take(&mut self.waits);
+        let (link, mut work) =
+            (self.link.clone(), Work { calls: 0, bytes: mem::take(&mut self.found_bytes) });
+        let waited = mem::take(&mut self.waits);
         self.intake.arrive(&mut place.desk);
         let end = self.receive_and_run(place, &mut work);
         if work.bytes + work.calls > 0 {

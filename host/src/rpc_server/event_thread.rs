@@ -26,7 +26,7 @@ use tombolo_sys::epoll::{Epoll, Event, Interest};
 use tombolo_sys::{Result, socket};
 
 /// Of so many looks one is at everything, and the others at the one connection that is busy.
-const LOOKS: u32 = 4;
+const LOOKS: u32 = 8;
 
 /// How often to see whether calls have ended, once the server stops.
 const STOP_PAUSE: Duration = Duration::from_millis(5);
@@ -216,6 +216,9 @@ impl EventThread {
 
     fn close(&mut self, token: Token) {
         let Some(connection) = self.connections.remove(token) else { return };
+        if self.busy.last == Some(token) {
+            self.busy = Busy::default();
+        }
         let link = &connection.link;
         let _ = self.epoll.remove(link.stream());
         link.kill();
@@ -291,15 +294,11 @@ impl EventThread {
 
     /// Tries to receive, without asking whether there is anything.
     fn look_at(&mut self, token: Token) -> bool {
-        match self.connections.find(token) {
-            Some(connection) if connection.must_wait() => {
-                self.busy = Busy::default();
-                return false;
-            }
-            Some(connection) => connection.readable = true,
-            None => {}
-        }
-        self.turn(token)
+        let in_vain = match self.connections.find(token) {
+            Some(connection) => !connection.look(&mut self.place),
+            None => false,
+        };
+        if in_vain { false } else { self.turn(token) }
     }
 
     fn sleep(&mut self) {
