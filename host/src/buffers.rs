@@ -357,3 +357,108 @@ impl Waiters {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: BufferLimits =
+        BufferLimits { total_bytes: 8 << 20, share_bytes: 4 << 20, retained_bytes: 2 << 20 };
+
+    #[test]
+    fn the_buffer_that_came_back_last_is_lent_first() {
+        let buffers = Buffers::new(LIMITS);
+        let (first, second) = (buffers.take(40_000).expect("one"), buffers.take(40_000).expect("two"));
+        first.sink(0..1).write_at(0, b"1");
+        second.sink(0..1).write_at(0, b"2");
+        drop(first);
+        drop(second);
+        let again = buffers.take(33_000).expect("one that was used");
+        assert_eq!(again.source(0..1).to_vec(1), b"2");
+        assert_eq!(buffers.0.lent_bytes(), again.len());
+    }
+
+    #[test]
+    fn a_buffer_that_somebody_still_reads_is_not_lent() {
+        let buffers = Buffers::new(LIMITS);
+        let lease = buffers.take(100).expect("a buffer");
+        lease.sink(0..5).write_at(0, b"theirs");
+        let source = lease.source(0..5);
+        drop(lease);
+        let other = buffers.take(100).expect("another");
+        other.sink(0..5).write_at(0, b"other");
+        assert_eq!(source.to_vec(5), b"their");
+    }
+
+    #[test]
+    fn every_lease_of_a_buffer_keeps_it() {
+        let buffers = Buffers::new(LIMITS);
+        let lease = buffers.take(100).expect("a buffer");
+        let clone = lease.clone();
+        drop(lease);
+        assert_eq!(buffers.0.lent_bytes(), clone.len());
+        drop(clone);
+        assert_eq!(buffers.0.lent_bytes(), 0);
+    }
+
+    #[test]
+    fn a_client_has_its_share_and_another_still_gets_some() {
+        let stock = Stock::new(LIMITS);
+        let (greedy, other) = (Buffers(stock.account()), Buffers(stock.account()));
+        let mut had: Vec<_> = std::iter::from_fn(|| greedy.take(1 << 20)).collect();
+        assert_eq!(had.len(), 3, "of 1,036 KiB each");
+        assert!(!greedy.0.has_room() && other.0.has_room());
+        assert!(other.take(1 << 20).is_some());
+        assert!(other.take(BUFFER_MAX_BYTES + 1).is_none());
+        had.pop();
+        assert!(greedy.take(1 << 20).is_some());
+    }
+
+    #[test]
+    fn what_is_not_needed_is_freed() {
+        let stock = Stock::new(LIMITS);
+        let buffers = Buffers(stock.account());
+        let had: Vec<_> = std::iter::from_fn(|| buffers.take(1 << 20)).collect();
+        drop(had);
+        assert!(stock.retained_bytes.load(Ordering::Relaxed) <= LIMITS.retained_bytes);
+        assert!(stock.has_spare());
+        stock.trim();
+        stock.trim();
+        assert!(!stock.has_spare());
+        // What is used again and again stays.
+        for _ in 0..5 {
+            drop(buffers.take(1 << 20));
+            stock.trim();
+            assert!(stock.has_spare());
+        }
+    }
+
+    #[test]
+    fn who_waits_is_told_in_turn() {
+        struct Told(Mutex<Vec<u8>>);
+        struct One(u8, bool, Arc<Told>);
+        impl Waiter for One {
+            fn wake(&self) -> bool {
+                lock(&self.2.0).push(self.0);
+                self.1
+            }
+        }
+        let stock = Stock::new(LIMITS);
+        let buffers = Buffers(stock.account());
+        let told = Arc::new(Told(Mutex::default()));
+        let mut had: Vec<_> = std::iter::from_fn(|| buffers.take(1 << 19)).collect();
+        for (name, is_there) in [(1, true), (2, false), (3, true), (4, true)] {
+            buffers.0.wait_for_room(Arc::new(One(name, is_there, told.clone())), false);
+        }
+        while had.len() > 4 {
+            had.pop();
+        }
+        assert_eq!(*lock(&told.0), [], "half a share is lent still");
+        had.pop();
+        assert_eq!(*lock(&told.0), [1]);
+        buffers.0.wait_for_room(Arc::new(One(9, true, told.clone())), true);
+        had.pop();
+        buffers.0.pass_on();
+        assert_eq!(*lock(&told.0), [1, 9, 2, 3], "one that has left is passed over");
+    }
+}

@@ -28,6 +28,9 @@ use tombolo_sys::{Result, socket};
 /// Of so many looks one is at everything, and the others at the one connection that is busy.
 const LOOKS: u32 = 8;
 
+/// So many times round, and it is seen whether it is time for a sweep; before a sleep it is as well.
+const SWEEP_PASSES: u64 = 64;
+
 /// How often to see whether calls have ended, once the server stops.
 const STOP_PAUSE: Duration = Duration::from_millis(5);
 
@@ -103,8 +106,12 @@ impl EventThread {
 
     /// Serves until the server stops.
     pub(super) fn run(mut self) {
-        loop {
+        for pass in 1.. {
             self.read_letters();
+            if pass % SWEEP_PASSES == 0u64 {
+                // A thread that is never idle sees to the stuck ones all the same.
+                self.sweep(Instant::now());
+            }
             for _ in 0..self.ready.len() {
                 if let Some(token) = self.ready.pop_front() {
                     self.turn(token);
@@ -155,6 +162,10 @@ impl EventThread {
         self.connections.insert(Connection::new(link, record_max_bytes));
         if let Err(error) = watched {
             tracing::warn!(peer = %address, %error, "a caller cannot be served");
+            self.close(token);
+            return;
+        }
+        if self.stops_at.is_some() {
             self.close(token);
             return;
         }

@@ -7,3 +7,4 @@ mod datagrams;
 mod endings;
 mod limits;
 mod records;
+mod storms;
