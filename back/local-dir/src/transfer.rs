@@ -54,7 +54,9 @@ impl LocalSession {
                 Ok(open) => open,
                 Err(error) => return Answer::err(error),
             };
-        let slow = how.stability != Stability::Unstable || open.flags.intersects(SLOW_FLAGS) || !open.local;
+        let stable = how.stability != Stability::Unstable || open.flags.intersects(SLOW_FLAGS);
+        // Where there is no disk there is nothing to wait for.
+        let slow = (stable && !open.memory) || !open.local;
         if !slow && from.len() <= AT_ONCE_BYTES && self.0.write_pace().is_quick() {
             return Answer::Done(self.0.write_pace().timed(|| self.0.write_all(cx, &open, &how, &from)));
         }
