@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tombolo_nfs_tests::bed::{Bed, Plan};
-use tombolo_nfs_tests::client::{Expect, Transport, mode};
+use tombolo_nfs_tests::client::{Caller, Expect, Transport, mode};
 use tombolo_nfs_tests::place::{Place, assert_around, assert_unchanged, on_each};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{FileType3, NfsTime3, Sattr3, SetTime3, Status};
@@ -79,6 +79,20 @@ fn setattr_of_a_size_cuts_and_extends() {
         let wcc = place.nfs.setattr(&place.root, size(0), None).failed(Status::IsDir);
         assert_unchanged(place, &place.root, &wcc);
     });
+}
+
+#[test]
+fn who_may_write_may_cut_as_linux_asks_for_it() {
+    let place = Place::on_host();
+    let (open, closed) = (place.file("open", b"12345"), place.file("closed", b"12345"));
+    place.nfs.setattr(&open, mode(0o666), None).done();
+    let user = place.nfs.as_caller(Caller::user(1000));
+    // O_TRUNC: the time is the server's, which only the owner may ask for by itself.
+    let cut = Sattr3 { size: Some(0), mtime: SetTime3::Server, ..Sattr3::default() };
+    user.setattr(&open, cut, None).done();
+    assert_eq!(place.contents(&open), b"");
+    user.setattr(&closed, cut, None).failed(Status::Acces);
+    assert_eq!(place.contents(&closed), b"12345");
 }
 
 #[test]
