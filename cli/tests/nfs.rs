@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
+use std::process::Command;
 use std::time::Duration;
 
 use common::{Place, Server, http};
@@ -148,6 +149,52 @@ fn handles_outlive_a_restart_and_go_with_their_key() {
     assert!(mnt(&at, "/tree").is_ok());
     server.signal("TERM");
     server.wait();
+}
+
+/// overlayfs without `nfs_export` has no handles of its own.
+#[test]
+fn a_file_system_without_handles_gets_them_from_a_table() {
+    let place = Place::new();
+    for dir in ["upper", "work"] {
+        fs::create_dir(place.path(dir)).expect("mkdir");
+    }
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        place.text("tree"),
+        place.text("upper"),
+        place.text("work")
+    );
+    let target = place.text("mnt");
+    let mounted = Command::new("mount").args(["-t", "overlay", "-o", &options, "overlay", &target]).status();
+    assert!(mounted.expect("mount(8)").success(), "mounting an overlay needs root");
+    let _mounted = Unmount(target);
+    fs::create_dir(place.path("mnt/dir")).expect("mkdir");
+    let words = ["serve", "mnt=/over", "--nfs", "0", "--state", "kept"];
+    let mut server = place.serve(&words, "ready control");
+    let at = address(&server);
+    let (root, dir) = (mnt(&at, "/over").expect("a handle"), mnt(&at, "/over/dir").expect("a handle"));
+    server.signal("KILL");
+    server.wait();
+    let mut server = place.serve(&words, "ready control");
+    let at = address(&server);
+    assert_eq!((getattr(&at, &root), getattr(&at, &dir)), (0, 0));
+    fs::rename(place.path("mnt/dir"), place.path("mnt/else")).expect("rename");
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let server = place.serve(&words, "ready control");
+    let at = address(&server);
+    assert_eq!(getattr(&at, &dir), STALE, "renamed behind our back");
+    assert_eq!(mnt(&at, "/over/else"), Ok(dir.clone()), "the same file, met again");
+    assert_eq!(getattr(&at, &dir), 0);
+}
+
+/// Takes a mount away when the test ends.
+struct Unmount(String);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-l", &self.0]).status();
+    }
 }
 
 #[test]

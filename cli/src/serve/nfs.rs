@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_core::fs::{Export, SessionId};
+use tombolo_core::fs::{Client, Ctx, Export, NodeId, PermissionCheck, SessionId};
 use tombolo_front_nfs_server::keys::Keys;
 use tombolo_front_nfs_server::{
     Durability, ExportOptions, Groups, Identities, NfsServer, NfsService, Options, Signer,
 };
 use tombolo_host::rpc_server::{Listeners, Options as TransportOptions};
 use tombolo_host::state_dir::{ServerState, StateDir, StateError};
+use tombolo_layer::handle_table;
 use tombolo_layer::replies::{self, Replies};
 
 use super::nfs_options::{NfsPlan, PlannedPlace};
@@ -128,11 +129,36 @@ pub fn state_path(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// An export whose requests are performed once, also over a crash of this process.
+/// An export whose requests are performed once, also over a crash of this process, and whose files have handles.
 fn once(export: &Arc<dyn Export>, planned: &PlannedExport, state: &Path) -> Result<Arc<Replies>, Failure> {
-    let path = state.join(format!("replies-{}", one_component(&planned.name.to_string())));
-    let replies = replies::open(export.clone(), &replies::Options::default(), &path);
+    let name = one_component(&planned.name.to_string());
+    let export = with_handles(export, planned, &state.join(format!("handles-{name}")))?;
+    let path = state.join(format!("replies-{name}"));
+    let replies = replies::open(export, &replies::Options::default(), &path);
     replies.map(Arc::new).map_err(|error| Failure::cannot(format_args!("use {}", path.display()), &error))
+}
+
+/// The export, with handles from a table if its own are too long or missing.
+fn with_handles(
+    export: &Arc<dyn Export>,
+    planned: &PlannedExport,
+    table: &Path,
+) -> Result<Arc<dyn Export>, Failure> {
+    let serving = format!("serve {} to NFS clients", planned.name);
+    let client = Client { session: SessionId(0), label: "handles".into(), checks: PermissionCheck::Caller };
+    let fs = export.attach(&client).map_err(|error| Failure::cannot(&serving, &error))?;
+    let root =
+        fs.persistent_handles().map(|handles| handles.handle_of(&Ctx::root(SessionId(0)), NodeId::ROOT));
+    if root.is_some_and(|root| root.wait().is_ok_and(|root| Signer::can_sign(&root))) {
+        return Ok(export.clone());
+    }
+    tracing::warn!(
+        "the file system of {} has no file handles for us: what others rename there, NFS clients may have to look up \
+         again",
+        planned.dir.display()
+    );
+    let over = handle_table::over(export.clone(), table);
+    over.map(|export| Arc::new(export) as _).map_err(|error| Failure::cannot(&serving, &error))
 }
 
 /// The name of an export as one component of a path; different names stay different.

@@ -158,7 +158,10 @@ impl PersistentHandles for Session {
         self.go_to(cx, id).then(move |entry| {
             known.forget(&[(entry.node, 1)]);
             inner.forget(&own_cx, &[(entry.node, 1)]);
-            parent
+            match entry.attr.file_type {
+                FileType::Directory => parent,
+                _ => Answer::err(Error::NotDirectory),
+            }
         })
     }
 }

@@ -10,7 +10,7 @@ use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_layer::fault::{Plan, Rule, What, When};
 use tombolo_layer::stats::Counters;
-use tombolo_layer::{Op, delay, fault, stats};
+use tombolo_layer::{Op, delay, fault, handle_table, stats};
 
 const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
 
@@ -60,4 +60,23 @@ fn a_directory_under_delay() {
 fn a_directory_under_short_writes() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     run(&cut_short(on_disk(scratch.path())), SETUP).expect("local-dir under short writes", &[]);
+}
+
+/// Handles that lead back by name.
+#[test]
+fn a_directory_under_a_handle_table() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    std::fs::create_dir(scratch.path().join("tree")).expect("mkdir");
+    let export = on_disk(&scratch.path().join("tree"));
+    let export = handle_table::over(export, &scratch.path().join("table")).expect("the table");
+    let export: Arc<dyn Export> = Arc::new(export);
+    run(&export, SETUP).expect("local-dir under a handle table", &[]);
+}
+
+#[test]
+fn memory_under_delay_and_a_handle_table() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let export = handle_table::over(later(memory()), &scratch.path().join("table")).expect("the table");
+    let export: Arc<dyn Export> = Arc::new(export);
+    run(&export, SETUP).expect("memory under delay and a handle table", &[]);
 }

@@ -45,6 +45,11 @@ impl Signer {
         Self { keys }
     }
 
+    /// Whether handles of this kind can be signed.
+    pub fn can_sign(file: &PersistentHandle) -> bool {
+        u16::try_from(file.kind).is_ok() && file.bytes.len() <= FILE_BYTES_MAX
+    }
+
     /// The bytes for a client. They are the same each time, until another key signs.
     pub fn sign(
         &self,
@@ -142,6 +147,7 @@ mod tests {
             assert_eq!(signer.verify(&handle, export, VOLUME), Ok(file(len)));
         }
         assert_eq!(signer.sign(export, VOLUME, &file(47)), Err(Unsignable));
+        assert!(Signer::can_sign(&file(46)) && !Signer::can_sign(&file(47)));
         for kind in [-1, 1 << 16] {
             let strange = PersistentHandle { kind, ..file(8) };
             assert_eq!(signer.sign(export, VOLUME, &strange), Err(Unsignable));
