@@ -13,6 +13,8 @@ macro_rules! failures {
         impl Failure {
             /// What could not be told, or has no number here.
             pub const IO: Self = Self(1);
+            /// Nobody asks any more.
+            pub const INTERRUPTED: Self = Self(23);
 
             /// `None` for a number that stands for nothing.
             pub fn from_number(number: u16) -> Option<Self> {

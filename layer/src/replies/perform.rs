@@ -48,16 +48,21 @@ impl Performance<'_> {
         }
     }
 
-    fn run<C: Call>(self, call: C, entry: Entry) -> Answer<C::Reply> {
+    fn run<C: Call>(self, call: C, mut entry: Entry) -> Answer<C::Reply> {
+        let is_given_up = call.is_given_up();
         match call.run(&**self.fs, self.cx) {
             Answer::Done(result) => self.keep(entry, result),
             Answer::Later(later) => {
+                if is_given_up {
+                    entry.may_be_given_up();
+                }
                 let (fs, cx) = (self.fs.clone(), self.cx.clone());
-                self.to_its_end(async move {
+                let kept = async move {
                     let result = later.await;
                     let kept = Performance { fs: &fs, cx: &cx }.keep(entry, result);
                     kept.resolve().await
-                })
+                };
+                if is_given_up { Answer::later(kept) } else { self.to_its_end(kept) }
             }
         }
     }

@@ -87,7 +87,15 @@ impl Table {
         self.entries.fetch_add(1, Ordering::Relaxed);
         let number = shelf.begin(hashed, client);
         drop(shelf);
-        Begin::First(Entry { table: self.clone(), key, client, number, intended: None, finished: false })
+        Begin::First(Entry {
+            table: self.clone(),
+            key,
+            client,
+            number,
+            intended: None,
+            if_dropped: Failure::IO,
+            finished: false,
+        })
     }
 
     /// What a request gets that is not new.
@@ -194,6 +202,8 @@ pub(super) struct Entry {
     /// Its number on its client's shelf.
     number: u32,
     intended: Option<Intended>,
+    /// What those who wait are told if it is dropped unfinished.
+    if_dropped: Failure,
     finished: bool,
 }
 
@@ -201,6 +211,11 @@ impl Entry {
     /// The journal that this request belongs in.
     pub fn journal(&self) -> Option<&Journal> {
         self.table.journal().filter(|_| self.key.outlives_the_process())
+    }
+
+    /// Says that the operation may be given up.
+    pub fn may_be_given_up(&mut self) {
+        self.if_dropped = Failure::INTERRUPTED;
     }
 
     /// Writes down what is about to be done, seen since `sequence` was next. Without an intent, or without room for one, it
@@ -251,10 +266,11 @@ impl Entry {
 }
 
 impl Drop for Entry {
-    /// Nobody knows how it ended (a panic): who waits for it should not wait for ever. The next process may find out.
+    /// It was given up, or nobody knows how it ended (a panic): who waits for it should not wait for ever. The next process
+    /// may find out.
     fn drop(&mut self) {
         if !self.finished {
-            self.take_out(Failure::IO);
+            self.take_out(self.if_dropped);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::fs::{Ctx, Error, Interrupt, NodeId};
+use tombolo_core::fs::{Ctx, Error, Interrupt, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId};
 use tombolo_layer::fault::{self, Plan, Rule, What, When};
 use tombolo_layer::replies::Options;
 use tombolo_layer::{Op, delay};
@@ -65,6 +65,24 @@ fn all_may_go_away_and_the_next_is_answered() {
     drop((bed.start_mkdir(&cx, "dir"), bed.start_mkdir(&cx, "dir")));
     bed.mkdir(&cx, "dir").expect("the answer");
     assert_eq!(bed.ran("mkdir"), 1);
+}
+
+#[test]
+fn a_wait_for_a_lock_ends_with_its_caller() {
+    let bed = Bed::new(Bottom::Memory);
+    let file = bed.create("file");
+    let locks = bed.fs.locks().expect("locks");
+    let (family, range) = (LockFamily::Posix, LockRange::ALL);
+    let lock = |owner| Lock { family, kind: LockKind::Write, range, owner: LockOwner(owner), pid: 1 };
+    locks.lock(&bed.cx, file, &lock(1), false).wait().expect("it is free");
+    let cx = bed.request();
+    let waiting = locks.lock(&cx, file, &lock(2), true);
+    let duplicate = locks.lock(&cx, file, &lock(2), true);
+    drop(waiting);
+    let ended = duplicate.wait();
+    assert!(matches!(ended, Err(Error::Interrupted)), "nobody waits for the lock: {ended:?}");
+    locks.unlock(&bed.cx, file, family, range, LockOwner(1)).wait().expect("unlock");
+    locks.lock(&bed.cx, file, &lock(3), false).wait().expect("nobody took it meanwhile");
 }
 
 #[test]

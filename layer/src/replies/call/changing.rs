@@ -128,6 +128,10 @@ pub(in crate::replies) struct TakeLock {
 impl Call for TakeLock {
     answers_nothing!(Lock);
 
+    fn is_given_up(&self) -> bool {
+        self.wait
+    }
+
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
         fs.locks().map_or(Answer::err(Error::NotSupported), |locks| {
             locks.lock(cx, self.file, &self.lock, self.wait)

@@ -40,6 +40,11 @@ pub(super) trait Call: Send + Sized + 'static {
         None
     }
 
+    /// Whether it is given up when its caller goes away: it only waits, and must not take what nobody asks for any more.
+    fn is_given_up(&self) -> bool {
+        false
+    }
+
     /// Performs it.
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Self::Reply>;
 
