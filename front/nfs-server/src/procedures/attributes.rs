@@ -1,6 +1,6 @@
 //! GETATTR, SETATTR, ACCESS (RFC 1813 §3.3.1, §3.3.2, §3.3.4).
 
-use tombolo_core::fs::{AccessMask, Attr, Change, FileType, SetAttr};
+use tombolo_core::fs::{AccessMask, Attr, Change, FileType, SetAttr, SetTime};
 use tombolo_wire_nfs3::args::{AccessArgs, AccessBits, SetattrArgs};
 use tombolo_wire_nfs3::attr::{fattr3, set_attr};
 use tombolo_wire_nfs3::results::{AccessOk, AccessReply, GetattrReply, SetattrReply};
@@ -60,7 +60,10 @@ async fn cut(target: &Target, attr: &Attr, set: &SetAttr) -> Result<(Attr, Chang
     }
     export.permissions.check_write(&target.cx, target.node.id, attr).await?;
     let opening = export.openings.for_writing(target.node.id).await?;
-    let set = SetAttr { kill_privileges: target.cx.identity.uid != 0, ..*set };
+    // The cut itself sets the time to now, which whoever may write may do; asked for apart, only the owner might. Linux's
+    // client sends both for every O_TRUNC.
+    let mtime = set.mtime.filter(|&time| time != SetTime::Now);
+    let set = SetAttr { kill_privileges: target.cx.identity.uid != 0, mtime, ..*set };
     Ok(export.file_system.setattr(&target.cx, target.node.id, Some(opening.file()), &set).resolve().await?)
 }
 
