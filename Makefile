@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help build demo test test-rust test-planted test-mount test-guests test-posix lint bench bench-quick clean
+.PHONY: help build demo test test-rust test-planted test-mount test-guests test-crash test-posix lint bench bench-quick clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -14,7 +14,7 @@ build: ## the binary, target/release/tombolo
 demo: build ## share a source tree with a real guest and build it there
 	demo/run
 
-test: test-rust test-planted test-mount test-posix test-guests ## everything that has to pass
+test: test-rust test-planted test-mount test-posix test-guests test-crash ## everything that has to pass
 
 test-rust: ## unit, property, conformance and command-line tests
 	$(CARGO) test --workspace --no-fail-fast
@@ -32,6 +32,9 @@ test-posix: build ## pjdfstest and fsx through a FUSE mount
 test-guests: build ## real guests: UML and QEMU
 	tests/guests/setup
 	tests/guests/cases
+
+test-crash: build ## the NFS server killed under load, and what it syncs before it says stable
+	tests/crash/run
 
 lint: ## formatter, clippy, shellcheck
 	$(CARGO) fmt --all --check

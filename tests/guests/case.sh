@@ -110,16 +110,18 @@ own_network() {
 
 serve_nfs() { # [OPTION]…
     [ "${SERVER:-tombolo}" = tombolo ] || skip "$SERVER has no NFS"
+    rm -f "$work/control"
     "$tombolo" serve "$tree" --nfs "0.0.0.0:$nfs_port" --state "$work/state" --control "$work/control" "$@" \
         >>"$work/server.log" 2>&1 &
     servers+=($!)
     disown "${servers[-1]}"
-    until_ok answering
+    until_ok is_ready
 }
 
-answering() {
+# The control socket comes last.
+is_ready() {
     kill -0 "${servers[-1]}" 2>/dev/null || fail "the server ended: $(cat "$work/server.log")"
-    (exec 3<>"/dev/tcp/127.0.0.1/$nfs_port") 2>/dev/null
+    [ -S "$work/control" ]
 }
 
 # Ends the server that was started last, as an operator does.

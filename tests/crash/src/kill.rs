@@ -61,19 +61,19 @@ fn rounds(args: &KillArgs, server: &mut Server) -> Result<String> {
     let killed = kill_again_and_again(args, server, &mut random, &stop);
     stop.store(true, Ordering::Relaxed);
     let mut workers = Vec::new();
-    let mut failures = Vec::new();
+    let (mut stories, mut first) = (Vec::new(), None);
     for thread in at_work {
         let (worker, outcome) = thread.join().map_err(|_| Failure::Wrong("a worker panicked".into()))?;
         if let Err(failure) = outcome {
-            eprintln!("{}: {failure}\n{}", worker.name, worker.story());
-            failures.push(failure);
+            stories.push(format!("{}: {failure}\n{}", worker.name, worker.story()));
+            first.get_or_insert(failure);
         }
         workers.push(worker);
     }
-    if let Some(failure) = failures.into_iter().next() {
-        return Err(failure);
-    }
+    // Without a server nobody is answered: what became of it says more.
     killed?;
+    stories.iter().for_each(|story| eprintln!("{story}"));
+    first.map_or(Ok(()), Err)?;
 
     // A server that has seen none of it must know every handle, and the host sees what the clients were told.
     server.kill()?;
