@@ -109,7 +109,8 @@ impl StateDir {
     pub fn server(&self, name: &str) -> Result<ServerState, StateError> {
         let files = self.files_of(name)?;
         let lock_path = files.path.join("lock");
-        let lock = File::options().create(true).append(true).open(&lock_path).map_err(at(&lock_path))?;
+        let mut open = File::options();
+        let lock = open.create(true).append(true).mode(0o600).open(&lock_path).map_err(at(&lock_path))?;
         match lock.try_lock() {
             Ok(()) => Ok(ServerState { files, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(StateError::InUse { path: files.path }),
@@ -278,7 +279,7 @@ mod tests {
         drop(turn);
         assert_eq!(files.read("keys").expect("read").as_deref(), Some(&b"two"[..]));
         let mode = |name: &str| server.path().join(name).metadata().expect("stat").permissions().mode();
-        assert_eq!(mode("keys") & 0o777, 0o600);
+        assert_eq!((mode("keys") & 0o777, mode("lock") & 0o777), (0o600, 0o600));
         assert_eq!(state.servers().expect("names"), ["src"]);
         assert!(matches!(state.files_of("a/b"), Err(StateError::BadName { .. })));
     }

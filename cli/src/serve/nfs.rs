@@ -153,8 +153,8 @@ fn with_handles(
         return Ok(export.clone());
     }
     tracing::warn!(
-        "the file system of {} has no file handles for us: what others rename there, NFS clients may have to look up \
-         again",
+        "no file handles for {}: they take root, and a file system that has them; what others rename there, NFS \
+         clients have to look up again",
         planned.dir.display()
     );
     let over = handle_table::over(export.clone(), table);
