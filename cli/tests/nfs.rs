@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::Duration;
 
@@ -62,6 +63,26 @@ fn getattr(address: &str, handle: &[u8]) -> u32 {
     u32::from_be_bytes(reply[24..28].try_into().expect("four bytes"))
 }
 
+/// MKDIR (RFC 1813 §3.3.9) of `name` in `dir` as a user whose one more group is 777: the status.
+fn mkdir(address: &str, dir: &[u8], name: &str, uid: u32, gid: u32) -> u32 {
+    let padded = |bytes: &[u8]| {
+        let mut opaque = (bytes.len() as u32).to_be_bytes().to_vec();
+        opaque.extend(bytes);
+        opaque.resize(opaque.len().next_multiple_of(4), 0);
+        opaque
+    };
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    // AUTH_SYS: a stamp, no machine's name, the ids, one group.
+    let credential = padded(&words(&[1, 0, uid, gid, 1, 777]));
+    let head = [words(&[7, 0, 2, NFS, 3, 9, 1]), credential, words(&[0, 0])].concat();
+    // Mode 0755 and no other attribute.
+    let args = [padded(dir), padded(name.as_bytes()), words(&[1, 0o755, 0, 0, 0, 0, 0])].concat();
+    let reply = ask(address, &[head, args].concat()).expect("a reply");
+    u32::from_be_bytes(reply[24..28].try_into().expect("four bytes"))
+}
+
+const ACCES: u32 = 13;
+const ROFS: u32 = 30;
 const STALE: u32 = 70;
 const BAD_HANDLE: u32 = 10_001;
 
@@ -241,6 +262,56 @@ fn who_is_not_allowed_is_not_heard() {
     drop(server);
     let server = serve(&["10.0.0.0/8", "127.0.0.0/8"]);
     assert!(ask(&address(&server), &null).is_ok());
+}
+
+/// What is made belongs to whom the operator takes the caller for, and is made only if that one may.
+#[test]
+fn callers_are_whom_the_operator_takes_them_for() {
+    let place = Place::new();
+    for (dir, mode) in [("tree", 0o755), ("tree/open", 0o777), ("tree/group", 0o775)] {
+        let _ = fs::create_dir(place.path(dir));
+        fs::set_permissions(place.path(dir), fs::Permissions::from_mode(mode)).expect("chmod");
+    }
+    std::os::unix::fs::chown(place.path("tree/group"), Some(0), Some(777)).expect("this test needs root");
+    let serve = |words: &[&str]| {
+        let server = place
+            .serve(&[&["serve", "tree", "--nfs", "0", "--state", "kept"], words].concat(), "ready control");
+        let at = address(&server);
+        (server, at)
+    };
+    let owner = |name: &str| {
+        let metadata = place.path("tree").join(name).metadata().expect("it was made");
+        (metadata.uid(), metadata.gid())
+    };
+    let (server, at) = serve(&[]);
+    let dir = |at: &str, name: &str| mnt(at, &format!("/tree{name}")).expect("a handle");
+    assert_eq!(mkdir(&at, &dir(&at, ""), "by-root", 0, 0), ACCES, "a client's root is nobody");
+    assert_eq!(mkdir(&at, &dir(&at, "/open"), "by-root", 0, 0), 0);
+    assert_eq!(owner("open/by-root"), (65_534, 65_534));
+    assert_eq!(mkdir(&at, &dir(&at, "/open"), "by-user", 1000, 1001), 0);
+    assert_eq!(owner("open/by-user"), (1000, 1001));
+    assert_eq!(mkdir(&at, &dir(&at, ""), "by-user", 1000, 1001), ACCES);
+    assert_eq!(mkdir(&at, &dir(&at, "/group"), "by-group", 1000, 1001), 0, "groups count");
+    drop(server);
+
+    let (server, at) = serve(&["--squash", "none"]);
+    assert_eq!(mkdir(&at, &dir(&at, ""), "by-root", 0, 0), 0);
+    assert_eq!(owner("by-root"), (0, 0));
+    drop(server);
+
+    let (server, at) = serve(&["--squash", "all", "--anonuid", "2000", "--anongid", "2001"]);
+    assert_eq!(mkdir(&at, &dir(&at, "/group"), "by-all", 1000, 1001), ACCES, "no groups either");
+    assert_eq!(mkdir(&at, &dir(&at, "/open"), "by-all", 1000, 1001), 0);
+    assert_eq!(owner("open/by-all"), (2000, 2001));
+    drop(server);
+
+    // User 1000 is in no group 777 here, whatever the client says.
+    let (server, at) = serve(&["--manage-gids"]);
+    assert_eq!(mkdir(&at, &dir(&at, "/group"), "by-told", 1000, 1001), ACCES);
+    drop(server);
+
+    let (_server, at) = serve(&["--squash", "none", "--readonly"]);
+    assert_eq!(mkdir(&at, &dir(&at, "/open"), "by-reader", 0, 0), ROFS);
 }
 
 #[test]
