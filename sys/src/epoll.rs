@@ -32,6 +32,8 @@ pub struct Event {
     pub readable: bool,
     /// There is room to write.
     pub writable: bool,
+    /// The peer sends no more: what it has sent is there to be read, and then the end. It may come with the last bytes.
+    pub finished: bool,
     /// Neither direction works any more.
     pub ended: bool,
 }
@@ -84,6 +86,7 @@ fn event(event: &sys::Event) -> Event {
         token: data.u64(),
         readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP),
         writable: flags.contains(EventFlags::OUT),
+        finished: flags.contains(EventFlags::RDHUP),
         ended: flags.intersects(EventFlags::ERR | EventFlags::HUP),
     }
 }
@@ -136,7 +139,10 @@ mod tests {
         bell.ring();
         bell.ring();
         for _ in 0..2 {
-            assert_eq!(happened(&epoll), [Event { token: 7, readable: true, writable: false, ended: false }]);
+            assert_eq!(
+                happened(&epoll),
+                [Event { token: 7, readable: true, writable: false, finished: false, ended: false }]
+            );
         }
         bell.silence();
         assert_eq!(happened(&epoll), []);

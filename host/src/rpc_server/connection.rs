@@ -43,6 +43,8 @@ pub(super) struct Connection {
     phase: Phase,
     /// There may be something to receive.
     pub(super) readable: bool,
+    /// The peer sends no more: the end is there behind whatever was received last, and nobody will tell again.
+    pub(super) finished: bool,
     /// It is in the queue of those that have a turn.
     pub(super) queued: bool,
     /// It waits for its limits or for memory, and will be told.
@@ -118,6 +120,7 @@ impl Connection {
             intake: Intake::new(record_max_bytes),
             phase: Phase::Open,
             readable: true,
+            finished: false,
             queued: false,
             waits: false,
             answered: false,
@@ -314,7 +317,7 @@ impl Connection {
 
     fn receive(&mut self, place: &mut Workplace) -> Result<usize, Errno> {
         let received = self.intake.receive(&mut place.desk, &self.link.buffers, self.link.stream())?;
-        self.readable = received.more;
+        self.readable = received.more || self.finished;
         Ok(received.bytes)
     }
 

@@ -267,6 +267,7 @@ impl EventThread {
             Watched::Connection { .. } => {
                 let Some(connection) = self.connections.find(token) else { return };
                 connection.readable |= event.readable;
+                connection.finished |= event.finished;
                 if event.writable {
                     connection.link.writable();
                 }

@@ -159,6 +159,25 @@ fn a_call_that_never_ends_keeps_nobody_else_waiting() {
     });
 }
 
+/// The last bytes and the end may arrive as one event.
+#[test]
+fn who_sends_no_more_is_let_go() {
+    let place = Place::in_memory();
+    for round in 0..300 {
+        let mut stream = place.bed.stream();
+        if round % 2 == 0 {
+            let message = good(&place);
+            stream.send(&message.to_bytes()).expect("sent");
+            stream.finish().expect("nothing follows");
+            assert_answers(&mut stream, &message);
+        } else {
+            stream.send_bytes(&[0x80, 0, 0]).expect("sent");
+            stream.finish().expect("nothing follows");
+        }
+        assert_closed(stream);
+    }
+}
+
 #[test]
 fn a_client_that_leaves_in_the_middle_of_its_call_is_forgotten() {
     on_each(|place| {
