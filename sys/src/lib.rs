@@ -24,6 +24,7 @@ pub mod process;
 pub mod random;
 pub mod ranges;
 pub mod rw;
+pub mod scheduling;
 pub mod socket;
 pub mod stat;
 pub mod statfs;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -17,7 +18,7 @@ use super::listening::Listening;
 use super::mailbox::Mailbox;
 use super::options::{Listeners, Options};
 use super::service::Service;
-use tombolo_sys::{Errno, tcp};
+use tombolo_sys::{Errno, scheduling, tcp};
 
 /// Callers that may wait to be taken in; the kernel grants what its own limit allows.
 const BACKLOG: i32 = 4096;
@@ -121,7 +122,11 @@ impl Server {
         let intakes = sockets.map(DatagramIntake::new).collect();
         let thread = EventThread::new(place, mailbox, listening, intakes).map_err(system)?;
         let builder = thread::Builder::new().name(format!("rpc-{index}"));
-        self.threads.push(builder.spawn(move || thread.run()).map_err(StartError::Thread)?);
+        let run = move || {
+            take_short_turns();
+            thread.run();
+        };
+        self.threads.push(builder.spawn(run).map_err(StartError::Thread)?);
         Ok(())
     }
 }
@@ -134,6 +139,15 @@ impl Drop for Server {
                 tracing::error!("an event thread had panicked");
             }
         }
+    }
+}
+
+/// An event thread needs the processor often and for a short time. A thread that lists a long directory on the same
+/// processor would otherwise keep it for milliseconds each time.
+fn take_short_turns() {
+    const TURN: Duration = Duration::from_micros(100);
+    if let Err(error) = scheduling::take_short_turns(TURN) {
+        tracing::debug!(%error, "turns as long as other threads have them");
     }
 }
 
