@@ -4,12 +4,18 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use super::{Program, Server, find};
 use crate::error::{Doing, Result};
-use crate::nfs::Limit;
+use crate::nfs::client::Mounted;
+use crate::nfs::{Limit, Wait};
+
+/// How long a server that listens has until it can be mounted.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// An NFS server, and where it answers.
 #[derive(Debug)]
@@ -64,13 +70,26 @@ impl Nfs {
         command.args(["bench", "limit", limit.name(), &address.to_string()]);
         let server = Server::start(limit.name(), &mut command)?;
         let export = "/null".to_owned();
-        Self { server, _registry: None, _state: None, nfs: address, mount: address, export }.ready()
+        Self { server, _registry: None, _state: None, nfs: address, mount: address, export }.listening()
     }
 
-    fn ready(mut self) -> Result<Self> {
+    fn listening(mut self) -> Result<Self> {
         let (nfs, mount) = (self.nfs, self.mount);
         self.server.wait_until("answer", || is_listening(nfs.port()) && is_listening(mount.port()))?;
         Ok(self)
+    }
+
+    /// When it can be mounted. A server may listen before it knows what it serves.
+    fn ready(self) -> Result<Self> {
+        let server = self.listening()?;
+        let begun = Instant::now();
+        loop {
+            match Mounted::new(&server, Wait::Sleep) {
+                Ok(_) => return Ok(server),
+                Err(error) if begun.elapsed() > PATIENCE => return Err(error),
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
     }
 
     /// Where it answers NFS.
