@@ -18,7 +18,7 @@ use crate::session::{LocalSession, Session};
 /// What is read of a directory at a time.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// A page that is made at once has no more entries than this: names alone, and with attributes. The next page follows.
+/// A page that is made at once has room for no more entries than this: names alone, and with attributes.
 const AT_ONCE: (usize, usize) = (1024, 64);
 
 /// Where a listing is: the entries read but not yet given out follow `next`.
@@ -46,10 +46,12 @@ impl LocalSession {
             Ok(open) => open,
             Err(error) => return Answer::err(error),
         };
+        let most = if page.wants_entries() { AT_ONCE.1 } else { AT_ONCE.0 };
+        // A long page would keep the thread from everybody else, and many short ones cost the caller as many round trips.
         if self.is_quick(open.node)
+            && page.entries_max() <= most
             && let Some(mut cursor) = open.cursor.as_ref().and_then(|cursor| cursor.try_lock().ok())
         {
-            let most = if page.wants_entries() { AT_ONCE.1 } else { AT_ONCE.0 };
             return self.now(|session| {
                 session.fill(cx, &open, &mut cursor, cookie, &mut page, most)?;
                 Ok(page)

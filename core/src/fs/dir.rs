@@ -69,6 +69,11 @@ impl DirPage {
         self.end = false;
     }
 
+    /// More entries than this do not fit, whatever their names.
+    pub fn entries_max(&self) -> usize {
+        self.budget.size_bytes / self.budget.entry_bytes.max(1)
+    }
+
     /// True when the caller wants attributes.
     pub fn wants_entries(&self) -> bool {
         self.budget.plus
