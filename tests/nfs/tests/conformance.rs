@@ -10,8 +10,9 @@ use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_front_nfs_server::Durability;
 use tombolo_layer::fault::{self, Rule, What, When};
-use tombolo_layer::{Op, delay};
+use tombolo_layer::{Op, delay, replies};
 use tombolo_nfs_tests::bed::{PATH, Plan};
+use tombolo_nfs_tests::client::Transport;
 use tombolo_nfs_tests::file_system::NfsExport;
 
 /// What NFS version 3 has no word for.
@@ -31,11 +32,15 @@ const MAY_SKIP: &[&str] = &[
 ];
 
 fn run_over(title: &str, export: Arc<dyn Export>) {
+    run_with(Transport::Tcp, title, export);
+}
+
+fn run_with(transport: Transport, title: &str, export: Arc<dyn Export>) {
     let mut plan = Plan::over(export);
     // What is stable is tested by itself; ten thousand creates with an fsync each take their time.
     plan.durability = Durability::Relaxed;
     let bed = plan.start();
-    let export: Arc<dyn Export> = Arc::new(NfsExport::new(bed.address(), PATH));
+    let export: Arc<dyn Export> = Arc::new(NfsExport::new(transport, bed.address(), PATH));
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
     run(&export, setup).expect(title, MAY_SKIP);
 }
@@ -49,6 +54,11 @@ fn directory_in(parent: &Path) -> (tempfile::TempDir, Arc<dyn Export>) {
 #[test]
 fn nfs_over_memory() {
     run_over("NFS over memory", Arc::new(Memory::default()));
+}
+
+#[test]
+fn nfs_over_memory_in_datagrams() {
+    run_with(Transport::Udp, "NFS in datagrams over memory", Arc::new(Memory::default()));
 }
 
 #[test]
@@ -68,6 +78,14 @@ fn nfs_over_memory_whose_writes_are_cut_short() {
 fn nfs_over_a_directory_on_tmpfs() {
     let (_dir, export) = directory_in(Path::new("/dev/shm"));
     run_over("NFS over a directory on tmpfs", export);
+}
+
+/// As `tombolo serve` puts it together.
+#[test]
+fn nfs_over_a_directory_where_each_request_is_done_once() {
+    let (_dir, export) = directory_in(Path::new("/dev/shm"));
+    let once = replies::over(export, &replies::Options::default());
+    run_over("NFS over a directory where each request is done once", Arc::new(once));
 }
 
 #[test]

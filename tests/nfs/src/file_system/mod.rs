@@ -26,20 +26,21 @@ use view::answered;
 /// An export of a server, mounted anew for each session.
 #[derive(Debug)]
 pub struct NfsExport {
+    transport: Transport,
     address: SocketAddr,
     path: String,
 }
 
 impl NfsExport {
-    /// The export `path` of the server at `address`, over TCP.
-    pub fn new(address: SocketAddr, path: &str) -> Self {
-        Self { address, path: path.to_owned() }
+    /// The export `path` of the server at `address`.
+    pub fn new(transport: Transport, address: SocketAddr, path: &str) -> Self {
+        Self { transport, address, path: path.to_owned() }
     }
 }
 
 impl Export for NfsExport {
     fn attach(&self, _: &Client) -> Result<Arc<dyn FileSystem>> {
-        let nfs = Nfs::connect(Transport::Tcp, self.address).map_err(Error::io)?;
+        let nfs = Nfs::connect(self.transport, self.address).map_err(Error::io)?;
         let root = match nfs.mnt(&self.path) {
             Reply::Ok(mounted) => mounted.root,
             Reply::Failed(status, ()) => return Err(Error::io(format!("MNT: {status:?}"))),

@@ -10,7 +10,7 @@ use tombolo_core::fs::Export;
 use tombolo_front_nfs_server::keys::Keys;
 use tombolo_layer::{delay, replies};
 use tombolo_nfs_tests::bed::Plan;
-use tombolo_nfs_tests::client::{Answer, Expect, Message, Stream, mode, place as at};
+use tombolo_nfs_tests::client::{Answer, Datagrams, Expect, Message, Stream, mode, place as at};
 use tombolo_nfs_tests::place::{Place, local_dir, scratch};
 use tombolo_wire_nfs3::args::{
     CreateArgs, CreateHow, LinkArgs, MkdirArgs, RenameArgs, SetattrArgs, SymlinkArgs,
@@ -88,6 +88,25 @@ fn a_made_node_is_told_again_with_its_handle() {
         for answer in [first, again] {
             assert!(answer.bytes().windows(bytes.len()).any(|window| window == bytes));
         }
+    });
+}
+
+/// What a client does over UDP when nothing has come for a while.
+#[test]
+fn a_datagram_that_is_sent_again_is_done_once() {
+    on_each(|place| {
+        let call = Call::Mkdir(MkdirArgs { place: at(&place.root, b"dir"), attributes: mode(0o755) });
+        let bytes = place.nfs.message(&call, b"").to_bytes();
+        let datagrams = Datagrams::connect(place.bed.address()).expect("a socket");
+        for _ in 0..3 {
+            datagrams.send(&bytes).expect("sent");
+        }
+        for _ in 0..3 {
+            assert_eq!(Answer::new(datagrams.receive().expect("a reply")).status(), Ok(()));
+        }
+        let elsewhere = Datagrams::connect(place.bed.address()).expect("a socket");
+        elsewhere.send(&bytes).expect("sent");
+        assert_eq!(Answer::new(elsewhere.receive().expect("a reply")).status(), Ok(()));
     });
 }
 
