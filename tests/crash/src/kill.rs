@@ -11,6 +11,7 @@ use tombolo_wire_nfs3::{FileHandleBuf, Reply};
 use crate::args::KillArgs;
 use crate::client::{Client, Manners};
 use crate::failure::{Failure, Result, wrong};
+use crate::probe::Probe;
 use crate::random::Random;
 use crate::server::Server;
 use crate::tree;
@@ -58,7 +59,8 @@ fn rounds(args: &KillArgs, server: &mut Server) -> Result<String> {
             })
         })
         .collect();
-    let killed = kill_again_and_again(args, server, &mut random, &stop);
+    let mut probe = Probe::new(client, root.as_handle())?;
+    let killed = kill_again_and_again(args, server, &mut random, &mut probe, &stop);
     stop.store(true, Ordering::Relaxed);
     let mut workers = Vec::new();
     let (mut stories, mut first) = (Vec::new(), None);
@@ -90,9 +92,11 @@ fn kill_again_and_again(
     args: &KillArgs,
     server: &mut Server,
     random: &mut Random,
+    probe: &mut Probe,
     stop: &AtomicBool,
 ) -> Result<()> {
     for _ in 0..args.rounds {
+        probe.is_another()?;
         thread::sleep(Duration::from_millis(random.below(LIFE_MAX_MS) as u64));
         if stop.load(Ordering::Relaxed) {
             break;

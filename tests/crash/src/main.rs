@@ -11,6 +11,7 @@ mod args;
 mod client;
 mod failure;
 mod kill;
+mod probe;
 mod random;
 mod server;
 mod trace;
