@@ -15,6 +15,9 @@ pub const HEAD_BYTES: usize = 8 << 10;
 /// So much of a longer one (a WRITE), in bytes.
 pub const LONG_HEAD_BYTES: usize = 1 << 10;
 
+/// More memory than this is not kept for the next reply, in bytes.
+const KEPT_BYTES: usize = 16 << 10;
+
 /// What answers calls. Knows no transport.
 pub trait Service: Send + Sync + 'static {
     /// Answers one call. The exchange is given back with the reply in it, and used again.
@@ -116,6 +119,7 @@ impl Exchange {
         self.record = Source::new();
         self.lease = None;
         self.reply.clear();
+        self.reply.shrink_to(KEPT_BYTES);
         self.data = None;
     }
 }

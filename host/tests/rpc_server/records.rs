@@ -1,12 +1,15 @@
 //! Whatever way a record is cut, it is the same record.
 
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tombolo_host::rpc_server::{Admit, Listeners, Options, Server};
 
-use crate::common::{Bed, ECHO, LATER, data_call, echoed, eventually, framed, numbered};
+use crate::common::{Bed, Client, ECHO, LATER, Player, data_call, echoed, eventually, framed, numbered};
 
 #[test]
 fn calls_are_echoed_one_by_one_and_many_at_once() {
@@ -143,6 +146,36 @@ fn a_record_that_is_announced_too_long_closes_the_connection_and_no_other() {
     assert_eq!(other.ask(b"e still here"), b"e still here");
     bed.until("they are counted", |counts| counts.closed_too_long == 5 && counts.connections == 1);
     eventually("their memory is back", || bed.counts().lent_bytes == 0);
+}
+
+#[test]
+fn callers_of_both_families_are_served_and_known_by_their_own_addresses() {
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let listeners = Listeners { tcp: vec![any], udp: vec![any] };
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = seen.clone();
+    let admit: Admit = Arc::new(move |address| {
+        noted.lock().unwrap().push(address);
+        true
+    });
+    let options = Options { admit: Some(admit), ..Options::default() };
+    let player = Arc::new(Player::default());
+    let server = match Server::start(&listeners, options, &player) {
+        Ok(server) => server,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+        let call = numbered(ECHO, 1, 120);
+        let mut client = Client::connect((address, server.tcp_addresses()[0].port()).into());
+        assert_eq!(client.ask(&call), call);
+        let socket = UdpSocket::bind((address, 0)).expect("bind");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+        socket.send_to(&call, (address, server.udp_addresses()[0].port())).expect("send");
+        let mut reply = [0; 200];
+        assert_eq!(socket.recv(&mut reply).expect("a reply"), 120);
+        assert_eq!(*seen.lock().unwrap(), [address, address]);
+        seen.lock().unwrap().clear();
+    }
 }
 
 proptest! {
