@@ -61,9 +61,7 @@ impl Reply for (Attr, Change) {
 
 impl Reply for Made {
     fn same(&self, other: &Self) -> bool {
-        self.entry.node == other.entry.node
-            && self.entry.attr == other.entry.attr
-            && self.dir.same(&other.dir)
+        self.entry.attr == other.entry.attr && self.dir.same(&other.dir)
     }
 
     fn give_back(&self, fs: &dyn FileSystem, cx: &Ctx) {
@@ -73,9 +71,9 @@ impl Reply for Made {
 
 impl Reply for Created {
     fn same(&self, other: &Self) -> bool {
-        self.entry.node == other.entry.node
-            && self.entry.attr.size == other.entry.attr.size
-            && self.dir.same(&other.dir)
+        let what =
+            |entry: &Entry| (entry.attr.fsid, entry.attr.fileid, entry.attr.generation, entry.attr.size);
+        what(&self.entry) == what(&other.entry) && self.dir.same(&other.dir)
     }
 
     fn give_back(&self, fs: &dyn FileSystem, cx: &Ctx) {
