@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use hashbrown::HashTable;
 use tombolo_core::fs::{Ctx, FileSystem, NodeId, SessionId};
@@ -87,8 +87,9 @@ pub(crate) struct Nodes {
 struct Table {
     by_handle: HashTable<Arc<Node>>,
     by_id: HashTable<Arc<Node>>,
-    /// The clock: the hand is at the front.
-    ring: VecDeque<Arc<Node>>,
+    /// The clock: the hand is at the front. It keeps no node: one that is taken out is to be forgotten at once, for whoever
+    /// knows a removed file keeps its space.
+    ring: VecDeque<Weak<Node>>,
     /// Entries of the ring that are in the tables no more.
     dead: usize,
 }
@@ -118,23 +119,24 @@ impl Nodes {
     /// Enters a node, or drops it for the one that is there under its handle.
     pub fn enter(&self, node: Arc<Node>) -> Arc<Node> {
         let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), self.hasher.hash_one(node.id));
+        let mut stale = None;
         let mut table = self.lock();
         if let Some(known) = table.by_handle.find(hash, |known| known.handle == node.handle) {
             if known.id == node.id {
                 return known.clone();
             }
             // The file system has given the file another number: it had forgotten the old one.
-            let stale = known.clone();
-            self.take_out(&mut table, &stale);
-            drop(stale);
+            let known = known.clone();
+            self.take_out(&mut table, &known);
+            stale = Some(known);
         }
         table.by_handle.insert_unique(hash, node.clone(), |node| self.hasher.hash_one(&*node.handle));
         table.by_id.insert_unique(id_hash, node.clone(), |node| self.hasher.hash_one(node.id));
-        table.ring.push_back(node.clone());
+        table.ring.push_back(Arc::downgrade(&node));
         let evicted = self.evict(&mut table);
         drop(table);
         // Forgetting goes to the file system: not under the lock.
-        drop(evicted);
+        drop((stale, evicted));
         node
     }
 
@@ -149,11 +151,15 @@ impl Nodes {
         let mut out = Vec::new();
         // What was taken out leaves an entry in the ring; those go in time too, so that the ring stays short.
         while table.by_handle.len() > self.limit || table.dead > self.limit {
-            let Some(node) = table.ring.pop_front() else { break };
+            let Some(entry) = table.ring.pop_front() else { break };
+            let Some(node) = entry.upgrade() else {
+                table.dead = table.dead.saturating_sub(1);
+                continue;
+            };
             if !self.holds(table, &node) {
                 table.dead = table.dead.saturating_sub(1);
             } else if node.used.swap(false, Ordering::Relaxed) {
-                table.ring.push_back(node);
+                table.ring.push_back(entry);
                 continue;
             } else {
                 self.take_out(table, &node);
@@ -249,6 +255,16 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &again));
         nodes.remove(&first);
         assert!(nodes.lock().by_handle.is_empty() && nodes.lock().by_id.is_empty());
+    }
+
+    #[test]
+    fn a_node_that_is_taken_out_is_forgotten_at_once() {
+        let (file_system, nodes) = (attached(), Nodes::new(8));
+        let node = made(&file_system, &nodes, "a");
+        let id = node.id;
+        nodes.remove(&node);
+        drop(node);
+        assert!(!is_known(&file_system, id));
     }
 
     #[test]

@@ -169,11 +169,6 @@ impl Openings {
         }
     }
 
-    /// Whether none is kept.
-    pub fn is_empty(&self) -> bool {
-        self.cache.is_empty()
-    }
-
     fn at_hand(&self, node: NodeId, kind: Use) -> Option<Arc<Opening>> {
         let opening = self.cache.get(&(node, kind))?;
         opening.used_at_s.store(self.now_s(), Ordering::Relaxed);

@@ -13,7 +13,7 @@ use crate::target::Target;
 /// REMOVE.
 pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
     take_away(caller, args, async |dir, name| {
-        let victim = kept_open(dir, name).await;
+        let victim = kept(dir, name).await;
         let change = dir.export.file_system.unlink(&dir.cx, dir.node.id, name).resolve().await?;
         close(dir, victim).await;
         Ok(change)
@@ -24,7 +24,7 @@ pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveRe
 /// RMDIR.
 pub(crate) async fn rmdir(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
     take_away(caller, args, async |dir, name| {
-        let victim = kept_open(dir, name).await;
+        let victim = kept(dir, name).await;
         let change = dir.export.file_system.rmdir(&dir.cx, dir.node.id, name).resolve().await?;
         close(dir, victim).await;
         Ok(change)
@@ -82,7 +82,7 @@ async fn rename_between(from: &Target, old: &[u8], to: &Target, new: &[u8]) -> R
     }
     let (old, new) = (Name::new(old)?, Name::new(new)?);
     let export = &from.export;
-    let victim = kept_open(to, new).await;
+    let victim = kept(to, new).await;
     let flags = RenameFlags::empty();
     let renamed =
         export.file_system.rename(&from.cx, from.node.id, old, to.node.id, new, flags).resolve().await?;
@@ -94,18 +94,15 @@ async fn rename_between(from: &Target, old: &[u8], to: &Target, new: &[u8]) -> R
     Ok(renamed)
 }
 
-/// The node of a name that is about to go, if we keep it open.
-async fn kept_open(dir: &Target, name: Name<'_>) -> Option<HeldNode> {
+/// The node of a name that is about to go, if we keep it open or at hand: either keeps the space of a removed file.
+async fn kept(dir: &Target, name: Name<'_>) -> Option<HeldNode> {
     let export = &dir.export;
-    if export.openings.is_empty() {
-        return None;
-    }
     let entry = dir.child(name).await.ok()??;
     let held = HeldNode::new(&export.file_system, export.session, entry.node);
-    export.openings.holds(entry.node).then_some(held)
+    (export.openings.holds(entry.node) || export.nodes.by_id(entry.node).is_some()).then_some(held)
 }
 
-/// Closes a node that lost its last name, so that its space is free at once.
+/// Lets go of a node that lost its last name, so that its space is free at once.
 async fn close(dir: &Target, victim: Option<HeldNode>) {
     let Some(victim) = victim else { return };
     let export = &dir.export;
