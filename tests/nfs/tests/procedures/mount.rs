@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tombolo_back_memory::Memory;
 use tombolo_nfs_tests::bed::{PATH, Plan, no_squash};
 use tombolo_nfs_tests::client::{Caller, Expect, Transport, mode};
-use tombolo_nfs_tests::place::{Place, on_each};
+use tombolo_nfs_tests::place::{Place, local_dir, on_each};
 use tombolo_wire_nfs3::mount::Status;
-use tombolo_wire_nfs3::{FileType3, Reply};
+use tombolo_wire_nfs3::{FileType3, Reply, Status as NfsStatus};
 
 #[track_caller]
 fn assert_not_mounted(place: &Place, path: &str, expected: Status) {
@@ -60,6 +60,22 @@ fn mnt_of_what_is_not_exported_finds_nothing() {
     for path in names.into_iter().chain(tree.to_str()) {
         assert_not_mounted(&place, path, Status::NoEnt);
     }
+}
+
+#[test]
+fn an_export_may_lie_within_another() {
+    let outer = tombolo_nfs_tests::place::scratch();
+    let inner = outer.path().join("inner");
+    std::fs::create_dir(&inner).expect("a directory");
+    let plan = Plan::over(local_dir(outer.path())).and("/export/inner", local_dir(&inner), no_squash());
+    let place = Place::new(plan, None);
+    let through = place.nfs.lookup(&place.root, b"inner").done().handle;
+    let root = place.nfs.root("/export/inner");
+    assert_ne!(root, through, "the longer path has an export of its own");
+    assert_eq!(place.attr(&root).fileid, place.attr(&through).fileid);
+    assert_eq!(place.nfs.lookup(&root, b"..").done().handle, root, "nothing lies above it");
+    assert_eq!(place.nfs.lookup(&through, b"..").done().handle, place.root);
+    place.nfs.rename(&place.root, b"x", &root, b"x").failed(NfsStatus::XDev);
 }
 
 #[test]
