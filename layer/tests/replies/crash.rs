@@ -469,9 +469,9 @@ fn outcomes_older_than_their_time_stay_behind() {
     };
     let (old, new) = (server.request(), server.request());
     mkdir(&*server.fs, &old, "old").unwrap();
-    std::thread::sleep(Duration::from_millis(2100));
+    std::thread::sleep(Duration::from_millis(4100));
     mkdir(&*server.fs, &new, "new").unwrap();
-    let durable = Limits { age: Duration::from_secs(1), ..Limits::default() };
+    let durable = Limits { age: Duration::from_secs(3), ..Limits::default() };
     let options = Options { durable, ..Options::default() };
     let next = Next::over(server.bottom.clone(), &server.copy("aged"), &options).unwrap();
     mkdir(&*next.fs, &keyed(&next.cx, new.key), "new").expect("the answer");
