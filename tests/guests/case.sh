@@ -54,10 +54,10 @@ note() {
     printf '| %s\n' "$*"
 }
 
-# Waits until a command succeeds, at most 20 s.
+# Waits until a command succeeds, at most a minute: guests boot slowly on a busy machine.
 until_ok() {
     local attempt
-    for ((attempt = 0; attempt < 400; attempt++)); do
+    for ((attempt = 0; attempt < 1200; attempt++)); do
         if "$@"; then return 0; fi
         sleep 0.05
     done
