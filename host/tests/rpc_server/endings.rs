@@ -103,14 +103,14 @@ fn one_connection_too_many_is_refused_and_room_is_used_again() {
 
 #[test]
 fn who_says_nothing_of_use_is_closed_and_who_did_is_not() {
-    let bed = Bed::new(Options { silent_after: Duration::from_millis(200), ..Options::default() });
+    let bed = Bed::new(Options { silent_after: Duration::from_secs(1), ..Options::default() });
     let (mut silent, mut useful, mut half) = (bed.connect(), bed.connect(), bed.connect());
     assert_eq!(useful.ask(b"e"), b"e");
     assert_eq!(half.ask(b"e"), b"e");
     half.0.write_all(&[0x80, 0, 0, 9, 1]).expect("send");
     assert!(silent.is_closed());
     assert!(half.is_closed());
-    thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(1300));
     assert_eq!(useful.ask(b"e"), b"e");
     bed.until("they are counted", |counts| counts.closed_silent == 2 && counts.lent_bytes == 0);
 }
@@ -140,7 +140,7 @@ fn stopping_does_not_wait_for_ever() {
     eventually("it is held", || bed.player.held() == 1);
     let start = Instant::now();
     bed.server.stop();
-    assert!((100..2000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    assert!((100..4000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     assert!(client.is_closed());
     // A call that ends after its server is nobody's trouble.
     assert!(bed.player.release(true));

@@ -61,29 +61,21 @@ fn all_connections_of_an_address_have_a_limit_together() {
     assert_eq!(bed.player.begun.load(std::sync::atomic::Ordering::SeqCst), 40);
 }
 
-/// Sends calls for file data until the server takes no more, and receives nothing.
-fn ask_and_take_nothing(client: &mut Client, len_bytes: usize) -> usize {
-    client.0.set_write_timeout(Some(Duration::from_millis(300))).expect("timeout");
-    let stream = framed(&data_call(3, len_bytes), 8);
-    (0..3_000_000).take_while(|_| client.0.write_all(&stream).is_ok()).count()
-}
-
 #[test]
 fn a_client_that_takes_no_replies_is_bounded_and_closed_and_others_do_not_notice() {
     let stuck_after = Duration::from_millis(1500);
     let bed = Bed::new(Options { stuck_after, ..Options::default() });
     let (mut greedy, mut other) = (bed.connect(), bed.connect_from(Ipv4Addr::new(127, 0, 0, 2)));
-    let asked = ask_and_take_nothing(&mut greedy, 1 << 20);
-    assert!(asked > 100, "{asked}");
-    let lent = bed.counts().lent_bytes;
-    assert!((1 << 20..=(18 << 20)).contains(&lent), "what one connection may have: {lent}");
-    let mut slowest = Duration::ZERO;
+    (0..400).for_each(|_| greedy.send(&data_call(3, 1 << 20)));
+    let (mut slowest, mut most) = (Duration::ZERO, 0);
     while bed.counts().closed_stuck == 0 {
+        most = most.max(bed.counts().lent_bytes);
         let start = Instant::now();
         assert_eq!(other.ask(b"e"), b"e");
         slowest = slowest.max(start.elapsed());
     }
-    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    assert!((1 << 20..=(18 << 20)).contains(&most), "what one connection may have: {most}");
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     bed.until("its memory is back", |counts| counts.lent_bytes == 0 && counts.connections == 1);
     // What the kernel has may still be read; then it ends.
     let _ = greedy.0.read_to_end(&mut Vec::new());
