@@ -113,6 +113,25 @@ fn answers_come_when_they_are_ready() {
 }
 
 #[test]
+fn the_bytes_of_a_call_stay_until_it_is_answered() {
+    let bed = Bed::default();
+    let mut client = bed.connect();
+    // With its mark and thirty short ones it is 16 KiB: what follows would be received into the same memory.
+    let mut slow = numbered(LATER, 3, 12_000);
+    slow[1] = 10;
+    let short = numbered(ECHO, 4, 142);
+    let mut stream = framed(&slow, slow.len());
+    stream.extend(framed(&short, 142).repeat(110));
+    for _ in 0..20 {
+        client.0.write_all(&stream).expect("send");
+        let mut replies: Vec<_> = (0..111).map(|_| client.receive()).collect();
+        replies.sort_by_key(Vec::len);
+        assert!(replies.pop() == Some(echoed(&slow)));
+        assert!(replies.iter().all(|reply| *reply == short));
+    }
+}
+
+#[test]
 fn file_data_are_sent_padded_and_their_buffers_come_back() {
     let bed = Bed::default();
     let mut client = bed.connect();
