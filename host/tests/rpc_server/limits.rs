@@ -68,8 +68,9 @@ fn a_client_that_takes_no_replies_is_bounded_and_closed_and_others_do_not_notice
     let bed = Bed::new(Options { stuck_after, ..Options::default() });
     let (mut greedy, mut other) = (bed.connect(), bed.connect_from(Ipv4Addr::new(127, 0, 0, 2)));
     (0..400).for_each(|_| greedy.send(&data_call(3, 1 << 20)));
-    let (mut slowest, mut most) = (Duration::ZERO, 0);
+    let (mut slowest, mut most, end) = (Duration::ZERO, 0, Instant::now() + Duration::from_secs(30));
     while bed.counts().closed_stuck == 0 {
+        assert!(Instant::now() < end, "it was not closed");
         most = most.max(bed.counts().lent_bytes);
         let start = Instant::now();
         assert_eq!(other.ask(b"e"), b"e");
