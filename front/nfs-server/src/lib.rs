@@ -29,7 +29,7 @@ mod service;
 mod target;
 mod verifier;
 
-pub use access::{AllowList, Groups, Identities, Network, NetworkError, Squash, Whom};
+pub use access::{AllowList, Groups, Identities, NO_ID, Network, NetworkError, Squash, Whom};
 pub use export::Durability;
 pub use handle::{ExportCollision, ExportId, Signer, keys};
 pub use options::{ExportOptions, Options};

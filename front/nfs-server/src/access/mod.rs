@@ -12,4 +12,4 @@ mod squash;
 pub use allow::{AllowList, Network, NetworkError};
 pub use groups::Groups;
 pub use identity::Identities;
-pub use squash::{Squash, Whom};
+pub use squash::{NO_ID, Squash, Whom};

@@ -23,6 +23,10 @@ pub struct Squash {
     pub anonymous_gid: u32,
 }
 
+/// Stands for no user and no group. Whoever says that it is theirs says nothing: to the kernel it would mean to leave an
+/// id as it is (setresuid(2)), which is ours.
+pub const NO_ID: u32 = u32::MAX;
+
 /// The ids of "nobody" on all Linux systems.
 const NOBODY: u32 = 65_534;
 
@@ -52,6 +56,7 @@ impl Squash {
 
     fn applies_to(&self, id: u32) -> bool {
         match self.whom {
+            _ if id == NO_ID => true,
             Whom::Nobody => false,
             Whom::Root => id == 0,
             Whom::All => true,

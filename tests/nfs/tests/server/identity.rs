@@ -150,6 +150,26 @@ fn a_squashed_root_is_nobody_and_others_are_who_they_are() {
 }
 
 #[test]
+fn who_claims_the_id_of_no_user_is_nobody() {
+    for whom in [Whom::Nobody, Whom::Root] {
+        let (place, [root, ..]) = squashed(Squash { whom, ..Squash::default() });
+        let none = Caller::with_groups(u32::MAX, u32::MAX, &[u32::MAX]);
+        let nfs = place.nfs.as_caller(none);
+        assert_eq!(may(&nfs, &root), (false, false));
+        assert_eq!(owner_of_new(&nfs, &place.root, "by-none"), (65_534, 65_534));
+    }
+}
+
+#[test]
+fn a_squashed_root_that_names_itself_the_owner_makes_what_nobody_makes() {
+    let (place, _) = squashed(Squash::default());
+    let claims = Sattr3 { uid: Some(0), gid: Some(0), ..mode(0o644) };
+    let new = place.nfs.create(&place.root, b"file", CreateHow::Guarded(claims)).done();
+    let attr = new.attributes.expect("attributes");
+    assert_eq!((attr.uid, attr.gid), (65_534, 65_534));
+}
+
+#[test]
 fn a_squashed_root_is_not_in_roots_group_either() {
     let (place, _) = squashed(Squash::default());
     let (plain, file) = (Caller::with_groups(1000, 0, &[0]), place.file("file", b"secret"));
