@@ -224,9 +224,12 @@ fn sys_flags(flags: OpenFlags) -> SysFlags {
 }
 
 /// Where an exclusive create keeps its verifier until the client sets the times (RFC 1813 §3.3.8): in the seconds, which
-/// every file system keeps to 31 bits at least.
+/// every file system keeps to 31 bits at least. Of each half the low ones: clients count there.
 fn verifier_times(verifier: [u8; 8]) -> (Moment, Moment) {
-    let half = |bytes: [u8; 4]| Moment { seconds: i64::from(u32::from_be_bytes(bytes) >> 1), nanoseconds: 0 };
+    let half = |bytes: [u8; 4]| Moment {
+        seconds: i64::from(u32::from_be_bytes(bytes) & 0x7FFF_FFFF),
+        nanoseconds: 0,
+    };
     let [a, b, c, d, e, f, g, h] = verifier;
     (half([a, b, c, d]), half([e, f, g, h]))
 }

@@ -47,6 +47,8 @@ pub struct Config {
     pub allow: Vec<AllowArg>,
     /// `manage-gids = true`
     pub manage_gids: Option<bool>,
+    /// `async-names = true`
+    pub async_names: Option<bool>,
     /// `state = "/var/lib/tombolo"`
     pub state: Option<PathBuf>,
     /// `nfs-threads = 2`
@@ -74,10 +76,21 @@ impl Config {
 
     /// What it says about NFS.
     pub fn nfs_options(&mut self) -> NfsOptions {
-        let Self { squash, anonuid, anongid, manage_gids, nfs_threads, nfs_no_udp, .. } = *self;
+        let Self { squash, anonuid, anongid, manage_gids, async_names, nfs_threads, nfs_no_udp, .. } = *self;
         let (nfs, allow) = (std::mem::take(&mut self.nfs), std::mem::take(&mut self.allow));
         let state = self.state.take();
-        NfsOptions { nfs, squash, anonuid, anongid, allow, manage_gids, state, nfs_threads, nfs_no_udp }
+        NfsOptions {
+            nfs,
+            squash,
+            anonuid,
+            anongid,
+            allow,
+            manage_gids,
+            async_names,
+            state,
+            nfs_threads,
+            nfs_no_udp,
+        }
     }
 
     fn parse(text: &str) -> Result<Self, String> {

@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::fs::{Client, Ctx, Export, NodeId, PermissionCheck, SessionId};
 use tombolo_front_nfs_server::keys::Keys;
-use tombolo_front_nfs_server::{
-    Durability, ExportOptions, Groups, Identities, NfsServer, NfsService, Options, Signer,
-};
+use tombolo_front_nfs_server::{ExportOptions, Groups, Identities, NfsServer, NfsService, Options, Signer};
 use tombolo_host::rpc_server::{Listeners, Options as TransportOptions};
 use tombolo_host::state_dir::{ServerState, StateDir, StateError};
 use tombolo_layer::handle_table;
@@ -72,10 +70,10 @@ impl NfsServers {
         let exports = exports.collect::<Result<Vec<_>, Failure>>()?;
         let mut places = Vec::with_capacity(plan.nfs.places.len());
         for (place, (address, listener)) in plan.nfs.places.iter().zip(taken.0) {
-            drop(listener);
             let serving = format!("serve NFS at {address}");
             let service = service(place, plan, &exports, &signer, session_ids)
                 .map_err(|error| Failure::cannot(&serving, &error))?;
+            drop(listener);
             let server = NfsServer::start(&listeners(address, plan), transport(plan), &service)
                 .map_err(|error| Failure::cannot(&serving, &error))?;
             if plan.nfs.allow.is_open() && !address.ip().is_loopback() {
@@ -181,7 +179,7 @@ fn service(
             session: SessionId(session_ids.fetch_add(1, Ordering::Relaxed)),
             squash: plan.nfs.squash,
             allow: plan.nfs.allow.clone(),
-            durability: Durability::default(),
+            durability: plan.nfs.durability,
         })
     });
     NfsService::new(Options {

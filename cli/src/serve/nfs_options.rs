@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tombolo_front_nfs_server::{AllowList, ExportId, Squash};
+use tombolo_front_nfs_server::{AllowList, Durability, ExportId, NO_ID, Squash};
 
 use super::export_arg::ExportName;
 use super::nfs_arg::{AllowArg, NfsArg, SquashArg};
@@ -35,6 +35,10 @@ pub struct NfsOptions {
     /// Look up here which groups a user is in, instead of believing the client, which can name sixteen at most.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub manage_gids: Option<bool>,
+    /// Answer changes of names and attributes before they are on stable storage. Faster on disks; a loss of power, but no end
+    /// of the server, may then take back what was answered. Data that is to be stable is, either way.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
+    pub async_names: Option<bool>,
     /// Where to keep what must outlive a restart: the keys of file handles, and which requests were performed (by default
     /// $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
     #[arg(long, value_name = "DIR")]
@@ -58,6 +62,8 @@ pub struct NfsPlan {
     pub allow: AllowList,
     /// Whether groups are looked up here.
     pub manage_gids: bool,
+    /// What is stable when it is answered.
+    pub durability: Durability,
     /// Where state is kept, if somebody said so.
     pub state: Option<PathBuf>,
     /// How many threads wait for calls, if somebody said so.
@@ -86,6 +92,7 @@ impl NfsOptions {
             anongid: self.anongid.or(other.anongid),
             allow: list(self.allow, other.allow),
             manage_gids: self.manage_gids.or(other.manage_gids),
+            async_names: self.async_names.or(other.async_names),
             state: self.state.or(other.state),
             nfs_threads: self.nfs_threads.or(other.nfs_threads),
             nfs_no_udp: self.nfs_no_udp.or(other.nfs_no_udp),
@@ -109,6 +116,9 @@ impl NfsOptions {
             anonymous_uid: self.anonuid.unwrap_or(default.anonymous_uid),
             anonymous_gid: self.anongid.unwrap_or(default.anonymous_gid),
         };
+        if squash.anonymous_uid == NO_ID || squash.anonymous_gid == NO_ID {
+            return Err(Failure::usage(format!("{NO_ID} is no user and no group")).remedy("name another one"));
+        }
         let mut places: Vec<PlannedPlace> = Vec::with_capacity(self.nfs.len());
         for place in self.nfs {
             let serving = format!("serve NFS at {}", place.address);
@@ -122,6 +132,10 @@ impl NfsOptions {
             squash,
             allow: AllowList::new(self.allow.into_iter().map(|AllowArg(network)| network).collect()),
             manage_gids: self.manage_gids.unwrap_or(false),
+            durability: match self.async_names {
+                Some(true) => Durability::Relaxed,
+                Some(false) | None => Durability::Stable,
+            },
             state: self.state,
             threads: self.nfs_threads.map(usize::from),
             udp: !self.nfs_no_udp.unwrap_or(false),
@@ -136,6 +150,7 @@ impl NfsOptions {
             (self.anongid.is_some(), "--anongid"),
             (!self.allow.is_empty(), "--allow"),
             (self.manage_gids.is_some(), "--manage-gids"),
+            (self.async_names.is_some(), "--async-names"),
             (self.state.is_some(), "--state"),
             (self.nfs_threads.is_some(), "--nfs-threads"),
             (self.nfs_no_udp.is_some(), "--nfs-no-udp"),

@@ -158,9 +158,15 @@ fn listen(way: &PlannedWay) -> Result<Listener, Failure> {
     Listener::bind(&way.socket, OWNER_ONLY).map_err(|error| Failure::cannot("listen for guests", &error))
 }
 
+/// Operations of all NFS clients of an export that may wait at a time; 64 clients have to work for it.
+const NFS_PENDING_MAX: u64 = 1 << 16;
+
 fn open(export: &PlannedExport, plan: &Plan) -> Result<(Arc<dyn Export>, Arc<ExportCounters>), Failure> {
-    let options =
+    let mut options =
         DirOptions { read_only: plan.read_only, submounts: plan.submounts.into(), ..DirOptions::default() };
+    // All NFS clients of an export share a session, and each of them has a limit of its own.
+    options.limits.pending = NFS_PENDING_MAX;
+    options.pool.queue_len = NFS_PENDING_MAX as usize;
     let dir = LocalDir::open(&export.dir, options)
         .map_err(|error| Failure::cannot(format_args!("serve {}", export.dir.display()), &error))?;
     Ok(counted(Arc::new(dir)))

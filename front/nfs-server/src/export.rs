@@ -12,7 +12,7 @@ use crate::access::{AllowList, Squash};
 use crate::failure;
 use crate::handle::{ExportId, Signer};
 use crate::nodes::{HeldNode, Node, Nodes};
-use crate::openings::Openings;
+use crate::openings::{Opening, Openings};
 use crate::options::ExportOptions;
 use crate::permission::Permissions;
 use crate::service::ServeError;
@@ -125,8 +125,13 @@ impl Served {
     pub async fn attr(&self, node: &Arc<Node>) -> Result<Attr> {
         match self.file_system.getattr(&self.own_ctx(), node.id, None).resolve().await {
             Ok(attr) if attr.nlink > 0 => Ok(attr),
-            Ok(_) | Err(Error::Stale) => {
+            Ok(_) => {
                 self.gone(node);
+                Err(Error::Stale)
+            }
+            // Out of reach, but perhaps not gone: what was written to it is still made stable when its opening is closed.
+            Err(Error::Stale) => {
+                self.nodes.remove(node);
                 Err(Error::Stale)
             }
             Err(error) => Err(error),
@@ -144,8 +149,7 @@ impl Served {
         if self.durability == Durability::Relaxed {
             return Ok(());
         }
-        let opening = self.openings.for_listing(directory.id).await?;
-        opening.sync(&self.own_ctx(), SyncWhat::All).await
+        self.settled(self.openings.for_listing(directory.id).await).await
     }
 
     /// Makes a change of a node's attributes stable, as far as this export does so.
@@ -154,12 +158,27 @@ impl Served {
             return Ok(());
         }
         let opening = match file_type {
-            FileType::Regular => self.openings.for_reading(node.id).await?,
-            FileType::Directory => self.openings.for_listing(node.id).await?,
-            // What cannot be opened can only be made stable together with everything else.
-            _ => return self.file_system.syncfs(&self.own_ctx()).resolve().await,
+            FileType::Regular => self.openings.for_reading(node.id).await,
+            FileType::Directory => self.openings.for_listing(node.id).await,
+            _ => Err(Error::NotPermitted),
         };
-        opening.sync(&self.own_ctx(), SyncWhat::All).await
+        self.settled(opening).await
+    }
+
+    /// Makes what was changed stable. What cannot be opened (a device, or what the server's own user may not read) can only be
+    /// made so together with everything else.
+    async fn settled(&self, opening: Result<Arc<Opening>>) -> Result<()> {
+        let cx = self.own_ctx();
+        let settled = match opening {
+            Ok(opening) => opening.sync(&cx, SyncWhat::All).await,
+            Err(Error::AccessDenied | Error::NotPermitted) => self.file_system.syncfs(&cx).resolve().await,
+            Err(error) => Err(error),
+        };
+        // The change is made. A client that is told to come back would make it again, as another request.
+        settled.map_err(|error| match error {
+            Error::WouldBlock | Error::NoMemory | Error::TooManyOpen => Error::io(error),
+            error => error,
+        })
     }
 
     /// Closes files that nobody uses. Called now and then.

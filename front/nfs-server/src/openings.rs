@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::{Ctx, File, FileSystem, NodeId, OpenFlags, OpenId, Result, SessionId, SyncWhat};
+use tombolo_core::fs::{
+    Ctx, Error, File, FileSystem, NodeId, OpenFlags, OpenId, Result, SessionId, SyncWhat,
+};
 use tombolo_host::task;
 
 use crate::verifier::WriteVerifier;
@@ -57,19 +59,27 @@ impl Opening {
     /// Makes the file stable. When that fails, unstable data may be lost, and the verifier says so from then on.
     pub async fn sync(&self, cx: &Ctx, what: SyncWhat) -> Result<()> {
         // Before the call: a write that comes meanwhile counts again.
-        self.unsynced.store(false, Ordering::Release);
+        let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
         let backing = &self.backing;
-        backing.told(backing.file_system.fsync(cx, self.file, what).resolve().await)
+        let synced = backing.file_system.fsync(cx, self.file, what).resolve().await;
+        match &synced {
+            Ok(()) => {}
+            Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded) => backing.lost(&synced),
+            // Nothing was tried, and nothing is lost yet.
+            Err(_) if unsynced => self.set_unsynced(),
+            Err(_) => {}
+        }
+        synced
     }
 }
 
 impl Backing {
-    fn told(&self, synced: Result<()>) -> Result<()> {
-        if let Err(error) = &synced {
+    /// Data may be lost that was taken as unstable, if this failed.
+    fn lost(&self, synced: &Result<()>) {
+        if let Err(error) = synced {
             tracing::error!(%error, "data could not be made stable; clients are told to send unstable writes again");
             self.verifier.change();
         }
-        synced
     }
 
     fn ctx(&self) -> Ctx {
@@ -87,8 +97,8 @@ impl Drop for Opening {
         task::spawn(async move {
             let cx = backing.ctx();
             let synced = backing.file_system.fsync(&cx, file, SyncWhat::All).resolve().await;
-            // Logged, and said to the clients; nobody else waits for it.
-            let _ = backing.told(synced);
+            // Whatever it was: from now on nobody is told of a failed write-back.
+            backing.lost(&synced);
             backing.file_system.release(&cx, file);
         });
     }

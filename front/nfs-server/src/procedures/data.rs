@@ -1,6 +1,6 @@
 //! READ, WRITE, COMMIT (RFC 1813 §3.3.6, §3.3.7, §3.3.21).
 
-use tombolo_core::fs::{Attr, Change, Error, SyncWhat, WeakAttr, Write, Written};
+use tombolo_core::fs::{Attr, Change, Error, RequestKey, Stability, SyncWhat, WeakAttr, Write, Written};
 use tombolo_host::buffers::Buffers;
 use tombolo_host::rpc_server::ReplyData;
 use tombolo_mem::Source;
@@ -51,27 +51,39 @@ async fn read_some(
     let into = lease.sink(0..wanted);
     let done = export.file_system.read(&target.cx, opening.file(), offset, into).resolve().await?;
     let count = done.count.min(wanted);
-    // Less than there was a moment ago: it was cut meanwhile, and ends here.
-    let eof = count < wanted || count as u64 == left;
+    // Short without being the end: what comes next may be a failure, and the client is to ask for it.
+    let eof = done.eof || count as u64 == left;
     Ok((ReadOk::to_send(Some(fattr3(&attr)), count as u32, eof), Some(ReplyData::new(lease, count))))
 }
 
 /// WRITE. `record` is the whole call, in which the data lies.
 pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>, record: &Source) -> WriteReply {
-    let target = match caller.target(args.file).await {
+    let mut target = match caller.target(args.file).await {
         Ok(target) => target,
         Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
     };
     // Before anything is written: data that gets lost from here on was taken under this one.
-    let verifier = WriteVerifier(target.export.verifier.bytes());
+    let verifier = target.export.verifier.bytes();
+    // A duplicate under another verifier is another write: what the first one wrote may be what was lost.
+    target.cx.key = key_under(target.cx.key, verifier);
     match write_some(&target, &args, record, caller.transfer_max()).await {
         Ok(written) => Reply::Ok(WriteOk {
             file_wcc: target.wcc(&written.file).await,
             count: u32::try_from(written.count).unwrap_or(u32::MAX),
             committed: stable_how(written.stability),
-            verifier,
+            verifier: WriteVerifier(verifier),
         }),
         Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
+    }
+}
+
+fn key_under(key: RequestKey, verifier: [u8; 8]) -> RequestKey {
+    match key {
+        RequestKey::Rpc { client, xid, procedure, checksum } => {
+            let checksum = checksum ^ u64::from_be_bytes(verifier) as u32;
+            RequestKey::Rpc { client, xid, procedure, checksum }
+        }
+        other => other,
     }
 }
 
@@ -102,11 +114,15 @@ async fn write_some(target: &Target, args: &WriteArgs<'_>, record: &Source, limi
         kill_privileges: target.cx.identity.uid != 0,
         in_place: false,
     };
-    if stability == tombolo_core::fs::Stability::Unstable {
+    if stability == Stability::Unstable {
         opening.set_unsynced();
     }
     let written = export.file_system.write(&target.cx, opening.file(), &how, data).resolve().await;
-    if stability > tombolo_core::fs::Stability::Unstable
+    if stability == Stability::Unstable {
+        // Again: a sync may have come and gone while this waited its turn.
+        opening.set_unsynced();
+    }
+    if stability > Stability::Unstable
         && let Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded) = &written
     {
         // The kernel reports a failed write-back once. This may have been the one of unstable data.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Change, Create, Created, Device, Exclusive, FileType, Made, Mode, Name, NewMode, OpenFlags, SetAttr,
+    Attr, Change, Create, Created, Ctx, Device, Exclusive, FileType, Made, Mode, Name, NewMode, OpenFlags,
+    SetAttr,
 };
 use tombolo_wire_nfs3::args::{
     CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, SymlinkArgs,
@@ -198,7 +199,7 @@ async fn enter(dir: &Target, created: Created, set: SetAttr) -> Result<New> {
 /// Sets what could not be set at once, and makes it all stable.
 async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, set: SetAttr) -> Result<New> {
     let export = &dir.export;
-    let rest = without_what_holds(set, &attr);
+    let rest = what_is_left(set, &dir.cx);
     if rest != SetAttr::default() {
         attr = export.file_system.setattr(&dir.cx, node.id, None, &rest).resolve().await?.0;
     }
@@ -206,12 +207,14 @@ async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, s
     Ok(New { node, attr, dir: change })
 }
 
-/// Clients name owners that a new node has anyway.
-fn without_what_holds(set: SetAttr, attr: &Attr) -> SetAttr {
+/// Clients name the owner that a new node has anyway, and squashed ones an owner that they are not: who may not give files
+/// away gets the node as it would get it from a kernel. Told from the call alone, so that a duplicate of it sets neither more
+/// nor less.
+fn what_is_left(set: SetAttr, cx: &Ctx) -> SetAttr {
+    let gives = cx.identity.uid == 0;
     SetAttr {
-        mode: set.mode.filter(|&mode| mode != attr.mode),
-        uid: set.uid.filter(|&uid| uid != attr.uid),
-        gid: set.gid.filter(|&gid| gid != attr.gid),
+        uid: set.uid.filter(|&uid| gives && uid != cx.identity.uid),
+        gid: set.gid.filter(|_| gives),
         ..set
     }
 }

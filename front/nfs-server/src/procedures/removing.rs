@@ -1,6 +1,6 @@
 //! REMOVE, RMDIR, RENAME (RFC 1813 §3.3.12 to §3.3.14).
 
-use tombolo_core::fs::{Change, Name, RenameFlags, Renamed};
+use tombolo_core::fs::{Change, Error, Name, RenameFlags, Renamed};
 use tombolo_wire_nfs3::args::{DirOpArgs, RenameArgs};
 use tombolo_wire_nfs3::results::{RemoveReply, RenameReply, RenameWcc};
 use tombolo_wire_nfs3::{Reply, WccData};
@@ -107,8 +107,11 @@ async fn close(dir: &Target, victim: Option<HeldNode>) {
     let Some(victim) = victim else { return };
     let export = &dir.export;
     let attr = export.file_system.getattr(&export.own_ctx(), victim.id(), None).resolve().await;
-    if attr.is_ok_and(|attr| attr.nlink > 0) {
-        return;
+    match attr {
+        Ok(attr) if attr.nlink == 0 => {}
+        Err(Error::Stale | Error::NotFound) => {}
+        // It has other names, or nobody can tell now: what was written to it still has to be made stable.
+        _ => return,
     }
     export.openings.discard(victim.id());
     if let Some(node) = export.nodes.by_id(victim.id()) {

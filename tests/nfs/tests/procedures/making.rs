@@ -6,6 +6,8 @@ use tombolo_wire_nfs3::args::{CreateHow, MknodWhat, StableHow};
 use tombolo_wire_nfs3::{CreateVerifier, Fattr3, FileType3, Reply, Sattr3, SpecData3, Status, WccData};
 
 const MINE: CreateHow = CreateHow::Exclusive(CreateVerifier(*b"\x01\xffmine\0\x7f"));
+/// The next one that a client that counts would take.
+const NEXT: CreateHow = CreateHow::Exclusive(CreateVerifier(*b"\x01\xffmine\0\x7e"));
 const THEIRS: CreateHow = CreateHow::Exclusive(CreateVerifier(*b"theirs!!"));
 
 /// What was made is what LOOKUP finds, and the directory's change is told.
@@ -66,7 +68,9 @@ fn an_exclusive_create_is_idempotent_with_its_verifier_and_exists_with_another()
         // Sent again, as another request: the answer to the first was lost.
         let again = place.nfs.create(&place.root, b"file", MINE).done();
         assert_eq!(again.handle(), new.handle());
-        assert_refused(place, place.nfs.create(&place.root, b"file", THEIRS), Status::Exist);
+        for other in [THEIRS, NEXT] {
+            assert_refused(place, place.nfs.create(&place.root, b"file", other), Status::Exist);
+        }
         // What the client does next; then it is a file like any other.
         place.nfs.setattr(&new.handle(), mode(0o644), None).done();
         assert_eq!(place.attr(&new.handle()).mode, 0o644);
