@@ -155,9 +155,15 @@ pub(crate) struct Account {
 
 impl Account {
     /// Whether the client may begin something new: it has at most half its share, so that what it has begun can be finished
-    /// with the other half; and the same holds for all clients together.
+    /// with the other half. The same holds for all clients together; but one that has next to nothing may begin as long as
+    /// there is memory at all, so that a few that hold much do not keep everybody out.
     pub(crate) fn has_room(&self) -> bool {
-        self.is_below_half() && self.stock.is_below_half()
+        self.is_below_half() && (self.stock.is_below_half() || self.is_modest())
+    }
+
+    fn is_modest(&self) -> bool {
+        let lent_bytes = self.stock.lent_bytes.load(Ordering::SeqCst);
+        self.lent_bytes() < BUFFER_MAX_BYTES && lent_bytes + BUFFER_MAX_BYTES <= self.stock.limits.total_bytes
     }
 
     /// Has the waiter woken when there may be room; the first of all if it was woken in vain. Look again after this, for room

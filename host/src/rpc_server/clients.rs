@@ -20,7 +20,22 @@ impl Clients {
     }
 
     pub(super) fn of(&self, address: IpAddr) -> Arc<Client> {
-        self.lock().entry(address).or_insert_with(|| Arc::new(self.fresh())).clone()
+        let mut by_address = self.lock();
+        // Anybody can send datagrams in anybody's name.
+        if by_address.len() >= KNOWN_MAX {
+            by_address.retain(|_, client| Arc::strong_count(client) > 1);
+        }
+        by_address.entry(address).or_insert_with(|| Arc::new(self.fresh())).clone()
+    }
+
+    /// How many connections an address has, more or less.
+    pub(super) fn connections_of(&self, address: IpAddr) -> usize {
+        self.lock().get(&address).map_or(0, |client| Arc::strong_count(client) - 1)
+    }
+
+    /// Whether nobody is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
     }
 
     /// Forgets those that have nothing.
@@ -41,6 +56,9 @@ impl Clients {
         self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// So many addresses are known before those that have nothing are forgotten at once.
+const KNOWN_MAX: usize = 1 << 16;
 
 /// One address.
 pub(super) struct Client {

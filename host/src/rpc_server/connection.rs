@@ -24,6 +24,9 @@ const TURN_BYTES_MAX: usize = 2 << 20;
 /// So many bytes of replies are sent before the turn ends: their buffers come back while they are warm.
 const FLUSH_BYTES: usize = 256 << 10;
 
+/// Whoever takes its time over a call has to send so much of it now and then, or it is not thought to be sending at all.
+const TRICKLE_BYTES: usize = 16 << 10;
+
 /// What a peer may still send after we have said our last word: closing before it is read could destroy that word.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 8 << 20;
@@ -51,8 +54,9 @@ pub(super) struct Connection {
     waits: bool,
     /// It has been of use: a call was answered.
     answered: bool,
-    /// Something was received since the last sweep.
-    active: bool,
+    /// Calls received since it was last seen active, and bytes.
+    active_calls: usize,
+    active_bytes: usize,
     /// Bytes on the desk that a look found; the turn that follows at once counts them.
     found_bytes: usize,
     /// When it came, or was seen active last.
@@ -124,7 +128,8 @@ impl Connection {
             queued: false,
             waits: false,
             answered: false,
-            active: false,
+            active_calls: 0,
+            active_bytes: 0,
             found_bytes: 0,
             since: Instant::now(),
         }
@@ -208,7 +213,7 @@ impl Connection {
     /// Looks whether it is to be closed, now and then; and gives up memory that it does not need.
     pub(super) fn sweep(&mut self, common: &Common, now: Instant) -> Then {
         let (options, counters) = (&common.options, &common.counters);
-        if mem::take(&mut self.active) && (self.answered || self.intake.is_within_record()) {
+        if self.is_active() && (self.answered || self.intake.is_within_record()) {
             self.since = now;
         }
         if let Phase::Lingering { until, .. } = self.phase {
@@ -233,11 +238,20 @@ impl Connection {
         Then::Wait
     }
 
+    /// Whether something of note was received since this was last so: calls, or more of one than a trickle.
+    fn is_active(&mut self) -> bool {
+        let active = self.active_calls > 0 || self.active_bytes >= TRICKLE_BYTES;
+        if active {
+            (self.active_calls, self.active_bytes) = (0, 0);
+        }
+        active
+    }
+
     /// How long the peer may say nothing.
     fn patience(&self, options: &Options) -> Duration {
         match self.intake.is_within_record() {
             // The rest of the record should follow, and its memory may be what others wait for.
-            true if !self.waits => options.stuck_after.min(options.silent_after),
+            true if !self.waits || self.intake.has_begun() => options.stuck_after.min(options.silent_after),
             _ if self.answered => Duration::MAX,
             _ => options.silent_after,
         }
@@ -253,13 +267,13 @@ impl Connection {
             place.common.counters.received_bytes.add(work.bytes);
             place.common.counters.calls.add(work.calls);
             turn.worked = true;
-            self.active = true;
+            self.active_calls += work.calls;
+            self.active_bytes += work.bytes;
         }
         link.flush();
         self.intake.leave(&mut place.desk, &link.buffers);
-        if waited {
-            link.client.pass_on();
-        }
+        // Also where it did not wait: it may have been told of room that it does not need.
+        link.client.pass_on();
         match end {
             End::Empty => {}
             End::Used => turn.then = Then::Again,

@@ -199,6 +199,9 @@ impl EventThread {
                 if more {
                     self.ready.push_back(token);
                 }
+                if count > 0 && self.next_sweep.is_none() {
+                    self.next_sweep = Some(Instant::now() + self.common().options.sweep_interval());
+                }
                 count > 0
             }
             Watched::Connection { .. } => self.turn_of_connection(token),
@@ -345,7 +348,7 @@ impl EventThread {
         self.sockets.iter_mut().for_each(DatagramIntake::rest);
         common.clients.sweep();
         common.stock.trim();
-        let more = !self.connections.is_empty() || common.stock.has_spare();
+        let more = !self.connections.is_empty() || common.stock.has_spare() || !common.clients.is_empty();
         self.next_sweep = more.then(|| now + common.options.sweep_interval());
     }
 

@@ -276,7 +276,9 @@ impl Intake {
         if glued.room() >= more || glued.lease.len() >= BUFFER_MAX_BYTES {
             return true;
         }
-        let Some(lease) = buffers.take((glued.len() + more).min(BUFFER_MAX_BYTES)) else { return false };
+        // Once, and for all that a record can be: many that grow step by step would come to wait for each other's memory.
+        let needed = if glued.len() + more > SHORT_MAX_BYTES { BUFFER_MAX_BYTES } else { glued.len() + more };
+        let Some(lease) = buffers.take(needed) else { return false };
         let mut larger = Span { lease, start: 0, end: 0 };
         larger.append(&glued.bytes(0, glued.len()));
         *glued = larger;

@@ -86,7 +86,10 @@ impl Listening {
 
     fn take_in(&self, stream: OwnedFd, address: SocketAddr) {
         let (options, counters) = (&self.common.options, &self.common.counters);
-        let full = counters.connections.get() >= options.connections_max as u64;
+        // One address leaves a quarter of the places to others.
+        let own_max = options.connections_max - options.connections_max / 4;
+        let full = counters.connections.get() >= options.connections_max as u64
+            || self.common.clients.connections_of(address.ip()) >= own_max;
         if full || !options.admits(address.ip()) {
             counters.refused.add(1);
             if let Some(suppressed) = self.common.lines.refused.turn() {
