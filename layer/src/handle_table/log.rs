@@ -1,10 +1,10 @@
 //! The table on disk: a header, and a record for each change, each with a checksum (`docs/formats/handles.md`).
 //!
 //! A record that does not hold ends the reading: what follows cannot be trusted to be in its place. Nothing is written
-//! through to the disk but the log that is written anew at each start.
+//! through to the disk but the log that is written anew: at each start, and when it has grown long (`rewrite`).
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -42,27 +42,118 @@ pub(super) struct Record {
     pub place: Option<Place>,
 }
 
+/// So much is gathered at most before it is written.
+const BUFFER_BYTES: usize = 1 << 16;
+
+/// A log is long when it has more records than two of each file, and these.
+const RECORDS_SPARE: usize = 1 << 16;
+
 /// A log that is appended to.
 pub(super) struct Log {
     file: Option<File>,
+    /// What is not written yet.
     buffer: Vec<u8>,
+    records: usize,
+    /// With fewer records it is not long.
+    long_from: usize,
+    /// While another is made that will take its place: what that one lacks.
+    since: Option<Since>,
+}
+
+/// What was appended since another log was begun.
+#[derive(Default)]
+struct Since {
+    bytes: Vec<u8>,
+    records: usize,
 }
 
 impl Log {
     /// One that keeps nothing.
     pub fn nowhere() -> Self {
-        Self { file: None, buffer: Vec::new() }
+        Self { file: None, buffer: Vec::new(), records: 0, long_from: 0, since: None }
     }
 
-    /// Adds a record. If that fails, nothing more is kept: what is met from now on is stale after a restart.
+    /// A new one, without records.
+    pub fn create(path: &Path, volume: Volume) -> io::Result<Self> {
+        // Another file, not the same one cut: if somebody is still at it, it is not ours.
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        let mut header = Vec::with_capacity(HEADER_BYTES);
+        header.extend_from_slice(&MAGIC);
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&[0; 4]);
+        header.extend_from_slice(&volume.0);
+        file.write_all(&header)?;
+        Ok(Self { file: Some(file), ..Self::nowhere() })
+    }
+
+    /// Adds a record, which is in the file after the next [`flush`](Self::flush).
     pub fn append(&mut self, record: &Record) {
-        let Some(file) = &mut self.file else { return };
-        self.buffer.clear();
+        if self.file.is_none() {
+            return;
+        }
+        let start = self.buffer.len();
         encode(record, &mut self.buffer);
+        self.records += 1;
+        if let Some(since) = &mut self.since {
+            since.bytes.extend_from_slice(self.buffer.get(start..).unwrap_or_default());
+            since.records += 1;
+        }
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.flush();
+        }
+    }
+
+    /// Writes what was added, at once. If that fails, nothing more is kept: what is met from now on is stale after a restart.
+    pub fn flush(&mut self) {
+        let Some(file) = self.file.as_mut().filter(|_| !self.buffer.is_empty()) else { return };
         if let Err(error) = file.write_all(&self.buffer) {
             tracing::error!(%error, "the table of file handles cannot be written: new handles end with this process");
             self.file = None;
         }
+        self.buffer.clear();
+    }
+
+    /// Writes all of it through to the disk.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.flush();
+        match &self.file {
+            Some(file) => file.sync_all(),
+            None => Err(io::Error::other("the table cannot be written")),
+        }
+    }
+
+    /// Whether it has more records than so many files need, and nobody writes it anew yet.
+    pub fn is_long(&self, files: usize) -> bool {
+        let enough = files.saturating_mul(2).saturating_add(RECORDS_SPARE).max(self.long_from);
+        self.file.is_some() && self.since.is_none() && self.records > enough
+    }
+
+    /// Another log is begun that will take this one's place.
+    pub fn begin_successor(&mut self) {
+        self.since = Some(Since::default());
+    }
+
+    /// There will be no other, and another attempt is made when this one is yet longer.
+    pub fn end_successor(&mut self) {
+        self.since = None;
+        self.long_from = self.records.saturating_add(RECORDS_SPARE);
+    }
+
+    /// Adds what happened since `next` was begun to it, gives it its name, and goes on with it.
+    pub fn succeed(&mut self, mut next: Self, draft: &Path, path: &Path) -> io::Result<()> {
+        self.flush();
+        let (Some(file), Some(since)) = (&mut next.file, &self.since) else {
+            return Err(io::Error::other("the table cannot be written"));
+        };
+        file.write_all(&since.bytes)?;
+        fs::rename(draft, path)?;
+        next.records += since.records;
+        *self = next;
+        Ok(())
     }
 }
 
@@ -75,8 +166,10 @@ pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
     let mut epoch = [0; 4];
     random::fill(&mut epoch).map_err(|errno| at(path)(errno.into()))?;
     let mut table = Table::new(Log::nowhere(), u32::from_le_bytes(epoch).max(1));
-    let volume = match fs::read(path) {
-        Ok(bytes) => read(&bytes, &mut table).ok_or_else(|| OpenError::Foreign { path: path.to_owned() })?,
+    let volume = match File::open(path) {
+        Ok(file) => read(&mut BufReader::with_capacity(BUFFER_BYTES, file), &mut table)
+            .map_err(at(path))?
+            .ok_or_else(|| OpenError::Foreign { path: path.to_owned() })?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut volume = [0; 16];
             random::fill(&mut volume).map_err(|errno| at(path)(errno.into()))?;
@@ -85,56 +178,62 @@ pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
         Err(error) => return Err(at(path)(error)),
     };
     let draft = draft_of(path);
-    let log = write_anew(&draft, &table, volume).map_err(at(&draft))?;
-    fs::rename(&draft, path).map_err(at(path))?;
-    if let Some(directory) = path.parent() {
-        File::open(directory).and_then(|directory| directory.sync_all()).map_err(at(directory))?;
+    let mut log = Log::create(&draft, volume).map_err(at(&draft))?;
+    for id in table.ids() {
+        table.record(id).iter().for_each(|record| log.append(record));
     }
-    table.use_log(log);
+    log.sync().map_err(at(&draft))?;
+    fs::rename(&draft, path).map_err(at(path))?;
+    sync_directory_of(path).map_err(at(path))?;
+    *table.log() = log;
     Ok((table, volume))
 }
 
-fn draft_of(path: &Path) -> PathBuf {
+/// Writes the name of a file through to the disk.
+pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
+}
+
+/// Where a table is made that will be at `path`.
+pub(super) fn draft_of(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     path.with_file_name(name)
 }
 
-fn write_anew(draft: &Path, table: &Table, volume: Volume) -> io::Result<Log> {
-    let mut open = File::options();
-    let mut file = open.write(true).create(true).truncate(true).mode(0o600).open(draft)?;
+/// The volume, with the records that hold put into the table; `None` if it is no table of ours.
+fn read(from: &mut impl Read, table: &mut Table) -> io::Result<Option<Volume>> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
-    header.extend_from_slice(&MAGIC);
-    header.extend_from_slice(&VERSION.to_le_bytes());
-    header.extend_from_slice(&[0; 4]);
-    header.extend_from_slice(&volume.0);
-    file.write_all(&header)?;
-    let mut log = Log { file: Some(file), buffer: Vec::new() };
-    table.write_to(&mut log);
-    match &log.file {
-        Some(file) => file.sync_all()?,
-        None => return Err(io::Error::other("the table cannot be written")),
+    from.take(HEADER_BYTES as u64).read_to_end(&mut header)?;
+    let Some(volume) = volume_of(&header) else { return Ok(None) };
+    let mut record = Vec::with_capacity(MARK_BYTES + FIXED_BYTES + NAME_MAX);
+    loop {
+        record.clear();
+        from.take(MARK_BYTES as u64).read_to_end(&mut record)?;
+        let len = record.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
+        // No longer than a record can be: the rest may be damage of any length.
+        from.take(len.min(FIXED_BYTES + NAME_MAX) as u64).read_to_end(&mut record)?;
+        match decode(&record) {
+            Some((found, _)) => table.replay(found),
+            None if record.is_empty() => break,
+            None => {
+                let rest = io::copy(from, &mut io::sink())?;
+                let lost_bytes = record.len() as u64 + rest;
+                tracing::warn!(lost_bytes, "the end of the table of file handles is damaged");
+                break;
+            }
+        }
     }
-    Ok(log)
+    Ok(Some(volume))
 }
 
-/// The volume, with the records that hold put into the table; `None` if it is no table of ours.
-fn read(bytes: &[u8], table: &mut Table) -> Option<Volume> {
-    let (magic, rest) = bytes.split_first_chunk::<8>()?;
+fn volume_of(header: &[u8]) -> Option<Volume> {
+    let (magic, rest) = header.split_first_chunk::<8>()?;
     let (version, rest) = rest.split_first_chunk::<4>()?;
     let (_, rest) = rest.split_first_chunk::<4>()?;
-    let (volume, mut rest) = rest.split_first_chunk::<16>()?;
-    if *magic != MAGIC || u32::from_le_bytes(*version) != VERSION {
-        return None;
-    }
-    while let Some((record, after)) = decode(rest) {
-        table.replay(record);
-        rest = after;
-    }
-    if !rest.is_empty() {
-        tracing::warn!(lost_bytes = rest.len(), "the end of the table of file handles is damaged");
-    }
-    Some(Volume(*volume))
+    let (volume, _) = rest.split_first_chunk::<16>()?;
+    (*magic == MAGIC && u32::from_le_bytes(*version) == VERSION).then_some(Volume(*volume))
 }
 
 fn encode(record: &Record, into: &mut Vec<u8>) {
@@ -215,7 +314,10 @@ mod tests {
         let ids: Vec<Id> = (1..=3)
             .map(|n| table.meet(&place(&format!("file-{n}")), who(n), false).expect("a number"))
             .collect();
-        table.moved(&place("file-1"), &place("moved"));
+        table.moved(&place("file-1"), &place("moved"), [Some(ids[0]), None]);
+        let written = fs::metadata(&path).expect("the table").len();
+        assert_eq!(written, HEADER_BYTES as u64, "written at once, not each by itself");
+        table.log().flush();
         drop(table);
         let (table, again) = open(&path).expect("the table");
         assert_eq!(again, volume);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use smallvec::SmallVec;
 use tombolo_core::fs::{
     AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, Error, File,
     FileSystem, FileType, LockOwner, Locks, Made, Name, NameBuf, NewMode, NodeId, OpenFlags, Opened,
@@ -36,20 +37,32 @@ impl Session {
         Self { inner, known: Arc::new(Known { shared, nodes: Mutex::default() }) }
     }
 
-    /// Notes the entry that an answer carries, met in `parent` as `name`.
+    /// Notes the entry that an answer carries, met in `parent` as `name`. If that fails, so does the request, and `undo` gives back
+    /// what the answer holds but for the look-up.
     fn meeting<T: Send + 'static>(
         &self,
-        parent: NodeId,
-        name: Name<'_>,
+        cx: &Ctx,
+        (parent, name): (NodeId, Name<'_>),
         answer: Answer<T>,
         entry: impl Fn(&T) -> &Entry + Send + 'static,
+        undo: impl FnOnce(&dyn FileSystem, &Ctx, &T) + Send + 'static,
     ) -> Answer<T> {
-        let (known, name) = (self.known.clone(), name.to_owned());
+        let (inner, known, cx, name) = (self.inner.clone(), self.known.clone(), cx.clone(), name.to_owned());
         answer.map_result(move |result| {
             let found = result?;
-            known.meet(parent, name.as_name(), entry(&found))?;
+            let entry = entry(&found);
+            if let Err(error) = known.meet(parent, name.as_name(), entry) {
+                undo(&*inner, &cx, &found);
+                give_back(&*inner, &cx, [entry]);
+                return Err(error);
+            }
             Ok(found)
         })
+    }
+
+    /// As [`meeting`](Self::meeting), of what holds nothing but the look-up.
+    fn meeting_made(&self, cx: &Ctx, at: (NodeId, Name<'_>), answer: Answer<Made>) -> Answer<Made> {
+        self.meeting(cx, at, answer, |made| &made.entry, |_, _, _| {})
     }
 
     /// The node of a number; it counts a look-up.
@@ -68,12 +81,18 @@ impl Session {
         })
     }
 
-    /// Notes that a name is gone, once it is.
-    fn parting<T: Send + 'static>(&self, parent: NodeId, name: Name<'_>, answer: Answer<T>) -> Answer<T> {
-        let (known, name) = (self.known.clone(), name.to_owned());
-        answer.map(move |done| {
-            if let Some(place) = known.place(parent, name.as_name()) {
-                known.shared.table().unnamed(&place);
+    /// Notes that a name is gone, once `part` is done.
+    fn parting(
+        &self,
+        parent: NodeId,
+        name: Name<'_>,
+        part: impl FnOnce(&dyn FileSystem) -> Answer<Change>,
+    ) -> Answer<Change> {
+        let leaving = self.known.standing(parent, name);
+        let known = self.known.clone();
+        part(&*self.inner).map(move |done| {
+            if let Some((place, Some(was))) = leaving {
+                known.shared.change(|table| table.unnamed(&place, was));
             }
             done
         })
@@ -89,13 +108,33 @@ impl Known {
         self.id(parent).map(|parent| Place::new(parent, name))
     }
 
+    /// A place, and what it means before something is done there.
+    fn standing(&self, parent: NodeId, name: Name<'_>) -> Option<(Place, Option<Id>)> {
+        let place = self.place(parent, name)?;
+        let id = self.shared.table().at(&place);
+        Some((place, id))
+    }
+
     fn meet(&self, parent: NodeId, name: Name<'_>, entry: &Entry) -> Result<()> {
-        let Some(place) = self.place(parent, name) else { return Err(Error::Stale) };
-        if entry.node == NodeId::ROOT {
-            return Ok(());
-        }
-        let id = self.shared.table().meet(&place, Who::of(&entry.attr), has_names(&entry.attr))?;
-        self.count(entry.node, id);
+        self.meet_all(parent, [(name, entry)].into_iter())
+    }
+
+    /// Meets all or none.
+    fn meet_all<'a>(
+        &self,
+        parent: NodeId,
+        entries: impl Iterator<Item = (Name<'a>, &'a Entry)>,
+    ) -> Result<()> {
+        let parent = self.id(parent).ok_or(Error::Stale)?;
+        let met: SmallVec<[(NodeId, Id); 1]> = self.shared.change(|table| {
+            let met = entries.filter(|(_, entry)| entry.node != NodeId::ROOT).map(|(name, entry)| {
+                let place = Place::new(parent, name);
+                let id = table.meet(&place, Who::of(&entry.attr), has_names(&entry.attr))?;
+                Ok((entry.node, id))
+            });
+            met.collect::<Result<_>>()
+        })?;
+        met.into_iter().for_each(|(node, id)| self.count(node, id));
         Ok(())
     }
 
@@ -171,6 +210,12 @@ fn has_names(attr: &Attr) -> bool {
     attr.nlink > 1 && attr.file_type != FileType::Directory
 }
 
+/// Gives the look-ups back that entries count.
+fn give_back<'a>(fs: &dyn FileSystem, cx: &Ctx, entries: impl IntoIterator<Item = &'a Entry>) {
+    let nodes = entries.into_iter().map(|entry| entry.node).filter(|&node| node != NodeId::ROOT);
+    nodes.for_each(|node| fs.forget(cx, &[(node, 1)]));
+}
+
 /// Follows a way from the root. What is found at each step must be what was met there.
 async fn walk(inner: &dyn FileSystem, cx: &Ctx, way: Vec<(NameBuf, Who)>) -> Result<Entry> {
     let attr = inner.getattr(cx, NodeId::ROOT, None).resolve().await?;
@@ -198,7 +243,8 @@ impl FileSystem for Session {
     }
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
-        self.meeting(parent, name, self.inner.lookup(cx, parent, name), |entry| entry)
+        let answer = self.inner.lookup(cx, parent, name);
+        self.meeting(cx, (parent, name), answer, |entry| entry, |_, _, _| {})
     }
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
@@ -223,7 +269,11 @@ impl FileSystem for Session {
     }
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        self.meeting(parent, name, self.inner.create(cx, parent, name, how), |created| &created.entry)
+        let answer = self.inner.create(cx, parent, name, how);
+        let release = |fs: &dyn FileSystem, cx: &Ctx, created: &Created| {
+            fs.release(cx, File { node: created.entry.node, open: created.open });
+        };
+        self.meeting(cx, (parent, name), answer, |created| &created.entry, release)
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
@@ -231,11 +281,11 @@ impl FileSystem for Session {
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.meeting(parent, name, self.inner.mkdir(cx, parent, name, mode), |made| &made.entry)
+        self.meeting_made(cx, (parent, name), self.inner.mkdir(cx, parent, name, mode))
     }
 
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        self.meeting(parent, name, self.inner.symlink(cx, parent, name, target), |made| &made.entry)
+        self.meeting_made(cx, (parent, name), self.inner.symlink(cx, parent, name, target))
     }
 
     fn mknod(
@@ -248,19 +298,19 @@ impl FileSystem for Session {
         rdev: Device,
     ) -> Answer<Made> {
         let made = self.inner.mknod(cx, parent, name, file_type, mode, rdev);
-        self.meeting(parent, name, made, |made| &made.entry)
+        self.meeting_made(cx, (parent, name), made)
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.meeting(parent, name, self.inner.link(cx, node, parent, name), |made| &made.entry)
+        self.meeting_made(cx, (parent, name), self.inner.link(cx, node, parent, name))
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.parting(parent, name, self.inner.unlink(cx, parent, name))
+        self.parting(parent, name, |inner| inner.unlink(cx, parent, name))
     }
 
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.parting(parent, name, self.inner.rmdir(cx, parent, name))
+        self.parting(parent, name, |inner| inner.rmdir(cx, parent, name))
     }
 
     fn rename(
@@ -272,19 +322,17 @@ impl FileSystem for Session {
         to: Name<'_>,
         flags: RenameFlags,
     ) -> Answer<Renamed> {
-        let (known, from_name, to_name) = (self.known.clone(), from.to_owned(), to.to_owned());
+        let standing = (self.known.standing(from_parent, from), self.known.standing(to_parent, to));
+        let known = self.known.clone();
         self.inner.rename(cx, from_parent, from, to_parent, to, flags).map(move |renamed| {
-            let from = known.place(from_parent, from_name.as_name());
-            let to = known.place(to_parent, to_name.as_name());
-            if let (Some(from), Some(to)) = (from, to)
+            if let (Some((from, moved)), Some((to, there))) = standing
                 && from != to
             {
-                let mut table = known.shared.table();
-                if flags.contains(RenameFlags::EXCHANGE) {
-                    table.exchanged(&from, &to);
-                } else {
-                    table.moved(&from, &to);
-                }
+                let was = [moved, there];
+                known.shared.change(|table| match flags.contains(RenameFlags::EXCHANGE) {
+                    true => table.exchanged(&from, &to, was),
+                    false => table.moved(&from, &to, was),
+                });
             }
             renamed
         })
@@ -315,13 +363,13 @@ impl FileSystem for Session {
     }
 
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
-        let known = self.known.clone();
+        let (inner, known, own_cx) = (self.inner.clone(), self.known.clone(), cx.clone());
         self.inner.readdir(cx, file, cookie, page).map_result(move |result| {
             let page = result?;
-            for line in page.iter() {
-                if let (Some(entry), Ok(name)) = (line.entry, Name::new(line.name)) {
-                    known.meet(file.node, name, entry)?;
-                }
+            let met = page.iter().filter_map(|line| Some((Name::new(line.name).ok()?, line.entry?)));
+            if let Err(error) = known.meet_all(file.node, met) {
+                give_back(&*inner, &own_cx, page.iter().filter_map(|line| line.entry));
+                return Err(error);
             }
             Ok(page)
         })
@@ -349,5 +397,53 @@ impl FileSystem for Session {
 
     fn ranges(&self) -> Option<&dyn Ranges> {
         self.inner.ranges()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats;
+    use tombolo_back_memory::Memory;
+    use tombolo_core::fs::{Client, DirBudget, Exclusive, Export, PermissionCheck, SessionId};
+
+    fn name(text: &str) -> Name<'_> {
+        Name::new(text.as_bytes()).expect("a name")
+    }
+
+    /// In a directory that was not met nothing can be met: the request fails, and holds nothing.
+    #[test]
+    fn what_cannot_be_met_is_given_back() {
+        let (dir, counters) = (tempfile::tempdir().expect("a directory"), stats::Counters::new());
+        let below = stats::over(Arc::new(Memory::default()), counters.clone());
+        let id = SessionId(1);
+        let client = Client { session: id, label: "test".into(), checks: PermissionCheck::Caller };
+        let (inner, cx) = (below.attach(&client).expect("attach"), Ctx::root(id));
+        let unmet = inner.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
+        let unmet = unmet.entry.node;
+        let shared = Arc::new(Shared::open(&dir.path().join("table")).expect("a table"));
+        let session = Session::new(inner.clone(), shared);
+        let counted = || {
+            let snapshot = counters.snapshot();
+            ["forget", "release"].map(|op| snapshot.operation(op).map_or(0, |operation| operation.count))
+        };
+
+        let how = Create {
+            mode: NewMode::default(),
+            flags: OpenFlags::READ | OpenFlags::WRITE,
+            exclusive: Exclusive::Yes,
+        };
+        let created = session.create(&cx, unmet, name("file"), &how).wait();
+        assert!(matches!(created, Err(Error::Stale)));
+        assert_eq!(counted(), [1, 1]);
+        assert!(matches!(session.lookup(&cx, unmet, name("file")).wait(), Err(Error::Stale)));
+        assert_eq!(counted(), [2, 1]);
+        inner.mkdir(&cx, unmet, name("other"), NewMode::default()).wait().expect("mkdir");
+        let opened = inner.open(&cx, unmet, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");
+        let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: true };
+        let file = File { node: unmet, open: opened.open };
+        let listed = session.readdir(&cx, file, Cookie::START, DirPage::new(budget)).wait();
+        assert!(matches!(listed, Err(Error::Stale)));
+        assert_eq!(counted(), [4, 1], "each line's");
     }
 }
