@@ -249,19 +249,23 @@ fn one_state_is_one_server_s() {
 }
 
 #[test]
-fn who_is_not_allowed_is_not_heard() {
+fn who_is_not_allowed_is_told_so() {
     let place = Place::new();
     let serve = |networks: &[&str]| {
         let mut words = vec!["serve", "tree", "--nfs", "0", "--state", "kept"];
         networks.iter().for_each(|network| words.extend(["--allow", network]));
         place.serve(&words, "ready control")
     };
-    let null = call(NFS, 3, 0, &[]);
+    const ACCES: u32 = 13;
     let server = serve(&["10.0.0.0/8", "fd00::/16"]);
-    assert!(ask(&address(&server), &null).is_err(), "127.0.0.1 is in neither");
+    assert_eq!(
+        mnt(&address(&server), "/tree"),
+        Err(ACCES),
+        "127.0.0.1 is in neither; mount(8) says so at once"
+    );
     drop(server);
     let server = serve(&["10.0.0.0/8", "127.0.0.0/8"]);
-    assert!(ask(&address(&server), &null).is_ok());
+    assert!(mnt(&address(&server), "/tree").is_ok());
 }
 
 /// What is made belongs to whom the operator takes the caller for, and is made only if that one may.

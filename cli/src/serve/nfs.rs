@@ -198,10 +198,6 @@ fn transport(plan: &Plan) -> TransportOptions {
     if let Some(threads) = plan.nfs.threads {
         options.threads = threads;
     }
-    if !plan.nfs.allow.is_open() {
-        let allow = plan.nfs.allow.clone();
-        options.admit = Some(Arc::new(move |address| allow.admits(address)));
-    }
     options
 }
 

@@ -123,7 +123,18 @@ impl Served {
 
     /// The attributes of a node. One without a name left is gone: no client can know it by an opening.
     pub async fn attr(&self, node: &Arc<Node>) -> Result<Attr> {
-        match self.file_system.getattr(&self.own_ctx(), node.id, None).resolve().await {
+        self.attr_through(node, None).await
+    }
+
+    /// The attributes of a file whose data is asked for: through its opening if there is one, for a file that was just made is
+    /// at hand in no other way.
+    pub async fn attr_of_file(&self, node: &Arc<Node>) -> Result<Attr> {
+        self.attr_through(node, self.openings.of_file(node.id)).await
+    }
+
+    async fn attr_through(&self, node: &Arc<Node>, opening: Option<Arc<Opening>>) -> Result<Attr> {
+        let file = opening.as_ref().map(|opening| opening.file());
+        match self.file_system.getattr(&self.own_ctx(), node.id, file).resolve().await {
             Ok(attr) if attr.nlink > 0 => Ok(attr),
             Ok(_) => {
                 self.gone(node);

@@ -64,6 +64,12 @@ impl Node {
     }
 }
 
+/// Numbers of nodes are the file system's, not a stranger's choice: mixing them is enough.
+fn mixed(id: NodeId) -> u64 {
+    let product = id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    product ^ (product >> 32)
+}
+
 /// Stands for a handle that is too long to be sent; none is ever signed.
 const NO_HANDLE: FileHandle<'static> = match FileHandle::new(&[]) {
     Some(handle) => handle,
@@ -111,14 +117,13 @@ impl Nodes {
 
     /// The node of a number, if it is at hand.
     pub fn by_id(&self, id: NodeId) -> Option<Arc<Node>> {
-        let hash = self.hasher.hash_one(id);
         let table = self.lock();
-        table.by_id.find(hash, |node| node.id == id).cloned()
+        table.by_id.find(mixed(id), |node| node.id == id).cloned()
     }
 
     /// Enters a node, or drops it for the one that is there under its handle.
     pub fn enter(&self, node: Arc<Node>) -> Arc<Node> {
-        let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), self.hasher.hash_one(node.id));
+        let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), mixed(node.id));
         let mut stale = None;
         let mut table = self.lock();
         if let Some(known) = table.by_handle.find(hash, |known| known.handle == node.handle) {
@@ -131,7 +136,7 @@ impl Nodes {
             stale = Some(known);
         }
         table.by_handle.insert_unique(hash, node.clone(), |node| self.hasher.hash_one(&*node.handle));
-        table.by_id.insert_unique(id_hash, node.clone(), |node| self.hasher.hash_one(node.id));
+        table.by_id.insert_unique(id_hash, node.clone(), |node| mixed(node.id));
         table.ring.push_back(Arc::downgrade(&node));
         let evicted = self.evict(&mut table);
         drop(table);
@@ -171,13 +176,13 @@ impl Nodes {
     }
 
     fn holds(&self, table: &Table, node: &Arc<Node>) -> bool {
-        let hash = self.hasher.hash_one(node.id);
+        let hash = mixed(node.id);
         table.by_id.find(hash, |known| Arc::ptr_eq(known, node)).is_some()
     }
 
     /// Takes a node out of the tables; its entry in the ring stays behind.
     fn take_out(&self, table: &mut Table, node: &Arc<Node>) {
-        let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), self.hasher.hash_one(node.id));
+        let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), mixed(node.id));
         if let Ok(entry) = table.by_handle.find_entry(hash, |known| Arc::ptr_eq(known, node)) {
             entry.remove();
         }

@@ -125,7 +125,7 @@ impl Openings {
 
     /// An opening to read from.
     pub async fn for_reading(&self, node: NodeId) -> Result<Arc<Opening>> {
-        match self.at_hand(node, Use::Read).or_else(|| self.at_hand(node, Use::Write)) {
+        match self.of_file(node) {
             Some(opening) => Ok(opening),
             None => self.open(node, Use::Read, OpenFlags::READ).await,
         }
@@ -137,6 +137,11 @@ impl Openings {
             Some(opening) => Ok(opening),
             None => self.open(node, Use::Write, OpenFlags::READ | OpenFlags::WRITE).await,
         }
+    }
+
+    /// An opening of a file that is kept, whatever it is for.
+    pub fn of_file(&self, node: NodeId) -> Option<Arc<Opening>> {
+        self.at_hand(node, Use::Write).or_else(|| self.at_hand(node, Use::Read))
     }
 
     /// An opening of a directory.

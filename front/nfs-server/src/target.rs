@@ -31,7 +31,7 @@ impl Target {
 
     /// The attributes of a regular file; ISDIR or INVAL if it is something else (RFC 1813 §3.3.6, §3.3.7).
     pub async fn file_attr(&self) -> Result<Attr> {
-        let attr = self.attr().await?;
+        let attr = self.export.attr_of_file(&self.node).await?;
         match attr.file_type {
             FileType::Regular => Ok(attr),
             FileType::Directory => Err(Failure(Status::IsDir)),
