@@ -51,7 +51,7 @@ use tombolo_core::fs::{Client, Ctx, Export, FileSystem, NodeId, PermissionCheck,
 use call::Call;
 pub use counters::{Counters, Snapshot};
 pub use journal::OpenError;
-use journal::{Journal, KeptOutcome, Lock, Tree};
+use journal::{Journal, KeptOutcome, Lock, OUTCOMES_SPARE, Tree};
 pub use options::{Limits, Options};
 use reconcile::Reconciler;
 use session::Session;
@@ -81,7 +81,7 @@ pub fn over(inner: Arc<dyn Export>, options: &Options) -> Replies {
 /// As [`over`], and what an operation that must not run twice came to outlives the process, in the state file at `path`.
 ///
 /// What an earlier process left there is compared with the export first, which nobody else must serve meanwhile. The file
-/// best lies where a stuck disk cannot hold up a write to memory: on a tmpfs. A damaged one is copied to `path` with
+/// best lies where a stuck disk cannot hold up a write to memory: on a tmpfs. A damaged one is kept as `path` with
 /// `.damaged` behind it. Without persistent handles there is nothing that could be written down: then this is [`over`], with
 /// a warning in the log.
 pub fn open(
@@ -102,7 +102,8 @@ pub fn open(
     let lock = Lock::take(path)?;
     let kept = Reconciler::new(fs, cx, &counters).reconcile(lock.read(&tree)?, options.durable.age);
     let newest = kept.iter().map(|kept| kept.ended).max().unwrap_or(0);
-    let slots = u32::try_from(options.durable.entries).unwrap_or(u32::MAX);
+    let slots = options.durable.entries.saturating_add(OUTCOMES_SPARE);
+    let slots = u32::try_from(slots).unwrap_or(u32::MAX);
     let (journal, draft) = lock.draft(&tree, slots, newest)?;
     let replies = Replies::new(inner, options, counters, Some(journal));
     kept.into_iter().for_each(|kept: KeptOutcome| replies.shared.durable.restore(kept));

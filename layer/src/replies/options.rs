@@ -14,17 +14,18 @@ pub struct Options {
 /// How long, and how many, outcomes are kept. Past them a duplicate is a new request and gets the plain answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries of all clients together. The oldest make room, those of the same client's neighbours first.
+    /// Entries of all clients together. When there are so many, old ones make room.
     pub entries: usize,
-    /// Entries of one client: an address, or a session where keys are sequence numbers.
+    /// Entries of one client, an address, or a session where keys are sequence numbers, once there are as many as may be: a client
+    /// that has so many then makes room for its own. Until then it may have more.
     pub entries_per_client: usize,
     /// Time since the answer.
     pub age: Duration,
 }
 
 impl Default for Limits {
-    /// 16,384 entries, 1,024 of one client, for two minutes: a Linux client sends a call again after one minute over TCP and
-    /// has at most some hundred under way.
+    /// 16,384 entries, 1,024 of one client when all are in use, for two minutes: a Linux client sends a call again after one minute
+    /// over TCP and has at most some hundred under way.
     fn default() -> Self {
         Self { entries: 16_384, entries_per_client: 1024, age: Duration::from_secs(120) }
     }

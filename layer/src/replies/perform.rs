@@ -152,10 +152,11 @@ impl<R: Reply> Future for ToItsEnd<R> {
     type Output = Result<R>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<R>> {
-        let Some(later) = &mut self.later else { return Poll::Ready(Err(Error::Interrupted)) };
+        // Out of here while it is polled: after a panic there is nothing to go on with.
+        let Some(mut later) = self.later.take() else { return Poll::Ready(Err(Error::Interrupted)) };
         let polled = later.as_mut().poll(context);
-        if polled.is_ready() {
-            self.later = None;
+        if polled.is_pending() {
+            self.later = Some(later);
         }
         polled
     }

@@ -60,10 +60,12 @@ impl<'a> Reconciler<'a> {
     }
 
     /// The outcomes that count from now on, the oldest first: those found that are not older than `age`, by the newest
-    /// record's time, and those of intents that happened.
+    /// record's time, and those of intents that happened. The newest is the one with the highest number: clocks are set back, too,
+    /// and what seems to be later than it is not old.
     pub fn reconcile(&self, mut found: Found, age: Duration) -> Vec<KeptOutcome> {
-        let newest = found.outcomes.iter().map(|outcome| outcome.time.secs);
-        let newest = newest.chain(found.intents.iter().map(|intent| intent.time.secs)).max().unwrap_or(0);
+        let outcomes = found.outcomes.iter().map(|outcome| (outcome.ended, outcome.time.secs));
+        let intents = found.intents.iter().map(|intent| (intent.sequence, intent.time.secs));
+        let newest = outcomes.chain(intents).max().map_or(0, |(_, secs)| secs);
         let oldest = newest.saturating_sub_unsigned(age.as_secs());
         let mut kept: HashMap<EntryKey, KeptOutcome> = HashMap::new();
         for outcome in found.outcomes {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::chain::{Chain, Linked, Links};
 use super::flight::Flight;
 use super::hashed::{Hashed, Ready};
+use super::journal::Kept;
 use super::key::{ClientKey, EntryKey};
 use super::outcome::Outcome;
 use super::slab::Slab;
@@ -49,12 +50,12 @@ pub(super) enum State {
 }
 
 /// An outcome that is kept.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Answered {
     pub outcome: Outcome,
     pub at: Instant,
-    /// Where the journal keeps it.
-    pub slot: Option<u32>,
+    /// What the journal has of it.
+    pub kept: Option<Kept>,
 }
 
 impl Shelf {
@@ -125,16 +126,22 @@ impl Shelf {
         client.map_or((0, None), |client| (client.entries, client.answered.oldest))
     }
 
-    /// The oldest answered entry.
-    pub fn oldest(&self) -> Option<u32> {
-        self.answered.oldest
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The oldest answered entry, and since when it is.
+    pub fn oldest(&self) -> Option<(u32, Instant)> {
+        let oldest = self.answered.oldest?;
+        let State::Answered(answered) = &self.entries.peek(oldest)?.state else { return None };
+        Some((oldest, answered.at))
     }
 
     /// The oldest answered entry, if it is older than `age`.
     pub fn outdated(&self, now: Instant, age: Duration) -> Option<u32> {
-        let oldest = self.answered.oldest?;
-        let State::Answered(answered) = &self.entries.peek(oldest)?.state else { return None };
-        (now.saturating_duration_since(answered.at) > age).then_some(oldest)
+        let (oldest, at) = self.oldest()?;
+        (now.saturating_duration_since(at) > age).then_some(oldest)
     }
 }
 

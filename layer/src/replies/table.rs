@@ -3,6 +3,7 @@
 use std::hash::RandomState;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 use super::counters::Counters;
@@ -10,7 +11,7 @@ use super::failure::Failure;
 use super::flight::Flight;
 use super::hashed::Hashed;
 use super::intent::Intent;
-use super::journal::{Intended, Journal, KeptOutcome};
+use super::journal::{Intended, Journal, Kept, KeptOutcome};
 use super::key::{ClientKey, EntryKey};
 use super::options::Limits;
 use super::outcome::{Inode, Outcome};
@@ -131,8 +132,8 @@ impl Table {
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
         let number = shelf.begin(key, client);
-        let slot = self.journal.as_ref().and_then(|journal| journal.keep(&kept));
-        shelf.answer(number, Answered { outcome: kept.outcome, at: Instant::now(), slot });
+        let record = self.journal.as_ref().and_then(|journal| journal.keep(&kept));
+        shelf.answer(number, Answered { outcome: kept.outcome, at: Instant::now(), kept: record });
     }
 
     /// Where outcomes are kept for the next process.
@@ -149,33 +150,37 @@ impl Table {
         }
     }
 
-    /// Whether there is room for another entry of `client`, perhaps because an older one made it.
+    /// Whether there is room for another entry of `client`, perhaps because an older one made it. While there is room for all, a
+    /// client may have more than its part.
     fn make_room(&self, shelf: &mut Shelf, client: &Hashed<ClientKey>) -> bool {
+        if self.entries.load(Ordering::Relaxed) < self.limits.entries {
+            return true;
+        }
         let (entries, oldest) = shelf.of(client);
         if entries >= self.limits.entries_per_client {
             return oldest.is_some_and(|oldest| self.evict(shelf, oldest));
         }
-        if self.entries.load(Ordering::Relaxed) < self.limits.entries {
-            return true;
-        }
-        shelf.oldest().is_some_and(|oldest| self.evict(shelf, oldest))
+        // A shelf that holds less than its part takes from another, or a client's only outcome would make room for its next.
+        let has_its_part = shelf.len() >= self.limits.entries.div_ceil(SHELVES);
+        has_its_part && shelf.oldest().is_some_and(|(oldest, _)| self.evict(shelf, oldest))
     }
 
-    /// As `make_room`, among the entries of other clients. Called with no shelf locked.
+    /// As `make_room`, among the entries of other clients: the oldest of all goes. Called with no shelf locked; one is at a time.
     fn make_room_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
         if self.shelf(client).of(client).0 >= self.limits.entries_per_client {
             return false;
         }
-        self.shelves.iter().any(|shelf| {
-            let mut shelf = lock(shelf);
-            shelf.oldest().is_some_and(|oldest| self.evict(&mut shelf, oldest))
-        })
+        let oldest_of = |shelf: &Mutex<Shelf>| lock(shelf).oldest().map(|(_, at)| at);
+        let oldest = self.shelves.iter().filter_map(|shelf| Some((oldest_of(shelf)?, shelf)));
+        let Some((_, shelf)) = oldest.min_by_key(|(at, _)| *at) else { return false };
+        let mut shelf = lock(shelf);
+        shelf.oldest().is_some_and(|(oldest, _)| self.evict(&mut shelf, oldest))
     }
 
     fn evict(&self, shelf: &mut Shelf, number: u32) -> bool {
         let Some(state) = shelf.remove(number) else { return false };
-        if let (State::Answered(Answered { slot: Some(slot), .. }), Some(journal)) = (state, &self.journal) {
-            journal.free(slot);
+        if let (State::Answered(Answered { kept: Some(kept), .. }), Some(journal)) = (state, &self.journal) {
+            journal.free(kept);
         }
         self.entries.fetch_sub(1, Ordering::Relaxed);
         self.counters.evicted.count();
@@ -233,11 +238,14 @@ impl Entry {
     pub fn keep(mut self, outcome: Outcome, node: Option<Inode>) {
         self.finished = true;
         // First where it is safe: once anybody has the answer, the next process must know it too.
-        let slot = match (&self.table.journal, self.intended.take()) {
-            (Some(journal), Some(intended)) => journal.conclude(&self.key, intended, &outcome, node),
+        let kept = match (&self.table.journal, self.intended.take()) {
+            (Some(journal), Some(intended)) => Some(journal.conclude(&self.key, intended, &outcome, node)),
             _ => None,
         };
-        let answered = Answered { outcome, at: Instant::now(), slot };
+        if matches!(kept, Some(Kept::Intent(_))) {
+            self.table.counters.unprotected.count();
+        }
+        let answered = Answered { outcome, at: Instant::now(), kept };
         let waited_for = self.table.shelf(&self.client).answer(self.number, answered);
         self.table.counters.recorded.count();
         if let Some((flight, outcome)) = waited_for {
@@ -267,9 +275,14 @@ impl Entry {
 
 impl Drop for Entry {
     /// It was given up, or nobody knows how it ended (a panic): who waits for it should not wait for ever. The next process
-    /// may find out.
+    /// may find out, if it comes to that. After a panic this one goes on, and needs the room.
     fn drop(&mut self) {
         if !self.finished {
+            if thread::panicking()
+                && let (Some(journal), Some(intended)) = (&self.table.journal, self.intended.take())
+            {
+                journal.withdraw(intended);
+            }
             self.take_out(self.if_dropped);
         }
     }

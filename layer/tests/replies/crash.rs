@@ -11,9 +11,9 @@ use tombolo_core::fs::{
     Answer, Ctx, Device, Error, Exclusive, Export, FileSystem, FileType, NewMode, NodeId, OpenFlags,
     RenameFlags, RequestKey, Result, SetAttr,
 };
-use tombolo_layer::Layered;
 use tombolo_layer::around::{Around, Call, Payload};
 use tombolo_layer::replies::{self, Limits, OpenError, Options, Replies, Snapshot};
+use tombolo_layer::{Layered, Op};
 
 use crate::bed::{BOTTOMS, Bottom, attach, fresh_key, keyed, name, plain};
 use crate::without_handles::WithoutHandles;
@@ -34,6 +34,11 @@ pub enum Mood {
     Performs,
     /// Nothing happens.
     Sleeps,
+    /// Nothing happens, and then a panic.
+    Panics,
+    /// The next one is performed and answered, and from then on nothing has a handle.
+    LosesHandles,
+    HasNoHandles,
 }
 
 impl Silence {
@@ -45,8 +50,18 @@ impl Silence {
 impl Around for Silence {
     fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let mood = self.0.load(Ordering::SeqCst);
-        if !call.mutates || mood == Mood::Answers as u8 {
+        if call.op == Op::HandleOf && mood == Mood::HasNoHandles as u8 {
+            return Answer::err(Error::NotSupported);
+        }
+        if !call.mutates || mood == Mood::Answers as u8 || mood == Mood::HasNoHandles as u8 {
             return inner();
+        }
+        if mood == Mood::LosesHandles as u8 {
+            self.set(Mood::HasNoHandles);
+            return inner();
+        }
+        if mood == Mood::Panics as u8 {
+            return Answer::later(async { panic!("planted") });
         }
         if mood == Mood::Performs as u8 {
             inner().wait().map(drop).unwrap_or_default();
@@ -430,7 +445,7 @@ fn outcomes_go_from_process_to_process() {
 
 #[test]
 fn what_was_evicted_is_not_in_the_file() {
-    let limits = Limits { entries_per_client: 2, ..Limits::default() };
+    let limits = Limits { entries: 2, ..Limits::default() };
     let server = Server::with(Bottom::Memory, &Options { durable: limits, ..Options::default() });
     let requests: Vec<_> = (0..6).map(|_| server.request()).collect();
     let mkdir = |fs: &dyn FileSystem, cx: &Ctx, at: usize| {
@@ -489,6 +504,37 @@ fn sequence_numbers_and_writes_are_not_in_the_file() {
     assert!(std::fs::read(&server.state).unwrap() == before);
     server.fs.mkdir(&server.request(), ROOT, name("other"), NewMode::default()).wait().unwrap();
     assert!(std::fs::read(&server.state).unwrap() != before);
+}
+
+#[test]
+fn an_outcome_that_cannot_be_written_leaves_its_intent_as_long_as_it_is_kept() {
+    let server = Server::with(
+        Bottom::Memory,
+        &Options { durable: Limits { entries: 1, ..Limits::default() }, ..Options::default() },
+    );
+    let (lost, other) = (server.request(), server.request());
+    server.silence.set(Mood::LosesHandles);
+    server.fs.mkdir(&lost, ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
+    assert_eq!((server.intents(), server.first.counters().snapshot().unprotected), (1, 1));
+    let next = server.next();
+    next.fs
+        .mkdir(&keyed(&next.cx, lost.key), ROOT, name("dir"), NewMode::default())
+        .wait()
+        .expect("the answer");
+    server.silence.set(Mood::Answers);
+    server.fs.mkdir(&other, ROOT, name("other"), NewMode::default()).wait().expect("mkdir");
+    assert_eq!(server.intents(), 0, "the other has pushed it out");
+}
+
+#[test]
+fn a_panic_gives_its_room_in_the_file_back() {
+    let server = Server::new(Bottom::Memory);
+    server.silence.set(Mood::Panics);
+    let answer = server.fs.mkdir(&server.request(), ROOT, name("dir"), NewMode::default());
+    assert_eq!(server.intents(), 1, "under way");
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer.wait().is_ok()));
+    assert!(ended.is_err());
+    assert_eq!(server.intents(), 0);
 }
 
 #[test]

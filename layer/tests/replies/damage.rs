@@ -14,6 +14,9 @@ const BOOT: usize = 32;
 const VOLUME: usize = 48;
 const INTENTS: usize = 4096;
 const INTENT_BYTES: usize = 1024;
+/// 256 more than are kept.
+const OUTCOMES: u32 = 16_384 + 256;
+const OUTCOME_BYTES: usize = 160;
 
 fn mkdir(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> bool {
     fs.mkdir(cx, NodeId::ROOT, name(text), NewMode::default()).wait().is_ok()
@@ -49,9 +52,9 @@ fn the_file_is_laid_out_as_it_is_documented() {
     let bytes = std::fs::read(&server.state).unwrap();
     assert_eq!(&bytes[..8], b"TMBLRPLY");
     let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    assert_eq!((number(8), number(16), number(20), number(24), number(28)), (1, 1024, 1024, 16_384, 160));
+    assert_eq!((number(8), number(16), number(20), number(24), number(28)), (1, 1024, 1024, OUTCOMES, 160));
     assert_eq!(number(CHECKSUM.start), crc32c::crc32c(&bytes[CHECKED]));
-    assert_eq!(bytes.len(), INTENTS + 1024 * INTENT_BYTES + 16_384 * 160);
+    assert_eq!(bytes.len(), INTENTS + 1024 * INTENT_BYTES + OUTCOMES as usize * OUTCOME_BYTES);
     let slots = bytes[INTENTS..].chunks(INTENT_BYTES).take(1024);
     let intent = slots.filter(|slot| slot[0] == 1).collect::<Vec<_>>();
     assert_eq!(intent.len(), 1, "one is under way");
@@ -91,6 +94,38 @@ fn a_damaged_header_is_set_aside_and_a_new_file_begun() {
         assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
         let aside = server.folder.path().join("changed.damaged");
         std::fs::remove_file(aside).expect("the damaged file was kept");
+    }
+}
+
+/// The file system that it lies on is full, say. Here, a folder stands where the damaged file should go.
+#[test]
+fn a_damaged_file_that_cannot_be_set_aside_does_not_keep_the_server_from_starting() {
+    let (server, answered, _) = server();
+    let aside = server.folder.path().join("changed.damaged");
+    std::fs::create_dir(&aside).unwrap();
+    let next = with_change(&server, |bytes| bytes[0] ^= 1).expect("a new file");
+    assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
+    assert!(aside.is_dir());
+}
+
+/// The first outcome seems to be a day later than the second, as after a clock was set back between them.
+#[test]
+fn a_clock_that_was_set_back_makes_nothing_old() {
+    let server = Server::new(Bottom::Memory);
+    let (first, second) = (server.request(), server.request());
+    assert!(mkdir(&*server.fs, &first, "first") && mkdir(&*server.fs, &second, "second"));
+    let next = with_change(&server, |bytes| {
+        let slots = bytes[INTENTS + 1024 * INTENT_BYTES..].chunks_mut(OUTCOME_BYTES);
+        let slot =
+            slots.filter(|slot| slot[0] == 2).min_by_key(|slot| slot[8..16].to_vec()).expect("an outcome");
+        let secs = i64::from_le_bytes(slot[48..56].try_into().unwrap());
+        slot[48..56].copy_from_slice(&(secs + 86_400).to_le_bytes());
+        let checksum = crc32c::crc32c(&slot[8..]);
+        slot[4..8].copy_from_slice(&checksum.to_le_bytes());
+    });
+    let next = next.expect("the file is good");
+    for (request, text) in [(first, "first"), (second, "second")] {
+        assert!(mkdir(&*next.fs, &keyed(&next.cx, request.key), text), "{text}");
     }
 }
 

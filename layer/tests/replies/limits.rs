@@ -26,14 +26,34 @@ fn mkdir(bed: &Bed, client: u64, xid: u32) -> bool {
 
 #[test]
 fn a_client_keeps_its_newest() {
-    let bed = bed(Limits { entries_per_client: 4, ..Limits::default() });
-    (0..10).for_each(|xid| assert!(mkdir(&bed, 1, xid)));
+    let bed = bed(Limits { entries: 5, entries_per_client: 4, ..Limits::default() });
     assert!(mkdir(&bed, 2, 0), "another client");
+    (0..10).for_each(|xid| assert!(mkdir(&bed, 1, xid)));
     let known: Vec<_> = (6..10).map(|xid| mkdir(&bed, 1, xid)).collect();
     assert_eq!(known, [true; 4]);
     assert!(mkdir(&bed, 2, 0), "the other client's is untouched");
     assert!(!mkdir(&bed, 1, 5), "this one was forgotten, and gets the plain answer");
     assert_eq!(bed.export.counters().snapshot().evicted, 7);
+}
+
+#[test]
+fn while_there_is_room_a_client_may_have_more_than_its_part() {
+    let bed = bed(Limits { entries: 64, entries_per_client: 4, ..Limits::default() });
+    (0..64).for_each(|xid| assert!(mkdir(&bed, 1, xid)));
+    assert!((0..64).all(|xid| mkdir(&bed, 1, xid)), "all are known");
+    assert_eq!(bed.export.counters().snapshot().evicted, 0);
+}
+
+/// One client has filled the table; others come and must keep what they did, wherever their entries lie.
+#[test]
+fn whoever_comes_late_does_not_push_out_its_own() {
+    let bed = bed(Limits { entries: 256, ..Limits::default() });
+    (0..256).for_each(|xid| assert!(mkdir(&bed, 0, xid)));
+    for client in 1..=16 {
+        assert!((0..4).all(|xid| mkdir(&bed, client, xid)));
+        assert!((0..4).all(|xid| mkdir(&bed, client, xid)), "client {client}");
+    }
+    assert!(mkdir(&bed, 0, 255), "the oldest made room");
 }
 
 #[test]
@@ -70,7 +90,7 @@ fn an_outcome_is_forgotten_after_its_time() {
 
 #[test]
 fn writes_do_not_push_out_what_must_not_run_twice() {
-    let limits = Limits { entries_per_client: 4, ..Limits::default() };
+    let limits = Limits { entries: 4, ..Limits::default() };
     let bed = Bed::with(Bottom::Memory, &Options { durable: limits, fleeting: limits }, |export| export);
     assert!(mkdir(&bed, 1, 0));
     let file: File = bed.create("file");

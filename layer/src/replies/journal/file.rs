@@ -124,13 +124,13 @@ impl Lock {
         let Some((header, _)) =
             layout::Header::read_from_prefix(&bytes).ok().filter(|(header, _)| header.magic == layout::MAGIC)
         else {
-            return self.set_aside();
+            return Ok(self.set_aside());
         };
         if header.version.get() > layout::VERSION {
             return Err(OpenError::Newer { path: path.clone(), found: header.version.get() });
         }
         if !is_whole(&header, &bytes) {
-            return self.set_aside();
+            return Ok(self.set_aside());
         }
         if boot_id().is_none_or(|boot| boot != header.boot) {
             tracing::info!("{}: from before the machine was started: not used", path.display());
@@ -170,12 +170,24 @@ impl Lock {
         found
     }
 
-    /// Keeps a copy of a file that makes no sense, for whoever wants to know why.
-    fn set_aside(&self) -> Result<Found, OpenError> {
+    /// Keeps a file that makes no sense, for whoever wants to know why: by another name, as a full file system has no room for a
+    /// copy. Without it the server starts all the same.
+    fn set_aside(&self) -> Found {
         let aside = with_suffix(&self.path, ".damaged");
-        fs::copy(&self.path, &aside).map_err(at(&aside))?;
-        tracing::warn!("{}: damaged; set aside as {}", self.path.display(), aside.display());
-        Ok(Found::default())
+        let removed = match fs::remove_file(&aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        match removed.and_then(|()| fs::hard_link(&self.path, &aside)) {
+            Ok(()) => tracing::warn!("{}: damaged; set aside as {}", self.path.display(), aside.display()),
+            Err(error) => tracing::warn!(
+                %error,
+                "{}: damaged, and cannot be set aside as {}",
+                self.path.display(),
+                aside.display()
+            ),
+        }
+        Found::default()
     }
 
     /// Makes an empty file with room for so many outcomes. Its numbers begin after `sequence`.

@@ -29,6 +29,9 @@ pub use record::{FoundIntent, KeptOutcome};
 /// How many operations with an intent may be under way. More run without one, and are counted.
 const INTENTS: u32 = 1024;
 
+/// So many more outcomes have room than are kept: an entry more may be made by each thread that finds the same gap.
+pub const OUTCOMES_SPARE: usize = 256;
+
 /// The mapped state file.
 #[derive(Debug)]
 pub struct Journal {
@@ -50,6 +53,15 @@ pub struct Intended {
     claim: Claim,
 }
 
+/// What the file has of an operation that was answered.
+#[derive(Debug)]
+pub enum Kept {
+    /// Its outcome, in this slot.
+    Outcome(u32),
+    /// Its intent: the outcome could not be written, and the next process has to look what became of it.
+    Intent(Intended),
+}
+
 impl Journal {
     /// The number that the next operation or outcome will have. Each call gives another one.
     pub fn next_sequence(&self) -> u64 {
@@ -68,32 +80,32 @@ impl Journal {
         Some(Intended { slot, sequence, claim })
     }
 
-    /// Writes down how it ended, and answers with the outcome's slot.
+    /// Writes down how it ended. If that cannot be kept, the intent stays.
     pub fn conclude(
         &self,
         key: &EntryKey,
         intended: Intended,
         outcome: &Outcome,
         node: Option<Inode>,
-    ) -> Option<u32> {
+    ) -> Kept {
         let (sequence, ended) = (intended.sequence, self.next_sequence());
         let claim = match outcome {
             Outcome::Failed(_) => 0,
             _ => intended.claim.with(node).number(),
         };
         let kept = KeptOutcome { key: *key, outcome: outcome.clone(), sequence, time: now(), claim, ended };
-        let slot = self.keep(&kept);
+        let Some(kept) = self.keep(&kept) else { return Kept::Intent(intended) };
         // Only then: in between both are there, and the outcome counts.
         self.withdraw(intended);
-        slot
+        kept
     }
 
     /// Writes an outcome down. `None` when there is no room, or it cannot be kept.
-    pub fn keep(&self, kept: &KeptOutcome) -> Option<u32> {
+    pub fn keep(&self, kept: &KeptOutcome) -> Option<Kept> {
         let bytes = outcome_bytes(kept)?;
         let slot = self.outcomes.take()?;
         self.publish(self.outcome_offset(slot), &bytes, state::OUTCOME);
-        Some(slot)
+        Some(Kept::Outcome(slot))
     }
 
     /// Takes an intent back: it has come to nothing, or to an outcome.
@@ -103,10 +115,15 @@ impl Journal {
         self.intents.give_back(intended.slot);
     }
 
-    /// Frees an outcome's slot.
-    pub fn free(&self, slot: u32) {
-        self.set_state(self.outcome_offset(slot), state::FREE);
-        self.outcomes.give_back(slot);
+    /// Frees the slot of what is forgotten.
+    pub fn free(&self, kept: Kept) {
+        match kept {
+            Kept::Outcome(slot) => {
+                self.set_state(self.outcome_offset(slot), state::FREE);
+                self.outcomes.give_back(slot);
+            }
+            Kept::Intent(intended) => self.withdraw(intended),
+        }
     }
 
     /// All but the state first, which says that the rest is there.
