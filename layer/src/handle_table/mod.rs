@@ -7,6 +7,8 @@
 //!
 //! - A file whose name, or the name of a directory above it, is changed by others is stale until it is met again; met again, it is the
 //!   same file with the same handle, as far as the file system tells files apart.
+//! - A file that had one name when it was last met, that others gave another one since, and that then loses the one we know, gets
+//!   another handle when it is met again: a removed file is forgotten at once, or removed files would fill the table.
 //! - Where the file system does not keep births, a file that takes a removed file's name *and* inode number is taken for it.
 //! - Numbers that were given out shortly before a loss of power, or that stood in a damaged part of the table, are stale. A number
 //!   is never given to another file.
