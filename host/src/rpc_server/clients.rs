@@ -28,11 +28,6 @@ impl Clients {
         by_address.entry(address).or_insert_with(|| Arc::new(self.fresh())).clone()
     }
 
-    /// How many connections an address has, more or less.
-    pub(super) fn connections_of(&self, address: IpAddr) -> usize {
-        self.lock().get(&address).map_or(0, |client| Arc::strong_count(client) - 1)
-    }
-
     /// Whether nobody is known.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().is_empty()

@@ -86,10 +86,7 @@ impl Listening {
 
     fn take_in(&self, stream: OwnedFd, address: SocketAddr) {
         let (options, counters) = (&self.common.options, &self.common.counters);
-        // One address leaves a quarter of the places to others.
-        let own_max = options.connections_max - options.connections_max / 4;
-        let full = counters.connections.get() >= options.connections_max as u64
-            || self.common.clients.connections_of(address.ip()) >= own_max;
+        let full = counters.connections.get() >= options.connections_max as u64;
         if full || !options.admits(address.ip()) {
             counters.refused.add(1);
             if let Some(suppressed) = self.common.lines.refused.turn() {
