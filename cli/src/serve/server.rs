@@ -66,7 +66,8 @@ impl Serving {
         let control = listen_for_control(plan)?;
         let sockets = plan.ways.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
         let ports = Taken::take(&plan.nfs)?;
-        let exports = plan.exports.iter().map(|export| open(export, plan)).collect::<Result<Vec<_>, _>>()?;
+        let exports = plan.exports.iter().enumerate().map(|(index, export)| open(index, export, plan));
+        let exports = exports.collect::<Result<Vec<_>, _>>()?;
         let session_ids = Arc::new(AtomicU64::new(1));
         let served: Vec<_> = exports.iter().map(|(export, _)| Arc::clone(export)).collect();
         let nfs = NfsServers::start(plan, ports, &served, &session_ids)?;
@@ -161,12 +162,18 @@ fn listen(way: &PlannedWay) -> Result<Listener, Failure> {
 /// Operations of all NFS clients of an export that may wait at a time; 64 clients have to work for it.
 const NFS_PENDING_MAX: u64 = 1 << 16;
 
-fn open(export: &PlannedExport, plan: &Plan) -> Result<(Arc<dyn Export>, Arc<ExportCounters>), Failure> {
+fn open(
+    index: usize,
+    export: &PlannedExport,
+    plan: &Plan,
+) -> Result<(Arc<dyn Export>, Arc<ExportCounters>), Failure> {
     let mut options =
         DirOptions { read_only: plan.read_only, submounts: plan.submounts.into(), ..DirOptions::default() };
     // All NFS clients of an export share a session, and each of them has a limit of its own.
-    options.limits.pending = NFS_PENDING_MAX;
-    options.pool.queue_len = NFS_PENDING_MAX as usize;
+    if plan.nfs.places.iter().any(|place| place.exports.contains(&index)) {
+        options.limits.pending = NFS_PENDING_MAX;
+        options.pool.queue_len = NFS_PENDING_MAX as usize;
+    }
     let dir = LocalDir::open(&export.dir, options)
         .map_err(|error| Failure::cannot(format_args!("serve {}", export.dir.display()), &error))?;
     Ok(counted(Arc::new(dir)))

@@ -167,3 +167,19 @@ impl Service for NfsService {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the transport counts for a call that pends is 4 KiB, its exchange among them.
+    #[test]
+    fn a_call_that_pends_holds_no_more_than_is_counted_for_it() {
+        fn size_of_future<F, T>(_: impl FnOnce(T) -> F) -> usize {
+            size_of::<F>()
+        }
+        type Taken = (Arc<NfsService>, Arc<Peer>, Box<Exchange>);
+        let future = size_of_future(|(service, peer, exchange): Taken| service.serve(peer, exchange));
+        assert!(future + size_of::<Exchange>() <= 3 << 10, "{future} bytes");
+    }
+}

@@ -23,8 +23,8 @@ const LISTING_PREFERRED_BYTES: u32 = 1 << 16;
 
 /// Carries a call out and writes its results. `record` is the whole call. What is returned follows the results.
 ///
-/// Every call's future is as large as the largest of them, and is moved about. So those of the procedures that are called
-/// most are kept together here, and the large ones are put into a box of their own (measured: a fifth of a GETATTR).
+/// Every call's future is as large as the largest of them, and the transport counts a few KiB for each call that pends. So
+/// the procedures that make something, whose futures are the largest, have them in a box.
 pub(crate) async fn carry_out(
     caller: &Caller<'_>,
     call: Call<'_>,
@@ -35,39 +35,30 @@ pub(crate) async fn carry_out(
     match call {
         Call::Null => {}
         Call::Getattr(handle) => drop(results.value(&attributes::getattr(caller, handle).await)),
+        Call::Setattr(args) => drop(results.value(&attributes::setattr(caller, args).await)),
         Call::Lookup(args) => names::lookup(caller, args, results).await,
         Call::Access(args) => drop(results.value(&attributes::access(caller, args).await)),
+        Call::Readlink(handle) => names::readlink(caller, handle, results).await,
         Call::Read(args) => {
             let (reply, data) = data::read(caller, args, buffers).await;
             results.value(&reply);
             return data;
         }
         Call::Write(args) => drop(results.value(&data::write(caller, args, record).await)),
-        Call::Commit(args) => drop(results.value(&data::commit(caller, args).await)),
-        other => Box::pin(carry_out_large(caller, other, results)).await,
-    }
-    None
-}
-
-async fn carry_out_large(caller: &Caller<'_>, call: Call<'_>, results: &mut Encoder<'_>) {
-    match call {
-        Call::Setattr(args) => drop(results.value(&attributes::setattr(caller, args).await)),
-        Call::Readlink(handle) => names::readlink(caller, handle, results).await,
-        Call::Create(args) => making::create(caller, args, results).await,
-        Call::Mkdir(args) => making::mkdir(caller, args, results).await,
-        Call::Symlink(args) => making::symlink(caller, args, results).await,
-        Call::Mknod(args) => making::mknod(caller, args, results).await,
+        Call::Create(args) => Box::pin(making::create(caller, args, results)).await,
+        Call::Mkdir(args) => Box::pin(making::mkdir(caller, args, results)).await,
+        Call::Symlink(args) => Box::pin(making::symlink(caller, args, results)).await,
+        Call::Mknod(args) => Box::pin(making::mknod(caller, args, results)).await,
         Call::Remove(args) => drop(results.value(&removing::remove(caller, args).await)),
         Call::Rmdir(args) => drop(results.value(&removing::rmdir(caller, args).await)),
-        Call::Rename(args) => drop(results.value(&removing::rename(caller, args).await)),
-        Call::Link(args) => drop(results.value(&making::link(caller, args).await)),
+        Call::Rename(args) => drop(results.value(&Box::pin(removing::rename(caller, args)).await)),
+        Call::Link(args) => drop(results.value(&Box::pin(making::link(caller, args)).await)),
         Call::Readdir(args) => listing::readdir(caller, args, results).await,
         Call::Readdirplus(args) => listing::readdirplus(caller, args, results).await,
         Call::Fsstat(handle) => drop(results.value(&volume::fsstat(caller, handle).await)),
         Call::Fsinfo(handle) => drop(results.value(&volume::fsinfo(caller, handle).await)),
         Call::Pathconf(handle) => drop(results.value(&volume::pathconf(caller, handle).await)),
-        // Carried out where they are kept together.
-        Call::Null | Call::Getattr(_) | Call::Lookup(_) | Call::Access(_) => {}
-        Call::Read(_) | Call::Write(_) | Call::Commit(_) => {}
+        Call::Commit(args) => drop(results.value(&data::commit(caller, args).await)),
     }
+    None
 }
