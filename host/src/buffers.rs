@@ -45,7 +45,10 @@ pub(crate) struct Stock {
     shelves: [Mutex<Shelf>; SIZES.len()],
     lent_bytes: AtomicUsize,
     retained_bytes: AtomicUsize,
+    /// Those who wait for memory that all clients share.
     waiters: Waiters,
+    /// Of them those who have next to nothing: any memory will do for them.
+    modest_waiters: Waiters,
 }
 
 /// The buffers of one size that nobody has; the warmest is the last.
@@ -75,6 +78,7 @@ impl Stock {
             lent_bytes: AtomicUsize::new(0),
             retained_bytes: AtomicUsize::new(0),
             waiters: Waiters::default(),
+            modest_waiters: Waiters::default(),
         })
     }
 
@@ -162,14 +166,19 @@ impl Account {
     }
 
     fn is_modest(&self) -> bool {
-        let lent_bytes = self.stock.lent_bytes.load(Ordering::SeqCst);
-        self.lent_bytes() < BUFFER_MAX_BYTES && lent_bytes + BUFFER_MAX_BYTES <= self.stock.limits.total_bytes
+        self.has_little() && self.stock.has_any()
+    }
+
+    /// Less than one long call.
+    fn has_little(&self) -> bool {
+        self.lent_bytes() < BUFFER_MAX_BYTES
     }
 
     /// Has the waiter woken when there may be room; the first of all if it was woken in vain. Look again after this, for room
     /// may have come meanwhile.
     pub(crate) fn wait_for_room(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
         match self.is_below_half() {
+            true if self.has_little() => self.stock.modest_waiters.add(waiter, in_vain),
             true => self.stock.waiters.add(waiter, in_vain),
             false => self.waiters.add(waiter, in_vain),
         }
@@ -179,6 +188,9 @@ impl Account {
     pub(crate) fn pass_on(&self) {
         if self.is_below_half() {
             self.waiters.wake_one();
+        }
+        if self.stock.has_any() {
+            self.stock.modest_waiters.wake_one();
         }
         if self.stock.is_below_half() {
             self.stock.waiters.wake_one();
@@ -215,6 +227,11 @@ impl Account {
 }
 
 impl Stock {
+    /// Whether there is memory for another long call.
+    fn has_any(&self) -> bool {
+        self.lent_bytes.load(Ordering::SeqCst) + BUFFER_MAX_BYTES <= self.limits.total_bytes
+    }
+
     fn is_below_half(&self) -> bool {
         self.lent_bytes.load(Ordering::SeqCst) <= self.limits.total_bytes / 2
     }
@@ -440,15 +457,38 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_in_turn() {
-        struct Told(Mutex<Vec<u8>>);
-        struct One(u8, bool, Arc<Told>);
-        impl Waiter for One {
-            fn wake(&self) -> bool {
-                lock(&self.2.0).push(self.0);
-                self.1
-            }
+    fn a_few_that_hold_much_keep_nobody_out_who_has_little() {
+        let stock = Stock::new(LIMITS);
+        let greedy: Vec<_> = (0..4).map(|_| Buffers(stock.account())).collect();
+        let modest = Buffers(stock.account());
+        let mut had: Vec<_> = greedy.iter().map(|buffers| buffers.take(1 << 20)).collect();
+        assert!(!stock.is_below_half() && modest.0.has_room());
+        let own = modest.take(1 << 20);
+        assert!(own.is_some() && !modest.0.has_room(), "now it has a long call");
+        drop(own);
+        while stock.has_any() {
+            had.push(greedy[had.len() % 4].take(1 << 20));
         }
+        assert!(!modest.0.has_room(), "there is nothing left");
+        let told = Arc::new(Told(Mutex::default()));
+        greedy[0].0.wait_for_room(Arc::new(One(1, true, told.clone())), false);
+        modest.0.wait_for_room(Arc::new(One(2, true, told.clone())), false);
+        had.pop();
+        assert!(!stock.is_below_half() && modest.0.has_room());
+        assert_eq!(*lock(&told.0), [2], "the others hold half of it still");
+    }
+
+    struct Told(Mutex<Vec<u8>>);
+    struct One(u8, bool, Arc<Told>);
+    impl Waiter for One {
+        fn wake(&self) -> bool {
+            lock(&self.2.0).push(self.0);
+            self.1
+        }
+    }
+
+    #[test]
+    fn who_waits_is_told_in_turn() {
         let stock = Stock::new(LIMITS);
         let buffers = Buffers(stock.account());
         let told = Arc::new(Told(Mutex::default()));

@@ -103,3 +103,22 @@ impl Client {
         self.calls.load(Ordering::SeqCst) < self.calls_max
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::buffers::BufferLimits;
+
+    #[test]
+    fn datagrams_in_anybody_s_name_fill_no_memory_and_who_has_something_stays_known() {
+        let clients = Clients::new(Stock::new(BufferLimits::default()), 10);
+        let kept = clients.of(Ipv4Addr::LOCALHOST.into());
+        (1..3 * KNOWN_MAX as u32).for_each(|number| drop(clients.of(Ipv4Addr::from(number).into())));
+        assert!(clients.lock().len() <= KNOWN_MAX);
+        assert!(Arc::ptr_eq(&kept, &clients.of(Ipv4Addr::LOCALHOST.into())));
+        clients.sweep();
+        assert_eq!(clients.lock().len(), 1);
+    }
+}
