@@ -154,6 +154,9 @@ pub struct Write {
     /// Write where it is aimed even through an opening that appends: a page that was changed in a mapping and is written
     /// back by the client's kernel, through whatever opening is at hand.
     pub in_place: bool,
+    /// The source may be kept after the answer: nobody changes its memory as long as anybody holds it. So a back end that
+    /// answers before the data have gone where they belong needs no copy of them.
+    pub keepable: bool,
 }
 
 /// The result of a write.

@@ -30,6 +30,7 @@ pub const ROOMS: &[Room] = &[
     room("layer", 5, false, false),
     room("back", 5, false, false),
     room("front", 5, false, false),
+    room("client", 5, false, false),
     room("bench", 6, false, false),
     room("cli", 7, false, false),
     // Tests and tools may reach everywhere; nothing may reach them but as a development dependency.

@@ -113,6 +113,7 @@ async fn write_some(target: &Target, args: &WriteArgs<'_>, record: &Source, limi
         stability,
         kill_privileges: target.cx.identity.uid != 0,
         in_place: false,
+        keepable: false,
     };
     if stability == Stability::Unstable {
         opening.set_unsynced();

@@ -1,0 +1,2 @@
+//! The NFS client against servers good and bad.
+#![forbid(unsafe_code)]
