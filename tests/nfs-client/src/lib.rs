@@ -1,2 +1,6 @@
 //! The NFS client against servers good and bad.
+//!
+//! [`server`] is a server that says what a test wants it to. The tests are in `tests/`.
 #![forbid(unsafe_code)]
+
+pub mod server;

@@ -1,0 +1,42 @@
+//! The honest server behind a scripted one, as one connection of a client's sees it.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tombolo_nfs_tests::client::Stream;
+use tombolo_wire_rpc::SUCCESS_BYTES;
+
+/// A connection to the honest server, made when it is needed.
+pub(super) struct Behind {
+    address: SocketAddr,
+    stream: Option<Stream>,
+}
+
+impl Behind {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        Self { address, stream: None }
+    }
+
+    /// Asks, and waits for the reply. An error if the server is gone: so is the client's connection then.
+    pub(super) fn ask(&mut self, message: &[u8]) -> io::Result<Vec<u8>> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            none => none.insert(Stream::connect(self.address)?),
+        };
+        stream.send(message)?;
+        stream.receive()?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Asks, and has the results changed.
+    pub(super) fn ask_and_edit(
+        &mut self,
+        message: &[u8],
+        edit: impl FnOnce(&mut Vec<u8>),
+    ) -> io::Result<Vec<u8>> {
+        let mut reply = self.ask(message)?;
+        let mut results = reply.split_off(SUCCESS_BYTES.min(reply.len()));
+        edit(&mut results);
+        reply.append(&mut results);
+        Ok(reply)
+    }
+}

@@ -1,0 +1,72 @@
+//! What a scripted server does with a call.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A change of a reply's results.
+pub type Edit = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
+
+/// What a scripted server does with a call.
+pub enum Say {
+    /// It answers what the honest server answers.
+    Truth,
+    /// The same, but for a change of the results (what follows the header of a reply).
+    Edited(Edit),
+    /// It says that all went well, and these are the results.
+    Results(Vec<u8>),
+    /// It answers with this message, in one record, or one datagram.
+    Record(Vec<u8>),
+    /// It sends these bytes as they are.
+    Bytes(Vec<u8>),
+    /// It says nothing.
+    Silence,
+    /// It closes the connection.
+    Close,
+    /// It resets the connection.
+    Reset,
+    /// It asks the honest server, and tells nobody what came of it.
+    Unheard,
+    /// Later than it could. All other calls of the connection wait.
+    After(Duration, Box<Say>),
+    /// One after the other.
+    All(Vec<Say>),
+}
+
+impl Say {
+    /// The truth with other results.
+    pub fn edited(edit: impl FnOnce(&mut Vec<u8>) + Send + 'static) -> Self {
+        Self::Edited(Box::new(edit))
+    }
+
+    /// The truth with other bytes at `at` of the results.
+    pub fn patched(at: usize, bytes: &[u8]) -> Self {
+        let bytes = bytes.to_vec();
+        Self::edited(move |results| {
+            let place = results.get_mut(at..at + bytes.len()).expect("results that reach so far");
+            place.copy_from_slice(&bytes);
+        })
+    }
+
+    /// The same, after a while.
+    pub fn after(self, time: Duration) -> Self {
+        Self::After(time, Box::new(self))
+    }
+}
+
+impl fmt::Debug for Say {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Truth => "Truth",
+            Self::Edited(_) => "Edited",
+            Self::Results(_) => "Results",
+            Self::Record(_) => "Record",
+            Self::Bytes(_) => "Bytes",
+            Self::Silence => "Silence",
+            Self::Close => "Close",
+            Self::Reset => "Reset",
+            Self::Unheard => "Unheard",
+            Self::After(..) => "After",
+            Self::All(_) => "All",
+        })
+    }
+}

@@ -1,0 +1,229 @@
+//! The server: its threads, and what it remembers.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+use tombolo_wire_nfs3::{self as nfs3, Procedure};
+use tombolo_wire_rpc::Xid;
+
+use super::behind::Behind;
+use super::speaker::{Datagrams, carry_out, record};
+use super::{Asked, Say};
+
+/// Larger than any datagram.
+const DATAGRAM_BYTES_MAX: usize = 1 << 16;
+/// How often a thread that waits for datagrams looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A server that says what its script says. It is gone, with its connections, when dropped.
+pub struct Scripted {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// A call that the server has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its name.
+    pub xid: Xid,
+    /// The program.
+    pub program: u32,
+    /// The procedure.
+    pub procedure: u32,
+    /// Over which connection.
+    pub connection: usize,
+}
+
+/// A script, and where in it we are.
+struct Script {
+    says: Box<dyn FnMut(&Asked<'_>) -> Say + Send>,
+    /// Calls so far, by program and procedure.
+    calls: HashMap<(u32, u32), usize>,
+}
+
+impl Script {
+    fn new(says: impl FnMut(&Asked<'_>) -> Say + Send + 'static) -> Self {
+        Self { says: Box::new(says), calls: HashMap::new() }
+    }
+}
+
+struct Shared {
+    address: SocketAddr,
+    behind: Mutex<SocketAddr>,
+    script: Mutex<Script>,
+    seen: Mutex<Vec<Seen>>,
+    open: Mutex<Vec<(usize, TcpStream)>>,
+    connections: AtomicUsize,
+    ended: AtomicBool,
+}
+
+impl Scripted {
+    /// Starts before the honest server at `behind`, on a free port, for TCP and UDP.
+    pub fn start(behind: SocketAddr, script: impl FnMut(&Asked<'_>) -> Say + Send + 'static) -> Self {
+        let (listener, datagrams) = sockets();
+        let shared = Arc::new(Shared {
+            address: listener.local_addr().expect("the server's address"),
+            behind: Mutex::new(behind),
+            script: Mutex::new(Script::new(script)),
+            seen: Mutex::default(),
+            open: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+        });
+        let threads = vec![
+            std::thread::spawn({
+                let shared = shared.clone();
+                move || accept(&shared, &listener)
+            }),
+            std::thread::spawn({
+                let shared = shared.clone();
+                move || serve_datagrams(&shared, &datagrams)
+            }),
+        ];
+        Self { shared, threads }
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.shared.address
+    }
+
+    /// From the next call on, it says what this script says. Calls are counted from 1 again.
+    pub fn now(&self, script: impl FnMut(&Asked<'_>) -> Say + Send + 'static) {
+        *lock(&self.shared.script) = Script::new(script);
+    }
+
+    /// From the next call on, it says the truth.
+    pub fn be_honest(&self) {
+        self.now(|_| Say::Truth);
+    }
+
+    /// Puts another honest server behind it, and resets all connections: as if that had been started in its place.
+    pub fn replace(&self, behind: SocketAddr) {
+        *lock(&self.shared.behind) = behind;
+        self.reset_all();
+    }
+
+    /// Resets all connections.
+    pub fn reset_all(&self) {
+        for (_, stream) in lock(&self.shared.open).drain(..) {
+            let _ = set_socket_linger(&stream, Some(Duration::ZERO));
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// All calls so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        lock(&self.shared.seen).clone()
+    }
+
+    /// The calls of a procedure of NFS so far.
+    pub fn seen_of(&self, procedure: Procedure) -> Vec<Seen> {
+        let mut seen = self.seen();
+        seen.retain(|seen| seen.program == nfs3::PROGRAM && seen.procedure == procedure.number());
+        seen
+    }
+
+    /// How many calls of a procedure of NFS there were.
+    pub fn count_of(&self, procedure: Procedure) -> usize {
+        self.seen_of(procedure).len()
+    }
+
+    /// How many connections were made.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.reset_all();
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.shared.address);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.reset_all();
+    }
+}
+
+impl Shared {
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// What to say.
+    fn decide(&self, asked: &mut Asked<'_>) -> Say {
+        let Asked { xid, program, procedure, connection, .. } = *asked;
+        lock(&self.seen).push(Seen { xid, program, procedure, connection });
+        let script = &mut *lock(&self.script);
+        let count = script.calls.entry((program, procedure)).or_default();
+        *count += 1;
+        asked.nth = *count;
+        (script.says)(asked)
+    }
+}
+
+/// One number for both transports.
+fn sockets() -> (TcpListener, UdpSocket) {
+    for _ in 0..50 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = listener.local_addr().expect("the port");
+        if let Ok(datagrams) = UdpSocket::bind(address) {
+            return (listener, datagrams);
+        }
+    }
+    panic!("no port is free for both TCP and UDP");
+}
+
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    while let Ok((stream, _)) = listener.accept() {
+        if shared.has_ended() {
+            return;
+        }
+        let index = shared.connections.fetch_add(1, Ordering::Relaxed);
+        let shared = shared.clone();
+        std::thread::spawn(move || serve(&shared, &stream, index));
+    }
+}
+
+/// Serves a connection until either side ends it.
+fn serve(shared: &Shared, stream: &TcpStream, index: usize) {
+    let _ = stream.set_nodelay(true);
+    let Ok(copy) = stream.try_clone() else { return };
+    lock(&shared.open).push((index, copy));
+    let mut behind = Behind::new(*lock(&shared.behind));
+    while let Ok(message) = record(stream) {
+        let Some(mut asked) = Asked::read(&message, index) else { break };
+        let say = shared.decide(&mut asked);
+        if shared.has_ended() || carry_out(say, &asked, &mut behind, &mut &*stream).is_err() {
+            break;
+        }
+    }
+    // The copy for `reset_all` must not keep the connection open.
+    lock(&shared.open).retain(|open| open.0 != index);
+}
+
+fn serve_datagrams(shared: &Shared, socket: &UdpSocket) {
+    socket.set_read_timeout(Some(LOOK)).expect("a time-out");
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    while !shared.has_ended() {
+        let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+        let message = buffer.get(..len).unwrap_or_default();
+        let Some(mut asked) = Asked::read(message, 0) else { continue };
+        let say = shared.decide(&mut asked);
+        let mut behind = Behind::new(*lock(&shared.behind));
+        let _: io::Result<()> = carry_out(say, &asked, &mut behind, &mut Datagrams(socket, from));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,101 @@
+//! Carries out what a script says.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+use tombolo_nfs_tests::client::fragment;
+use tombolo_wire_rpc::Mark;
+
+use super::behind::Behind;
+use super::{Asked, Say};
+
+/// The next record of a stream. An error at its end.
+pub(super) fn record(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
+    let mut message = Vec::new();
+    loop {
+        let mut mark = [0; Mark::BYTES];
+        stream.read_exact(&mut mark)?;
+        let mark = Mark::from_bytes(mark);
+        let start = message.len();
+        message.resize(start + mark.len_bytes as usize, 0);
+        stream.read_exact(message.get_mut(start..).unwrap_or_default())?;
+        if mark.last {
+            return Ok(message);
+        }
+    }
+}
+
+/// Where answers go.
+pub(super) trait Mouth {
+    /// A message.
+    fn record(&mut self, message: &[u8]) -> io::Result<()>;
+    /// Any bytes.
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// No more.
+    fn close(&mut self, reset: bool) -> io::Result<()>;
+}
+
+/// Carries it out. An error ends the connection.
+pub(super) fn carry_out(
+    say: Say,
+    asked: &Asked<'_>,
+    behind: &mut Behind,
+    mouth: &mut dyn Mouth,
+) -> io::Result<()> {
+    match say {
+        Say::Truth => mouth.record(&behind.ask(asked.message())?),
+        Say::Edited(edit) => mouth.record(&behind.ask_and_edit(asked.message(), edit)?),
+        Say::Results(results) => mouth.record(&asked.reply(&results)),
+        Say::Record(message) => mouth.record(&message),
+        Say::Bytes(bytes) => mouth.bytes(&bytes),
+        Say::Silence => Ok(()),
+        Say::Close => mouth.close(false),
+        Say::Reset => mouth.close(true),
+        Say::Unheard => behind.ask(asked.message()).map(drop),
+        Say::After(time, say) => {
+            std::thread::sleep(time);
+            carry_out(*say, asked, behind, mouth)
+        }
+        Say::All(all) => all.into_iter().try_for_each(|say| carry_out(say, asked, behind, mouth)),
+    }
+}
+
+impl Mouth for &TcpStream {
+    fn record(&mut self, message: &[u8]) -> io::Result<()> {
+        self.write_all(&fragment(message, true))
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn close(&mut self, reset: bool) -> io::Result<()> {
+        if reset {
+            // What is dropped then says RST instead of FIN.
+            set_socket_linger(*self, Some(Duration::ZERO))?;
+        } else {
+            self.shutdown(Shutdown::Both)?;
+        }
+        Err(io::ErrorKind::ConnectionAborted.into())
+    }
+}
+
+/// A socket, and whom to answer.
+pub(super) struct Datagrams<'a>(pub(super) &'a UdpSocket, pub(super) SocketAddr);
+
+impl Mouth for Datagrams<'_> {
+    fn record(&mut self, message: &[u8]) -> io::Result<()> {
+        self.bytes(message)
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.send_to(bytes, self.1).map(drop)
+    }
+
+    /// There is nothing to close.
+    fn close(&mut self, _reset: bool) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! The scripted server itself: what it says is what a script has it say.
+
+use std::time::Duration;
+
+use tombolo_back_memory::Memory;
+use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
+use tombolo_nfs_tests::bed::{Bed, PATH};
+use tombolo_nfs_tests::client::{Expect, Nfs, Stream, Transport};
+use tombolo_wire_nfs3::results::GetattrReply;
+use tombolo_wire_nfs3::{Call, Fattr3, Procedure, Status};
+
+/// The mode in the results of GETATTR: behind the status and the type.
+const MODE_AT: usize = 8;
+
+#[test]
+fn the_truth_is_the_honest_servers_over_both_transports() {
+    let bed = Bed::over(Memory::default());
+    let server = Scripted::start(bed.address(), |_| Say::Truth);
+    for transport in [Transport::Tcp, Transport::Udp] {
+        let nfs = Nfs::connect(transport, server.address()).expect("a connection");
+        assert_eq!(nfs.root(PATH), bed.nfs().root(PATH));
+    }
+    assert_eq!(server.seen().len(), 2);
+}
+
+#[test]
+fn lies_are_told_where_the_script_has_them_and_nowhere_else() {
+    let bed = Bed::over(Memory::default());
+    let server = Scripted::start(bed.address(), |asked: &Asked<'_>| match asked.nth {
+        2 if asked.is(Procedure::Getattr) => asked.results(&GetattrReply::Failed(Status::Io, ())),
+        3 if asked.is(Procedure::Getattr) => Say::patched(MODE_AT, &0o7123_u32.to_be_bytes()),
+        _ => Say::Truth,
+    });
+    let nfs = Nfs::connect(Transport::Tcp, server.address()).expect("a connection");
+    let root = nfs.root(PATH);
+    let truth = nfs.getattr(&root).done();
+    nfs.getattr(&root).failed(Status::Io);
+    let lie = Fattr3 { mode: 0o7123, ..truth };
+    assert_eq!(nfs.getattr(&root).done(), lie);
+    assert_eq!(nfs.getattr(&root).done(), truth);
+    assert_eq!(server.count_of(Procedure::Getattr), 4);
+}
+
+#[test]
+fn connections_end_when_the_script_says_so_and_others_go_on() {
+    let bed = Bed::over(Memory::default());
+    let server = Scripted::start(bed.address(), |asked: &Asked<'_>| match asked.connection {
+        0 => Say::Reset,
+        1 => Say::Silence,
+        _ => Say::Close,
+    });
+    let ask = || {
+        let mut stream = Stream::connect(server.address()).expect("a connection");
+        let call = bed.nfs().message(&Call::Null, &[]);
+        stream.send(&call.to_bytes()).expect("the call is sent");
+        stream
+    };
+    let mut reset = ask();
+    assert_eq!(reset.receive().expect("an end"), None);
+    let mut silent = ask();
+    assert!(silent.is_quiet_for(Duration::from_millis(100)));
+    let mut closed = ask();
+    assert_eq!(closed.receive().expect("an end"), None);
+    server.reset_all();
+    assert_eq!(silent.receive().expect("an end"), None);
+}
