@@ -1,15 +1,16 @@
 //! Streams over TCP that never wait.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::sockopt::{
     set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_tcp_keepidle, set_tcp_nodelay,
+    socket_error,
 };
 use rustix::net::{
-    AddressFamily, Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, getsockname,
-    listen as start_listening, shutdown, socket_with,
+    AddressFamily, Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect as start_connecting,
+    getpeername, getsockname, listen as start_listening, shutdown, socket_with,
 };
 use smallvec::SmallVec;
 use tombolo_mem::Sink;
@@ -23,6 +24,23 @@ pub fn listen(address: SocketAddr, backlog: i32) -> Result<OwnedFd> {
     let socket = bound(address, SocketType::STREAM)?;
     start_listening(&socket, backlog)?;
     Ok(socket)
+}
+
+/// Begins to connect to `address`, from a port of ours or any; the stream never waits. It can be written to once it is connected or
+/// has failed, and [`connected`] says which. EACCES when the port is not for this process, EADDRINUSE or EADDRNOTAVAIL when somebody
+/// has it; what else fails at once.
+pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
+    connecting(address, from_port, SocketType::STREAM)
+}
+
+/// Whether connecting has come to its end: the error that it failed with, which is told once, or EAGAIN while it goes on.
+pub fn connected(stream: impl AsFd) -> Result<()> {
+    socket_error(&stream)??;
+    match getpeername(&stream) {
+        Ok(_) => Ok(()),
+        Err(Errno::NOTCONN) => Err(Errno::AGAIN),
+        Err(error) => Err(error),
+    }
 }
 
 /// The address that a socket is bound to.
@@ -116,6 +134,27 @@ pub(crate) fn bound(address: SocketAddr, kind: SocketType) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// A socket that never waits and connects to the address, or is connected.
+pub(crate) fn connecting(address: SocketAddr, from_port: Option<u16>, kind: SocketType) -> Result<OwnedFd> {
+    let (family, any) = match address {
+        SocketAddr::V4(_) => (AddressFamily::INET, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
+        SocketAddr::V6(_) => (AddressFamily::INET6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))),
+    };
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    if let Some(port) = from_port {
+        if kind == SocketType::STREAM {
+            // A port whose last connection lingers can be used for another server.
+            set_socket_reuseaddr(&socket, true)?;
+        }
+        bind(&socket, &SocketAddr::new(any.ip(), port))?;
+    }
+    match start_connecting(&socket, &address) {
+        // A signal does not stop it.
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
+        Err(error) => Err(error),
+    }
+}
+
 /// An IPv4 address that came to an IPv6 socket is an IPv4 address.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
@@ -139,7 +178,7 @@ mod tests {
         (Ipv4Addr::LOCALHOST, 0).into()
     }
 
-    fn connected() -> (OwnedFd, TcpStream) {
+    fn pair() -> (OwnedFd, TcpStream) {
         let listener = listen(any_port(), 8).expect("listen");
         let client = TcpStream::connect(local_address(&listener).expect("address")).expect("connect");
         let (stream, from) = accept(listener.as_fd()).expect("accept");
@@ -150,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_is_sent_from_several_places_arrives_in_order() {
-        let (stream, mut client) = connected();
+        let (stream, mut client) = pair();
         let data = Source::from(b"cdef".to_vec());
         let mut gather = Gather::new(1);
         gather.bytes(b"ab");
@@ -164,8 +203,38 @@ mod tests {
     }
 
     #[test]
+    fn connecting_never_waits_and_says_how_it_ended() {
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        let outcome = |address| {
+            let stream = connect(address, None)?;
+            loop {
+                match connected(&stream) {
+                    Err(Errno::AGAIN) if std::time::Instant::now() < end => std::thread::yield_now(),
+                    outcome => return outcome,
+                }
+            }
+        };
+        let listener = listen(any_port(), 8).expect("listen");
+        let address = local_address(&listener).expect("address");
+        assert_eq!(outcome(address), Ok(()));
+        drop(listener);
+        assert_eq!(outcome(address), Err(Errno::CONNREFUSED));
+    }
+
+    #[test]
+    fn a_port_of_ours_is_the_one_that_is_called_from() {
+        let listener = listen(any_port(), 8).expect("listen");
+        let address = local_address(&listener).expect("address");
+        let free = local_address(listen(any_port(), 1).expect("listen")).expect("address").port();
+        let _stream = connect(address, Some(free)).expect("connect");
+        let (_accepted, from) = accept(listener.as_fd()).expect("accept");
+        assert_eq!(from.port(), free);
+        assert_eq!(connect(address, Some(address.port())).err(), Some(Errno::ADDRINUSE));
+    }
+
+    #[test]
     fn what_arrives_fills_one_sink_after_the_other() {
-        let (stream, mut client) = connected();
+        let (stream, mut client) = pair();
         let (mut first, mut second) = (Buffer::new(3), Buffer::new(10));
         let receive_once = |first: &Buffer, second: &Buffer| {
             receive(stream.as_fd(), &[&first.sink(0..3), &second.sink(0..10)])
@@ -186,7 +255,7 @@ mod tests {
     fn nobody_waits_and_nobody_is_killed() {
         let listener = listen(any_port(), 8).expect("listen");
         assert_eq!(accept(listener.as_fd()).err(), Some(Errno::AGAIN));
-        let (stream, client) = connected();
+        let (stream, client) = pair();
         let much = vec![0; 1 << 20];
         let outcome = std::iter::repeat_with(|| {
             let mut gather = Gather::new(0);

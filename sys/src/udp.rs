@@ -56,6 +56,15 @@ pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// A socket that takes and sends datagrams of one peer only, from a port of ours or any, with [`tcp::receive`] and [`tcp::send`].
+/// What they fail with may tell of an earlier datagram: ECONNREFUSED that nobody takes them there.
+pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
+    let socket = tcp::connecting(address, from_port, SocketType::DGRAM)?;
+    set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES)?;
+    set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES)?;
+    Ok(socket)
+}
+
 /// Receives a datagram; returns its length and its way. What the sink has no room for is lost. EAGAIN when there is none.
 pub fn receive(socket: BorrowedFd<'_>, into: &Sink) -> Result<(usize, Route)> {
     let mut list: SmallVec<[libc::iovec; 4]> = into
@@ -260,6 +269,26 @@ mod tests {
             }
             Err(error) => eprintln!("without ::1: {error}"),
         }
+    }
+
+    #[test]
+    fn a_connected_socket_hears_one_peer() {
+        let server = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("bind");
+        let address = tcp::local_address(&server).expect("address");
+        let ours = connect(address, None).expect("connect");
+        let mut gather = Gather::new(0);
+        gather.bytes(b"ping");
+        assert_eq!(tcp::send(ours.as_fd(), &mut gather), Ok(4));
+        let buffer = tombolo_mem::Buffer::new(16);
+        let (bytes, route) = receive(server.as_fd(), &buffer.sink(0..16)).expect("a datagram");
+        assert_eq!((bytes, route.peer()), (4, tcp::local_address(&ours).expect("address")));
+        client(Ipv4Addr::LOCALHOST.into()).send_to(b"stranger", route.peer()).expect("send");
+        assert_eq!(tcp::receive(ours.as_fd(), &[&buffer.sink(0..16)]), Err(Errno::AGAIN));
+        send(server.as_fd(), &mut gather, &route).expect("send");
+        assert_eq!(tcp::receive(ours.as_fd(), &[&buffer.sink(0..16)]), Ok(4));
+        drop(server);
+        assert_eq!(tcp::send(ours.as_fd(), &mut gather), Ok(4));
+        assert_eq!(tcp::receive(ours.as_fd(), &[&buffer.sink(0..16)]), Err(Errno::CONNREFUSED));
     }
 
     #[test]
