@@ -12,6 +12,8 @@ mod doctor;
 mod failure;
 mod invocation;
 mod keys;
+#[allow(dead_code, reason = "the commands that name places come next")]
+mod location;
 mod man;
 mod mount;
 mod prometheus;

@@ -1,0 +1,62 @@
+//! A host's name or address in a URL (RFC 3986 §3.2.2).
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs};
+
+/// A host, as the user wrote it; an IPv6 address without its brackets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host(String);
+
+impl Host {
+    /// Cuts a host off the front of `text`, and says what follows it.
+    pub fn cut(text: &str) -> Result<(Self, &str), String> {
+        if let Some(bracketed) = text.strip_prefix('[') {
+            let Some((address, rest)) = bracketed.split_once(']') else {
+                return Err("a ] is missing after the IPv6 address".into());
+            };
+            let address: Ipv6Addr =
+                address.parse().map_err(|_| format!("[{address}] is not an IPv6 address"))?;
+            return Ok((Self(address.to_string()), rest));
+        }
+        let end = text.find([':', '/', '?', '#']).unwrap_or(text.len());
+        let (name, rest) = text.split_at(end);
+        match name {
+            "" => Err("a host is missing".into()),
+            _ if name.contains('@') => Err(format!("{name:?} names a user: NFS takes whoever asks")),
+            _ if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) => {
+                Ok((Self(name.into()), rest))
+            }
+            _ => Err(format!("{name:?} is not the name of a host")),
+        }
+    }
+
+    /// Its addresses, in the order in which the system wants them tried.
+    pub fn addresses(&self) -> io::Result<Vec<IpAddr>> {
+        let mut addresses = Vec::new();
+        for address in (self.0.as_str(), 0).to_socket_addrs()? {
+            if !addresses.contains(&address.ip()) {
+                addresses.push(address.ip());
+            }
+        }
+        Ok(addresses)
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.contains(':') { write!(f, "[{}]", self.0) } else { f.write_str(&self.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_need_no_look_up() {
+        let addresses = |text| Host::cut(text).expect("good").0.addresses().expect("addresses");
+        assert_eq!(addresses("[::1]:2049"), ["::1".parse::<IpAddr>().expect("good")]);
+        assert_eq!(addresses("127.0.0.2/a"), ["127.0.0.2".parse::<IpAddr>().expect("good")]);
+    }
+}

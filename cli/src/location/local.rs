@@ -1,0 +1,72 @@
+//! Directories of this host.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+
+use crate::failure::Failure;
+
+use super::{End, OpenOptions, Opened};
+
+/// Opens a directory: the path's own, or the one that a file, or what is to be made, lies in.
+pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, Failure> {
+    let opening = format!("open {}", path.display());
+    let (dir, path) = split(path, options.end).map_err(|error| Failure::cannot(&opening, &error))?;
+    let options = DirOptions { read_only: options.read_only, ..DirOptions::default() };
+    let export = LocalDir::open(&dir, options).map_err(|error| Failure::cannot(&opening, &error))?;
+    Ok(Opened { export: Arc::new(export), path })
+}
+
+/// An existing directory, and where in it.
+fn split(path: &Path, end: End) -> io::Result<(PathBuf, Vec<u8>)> {
+    // The system follows links that lead out of the directory; who works within it cannot.
+    let target = path.canonicalize();
+    match (&target, path.file_name(), end) {
+        (Ok(target), _, End::Target) if target.is_dir() => Ok((target.clone(), Vec::new())),
+        (Ok(target), _, End::Target) => in_parent(target),
+        // `.`, `..` and `/` are names that nobody made.
+        (Ok(target), None, End::Name) => Ok((target.clone(), Vec::new())),
+        (Err(error), None, _) => Err(error.kind().into()),
+        (_, Some(_), _) => in_parent(path),
+    }
+}
+
+fn in_parent(path: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or(io::ErrorKind::NotFound)?;
+    let parent = parent.canonicalize()?;
+    if !parent.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok((parent, name.as_bytes().to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_path_leads_to_a_directory_and_what_is_in_it() {
+        let top = tempfile::tempdir().expect("a directory");
+        let top = top.path().canonicalize().expect("there");
+        fs::create_dir(top.join("dir")).expect("made");
+        fs::write(top.join("file"), "x").expect("made");
+        symlink("dir", top.join("link")).expect("made");
+        let at = |path: &str, end| split(&top.join(path), end).map_err(|error| error.kind());
+        let within = |dir: &str, name: &str| Ok((top.join(dir), name.as_bytes().to_vec()));
+        assert_eq!(at("dir", End::Target), within("dir", ""));
+        assert_eq!(at("link", End::Target), within("dir", ""));
+        assert_eq!(at("link", End::Name), Ok((top.clone(), b"link".to_vec())));
+        assert_eq!(at("dir/", End::Name), Ok((top.clone(), b"dir".to_vec())));
+        assert_eq!(at("link/new", End::Target), within("dir", "new"));
+        assert_eq!(at("file", End::Target), Ok((top.clone(), b"file".to_vec())));
+        assert_eq!(at("dir/..", End::Name), Ok((top.clone(), Vec::new())));
+        assert_eq!(at("none/new", End::Target), Err(io::ErrorKind::NotFound));
+        assert_eq!(at("file/new", End::Target), Err(io::ErrorKind::NotADirectory));
+    }
+}

@@ -1,0 +1,162 @@
+//! Where something lies: on an NFS server, or in a directory of this host.
+//!
+//! A [`Location`] is what users write, [`nfs`] and [`local`] open it. Reading order: this file, [`url`], [`nfs`].
+
+mod host;
+mod local;
+mod nfs;
+mod nfs_options;
+mod percent;
+mod url;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use tombolo_core::fs::Export;
+
+use crate::failure::Failure;
+
+pub use nfs_options::NfsOptions;
+pub use url::NfsUrl;
+
+/// Where something lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]`, or `HOST:/NAME[/PATH]` as mount.nfs(8) writes it.
+    Nfs(NfsUrl),
+    /// `dir:PATH`; where a command takes them, a path alone.
+    Dir(PathBuf),
+}
+
+/// How to open a location.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Refuse changes.
+    pub read_only: bool,
+    /// What is asked of an NFS client, over what the URL asks.
+    pub nfs: NfsOptions,
+    /// What the path's end stands for.
+    pub end: End,
+}
+
+/// What the end of a path stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    /// What it leads to: the target, where it is a link. A directory's path within what is opened may be empty then.
+    #[default]
+    Target,
+    /// The name itself, to be made, moved or removed: what is opened begins above it, if anything there can be opened.
+    Name,
+}
+
+/// What a location leads to.
+pub struct Opened {
+    /// The tree.
+    pub export: Arc<dyn Export>,
+    /// Where in it: components with `/` between them; empty for its root.
+    pub path: Vec<u8>,
+}
+
+impl Location {
+    /// What a command-line word stands for where paths are welcome: a location, or else a path.
+    ///
+    /// A path whose first component has a `:` in it is written with `./` in front, as for scp(1).
+    pub fn of_word(word: &OsStr) -> Result<Self, String> {
+        match word.to_str() {
+            _ if word.is_empty() => Err("a path is missing".into()),
+            Some(text) if is_marked(text) => text.parse(),
+            _ => Ok(Self::Dir(word.into())),
+        }
+    }
+
+    /// [`Location::of_word`] for the command line.
+    pub fn word_parser() -> impl TypedValueParser<Value = Self> {
+        OsStringValueParser::new().try_map(|word: OsString| Self::of_word(&word))
+    }
+
+    /// Opens what it leads to. Names are resolved and servers asked, which waits, but not for long: a server that cannot
+    /// be reached is a failure, also where the options say that calls are made for ever.
+    pub fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
+        match self {
+            Self::Nfs(url) => nfs::open(url, options),
+            Self::Dir(path) => local::open(path, options),
+        }
+    }
+}
+
+/// Does the word say that it is not a path?
+fn is_marked(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(front, rest)| {
+        (front == "dir" || rest.starts_with('/')) && !front.is_empty() && !front.contains('/')
+            || (front.starts_with('[') && text.contains("]:/"))
+    })
+}
+
+impl FromStr for Location {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("dir", "")) => Err("dir: a path is missing: write dir:PATH".into()),
+            Some(("dir", path)) => Ok(Self::Dir(path.into())),
+            Some((scheme, rest)) if rest.starts_with("//") && scheme != "nfs" => {
+                Err(format!("{scheme}:// is not understood: write {EXAMPLES}"))
+            }
+            Some(("nfs", rest)) if rest.starts_with("//") => text.parse().map(Self::Nfs),
+            _ if is_marked(text) => NfsUrl::of_mount_word(text).map(Self::Nfs),
+            _ => Err(format!("{text:?} is not a place: write {EXAMPLES}")),
+        }
+    }
+}
+
+const EXAMPLES: &str = "nfs://HOST[:PORT]/NAME or dir:PATH";
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nfs(url) => url.fmt(f),
+            Self::Dir(path) => write!(f, "dir:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_place_or_a_path() {
+        let shown = |word: &str| Location::of_word(word.as_ref()).map(|location| location.to_string());
+        for (word, place) in [
+            ("nfs://host/a", "nfs://host/a"),
+            ("host:/a b", "nfs://host/a%20b"),
+            ("[::1]:/a", "nfs://[::1]/a"),
+            ("dir:/srv", "dir:/srv"),
+            ("/srv/x:/y", "dir:/srv/x:/y"),
+            ("./host:/a", "dir:./host:/a"),
+            ("a:b", "dir:a:b"),
+            ("plain", "dir:plain"),
+        ] {
+            assert_eq!(shown(word).as_deref(), Ok(place), "{word}");
+        }
+        assert!(shown("").is_err());
+        assert_eq!(
+            shown("http://host/a").expect_err("another protocol"),
+            "http:// is not understood: write nfs://HOST[:PORT]/NAME or dir:PATH"
+        );
+    }
+
+    #[test]
+    fn where_only_places_are_taken_paths_are_not() {
+        let mistake = |text: &str| text.parse::<Location>().expect_err(text);
+        assert_eq!(mistake("/srv"), "\"/srv\" is not a place: write nfs://HOST[:PORT]/NAME or dir:PATH");
+        assert_eq!(mistake("dir:"), "dir: a path is missing: write dir:PATH");
+        for host in ["host:/a", "nfs:/a"] {
+            assert!(host.parse::<Location>().is_ok(), "{host}");
+        }
+    }
+}

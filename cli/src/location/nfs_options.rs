@@ -1,0 +1,263 @@
+//! What can be asked of an NFS client: the options of nfs(5) by their names there, and a few of our own.
+
+use std::time::Duration;
+
+/// Options as they were written, each known and checked. Later ones count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NfsOptions(Vec<(String, NfsOption)>);
+
+/// One option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NfsOption {
+    /// `proto=tcp|udp`, `tcp`, `udp`.
+    Transport(Proto),
+    /// `port=`: of NFS; and of MOUNT, where nothing else is said.
+    Port(u16),
+    /// `mountport=`.
+    MountPort(u16),
+    /// `rsize=`: bytes of the largest READ.
+    ReadSize(u32),
+    /// `wsize=`: bytes of the largest WRITE.
+    WriteSize(u32),
+    /// `timeo=`, in tenths of a second there.
+    Timeout(Duration),
+    /// `retrans=`.
+    Retries(u32),
+    /// `hard`, `soft`.
+    Hard(bool),
+    /// `intr`, `nointr`.
+    Interruptible(bool),
+    /// `nconnect=`.
+    Connections(usize),
+    /// `ac`, `noac`.
+    KeepAttributes(bool),
+    /// `actimeo=` and its four parts: from when to when attributes are kept.
+    AttributeTime(AttributeTime, Duration),
+    /// `resvport`, `noresvport`.
+    ReservedPort(bool),
+    /// `readahead=`: bytes.
+    ReadAhead(u64),
+    /// `inflight=`.
+    InFlight(Limit),
+    /// Accepted for what it says: it is so anyway.
+    SoAnyway,
+}
+
+/// What the calls travel by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proto {
+    /// Over TCP.
+    Tcp,
+    /// Over UDP.
+    Udp,
+}
+
+/// Which time of the attribute cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttributeTime {
+    /// All four.
+    All,
+    /// The shortest for files.
+    FileMin,
+    /// The longest for files.
+    FileMax,
+    /// The shortest for directories.
+    DirMin,
+    /// The longest for directories.
+    DirMax,
+}
+
+/// How many reads and writes may be outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// So many.
+    Fixed(u32),
+    /// As many as are of use.
+    Auto,
+}
+
+impl NfsOptions {
+    /// Adds an option. False if NFS has none of that name.
+    ///
+    /// # Errors
+    /// `NAME=VALUE: what is wrong with it`.
+    pub fn add(&mut self, name: &str, value: Option<&str>) -> Result<bool, String> {
+        let text = value.map_or_else(|| name.to_owned(), |value| format!("{name}={value}"));
+        let wrong = |reason: String| format!("{text}: {reason}");
+        let Some(option) = parsed(name, value).map_err(wrong)? else { return Ok(false) };
+        self.0.push((text, option));
+        Ok(true)
+    }
+
+    /// The options, in the order in which they count.
+    pub fn iter(&self) -> impl Iterator<Item = NfsOption> + '_ {
+        self.0.iter().map(|(_, option)| *option)
+    }
+
+    /// As they were written.
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(text, _)| text.as_str())
+    }
+
+    /// These, and then `later` ones.
+    pub fn then(mut self, later: &Self) -> Self {
+        self.0.extend_from_slice(&later.0);
+        self
+    }
+}
+
+/// The largest READ or WRITE.
+const TRANSFER_BYTES_MAX: u64 = 1 << 20;
+const TRANSFER_BYTES_MIN: u64 = 1 << 10;
+const CONNECTIONS_MAX: u64 = 16;
+const IN_FLIGHT_MAX: u64 = 1024;
+const READ_AHEAD_BYTES_MAX: u64 = 1 << 30;
+const DAY_S: u64 = 24 * 60 * 60;
+
+fn parsed(name: &str, value: Option<&str>) -> Result<Option<NfsOption>, String> {
+    use NfsOption as Is;
+    let option = match (name, value) {
+        ("tcp", None) | ("proto", Some("tcp")) => Is::Transport(Proto::Tcp),
+        ("udp", None) | ("proto", Some("udp")) => Is::Transport(Proto::Udp),
+        ("proto", Some(_)) => return Err("it is one of tcp, udp".into()),
+        ("hard" | "soft", None) => Is::Hard(name == "hard"),
+        ("intr" | "nointr", None) => Is::Interruptible(name == "intr"),
+        ("ac" | "noac", None) => Is::KeepAttributes(name == "ac"),
+        ("resvport" | "noresvport", None) => Is::ReservedPort(name == "resvport"),
+        ("nolock", None) | ("vers" | "nfsvers" | "mountvers", Some("3")) | ("sec", Some("sys")) => {
+            Is::SoAnyway
+        }
+        ("vers" | "nfsvers" | "mountvers", Some(_)) => return Err("only version 3 is spoken".into()),
+        ("sec", Some(_)) => return Err("only sys is spoken".into()),
+        ("inflight", Some("auto")) => Is::InFlight(Limit::Auto),
+        (name, Some(value)) => return with_number(name, value),
+        (name, None) if TAKES_NUMBER.contains(&name) || TAKES_WORD.contains(&name) => {
+            return Err(format!("it needs a value: {name}=…"));
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(option))
+}
+
+const TAKES_WORD: &[&str] = &["proto", "vers", "nfsvers", "mountvers", "sec"];
+const TAKES_NUMBER: &[&str] = &[
+    "port",
+    "mountport",
+    "rsize",
+    "wsize",
+    "timeo",
+    "retrans",
+    "nconnect",
+    "actimeo",
+    "acregmin",
+    "acregmax",
+    "acdirmin",
+    "acdirmax",
+    "readahead",
+    "inflight",
+];
+
+fn with_number(name: &str, value: &str) -> Result<Option<NfsOption>, String> {
+    use NfsOption as Is;
+    let transfer =
+        |value| size(value, TRANSFER_BYTES_MIN, TRANSFER_BYTES_MAX).map(|bytes| narrow(bytes & !1023));
+    let port = |value| number(value, "a port", 1, u16::MAX.into()).map(|port| port as u16);
+    let time = |which| {
+        let seconds = number(value, "a number of seconds", 0, DAY_S)?;
+        Ok::<_, String>(Is::AttributeTime(which, Duration::from_secs(seconds)))
+    };
+    let option = match name {
+        "port" => Is::Port(port(value)?),
+        "mountport" => Is::MountPort(port(value)?),
+        "rsize" => Is::ReadSize(transfer(value)?),
+        "wsize" => Is::WriteSize(transfer(value)?),
+        "timeo" => {
+            let tenths = number(value, "a number of tenths of a second", 1, 10 * DAY_S)?;
+            Is::Timeout(Duration::from_millis(100 * tenths))
+        }
+        "retrans" => Is::Retries(narrow(number(value, "a number", 0, 1000)?)),
+        "nconnect" => Is::Connections(narrow(number(value, "a number", 1, CONNECTIONS_MAX)?) as usize),
+        "actimeo" => time(AttributeTime::All)?,
+        "acregmin" => time(AttributeTime::FileMin)?,
+        "acregmax" => time(AttributeTime::FileMax)?,
+        "acdirmin" => time(AttributeTime::DirMin)?,
+        "acdirmax" => time(AttributeTime::DirMax)?,
+        "readahead" => Is::ReadAhead(size(value, 0, READ_AHEAD_BYTES_MAX)?),
+        "inflight" => Is::InFlight(Limit::Fixed(in_flight(value)?)),
+        _ => return Ok(None),
+    };
+    Ok(Some(option))
+}
+
+fn in_flight(value: &str) -> Result<u32, String> {
+    number(value, "auto or a number", 1, IN_FLIGHT_MAX).map(narrow)
+}
+
+/// `N`, `NK` or `NM`.
+fn size(value: &str, min: u64, max: u64) -> Result<u64, String> {
+    let (digits, shift) = match value.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 10),
+        None => value.strip_suffix(['m', 'M']).map_or((value, 0), |digits| (digits, 20)),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(1 << shift));
+    let bytes = bytes.filter(|bytes| (min..=max).contains(bytes));
+    bytes.ok_or_else(|| format!("a number of bytes from {min} to {max}"))
+}
+
+fn number(value: &str, what: &str, min: u64, max: u64) -> Result<u64, String> {
+    let number = value.parse().ok().filter(|number| (min..=max).contains(number));
+    number.ok_or_else(|| format!("{what} from {min} to {max}"))
+}
+
+/// All limits above fit.
+fn narrow(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(word: &str) -> Result<Option<NfsOption>, String> {
+        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        let mut options = NfsOptions::default();
+        options.add(name, value).map(|known| known.then(|| options.iter().next().expect("added")))
+    }
+
+    #[test]
+    fn options_mean_what_they_mean_elsewhere() {
+        use NfsOption as Is;
+        for (word, meaning) in [
+            ("proto=udp", Is::Transport(Proto::Udp)),
+            ("tcp", Is::Transport(Proto::Tcp)),
+            ("timeo=600", Is::Timeout(Duration::from_secs(60))),
+            ("rsize=1048576", Is::ReadSize(1 << 20)),
+            ("wsize=5000", Is::WriteSize(4096)),
+            ("soft", Is::Hard(false)),
+            ("nointr", Is::Interruptible(false)),
+            ("noac", Is::KeepAttributes(false)),
+            ("acregmax=7", Is::AttributeTime(AttributeTime::FileMax, Duration::from_secs(7))),
+            ("readahead=4M", Is::ReadAhead(4 << 20)),
+            ("inflight=auto", Is::InFlight(Limit::Auto)),
+            ("inflight=32", Is::InFlight(Limit::Fixed(32))),
+            ("vers=3", Is::SoAnyway),
+            ("nolock", Is::SoAnyway),
+        ] {
+            assert_eq!(one(word), Ok(Some(meaning)), "{word}");
+        }
+        assert_eq!(one("ro"), Ok(None));
+        assert_eq!(one("colour=blue"), Ok(None));
+    }
+
+    #[test]
+    fn a_mistake_says_what_would_do() {
+        let mistake = |word| one(word).expect_err(word);
+        assert_eq!(mistake("nconnect=17"), "nconnect=17: a number from 1 to 16");
+        assert_eq!(mistake("rsize=2M"), "rsize=2M: a number of bytes from 1024 to 1048576");
+        assert_eq!(mistake("inflight=some"), "inflight=some: auto or a number from 1 to 1024");
+        assert_eq!(mistake("proto=rdma"), "proto=rdma: it is one of tcp, udp");
+        assert_eq!(mistake("vers=4.1"), "vers=4.1: only version 3 is spoken");
+        assert_eq!(mistake("timeo"), "timeo: it needs a value: timeo=…");
+        assert_eq!(mistake("sec=krb5p"), "sec=krb5p: only sys is spoken");
+    }
+}
