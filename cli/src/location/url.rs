@@ -26,7 +26,7 @@ impl NfsUrl {
         let wrong = |reason: String| format!("{text:?}: {reason}: write HOST:/NAME or {FORM}");
         let (host, rest) = Host::cut(text).map_err(wrong)?;
         let path = rest.strip_prefix(':').unwrap_or(rest);
-        let path = checked_path(path.into()).map_err(wrong)?;
+        let path = checked_path(path.as_bytes()).map_err(wrong)?;
         Ok(Self { host, port: None, path, options: NfsOptions::default() })
     }
 }
@@ -45,7 +45,7 @@ impl FromStr for NfsUrl {
         if path.contains('#') || options.contains('#') {
             return Err(format!("{text}: # has no meaning here: write %23 for it"));
         }
-        let path = decoded(path).and_then(checked_path).map_err(wrong)?;
+        let path = decoded(path).and_then(|path| checked_path(&path)).map_err(wrong)?;
         let options = parsed_options(options).map_err(|reason| format!("{text}: {reason}"))?;
         Ok(Self { host, port, path, options })
     }
@@ -62,7 +62,7 @@ fn cut_port(text: &str) -> Result<(Option<u16>, &str), String> {
 }
 
 /// `/` and components: none is empty, `.` or `..`, because what those mean would be the server's guess.
-fn checked_path(path: Vec<u8>) -> Result<Vec<u8>, String> {
+fn checked_path(path: &[u8]) -> Result<Vec<u8>, String> {
     if path.first() != Some(&b'/') {
         return Err("a name is missing".into());
     }
