@@ -5,7 +5,7 @@
 //! several programs ask without a pause, or before a request that takes long; and one that finds nothing to do while
 //! others receive goes back to sleep.
 
-use super::device::Stock;
+use super::stock::Stock;
 use crate::session::Session;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,17 +1,18 @@
 //! A descriptor of a FUSE connection, and one request read from it.
 
+use super::stock::Stock;
 use crate::session::{Exchange, Slot};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_sys::{Errno, fuse_dev};
-use tombolo_wire_fuse::layout::header::{InHeader, MIN_READ_BUFFER};
+use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
 use tombolo_wire_fuse::{DecodeError, Errno as WireErrno, Extent, Opcode, Unique, reply};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A WRITE's data, and a READ's, begin here, on a page of their own: the host's file system then copies whole pages.
-const DATA_AT: usize = 4096;
+pub(super) const DATA_AT: usize = 4096;
 /// So a request is read to here.
 const HEAD_AT: usize = DATA_AT - size_of::<InHeader>() - size_of::<WriteIn>();
 
@@ -29,36 +30,6 @@ impl Device {
     }
 }
 
-/// Memory for requests, kept when a request that pended is answered.
-#[derive(Debug)]
-pub(super) struct Stock {
-    data_bytes: usize,
-    spare: Mutex<Vec<(Box<Slot>, Buffer)>>,
-}
-
-/// How much spare memory is kept; more is given back to the system.
-const SPARE_MAX: usize = 16;
-
-impl Stock {
-    /// For requests of up to `max_write_bytes` of data.
-    pub(super) fn new(max_write_bytes: u32) -> Arc<Stock> {
-        let data_bytes = (max_write_bytes as usize).max(MIN_READ_BUFFER);
-        Arc::new(Stock { data_bytes, spare: Mutex::default() })
-    }
-
-    pub(super) fn take(&self) -> (Box<Slot>, Buffer) {
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        spare.unwrap_or_else(|| (Box::default(), Buffer::new(DATA_AT + self.data_bytes)))
-    }
-
-    fn put(&self, slot: Box<Slot>, buffer: Buffer) {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < SPARE_MAX {
-            spare.push((slot, buffer));
-        }
-    }
-}
-
 /// One request, and the way back to whoever made it.
 #[derive(Debug)]
 pub(super) struct DevExchange {
@@ -71,11 +42,13 @@ pub(super) struct DevExchange {
     caller: u32,
     /// Length of the request, or of the answer that a READ asks for, in bytes.
     transfer_bytes: usize,
+    /// Whether the file system may have kept the data of the request before.
+    lent: bool,
 }
 
 impl DevExchange {
     pub(super) fn new(device: Arc<Device>, stock: Arc<Stock>, buffer: Buffer) -> DevExchange {
-        DevExchange { device, stock, buffer, waiting: None, caller: 0, transfer_bytes: 0 }
+        DevExchange { device, stock, buffer, waiting: None, caller: 0, transfer_bytes: 0, lent: false }
     }
 
     /// Waits for a request and copies its private bytes to `slot`.
@@ -83,6 +56,10 @@ impl DevExchange {
     /// # Errors
     /// The device's error; see [`fuse_dev::receive`].
     pub(super) fn receive(&mut self, slot: &mut Slot) -> Result<(), Errno> {
+        if std::mem::take(&mut self.lent) {
+            let lent = std::mem::replace(&mut self.buffer, Buffer::new(0));
+            self.buffer = self.stock.exchange(lent);
+        }
         let into = self.buffer.sink(HEAD_AT..self.buffer.len());
         let received = fuse_dev::receive(self.device.fd(), &into)?;
         drop(into);
@@ -134,6 +111,12 @@ impl Exchange for DevExchange {
         self.buffer.source(DATA_AT..DATA_AT.saturating_add(len_bytes))
     }
 
+    /// Only of data that fill a good part of the buffer: who keeps a little holds all of it.
+    fn keeps_payload(&mut self, len_bytes: usize) -> bool {
+        self.lent = len_bytes >= self.buffer.len() / KEPT_PART && self.stock.lend();
+        self.lent
+    }
+
     fn room(&mut self, len_bytes: usize) -> Sink {
         self.buffer.sink(DATA_AT..DATA_AT.saturating_add(len_bytes))
     }
@@ -158,9 +141,12 @@ impl Exchange for DevExchange {
 
     fn retire(mut self, slot: Box<Slot>) {
         let buffer = std::mem::replace(&mut self.buffer, Buffer::new(0));
-        self.stock.put(slot, buffer);
+        self.stock.put(slot, buffer, std::mem::take(&mut self.lent));
     }
 }
+
+/// Data of a sixteenth of the buffer may be kept: 64 KiB of the usual mebibyte.
+const KEPT_PART: usize = 16;
 
 /// A transfer of this size takes as long as waking another thread up.
 const LARGE_BYTES: usize = 64 << 10;
@@ -178,6 +164,9 @@ impl Drop for DevExchange {
     fn drop(&mut self) {
         if let Some(unique) = self.waiting.take() {
             self.send(reply::error(unique, WireErrno::EIO).as_bytes());
+        }
+        if self.lent {
+            self.stock.give_up(std::mem::replace(&mut self.buffer, Buffer::new(0)));
         }
     }
 }

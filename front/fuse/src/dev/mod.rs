@@ -5,16 +5,18 @@
 
 mod crew;
 mod device;
+mod stock;
 mod worker;
 
 use crate::session::{Coherence, Options as SessionOptions, Session};
 use crew::Crew;
-use device::{Device, Stock};
+use device::Device;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use stock::Stock;
 use tombolo_core::fs::{
     Client, Ctx, Error as FsError, Export, FileSystem, NodeId, PermissionCheck, SessionId,
 };

@@ -12,6 +12,12 @@ pub trait Exchange: Send + Sized + 'static {
     /// for once.
     fn payload(&mut self, len_bytes: usize) -> Source;
 
+    /// May the file system hold on to a payload of this size after the answer, because nobody writes to its memory as
+    /// long as anybody holds it? Asked before the payload itself. Never where the memory is the requester's.
+    fn keeps_payload(&mut self, _len_bytes: usize) -> bool {
+        false
+    }
+
     /// Room for `len_bytes` of data behind the reply's header. Less where the requester left less.
     /// Asked for once.
     fn room(&mut self, len_bytes: usize) -> Sink;
