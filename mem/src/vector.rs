@@ -188,6 +188,18 @@ impl Vector {
 }
 
 impl Segment {
+    /// Copies the first bytes to `out`, as many as there are and fit; returns how many. Others may write them meanwhile.
+    ///
+    /// # Safety
+    /// What the segment came from must be alive.
+    pub unsafe fn read(&self, out: &mut [u8]) -> usize {
+        let len = self.len.min(out.len());
+        // SAFETY: the source is readable for the segment's length while its owner lives, which the caller vouches for, and
+        // `out` is writable for its own.
+        unsafe { copy::copy(self.ptr, out.as_mut_ptr(), len) };
+        len
+    }
+
     fn skip(self, n: usize) -> Segment {
         Segment { ptr: self.ptr.wrapping_add(n), len: self.len - n }
     }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use smallvec::SmallVec;
-use tombolo_mem::Source;
+use tombolo_mem::{Segment, Source};
 
 /// The kernel takes no more spans than this in one call (`IOV_MAX`).
 const SPANS_MAX: usize = 1024;
@@ -47,6 +47,19 @@ impl<'a> Gather<'a> {
         self.len_bytes
     }
 
+    /// A copy of the first bytes, for what is sent without a system call.
+    pub fn to_vec(&self, limit: usize) -> Vec<u8> {
+        let mut copy = vec![0; self.len_bytes.min(limit)];
+        let mut rest = copy.as_mut_slice();
+        for span in &self.spans {
+            let segment = Segment { ptr: span.iov_base.cast(), len: span.iov_len };
+            // SAFETY: the list borrows what lies in its spans.
+            let len = unsafe { segment.read(rest) };
+            rest = rest.split_at_mut(len).1;
+        }
+        copy
+    }
+
     /// Whether it takes no more.
     pub fn is_full(&self) -> bool {
         self.spans.len() >= SPANS_MAX
@@ -77,6 +90,8 @@ mod tests {
             gather.source(&source);
             assert_eq!(gather.len_bytes(), left);
             assert_eq!(gather.spans.iter().map(|span| span.iov_len).sum::<usize>(), left);
+            assert_eq!(gather.to_vec(usize::MAX), &b"abcdefg"[7 - left..]);
+            assert_eq!(gather.to_vec(2), &b"abcdefg"[7 - left..][..left.min(2)]);
         }
     }
 
