@@ -81,9 +81,14 @@ impl World {
 
     /// The same directory in a session of its own.
     pub fn other_session(&self) -> Self {
-        let (fs, cx) = attach(&*self.export, self.checks);
+        self.through(self.export.clone())
+    }
+
+    /// The same directory in a session of another export that leads to the same tree: another client of a server, say.
+    pub fn through(&self, export: Arc<dyn Export>) -> Self {
+        let (fs, cx) = attach(&*export, self.checks);
         let dir = fs.lookup(&cx, NodeId::ROOT, name(&self.name)).wait().expect("the case's directory").node;
-        Self { fs, cx, dir, ..self.clone() }
+        Self { export, fs, cx, dir, ..self.clone() }
     }
 
     /// The same session on behalf of another user.
