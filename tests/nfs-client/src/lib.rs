@@ -1,6 +1,8 @@
 //! The NFS client against servers good and bad.
 //!
-//! [`server`] is a server that says what a test wants it to. The tests are in `tests/`.
+//! [`server`] is a server that says what a test wants it to. [`wire`] is a network that a seed repeats. The tests are
+//! in `tests/`.
 #![forbid(unsafe_code)]
 
 pub mod server;
+pub mod wire;

@@ -1,0 +1,124 @@
+//! Datagrams: each comes once, twice, later than the next, or never.
+
+use std::collections::VecDeque;
+
+use tombolo_sys::Errno;
+
+use super::network::{Event, Happening, Network, Ready, SocketId, State};
+use super::stream::End;
+
+/// A socket holds so many datagrams that nobody has received.
+const WAITING_MAX: usize = 256;
+
+/// A client's socket.
+#[derive(Debug, Default)]
+pub(super) struct DatagramSocket {
+    arrived: VecDeque<Vec<u8>>,
+    error: Option<Errno>,
+    notified: bool,
+}
+
+impl Network {
+    /// A socket of a client that sends datagrams to the server.
+    pub fn open_datagrams(&self, client: u16) -> SocketId {
+        let mut state = self.state();
+        let socket = SocketId { client, number: state.number() };
+        state.datagrams.insert(socket, DatagramSocket::default());
+        socket
+    }
+
+    /// Sends a datagram. ECONNREFUSED when an earlier one found nobody.
+    pub fn send_datagram(&self, socket: SocketId, from: End, bytes: &[u8]) -> Result<(), Errno> {
+        let mut state = self.state();
+        let weather = state.weather;
+        let own = state.datagrams.get_mut(&socket).ok_or(Errno::BADF)?;
+        if from == End::Client
+            && let Some(error) = own.error.take()
+        {
+            return Err(error);
+        }
+        let is_lost = state.rng.chance(weather.loss) || state.now < state.partition_until;
+        let copies = if is_lost { 0 } else { 1 + usize::from(state.rng.chance(weather.duplicates)) };
+        let len = bytes.len() as u64;
+        let words = || format!("{socket}: a datagram of {len} bytes from the {from:?}, {copies} times");
+        state.note(7, socket.number ^ len << 32 ^ (copies as u64) << 60, words);
+        for _ in 0..copies {
+            let at = state.arrival();
+            state.schedule(at, Event::Datagram { socket, to: from.other(), bytes: bytes.to_vec() });
+        }
+        Ok(())
+    }
+
+    /// Receives a client's next datagram. EAGAIN when there is none.
+    pub fn receive_datagram(&self, socket: SocketId) -> Result<Vec<u8>, Errno> {
+        let mut state = self.state();
+        let own = state.datagrams.get_mut(&socket).ok_or(Errno::BADF)?;
+        match own.error.take() {
+            Some(error) => Err(error),
+            None => own.arrived.pop_front().ok_or(Errno::AGAIN),
+        }
+    }
+
+    /// Says that a client has looked at its socket: it is told again if there is still something to be had.
+    pub fn looked_at_datagrams(&self, socket: SocketId) {
+        let mut state = self.state();
+        let has_some = state.datagrams.get(&socket).is_some_and(|own| !own.arrived.is_empty());
+        if has_some {
+            state.tell_datagrams(socket);
+        }
+    }
+
+    /// Closes a client's socket.
+    pub fn close_datagrams(&self, socket: SocketId) {
+        self.state().datagrams.remove(&socket);
+    }
+}
+
+impl State {
+    pub(super) fn datagram(&mut self, socket: SocketId, to: End, bytes: Vec<u8>) -> Happening {
+        if to == End::Client {
+            if let Some(own) = self.datagrams.get_mut(&socket).filter(|own| own.arrived.len() < WAITING_MAX) {
+                own.arrived.push_back(bytes);
+                self.tell_datagrams(socket);
+            }
+            return Happening::Nothing;
+        }
+        if self.is_host_down() {
+            return Happening::Nothing;
+        }
+        if !self.listening || self.now < self.refuse_until {
+            let at = self.arrival();
+            self.schedule(at, Event::Unreachable(socket));
+            return Happening::Nothing;
+        }
+        Happening::Datagram(socket, bytes)
+    }
+
+    pub(super) fn unreachable(&mut self, socket: SocketId) -> Happening {
+        if let Some(own) = self.datagrams.get_mut(&socket) {
+            own.error = Some(Errno::CONNREFUSED);
+            self.tell_datagrams(socket);
+        }
+        Happening::Nothing
+    }
+
+    fn tell_datagrams(&mut self, socket: SocketId) {
+        let weather = self.weather;
+        let at = self.now + self.rng.between(weather.wake_up);
+        if let Some(own) = self.datagrams.get_mut(&socket).filter(|own| !own.notified) {
+            own.notified = true;
+            self.schedule(at, Event::Notify { socket, to: End::Client });
+        }
+    }
+
+    /// The client's socket is looked at now.
+    pub(super) fn notify_datagrams(&mut self, socket: SocketId) -> Happening {
+        match self.datagrams.get_mut(&socket) {
+            Some(own) => {
+                own.notified = false;
+                Happening::Client(socket, Ready { readable: true, writable: false })
+            }
+            None => Happening::Nothing,
+        }
+    }
+}

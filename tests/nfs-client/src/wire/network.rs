@@ -1,0 +1,297 @@
+//! The network, and its clock: what is under way, and when it arrives.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use super::datagrams::DatagramSocket;
+use super::rng::Rng;
+use super::stream::{Connection, End};
+use super::trace::Trace;
+use super::weather::Weather;
+
+/// Names a socket of a client, and the connection that it is the end of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketId {
+    /// Whose it is.
+    pub client: u16,
+    /// Its number in the network.
+    pub number: u64,
+}
+
+impl fmt::Display for SocketId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "socket {} of client {}", self.number, self.client)
+    }
+}
+
+/// A network with one server. Clones are the same network.
+#[derive(Clone)]
+pub struct Network(Arc<Mutex<State>>);
+
+/// What a step came to: something that its owner is to pass on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// Nothing that anybody must be told.
+    Nothing,
+    /// A client's socket is ready.
+    Client(SocketId, Ready),
+    /// The server has a new connection.
+    Accepted(SocketId),
+    /// The server's end of a connection is ready.
+    Server(SocketId, Ready),
+    /// The server has received a datagram from this socket.
+    Datagram(SocketId, Vec<u8>),
+}
+
+/// What a socket is ready for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// There are bytes, an end or an error to be received.
+    pub readable: bool,
+    /// There is room again, or the connection stands.
+    pub writable: bool,
+}
+
+/// What is under way.
+pub(super) enum Event {
+    Syn(SocketId),
+    Opened(SocketId, bool),
+    Arrive { socket: SocketId, to: End, bytes: Vec<u8> },
+    Fin { socket: SocketId, to: End },
+    Break { socket: SocketId, to: End },
+    Room { socket: SocketId, to: End },
+    Notify { socket: SocketId, to: End },
+    Datagram { socket: SocketId, to: End, bytes: Vec<u8> },
+    Unreachable(SocketId),
+    Alarm(u64),
+}
+
+pub(super) struct State {
+    origin: Instant,
+    pub now: Duration,
+    pub rng: Rng,
+    pub weather: Weather,
+    queue: BTreeMap<(Duration, u64), Event>,
+    last_number: u64,
+    pub connections: BTreeMap<SocketId, Connection>,
+    pub datagrams: BTreeMap<SocketId, DatagramSocket>,
+    alarms: BTreeMap<u64, Waker>,
+    pub trace: Trace,
+    /// The server runs.
+    pub listening: bool,
+    /// Its machine does not, up to then.
+    pub host_down_until: Duration,
+    pub refuse_until: Duration,
+    pub partition_until: Duration,
+}
+
+impl Network {
+    /// A network of this seed, whose events are kept in words if somebody is to read them.
+    pub fn new(seed: u64, weather: Weather, is_read: bool) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            origin: Instant::now(),
+            now: Duration::ZERO,
+            rng: Rng::new(seed),
+            weather,
+            queue: BTreeMap::new(),
+            last_number: 0,
+            connections: BTreeMap::new(),
+            datagrams: BTreeMap::new(),
+            alarms: BTreeMap::new(),
+            trace: Trace::new(is_read),
+            listening: true,
+            host_down_until: Duration::ZERO,
+            refuse_until: Duration::ZERO,
+            partition_until: Duration::ZERO,
+        })))
+    }
+
+    /// The time since the beginning.
+    pub fn now(&self) -> Duration {
+        self.state().now
+    }
+
+    /// The same as an instant, for those who count in them.
+    pub fn instant(&self) -> Instant {
+        let state = self.state();
+        state.origin + state.now
+    }
+
+    /// The time of an instant of this network.
+    pub fn time_of(&self, instant: Instant) -> Duration {
+        instant.saturating_duration_since(self.state().origin)
+    }
+
+    /// When something happens next, if anything is under way.
+    pub fn next_at(&self) -> Option<Duration> {
+        self.state().queue.first_key_value().map(|(key, _)| key.0)
+    }
+
+    /// Lets time pass during which nothing happens.
+    pub fn advance(&self, to: Duration) {
+        let mut state = self.state();
+        state.now = state.now.max(to);
+    }
+
+    /// Lets the next thing happen. None when nothing is under way.
+    pub fn step(&self) -> Option<Happening> {
+        let (happening, waker) = {
+            let mut state = self.state();
+            let ((at, _), event) = state.queue.pop_first()?;
+            state.now = state.now.max(at);
+            match event {
+                Event::Alarm(number) => (Happening::Nothing, state.alarms.remove(&number)),
+                event => (state.happen(event), None),
+            }
+        };
+        // Nothing is locked: whoever is woken may send.
+        waker.into_iter().for_each(Waker::wake);
+        Some(happening)
+    }
+
+    /// A future that is ready after this time.
+    pub fn sleep(&self, time: Duration) -> Sleep {
+        Sleep { network: self.clone(), time: Some(time), alarm: 0 }
+    }
+
+    /// Has a step happen at that time at the latest.
+    pub fn nudge(&self, at: Duration) {
+        let mut state = self.state();
+        let at = at.max(state.now);
+        state.schedule(at, Event::Alarm(0));
+    }
+
+    /// Changes what goes on all the time.
+    pub fn set_weather(&self, weather: Weather) {
+        self.state().weather = weather;
+    }
+
+    /// What goes on all the time.
+    pub fn weather(&self) -> Weather {
+        self.state().weather
+    }
+
+    /// A time from the range.
+    pub fn random_between(&self, range: (Duration, Duration)) -> Duration {
+        self.state().rng.between(range)
+    }
+
+    /// Adds an event of somebody else's to the trace.
+    pub fn note(&self, number: u64, words: impl FnOnce() -> String) {
+        let mut state = self.state();
+        let now = state.now;
+        state.trace.add(now, 0, number, words);
+    }
+
+    /// What happened so far, in words.
+    pub fn trace(&self) -> String {
+        self.state().trace.to_string()
+    }
+
+    /// A number that tells one run from another.
+    pub fn digest(&self) -> u64 {
+        self.state().trace.digest()
+    }
+
+    /// Everything passes from now on: no partition, no refusal.
+    pub fn heal(&self) {
+        let mut state = self.state();
+        let now = state.now;
+        state.partition_until = state.partition_until.min(now);
+        state.refuse_until = state.refuse_until.min(now);
+        for connection in state.connections.values_mut() {
+            connection.forget_cuts();
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Has something happen later.
+    pub fn schedule(&mut self, at: Duration, event: Event) {
+        let number = self.number();
+        self.queue.insert((at, number), event);
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// When something arrives that is sent now.
+    pub fn arrival(&mut self) -> Duration {
+        let (weather, sent_at) = (self.weather, self.now.max(self.partition_until));
+        sent_at + weather.delay(&mut self.rng)
+    }
+
+    /// Adds what happened to the trace.
+    pub fn note(&mut self, kind: u8, number: u64, words: impl FnOnce() -> String) {
+        let now = self.now;
+        self.trace.add(now, kind, number, words);
+    }
+
+    fn happen(&mut self, event: Event) -> Happening {
+        match event {
+            Event::Syn(socket) => self.syn(socket),
+            Event::Opened(socket, stands) => self.opened(socket, stands),
+            Event::Arrive { socket, to, bytes } => self.arrive(socket, to, bytes),
+            Event::Fin { socket, to } => self.fin(socket, to),
+            Event::Break { socket, to } => self.broken(socket, to),
+            Event::Room { socket, to } => self.room(socket, to),
+            Event::Notify { socket, to } => self.notify(socket, to),
+            Event::Datagram { socket, to, bytes } => self.datagram(socket, to, bytes),
+            Event::Unreachable(socket) => self.unreachable(socket),
+            Event::Alarm(_) => Happening::Nothing,
+        }
+    }
+}
+
+/// See [`Network::sleep`].
+pub struct Sleep {
+    network: Network,
+    /// None once the alarm is set.
+    time: Option<Duration>,
+    alarm: u64,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let mut state = this.network.state();
+        match this.time.take() {
+            Some(Duration::ZERO) => Poll::Ready(()),
+            Some(time) => {
+                this.alarm = state.number();
+                state.alarms.insert(this.alarm, context.waker().clone());
+                let at = state.now + time;
+                let event = Event::Alarm(this.alarm);
+                state.schedule(at, event);
+                Poll::Pending
+            }
+            None => match state.alarms.get_mut(&this.alarm) {
+                Some(waker) => {
+                    waker.clone_from(context.waker());
+                    Poll::Pending
+                }
+                None => Poll::Ready(()),
+            },
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let waker = self.network.state().alarms.remove(&self.alarm);
+        drop(waker);
+    }
+}

@@ -1,0 +1,69 @@
+//! Random numbers that a seed repeats.
+
+use std::time::Duration;
+
+/// A source of numbers (SplitMix64): small, and the same on every machine.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The numbers of this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Numbers of its own for a part of the run, so that one part that asks more often does not change the others.
+    pub fn fork(&mut self) -> Self {
+        Self(self.next_u64())
+    }
+
+    /// Any number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`; 0 if that is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        if end == 0 { 0 } else { self.next_u64() % end }
+    }
+
+    /// A length from 1 to `max`.
+    pub fn up_to(&mut self, max: usize) -> usize {
+        1 + self.below(max as u64) as usize
+    }
+
+    /// True so many times in a thousand.
+    pub fn chance(&mut self, per_mille: u32) -> bool {
+        self.below(1000) < u64::from(per_mille)
+    }
+
+    /// A time from `range`, both ends included.
+    pub fn between(&mut self, (least, most): (Duration, Duration)) -> Duration {
+        let span_us = most.saturating_sub(least).as_micros() as u64;
+        least + Duration::from_micros(self.below(span_us + 1))
+    }
+
+    /// One of these.
+    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        &choices[self.below(choices.len() as u64) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_numbers_and_another_gives_others() {
+        let numbers = |seed| {
+            let mut rng = Rng::new(seed);
+            (0..100).map(|_| rng.below(1000)).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(1), numbers(1));
+        assert_ne!(numbers(1), numbers(2));
+        assert!(numbers(3).iter().all(|number| *number < 1000));
+    }
+}

@@ -1,0 +1,83 @@
+//! A program whose answers prove what arrived.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_host::rpc_server::{Exchange, Outcome, Peer, ReplyData, Service};
+use tombolo_nfs_client_tests::wire::noise;
+use tombolo_wire_rpc::{CallHeader, ReplyHeader};
+use tombolo_wire_xdr::{Decoder, Encoder};
+
+/// Its number, out of those that anybody may use (RFC 5531 §8.2).
+pub const PROGRAM: u32 = 0x2000_0051;
+/// Its version.
+pub const VERSION: u32 = 1;
+/// Takes the number of a call, how many bytes are to come back, and opaque data. Answers with the number, a digest of the
+/// data, and opaque data: the noise of the number.
+pub const ECHO: u32 = 1;
+
+/// The program. It counts how often each call came.
+#[derive(Default)]
+pub struct Echo(Mutex<BTreeMap<u64, u32>>);
+
+/// The arguments that come before the data.
+pub fn encode_arguments(xdr: &mut Encoder<'_>, number: u64, back_bytes: u32, data_bytes: u32) {
+    xdr.u64(number).u32(back_bytes).u32(data_bytes);
+}
+
+/// A digest of bytes (FNV-1a).
+pub fn digest(bytes: &[u8]) -> u64 {
+    let mix = |digest: u64, byte: &u8| (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
+/// The data that a call sends.
+pub fn sent_data(number: u64, len: usize) -> Vec<u8> {
+    noise(number ^ 0xdead_0000, len)
+}
+
+impl Echo {
+    /// How often a call came.
+    pub fn times(&self, number: u64) -> u32 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&number).copied().unwrap_or(0)
+    }
+
+    fn answer(&self, exchange: &mut Exchange) -> Outcome {
+        let call = exchange.record.to_vec(usize::MAX);
+        let mut arguments = Decoder::new(&call);
+        let header = CallHeader::receive(&mut arguments).expect("a call");
+        assert_eq!((header.program, header.version, header.procedure), (PROGRAM, VERSION, ECHO));
+        let number = arguments.u64().expect("a number");
+        let back_bytes = arguments.u32().expect("a length") as usize;
+        let len = arguments.u32().expect("a length") as usize;
+        let data = arguments.fixed(len).expect("the data, padded").to_vec();
+        arguments.finish().expect("nothing else");
+        // What arrives in the name of a call is what that call sent, whatever happened to its memory since.
+        assert!(
+            data == sent_data(number, len),
+            "call {number} arrived with other data than it was made with"
+        );
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(number).or_default() += 1;
+        let mut results = Encoder::new(&mut exchange.reply);
+        results.value(&ReplyHeader::success(header.xid));
+        results.u64(number).u64(digest(&data)).u32(back_bytes as u32);
+        if back_bytes > 0 {
+            let lease = exchange.buffers.take(back_bytes).expect("a buffer");
+            lease.sink(0..back_bytes).write_at(0, &noise(number, back_bytes));
+            exchange.data = Some(ReplyData::new(lease, back_bytes));
+        }
+        Outcome::Reply
+    }
+}
+
+impl Service for Echo {
+    fn serve(
+        self: Arc<Self>,
+        _: Arc<Peer>,
+        mut exchange: Box<Exchange>,
+    ) -> impl Future<Output = (Box<Exchange>, Outcome)> + Send + 'static {
+        let outcome = self.answer(&mut exchange);
+        std::future::ready((exchange, outcome))
+    }
+}

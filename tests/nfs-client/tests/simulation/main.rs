@@ -1,0 +1,4 @@
+//! Runs of the client over a simulated wire, each repeated by its seed.
+
+mod echo;
+mod network;
