@@ -1,0 +1,204 @@
+//! The book of written bytes against a naive model of a file, a server and its crashes.
+
+use proptest::prelude::*;
+use tombolo_core::fs::Stability;
+use tombolo_mem::Source;
+use tombolo_wire_nfs3::WriteVerifier;
+
+use super::budget::Budget;
+use super::ledger::{Entry, Ledger, Wrote};
+use super::memory::Memory;
+use super::piece::{Piece, Turn, overlap};
+use crate::caller::Caller;
+
+const SIZE: usize = 64;
+const PIECE_MAX: usize = 24;
+
+/// A byte of a file is the number of the write that it is from; 0 was never written.
+type Image = [u8; SIZE];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write {
+        offset: u64,
+        len: usize,
+    },
+    Send,
+    /// The server works on one of those under way, and takes so many bytes of it.
+    Answer {
+        which: usize,
+        count: usize,
+        stability: Stability,
+    },
+    Commit,
+    CommitAnswer,
+    Restart,
+    Truncate(u64),
+    Flush,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let stability = prop_oneof![3 => Just(Stability::Unstable), 1 => Just(Stability::FileSync)];
+    let step = prop_oneof![
+        6 => (0..56u64, 1..9usize).prop_map(|(offset, len)| Step::Write { offset, len }),
+        6 => Just(Step::Send),
+        8 => (0..8usize, 1..30usize, stability)
+            .prop_map(|(which, count, stability)| Step::Answer { which, count, stability }),
+        2 => Just(Step::Commit),
+        3 => Just(Step::CommitAnswer),
+        1 => Just(Step::Restart),
+        1 => (0..64u64).prop_map(Step::Truncate),
+        2 => Just(Step::Flush),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+#[derive(Default)]
+struct World {
+    ledger: Ledger,
+    /// What the program wrote, by the numbers of its writes, and the turn of each.
+    written: Vec<Turn>,
+    file: Vec<u8>,
+    under_way: Vec<Piece>,
+    commit_sent: bool,
+    /// The server: what is on its disk, what it would answer a READ with, and its verifier.
+    stable: Vec<u8>,
+    cache: Vec<u8>,
+    boot: u8,
+    /// What someone who makes the file stable waits for, and what the file was when he began.
+    flushes: Vec<(Turn, Vec<u8>)>,
+}
+
+impl World {
+    fn new() -> Self {
+        let zero = || vec![0; SIZE];
+        Self { file: zero(), stable: zero(), cache: zero(), ..Self::default() }
+    }
+
+    fn write(&mut self, offset: u64, len: usize) {
+        let number = u8::try_from(self.written.len() + 1).expect("few writes");
+        self.written.push(self.ledger.next_turn());
+        self.file[offset as usize..offset as usize + len].fill(number);
+        let entry = Entry { offset, stability: Stability::Unstable, caller: &Caller::default() };
+        let source = Source::from(vec![number; len]);
+        if number % 3 == 0 && self.ledger.add_copy(&entry, &source, PIECE_MAX) {
+            return;
+        }
+        let charge = Budget::new(1 << 20).take(len).expect("room");
+        self.ledger.add(&entry, Memory::keep(source, charge), PIECE_MAX);
+    }
+
+    fn send(&mut self) {
+        let Some(piece) = self.ledger.next() else { return };
+        assert!(piece.len <= PIECE_MAX);
+        assert!(self.under_way.iter().all(|other| !overlap(&other.range(), &piece.range())), "a race");
+        self.under_way.push(piece);
+    }
+
+    fn answer(&mut self, which: usize, count: usize, stability: Stability) {
+        if self.under_way.is_empty() {
+            return;
+        }
+        let piece = self.under_way.remove(which % self.under_way.len());
+        let count = count.min(piece.len);
+        let stability = stability.max(piece.stability);
+        let bytes = piece.source().to_vec(count);
+        assert_eq!(bytes.len(), count);
+        let place = piece.offset as usize..piece.offset as usize + count;
+        self.cache[place.clone()].copy_from_slice(&bytes);
+        if stability > Stability::Unstable {
+            self.stable[place].copy_from_slice(&bytes);
+        }
+        self.ledger.answered(piece.offset, Wrote { count, stability, verifier: self.verifier() });
+    }
+
+    fn commit(&mut self) {
+        self.commit_sent = self.commit_sent || self.ledger.begin_commit().is_some();
+    }
+
+    fn commit_answer(&mut self) {
+        if std::mem::take(&mut self.commit_sent) {
+            self.stable.clone_from(&self.cache);
+            self.ledger.committed(self.verifier());
+        }
+    }
+
+    fn restart(&mut self) {
+        self.boot += 1;
+        self.cache.clone_from(&self.stable);
+    }
+
+    /// As a client does it: all is answered and no COMMIT is under way.
+    fn truncate(&mut self, size: u64) {
+        self.drain();
+        self.commit_answer();
+        self.drain();
+        for image in [&mut self.file, &mut self.cache, &mut self.stable] {
+            image[size as usize..].fill(0);
+        }
+        self.flushes.clear();
+        self.ledger.truncated(size, self.ledger.next_turn());
+    }
+
+    fn drain(&mut self) {
+        while self.ledger.has_next() || !self.under_way.is_empty() {
+            self.send();
+            self.answer(0, PIECE_MAX, Stability::Unstable);
+        }
+    }
+
+    fn verifier(&self) -> WriteVerifier {
+        WriteVerifier([self.boot; 8])
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Write { offset, len } => self.write(offset, len),
+            Step::Send => self.send(),
+            Step::Answer { which, count, stability } => self.answer(which, count, stability),
+            Step::Commit => self.commit(),
+            Step::CommitAnswer => self.commit_answer(),
+            Step::Restart => self.restart(),
+            Step::Truncate(size) => self.truncate(size),
+            Step::Flush => self.flushes.push((self.ledger.next_turn(), self.file.clone())),
+        }
+    }
+
+    /// Who waited for a flush and waits no longer has on the server's disk what he waited for, or something newer.
+    fn check(&mut self) {
+        let ledger = &self.ledger;
+        let over = |turn: Turn| !ledger.has_pending(turn) && !ledger.has_uncommitted(turn);
+        for (_, file) in self.flushes.extract_if(.., |(turn, _)| over(*turn)) {
+            let kept = self.stable.iter().zip(&file).all(|(stable, flushed)| stable >= flushed);
+            assert!(kept, "flushed {file:?}\nstable  {:?}", self.stable);
+        }
+        let end = self.ledger.end().unwrap_or(0) as usize;
+        assert!(end <= SIZE);
+        if self.ledger.is_empty() {
+            assert_eq!(self.ledger.uncommitted_bytes() + self.ledger.waiting_bytes(), 0);
+            assert_eq!(self.stable, self.file);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn what_is_forgotten_is_on_the_servers_disk(steps in steps()) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+            world.check();
+        }
+        for _ in 0..8 {
+            world.drain();
+            world.commit();
+            world.commit_answer();
+            world.check();
+        }
+        prop_assert!(world.ledger.is_empty());
+        prop_assert_eq!(&world.stable, &world.file);
+        prop_assert!(world.flushes.is_empty());
+    }
+}

@@ -1,0 +1,448 @@
+//! What becomes of the written bytes of one file: pure bookkeeping, without calls and without waiting.
+//!
+//! A piece *waits* until it may leave, is *under way* until it is answered, and is *uncommitted* until the server has it for
+//! good; then it is forgotten. What the server loses before that waits again.
+//!
+//! Held at every moment:
+//! 1. Pieces under way share no byte. A piece that overlaps one under way, or an older one that waits, waits.
+//! 2. Uncommitted pieces share no byte: what a newer piece overwrote on the server is cut out of older ones when that piece is
+//!    answered, not before. So the server's loss of the newer one cannot take the older one along.
+//! 3. A piece leaves this book only when the server has it on stable storage, when it was overwritten or truncated, or
+//!    when its loss is reported.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use tombolo_core::fs::Stability;
+use tombolo_mem::Source;
+use tombolo_wire_nfs3::WriteVerifier;
+
+use super::memory::Memory;
+use super::piece::{Piece, Turn};
+use crate::caller::Caller;
+
+/// A piece that the server lost so often is sent to be stable at once: its verifier is no use.
+const LOSSES_MAX: u8 = 3;
+
+/// So many of those that wait are looked at for one that may leave.
+const LOOK_AHEAD: usize = 64;
+
+/// A write that may still be merged with others.
+pub(super) struct Entry<'a> {
+    pub(super) offset: u64,
+    pub(super) stability: Stability,
+    pub(super) caller: &'a Caller,
+}
+
+/// What the server said to a WRITE.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wrote {
+    /// Bytes of it that it took; not 0, and no more than it was sent.
+    pub(super) count: usize,
+    /// How stable they are; no less than was asked for.
+    pub(super) stability: Stability,
+    /// Changes when it loses what is not stable.
+    pub(super) verifier: WriteVerifier,
+}
+
+/// The book of one file.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Oldest first. They may overlap: the newer wins.
+    waiting: VecDeque<Piece>,
+    waiting_bytes: usize,
+    /// By offset.
+    under_way: BTreeMap<u64, Piece>,
+    /// By offset.
+    uncommitted: BTreeMap<u64, Uncommitted>,
+    uncommitted_bytes: usize,
+    turns: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Uncommitted {
+    piece: Piece,
+    verifier: WriteVerifier,
+    /// A COMMIT that was sent after its answer is under way.
+    covered: bool,
+    /// It overwrote what that COMMIT covers.
+    owed: Option<Owed>,
+}
+
+/// Who waits for writes that were overwritten while a COMMIT for them was under way need not wait for what overwrote them,
+/// unless that COMMIT comes back with another verifier. So one who overwrites all the time does not hold up one who
+/// makes a file stable.
+#[derive(Clone, Copy, Debug)]
+struct Owed {
+    first: Turn,
+    /// `None`: there was more than one.
+    verifier: Option<WriteVerifier>,
+}
+
+impl Owed {
+    fn and(self, other: Option<Owed>) -> Owed {
+        let Some(other) = other else { return self };
+        let verifier = self.verifier.filter(|verifier| other.verifier == Some(*verifier));
+        Owed { first: self.first.min(other.first), verifier }
+    }
+}
+
+impl Ledger {
+    /// Adds the bytes of a write. It waits; [`next`](Self::next) says whether it may leave.
+    pub(super) fn add(&mut self, entry: &Entry<'_>, memory: Memory, piece_max: usize) {
+        let turn = self.take_turn();
+        let len = memory.len();
+        let Some(memory) = self.join_last(entry, memory, piece_max, turn) else { return };
+        let piece = Piece {
+            offset: entry.offset,
+            len,
+            turn,
+            first: turn,
+            stability: entry.stability,
+            losses: 0,
+            caller: entry.caller.detached(),
+            memory: Arc::new(memory),
+            at: 0,
+        };
+        let first = self.cut_unsent(&piece);
+        self.wait(Piece { first, ..piece });
+    }
+
+    /// Adds the bytes of a write to those that wait, if they follow the last of them and there is room for a copy.
+    pub(super) fn add_copy(&mut self, entry: &Entry<'_>, from: &Source, piece_max: usize) -> bool {
+        if from.is_empty() || !self.may_join_last(entry, from.len(), piece_max) {
+            return false;
+        }
+        let turn = self.next_turn();
+        let Some(last) = self.waiting.back_mut() else { return false };
+        if !Arc::get_mut(&mut last.memory).is_some_and(|memory| memory.append_copy(from)) {
+            return false;
+        }
+        last.len += from.len();
+        last.turn = turn;
+        self.waiting_bytes += from.len();
+        self.turns += 1;
+        true
+    }
+
+    /// The next piece that may leave, which is under way from now on.
+    pub(super) fn next(&mut self) -> Option<Piece> {
+        let index = self.first_free()?;
+        let piece = self.waiting.remove(index)?;
+        self.waiting_bytes -= piece.len;
+        self.under_way.insert(piece.offset, piece.clone());
+        Some(piece)
+    }
+
+    /// Whether a piece may leave.
+    pub(super) fn has_next(&self) -> bool {
+        self.first_free().is_some()
+    }
+
+    /// The WRITE of the piece at `offset` is answered. What the server did not take waits again.
+    pub(super) fn answered(&mut self, offset: u64, wrote: Wrote) {
+        let Some(piece) = self.under_way.remove(&offset) else { return };
+        let end = offset.saturating_add(wrote.count as u64);
+        if let Some(rest) = piece.after(end) {
+            self.wait(rest);
+        }
+        let Some(mut piece) = piece.before(end) else { return };
+        let owed = self.overwritten(&mut piece);
+        if wrote.stability == Stability::Unstable {
+            self.note_uncommitted(Uncommitted { piece, verifier: wrote.verifier, covered: false, owed });
+        }
+    }
+
+    /// The WRITE of the piece at `offset` failed. The piece is lost.
+    pub(super) fn failed(&mut self, offset: u64) {
+        self.under_way.remove(&offset);
+    }
+
+    /// A COMMIT of the whole file is about to be sent, on behalf of the user that is answered; none if there is nothing
+    /// for it.
+    pub(super) fn begin_commit(&mut self) -> Option<Caller> {
+        let caller = self.uncommitted.values().next()?.piece.caller.clone();
+        self.uncommitted.values_mut().for_each(|entry| entry.covered = true);
+        Some(caller)
+    }
+
+    /// The COMMIT is answered. What was answered with another verifier is lost there and waits again (RFC 1813 §3.3.21,
+    /// §4.8).
+    pub(super) fn committed(&mut self, verifier: WriteVerifier) {
+        let mut lost = Vec::new();
+        self.take_covered(|entry| {
+            if entry.verifier != verifier {
+                lost.push(entry.piece);
+            }
+        });
+        self.settle_owed(|owed| owed.verifier == Some(verifier));
+        for mut piece in lost {
+            piece.losses = piece.losses.saturating_add(1);
+            if piece.losses >= LOSSES_MAX {
+                piece.stability = Stability::FileSync;
+            }
+            self.wait(piece);
+        }
+    }
+
+    /// The COMMIT failed. What it was for is lost.
+    pub(super) fn commit_failed(&mut self) {
+        self.take_covered(drop);
+        self.settle_owed(|_| true);
+    }
+
+    /// The file was cut to `size` by one who saw all writes before `turn`.
+    pub(super) fn truncated(&mut self, size: u64, turn: Turn) {
+        let beyond: Vec<u64> = self.uncommitted_in(size..u64::MAX).collect();
+        for offset in beyond {
+            let Some(entry) = self.take_uncommitted(offset) else { continue };
+            if entry.piece.turn >= turn {
+                self.note_uncommitted(entry);
+            } else if let Some(piece) = entry.piece.before(size) {
+                self.note_uncommitted(Uncommitted { piece, ..entry });
+            }
+        }
+        self.cut_waiting(&(size..u64::MAX), |piece| piece.turn < turn);
+    }
+
+    /// The turn that the next write gets.
+    pub(super) fn next_turn(&self) -> Turn {
+        Turn(self.turns)
+    }
+
+    /// Whether writes before `turn` are not answered yet.
+    pub(super) fn has_pending(&self, turn: Turn) -> bool {
+        self.waiting.iter().chain(self.under_way.values()).any(|piece| piece.first < turn)
+    }
+
+    /// Whether writes before `turn` that share a byte with the range are not answered yet.
+    pub(super) fn has_pending_in(&self, range: &Range<u64>, turn: Turn) -> bool {
+        let mut pending = self.waiting.iter().chain(self.under_way.values());
+        pending.any(|piece| piece.first < turn && piece.overlaps(range))
+    }
+
+    /// Whether writes before `turn` are answered, and lost if the server is.
+    pub(super) fn has_uncommitted(&self, turn: Turn) -> bool {
+        let owes = |entry: &Uncommitted| entry.owed.is_some_and(|owed| owed.first < turn);
+        self.uncommitted.values().any(|entry| entry.piece.first < turn || owes(entry))
+    }
+
+    /// If all there is is one piece that has not left, it goes to be stable at once: that spares a COMMIT.
+    pub(super) fn make_only_piece_stable(&mut self) {
+        if self.waiting.len() == 1 && self.under_way.is_empty() && self.uncommitted.is_empty() {
+            if let Some(only) = self.waiting.front_mut() {
+                only.stability = Stability::FileSync;
+            }
+        }
+    }
+
+    /// Whether there is nothing in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.under_way.is_empty() && self.uncommitted.is_empty()
+    }
+
+    /// Bytes that have not left.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    /// Bytes that are answered and lost if the server is.
+    pub(super) fn uncommitted_bytes(&self) -> usize {
+        self.uncommitted_bytes
+    }
+
+    /// The end of the last byte in it.
+    pub(super) fn end(&self) -> Option<u64> {
+        let waiting = self.waiting.iter().map(Piece::end).max();
+        let under_way = self.under_way.last_key_value().map(|(_, piece)| piece.end());
+        let uncommitted = self.uncommitted.last_key_value().map(|(_, entry)| entry.piece.end());
+        waiting.max(under_way).max(uncommitted)
+    }
+
+    /// The first byte of the range that has not been answered, or its end.
+    pub(super) fn pending_from(&self, range: &Range<u64>) -> u64 {
+        let pending =
+            self.waiting.iter().chain(self.under_way.values()).filter(|piece| piece.overlaps(range));
+        pending.map(|piece| piece.offset.max(range.start)).min().unwrap_or(range.end)
+    }
+
+    /// The uncommitted bytes of the range, in order.
+    pub(super) fn uncommitted_pieces(&self, range: &Range<u64>) -> Vec<Piece> {
+        let offsets = self.uncommitted_in(range.clone());
+        let pieces = offsets.filter_map(|offset| self.uncommitted.get(&offset)?.piece.within(range));
+        let mut pieces: Vec<Piece> = pieces.collect();
+        pieces.reverse();
+        pieces
+    }
+
+    fn take_turn(&mut self) -> Turn {
+        let turn = Turn(self.turns);
+        self.turns += 1;
+        turn
+    }
+
+    /// Puts a piece where its turn is.
+    fn wait(&mut self, piece: Piece) {
+        self.waiting_bytes += piece.len;
+        let index = self.waiting.partition_point(|other| other.turn <= piece.turn);
+        self.waiting.insert(index, piece);
+    }
+
+    fn first_free(&self) -> Option<usize> {
+        let looked_at = self.waiting.iter().take(LOOK_AHEAD);
+        looked_at.enumerate().find_map(|(index, piece)| {
+            let range = piece.range();
+            let older = self.waiting.iter().take(index).any(|older| older.overlaps(&range));
+            (!older && !self.is_under_way(&range)).then_some(index)
+        })
+    }
+
+    fn is_under_way(&self, range: &Range<u64>) -> bool {
+        let before_end = self.under_way.range(..range.end).next_back();
+        before_end.is_some_and(|(_, piece)| piece.overlaps(range))
+    }
+
+    /// Joins the bytes to the last piece that waits if they follow it. Gives the memory back if not.
+    fn join_last(
+        &mut self,
+        entry: &Entry<'_>,
+        memory: Memory,
+        piece_max: usize,
+        turn: Turn,
+    ) -> Option<Memory> {
+        let len = memory.len();
+        if !self.may_join_last(entry, len, piece_max) {
+            return Some(memory);
+        }
+        let Some(last) = self.waiting.back_mut() else { return Some(memory) };
+        let Some(joined) = Arc::get_mut(&mut last.memory) else { return Some(memory) };
+        if let Err(memory) = joined.append(memory) {
+            return Some(memory);
+        }
+        last.len += len;
+        last.turn = turn;
+        self.waiting_bytes += len;
+        None
+    }
+
+    fn may_join_last(&self, entry: &Entry<'_>, len: usize, piece_max: usize) -> bool {
+        let range = entry.offset..entry.offset.saturating_add(len as u64);
+        let Some(last) = self.waiting.back() else { return false };
+        last.end() == entry.offset
+            && last.len + len <= piece_max
+            && last.stability == entry.stability
+            && last.losses == 0
+            && last.caller.identity == entry.caller.identity
+            // All of the memory is this piece's.
+            && last.at == 0
+            && last.len == last.memory.len()
+            && !self.waiting.iter().any(|other| other.overlaps(&range))
+    }
+
+    /// Cuts what the new piece overwrites out of those of the same user that have not left: they need not. Says how far
+    /// back it now stands for others.
+    fn cut_unsent(&mut self, new: &Piece) -> Turn {
+        let identity = new.caller.identity.clone();
+        let may_cut = |old: &Piece| old.stability <= new.stability && old.caller.identity == identity;
+        let cut = self.cut_waiting(&new.range(), may_cut);
+        cut.map_or(new.first, |first| first.min(new.first))
+    }
+
+    /// Cuts the range out of the waiting pieces that may be cut; says which was the first turn in them.
+    fn cut_waiting(&mut self, range: &Range<u64>, may_cut: impl Fn(&Piece) -> bool) -> Option<Turn> {
+        if !self.waiting.iter().any(|piece| piece.overlaps(range)) {
+            return None;
+        }
+        let mut first: Option<Turn> = None;
+        for piece in std::mem::take(&mut self.waiting) {
+            if !piece.overlaps(range) || !may_cut(&piece) {
+                self.waiting.push_back(piece);
+                continue;
+            }
+            first = Some(first.map_or(piece.first, |first| first.min(piece.first)));
+            let rest = [piece.before(range.start), piece.after(range.end)];
+            self.waiting.extend(rest.into_iter().flatten());
+        }
+        self.waiting_bytes = self.waiting.iter().map(|piece| piece.len).sum();
+        first
+    }
+
+    /// The server has taken the piece: it need not have what is older beneath it. Who waited for that waits for the piece.
+    fn overwritten(&mut self, new: &mut Piece) -> Option<Owed> {
+        let range = new.range();
+        let mut owed: Option<Owed> = None;
+        let older: Vec<u64> = self.uncommitted_in(range.clone()).collect();
+        for offset in older {
+            let Some(entry) = self.take_uncommitted(offset) else { continue };
+            if let Some(also) = entry.owed {
+                owed = Some(also.and(owed));
+            }
+            match entry.covered {
+                true => {
+                    let also = Owed { first: entry.piece.first, verifier: Some(entry.verifier) };
+                    owed = Some(also.and(owed));
+                }
+                false => new.first = new.first.min(entry.piece.first),
+            }
+            let rest = [entry.piece.before(range.start), entry.piece.after(range.end)];
+            for piece in rest.into_iter().flatten() {
+                self.note_uncommitted(Uncommitted { piece, ..entry.clone() });
+            }
+        }
+        let turn = new.turn;
+        if let Some(first) = self.cut_waiting(&range, |piece| piece.turn < turn) {
+            new.first = new.first.min(first);
+        }
+        owed
+    }
+
+    /// A COMMIT is over. What was owed to those whom it did not help is owed by what overwrote it.
+    fn settle_owed(&mut self, is_paid: impl Fn(&Owed) -> bool) {
+        for entry in self.uncommitted.values_mut() {
+            let Some(owed) = entry.owed.take() else { continue };
+            if !is_paid(&owed) {
+                entry.piece.first = entry.piece.first.min(owed.first);
+            }
+        }
+    }
+
+    fn note_uncommitted(&mut self, entry: Uncommitted) {
+        self.uncommitted_bytes += entry.piece.len;
+        let before = self.uncommitted.range_mut(..entry.piece.offset).next_back();
+        if let Some((_, before)) = before {
+            let alike = before.verifier == entry.verifier && before.covered == entry.covered;
+            let alike = alike && before.owed.is_none() && entry.owed.is_none();
+            if alike && before.piece.is_continued_by(&entry.piece) {
+                return before.piece.extend(&entry.piece);
+            }
+        }
+        self.uncommitted.insert(entry.piece.offset, entry);
+    }
+
+    fn take_uncommitted(&mut self, offset: u64) -> Option<Uncommitted> {
+        let entry = self.uncommitted.remove(&offset)?;
+        self.uncommitted_bytes -= entry.piece.len;
+        Some(entry)
+    }
+
+    fn take_covered(&mut self, mut each: impl FnMut(Uncommitted)) {
+        for (offset, entry) in std::mem::take(&mut self.uncommitted) {
+            if entry.covered {
+                self.uncommitted_bytes -= entry.piece.len;
+                each(entry);
+            } else {
+                self.uncommitted.insert(offset, entry);
+            }
+        }
+    }
+
+    /// Where the uncommitted pieces begin that share a byte with the range, the last one first.
+    fn uncommitted_in(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        let before_end = self.uncommitted.range(..range.end).rev();
+        before_end
+            .take_while(move |(_, entry)| entry.piece.end() > range.start)
+            .filter(move |(_, entry)| !entry.piece.range().is_empty())
+            .map(|(offset, _)| *offset)
+    }
+}

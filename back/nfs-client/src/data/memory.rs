@@ -1,0 +1,114 @@
+//! Bytes that are held until the server has them for good.
+
+use smallvec::{SmallVec, smallvec};
+use tombolo_host::buffers::{Buffers, Lease};
+use tombolo_mem::Source;
+
+use super::budget::Charge;
+
+/// More spans than this in one WRITE cost more than a second WRITE does: one system call takes 1024.
+const SEGMENTS_MAX: usize = 256;
+
+/// The bytes of one or more writes that lie side by side in their file.
+#[derive(Debug)]
+pub(super) struct Memory {
+    source: Source,
+    /// Buffers of ours that the source lies in.
+    leases: SmallVec<[Lease; 1]>,
+    /// Bytes at the end of the last lease that nobody uses.
+    slack_bytes: usize,
+    charge: Charge,
+}
+
+impl Memory {
+    /// Keeps the writer's own memory, which nobody changes.
+    pub(super) fn keep(source: Source, charge: Charge) -> Self {
+        Self { source, leases: SmallVec::new(), slack_bytes: 0, charge }
+    }
+
+    /// Copies what the writer may change, to a buffer with room for `spare_bytes` more.
+    pub(super) fn copy(from: &Source, spare_bytes: usize, buffers: &Buffers, mut charge: Charge) -> Self {
+        let len = from.len();
+        let lease = buffers.take(len.saturating_add(spare_bytes)).or_else(|| buffers.take(len));
+        let Some(lease) = lease else {
+            // Longer than any buffer that is lent.
+            return Self::keep(Source::from(from.to_vec(len)), charge);
+        };
+        let slack_bytes = lease.len() - len;
+        charge.grow(slack_bytes);
+        from.copy_to_sink(&lease.sink(0..len));
+        Self { source: lease.source(0..len), leases: smallvec![lease], slack_bytes, charge }
+    }
+
+    /// Its length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    /// `len` bytes from `at` on.
+    pub(super) fn source(&self, at: usize, len: usize) -> Source {
+        let mut source = self.source.clone();
+        source.advance(at);
+        source.truncate(len);
+        source
+    }
+
+    /// Copies bytes that follow in the file behind the last ones. False if there is no room for them.
+    pub(super) fn append_copy(&mut self, from: &Source) -> bool {
+        let Some(lease) = self.leases.last().filter(|_| from.len() <= self.slack_bytes) else { return false };
+        let start = lease.len() - self.slack_bytes;
+        let place = start..start + from.len();
+        from.copy_to_sink(&lease.sink(place.clone()));
+        self.slack_bytes -= from.len();
+        self.source.append(lease.source(place));
+        true
+    }
+
+    /// Adds memory whose bytes follow in the file. Gives it back if that would make too many spans.
+    pub(super) fn append(&mut self, more: Memory) -> Result<(), Memory> {
+        if self.source.segments().len() + more.source.segments().len() > SEGMENTS_MAX {
+            return Err(more);
+        }
+        let Memory { source, mut leases, slack_bytes, charge } = more;
+        self.source.append(source);
+        if !leases.is_empty() {
+            self.leases.append(&mut leases);
+            self.slack_bytes = slack_bytes;
+        } else {
+            // What is kept by reference now comes last.
+            self.slack_bytes = 0;
+        }
+        self.charge.absorb(charge);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_host::buffers::BufferLimits;
+
+    use super::super::budget::Budget;
+    use super::*;
+
+    #[test]
+    fn what_follows_is_copied_behind_what_is_there_and_the_writer_may_change_his_own() {
+        let budget = Budget::new(1 << 20);
+        let buffers = Buffers::new(BufferLimits::default());
+        let mut from = tombolo_mem::Buffer::new(8);
+        from.as_mut_slice().expect("not lent").copy_from_slice(b"abcdefgh");
+        let charge = budget.take(8).expect("room");
+        let mut memory = Memory::copy(&from.source(0..8), 100, &buffers, charge);
+        assert!(memory.append_copy(&from.source(0..4)));
+        from.as_mut_slice().expect("only lent for the copy").fill(b'x');
+        assert_eq!(memory.source(6, 6).to_vec(9), b"ghabcd");
+        assert!(!memory.append_copy(&Source::from(vec![0; 1 << 20])), "more than the buffer has");
+
+        let kept = Memory::keep(Source::from(b"kept".to_vec()), budget.take(4).expect("room"));
+        memory.append(kept).expect("few spans");
+        assert_eq!(memory.source(8, 8).to_vec(9), b"abcdkept");
+        assert!(!memory.append_copy(&Source::from(b"!".to_vec())), "it would not come last");
+        assert!(budget.used_bytes() >= 2048, "the whole buffer counts");
+        drop(memory);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}

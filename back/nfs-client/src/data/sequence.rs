@@ -1,0 +1,127 @@
+//! When to read ahead, and how far: pure policy.
+
+use std::ops::Range;
+
+/// A read this far before or behind the place where the last ones ended still belongs to them: several threads that read
+/// one file, or a kernel that does, overtake each other.
+const SLACK_BYTES: u64 = 512 << 10;
+/// How far ahead is read for one who has just begun.
+const WINDOW_MIN_BYTES: usize = 128 << 10;
+
+/// How far ahead is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reach {
+    /// At most, in bytes; 0 is not at all.
+    pub(super) window_max: usize,
+    /// In one READ, in bytes.
+    pub(super) piece_max: usize,
+}
+
+/// What one opening's reads looked like so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sequence {
+    /// Where the furthest of the reads ended that follow each other. A file is expected to be read from its beginning.
+    front: u64,
+    /// How far ahead of that is read.
+    window: usize,
+}
+
+impl Sequence {
+    /// A read was asked for. False if it does not follow the earlier ones.
+    pub(super) fn follows(&mut self, range: &Range<u64>, reach: &Reach) -> bool {
+        let follows = range.start <= self.front.saturating_add(SLACK_BYTES)
+            && self.front <= range.end.saturating_add(SLACK_BYTES);
+        if !follows {
+            *self = Self { front: range.end, window: 0 };
+            return false;
+        }
+        if range.end > self.front || self.window == 0 {
+            let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+            let least = len.saturating_mul(4).max(WINDOW_MIN_BYTES);
+            self.window = self.window.saturating_mul(2).max(least).min(reach.window_max);
+        }
+        self.front = self.front.max(range.end);
+        true
+    }
+
+    /// The next piece to read ahead, `known_end` being where what is read ahead already ends. None if that is enough, or
+    /// the file ends.
+    pub(super) fn next(&self, known_end: u64, file_end: u64, reach: &Reach) -> Option<Range<u64>> {
+        let start = known_end.max(self.front);
+        let window_end = self.front.saturating_add(self.window as u64).min(file_end);
+        // Half a window at a time: the reader has the other half to go on with.
+        let piece_max = (self.window / 2).min(reach.piece_max).max(1) as u64;
+        let room = window_end.saturating_sub(start);
+        let reaches_end = window_end == file_end && room > 0;
+        (room >= piece_max || reaches_end).then(|| start..start + room.min(piece_max))
+    }
+
+    /// Where the reads are.
+    pub(super) fn front(&self) -> u64 {
+        self.front
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REACH: Reach = Reach { window_max: 4 << 20, piece_max: 256 << 10 };
+    const K: u64 = 1 << 10;
+
+    fn ahead_of(sequence: &Sequence, mut known_end: u64, file_end: u64) -> Vec<Range<u64>> {
+        let mut pieces = Vec::new();
+        while let Some(piece) = sequence.next(known_end, file_end, &REACH) {
+            known_end = piece.end;
+            pieces.push(piece);
+        }
+        pieces
+    }
+
+    #[test]
+    fn the_first_read_from_the_beginning_is_followed_at_once() {
+        let mut sequence = Sequence::default();
+        assert!(sequence.follows(&(0..128 * K), &REACH));
+        let ahead = ahead_of(&sequence, 0, u64::MAX);
+        assert_eq!(ahead, [128 * K..384 * K, 384 * K..640 * K]);
+    }
+
+    #[test]
+    fn the_window_grows_up_to_its_limit_and_never_passes_the_end() {
+        let mut sequence = Sequence::default();
+        for at in 0..100 {
+            assert!(sequence.follows(&(at * 128 * K..(at + 1) * 128 * K), &REACH));
+        }
+        let end = |pieces: &[Range<u64>]| pieces.last().map(|piece| piece.end);
+        assert_eq!(end(&ahead_of(&sequence, 0, u64::MAX)), Some(12_800 * K + (4 << 20)));
+        assert_eq!(end(&ahead_of(&sequence, 0, 13_000 * K)), Some(13_000 * K));
+        assert_eq!(ahead_of(&sequence, 0, 12_000 * K), []);
+    }
+
+    #[test]
+    fn jumps_are_not_followed_and_their_continuation_is() {
+        let mut sequence = Sequence::default();
+        assert!(!sequence.follows(&(8 << 20..(8 << 20) + 4 * K), &REACH));
+        assert_eq!(ahead_of(&sequence, 0, u64::MAX), []);
+        assert!(sequence.follows(&((8 << 20) + 4 * K..(8 << 20) + 8 * K), &REACH));
+        assert_ne!(ahead_of(&sequence, 0, u64::MAX), []);
+        assert!(!sequence.follows(&(0..4 * K), &REACH));
+    }
+
+    #[test]
+    fn reads_that_overtake_each_other_are_one_sequence() {
+        let mut sequence = Sequence::default();
+        for at in [0, 2, 1, 4, 3, 6, 5] {
+            assert!(sequence.follows(&(at * 128 * K..(at + 1) * 128 * K), &REACH), "{at}");
+        }
+        assert_eq!(sequence.front(), 7 * 128 * K);
+    }
+
+    #[test]
+    fn nothing_is_read_ahead_where_that_is_off() {
+        let off = Reach { window_max: 0, ..REACH };
+        let mut sequence = Sequence::default();
+        assert!(sequence.follows(&(0..128 * K), &off));
+        assert_eq!(sequence.next(0, u64::MAX, &off), None);
+    }
+}
