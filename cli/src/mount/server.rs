@@ -106,6 +106,7 @@ fn fuse_options(mount: &Mount) -> FuseOptions {
     FuseOptions {
         source: options.fsname.clone().unwrap_or_else(|| path.display().to_string()),
         allow_other: options.allow_other,
+        kernel_checks: true,
         read_only: options.read_only,
         devices: options.devices,
         set_id: options.set_id,

@@ -32,6 +32,9 @@ pub struct Options {
     /// May others than the one who mounts use it? Then the kernel checks permissions for the file system. Without others
     /// there is nothing to check: the one user has what the server has.
     pub allow_other: bool,
+    /// Does the kernel check by mode bits when others may use it? It keeps names that one user looked up, and another one
+    /// who walks them is checked by nobody else. Only a file system that checks for itself can do without.
+    pub kernel_checks: bool,
     /// Refuse changes in the kernel already.
     pub read_only: bool,
     /// Honour device nodes.
@@ -53,6 +56,7 @@ impl Default for Options {
         Options {
             source: "tombolo".into(),
             allow_other: true,
+            kernel_checks: true,
             read_only: false,
             devices: false,
             set_id: false,
@@ -123,6 +127,7 @@ impl Mount {
         let session_options = SessionOptions {
             coherence: options.coherence,
             kernel_checks: options.allow_other,
+            local_callers: true,
             ..Default::default()
         };
         let stock = Stock::new(session_options.max_write_bytes);
@@ -212,7 +217,7 @@ fn mount_data(
     let mut data = format!("rootmode={:o},user_id={uid},group_id={gid}", attr::type_bits(root.file_type));
     if options.allow_other {
         data.push_str(",allow_other");
-        if file_system.profile().permission_check == PermissionCheck::Caller {
+        if options.kernel_checks || file_system.profile().permission_check == PermissionCheck::Caller {
             data.push_str(",default_permissions");
         }
     }

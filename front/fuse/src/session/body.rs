@@ -90,8 +90,12 @@ impl Body {
         let file_system = session.file_system();
         match self {
             Body::Entry(entry) => file_system.forget(&ctx, &[(entry.node, 1)]),
-            Body::Open(file, _) | Body::LookAgain(file) => file_system.release(&ctx, *file),
+            Body::Open(file, _) | Body::LookAgain(file) => {
+                session.callers.closed(file.open);
+                file_system.release(&ctx, *file);
+            }
             Body::Created(entry, open, _) => {
+                session.callers.closed(*open);
                 file_system.release(&ctx, File { node: entry.node, open: *open });
                 file_system.forget(&ctx, &[(entry.node, 1)]);
             }

@@ -4,6 +4,7 @@
 //! without an allocation; the rest goes on as a task, and whichever thread finishes the operation sends the reply.
 
 mod body;
+mod callers;
 mod coherence;
 mod counters;
 mod exchange;
@@ -20,6 +21,7 @@ pub use exchange::Exchange;
 pub use slot::Slot;
 
 use body::Body;
+use callers::Callers;
 use coherence::PageCache;
 use pending::Pending;
 use posix_locks::PosixLocks;
@@ -27,8 +29,8 @@ use second_look::SecondLook;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tombolo_core::fs::{
-    Answer, Budget, Ctx, Error, FileSystem, Identity, Interrupt, Limits, NodeId, Permit, RequestId,
-    RequestKey, Resource, SessionId, Want,
+    Answer, Budget, Ctx, Error, FileSystem, Identity, Interrupt, Limits, NodeId, PermissionCheck, Permit,
+    RequestId, RequestKey, Resource, SessionId, Want,
 };
 use tombolo_host::task;
 use tombolo_wire_fuse::init::{Agreed, Capabilities};
@@ -50,6 +52,8 @@ pub struct Options {
     /// Does the kernel check permissions before it asks? Not where only one user can be asking, with nothing that the
     /// server does not have too.
     pub kernel_checks: bool,
+    /// Are the callers threads of this machine, of which more can be seen than a request says?
+    pub local_callers: bool,
     /// Is the requester a stranger, whose requests are no longer served once it has broken the protocol?
     pub stranger: bool,
 }
@@ -62,6 +66,7 @@ impl Default for Options {
             limits: Limits::default(),
             extra: Capabilities::empty(),
             kernel_checks: true,
+            local_callers: false,
             stranger: false,
         }
     }
@@ -79,6 +84,7 @@ pub struct Session {
     pages: Arc<PageCache>,
     second_look: Arc<SecondLook>,
     posix_locks: PosixLocks,
+    callers: Arc<Callers>,
     pending: Pending,
     budget: Arc<Budget>,
     counters: Counters,
@@ -87,6 +93,8 @@ pub struct Session {
 impl Session {
     /// A session that waits for its INIT.
     pub fn new(id: SessionId, file_system: Arc<dyn FileSystem>, options: Options) -> Arc<Session> {
+        let checks = file_system.profile().permission_check == PermissionCheck::BackEnd;
+        let callers = Callers::new(checks, options.local_callers);
         Arc::new(Session {
             id,
             file_system,
@@ -96,6 +104,7 @@ impl Session {
             pages: Arc::new(PageCache::new(options.coherence)),
             second_look: Arc::default(),
             posix_locks: PosixLocks::default(),
+            callers: Arc::new(callers),
             pending: Pending::default(),
             budget: Budget::new(options.limits),
             counters: Counters::default(),
@@ -263,7 +272,8 @@ impl Session {
         let mut groups = decoded.extensions.groups().peekable();
         let groups = groups.peek().is_some().then(|| groups.collect());
         let uid = header.uid.unwrap_or(NOBODY);
-        let identity = Identity { uid, gid: header.gid.unwrap_or(NOBODY), groups };
+        let named = Identity { uid, gid: header.gid.unwrap_or(NOBODY), groups };
+        let identity = self.callers.identity(&decoded.request, header.pid, named);
         Ctx { identity, request: RequestId(header.unique.0), ..self.ctx_root(interrupt.clone()) }
     }
 

@@ -76,8 +76,12 @@ pub(super) fn rename(
 
 pub(super) fn opendir(call: Call<'_>) -> Answer<Body> {
     let node = call.node;
+    let (callers, opener) = call.opener();
     let answer = call.fs.open(call.ctx, node, OpenFlags::READ | OpenFlags::DIRECTORY);
-    answer.map(move |opened| Body::Open(File { node, open: opened.open }, OpenOutFlags::empty()))
+    answer.map(move |opened| {
+        callers.opened(opened.open, opener);
+        Body::Open(File { node, open: opened.open }, OpenOutFlags::empty())
+    })
 }
 
 pub(super) fn readdir(call: Call<'_>, read: &Read, plus: bool, page: &mut Option<DirPage>) -> Answer<Body> {

@@ -43,11 +43,13 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
     let second_look = call.session.second_look.clone();
     let coherence = call.session.coherence();
+    let (callers, opener) = call.opener();
     let answer = call.fs.open(call.ctx, node, how);
     answer.map(move |opened| {
         if second_look.is_due(coherence, node, how, opened.attr.as_ref()) {
             return Body::LookAgain(File { node, open: opened.open });
         }
+        callers.opened(opened.open, opener);
         let fopen = pages.flags(node, how, opened.attr.as_ref(), agreed) | without_flush;
         Body::Open(File { node, open: opened.open }, fopen)
     })
@@ -70,7 +72,9 @@ fn how_to_create(how: &request::Create) -> Create {
 fn created(call: Call<'_>, how: OpenFlags, answer: Answer<Created>) -> Answer<Body> {
     let agreed = call.session.agreed();
     let pages = call.session.pages.clone();
+    let (callers, opener) = call.opener();
     answer.map(move |created| {
+        callers.opened(created.open, opener);
         let attr = has_data(created.entry.attr.file_type).then_some(&created.entry.attr);
         let fopen = pages.flags(created.entry.node, how, attr, agreed);
         Body::Created(created.entry, created.open, fopen)
@@ -152,6 +156,7 @@ pub(super) fn release(call: Call<'_>, release: &Release) -> Answer<Body> {
         }
     }
     call.fs.release(call.ctx, file);
+    call.session.callers.closed(file.open);
     Answer::ok(Body::Empty)
 }
 

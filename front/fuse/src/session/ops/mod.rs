@@ -8,9 +8,11 @@ mod node;
 mod xattr;
 
 use super::body::Body;
+use super::callers::Callers;
 use super::exchange::Exchange;
 use super::{Session, Slot};
-use tombolo_core::fs::{Answer, Ctx, DirPage, Error, File, FileSystem, NodeId, OpenId};
+use std::sync::Arc;
+use tombolo_core::fs::{Answer, Ctx, DirPage, Error, File, FileSystem, Identity, NodeId, OpenId};
 use tombolo_wire_fuse::{self as wire, Decoded, Request};
 
 /// What the functions of every family have at hand.
@@ -25,6 +27,11 @@ struct Call<'a> {
 impl Call<'_> {
     fn file(self, handle: wire::FileHandle) -> File {
         File { node: self.node, open: OpenId(handle.0) }
+    }
+
+    /// Who is to be remembered as the opener of a file, and by whom.
+    fn opener(self) -> (Arc<Callers>, Option<Identity>) {
+        (self.session.callers.clone(), self.session.callers.opener(&self.ctx.identity))
     }
 }
 

@@ -1,0 +1,196 @@
+//! A file system of one file that tells what it was asked.
+
+use std::sync::{Arc, Mutex};
+use tombolo_core::fs::{
+    AccessMask, Answer, Attr, Change, Client, Cookie, Create, Created, Ctx, Device, DirPage, Entry, Error,
+    Export, File, FileSystem, FileType, Identity, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, OpenId,
+    Opened, PermissionCheck, Profile, ReadDone, RenameFlags, Renamed, Result, SetAttr, Stability, StatFs,
+    SyncWhat, Write, Written,
+};
+use tombolo_mem::{Sink, Source};
+use tombolo_wire_fuse::attr::from_wire;
+use tombolo_wire_fuse::layout::attr::FuseAttr;
+
+/// One file, `file`, in a directory. It takes every write, and reads as zeros.
+pub struct OneFile {
+    /// Who checks permissions.
+    pub checks: PermissionCheck,
+    /// Whether writes are answered later.
+    pub later: bool,
+    /// The data of writes that could be kept, with their offsets.
+    pub kept: Mutex<Vec<(u64, Source)>>,
+    /// What was asked, and in whose name.
+    pub asked: Mutex<Vec<(&'static str, Identity)>>,
+}
+
+impl Default for OneFile {
+    fn default() -> Self {
+        Self {
+            checks: PermissionCheck::Caller,
+            later: false,
+            kept: Mutex::default(),
+            asked: Mutex::default(),
+        }
+    }
+}
+
+impl OneFile {
+    fn note(&self, what: &'static str, cx: &Ctx) {
+        self.asked.lock().unwrap().push((what, cx.identity.clone()));
+    }
+}
+
+const FILE: NodeId = NodeId(2);
+
+fn attr_of(node: NodeId) -> Attr {
+    let mode = if node == FILE { 0o100_666 } else { 0o040_777 };
+    from_wire(&FuseAttr { ino: node.0, mode, nlink: 1, size: 1 << 40, ..Default::default() }).expect("good")
+}
+
+/// The file system, to be mounted and looked at.
+pub struct Shared(pub Arc<OneFile>);
+
+impl Export for Shared {
+    fn attach(&self, _client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(self.0.clone())
+    }
+}
+
+impl FileSystem for OneFile {
+    fn profile(&self) -> Profile {
+        Profile {
+            permission_check: self.checks,
+            read_only: false,
+            name_max: 255,
+            file_size_max: u64::MAX,
+            time_granularity_ns: 1,
+        }
+    }
+
+    fn lookup(&self, cx: &Ctx, _parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        self.note("lookup", cx);
+        match name.as_bytes() {
+            b"file" => Answer::ok(Entry { node: FILE, attr: attr_of(FILE) }),
+            _ => Answer::err(Error::NotFound),
+        }
+    }
+
+    fn forget(&self, _cx: &Ctx, _look_ups: &[(NodeId, u64)]) {}
+
+    fn getattr(&self, _cx: &Ctx, node: NodeId, _file: Option<File>) -> Answer<Attr> {
+        Answer::ok(attr_of(node))
+    }
+
+    fn setattr(&self, _cx: &Ctx, node: NodeId, _: Option<File>, _: &SetAttr) -> Answer<(Attr, Change)> {
+        Answer::ok((attr_of(node), Change::default()))
+    }
+
+    fn access(&self, _cx: &Ctx, _node: NodeId, _mask: AccessMask) -> Answer<()> {
+        Answer::ok(())
+    }
+
+    fn readlink(&self, _cx: &Ctx, _node: NodeId) -> Answer<Vec<u8>> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn create(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: &Create) -> Answer<Created> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn create_unnamed(&self, _: &Ctx, _: NodeId, _: &Create) -> Answer<Created> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn mkdir(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: NewMode) -> Answer<Made> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn symlink(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: &[u8]) -> Answer<Made> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn mknod(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: FileType, _: NewMode, _: Device) -> Answer<Made> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn link(&self, _: &Ctx, _: NodeId, _: NodeId, _: Name<'_>) -> Answer<Made> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn unlink(&self, _: &Ctx, _: NodeId, _: Name<'_>) -> Answer<Change> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn rmdir(&self, _: &Ctx, _: NodeId, _: Name<'_>) -> Answer<Change> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn rename(
+        &self,
+        _: &Ctx,
+        _: NodeId,
+        _: Name<'_>,
+        _: NodeId,
+        _: Name<'_>,
+        _: RenameFlags,
+    ) -> Answer<Renamed> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn open(&self, cx: &Ctx, _node: NodeId, _flags: OpenFlags) -> Answer<Opened> {
+        self.note("open", cx);
+        Answer::ok(Opened { open: OpenId(self.asked.lock().unwrap().len() as u64), attr: None })
+    }
+
+    fn release(&self, _cx: &Ctx, _file: File) {}
+
+    fn flush(&self, _cx: &Ctx, _file: File, _owner: LockOwner) -> Answer<()> {
+        Answer::ok(())
+    }
+
+    fn fsync(&self, _cx: &Ctx, _file: File, _what: SyncWhat) -> Answer<()> {
+        Answer::ok(())
+    }
+
+    fn read(&self, cx: &Ctx, _file: File, _offset: u64, into: Sink) -> Answer<ReadDone> {
+        self.note("read", cx);
+        into.zero(0, into.len());
+        Answer::ok(ReadDone { count: into.len(), eof: false })
+    }
+
+    fn write(&self, cx: &Ctx, _file: File, how: &Write, from: Source) -> Answer<Written> {
+        self.note("write", cx);
+        let count = from.len();
+        if how.keepable {
+            self.kept.lock().unwrap().push((how.offset, from));
+        }
+        let written = Written { count, stability: Stability::Unstable, file: Change::default() };
+        match self.later {
+            true => Answer::later(async move {
+                let mut again = true;
+                std::future::poll_fn(|context| match std::mem::take(&mut again) {
+                    true => {
+                        context.waker().wake_by_ref();
+                        std::task::Poll::Pending
+                    }
+                    false => std::task::Poll::Ready(()),
+                })
+                .await;
+                Ok(written)
+            }),
+            false => Answer::ok(written),
+        }
+    }
+
+    fn readdir(&self, _: &Ctx, _: File, _: Cookie, page: DirPage) -> Answer<DirPage> {
+        Answer::ok(page)
+    }
+
+    fn statfs(&self, _cx: &Ctx, _node: NodeId) -> Answer<StatFs> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn syncfs(&self, _cx: &Ctx) -> Answer<()> {
+        Answer::ok(())
+    }
+}
