@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use crate::drive::DriveArgs;
 use crate::nfs::Limit;
 use crate::table::Plan;
 
@@ -73,6 +74,11 @@ pub enum TableArgs {
         /// Where to listen.
         address: SocketAddr,
     },
+    /// The NFS client beside one with a thread for each request, as seed 002 measured it, on links of several speeds.
+    Atomic(AtomicArgs),
+    /// Move files as a client of some kind, as told on standard input; `atomic` runs it.
+    #[command(hide = true)]
+    Drive(DriveArgs),
     /// Write the stored reports of DOCUMENT's folder into DOCUMENT anew.
     Docs {
         /// A Markdown file with marked blocks.
@@ -106,6 +112,17 @@ pub struct NfsArgs {
     pub here: bool,
 }
 
+/// Which tables and figures of the NFS client, and where.
+#[derive(Args, Debug)]
+pub struct AtomicArgs {
+    /// Only these: table-1, table-2, figure-1 to figure-5, libnfs, copies, tree, build.
+    #[arg(long, value_name = "ROW", num_args = 1.., value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Measure in the network that this process is in; `atomic` runs itself so in one of its own.
+    #[arg(long, hide = true)]
+    pub here: bool,
+}
+
 /// Rounds and turns of a run that is to be believed.
 const ROUNDS: usize = 15;
 const TURN_MS: u64 = 40;
@@ -129,7 +146,7 @@ impl BenchArgs {
 
     /// The command line that makes the same table again.
     fn command(&self) -> String {
-        let words = std::env::args().skip(1).filter(|word| word != "--json");
+        let words = std::env::args().skip(1).filter(|word| word != "--json" && word != "--here");
         let quoted = |word: String| if word.contains(' ') { format!("\"{word}\"") } else { word };
         let mut command = vec!["tombolo".to_owned()];
         let mut words = words.peekable();

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+pub mod drive;
 mod error;
 pub mod files;
 pub mod guest;
@@ -34,7 +35,10 @@ use table::Plan;
 pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::Limit { limit, address } = &args.table {
         // A server: signals end it at once.
-        return nfs::serve(*limit, *address);
+        return nfs::serve(*limit, *address, &args.within);
+    }
+    if let TableArgs::Drive(drive) = &args.table {
+        return drive::drive(drive);
     }
     // Remembered before anything is pinned.
     let _all = measure::spare_cores();
@@ -54,7 +58,11 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Guest { source, only } => publish(args, &table::guest::run(&plan, source, only)?, out),
         TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
         TableArgs::Nfs(nfs) => publish(args, &table::nfs::run(&plan, &nfs.only, nfs.here)?, out),
-        TableArgs::Limit { limit, address } => nfs::serve(*limit, *address),
+        TableArgs::Atomic(atomic) => {
+            table::atomic::run(&plan, atomic, out, |report, out| publish(args, report, out))
+        }
+        // Done above.
+        TableArgs::Limit { .. } | TableArgs::Drive(_) => Ok(()),
         TableArgs::Touch { shared, files } => {
             let (memory_bytes, descriptors) = table::memory::touch(shared, *files)?;
             writeln!(out, "{memory_bytes} {descriptors}").doing(|| "print".to_owned())

@@ -29,8 +29,8 @@ pub struct Turn {
     pub p99_ns: f64,
     /// Time per operation over the whole round, in nanoseconds.
     pub mean_ns: f64,
-    /// Processor time of the servers per operation, in nanoseconds.
-    pub server_cpu_ns: f64,
+    /// What an operation cost beside time.
+    pub cost: Cost,
 }
 
 /// All rounds of one contestant.
@@ -177,7 +177,7 @@ impl<'a> Runner<'a> {
             median_ns: clock.quantile_ns(0.5),
             p99_ns: clock.quantile_ns(0.99),
             mean_ns: clock.total().as_nanos() as f64 / clock.count().max(1) as f64,
-            server_cpu_ns: cost.per(clock.count()).server_cpu_ns,
+            cost: cost.per(clock.count()),
         });
         // Both are made alike, so that adding cannot fail for lack of range.
         let _in_range = self.laps.add(clock.into_laps());

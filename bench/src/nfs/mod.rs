@@ -1,14 +1,16 @@
 //! NFS version 3 over TCP: a client that costs little, servers that do nothing, and what is asked of the real ones.
 //!
 //! Reading order: [`Stream`] and [`Wait`], [`client`], [`work`] (what is done), [`limit`] (what nobody can outdo),
-//! [`namespace`](run_inside) (where it all runs).
+//! [`namespace`](run_inside) (where it all runs), [`Link`].
 
 pub mod client;
 mod limit;
+mod link;
 mod namespace;
 mod stream;
 pub mod work;
 
-pub use limit::{Limit, Swap, serve};
-pub use namespace::run_inside;
+pub use limit::{Limit, Pour, Pourer, READ_PREFIX, Swap, serve};
+pub use link::{Link, Network};
+pub use namespace::{run_inside, run_inside_to};
 pub use stream::{Stream, Wait};

@@ -1,8 +1,10 @@
 //! A network of the run's own. nfs-ganesha registers with rpcbind, which is one for each network: in a namespace of its
 //! own it meets no other, and ends with the run. Whoever is compared with it runs in there too.
 
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::super::measure::go_on;
@@ -16,35 +18,64 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Runs this program again with `arguments` in network and mount namespaces of its own, and returns what it prints. What it says
 /// on standard error goes where ours goes. [`Error::Absent`] where that is not allowed.
 pub fn run_inside(arguments: &[&str]) -> Result<String> {
+    let mut text = Vec::new();
+    run_inside_to(arguments, &mut text)?;
+    String::from_utf8(text).map_err(|_| failed("printed no text".to_owned()))
+}
+
+/// The same, and passes on what it prints as it comes.
+pub fn run_inside_to(arguments: &[&str], out: &mut dyn Write) -> Result<()> {
     allowed()?;
     let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
     let mut command = isolated(&program);
     command.args(arguments).stdout(Stdio::piped());
     let mut child = command.spawn().doing(|| "start unshare".to_owned())?;
-    let mut output = child.stdout.take();
-    let reader = std::thread::spawn(move || {
-        let mut text = String::new();
-        let read = output.as_mut().map(|output| std::io::Read::read_to_string(output, &mut text));
-        read.transpose().map(|_| text)
-    });
-    let status = loop {
-        if let Some(status) = child.try_wait().doing(|| "wait for the run".to_owned())? {
-            break status;
-        }
-        if let Err(error) = go_on() {
-            // It ends its servers by itself.
-            let _gone = tombolo_sys::process::terminate(child.id());
-            let _reaped = child.wait();
-            return Err(error);
-        }
-        std::thread::sleep(LOOK);
-    };
-    if !status.success() {
-        let what = format!("ended with {status} in its own network");
-        return Err(Error::Server { program: "tombolo bench".to_owned(), what });
+    let printed = printed_by(&mut child);
+    let passed_on = pass_on(&printed, out);
+    if passed_on.is_err() {
+        // It ends its servers by itself.
+        let _gone = tombolo_sys::process::terminate(child.id());
     }
-    let text = reader.join().unwrap_or_else(|_| Ok(String::new()));
-    text.doing(|| "read what the run found".to_owned())
+    let status = child.wait().doing(|| "wait for the run".to_owned())?;
+    passed_on?;
+    good(status)
+}
+
+/// What it prints, piece by piece, read by a thread of its own.
+fn printed_by(child: &mut Child) -> Receiver<Vec<u8>> {
+    let (to, printed) = channel();
+    let output = child.stdout.take();
+    std::thread::spawn(move || {
+        let Some(mut output) = output else { return };
+        let mut piece = vec![0; 1 << 16];
+        while let Ok(count @ 1..) = output.read(&mut piece) {
+            if to.send(piece[..count].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    printed
+}
+
+/// Until there is no more, or this run is asked to end.
+fn pass_on(printed: &Receiver<Vec<u8>>, out: &mut dyn Write) -> Result<()> {
+    loop {
+        match printed.recv_timeout(LOOK) {
+            Ok(piece) => {
+                out.write_all(&piece).and_then(|()| out.flush()).doing(|| "print".to_owned())?;
+            }
+            Err(RecvTimeoutError::Timeout) => go_on()?,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+fn good(status: ExitStatus) -> Result<()> {
+    if status.success() { Ok(()) } else { Err(failed(format!("ended with {status} in its own network"))) }
+}
+
+fn failed(what: String) -> Error {
+    Error::Server { program: "tombolo bench".to_owned(), what }
 }
 
 fn allowed() -> Result<()> {

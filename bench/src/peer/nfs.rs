@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::{Program, Server, find};
 use crate::error::{Doing, Result};
 use crate::nfs::client::Mounted;
-use crate::nfs::{Limit, Wait};
+use crate::nfs::{Limit, Link, Network, Wait};
 
 /// How long a server that listens has until it can be mounted.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,9 +32,14 @@ pub struct Nfs {
 impl Nfs {
     /// Our own server.
     pub fn tombolo(shared: &Path, beside: &Path) -> Result<Self> {
-        let address = free_port()?;
+        Self::tombolo_at(Link::Loopback, shared, beside)
+    }
+
+    /// Our own server at the other end of a link.
+    pub fn tombolo_at(link: Link, shared: &Path, beside: &Path) -> Result<Self> {
+        let address = free_port_at(link)?;
         let state = state(beside)?;
-        let mut command = Command::new(find(Program::Tombolo)?);
+        let mut command = Network::command(link, find(Program::Tombolo)?);
         command.arg("serve").arg(shared).arg("--nfs").arg(address.to_string()).args(["--squash", "none"]);
         command.arg("--control").arg(state.path().join("control"));
         command.env("XDG_STATE_HOME", state.path());
@@ -64,18 +69,24 @@ impl Nfs {
 
     /// A server that does nothing: `limit` of this very program.
     pub fn limit(limit: Limit) -> Result<Self> {
-        let address = free_port()?;
+        Self::limit_at(Link::Loopback, limit, &std::env::temp_dir())
+    }
+
+    /// The same at the other end of a link; what it keeps it keeps in `folder`.
+    pub fn limit_at(link: Link, limit: Limit, folder: &Path) -> Result<Self> {
+        let address = free_port_at(link)?;
         let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
-        let mut command = Command::new(program);
-        command.args(["bench", "limit", limit.name(), &address.to_string()]);
+        let mut command = Network::command(link, program);
+        command.args(["bench", "limit", limit.name(), &address.to_string(), "--within"]).arg(folder);
         let server = Server::start(limit.name(), &mut command)?;
         let export = "/null".to_owned();
         Self { server, _registry: None, _state: None, nfs: address, mount: address, export }.listening()
     }
 
     fn listening(mut self) -> Result<Self> {
-        let (nfs, mount) = (self.nfs, self.mount);
-        self.server.wait_until("answer", || is_listening(nfs.port()) && is_listening(mount.port()))?;
+        let (nfs, mount, network) = (self.nfs, self.mount, self.server.id().to_string());
+        let answers = || is_listening_in(&network, nfs.port()) && is_listening_in(&network, mount.port());
+        self.server.wait_until("answer", answers)?;
         Ok(self)
     }
 
@@ -154,8 +165,19 @@ pub fn free_port() -> Result<SocketAddr> {
         .doing(|| "find a free port".to_owned())
 }
 
+/// A port that nobody has, where a link's servers are. Each network has ports of its own; one that is free here is not asked for
+/// twice by the same run.
+fn free_port_at(link: Link) -> Result<SocketAddr> {
+    Ok(SocketAddr::new(link.server(), free_port()?.port()))
+}
+
 /// Whether somebody listens at a TCP port, of whichever address; to connect would be to be a client.
 pub fn is_listening(port: u16) -> bool {
+    is_listening_in("self", port)
+}
+
+/// The same in the network that a process is in.
+fn is_listening_in(process: &str, port: u16) -> bool {
     /// TCP_LISTEN in /proc/net/tcp.
     const LISTENS: &str = "0A";
     let suffix = format!(":{port:04X}");
@@ -163,8 +185,8 @@ pub fn is_listening(port: u16) -> bool {
         let mut fields = line.split_whitespace().skip(1);
         fields.next().is_some_and(|address| address.ends_with(&suffix)) && fields.nth(1) == Some(LISTENS)
     };
-    ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().any(|table| {
-        let path = PathBuf::from(table);
+    ["tcp", "tcp6"].into_iter().any(|table| {
+        let path = Path::new("/proc").join(process).join("net").join(table);
         fs::read_to_string(path).unwrap_or_default().lines().any(listens)
     })
 }

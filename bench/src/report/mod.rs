@@ -122,9 +122,17 @@ impl Figure {
     /// What an operation of a contest cost its servers in processor time, as a figure of its own that can be compared.
     /// `None` of no rounds, and of those that have no servers.
     pub fn server_cpu(row: &str, series: &Series) -> Option<Self> {
-        let rounds: Vec<f64> = series.turns.iter().map(|turn| turn.server_cpu_ns).collect();
+        let rounds: Vec<f64> = series.turns.iter().map(|turn| turn.cost.server_cpu_ns).collect();
         let figure = Self::of_rounds(row, series, Unit::Nanoseconds, rounds)?;
         (figure.spread.median > 0.0).then_some(figure)
+    }
+
+    /// What an operation of a contest cost whoever asked, round by round, as a figure of its own: `what` of its cost, for each million
+    /// bytes that it moves. `None` of no rounds, and of what moves no bytes.
+    pub fn per_megabyte(row: &str, series: &Series, unit: Unit, what: fn(&Cost) -> f64) -> Option<Self> {
+        let megabytes = series.bytes? as f64 / 1e6;
+        let rounds = series.turns.iter().map(|turn| what(&turn.cost) / megabytes).collect();
+        Self::of_rounds(row, series, unit, rounds)
     }
 
     fn of_rounds(row: &str, series: &Series, unit: Unit, rounds: Vec<f64>) -> Option<Self> {

@@ -19,6 +19,10 @@ pub enum Unit {
     Count,
     /// How many times one thing is another.
     Times,
+    /// A number of things for each million bytes.
+    PerMegabyte,
+    /// Time for each million bytes.
+    NanosecondsPerMegabyte,
 }
 
 impl Unit {
@@ -39,6 +43,8 @@ impl Unit {
             Unit::Bytes => format!("{} MB", digits(value / 1e6)),
             Unit::Count => format!("{value:.0}"),
             Unit::Times => format!("{} ×", digits(value)),
+            Unit::PerMegabyte => format!("{} /MB", digits(value)),
+            Unit::NanosecondsPerMegabyte => format!("{} µs/MB", digits(value / 1e3)),
         }
     }
 }

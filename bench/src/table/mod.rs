@@ -1,5 +1,6 @@
 //! One module per table. Each makes a [`Report`](crate::report::Report), and knows its aims.
 
+pub mod atomic;
 pub mod guest;
 pub mod memory;
 pub mod mount;

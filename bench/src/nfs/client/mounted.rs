@@ -1,5 +1,7 @@
 //! An export, mounted.
 
+use std::net::SocketAddr;
+
 use super::super::Wait;
 use super::call::Reply;
 use super::connection::Connection;
@@ -17,10 +19,15 @@ pub struct Mounted {
 impl Mounted {
     /// Mounts what the server exports.
     pub fn new(server: &Nfs, wait: Wait) -> Result<Self> {
+        Self::at((server.nfs(), server.mount()), server.export(), wait)
+    }
+
+    /// Mounts what the server with these addresses, of NFS and of MOUNT, exports under this name.
+    pub fn at((nfs, mount): (SocketAddr, SocketAddr), export: &str, wait: Wait) -> Result<Self> {
         let mut reply = Reply::default();
-        Connection::connect(server.mount(), Wait::Sleep)?.call(&mut mnt(server.export())?, &mut reply)?;
+        Connection::connect(mount, Wait::Sleep)?.call(&mut mnt(export)?, &mut reply)?;
         let root = mounted(&reply)?;
-        let connection = Connection::connect(server.nfs(), wait)?;
+        let connection = Connection::connect(nfs, wait)?;
         Ok(Self { connection, root, reply })
     }
 

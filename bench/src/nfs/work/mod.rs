@@ -1,18 +1,22 @@
 //! What is asked of a server, each an operation to be timed.
 
 mod crowd;
+mod driver;
 mod getattr;
 mod libnfs;
 mod list;
 mod lister;
+mod moves;
 mod small_files;
 mod transfer;
 
 pub use crowd::Crowd;
+pub use driver::Driver;
 pub use getattr::Getattr;
-pub use libnfs::{Driven, Driver, Drives};
+pub use libnfs::{Driven, Drives};
 pub use list::{ColdList, WarmList, fill, list_all};
 pub use lister::{Beside, Lister};
+pub use moves::Moves;
 pub use small_files::SmallFiles;
 pub use transfer::{Direction, Transfer};
 

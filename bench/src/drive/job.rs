@@ -1,0 +1,93 @@
+//! What a client is to do.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::nfs::READ_PREFIX;
+
+/// Which way a file goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the server, until it is stable there.
+    Write,
+    /// From the server's page cache.
+    Read,
+}
+
+/// One file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Which way.
+    pub way: Way,
+    /// The most requests in flight; 0 is as many as the client finds good.
+    pub limit: u32,
+    /// Bytes of a request, and of the program's reads and writes.
+    pub piece_bytes: usize,
+    /// Bytes of the file.
+    pub file_bytes: usize,
+}
+
+impl Job {
+    /// How many requests it takes.
+    pub fn pieces(&self) -> usize {
+        self.file_bytes.div_ceil(self.piece_bytes.max(1))
+    }
+
+    /// Where each request begins, and how many bytes it has.
+    pub fn each(self) -> impl Iterator<Item = (usize, usize)> {
+        let (piece, file) = (self.piece_bytes.max(1), self.file_bytes);
+        (0..file).step_by(piece).map(move |at| (at, piece.min(file - at)))
+    }
+
+    /// The name of the file that is read.
+    pub fn read_name(&self) -> String {
+        read_name(self.file_bytes)
+    }
+}
+
+/// The name of a file of so many bytes that is there to be read.
+pub fn read_name(file_bytes: usize) -> String {
+    format!("{READ_PREFIX}{file_bytes}")
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = if self.way == Way::Write { "write" } else { "read" };
+        let Self { limit, piece_bytes, file_bytes, .. } = self;
+        write!(f, "{way} {limit} {} {piece_bytes} {file_bytes}", self.pieces())
+    }
+}
+
+impl FromStr for Job {
+    type Err = Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let wrong = || Error::Wrong { what: "what to do".to_owned(), answer: line.to_owned() };
+        let mut words = line.split_whitespace();
+        let way = match words.next() {
+            Some("write") => Way::Write,
+            Some("read") => Way::Read,
+            _ => return Err(wrong()),
+        };
+        let mut number = || words.next().and_then(|word| word.parse::<usize>().ok()).ok_or_else(wrong);
+        let (limit, _pieces) = (number()?, number()?);
+        let limit = u32::try_from(limit).map_err(|_| wrong())?;
+        Ok(Self { way, limit, piece_bytes: number()?, file_bytes: number()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_read_as_it_was_written() {
+        let job = Job { way: Way::Write, limit: 8, piece_bytes: 100, file_bytes: 250 };
+        assert_eq!(job.to_string(), "write 8 3 100 250");
+        assert_eq!(job.to_string().parse::<Job>().unwrap(), job);
+        assert_eq!(job.each().collect::<Vec<_>>(), [(0, 100), (100, 100), (200, 50)]);
+        assert!("write 8".parse::<Job>().is_err());
+        assert!("erase 1 1 1 1".parse::<Job>().is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! A well-tuned transfer by bare TCP, as the paper's: from the program's memory to the socket.
+
+use std::time::{Duration, Instant};
+
+use super::{Client, DriveArgs, Job, Way, content};
+use crate::error::{Doing, Result};
+use crate::nfs::{Pour, Pourer};
+
+/// The client of `tombolo bench limit pour`.
+pub struct Poured {
+    pourer: Pourer,
+    to_file: bool,
+    content: Vec<u8>,
+}
+
+impl Poured {
+    /// Connects.
+    pub fn new(args: &DriveArgs, to_file: bool) -> Result<Self> {
+        let pourer = Pourer::connect(args.nfs).doing(|| format!("connect to {}", args.nfs))?;
+        Ok(Self { pourer, to_file, content: Vec::new() })
+    }
+}
+
+impl Client for Poured {
+    fn transfer(&mut self, job: &Job) -> Result<Duration> {
+        if self.content.len() < job.file_bytes {
+            self.content = content(job.file_bytes);
+        }
+        let pour = match job.way {
+            Way::Read => Pour::FromMemory,
+            Way::Write if self.to_file => Pour::ToFile,
+            Way::Write => Pour::Away,
+        };
+        let begun = Instant::now();
+        let done = self.pourer.transfer(pour, &self.content, job.file_bytes as u64);
+        done.doing(|| "pour".to_owned())?;
+        Ok(begun.elapsed())
+    }
+}

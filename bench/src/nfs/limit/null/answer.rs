@@ -1,0 +1,169 @@
+//! What is answered to which call.
+
+use std::io;
+
+use tombolo_wire_nfs3::args::ReadArgs;
+use tombolo_wire_nfs3::mount::{self, Flavors, MntOk, MntReply};
+use tombolo_wire_nfs3::results::{
+    AccessOk, AccessReply, CommitOk, CommitReply, CreateOk, CreateReply, FsinfoOk, FsinfoReply, FsstatOk,
+    FsstatReply, GetattrReply, LookupOk, LookupReply, PathconfOk, PathconfReply, Properties, ReadOk,
+    ReadReply, RemoveReply, SetattrReply, WriteOk, WriteReply,
+};
+use tombolo_wire_nfs3::{Call, FileHandle, NfsTime3, PROGRAM, Procedure, WccData, WriteVerifier};
+use tombolo_wire_rpc::{Accepted, AuthFlavor, CallHeader, Mark, ReplyHeader};
+use tombolo_wire_xdr::{Decoder, Encoder, padded};
+
+use super::TRANSFER_BYTES;
+use super::node::Node;
+
+/// More than anybody asks for.
+const PLENTY: u64 = 1 << 50;
+const NAME_MAX: u32 = 255;
+const FINEST: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 1 };
+
+/// Puts the reply to a call of `call_bytes` behind others, but for file data, and says how many bytes of those have to follow, padding
+/// left out.
+pub fn answer(call: &[u8], call_bytes: usize, replies: &mut Vec<u8>) -> io::Result<usize> {
+    let mut xdr = Decoder::new(call);
+    let not_served = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+    let header = CallHeader::receive(&mut xdr).map_err(not_served)?;
+    let at = replies.len();
+    replies.extend_from_slice(&[0; Mark::BYTES]);
+    let mut out = Encoder::new(replies);
+    out.value(&ReplyHeader::accept(header.xid, Accepted::Success));
+    let results = results(&header, &mut xdr, call_bytes, &mut out);
+    if results.is_none() {
+        out.truncate(0);
+        out.value(&ReplyHeader::accept(header.xid, Accepted::ProcUnavail));
+    }
+    let data_bytes = results.unwrap_or_default();
+    let len = out.position() + padded(data_bytes);
+    if let (Some(mark), Some(place)) = (Mark::whole(len), replies.get_mut(at..at + Mark::BYTES)) {
+        place.copy_from_slice(&mark.to_bytes());
+    }
+    Ok(data_bytes)
+}
+
+/// Encodes what a procedure returns; `None` of one that is not served.
+fn results(
+    header: &CallHeader<'_>,
+    xdr: &mut Decoder<'_>,
+    call_bytes: usize,
+    out: &mut Encoder<'_>,
+) -> Option<usize> {
+    if header.program == mount::PROGRAM {
+        match mount::Procedure::from_number(header.procedure)? {
+            mount::Procedure::Null | mount::Procedure::Umnt => {}
+            mount::Procedure::Mnt => {
+                let handle = Node::ROOT.handle()?;
+                let flavors = Flavors::new(&[AuthFlavor::SYS])?;
+                out.value(&MntReply::Ok(MntOk { handle: handle.as_handle(), flavors }));
+            }
+            _ => return None,
+        }
+        return Some(0);
+    }
+    let procedure = Procedure::from_number(header.procedure).filter(|_| header.program == PROGRAM)?;
+    let call = Call::decode(procedure, xdr, call_bytes).ok()?;
+    match call {
+        Call::Read(read) => return Some(read_reply(&read, out)),
+        Call::Write(_) | Call::Commit(_) | Call::Setattr(_) | Call::Create(_) | Call::Remove(_) => {
+            change(&call, out)?
+        }
+        Call::Fsstat(_) | Call::Fsinfo(_) | Call::Pathconf(_) => volume(&call, out),
+        Call::Null => {}
+        Call::Getattr(file) => drop(out.value(&GetattrReply::Ok(Node::of(file).attributes()))),
+        Call::Access(args) => {
+            let attributes = Some(Node::of(args.object).attributes());
+            out.value(&AccessReply::Ok(AccessOk { attributes, access: args.access }));
+        }
+        Call::Lookup(args) => {
+            let node = Node::named(args.name);
+            let (object, attributes) = (node.handle()?, Some(node.attributes()));
+            let object = object.as_handle();
+            out.value(&LookupReply::Ok(LookupOk { object, attributes, dir_attributes: None }));
+        }
+        _ => return None,
+    }
+    Some(0)
+}
+
+/// As many zeros as were asked for, up to the file's end.
+fn read_reply(args: &ReadArgs<'_>, out: &mut Encoder<'_>) -> usize {
+    let node = Node::of(args.file);
+    let left = node.size.saturating_sub(args.offset);
+    let count = args.count.min(TRANSFER_BYTES).min(u32::try_from(left).unwrap_or(u32::MAX));
+    let eof = u64::from(count) == left;
+    out.value(&ReadReply::Ok(ReadOk::to_send(Some(node.attributes()), count, eof)));
+    count as usize
+}
+
+/// Says that it was done.
+fn change(call: &Call<'_>, out: &mut Encoder<'_>) -> Option<()> {
+    match call {
+        Call::Write(args) => out.value(&WriteReply::Ok(WriteOk {
+            file_wcc: wcc(args.file),
+            count: args.count,
+            committed: args.stable,
+            verifier: WriteVerifier::default(),
+        })),
+        Call::Commit(args) => out.value(&CommitReply::Ok(CommitOk {
+            file_wcc: wcc(args.file),
+            verifier: WriteVerifier::default(),
+        })),
+        Call::Setattr(args) => out.value(&SetattrReply::Ok(wcc(args.object))),
+        Call::Create(args) => {
+            let node = Node::named(args.place.name);
+            let handle = node.handle()?;
+            let (object, attributes) = (Some(handle.as_handle()), Some(node.attributes()));
+            out.value(&CreateReply::Ok(CreateOk { object, attributes, dir_wcc: WccData::NONE }))
+        }
+        Call::Remove(_) => out.value(&RemoveReply::Ok(WccData::NONE)),
+        _ => return None,
+    };
+    Some(())
+}
+
+/// The attributes after a change, as most servers send them.
+fn wcc(file: FileHandle<'_>) -> WccData {
+    WccData { before: None, after: Some(Node::of(file).attributes()) }
+}
+
+/// What the file system that is not there can do.
+fn volume(call: &Call<'_>, out: &mut Encoder<'_>) {
+    let attributes = None;
+    match call {
+        Call::Fsstat(_) => out.value(&FsstatReply::Ok(FsstatOk {
+            attributes,
+            total_bytes: PLENTY,
+            free_bytes: PLENTY,
+            available_bytes: PLENTY,
+            total_files: PLENTY,
+            free_files: PLENTY,
+            available_files: PLENTY,
+            invarsec: 0,
+        })),
+        Call::Fsinfo(_) => out.value(&FsinfoReply::Ok(FsinfoOk {
+            attributes,
+            read_max: TRANSFER_BYTES,
+            read_preferred: TRANSFER_BYTES,
+            read_multiple: 1,
+            write_max: TRANSFER_BYTES,
+            write_preferred: TRANSFER_BYTES,
+            write_multiple: 1,
+            readdir_preferred: TRANSFER_BYTES,
+            file_size_max: PLENTY,
+            time_delta: FINEST,
+            properties: Properties::HOMOGENEOUS | Properties::CAN_SET_TIME,
+        })),
+        _ => out.value(&PathconfReply::Ok(PathconfOk {
+            attributes,
+            link_max: 1,
+            name_max: NAME_MAX,
+            no_trunc: true,
+            chown_restricted: true,
+            case_insensitive: false,
+            case_preserving: true,
+        })),
+    };
+}

@@ -1,0 +1,154 @@
+//! Files by bare TCP: so many bytes one way, and one byte back that says that all are there. What no protocol can outdo.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::super::{Stream, Wait};
+
+/// Bytes of one read or write.
+const PIECE_BYTES: usize = 256 << 10;
+/// Bytes of a request: what is done, and to how many bytes.
+const REQUEST_BYTES: usize = 9;
+
+/// What is done with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Pour {
+    /// Its bytes are sent and dropped.
+    Away = 0,
+    /// Its bytes are sent and written to a file.
+    ToFile = 1,
+    /// Its bytes are asked for, and come from nowhere.
+    FromMemory = 2,
+}
+
+/// The file that is written to, in the server's folder.
+const FILE: &str = "poured";
+
+/// Does what is asked until the client leaves.
+pub fn converse(mut stream: Stream, folder: &Path) -> io::Result<()> {
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut file = None;
+    loop {
+        let mut request = [0; REQUEST_BYTES];
+        if !read_all(&mut stream, &mut request)? {
+            return Ok(());
+        }
+        let [what, bytes @ ..] = request;
+        let mut left = u64::from_be_bytes(bytes);
+        if what == Pour::FromMemory as u8 {
+            while left > 0 {
+                let now = piece(left);
+                stream.write_all(&buffer[..now])?;
+                left -= now as u64;
+            }
+            continue;
+        }
+        let mut at = 0;
+        while left > 0 {
+            let got = stream.read(&mut buffer[..piece(left)])?;
+            if got == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            if what == Pour::ToFile as u8 {
+                opened(&mut file, folder)?.write_all_at(&buffer[..got], at)?;
+                at += got as u64;
+            }
+            left -= got as u64;
+        }
+        stream.write_all(&[what])?;
+    }
+}
+
+fn piece(left: u64) -> usize {
+    usize::try_from(left).unwrap_or(PIECE_BYTES).min(PIECE_BYTES)
+}
+
+fn opened<'f>(file: &'f mut Option<File>, folder: &Path) -> io::Result<&'f mut File> {
+    let open = || OpenOptions::new().write(true).create(true).truncate(false).open(folder.join(FILE));
+    match file {
+        Some(file) => Ok(file),
+        none => Ok(none.insert(open()?)),
+    }
+}
+
+/// False at the end of the stream, if that is before the first byte.
+fn read_all(stream: &mut Stream, into: &mut [u8]) -> io::Result<bool> {
+    let mut have = 0;
+    while have < into.len() {
+        match stream.read(&mut into[have..])? {
+            0 if have == 0 => return Ok(false),
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            count => have += count,
+        }
+    }
+    Ok(true)
+}
+
+/// The client of such a server.
+pub struct Pourer {
+    stream: Stream,
+    buffer: Vec<u8>,
+}
+
+impl Pourer {
+    /// Connects.
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self { stream: Stream::connect(address, Wait::Sleep)?, buffer: vec![0; PIECE_BYTES] })
+    }
+
+    /// Transfers a file of so many bytes, which are sent from where they lie.
+    pub fn transfer(&mut self, pour: Pour, file: &[u8], bytes: u64) -> io::Result<()> {
+        let mut request = vec![pour as u8];
+        request.extend(bytes.to_be_bytes());
+        if pour == Pour::FromMemory {
+            self.stream.write_all(&request)?;
+            let mut left = bytes;
+            while left > 0 {
+                match self.stream.read(&mut self.buffer[..piece(left)])? {
+                    0 => return Err(ErrorKind::UnexpectedEof.into()),
+                    got => left -= got as u64,
+                }
+            }
+            return Ok(());
+        }
+        let first = file.get(..piece(bytes)).unwrap_or(file);
+        self.stream.write_parts(&mut [io::IoSlice::new(&request), io::IoSlice::new(first)])?;
+        let mut at = first.len();
+        while (at as u64) < bytes {
+            let now = piece(bytes - at as u64);
+            self.stream.write_all(file.get(at..at + now).unwrap_or_default())?;
+            at += now;
+        }
+        let mut done = [0];
+        if read_all(&mut self.stream, &mut done)? { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn what_is_poured_to_a_file_lies_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let within = folder.path().to_owned();
+        std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            converse(Stream::new(stream, Wait::SpinBriefly).unwrap(), &within)
+        });
+        let file: Vec<u8> = (0..3 * PIECE_BYTES + 5).map(|at| (at / 3) as u8).collect();
+        let mut pourer = Pourer::connect(address).unwrap();
+        for pour in [Pour::ToFile, Pour::Away, Pour::FromMemory] {
+            pourer.transfer(pour, &file, file.len() as u64).unwrap();
+        }
+        assert!(std::fs::read(folder.path().join(FILE)).unwrap() == file);
+    }
+}

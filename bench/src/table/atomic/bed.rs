@@ -1,0 +1,147 @@
+//! Where it is measured: the networks, the files, and the servers.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::Plan;
+use crate::drive::{Job, Kind, Way, read_name};
+use crate::error::{Doing, Error, Result};
+use crate::measure::{Contest, Entrant, Place};
+use crate::nfs::work::{Driver, Moves};
+use crate::nfs::{Limit, Link, Network};
+use crate::peer::Nfs;
+use crate::report::Report;
+
+/// The file that everybody writes, one after the other.
+pub(super) const WRITTEN: &str = "written";
+
+/// What a server does with the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Serves {
+    /// Tombolo's server, on a file system in memory.
+    Memory,
+    /// A server that drops it.
+    Nothing,
+}
+
+/// Everything that is measured on.
+pub(super) struct Bed<'a> {
+    pub plan: &'a Plan,
+    network: Network,
+    memory: Folder,
+}
+
+/// A folder that is served, and one beside it for the server's own.
+struct Folder {
+    root: TempDir,
+}
+
+impl Folder {
+    fn within(folder: &Path) -> Result<Self> {
+        let root = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(folder);
+        let root = root.doing_to("make a directory in", folder)?;
+        for name in ["shared", "beside"] {
+            let folder = root.path().join(name);
+            fs::create_dir(&folder).doing_to("make", &folder)?;
+        }
+        Ok(Self { root })
+    }
+
+    fn shared(&self) -> PathBuf {
+        self.root.path().join("shared")
+    }
+
+    fn beside(&self) -> PathBuf {
+        self.root.path().join("beside")
+    }
+}
+
+impl<'a> Bed<'a> {
+    /// In networks of the run's own, which it is in already.
+    pub fn make(plan: &'a Plan) -> Result<Self> {
+        Ok(Self { plan, network: Network::make(), memory: Folder::within(&plan.within)? })
+    }
+
+    /// A report, with the conditions that hold for all.
+    pub fn report(&self, name: &str, title: &str) -> Report {
+        let mut report = Report::new(name, title, self.plan.command.clone(), self.plan.quick);
+        report.condition(Network::condition());
+        report.condition(
+            "`two cores`, as two machines with a processor each: all threads of the client have one core, the server's the other. \
+             Each client is a process of its own; context switches (voluntary and not) and processor time are those of its threads, from /proc",
+        );
+        report
+    }
+
+    /// Says why a part was left out.
+    pub fn say(&self, out: &mut dyn Write, error: &Error) -> Result<()> {
+        writeln!(out, "left out: {error}").doing(|| "print".to_owned())
+    }
+
+    /// A server at the other end of a link.
+    pub fn server(&self, link: Link, serves: Serves) -> Result<Nfs> {
+        self.network.check(link)?;
+        match serves {
+            Serves::Memory => Nfs::tombolo_at(link, &self.memory.shared(), &self.memory.beside()),
+            Serves::Nothing => Nfs::limit_at(link, Limit::Null, &self.memory.shared()),
+        }
+    }
+
+    /// Makes sure that the file of a job is there, where a server has files.
+    pub fn lay_out(&self, serves: Serves, job: &Job) -> Result<()> {
+        let folder = match serves {
+            Serves::Memory => self.memory.shared(),
+            Serves::Nothing => return Ok(()),
+        };
+        let name = if job.way == Way::Read { read_name(job.file_bytes) } else { WRITTEN.to_owned() };
+        let path = folder.join(name);
+        if fs::metadata(&path)
+            .is_ok_and(|there| job.way == Way::Write || there.len() == job.file_bytes as u64)
+        {
+            return Ok(());
+        }
+        fs::write(&path, vec![b'b'; job.file_bytes]).doing_to("write", &path)
+    }
+
+    /// A contestant that moves files by a client of ours.
+    pub fn mover(
+        &self,
+        name: (&str, &str),
+        kind: Kind,
+        (server, serves): (&Nfs, Serves),
+        job: Job,
+        count_max: u64,
+    ) -> Result<Entrant<'static>> {
+        self.lay_out(serves, &job)?;
+        let driver = Driver::of_kind(kind, server, WRITTEN)?;
+        Ok(Entrant {
+            name: (name.0.to_owned(), name.1.to_owned()),
+            work: Box::new(Moves::new(driver, job, count_max)),
+            servers: vec![server.server()],
+            place: Some(Place::TwoCores),
+        })
+    }
+
+    /// Turns of the usual kind, but for so many rounds.
+    pub fn contest(&self, rounds: usize) -> Contest {
+        let rounds = if self.plan.quick || self.plan.rounds_given { self.plan.rounds } else { rounds };
+        Contest { rounds, count_syscalls: false, ..self.plan.contest() }
+    }
+}
+
+/// Puts one that can take part in the list, and says why another cannot.
+pub(super) fn enter(
+    entrants: &mut Vec<Entrant<'static>>,
+    report: &mut Report,
+    row: &str,
+    who: (&str, &str),
+    entrant: Result<Entrant<'static>>,
+) {
+    match entrant {
+        Ok(entrant) => entrants.push(entrant),
+        Err(error) => report.absent(format!("{row}, {} {}: {error}", who.0, who.1)),
+    }
+}

@@ -1,0 +1,182 @@
+//! Table 1: throughput and context switches over the in-flight limit; and what the adaptive limit finds.
+
+use super::bed::{Bed, Serves, enter};
+use super::interval::median_at_least;
+use super::{BIODS, OURS, PAPER};
+use crate::drive::{Job, Kind, Way};
+use crate::error::Result;
+use crate::measure::Spread;
+use crate::nfs::Link;
+use crate::report::{Figure, Ratio, Report, Unit};
+
+const LIMITS: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64];
+const QUICK_LIMITS: [u32; 2] = [2, 8];
+/// The variant without a fixed limit.
+const ADAPTIVE: &str = "adaptive";
+/// Rounds: each contestant's runs.
+const ROUNDS: usize = 12;
+const PIECE_BYTES: usize = 32 << 10;
+
+/// At least so many times the best throughput of a thread per request.
+const THROUGHPUT_AIM: f64 = 1.3;
+/// At most 0.4 times its context switches.
+const SWITCHES_AIM: f64 = 2.5;
+const ADAPTIVE_AIM: f64 = 0.9;
+
+/// A link, a server, and how long the file is.
+struct Setting {
+    link: Link,
+    serves: Serves,
+    what: &'static str,
+    file_bytes: usize,
+    /// Files in a turn at most.
+    count_max: u64,
+}
+
+const SETTINGS: [Setting; 4] = [
+    Setting {
+        link: Link::Loopback,
+        serves: Serves::Nothing,
+        what: "loopback, nothing written",
+        file_bytes: 32 << 20,
+        count_max: 4,
+    },
+    Setting {
+        link: Link::Loopback,
+        serves: Serves::Memory,
+        what: "loopback",
+        file_bytes: 32 << 20,
+        count_max: 4,
+    },
+    Setting {
+        link: Link::TenGigabit,
+        serves: Serves::Memory,
+        what: "10 Gbit/s",
+        file_bytes: 32 << 20,
+        count_max: 2,
+    },
+    Setting {
+        link: Link::Gigabit,
+        serves: Serves::Memory,
+        what: "1 Gbit/s",
+        file_bytes: 8 << 20,
+        count_max: 1,
+    },
+];
+
+/// Mb/s and context switches of a 32 MB file (the paper's Table 1).
+const PAPERS: [(u32, f64, f64, f64, f64); 6] = [
+    (3, 41.0, 9302.0, 47.5, 4951.0),
+    (4, 42.5, 8587.0, 44.5, 2529.0),
+    (5, 44.1, 9107.0, 44.2, 2226.0),
+    (6, 45.1, 8586.0, 44.6, 2242.0),
+    (7, 45.3, 9450.0, 44.9, 2227.0),
+    (8, 44.0, 9469.0, 44.7, 2220.0),
+];
+const PAPERS_FILE_MB: f64 = 33.554_432;
+
+/// Measures.
+pub(super) fn run(bed: &Bed<'_>) -> Result<Report> {
+    let title = "Table 1 of seed 002: throughput and context switches over the in-flight limit";
+    let mut report = bed.report("atomic-table-1", title);
+    report.condition_of(&bed.contest(ROUNDS));
+    for setting in &SETTINGS {
+        if let Err(error) = measure(bed, setting, &mut report) {
+            report.absent(format!("{}: {error}", setting.what));
+        }
+    }
+    papers(&mut report);
+    report.condition(format!(
+        "WRITE of {} KiB, UNSTABLE, and one COMMIT at the end; files of 32 MiB, over 1 Gbit/s of 8 MiB, overwritten again and again. `{BIODS}`: as \
+         many threads as the limit says, each with a connection and one call outstanding; data is copied into the request, as biods do, and \
+         encoded by our codec. `{OURS}`: the product, called as a library, with one connection",
+        PIECE_BYTES >> 10
+    ));
+    report.condition(format!(
+        "`{ADAPTIVE}` is compared with the fixed limit that had the best median of the same rounds; the lower bound is that of the median ratio \
+         with 95 % confidence, by order statistics"
+    ));
+    report.condition(format!(
+        "`{PAPER}`: Table 1 of the paper, two SPARCStation 20/71 over Myrinet, 8 KiB requests, nothing written"
+    ));
+    Ok(report)
+}
+
+fn measure(bed: &Bed<'_>, setting: &Setting, report: &mut Report) -> Result<()> {
+    let throughput = format!("{}: throughput", setting.what);
+    let switches = format!("{}: context switches", setting.what);
+    let server = bed.server(setting.link, setting.serves)?;
+    let limits: &[u32] = if bed.plan.quick { &QUICK_LIMITS } else { &LIMITS };
+    let file_bytes = bed.plan.scaled(setting.file_bytes, 2 << 20);
+    let mut entrants = Vec::new();
+    for (limit, kind, column) in contestants(limits) {
+        let variant = variant(limit);
+        let job = Job { way: Way::Write, limit, piece_bytes: PIECE_BYTES, file_bytes };
+        let entrant = bed.mover((column, &variant), kind, (&server, setting.serves), job, setting.count_max);
+        enter(&mut entrants, report, &throughput, (column, &variant), entrant);
+    }
+    let (series, dropped) = bed.contest(ROUNDS).run(entrants);
+    report.take(&throughput, &series, &dropped);
+    let count =
+        |series| Figure::per_megabyte(&switches, series, Unit::PerMegabyte, |cost| cost.caller_switches);
+    report.figures.extend(series.iter().filter_map(count));
+    compare(report, &throughput, &switches);
+    adaptive(report, &throughput);
+    Ok(())
+}
+
+fn contestants(limits: &[u32]) -> Vec<(u32, Kind, &'static str)> {
+    limits.iter().map(|&limit| (limit, Kind::Biods, BIODS)).collect()
+}
+
+fn variant(limit: u32) -> String {
+    if limit == 0 { ADAPTIVE.to_owned() } else { format!("limit {limit}") }
+}
+
+/// The best of ours against the best of theirs, and the context switches of these two.
+fn compare(report: &mut Report, throughput: &str, switches: &str) {
+    let (ours, theirs) = (report.best(throughput, OURS).cloned(), report.best(throughput, BIODS).cloned());
+    report.compare(ours.as_ref(), theirs.as_ref(), Some(THROUGHPUT_AIM));
+    let (Some(ours), Some(theirs)) = (ours, theirs) else { return };
+    let ours = report.figure(switches, OURS, &ours.variant).cloned();
+    let theirs = report.figure(switches, BIODS, &theirs.variant).cloned();
+    report.compare(ours.as_ref(), theirs.as_ref(), Some(SWITCHES_AIM));
+}
+
+/// What the adaptive limit reaches of the best fixed one.
+fn adaptive(report: &mut Report, throughput: &str) {
+    let fixed =
+        |figure: &&Figure| figure.row == throughput && figure.column == OURS && figure.variant != ADAPTIVE;
+    let best = report.figures.iter().filter(fixed).max_by(|a, b| a.spread.median.total_cmp(&b.spread.median));
+    let adaptive =
+        report.figures.iter().find(|figure| figure.row == throughput && figure.variant == ADAPTIVE);
+    let (Some(best), Some(adaptive)) = (best.cloned(), adaptive.cloned()) else { return };
+    report.compare(Some(&adaptive), Some(&best), None);
+    let ratios: Vec<f64> =
+        adaptive.rounds.iter().zip(&best.rounds).map(|(ours, fixed)| ours / fixed).collect();
+    let Some(bound) = median_at_least(&ratios).and_then(|bound| Spread::of(&[bound])) else { return };
+    report.ratios.push(Ratio {
+        row: format!("{throughput}, lower bound"),
+        ours: adaptive.who(),
+        other: best.who(),
+        spread: bound,
+        aim: Some(ADAPTIVE_AIM),
+    });
+}
+
+fn papers(report: &mut Report) {
+    let (throughput, switches) = ("paper: throughput", "paper: context switches");
+    for (limit, biods_rate, biods_switches, one_rate, one_switches) in PAPERS {
+        let variant = variant(limit);
+        let columns = [
+            (format!("{PAPER}, biods"), biods_rate, biods_switches),
+            (format!("{PAPER}, one thread"), one_rate, one_switches),
+        ];
+        for (column, megabits, count) in columns {
+            let rate = megabits * 1e6 / 8.0;
+            report.figures.push(Figure::single(throughput, &variant, &column, Unit::BytesPerSecond, rate));
+            let count = count / PAPERS_FILE_MB;
+            report.figures.push(Figure::single(switches, &variant, &column, Unit::PerMegabyte, count));
+        }
+    }
+}
