@@ -1,2 +1,30 @@
 //! Exports for programs: paths, listings, files and copies of trees over the waist, without a mount.
+//!
+//! [`Tree`] is an attached export; [`Node`] and [`File`] are what is found and opened in it. All operations are futures, or
+//! answers that become one, so that a single thread keeps many of them under way; none needs a runtime ([`block_on`] waits
+//! for one). [`copy`] and [`remove_tree`] work on whole trees, with a bounded number of files under way on a few threads.
+//!
+//! Not here: URLs and local paths (the program `tombolo` opens them), caching, permission checks.
+//!
+//! Reading order: [`tree`](Tree), `node`, `file`, `path`; `run` (how futures are run); `copy`.
 #![forbid(unsafe_code)]
+
+pub mod copy;
+mod file;
+mod listing;
+mod node;
+mod path;
+mod remove;
+mod run;
+mod stock;
+mod stream;
+mod tree;
+
+pub use file::File;
+pub use listing::{Item, Listing};
+pub use node::Node;
+pub use path::{LINKS_MAX, Last};
+pub use remove::{Removal, remove_tree};
+pub use run::block_on;
+pub use stream::{StreamError, StreamOptions};
+pub use tree::{Tree, User};

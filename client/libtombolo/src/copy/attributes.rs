@@ -1,0 +1,110 @@
+//! Which attributes a copy gets.
+
+use std::sync::atomic::Ordering;
+
+use tombolo_core::fs::{Answer, Attr, Error, FileType, Mode, Result, SetAttr, SetTime};
+
+use crate::node::Node;
+use crate::tree::Tree;
+
+use super::event::Step;
+use super::{Options, Work};
+
+/// The rights that a file has until its owner is known.
+const OWNER_BITS: u32 = 0o700;
+const RIGHTS: u32 = 0o777;
+
+/// The mode that something is made with. What is to be given to another owner later is nobody else's business until then.
+pub(super) fn first_mode(options: &Options, attr: &Attr) -> Mode {
+    Mode::new(attr.mode.bits() & if options.preserve { OWNER_BITS } else { RIGHTS })
+}
+
+/// What has to be changed so that what was made has the attributes of its source; `None`: nothing.
+///
+/// `made` is what it has, as far as it is known. Only what differs is asked for: an owner that is right already takes no
+/// privilege.
+pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) -> Option<SetAttr> {
+    if !work.options.preserve {
+        return None;
+    }
+    let user = tree.identity();
+    let may_give = user.uid == 0 && !work.owners_refused.load(Ordering::Relaxed);
+    let uid = (may_give && made.uid != attr.uid).then_some(attr.uid);
+    let may_regroup = may_give || (user.uid != 0 && user.in_group(attr.gid));
+    let gid = (may_regroup && made.gid != attr.gid).then_some(attr.gid);
+    let is_link = attr.file_type == FileType::Symlink;
+    // Rights that a set-user-id file gives are its owner's to give.
+    let owned = (uid.is_some() || made.uid == attr.uid) && (gid.is_some() || made.gid == attr.gid);
+    let kept = if owned { Mode::MASK } else { Mode::MASK & !(Mode::SET_UID | Mode::SET_GID) };
+    Some(SetAttr {
+        mode: (!is_link).then_some(Mode::new(attr.mode.bits() & kept)),
+        uid,
+        gid,
+        atime: Some(SetTime::At(attr.atime)),
+        mtime: Some(SetTime::At(attr.mtime)),
+        ..SetAttr::default()
+    })
+}
+
+/// Sets attributes by `set`; when the server refuses the owner alone, the others are set all the same, and that is told
+/// once.
+pub(super) async fn apply(
+    work: &Work,
+    asked: SetAttr,
+    set: impl Fn(&SetAttr) -> Answer<Attr>,
+) -> std::result::Result<(), (Step, Error)> {
+    match set(&asked).resolve().await {
+        Ok(_) => Ok(()),
+        Err(error @ (Error::NotPermitted | Error::AccessDenied)) if asked.uid.or(asked.gid).is_some() => {
+            let rights = Mode::MASK & !(Mode::SET_UID | Mode::SET_GID);
+            let mode = asked.mode.map(|mode| Mode::new(mode.bits() & rights));
+            let rest = SetAttr { uid: None, gid: None, mode, ..asked };
+            set(&rest).resolve().await.map_err(|error| (Step::Attributes, error))?;
+            let is_first = !work.owners_refused.swap(true, Ordering::Relaxed);
+            if is_first { Err((Step::Owner, error)) } else { Ok(()) }
+        }
+        Err(error) => Err((Step::Attributes, error)),
+    }
+}
+
+/// Whether a directory has to be finished when all that is in it has been copied.
+pub(super) fn of_directory(options: &Options, attr: &Attr, is_new: bool) -> bool {
+    // Its owner may not have all rights, but had them while it was filled.
+    options.preserve || (is_new && attr.mode.bits() & OWNER_BITS != OWNER_BITS)
+}
+
+/// Gives a directory its attributes.
+pub(super) async fn finish_directory(
+    work: &Work,
+    attr: &Attr,
+    node: &Node,
+) -> std::result::Result<(), (Step, Error)> {
+    let made = node.attr().await.map_err(|error| (Step::Attributes, error))?;
+    let set = to_preserve(work, attr, &made, node.tree())
+        .unwrap_or_else(|| SetAttr { mode: Some(plain_mode(attr, node.tree())), ..SetAttr::default() });
+    apply(work, set, |set| node.set_attr(set)).await
+}
+
+/// The mode that a directory has without anything being preserved.
+fn plain_mode(attr: &Attr, tree: &Tree) -> Mode {
+    Mode::new(attr.mode.bits() & RIGHTS).without(tree.umask())
+}
+
+/// Whether what is there is what the source would become: of the same size and time. That the times are the same says that
+/// it was copied with its attributes preserved, and completely, for times are set last.
+pub(super) fn is_same(from: &Attr, to: &Attr, granularity_ns: u32) -> bool {
+    if from.file_type != FileType::Regular || to.file_type != FileType::Regular || from.size != to.size {
+        return false;
+    }
+    let grain = granularity_ns.clamp(1, 1_000_000_000);
+    from.mtime.secs == to.mtime.secs && from.mtime.nanos / grain == to.mtime.nanos / grain
+}
+
+/// What a look at the target's entry tells.
+pub(super) fn unless_missing(found: Result<Node>) -> Result<Option<Node>> {
+    match found {
+        Ok(node) => Ok(Some(node)),
+        Err(Error::NotFound) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

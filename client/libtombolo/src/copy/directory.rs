@@ -1,0 +1,150 @@
+//! A directory at the target, for as long as something is copied into it.
+
+use std::sync::{Arc, OnceLock};
+
+use tombolo_core::fs::{Attr, Error, FileType, Mode, Name};
+
+use crate::node::Node;
+use crate::tree::is_same_file;
+
+use super::Work;
+use super::attributes;
+use super::event::{Failure, Step};
+use super::tally::count;
+
+/// Nobody may search or list a directory that its owner has not the right to fill, so while it is filled the owner has it.
+const OWNER_ALL: u32 = 0o700;
+
+/// A directory at the target. The last of its users that goes has it finished: its attributes set, after those of all that
+/// is below it, for each new name in it changes its time.
+pub(super) struct Directory {
+    work: Arc<Work>,
+    /// `None` for the one that the copy was given.
+    up: Option<Arc<Directory>>,
+    /// The source's path as it was given, for the first directory of a source; else its name.
+    from: Vec<u8>,
+    /// Likewise of the target.
+    to: Vec<u8>,
+    /// `None` once it is being finished.
+    node: Option<Node>,
+    /// Whether it was made by this copy: nothing is in it but what the copy put there.
+    pub is_new: bool,
+    /// The attributes that it is to have at the end.
+    attr: Option<Attr>,
+    /// What the first directory of its source became, to tell when a source contains its target.
+    first: Arc<OnceLock<Attr>>,
+    pub depth: u32,
+}
+
+impl Directory {
+    /// The directory that a source is copied into, which is there.
+    pub fn top(work: Arc<Work>, node: Node, path: Vec<u8>) -> Self {
+        Self {
+            work,
+            up: None,
+            from: Vec::new(),
+            to: path,
+            node: Some(node),
+            is_new: false,
+            attr: None,
+            first: Arc::default(),
+            depth: 0,
+        }
+    }
+
+    /// Its node.
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// Makes a directory in this one like `from`, or enters the one that is there.
+    pub async fn make(
+        self: &Arc<Self>,
+        from: &Node,
+        attr: Attr,
+        from_name: &[u8],
+        name: Name<'_>,
+    ) -> Result<Arc<Self>, Failure> {
+        let fail = |step| move |error| self.failure(from_name, name, step, error);
+        let dir = self.node.as_ref().ok_or(Error::Stale).map_err(fail(Step::Make))?;
+        if self.first.get().is_some_and(|first| is_same_file((from.tree(), &attr), (dir.tree(), first))) {
+            return Err(self.failure(from_name, name, Step::IntoItself, Error::InvalidArgument));
+        }
+        let mode = Mode::new(attr.mode.bits() & 0o777 | OWNER_ALL);
+        let (node, is_new) = match dir.make_dir(name, mode).resolve().await {
+            Ok(node) => (node, true),
+            Err(Error::Exists) => (dir.find(name).resolve().await.map_err(fail(Step::Make))?, false),
+            Err(error) => return Err(self.failure(from_name, name, Step::Make, error)),
+        };
+        let made = node.attr().await.map_err(fail(Step::Make))?;
+        if made.file_type != FileType::Directory {
+            return Err(self.failure(from_name, name, Step::OtherKind, Error::NotDirectory));
+        }
+        // The first one is set once; those below find it set.
+        let _ = self.first.set(made);
+        count(&self.work.counters.directories);
+        let wants = attributes::of_directory(&self.work.options, &attr, is_new);
+        Ok(Arc::new(Self {
+            work: self.work.clone(),
+            up: Some(self.clone()),
+            from: from_name.to_vec(),
+            to: name.as_bytes().to_vec(),
+            node: Some(node),
+            is_new,
+            attr: wants.then_some(attr),
+            first: self.first.clone(),
+            depth: self.depth + 1,
+        }))
+    }
+
+    /// A failure with something in this directory. `from` is its name, or at the top its path.
+    pub fn failure(&self, from: &[u8], to: Name<'_>, step: Step, error: Error) -> Failure {
+        Failure { from: self.path(from, |dir| &dir.from), to: self.to_path(to), step, error }
+    }
+
+    /// A failure with this directory itself.
+    pub fn own_failure(&self, step: Step, error: Error) -> Failure {
+        let to = self.path(&[], |dir| &dir.to);
+        Failure { from: self.path(&[], |dir| &dir.from), to, step, error }
+    }
+
+    /// The path of something in this directory, at the target.
+    pub fn to_path(&self, name: Name<'_>) -> Vec<u8> {
+        self.path(name.as_bytes(), |dir| &dir.to)
+    }
+
+    fn path(&self, name: &[u8], part: impl Fn(&Self) -> &Vec<u8>) -> Vec<u8> {
+        let mut parts = vec![name];
+        let mut next = Some(self);
+        while let Some(dir) = next {
+            parts.push(part(dir));
+            next = dir.up.as_deref();
+        }
+        let parts: Vec<_> = parts.into_iter().rev().filter(|part| !part.is_empty()).collect();
+        let mut path = Vec::new();
+        for part in parts {
+            if !path.is_empty() && !path.ends_with(b"/") {
+                path.push(b'/');
+            }
+            path.extend_from_slice(part);
+        }
+        path
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let (Some(attr), Some(up), Some(node)) = (self.attr, self.up.take(), self.node.take()) else {
+            return;
+        };
+        let (work, from, to) =
+            (self.work.clone(), std::mem::take(&mut self.from), std::mem::take(&mut self.to));
+        self.work.spawn(async move {
+            if let Err((step, error)) = attributes::finish_directory(&work, &attr, &node).await
+                && let Ok(name) = Name::new(&to)
+            {
+                work.failed(up.failure(&from, name, step, error));
+            }
+        });
+    }
+}

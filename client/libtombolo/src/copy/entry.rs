@@ -1,0 +1,177 @@
+//! Copying one entry that is not a directory.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Attr, Error, FileType, Name, NameBuf, RenameFlags};
+
+use crate::node::Node;
+use crate::tree::is_same_file;
+
+use super::directory::Directory;
+use super::event::Step;
+use super::links::Role;
+use super::tally::count;
+use super::{Existing, PIECE_BYTES, Work, attributes, part};
+
+/// What is to be copied, and where to.
+pub(super) struct Entry {
+    pub from: Node,
+    pub attr: Attr,
+    /// What the user called it; `None`: it has the same name as its copy, in the directory of the same path.
+    pub from_path: Option<Vec<u8>>,
+    pub dir: Arc<Directory>,
+    pub name: NameBuf,
+}
+
+/// What failed, in the words of [`Failure`](super::Failure).
+pub(super) type Trouble = (Step, Error);
+
+/// What stands where the copy is to be.
+pub(super) enum Place {
+    /// Nothing.
+    Free,
+    /// Something that the copy shall replace.
+    Taken,
+    /// Something that is left there.
+    Left(Node),
+}
+
+impl Entry {
+    /// The directory at the target.
+    pub fn dir(&self) -> Result<&Node, Trouble> {
+        self.dir.node().ok_or((Step::Make, Error::Stale))
+    }
+
+    pub fn name(&self) -> Name<'_> {
+        self.name.as_name()
+    }
+
+    /// The name that the copy has until it is complete.
+    pub fn part_name(&self) -> Result<NameBuf, Trouble> {
+        let longest = self.dir()?.tree().fs().profile().name_max;
+        part::name_of(self.name(), longest).map_err(|error| (Step::Make, error))
+    }
+
+    /// Gives a complete copy its name.
+    pub async fn rename(&self, part: &NameBuf) -> Result<(), Trouble> {
+        let dir = self.dir()?;
+        let renamed = dir.rename(part.as_name(), dir, self.name(), RenameFlags::empty()).resolve().await;
+        renamed.map_err(|error| (Step::Rename, error))
+    }
+
+    /// Removes what was made and could not be finished. If that fails as well, it stays: the failure that brought us here is
+    /// the one to report.
+    pub async fn clean_up(&self, name: Name<'_>) {
+        if let Ok(dir) = self.dir() {
+            let _ = dir.remove(name).resolve().await;
+        }
+    }
+}
+
+impl Work {
+    /// Copies it and reports what goes wrong.
+    pub(super) async fn copy_entry(self: &Arc<Self>, entry: Entry) {
+        count(&self.counters.met_files);
+        if entry.attr.file_type == FileType::Regular {
+            self.counters.met_bytes.fetch_add(entry.attr.size, std::sync::atomic::Ordering::Relaxed);
+        }
+        if let Err((step, error)) = self.entry(&entry).await {
+            let from = entry.from_path.as_deref().unwrap_or(entry.name().as_bytes());
+            self.failed(entry.dir.failure(from, entry.name(), step, error));
+        }
+    }
+
+    async fn entry(self: &Arc<Self>, entry: &Entry) -> Result<(), Trouble> {
+        if self.is_stopped() {
+            return Ok(());
+        }
+        let mut duty = None;
+        if self.options.preserve && entry.attr.nlink > 1 {
+            match self.links.meet(entry.from.tree().realm(), &entry.attr) {
+                Role::First(first) => duty = Some(first),
+                Role::Further(first) => {
+                    if let Some(node) = first.copied().await {
+                        return self.further_name(entry, &node).await;
+                    }
+                }
+            }
+        }
+        let made = match entry.attr.file_type {
+            FileType::Regular => self.regular(entry).await?,
+            FileType::Symlink => self.symlink(entry).await?,
+            _ => self.special(entry).await?,
+        };
+        if let (Some(duty), Some(node)) = (duty, made) {
+            duty.copied(node);
+        }
+        Ok(())
+    }
+
+    /// A regular file; answers with its copy when there is a complete one.
+    async fn regular(self: &Arc<Self>, entry: &Entry) -> Result<Option<Node>, Trouble> {
+        let place = self.look_at_place(entry).await?;
+        if let Place::Left(node) = place {
+            count(&self.counters.skipped);
+            self.counters.passed(entry.attr.size);
+            return Ok(Some(node));
+        }
+        let copied = if entry.attr.size <= PIECE_BYTES as u64 {
+            self.small(entry, matches!(place, Place::Taken)).await.map(Some)
+        } else {
+            self.large(entry).await
+        };
+        if matches!(copied, Ok(Some(_))) {
+            count(&self.counters.files);
+        }
+        copied
+    }
+
+    /// Another name of a file that was copied.
+    async fn further_name(&self, entry: &Entry, node: &Node) -> Result<(), Trouble> {
+        let fail = |error| (Step::Make, error);
+        let place = self.look_at_place(entry).await?;
+        let (dir, same) = (entry.dir()?, node.attr().await.map_err(fail)?);
+        let found = attributes::unless_missing(match place {
+            Place::Free => Err(Error::NotFound),
+            _ => dir.find(entry.name()).resolve().await,
+        });
+        if let Some(found) = found.map_err(fail)? {
+            let attr = found.attr().await.map_err(fail)?;
+            let is_name_of_it = is_same_file((found.tree(), &attr), (node.tree(), &same));
+            if is_name_of_it || self.options.existing == Existing::Keep {
+                count(&self.counters.skipped);
+                self.counters.passed(entry.attr.size);
+                return Ok(());
+            }
+            dir.remove(entry.name()).resolve().await.map_err(fail)?;
+        }
+        dir.add_name(node.id(), entry.name()).resolve().await.map_err(fail)?;
+        self.counters.passed(entry.attr.size);
+        count(&self.counters.files);
+        Ok(())
+    }
+
+    /// Looks at what stands at the target, and decides what is to become of it.
+    pub(super) async fn look_at_place(&self, entry: &Entry) -> Result<Place, Trouble> {
+        if entry.dir.is_new {
+            return Ok(Place::Free);
+        }
+        let fail = |error| (Step::Make, error);
+        let found = entry.dir()?.find(entry.name()).resolve().await;
+        let Some(found) = attributes::unless_missing(found).map_err(fail)? else { return Ok(Place::Free) };
+        let attr = found.attr().await.map_err(fail)?;
+        if is_same_file((entry.from.tree(), &entry.attr), (found.tree(), &attr)) {
+            return Err((Step::SameFile, Error::InvalidArgument));
+        }
+        if self.options.existing == Existing::Keep {
+            return Ok(Place::Left(found));
+        }
+        if attr.file_type == FileType::Directory {
+            return Err((Step::OtherKind, Error::IsDirectory));
+        }
+        let grain = |node: &Node| node.tree().fs().profile().time_granularity_ns;
+        let grain = grain(&entry.from).max(grain(&found));
+        let is_there = self.options.resume && attributes::is_same(&entry.attr, &attr, grain);
+        Ok(if is_there { Place::Left(found) } else { Place::Taken })
+    }
+}

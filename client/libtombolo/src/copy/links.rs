@@ -1,0 +1,109 @@
+//! Which names are of one file.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use tombolo_core::fs::Attr;
+
+use crate::node::Node;
+
+/// The files with several names that were met. One is forgotten when all its names were.
+#[derive(Default)]
+pub(super) struct Links(Mutex<HashMap<Key, Known>>);
+
+/// A file of a source: its tree's realm and its numbers there.
+type Key = (String, u64, u64);
+
+struct Known {
+    first: Arc<First>,
+    names_left: u32,
+}
+
+/// The copy under the first name that was met.
+#[derive(Default)]
+pub(super) struct First(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// None: it is still being copied.
+    outcome: Option<Option<Node>>,
+    waiting: Vec<Waker>,
+}
+
+/// What to do with a name.
+pub(super) enum Role {
+    /// Copy the file, then say so.
+    First(FirstName),
+    /// Wait for the copy and give it another name.
+    Further(Arc<First>),
+}
+
+/// The duty to say what became of the copy under the first name. Dropped without that: it failed.
+pub(super) struct FirstName(Arc<First>);
+
+impl Links {
+    /// Meets a name of a file.
+    pub fn meet(&self, realm: &str, attr: &Attr) -> Role {
+        let key = (realm.to_owned(), attr.fsid, attr.fileid);
+        let mut table = lock(&self.0);
+        let Some(known) = table.get_mut(&key) else {
+            let first = Arc::<First>::default();
+            table.insert(key, Known { first: first.clone(), names_left: attr.nlink.saturating_sub(1) });
+            return Role::First(FirstName(first));
+        };
+        known.names_left = known.names_left.saturating_sub(1);
+        let first = known.first.clone();
+        if known.names_left == 0 {
+            table.remove(&key);
+        }
+        Role::Further(first)
+    }
+}
+
+impl First {
+    /// The copy, once it is complete; `None` when it failed.
+    pub async fn copied(&self) -> Option<Node> {
+        poll_fn(|context| {
+            let mut state = lock(&self.0);
+            match &state.outcome {
+                Some(outcome) => Poll::Ready(outcome.clone()),
+                None => {
+                    state.waiting.push(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    fn settle(&self, outcome: Option<Node>) {
+        let waiting = {
+            let mut state = lock(&self.0);
+            if state.outcome.is_some() {
+                return;
+            }
+            state.outcome = Some(outcome);
+            std::mem::take(&mut state.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl FirstName {
+    /// The copy is complete.
+    pub fn copied(self, node: Node) {
+        self.0.settle(Some(node));
+    }
+}
+
+impl Drop for FirstName {
+    fn drop(&mut self) {
+        self.0.settle(None);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,93 @@
+//! How a part says what it is worth.
+//!
+//! A part's time of last access holds a mark: in its seconds a digest of the source's size and time of change, in its
+//! nanoseconds how many mebibytes from the beginning are complete and stable. Writing does not change that time, setting it
+//! is stable when it is answered (RFC 1813 §1.5), and it needs no file beside the part, and no attribute that NFS lacks.
+//! Whoever reads the part meanwhile may change it: then the mark does not fit, and the copy begins anew. So it does where
+//! times are kept in seconds. A file system that keeps fewer digits rounds down, and some is copied twice.
+
+use tombolo_core::fs::{Attr, SetAttr, SetTime, Timestamp};
+
+/// What positions are counted in, in bytes.
+const UNIT_BYTES: u64 = 1 << 20;
+
+const UNITS_MAX: u64 = 999_999_999;
+
+/// The mark that says that `complete_bytes` of a part are there for good; with the number of bytes that it really says.
+pub(super) fn of(source: &Attr, complete_bytes: u64) -> (SetAttr, u64) {
+    let units = (complete_bytes / UNIT_BYTES).min(UNITS_MAX);
+    let time = Timestamp { secs: digest(source), nanos: units as u32 };
+    (SetAttr { atime: Some(SetTime::At(time)), ..SetAttr::default() }, units * UNIT_BYTES)
+}
+
+/// How many bytes of a part are good as a beginning of this source.
+pub(super) fn read(source: &Attr, part: &Attr) -> u64 {
+    let complete = u64::from(part.atime.nanos) * UNIT_BYTES;
+    let fits = part.atime.secs == digest(source) && complete <= part.size.min(source.size);
+    if fits { complete } else { 0 }
+}
+
+/// FNV-1a of the source's size and time of change, folded to what every file system keeps of a time: 31 bits.
+fn digest(source: &Attr) -> i64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let words = [source.size, source.mtime.secs as u64, u64::from(source.mtime.nanos)];
+    for byte in words.iter().flat_map(|word| word.to_le_bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    ((hash ^ (hash >> 33)) & 0x7fff_ffff) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_core::fs::{Device, FileType, Mode};
+
+    fn attr(size: u64, mtime: i64) -> Attr {
+        let time = Timestamp { secs: mtime, nanos: 5 };
+        Attr {
+            file_type: FileType::Regular,
+            mode: Mode::new(0o644),
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size,
+            blocks: 0,
+            block_size: 4096,
+            rdev: Device::default(),
+            fsid: 1,
+            fileid: 2,
+            generation: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: None,
+        }
+    }
+
+    fn marked(source: &Attr, complete: u64, size: u64) -> Attr {
+        let (set, _) = of(source, complete);
+        let Some(SetTime::At(atime)) = set.atime else { panic!("no time") };
+        Attr { atime, size, ..*source }
+    }
+
+    #[test]
+    fn a_mark_never_promises_more_than_is_there() {
+        let source = attr(10 << 20, 77);
+        assert_eq!(read(&source, &marked(&source, (7 << 20) + 9, 8 << 20)), 7 << 20);
+        assert_eq!(
+            read(&source, &marked(&source, 7 << 20, (7 << 20) - 1)),
+            0,
+            "the part is shorter than it says"
+        );
+        assert_eq!(read(&source, &source), 0, "a file that was never marked");
+        assert_eq!(of(&source, u64::MAX).1, UNITS_MAX << 20);
+    }
+
+    #[test]
+    fn a_mark_is_of_one_version_of_the_source() {
+        let source = attr(10 << 20, 77);
+        let part = marked(&source, 7 << 20, 9 << 20);
+        assert_eq!(read(&attr(10 << 20, 78), &part), 0);
+        assert_eq!(read(&attr((10 << 20) + 1, 77), &part), 0);
+    }
+}

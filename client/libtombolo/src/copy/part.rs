@@ -1,0 +1,46 @@
+//! The name that a file has until it is complete.
+
+use tombolo_core::fs::{NAME_MAX, Name, NameBuf, Result};
+
+const SUFFIX: &[u8] = b".tombolo-part";
+
+/// `.NAME.tombolo-part`, with the end of a long name replaced by a digest of the whole.
+pub(super) fn name_of(name: Name<'_>, longest: u32) -> Result<NameBuf> {
+    let longest = (longest as usize).clamp(64, NAME_MAX);
+    let bytes = name.as_bytes();
+    let mut part = vec![b'.'];
+    if 1 + bytes.len() + SUFFIX.len() <= longest {
+        part.extend_from_slice(bytes);
+    } else {
+        let digest = format!("~{:016x}", digest(bytes));
+        let kept = longest - 1 - SUFFIX.len() - digest.len();
+        part.extend_from_slice(bytes.get(..kept).unwrap_or(bytes));
+        part.extend_from_slice(digest.as_bytes());
+    }
+    part.extend_from_slice(SUFFIX);
+    Ok(Name::new(&part)?.to_owned())
+}
+
+/// FNV-1a.
+fn digest(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_have_parts_of_their_own() {
+        let part = |bytes: &[u8]| name_of(Name::new(bytes).unwrap(), 255).unwrap();
+        assert_eq!(part(b"a").as_name().as_bytes(), b".a.tombolo-part");
+        let (one, other) = ([b'x'; 255], {
+            let mut name = [b'x'; 255];
+            name[254] = b'y';
+            name
+        });
+        assert_ne!(part(&one), part(&other));
+        assert_eq!(part(&one).as_name().as_bytes().len(), 255);
+    }
+}

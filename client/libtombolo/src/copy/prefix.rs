@@ -1,0 +1,55 @@
+//! How much of a file is complete from its beginning.
+
+use std::collections::BTreeMap;
+
+/// Takes note of pieces that are done, in any order.
+#[derive(Debug, Default)]
+pub(super) struct Prefix {
+    complete: u64,
+    /// Done, but something before them is not: first byte, and the one behind the last. As many as pieces are under way.
+    beyond: BTreeMap<u64, u64>,
+}
+
+impl Prefix {
+    /// What is complete already.
+    pub fn starting_at(complete: u64) -> Self {
+        Self { complete, beyond: BTreeMap::new() }
+    }
+
+    /// Everything before this byte is done.
+    pub fn complete(&self) -> u64 {
+        self.complete
+    }
+
+    /// The bytes from `start` to `end` are done. Pieces do not overlap.
+    pub fn done(&mut self, start: u64, end: u64) {
+        if start > self.complete {
+            self.beyond.insert(start, end);
+            return;
+        }
+        self.complete = self.complete.max(end);
+        while let Some(entry) = self.beyond.first_entry() {
+            if *entry.key() > self.complete {
+                break;
+            }
+            self.complete = self.complete.max(entry.remove());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_holds_everything_behind_it_back() {
+        let mut prefix = Prefix::starting_at(10);
+        prefix.done(20, 30);
+        prefix.done(40, 50);
+        assert_eq!(prefix.complete(), 10);
+        prefix.done(10, 20);
+        assert_eq!(prefix.complete(), 30);
+        prefix.done(30, 40);
+        assert_eq!((prefix.complete(), prefix.beyond.len()), (50, 0));
+    }
+}

@@ -1,0 +1,64 @@
+//! Copying links, pipes, sockets and devices as what they are.
+
+use tombolo_core::fs::{Answer, Attr, Error, FileType, Mode, Name};
+
+use crate::node::Node;
+
+use super::entry::{Entry, Place, Trouble};
+use super::event::Step;
+use super::tally::count;
+use super::{Work, attributes};
+
+impl Work {
+    /// Makes the same symbolic link.
+    pub(super) async fn symlink(&self, entry: &Entry) -> Result<Option<Node>, Trouble> {
+        let target = entry.from.read_link().resolve().await.map_err(|error| (Step::Read, error))?;
+        self.make(entry, |dir, name| dir.make_link(name, &target)).await
+    }
+
+    /// Makes the same pipe, socket or device.
+    pub(super) async fn special(&self, entry: &Entry) -> Result<Option<Node>, Trouble> {
+        if !self.options.recursive {
+            return Err((Step::OmitSpecial, Error::InvalidArgument));
+        }
+        let Attr { file_type, rdev, .. } = entry.attr;
+        let mode: Mode = attributes::first_mode(&self.options, &entry.attr);
+        let device = match file_type {
+            FileType::BlockDevice | FileType::CharDevice => rdev,
+            _ => tombolo_core::fs::Device::default(),
+        };
+        self.make(entry, |dir, name| dir.make_special(name, file_type, mode, device)).await
+    }
+
+    async fn make(
+        &self,
+        entry: &Entry,
+        make: impl Fn(&Node, Name<'_>) -> Answer<Node>,
+    ) -> Result<Option<Node>, Trouble> {
+        let making = |error| (Step::Make, error);
+        let made = match self.look_at_place(entry).await? {
+            Place::Left(node) => {
+                count(&self.counters.skipped);
+                return Ok(Some(node));
+            }
+            Place::Free => make(entry.dir()?, entry.name()).resolve().await.map_err(making)?,
+            Place::Taken => {
+                let part = entry.part_name()?;
+                // What an earlier copy left there is in the way.
+                entry.clean_up(part.as_name()).await;
+                let made = make(entry.dir()?, part.as_name()).resolve().await.map_err(making)?;
+                if let Err(trouble) = entry.rename(&part).await {
+                    entry.clean_up(part.as_name()).await;
+                    return Err(trouble);
+                }
+                made
+            }
+        };
+        count(&self.counters.others);
+        let attr = made.attr().await.map_err(making)?;
+        if let Some(set) = attributes::to_preserve(self, &entry.attr, &attr, made.tree()) {
+            attributes::apply(self, set, |set| made.set_attr(set)).await?;
+        }
+        Ok(Some(made))
+    }
+}

@@ -1,0 +1,271 @@
+//! Moving the data of one large file, many pieces at a time.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::{Attr, Error, Result, SyncWhat, Whence, Write};
+
+use crate::file::File;
+use crate::run::{Group, Permit};
+
+use super::entry::Trouble;
+use super::prefix::Prefix;
+use super::small::{reading, write_all};
+use super::{Holes, PIECE_BYTES, Work, mark};
+
+/// How often a part is marked.
+const MARK_EVERY: Duration = Duration::from_secs(5);
+
+/// Zeros of so many bytes, at a multiple of that, become a hole.
+const BLOCK_BYTES: usize = 32 << 10;
+
+/// Data in flight from one file to another.
+pub(super) struct Transfer {
+    work: Arc<Work>,
+    pub from: File,
+    pub to: File,
+    attr: Attr,
+    start: u64,
+    state: Mutex<State>,
+    is_failed: AtomicBool,
+    /// Someone marks the part at present.
+    marking: AtomicBool,
+    marked_bytes: AtomicU64,
+    under_way: Group,
+}
+
+struct State {
+    prefix: Prefix,
+    trouble: Option<Trouble>,
+    /// Where the source really ended.
+    end: u64,
+    /// The last byte that was written, and one.
+    written_end: u64,
+}
+
+/// How it ended.
+pub(super) enum Outcome {
+    /// All data were read and written.
+    Complete,
+    /// The copy was stopped.
+    Stopped,
+    /// Something failed; the first of it.
+    Failed(Trouble),
+}
+
+impl Transfer {
+    /// What was copied before `start` is good.
+    pub fn new(work: Arc<Work>, from: File, to: File, attr: Attr, start: u64) -> Arc<Self> {
+        let prefix = Prefix::starting_at(start);
+        let state = State { prefix, trouble: None, end: attr.size, written_end: 0 };
+        Arc::new(Self {
+            work,
+            from,
+            to,
+            attr,
+            start,
+            state: Mutex::new(state),
+            is_failed: AtomicBool::new(false),
+            marking: AtomicBool::new(false),
+            marked_bytes: AtomicU64::new(start),
+            under_way: Group::default(),
+        })
+    }
+
+    /// Begins piece after piece, as many at a time as there is room in memory, and waits for the last.
+    pub async fn run(self: &Arc<Self>) -> Outcome {
+        let is_whole = self.pieces().await;
+        self.under_way.ended().await;
+        match (self.state().trouble.take(), is_whole) {
+            (Some(trouble), _) => Outcome::Failed(trouble),
+            (None, true) => Outcome::Complete,
+            (None, false) => Outcome::Stopped,
+        }
+    }
+
+    /// The size that the target must be given: when it ends with a hole, or the source ended earlier than it had said, or
+    /// the part was longer.
+    pub fn size_to_set(&self) -> Option<u64> {
+        let state = self.state();
+        (self.start > 0 || state.written_end != state.end).then_some(state.end)
+    }
+
+    /// Whether the part was marked.
+    pub fn is_marked(&self) -> bool {
+        self.marked_bytes() > self.start
+    }
+
+    /// How much the last mark says is complete.
+    pub fn marked_bytes(&self) -> u64 {
+        self.marked_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Makes stable what is complete from the beginning, and then says so in the part's mark. Answers with what it says.
+    pub async fn mark(&self) -> Result<u64> {
+        let complete = self.state().prefix.complete();
+        let (set, marked) = mark::of(&self.attr, complete);
+        if marked <= self.marked_bytes() {
+            return Ok(self.marked_bytes());
+        }
+        self.to.sync(SyncWhat::All).resolve().await?;
+        self.to.set_attr(&set).resolve().await?;
+        self.marked_bytes.store(marked, Ordering::Relaxed);
+        Ok(marked)
+    }
+
+    /// Whether it came to the end of the file.
+    async fn pieces(self: &Arc<Self>) -> bool {
+        let mut at = self.start;
+        let mut last_mark = Instant::now();
+        while at < self.attr.size {
+            let data = match self.data_from(at).await {
+                Ok(data) => data,
+                Err(error) => {
+                    self.fail(reading(error));
+                    return false;
+                }
+            };
+            self.pass(at..data.start);
+            at = data.start;
+            while at < data.end {
+                let len = (PIECE_BYTES - at as usize % PIECE_BYTES).min((data.end - at) as usize);
+                let room = self.work.room(len).await;
+                if self.is_failed.load(Ordering::Relaxed) || self.work.is_stopped() {
+                    return false;
+                }
+                self.begin_piece(at, len, room);
+                at += len as u64;
+                if last_mark.elapsed() >= MARK_EVERY {
+                    last_mark = Instant::now();
+                    self.begin_mark();
+                }
+            }
+        }
+        true
+    }
+
+    /// The next data at or after `at`; at the end of the file, of length zero.
+    async fn data_from(&self, at: u64) -> Result<Range<u64>> {
+        let size = self.attr.size;
+        if self.work.options.holes == Holes::Fill || self.attr.blocks.saturating_mul(512) >= size {
+            return Ok(at..size);
+        }
+        let start = match self.from.seek(at, Whence::Data).resolve().await {
+            Ok(start) => start.clamp(at, size),
+            // Nothing but a hole up to the end.
+            Err(Error::NoDevice) => return Ok(size..size),
+            Err(Error::NotSupported | Error::NotImplemented | Error::InvalidArgument) => return Ok(at..size),
+            Err(error) => return Err(error),
+        };
+        let end = match self.from.seek(start, Whence::Hole).resolve().await {
+            // One that says that a hole begins where data do would keep us here.
+            Ok(end) if end > start => end.min(size),
+            _ => size,
+        };
+        Ok(start..end)
+    }
+
+    fn begin_piece(self: &Arc<Self>, at: u64, len: usize, room: Permit) {
+        let member = self.under_way.member();
+        let this = self.clone();
+        self.work.spawner.spawn(async move {
+            match this.piece(at, len).await {
+                Ok(()) => this.state().prefix.done(at, at + len as u64),
+                Err(trouble) => this.fail(trouble),
+            }
+            drop(room);
+            drop(this);
+            drop(member);
+        });
+    }
+
+    async fn piece(&self, at: u64, len: usize) -> std::result::Result<(), Trouble> {
+        let mut lease = self.work.stock.lend(len);
+        let count = self.from.read_at(at, lease.sink(0..len)).resolve().await.map_err(reading)?.count;
+        if count < len {
+            let mut state = self.state();
+            state.end = state.end.min(at + count as u64);
+        }
+        let runs = match self.work.options.holes {
+            Holes::Make => lease.as_slice().map(|bytes| runs_of_data(bytes.get(..count).unwrap_or_default())),
+            Holes::AsTheyAre | Holes::Fill => None,
+        };
+        for run in runs.unwrap_or_else(|| std::iter::once(0..count).collect()) {
+            let (start, len) = (at + run.start as u64, run.len());
+            let how = Write { offset: start, keepable: true, ..Write::default() };
+            write_all(&self.to, how, &lease, run).await?;
+            self.work.counters.wrote(len);
+            let mut state = self.state();
+            state.written_end = state.written_end.max(start + len as u64);
+        }
+        Ok(())
+    }
+
+    fn begin_mark(self: &Arc<Self>) {
+        if self.marking.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let member = self.under_way.member();
+        let this = self.clone();
+        self.work.spawner.spawn(async move {
+            // The copy goes on without it; at worst less of it can be resumed.
+            if let Err(error) = this.mark().await {
+                tracing::debug!(%error, "the part could not be marked");
+            }
+            this.marking.store(false, Ordering::Release);
+            drop(this);
+            drop(member);
+        });
+    }
+
+    /// A hole.
+    fn pass(&self, hole: Range<u64>) {
+        if !hole.is_empty() {
+            self.work.counters.passed(hole.end - hole.start);
+            self.state().prefix.done(hole.start, hole.end);
+        }
+    }
+
+    fn fail(&self, trouble: Trouble) {
+        self.is_failed.store(true, Ordering::Relaxed);
+        self.state().trouble.get_or_insert(trouble);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The parts that are not blocks of zeros.
+fn runs_of_data(bytes: &[u8]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
+        if block.iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        let start = number * BLOCK_BYTES;
+        match runs.last_mut() {
+            Some(last) if last.end == start => last.end += block.len(),
+            _ => runs.push(start..start + block.len()),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_blocks_of_zeros_are_left_out() {
+        let mut bytes = vec![0; 3 * BLOCK_BYTES + 10];
+        assert!(runs_of_data(&bytes).is_empty());
+        bytes[BLOCK_BYTES] = 1;
+        bytes[3 * BLOCK_BYTES - 1] = 1;
+        assert_eq!(runs_of_data(&bytes), [BLOCK_BYTES..3 * BLOCK_BYTES]);
+        bytes[3 * BLOCK_BYTES + 9] = 1;
+        assert_eq!(runs_of_data(&bytes), [BLOCK_BYTES..3 * BLOCK_BYTES + 10]);
+    }
+}

@@ -1,0 +1,155 @@
+//! Walking the sources.
+
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use tombolo_core::fs::{Attr, Error, FileType, NameBuf};
+
+use crate::listing::{Item, Listing};
+use crate::node::Node;
+use crate::run::Permit;
+
+use super::Work;
+use super::directory::Directory;
+use super::entry::Entry;
+use super::event::{Failure, Step};
+
+/// No tree is followed deeper than this. A path of that many names is longer than any system takes.
+const DEPTH_MAX: u32 = 4096;
+
+/// A directory that is being walked.
+struct Level {
+    /// In which the listed directory's own entry was found, and its name there.
+    dir: Arc<Directory>,
+    listing: Listing,
+    page: IntoIter<Item>,
+}
+
+impl Work {
+    /// Begins with what the user named.
+    pub(super) fn begin_source(
+        self: Arc<Self>,
+        from: Node,
+        path: Vec<u8>,
+        top: Arc<Directory>,
+        name: NameBuf,
+    ) {
+        let work = self.clone();
+        self.spawn(async move {
+            let attr = match from.attr().await {
+                Ok(attr) => attr,
+                Err(error) => return work.failed(top.failure(&path, name.as_name(), Step::Read, error)),
+            };
+            if attr.file_type == FileType::Directory {
+                if !work.options.recursive {
+                    let step = Step::OmitDirectory;
+                    return work.failed(top.failure(&path, name.as_name(), step, Error::IsDirectory));
+                }
+                return work.branch(Branch { from, attr, from_path: Some(path), dir: top, name }).await;
+            }
+            let permit = work.files.take(1).await;
+            work.copy_entry(Entry { from, attr, from_path: Some(path), dir: top, name }).await;
+            drop(permit);
+        });
+    }
+
+    /// Copies a directory and everything below it, as one of those that are walked at once.
+    fn begin_branch(self: &Arc<Self>, branch: Branch, permit: Permit) {
+        let work = self.clone();
+        self.spawn(async move {
+            work.branch(branch).await;
+            drop(permit);
+        });
+    }
+
+    async fn branch(self: &Arc<Self>, branch: Branch) {
+        match self.enter(branch).await {
+            Ok(level) => self.walk(level).await,
+            Err(failure) => self.failed(failure),
+        }
+    }
+
+    /// Goes through a directory depth first, handing directories to others as long as there are some with nothing to do.
+    /// So what is held is bounded by the depth, and directories are made while others are listed.
+    async fn walk(self: &Arc<Self>, top: Level) {
+        let mut levels = vec![top];
+        while let Some(level) = levels.last_mut() {
+            if self.is_stopped() {
+                return;
+            }
+            let Some(item) = level.page.next() else {
+                match level.listing.next_page().await {
+                    Ok(Some(page)) => level.page = page.into_iter(),
+                    Ok(None) => drop(levels.pop()),
+                    Err(error) => {
+                        self.failed(level.dir.own_failure(Step::Read, error));
+                        levels.pop();
+                    }
+                }
+                continue;
+            };
+            match self.item(level, item).await {
+                Ok(None) => {}
+                Ok(Some(below)) => levels.push(below),
+                Err(failure) => self.failed(failure),
+            }
+        }
+    }
+
+    /// Begins with an entry; a directory that nobody else can take is answered with.
+    async fn item(self: &Arc<Self>, level: &Level, item: Item) -> Result<Option<Level>, Failure> {
+        let Item { name, node, .. } = item;
+        let found = match node {
+            Some(node) => Ok(node),
+            None => level.listing.dir().find(name.as_name()).resolve().await,
+        };
+        let fail = |error| level.dir.failure(name.as_name().as_bytes(), name.as_name(), Step::Read, error);
+        let from = match found {
+            Ok(from) => from,
+            // Removed since it was listed.
+            Err(Error::NotFound) => return Ok(None),
+            Err(error) => return Err(fail(error)),
+        };
+        let attr = from.attr().await.map_err(fail)?;
+        let dir = level.dir.clone();
+        if attr.file_type == FileType::Directory {
+            let branch = Branch { from, attr, from_path: None, dir, name };
+            if let Some(permit) = self.walkers.try_take() {
+                self.begin_branch(branch, permit);
+                return Ok(None);
+            }
+            return self.enter(branch).await.map(Some);
+        }
+        let permit = self.files.take(1).await;
+        let work = self.clone();
+        self.spawn(async move {
+            work.copy_entry(Entry { from, attr, from_path: None, dir, name }).await;
+            drop(permit);
+        });
+        Ok(None)
+    }
+
+    /// Makes a directory at the target and opens the source's.
+    async fn enter(self: &Arc<Self>, branch: Branch) -> Result<Level, Failure> {
+        let Branch { from, attr, from_path, dir, name } = branch;
+        let from_name = from_path.as_deref().unwrap_or(name.as_name().as_bytes());
+        let fail = |error| dir.failure(from_name, name.as_name(), Step::Read, error);
+        if dir.depth >= DEPTH_MAX {
+            return Err(fail(Error::NameTooLong));
+        }
+        // First, so that a directory that cannot be read leaves nothing behind.
+        let listing = from.list(true).await.map_err(fail)?;
+        let dir = dir.make(&from, attr, from_name, name.as_name()).await?;
+        Ok(Level { dir, listing, page: Vec::new().into_iter() })
+    }
+}
+
+/// A directory that is to be copied.
+struct Branch {
+    from: Node,
+    attr: Attr,
+    /// What the user called it.
+    from_path: Option<Vec<u8>>,
+    dir: Arc<Directory>,
+    name: NameBuf,
+}

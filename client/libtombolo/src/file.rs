@@ -1,0 +1,100 @@
+//! An open file.
+
+use std::fmt;
+
+use tombolo_core::fs::{
+    Answer, Attr, Error, File as Opening, LockOwner, OpenId, ReadDone, SetAttr, SyncWhat, Whence, Write,
+    Written,
+};
+use tombolo_mem::{Sink, Source};
+
+use crate::node::Node;
+
+/// An opening of a file or directory, closed when dropped.
+///
+/// What closing would report is reported by [`File::flush`]: a program that writes calls it before it drops the file. Any
+/// number of reads and writes may be under way at once, from any threads.
+pub struct File {
+    node: Node,
+    open: OpenId,
+    attr: Option<Attr>,
+}
+
+impl File {
+    pub(crate) fn new(node: Node, open: OpenId, attr: Option<Attr>) -> Self {
+        Self { node, open, attr }
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The opening, for the operations of the waist.
+    pub fn opening(&self) -> Opening {
+        Opening { node: self.node.id(), open: self.open }
+    }
+
+    /// The attributes when it was opened, where the file system said them, or when it was found.
+    pub fn attr_found(&self) -> Option<&Attr> {
+        self.attr.as_ref().or_else(|| self.node.attr_found())
+    }
+
+    /// The attributes now.
+    pub fn attr_now(&self) -> Answer<Attr> {
+        let tree = self.node.tree();
+        tree.fs().getattr(&tree.cx(), self.node.id(), Some(self.opening()))
+    }
+
+    /// Changes attributes; answers with the new ones.
+    pub fn set_attr(&self, set: &SetAttr) -> Answer<Attr> {
+        let tree = self.node.tree();
+        tree.fs().setattr(&tree.cx(), self.node.id(), Some(self.opening()), set).map(|(attr, _)| attr)
+    }
+
+    /// Reads from `offset` into `into`. Shorter only at the end of the file.
+    pub fn read_at(&self, offset: u64, into: Sink) -> Answer<ReadDone> {
+        let tree = self.node.tree();
+        tree.fs().read(&tree.cx(), self.opening(), offset, into)
+    }
+
+    /// Writes from `from`; says how much of it went in.
+    pub fn write_at(&self, how: &Write, from: Source) -> Answer<Written> {
+        let tree = self.node.tree();
+        tree.fs().write(&tree.cx(), self.opening(), how, from)
+    }
+
+    /// Finds data or a hole; [`Error::NotSupported`] where the file system does not say where they are.
+    pub fn seek(&self, offset: u64, whence: Whence) -> Answer<u64> {
+        let tree = self.node.tree();
+        match tree.fs().ranges() {
+            Some(ranges) => ranges.seek(&tree.cx(), self.opening(), offset, whence),
+            None => Answer::err(Error::NotSupported),
+        }
+    }
+
+    /// Sends what is still to be written, and reports what went wrong with it.
+    pub fn flush(&self) -> Answer<()> {
+        let tree = self.node.tree();
+        tree.fs().flush(&tree.cx(), self.opening(), LockOwner(0))
+    }
+
+    /// Makes it stable.
+    pub fn sync(&self, what: SyncWhat) -> Answer<()> {
+        let tree = self.node.tree();
+        tree.fs().fsync(&tree.cx(), self.opening(), what)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let tree = self.node.tree();
+        tree.fs().release(&tree.cx(), self.opening());
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "File({:?}, {})", self.node, self.open.0)
+    }
+}

@@ -1,0 +1,97 @@
+//! Listing a directory, page by page.
+
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, Error, FileType, NameBuf, Result};
+
+use crate::file::File;
+use crate::node::Node;
+
+/// Names only: what a local directory lists on the spot.
+const NAMES: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 32, align: 8, plus: false };
+
+/// With attributes: what a server's READDIRPLUS carries in one reply, about 300 entries.
+const PLUS: DirBudget = DirBudget { size_bytes: 64 << 10, entry_bytes: 200, align: 8, plus: true };
+
+/// A directory that is being listed. Only one page is in memory at a time.
+#[derive(Debug)]
+pub struct Listing {
+    dir: File,
+    page: Option<DirPage>,
+    budget: DirBudget,
+    cookie: Cookie,
+    end: bool,
+}
+
+/// An entry of a directory; never `.` or `..`.
+#[derive(Debug)]
+pub struct Item {
+    /// Its name.
+    pub name: NameBuf,
+    /// What it is, where the directory says so.
+    pub file_type: Option<FileType>,
+    /// Its number.
+    pub fileid: u64,
+    /// The node, when it was asked for and there is one.
+    pub node: Option<Node>,
+}
+
+impl Listing {
+    pub(crate) fn new(dir: File, plus: bool) -> Self {
+        let budget = if plus { PLUS } else { NAMES };
+        Self { dir, page: Some(DirPage::new(budget)), budget, cookie: Cookie::START, end: false }
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Node {
+        self.dir.node()
+    }
+
+    /// The next entries; `None` at the end. Names that no file can have (a `/` in one, say) end the listing with
+    /// [`Error::Io`]: a server that sends them is broken.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<Item>>> {
+        if self.end {
+            return Ok(None);
+        }
+        let mut page = self.page.take().unwrap_or_else(|| DirPage::new(self.budget));
+        page.reset(self.budget);
+        let tree = self.dir.node().tree().clone();
+        let page = tree.fs().readdir(&tree.cx(), self.dir.opening(), self.cookie, page).resolve().await?;
+        let items = self.take_in(&page);
+        self.page = Some(page);
+        items.map(Some)
+    }
+
+    fn take_in(&mut self, page: &DirPage) -> Result<Vec<Item>> {
+        let tree = self.dir.node().tree();
+        let mut items = Vec::with_capacity(page.len());
+        let mut next = self.cookie;
+        let mut is_broken = false;
+        for entry in page.iter() {
+            next = entry.cookie;
+            // Taken over first: whatever happens, the look-up is given back.
+            let node = entry.entry.map(|&entry| Node::of(tree.clone(), entry));
+            match tombolo_core::fs::Name::new(entry.name) {
+                Ok(name) => items.push(Item {
+                    name: name.to_owned(),
+                    file_type: node
+                        .as_ref()
+                        .and_then(Node::attr_found)
+                        .map(|attr| attr.file_type)
+                        .or(entry.file_type),
+                    fileid: entry.fileid,
+                    node,
+                }),
+                Err(_) if entry.name == b"." || entry.name == b".." => {}
+                Err(_) => is_broken = true,
+            }
+        }
+        self.end = page.is_end();
+        if is_broken {
+            return Err(Error::io("the directory lists a name that no file can have"));
+        }
+        if !self.end && next == self.cookie {
+            return Err(Error::io("the listing of the directory does not go on"));
+        }
+        self.cookie = next;
+        Ok(items)
+    }
+}

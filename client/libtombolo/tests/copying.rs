@@ -1,0 +1,156 @@
+//! A copied tree is the tree.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use common::{attach, copy, copy_well, local, memory, noise, see};
+use libtombolo::copy::{Existing, Holes, Options, Step};
+use tempfile::TempDir;
+
+fn recursive() -> Options {
+    Options { recursive: true, ..Options::default() }
+}
+
+fn preserving() -> Options {
+    Options { preserve: true, ..recursive() }
+}
+
+/// A tree with everything in it.
+fn plant(top: &Path) {
+    fs::create_dir_all(top.join("tree/deep/er")).unwrap();
+    fs::create_dir(top.join("tree/empty")).unwrap();
+    for (path, size) in [
+        ("small", 10),
+        ("none", 0),
+        ("piece", 1 << 20),
+        ("deep/more", (1 << 20) + 1),
+        ("deep/er/large", 5_000_000),
+    ] {
+        fs::write(top.join("tree").join(path), noise(size, size as u64)).unwrap();
+    }
+    for number in 0..700 {
+        fs::write(top.join(format!("tree/deep/{number}")), noise(number, number as u64)).unwrap();
+    }
+    fs::hard_link(top.join("tree/small"), top.join("tree/deep/again")).unwrap();
+    symlink("../small", top.join("tree/deep/link")).unwrap();
+    symlink("nowhere", top.join("tree/dangling")).unwrap();
+    fs::set_permissions(top.join("tree/small"), PermissionsExt::from_mode(0o4751)).unwrap();
+    fs::set_permissions(top.join("tree/deep/er"), PermissionsExt::from_mode(0o555)).unwrap();
+    let old = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    for path in ["tree/small", "tree/deep", "tree/empty"] {
+        fs::File::open(top.join(path)).unwrap().set_modified(old).unwrap();
+    }
+}
+
+#[test]
+fn a_tree_goes_to_memory_and_back_and_is_the_same_in_every_respect() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    plant(from.path());
+    let (source, middle, target) = (local(from.path()), attach(&memory(), "memory"), local(to.path()));
+    let tally = copy_well(&source, "tree", &middle, "copy", preserving());
+    assert_eq!((tally.files, tally.directories, tally.others), (706, 4, 2));
+    let original = see(&source, "tree", true);
+    assert_eq!(original.len(), 706 + 4 + 2);
+    assert_eq!(original["/small"].same_as, original["/deep/again"].same_as);
+    assert_eq!(see(&middle, "copy", true), original);
+    copy_well(&middle, "copy", &target, "back", preserving());
+    assert_eq!(see(&target, "back", true), original);
+}
+
+#[test]
+fn without_preserving_modes_are_masked_and_owners_the_users() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    plant(from.path());
+    let (source, target) = (local(from.path()), local(to.path()));
+    copy_well(&source, "tree", &target, "copy", recursive());
+    assert_eq!(see(&target, "copy", false), see(&source, "tree", false));
+    let mode = |path: &str| fs::metadata(to.path().join(path)).unwrap().mode() & 0o7777;
+    assert_eq!(mode("copy/small"), 0o751 & !0o022);
+    assert_eq!(mode("copy/deep/er"), 0o555, "a directory that nobody may write was filled all the same");
+}
+
+#[test]
+fn holes_stay_holes_and_zeros_become_some_when_asked() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let file = fs::File::create(from.path().join("holes")).unwrap();
+    file.set_len(64 << 20).unwrap();
+    file.write_all_at(&noise(100_000, 7), 20 << 20).unwrap();
+    fs::write(from.path().join("zeros"), vec![0; 8 << 20]).unwrap();
+    let (source, target) = (local(from.path()), local(to.path()));
+    let blocks = |name: &str| fs::metadata(to.path().join(name)).unwrap().blocks() * 512;
+    let same = |from_name: &str, name: &str| {
+        assert!(fs::read(to.path().join(name)).unwrap() == fs::read(from.path().join(from_name)).unwrap());
+    };
+    copy_well(&source, "holes", &target, "holes", Options::default());
+    same("holes", "holes");
+    assert!(blocks("holes") < 4 << 20, "{}", blocks("holes"));
+    copy_well(&source, "zeros", &target, "filled", Options::default());
+    assert!(blocks("filled") >= 8 << 20);
+    let sparse = Options { holes: Holes::Make, ..Options::default() };
+    copy_well(&source, "zeros", &target, "sparse", sparse);
+    same("zeros", "sparse");
+    assert_eq!(blocks("sparse"), 0);
+    let full = Options { holes: Holes::Fill, ..Options::default() };
+    copy_well(&source, "holes", &target, "full", full);
+    same("holes", "full");
+    assert!(blocks("full") >= 64 << 20);
+}
+
+#[test]
+fn what_exists_is_replaced_whole_or_left() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::write(from.path().join("file"), "new").unwrap();
+    fs::write(from.path().join("large"), noise(3 << 20, 3)).unwrap();
+    for name in ["file", "large"] {
+        fs::write(to.path().join(name), "old").unwrap();
+    }
+    fs::create_dir(to.path().join("dir")).unwrap();
+    let (source, target) = (local(from.path()), local(to.path()));
+    let keep = Options { existing: Existing::Keep, ..Options::default() };
+    assert_eq!(copy_well(&source, "file", &target, "file", keep).skipped, 1);
+    assert_eq!(fs::read(to.path().join("file")).unwrap(), b"old");
+    let held = fs::File::open(to.path().join("file")).unwrap();
+    for name in ["file", "large"] {
+        copy_well(&source, name, &target, name, Options::default());
+        assert!(fs::read(to.path().join(name)).unwrap() == fs::read(from.path().join(name)).unwrap());
+    }
+    assert_eq!(held.metadata().unwrap().size(), 3, "who had it open keeps the old one");
+    let (tally, watch) = copy(&source, "file", &target, "dir", Options::default());
+    assert_eq!((tally.failed, watch.failures.lock().unwrap()[0].step), (1, Step::OtherKind));
+    let left: Vec<_> = fs::read_dir(to.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 3, "no part is left behind: {left:?}");
+}
+
+#[test]
+fn a_directory_is_not_copied_into_itself_and_a_file_not_onto_itself() {
+    let top = TempDir::new().unwrap();
+    fs::create_dir_all(top.path().join("a/b")).unwrap();
+    fs::write(top.path().join("a/file"), "x").unwrap();
+    let (tree, inside) = (local(top.path()), local(&top.path().join("a")));
+    let (_, watch) = copy(&tree, "a", &inside, "copy", recursive());
+    let failures = watch.failures.lock().unwrap();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert_eq!((failures[0].step, failures[0].from.as_slice()), (Step::IntoItself, &b"a/copy"[..]));
+    assert!(top.path().join("a/copy/file").exists() && !top.path().join("a/copy/copy").exists());
+    let (_, watch) = copy(&tree, "a/file", &inside, "file", Options::default());
+    assert_eq!(watch.failures.lock().unwrap()[0].step, Step::SameFile);
+}
+
+#[test]
+fn directories_and_pipes_need_to_be_asked_for() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::create_dir(from.path().join("dir")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(from.path().join("dir/pipe")).status().unwrap();
+    assert!(made.success());
+    let (source, target) = (local(from.path()), local(to.path()));
+    for (what, step) in [("dir", Step::OmitDirectory), ("dir/pipe", Step::OmitSpecial)] {
+        let (_, watch) = copy(&source, what, &target, "copy", Options::default());
+        assert_eq!(watch.failures.lock().unwrap()[0].step, step);
+    }
+    let tally = copy_well(&source, "dir", &target, "copy", recursive());
+    assert_eq!((tally.others, see(&target, "copy", false)), (1, see(&source, "dir", false)));
+}
