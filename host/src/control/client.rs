@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::message::{Reply, Request};
+use super::message::{Reply, Request, SET};
 
 /// Why a server gave no answer.
 #[derive(Debug, Error)]
@@ -48,8 +48,17 @@ impl Client {
 
     /// Asks, and waits for the answer.
     pub fn ask(&mut self, request: &str) -> Result<Value, AskError> {
+        self.send(request, None)
+    }
+
+    /// Asks the server to change options while it runs: a list as after `-o`. The answer is what it set.
+    pub fn set(&mut self, options: &str) -> Result<Value, AskError> {
+        self.send(SET, Some(options.into()))
+    }
+
+    fn send(&mut self, request: &str, options: Option<String>) -> Result<Value, AskError> {
         self.last_id += 1;
-        let request = Request { id: self.last_id, request: request.into() };
+        let request = Request { id: self.last_id, request: request.into(), options };
         let mut line = serde_json::to_vec(&request)?;
         line.push(b'\n');
         // A server that refuses a connection says why and closes it, perhaps before it has heard us.

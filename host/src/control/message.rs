@@ -9,6 +9,9 @@ pub const PROTOCOL: u32 = 1;
 /// The longest request that a server reads, in bytes, with its newline.
 pub const LINE_LIMIT_BYTES: usize = 4096;
 
+/// The request that changes something.
+pub(super) const SET: &str = "set";
+
 /// What a tool asks.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -18,6 +21,9 @@ pub(super) struct Request {
     pub id: u64,
     /// What is asked for.
     pub request: String,
+    /// With `set`: what is to change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<String>,
 }
 
 /// What the server answers: exactly one of `ok` and `error`.

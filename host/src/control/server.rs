@@ -11,13 +11,21 @@ use std::time::Duration;
 use serde_json::Value;
 use tombolo_sys::{creds, socket};
 
-use super::message::{LINE_LIMIT_BYTES, Reply, Request};
+use super::message::{LINE_LIMIT_BYTES, Reply, Request, SET};
 use crate::listener::Listener;
 
 /// Who answers.
 pub trait Answers: Send + Sync {
     /// The answer to one request, `None` when there is no such request. Called from several threads at a time.
     fn answer(&self, request: &str) -> Option<Value>;
+
+    /// Changes options while the server runs, all or none of them, and says what they are now.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    fn set(&self, options: &str) -> Result<Value, String> {
+        Err(format!("nothing here can be changed, so not {options:?}"))
+    }
 }
 
 /// A control socket that is being served. Dropping it closes all connections and removes the socket.
@@ -163,10 +171,15 @@ fn converse(mut stream: &UnixStream, answers: &dyn Answers) -> io::Result<()> {
 fn reply_to(line: &[u8], answers: &dyn Answers) -> Reply {
     match serde_json::from_slice::<Request>(line) {
         Err(error) => Reply { error: Some(format!("not a request: {error}")), ..Reply::default() },
-        Ok(Request { id, request }) => match answers.answer(&request) {
-            Some(answer) => Reply { id, ok: Some(answer), error: None },
-            None => Reply { id, ok: None, error: Some(format!("there is no request {request:?}")) },
-        },
+        Ok(Request { id, request, options }) => {
+            let answer = match options {
+                Some(options) if request == SET => answers.set(&options),
+                Some(_) => Err(format!("{request:?} takes no options")),
+                None if request == SET => Err("there are no options to set".into()),
+                None => answers.answer(&request).ok_or_else(|| format!("there is no request {request:?}")),
+            };
+            Reply { id, error: answer.as_ref().err().cloned(), ok: answer.ok() }
+        }
     }
 }
 
@@ -189,6 +202,10 @@ mod tests {
         fn answer(&self, request: &str) -> Option<Value> {
             (request != "nothing").then(|| json!({ "said": request }))
         }
+
+        fn set(&self, options: &str) -> Result<Value, String> {
+            if options == "too=much" { Err("that is too much".into()) } else { Ok(json!({ "set": options })) }
+        }
     }
 
     fn serve(dir: &tempfile::TempDir) -> (Server, std::path::PathBuf) {
@@ -206,6 +223,10 @@ mod tests {
             assert_eq!(client.ask(word).expect("an answer"), json!({ "said": word }));
         }
         assert!(matches!(client.ask("nothing"), Err(AskError::Refused { .. })));
+        assert_eq!(client.set("a=b").expect("an answer"), json!({ "set": "a=b" }));
+        let refused = client.set("too=much").expect_err("refused");
+        assert_eq!(refused.to_string(), "the server says: that is too much");
+        assert!(matches!(client.ask("set"), Err(AskError::Refused { .. })));
         drop(server);
         assert!(client.ask("three").is_err());
         assert!(!path.exists());
