@@ -12,6 +12,7 @@ pub mod listener;
 pub mod logging;
 pub mod metrics;
 pub mod pool;
+pub mod rpc_client;
 pub mod rpc_server;
 pub mod signals;
 pub mod spin;

@@ -56,6 +56,12 @@ impl Interrupt {
         self.0.as_ref().is_some_and(|state| state.raised.load(Ordering::Acquire))
     }
 
+    /// Whether it can ever be raised: the default value cannot.
+    #[inline]
+    pub fn can_be_raised(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// A future that is ready once this is raised. It never is for the default value.
     pub fn raised(&self) -> Raised {
         Raised(self.clone())
@@ -110,5 +116,6 @@ mod tests {
         slot.renew();
         assert!(earlier.is_raised());
         assert!(!slot.is_raised());
+        assert!(slot.can_be_raised() && !Interrupt::default().can_be_raised());
     }
 }

@@ -1,0 +1,148 @@
+//! Calls on their way out over one connection.
+
+use std::collections::VecDeque;
+
+use super::wire::Socket;
+use tombolo_mem::Source;
+use tombolo_sys::Errno;
+use tombolo_sys::gather::Gather;
+use tombolo_wire_rpc::Mark;
+
+/// What fills data up to a multiple of four bytes (RFC 4506 §3).
+const PADDING: [u8; 3] = [0; 3];
+
+/// A call as it goes over the wire.
+/// Its data are in use as long as it exists.
+#[derive(Debug, Default)]
+pub(super) struct Message {
+    /// Record mark, header and arguments.
+    pub(super) head: Vec<u8>,
+    /// File data behind them.
+    pub(super) data: Option<Source>,
+}
+
+/// Calls in the order in which they are sent. Whoever sends owns it; no lock is held meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    items: VecDeque<(u32, Message)>,
+    /// Bytes of the first that were sent.
+    sent: usize,
+}
+
+/// How far sending got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Everything is out.
+    Done,
+    /// The socket takes no more at present.
+    Full,
+    /// The connection is broken; or this datagram could not be sent.
+    Failed(Errno),
+}
+
+impl Message {
+    /// What it takes up in a stream.
+    pub(super) fn len(&self) -> usize {
+        self.head.len() + self.data.as_ref().map_or(0, |data| data.len().next_multiple_of(4))
+    }
+
+    fn gather<'a>(&'a self, gather: &mut Gather<'a>, skip_mark: bool) {
+        gather.bytes(self.head.get(if skip_mark { Mark::BYTES } else { 0 }..).unwrap_or_default());
+        if let Some(data) = &self.data {
+            gather.source(data);
+            gather.bytes(&PADDING[..data.len().next_multiple_of(4) - data.len()]);
+        }
+    }
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(super) fn push(&mut self, xid: u32, message: Message) {
+        self.items.push_back((xid, message));
+    }
+
+    /// Sends until everything is out or the socket takes no more; or the first as a datagram, which has no record mark. How many
+    /// bytes went.
+    pub(super) fn send(&mut self, socket: &dyn Socket, datagrams: bool) -> (usize, Progress) {
+        let mut bytes = 0;
+        loop {
+            let mut gather = Gather::new(self.sent);
+            let limit = if datagrams { 1 } else { usize::MAX };
+            for (_, message) in self.items.iter().take(limit) {
+                message.gather(&mut gather, datagrams);
+                if gather.is_full() {
+                    break;
+                }
+            }
+            if gather.len_bytes() == 0 {
+                return (bytes, Progress::Done);
+            }
+            match socket.send(&mut gather) {
+                Ok(sent) => {
+                    bytes += sent;
+                    self.sent += sent;
+                    if datagrams {
+                        // It went as a whole.
+                        self.sent = self.items.front().map_or(0, |(_, message)| message.len());
+                        return (bytes, Progress::Done);
+                    }
+                }
+                Err(Errno::AGAIN) => return (bytes, Progress::Full),
+                Err(error) => return (bytes, Progress::Failed(error)),
+            }
+        }
+    }
+
+    /// The first call, if all of it is out.
+    pub(super) fn pop_sent(&mut self) -> Option<(u32, Message)> {
+        let (_, first) = self.items.front()?;
+        self.sent = self.sent.checked_sub(first.len())?;
+        self.items.pop_front()
+    }
+
+    /// The first call, whether it is out or not.
+    pub(super) fn pop(&mut self) -> Option<(u32, Message)> {
+        self.sent = 0;
+        self.items.pop_front()
+    }
+
+    /// The calls in it.
+    pub(super) fn xids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.items.iter().map(|(xid, _)| *xid)
+    }
+
+    /// How far a call in this batch is out.
+    pub(super) fn stage(&self, xid: u32) -> Stage {
+        match self.items.front() {
+            Some((first, message)) if *first == xid && self.sent > 0 => match message.data {
+                Some(_) => Stage::BegunWithData,
+                None => Stage::Begun,
+            },
+            _ => Stage::Whole,
+        }
+    }
+
+    /// Takes out a call of which nothing was sent.
+    pub(super) fn remove(&mut self, xid: u32) -> Option<Message> {
+        let at = self.items.iter().position(|(item, _)| *item == xid)?;
+        self.items.remove(at).map(|(_, message)| message)
+    }
+}
+
+/// How far a call is out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing of it.
+    Whole,
+    /// Some; the rest is ours alone, and can be sent whatever its caller does.
+    Begun,
+    /// Some; the rest lies in its caller's memory.
+    BegunWithData,
+}

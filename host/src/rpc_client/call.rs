@@ -1,0 +1,82 @@
+//! What is called, and what comes back.
+
+use std::fmt;
+use std::ops::Range;
+
+use tombolo_core::fs::Interrupt;
+use tombolo_mem::{Sink, Source};
+use tombolo_wire_rpc::Credential;
+
+/// One call, but for its arguments.
+pub struct Call<'a> {
+    /// What to do.
+    pub procedure: u32,
+    /// Who asks.
+    pub credential: Credential<'a>,
+    /// File data behind the arguments, sent from where they lie; the padding is added. They are in use until the call is
+    /// answered, because it may have to be sent again.
+    pub data: Option<Source>,
+    /// Where file data of the reply go.
+    pub landing: Option<Landing>,
+    /// Whether it counts against the in-flight limit. Calls that do not never wait behind those that do.
+    pub bulk: bool,
+    /// The caller's wish that it end.
+    pub interrupt: Interrupt,
+}
+
+impl<'a> Call<'a> {
+    /// A call without data that cannot be interrupted.
+    #[must_use]
+    pub fn new(procedure: u32, credential: Credential<'a>) -> Self {
+        Self {
+            procedure,
+            credential,
+            data: None,
+            landing: None,
+            bulk: false,
+            interrupt: Interrupt::default(),
+        }
+    }
+}
+
+/// Where file data of a reply go.
+#[derive(Clone)]
+pub struct Landing {
+    /// The memory, in use until the call is answered.
+    pub sink: Sink,
+    /// Says where in the results the data lie.
+    pub find: FindData,
+}
+
+impl fmt::Debug for Landing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Landing").field("sink", &self.sink).finish_non_exhaustive()
+    }
+}
+
+/// Looks at the first bytes of a procedure's results, of which there are so many in all, and says where file data lie.
+///
+/// It is asked again with more bytes when it says [`Found::More`], but with no more than 4 KiB before all have come.
+pub type FindData = fn(results: &[u8], results_bytes: usize) -> Found;
+
+/// Where file data lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// That cannot be seen yet.
+    More,
+    /// There, within the results. Longer than the sink or beyond the results, the reply is garbage.
+    Data(Range<usize>),
+    /// There are none.
+    None,
+}
+
+/// The answer to a call that was carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// The results: those before the data if there were data for the landing, and else all.
+    pub results: Vec<u8>,
+    /// Bytes of data that lie in the landing's sink, from its beginning.
+    pub data_bytes: usize,
+    /// Where in the results the data were; empty without data.
+    pub data_announced: Range<usize>,
+}

@@ -1,0 +1,223 @@
+//! What programs make calls with.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use super::batch::Message;
+use super::call::Call;
+use super::counters::Counts;
+use super::engine::Engine;
+use super::entry::NewCall;
+use super::error::CallError;
+use super::options::{InFlight, Interrupts, Options, Target};
+use super::pending::{Cell, Pending};
+use super::receiver;
+use super::room::Room;
+use super::shared::{Alarm, Shared};
+use super::state::{Finished, State};
+use super::system::SystemWire;
+use super::timers::Sleep;
+use super::wire::Wire;
+use tombolo_core::fs::Interrupt;
+use tombolo_wire_rpc::{CallHeader, Mark, Xid};
+use tombolo_wire_xdr::Encoder;
+
+/// A client of one program of one server. Clones share it; it ends with the last of them.
+#[derive(Clone)]
+pub struct RpcClient(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+    target: Target,
+    interrupts: Interrupts,
+}
+
+impl RpcClient {
+    /// Starts over real sockets, with a receiver thread of its own. Connecting happens with the first call.
+    ///
+    /// # Errors
+    /// The system has no room for a thread or a descriptor.
+    pub fn start(target: Target, options: Options) -> io::Result<Self> {
+        let alarm = Alarm::with_bell()?;
+        let wire = Arc::new(SystemWire::new(alarm.bell.as_ref())?);
+        let (client, engine) = Self::with(wire.clone(), target, options, alarm);
+        receiver::start(engine, wire)?;
+        Ok(client)
+    }
+
+    /// Over any wire, without a thread: whoever owns the [`Engine`] turns it.
+    #[must_use]
+    pub fn over(wire: Arc<dyn Wire>, target: Target, options: Options) -> (Self, Engine) {
+        Self::with(wire, target, options, Alarm::default())
+    }
+
+    fn with(wire: Arc<dyn Wire>, target: Target, options: Options, alarm: Alarm) -> (Self, Engine) {
+        let options = options.checked(&target);
+        let interrupts = options.interrupts;
+        let state = State::new(options, target, wire.now(), wire.random());
+        let shared = Shared::new(wire, state, alarm);
+        let engine = Engine::new(shared.clone());
+        (Self(Arc::new(Handle { shared, target, interrupts })), engine)
+    }
+
+    /// Makes a call. This thread encodes it, and sends it at once if the in-flight limit and the socket allow; else it waits its
+    /// turn. `encode_arguments` writes everything that stands before [`Call::data`], with their length.
+    ///
+    /// Nothing here waits, but for the kernel to copy what is sent.
+    pub fn call(&self, call: Call<'_>, encode_arguments: impl FnOnce(&mut Encoder<'_>)) -> Pending {
+        let shared = &self.0.shared;
+        let cell = Arc::new(Cell::default());
+        let mut head = shared.lock().head();
+        head.extend_from_slice(&[0; Mark::BYTES]);
+        let mut xdr = Encoder::new(&mut head);
+        let Target { program, version, .. } = self.0.target;
+        // It is numbered when it takes its place among the others.
+        xdr.value(&CallHeader::new(Xid(0), program, version, call.procedure, call.credential));
+        encode_arguments(&mut xdr);
+        let mut message = Message { head, data: call.data.filter(|data| !data.is_empty()) };
+        let len_bytes = message.len() - Mark::BYTES;
+        let mark = Mark::whole(len_bytes).map(Mark::to_bytes);
+        match (mark, message.head.first_chunk_mut()) {
+            (Some(mark), Some(place)) => *place = mark,
+            _ => {
+                let callee = shared.lock().callee(call.procedure);
+                cell.put(Err(CallError::TooLong { callee, len_bytes }));
+                return Pending::new(cell);
+            }
+        }
+        let interrupt = (self.0.interrupts == Interrupts::Always).then(|| call.interrupt.clone());
+        let Call { procedure, landing, bulk, interrupt: wish, .. } = call;
+        let new = NewCall { procedure, message, landing, bulk, interrupt: wish, cell: cell.clone() };
+        let xid = self.insert(new);
+        if let Some(interrupt) = interrupt {
+            watch(shared, xid, &interrupt);
+        }
+        Pending::new(cell)
+    }
+
+    /// Puts a call in its place, and sends it if it may go.
+    fn insert(&self, call: NewCall) -> u32 {
+        let shared = &self.0.shared;
+        let (bulk, now) = (call.bulk, shared.wire.now());
+        shared.counters.calls.add(1);
+        let mut state = shared.lock();
+        let alarm_at = state.alarm_for_call(bulk, now);
+        let xid = state.insert(call, now);
+        let is_news = state.arm(alarm_at) || state.watching;
+        let connection = state.calls.get(&xid).map_or(0, |entry| entry.connection);
+        let (is_up, may_send) = state
+            .connections
+            .get(connection)
+            .map_or((true, false), |connection| (connection.is_made(), connection.wants_to_send()));
+        drop(state);
+        if is_news || !is_up {
+            shared.alarm.raise();
+        }
+        if may_send {
+            let mut finished = Finished::default();
+            shared.pump(connection, &mut finished);
+            finished.wake();
+        }
+        xid
+    }
+
+    /// The wire's clock. It is the one for every time-out of whoever uses this client.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.0.shared.wire.now()
+    }
+
+    /// A future that is ready after so long.
+    #[must_use]
+    pub fn sleep(&self, time: Duration) -> Sleep {
+        Sleep::new(self.0.shared.clone(), self.now() + time)
+    }
+
+    /// Whether a bulk call would not have to wait for the in-flight limit.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.0.shared.lock().has_room()
+    }
+
+    /// A future that is ready when there is room.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        Room::new(self.0.shared.clone())
+    }
+
+    /// Changes the in-flight limit. Calls that are out stay out.
+    pub fn set_in_flight(&self, limit: InFlight) {
+        self.0.shared.lock().limit.set(limit);
+        // Others may go on now.
+        self.0.shared.alarm.raise();
+    }
+
+    /// The in-flight limit of now.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.0.shared.lock().limit.count()
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.0.shared.counters.read();
+        self.0.shared.lock().read_gauges(&mut counts);
+        counts
+    }
+
+    /// Who is called.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.0.target
+    }
+
+    /// Gives back the memory of results, for later ones.
+    pub fn recycle(&self, results: Vec<u8>) {
+        self.0.shared.lock().keep_head(results);
+    }
+}
+
+impl std::fmt::Debug for RpcClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RpcClient").field("target", &self.0.target).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.lock().ended = true;
+        self.shared.alarm.raise();
+    }
+}
+
+/// Tells the engine when a call's interrupt is raised.
+struct Watch {
+    shared: Weak<Shared>,
+    xid: u32,
+}
+
+impl Wake for Watch {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.lock().raised.push(self.xid);
+            shared.alarm.raise();
+        }
+    }
+}
+
+/// Has the engine told when this interrupt is raised, or if it is.
+pub(super) fn watch(shared: &Arc<Shared>, xid: u32, interrupt: &Interrupt) {
+    if !interrupt.can_be_raised() {
+        return;
+    }
+    let waker = Waker::from(Arc::new(Watch { shared: Arc::downgrade(shared), xid }));
+    let raised = pin!(interrupt.raised());
+    if let Poll::Ready(()) = raised.poll(&mut Context::from_waker(&waker)) {
+        waker.wake();
+    }
+}

@@ -1,0 +1,228 @@
+//! The part that receives, connects and watches the clock: one thread's, and deterministic given what its wire does.
+//!
+//! Only the engine ends calls (but for those whose end it decided while somebody was sending them), so what it receives into
+//! always has an owner who waits. It holds no lock while it receives, sends or wakes anybody.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::intake::{Intake, Step};
+use super::shared::Shared;
+use super::state::Finished;
+use super::wire::{Event, Socket, SocketToken};
+use tombolo_sys::Errno;
+
+/// Replies and bytes of one turn; then those who wait for them are woken.
+const TURN_REPLIES: usize = 64;
+const TURN_BYTES: usize = 2 << 20;
+
+/// Turned by the receiver thread, or by whoever owns it.
+///
+/// Its owner tells it of events with [`ready`](Self::ready), and calls [`expire`](Self::expire) when
+/// [`next_deadline`](Self::next_deadline) is reached, which may have become sooner whenever a call was made or ended.
+pub struct Engine {
+    pub(super) shared: Arc<Shared>,
+    pub(super) lanes: Vec<Option<Lane>>,
+    pub(super) finished: Finished,
+    pub(super) ended: bool,
+}
+
+/// The receiving side of one connection.
+pub(super) struct Lane {
+    pub(super) token: SocketToken,
+    pub(super) socket: Arc<dyn Socket>,
+    pub(super) intake: Intake,
+    /// There may be more to receive.
+    pub(super) readable: bool,
+}
+
+/// How receiving ended.
+enum End {
+    /// Nothing more is there.
+    Empty,
+    /// There may be more, but first those who wait are told.
+    Used,
+    /// The connection is of no use any more.
+    Lost(Errno),
+}
+
+impl Engine {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let count = shared.lock().connections.len();
+        let lanes = (0..count).map(|_| None).collect();
+        Self { shared, lanes, finished: Finished::default(), ended: false }
+    }
+
+    /// Something happened to a socket. Events of sockets that are gone are ignored.
+    pub fn ready(&mut self, token: SocketToken, event: Event) {
+        let index = token.index();
+        let Some(lane) = self.lane(index).filter(|lane| lane.token == token) else { return };
+        lane.readable |= event.readable;
+        self.go_on_connecting(index);
+        if event.writable {
+            self.writable(index);
+        }
+        self.turn(index);
+        self.tell();
+    }
+
+    /// Does what is due, and what callers have left to do.
+    pub fn expire(&mut self) {
+        let now = self.shared.wire.now();
+        let is_called = self.shared.alarm.take();
+        let is_due = self.shared.lock().armed.is_some_and(|armed| armed <= now);
+        if is_called || is_due {
+            self.attend(now, is_due);
+        }
+        for index in 0..self.lanes.len() {
+            self.turn(index);
+        }
+        self.tell();
+    }
+
+    /// When to call [`expire`](Self::expire) next; none if nothing is awaited.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.ended {
+            return None;
+        }
+        let is_busy = self.lanes.iter().flatten().any(|lane| lane.readable);
+        if is_busy || self.shared.alarm.is_raised() {
+            return Some(self.shared.wire.now());
+        }
+        self.shared.lock().armed
+    }
+
+    /// Whether the last client is gone and all calls have ended: nothing more will happen.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(super) fn lane(&mut self, index: usize) -> Option<&mut Lane> {
+        self.lanes.get_mut(index)?.as_mut()
+    }
+
+    /// Tells those whose calls have ended.
+    fn tell(&mut self) {
+        self.finished.wake();
+    }
+
+    /// There is room to send again.
+    fn writable(&mut self, index: usize) {
+        if let Some(connection) = self.shared.lock().connections.get_mut(index) {
+            connection.again = connection.sending;
+            connection.full = false;
+        }
+        self.shared.pump(index, &mut self.finished);
+    }
+
+    /// Receives what there is over a connection, up to a limit, and lets go on what waited for it.
+    fn turn(&mut self, index: usize) {
+        if !self.lane(index).is_some_and(|lane| lane.readable) {
+            return;
+        }
+        self.shared.counters.turns.add(1);
+        let end = self.receive(index);
+        if let Some(lane) = self.lane(index) {
+            lane.readable = matches!(end, End::Used);
+        }
+        if let End::Lost(why) = end {
+            self.lose(index, why);
+        }
+        self.let_go_on();
+    }
+
+    fn receive(&mut self, index: usize) -> End {
+        let Self { shared, lanes, finished, .. } = self;
+        let Some(Some(lane)) = lanes.get_mut(index) else { return End::Empty };
+        let (mut replies, mut bytes) = (0, 0);
+        while replies < TURN_REPLIES && bytes < TURN_BYTES {
+            let short =
+                shared.lock().connections.get(index).is_some_and(|connection| connection.landings > 0);
+            let received = match lane.intake.receive(&*lane.socket, short && !shared.datagrams) {
+                Ok(received) => received,
+                Err(Errno::AGAIN) => return End::Empty,
+                Err(error) if shared.datagrams => {
+                    // It tells of a datagram that was sent before.
+                    shared.lock().note_error(index, error);
+                    replies += 1;
+                    continue;
+                }
+                Err(error) => return End::Lost(error),
+            };
+            if received.bytes == 0 && !shared.datagrams {
+                return End::Lost(Errno::CONNRESET);
+            }
+            bytes += received.bytes;
+            shared.counters.received_bytes.add(received.bytes);
+            shared.counters.landed_bytes.add(received.landed);
+            let now = shared.wire.now();
+            shared.lock().heard(index, now);
+            match answer_all(shared, lane, index, now, finished) {
+                Ok(count) => replies += count,
+                Err(error) => return End::Lost(error),
+            }
+        }
+        End::Used
+    }
+
+    /// After replies, or a new limit: what waited for them goes on.
+    pub(super) fn let_go_on(&mut self) {
+        let now = self.shared.wire.now();
+        let mut state = self.shared.lock();
+        state.admit_waiting(now);
+        if state.has_much_room() {
+            let state = &mut *state;
+            self.finished.wakers.append(&mut state.room);
+        }
+        drop(state);
+        for index in 0..self.lanes.len() {
+            if self.shared.lock().connections.get(index).is_some_and(|connection| connection.wants_to_send())
+            {
+                self.shared.pump(index, &mut self.finished);
+            }
+        }
+    }
+}
+
+/// Answers the calls whose replies are there. How many; an error if the stream makes no sense.
+fn answer_all(
+    shared: &Shared,
+    lane: &mut Lane,
+    index: usize,
+    now: Instant,
+    finished: &mut Finished,
+) -> Result<usize, Errno> {
+    let mut lookup = |xid| shared.lock().lookup(index, xid);
+    let mut count = 0;
+    loop {
+        let step = if shared.datagrams {
+            lane.intake.datagram(&mut lookup)
+        } else {
+            match lane.intake.next(&mut lookup) {
+                Ok(step) => step,
+                Err(fault) => {
+                    tracing::warn!(callee = &*shared.label, %fault, "connecting anew");
+                    return Err(Errno::BADMSG);
+                }
+            }
+        };
+        match step {
+            Step::Receive => return Ok(count),
+            Step::Unknown => shared.counters.unknown_replies.add(1),
+            Step::Reply(incoming) => {
+                count += 1;
+                shared.counters.copied_bytes.add(incoming.copied_bytes);
+                shared.counters.garbage.add(usize::from(incoming.is_garbage()));
+                match shared.lock().answer(index, incoming.xid, incoming.outcome, now, finished) {
+                    true => shared.counters.replies.add(1),
+                    false => shared.counters.unknown_replies.add(1),
+                }
+            }
+        }
+        if shared.datagrams {
+            return Ok(count);
+        }
+    }
+}

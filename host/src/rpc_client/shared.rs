@@ -1,0 +1,100 @@
+//! What callers and the engine share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::counters::Counters;
+use super::state::{Finished, State};
+use super::wire::Wire;
+use tombolo_sys::Result;
+use tombolo_sys::epoll::Bell;
+
+/// What callers and the engine share.
+pub(super) struct Shared {
+    pub(super) wire: Arc<dyn Wire>,
+    pub(super) counters: Counters,
+    pub(super) alarm: Alarm,
+    pub(super) label: Arc<str>,
+    /// Whether it is UDP.
+    pub(super) datagrams: bool,
+    state: Mutex<State>,
+}
+
+impl Shared {
+    pub(super) fn new(wire: Arc<dyn Wire>, state: State, alarm: Alarm) -> Arc<Self> {
+        let (label, datagrams) = (state.callee(0).label, state.datagrams());
+        let (counters, state) = (Counters::default(), Mutex::new(state));
+        Arc::new(Self { wire, counters, alarm, label, datagrams, state })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what waits for this connection, unless somebody is at it.
+    pub(super) fn pump(&self, index: usize, finished: &mut Finished) {
+        let now = self.wire.now();
+        let mut job = self.lock().begin_sending(index, now);
+        while let Some(mut sending) = job {
+            let (bytes, progress) = sending.batch.send(&*sending.socket, self.datagrams);
+            self.counters.sends.add(1);
+            self.counters.sent_bytes.add(bytes);
+            let now = self.wire.now();
+            let mut state = self.lock();
+            let generation = state.connections.get(index).map(|connection| connection.generation);
+            job = state.after_sending(sending, bytes, progress, now, finished);
+            let lost = generation != state.connections.get(index).map(|connection| connection.generation);
+            drop(state);
+            if lost {
+                // Connecting again is the engine's.
+                self.alarm.raise();
+            }
+        }
+    }
+}
+
+/// Has the engine turn to what it must do by itself.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    /// None where nobody sleeps.
+    pub(super) bell: Option<Bell>,
+    any: AtomicBool,
+    asleep: AtomicBool,
+}
+
+impl Alarm {
+    pub(super) fn with_bell() -> Result<Self> {
+        Ok(Self { bell: Some(Bell::new()?), ..Self::default() })
+    }
+
+    /// There is something to do.
+    pub(super) fn raise(&self) {
+        self.any.store(true, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst)
+            && self.asleep.swap(false, Ordering::SeqCst)
+            && let Some(bell) = &self.bell
+        {
+            bell.ring();
+        }
+    }
+
+    /// Whether there is something to do.
+    pub(super) fn is_raised(&self) -> bool {
+        self.any.load(Ordering::SeqCst)
+    }
+
+    /// Whether there is something to do; from now on there is not.
+    pub(super) fn take(&self) -> bool {
+        self.is_raised() && self.any.swap(false, Ordering::SeqCst)
+    }
+
+    /// Runs `sleep` unless there is something to do; who has something meanwhile rings the bell.
+    pub(super) fn sleep(&self, sleep: impl FnOnce()) {
+        self.asleep.store(true, Ordering::SeqCst);
+        // Who raised it before this line may have seen us awake.
+        if !self.is_raised() {
+            sleep();
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+}

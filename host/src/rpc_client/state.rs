@@ -1,0 +1,357 @@
+//! What is known of every call, under one lock that is never held while anybody sends, receives or is woken.
+#![expect(clippy::vec_box, reason = "the boxes travel")]
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::batch::Stage;
+use super::call::{Landing, Reply};
+use super::connection::Connection;
+use super::counters::Counts;
+use super::entry::{Entry, NewCall, Place};
+use super::error::{Callee, Failure};
+use super::limit::Limit;
+use super::options::{Options, Target, Transport};
+use super::pending::{Cell, Outcome};
+use super::round_trip::RoundTrip;
+use super::timers::Timers;
+
+/// Entries and buffers that are kept for the next calls.
+const SPARE_MAX: usize = 256;
+
+/// A buffer that is longer is not kept.
+const SPARE_BYTES_MAX: usize = 16 << 10;
+
+/// What is known of a client's calls.
+pub(super) struct State {
+    pub(super) options: Options,
+    pub(super) target: Target,
+    pub(super) calls: HashMap<u32, Box<Entry>, BuildHasherDefault<XidHasher>>,
+    pub(super) connections: Vec<Connection>,
+    /// Bulk calls that wait for the limit, and perhaps some that have ended since.
+    waiting: VecDeque<u32>,
+    pub(super) waiting_count: u32,
+    /// Bulk calls that do not wait for it.
+    pub(super) bulk_out: u32,
+    pub(super) limit: Limit,
+    /// Of small calls, and of bulk calls.
+    pub(super) round_trips: [RoundTrip; 2],
+    /// Those who wait for room below the limit.
+    pub(super) room: Vec<Waker>,
+    pub(super) timers: Timers,
+    /// When the engine looks at the clock next, at the latest.
+    pub(super) armed: Option<Instant>,
+    /// Calls whose interrupt may have been raised.
+    pub(super) raised: Vec<u32>,
+    /// The interrupts of all calls are watched, because the server is silent.
+    pub(super) watching: bool,
+    /// Something was received from the server.
+    pub(super) known: bool,
+    /// Times that the server was silent for long.
+    pub(super) silences: u64,
+    pub(super) ended: bool,
+    /// Calls that were sent again.
+    pub(super) retransmissions: u64,
+    label: Arc<str>,
+    next_xid: u32,
+    next_serial: u64,
+    spare: Vec<Box<Entry>>,
+    heads: Vec<Vec<u8>>,
+}
+
+/// Calls that have come to their end, and others to wake; done once no lock is held.
+#[derive(Default)]
+pub(super) struct Finished {
+    pub(super) outcomes: Vec<(Arc<Cell>, Outcome)>,
+    pub(super) wakers: Vec<Waker>,
+}
+
+impl Finished {
+    /// Tells those who wait.
+    pub(super) fn wake(&mut self) {
+        let wakers = &mut self.wakers;
+        wakers.extend(self.outcomes.drain(..).filter_map(|(cell, outcome)| cell.put(outcome)));
+        wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// What a reply has to know of its call.
+pub(super) struct Known {
+    pub(super) landing: Option<Landing>,
+    /// For the results.
+    pub(super) spare: Vec<u8>,
+}
+
+impl State {
+    pub(super) fn new(options: Options, target: Target, now: Instant, random: u64) -> Self {
+        Self {
+            label: options.label.as_str().into(),
+            connections: (0..options.connections).map(|_| Connection::new(now)).collect(),
+            calls: HashMap::default(),
+            waiting: VecDeque::new(),
+            waiting_count: 0,
+            bulk_out: 0,
+            limit: Limit::new(options.in_flight),
+            round_trips: [RoundTrip::new(options.timeout); 2],
+            room: Vec::new(),
+            timers: Timers::default(),
+            armed: None,
+            raised: Vec::new(),
+            watching: false,
+            known: false,
+            silences: 1,
+            ended: false,
+            retransmissions: 0,
+            next_xid: random as u32,
+            next_serial: 0,
+            spare: Vec::new(),
+            heads: Vec::new(),
+            options,
+            target,
+        }
+    }
+
+    pub(super) fn datagrams(&self) -> bool {
+        self.target.transport == Transport::Udp
+    }
+
+    pub(super) fn callee(&self, procedure: u32) -> Callee {
+        Callee { label: self.label.clone(), procedure }
+    }
+
+    /// An empty buffer that was used before, if there is one.
+    pub(super) fn head(&mut self) -> Vec<u8> {
+        self.heads.pop().unwrap_or_default()
+    }
+
+    /// Keeps a buffer for the next call.
+    pub(super) fn keep_head(&mut self, mut head: Vec<u8>) {
+        if self.heads.len() < SPARE_MAX && (1..=SPARE_BYTES_MAX).contains(&head.capacity()) {
+            head.clear();
+            self.heads.push(head);
+        }
+    }
+
+    /// Takes a call in; its transaction id.
+    pub(super) fn insert(&mut self, mut call: NewCall, now: Instant) -> u32 {
+        while self.calls.contains_key(&self.next_xid) {
+            self.next_xid = self.next_xid.wrapping_add(1);
+        }
+        let xid = self.next_xid;
+        self.next_xid = xid.wrapping_add(1);
+        // Behind the record mark (RFC 5531 §9).
+        if let Some(place) = call.message.head.get_mut(4..8) {
+            place.copy_from_slice(&xid.to_be_bytes());
+        }
+        let bulk = call.bulk;
+        let entry = Entry::new(call, self.next_serial, now);
+        self.next_serial += 1;
+        let entry = match self.spare.pop() {
+            Some(mut spare) => {
+                *spare = entry;
+                spare
+            }
+            None => Box::new(entry),
+        };
+        self.calls.insert(xid, entry);
+        if bulk && (self.bulk_out >= self.limit.count() || self.waiting_count > 0) {
+            self.waiting.push_back(xid);
+            self.waiting_count += 1;
+        } else {
+            self.admit(xid, now);
+        }
+        xid
+    }
+
+    /// Lets bulk calls go on that waited for the limit, as far as it allows.
+    pub(super) fn admit_waiting(&mut self, now: Instant) {
+        while self.bulk_out < self.limit.count() {
+            let Some(xid) = self.waiting.pop_front() else { break };
+            if self.calls.get(&xid).is_some_and(|entry| entry.place == Place::Waiting) {
+                self.waiting_count -= 1;
+                self.admit(xid, now);
+            }
+        }
+    }
+
+    /// Puts a call in the queue of the connection that has least to do.
+    fn admit(&mut self, xid: u32, now: Instant) {
+        let Some(entry) = self.calls.get_mut(&xid) else { return };
+        let load = |(_, connection): &(usize, &mut Connection)| {
+            // One that is idle is worth making if all others are busy.
+            (connection.calls > 0, connection.calls > 0 && !connection.is_up(), connection.bytes)
+        };
+        let Some((index, connection)) = self.connections.iter_mut().enumerate().min_by_key(load) else {
+            return;
+        };
+        entry.connection = index;
+        entry.place = Place::Queued;
+        entry.begun_at = now;
+        if connection.calls == 0 {
+            connection.waiting_since = now;
+        }
+        connection.calls += 1;
+        connection.bytes += entry.bytes;
+        connection.landings += usize::from(entry.has_long_landing);
+        self.bulk_out += u32::from(entry.bulk);
+        connection.queue(entry.bulk).push_back(xid);
+    }
+
+    /// What there is to know of the call that a reply over this connection answers; none if it answers nothing.
+    pub(super) fn lookup(&mut self, index: usize, xid: u32) -> Option<Known> {
+        let entry = self.calls.get(&xid).filter(|entry| entry.can_be_answered(index))?;
+        let landing = entry.landing.clone();
+        Some(Known { landing, spare: self.head() })
+    }
+
+    /// The reply of a call has come over this connection. False if there is no such call.
+    pub(super) fn answer(
+        &mut self,
+        index: usize,
+        xid: u32,
+        outcome: Result<Reply, Failure>,
+        now: Instant,
+        finished: &mut Finished,
+    ) -> bool {
+        let Some(entry) = self.calls.get(&xid).filter(|entry| entry.can_be_answered(index)) else {
+            return false;
+        };
+        if entry.transmissions == 1 {
+            let took = now.saturating_duration_since(entry.sent_at);
+            self.round_trips[usize::from(entry.bulk)].sample(took);
+        }
+        if entry.bulk {
+            let moved = outcome.as_ref().map_or(0, |reply| reply.data_bytes) + entry.call_bytes;
+            self.limit.answered(now, moved, self.waiting_count > 0);
+        }
+        let procedure = entry.procedure;
+        let outcome = outcome.map_err(|failure| failure.of(self.callee(procedure)));
+        self.end(xid, outcome, now, finished);
+        true
+    }
+
+    /// Ends a call, now or when the one who sends it is done with its memory.
+    pub(super) fn end(&mut self, xid: u32, outcome: Outcome, now: Instant, finished: &mut Finished) {
+        let Some(entry) = self.calls.get_mut(&xid) else { return };
+        let index = entry.connection;
+        let mut broken = false;
+        if entry.message.is_none()
+            && let Some(connection) = self.connections.get_mut(index)
+        {
+            if connection.sending {
+                entry.decided.get_or_insert(outcome);
+                return;
+            }
+            match connection.batch.stage(xid) {
+                Stage::Whole => entry.message = connection.batch.remove(xid),
+                // The rest of it goes out as it is; what answers it is not known any more.
+                Stage::Begun => {}
+                // Its memory may change from now on, so the record must never be complete.
+                Stage::BegunWithData => broken = true,
+            }
+        }
+        self.remove(xid, outcome, finished);
+        if broken {
+            self.lose(index, None, now, finished);
+        }
+    }
+
+    /// Forgets a call, and has its outcome told.
+    pub(super) fn remove(&mut self, xid: u32, outcome: Outcome, finished: &mut Finished) {
+        let Some(mut entry) = self.calls.remove(&xid) else { return };
+        if entry.place == Place::Waiting {
+            self.waiting_count -= 1;
+        } else {
+            self.bulk_out -= u32::from(entry.bulk);
+            if let Some(connection) = self.connections.get_mut(entry.connection) {
+                connection.calls -= 1;
+                connection.bytes -= entry.bytes;
+                connection.landings -= usize::from(entry.has_long_landing);
+            }
+        }
+        if let Some(message) = entry.message.take() {
+            self.keep_head(message.head);
+        }
+        finished.outcomes.extend(entry.cell.take().map(|cell| (cell, outcome)));
+        entry.let_go();
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(entry);
+        }
+    }
+
+    /// Whether a bulk call would go on at once.
+    pub(super) fn has_room(&self) -> bool {
+        self.bulk_out + self.waiting_count < self.limit.count()
+    }
+
+    /// Whether those who wait for room are to be told: a quarter of the limit is free, so that they have some to do.
+    pub(super) fn has_much_room(&self) -> bool {
+        let limit = self.limit.count();
+        self.bulk_out + self.waiting_count <= limit - limit.div_ceil(4)
+    }
+
+    /// Since when the server has said nothing although calls wait for it; none while it speaks or nothing is wanted.
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        // One connection that hears something is enough.
+        let silent = self.connections.iter().filter_map(Connection::silent_since).max()?;
+        let heard = self.connections.iter().map(|connection| connection.heard_at).max()?;
+        Some(silent.max(heard))
+    }
+
+    /// How long a call of this client is worth waiting for, with [`Recovery::Soft`](super::Recovery::Soft).
+    pub(super) fn patience(&self) -> Duration {
+        self.options.timeout.saturating_mul(self.options.retries.saturating_add(1))
+    }
+
+    /// When the engine should look at the clock for a call that is made now.
+    pub(super) fn alarm_for_call(&self, bulk: bool, now: Instant) -> Instant {
+        let wait = match self.datagrams() {
+            true => self.round_trips[usize::from(bulk)].wait(1),
+            false => self.options.timeout,
+        };
+        now + wait.min(SILENT)
+    }
+
+    /// Has the engine look at the clock then, at the latest. Whether that is news.
+    pub(super) fn arm(&mut self, at: Instant) -> bool {
+        let is_news = self.armed.is_none_or(|armed| armed > at);
+        if is_news {
+            self.armed = Some(at);
+        }
+        is_news
+    }
+
+    /// What there is now.
+    pub(super) fn read_gauges(&self, counts: &mut Counts) {
+        counts.retransmissions = self.retransmissions;
+        counts.outstanding = self.calls.len() as u64;
+        counts.waiting = u64::from(self.waiting_count);
+        counts.in_flight = u64::from(self.limit.count());
+        let smoothed = self.round_trips.iter().filter_map(RoundTrip::smoothed);
+        counts.round_trip = smoothed.max().unwrap_or_default();
+    }
+}
+
+/// A server that says nothing for so long is one that calls may be interrupted for.
+pub(super) const SILENT: Duration = Duration::from_secs(2);
+
+/// Transaction ids follow each other, and a server cannot choose them: spreading them is enough.
+#[derive(Default)]
+pub(super) struct XidHasher(u64);
+
+impl Hasher for XidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}

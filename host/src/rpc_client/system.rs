@@ -1,0 +1,126 @@
+//! The sockets and the clock of this machine.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::options::{Target, Transport};
+use super::wire::{Socket, SocketToken, Wire};
+use tombolo_mem::Sink;
+use tombolo_sys::epoll::{Bell, Epoll, Event, Interest};
+use tombolo_sys::gather::Gather;
+use tombolo_sys::{Errno, Result, random, socket, tcp, udp};
+
+/// The ports that servers take for those of a privileged caller; below are those of well-known services.
+const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
+
+/// An idle peer is asked whether it is there after so long.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// What the bell is watched as; no socket has this number.
+const BELL: u64 = u64::MAX;
+
+/// Sockets of this machine, watched by an epoll.
+pub(super) struct SystemWire {
+    epoll: Epoll,
+}
+
+struct SystemSocket {
+    fd: OwnedFd,
+    transport: Transport,
+}
+
+impl SystemWire {
+    /// Rings of the bell end [`wait`](Self::wait).
+    pub(super) fn new(bell: Option<&Bell>) -> Result<Self> {
+        let epoll = Epoll::new()?;
+        if let Some(bell) = bell {
+            epoll.add(bell, BELL, Interest::Readable)?;
+        }
+        Ok(Self { epoll })
+    }
+
+    /// Waits for something to happen, or for so long. Events go to `events`; the bell is no event.
+    pub(super) fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>, bell: &Bell) -> Result<()> {
+        self.epoll.wait(events, timeout)?;
+        let before = events.len();
+        events.retain(|event| event.token != BELL);
+        if events.len() < before {
+            bell.silence();
+        }
+        Ok(())
+    }
+
+    fn open(target: &Target, from_port: Option<u16>) -> Result<OwnedFd> {
+        match target.transport {
+            Transport::Tcp => tcp::connect(target.address, from_port),
+            Transport::Udp => udp::connect(target.address, from_port),
+        }
+    }
+
+    /// From a reserved port if there is one for us.
+    fn open_reserved(&self, target: &Target, insist: bool) -> Result<OwnedFd> {
+        let count = RESERVED_PORTS.len() as u64;
+        let start = self.random() % count;
+        for step in 0..count {
+            let port = RESERVED_PORTS.start() + ((start + step) % count) as u16;
+            match Self::open(target, Some(port)) {
+                Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) => {}
+                Err(Errno::ACCESS | Errno::PERM) if !insist => break,
+                outcome => return outcome,
+            }
+        }
+        if insist { Err(Errno::ADDRINUSE) } else { Self::open(target, None) }
+    }
+}
+
+impl Wire for SystemWire {
+    fn connect(
+        &self,
+        target: &Target,
+        token: SocketToken,
+        reserved_port: Option<bool>,
+    ) -> Result<Box<dyn Socket>> {
+        let fd = match reserved_port {
+            Some(false) => Self::open(target, None)?,
+            wish => self.open_reserved(target, wish == Some(true))?,
+        };
+        if target.transport == Transport::Tcp {
+            tcp::tune(&fd, SILENCE)?;
+        }
+        self.epoll.add(&fd, token.number(), Interest::Changes)?;
+        Ok(Box::new(SystemSocket { fd, transport: target.transport }))
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        // Where the kernel has none, the first transaction id can be foreseen, and that is all.
+        let _ = random::fill(&mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+}
+
+impl Socket for SystemSocket {
+    fn finish_connecting(&self) -> Result<()> {
+        match self.transport {
+            Transport::Tcp => tcp::connected(&self.fd),
+            Transport::Udp => Ok(()),
+        }
+    }
+
+    fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
+        tcp::send(self.fd.as_fd(), gather)
+    }
+
+    fn receive(&self, into: &[&Sink]) -> Result<usize> {
+        tcp::receive(self.fd.as_fd(), into)
+    }
+
+    fn shut_down(&self) {
+        // It may not be connected; then there is nothing to end.
+        let _ = socket::shut_down(&self.fd);
+    }
+}

@@ -1,0 +1,81 @@
+//! Those who sleep until some time.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use super::shared::Shared;
+
+/// Ready at some time, by the clock of a client's wire. Once the client has ended, at once.
+pub struct Sleep {
+    shared: Arc<Shared>,
+    until: Instant,
+    id: Option<u64>,
+}
+
+/// Those who sleep.
+#[derive(Default)]
+pub(super) struct Timers {
+    sleepers: BTreeMap<(Instant, u64), Waker>,
+    next_id: u64,
+}
+
+impl Timers {
+    /// When the next one is due.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.sleepers.keys().next().map(|(until, _)| *until)
+    }
+
+    /// Takes those that are due.
+    pub(super) fn take_due(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
+        while let Some(first) = self.sleepers.first_entry().filter(|first| first.key().0 <= now) {
+            wakers.push(first.remove());
+        }
+    }
+
+    /// Takes all.
+    pub(super) fn take_all(&mut self, wakers: &mut Vec<Waker>) {
+        wakers.extend(std::mem::take(&mut self.sleepers).into_values());
+    }
+}
+
+impl Sleep {
+    pub(super) fn new(shared: Arc<Shared>, until: Instant) -> Self {
+        Self { shared, until, id: None }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let now = this.shared.wire.now();
+        let mut state = this.shared.lock();
+        if now >= this.until || state.ended {
+            return Poll::Ready(());
+        }
+        let id = *this.id.get_or_insert_with(|| {
+            state.timers.next_id += 1;
+            state.timers.next_id
+        });
+        state.timers.sleepers.insert((this.until, id), context.waker().clone());
+        let is_news = state.arm(this.until);
+        drop(state);
+        if is_news {
+            this.shared.alarm.raise();
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.shared.lock().timers.sleepers.remove(&(self.until, id));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Sockets, a clock and chance: what an engine has of the world.
+
+use std::time::Instant;
+
+use super::options::Target;
+use tombolo_mem::Sink;
+use tombolo_sys::Result;
+use tombolo_sys::gather::Gather;
+
+/// Makes sockets, and tells the time. Nothing that it does waits.
+pub trait Wire: Send + Sync {
+    /// Begins to connect. Events of the socket are told with this token; it must be told that it is writable once it is
+    /// connected or has failed. An error counts as a connection that failed.
+    fn connect(
+        &self,
+        target: &Target,
+        token: SocketToken,
+        reserved_port: Option<bool>,
+    ) -> Result<Box<dyn Socket>>;
+
+    /// The time by this wire's clock.
+    fn now(&self) -> Instant;
+
+    /// A number that nobody can foresee.
+    fn random(&self) -> u64;
+}
+
+/// One connection, or one UDP socket that is connected. Threads may send and receive at the same time, but no two of them send.
+pub trait Socket: Send + Sync {
+    /// Whether connecting has come to its end: the error that it failed with, or EAGAIN while it goes on.
+    fn finish_connecting(&self) -> Result<()>;
+
+    /// Sends the beginning of the list, or all of it as one datagram; returns how many bytes went. EAGAIN when there is no
+    /// room: then it is told once it is writable.
+    fn send(&self, gather: &mut Gather<'_>) -> Result<usize>;
+
+    /// Receives into the sinks, one after the other; returns how many bytes came, 0 at the end of a stream. EAGAIN when
+    /// nothing is there: then it is told once it is readable. A datagram is received whole or cut.
+    fn receive(&self, into: &[&Sink]) -> Result<usize>;
+
+    /// Ends it in both directions, whoever still holds it.
+    fn shut_down(&self);
+}
+
+/// Names a socket among those of an engine, for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketToken(u64);
+
+impl SocketToken {
+    const INDEX_BITS: u32 = 8;
+
+    pub(super) fn new(index: usize, generation: u64) -> Self {
+        Self(generation << Self::INDEX_BITS | index as u64 & 0xff)
+    }
+
+    /// From what [`number`](Self::number) said.
+    #[must_use]
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// As a number.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn index(self) -> usize {
+        (self.0 & 0xff) as usize
+    }
+}
+
+/// What happened to a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// There is something to receive, be it the end or an error.
+    pub readable: bool,
+    /// There is room to send again, or connecting has come to its end.
+    pub writable: bool,
+}

@@ -1,0 +1,5 @@
+//! The RPC client against this crate's server, and against scripted ones.
+
+mod calls;
+mod common;
+mod recovery;
