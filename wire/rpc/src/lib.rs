@@ -27,13 +27,14 @@
 //! # Ok::<(), tombolo_wire_xdr::Error>(())
 //! ```
 //!
-//! Not here: portmapper, RPCSEC_GSS, what a procedure means, who is allowed to call.
+//! Not here: a portmapper ([`portmap`] is what a client of one says), RPCSEC_GSS, what a procedure means, who is allowed to call.
 //!
-//! Reading order: `record`, `call`, `auth`, `reply`.
+//! Reading order: `record`, `call`, `auth`, `reply`, `portmap`.
 #![forbid(unsafe_code)]
 
 mod auth;
 mod call;
+pub mod portmap;
 mod record;
 mod reply;
 

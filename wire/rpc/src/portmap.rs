@@ -1,0 +1,56 @@
+//! The portmapper, version 2 (RFC 1833 §3): at which port a server has a program. Only what a client asks.
+
+use tombolo_wire_xdr::{Encode, Encoder};
+
+/// Where every portmapper is.
+pub const PORT: u16 = 111;
+/// The portmapper among the programs.
+pub const PROGRAM: u32 = 100_000;
+/// The version of it that every portmapper speaks.
+pub const VERSION: u32 = 2;
+/// The procedure that takes a [`Mapping`] and answers its port as an unsigned number; 0 where there is none.
+pub const GETPORT: u32 = 3;
+
+/// What carries a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// `IPPROTO_TCP`.
+    Tcp,
+    /// `IPPROTO_UDP`.
+    Udp,
+}
+
+/// What is asked for: a version of a program over a transport (`mapping`, without its port).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The program.
+    pub program: u32,
+    /// Its version.
+    pub version: u32,
+    /// Over what.
+    pub protocol: Protocol,
+}
+
+impl Encode for Mapping {
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        let protocol = match self.protocol {
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+        };
+        // The port is for SET, which this is not.
+        xdr.u32(self.program).u32(self.version).u32(protocol).u32(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_is_four_words() {
+        let mut bytes = Vec::new();
+        let nfs = Mapping { program: 100_003, version: 3, protocol: Protocol::Tcp };
+        Encoder::new(&mut bytes).value(&nfs);
+        assert_eq!(bytes, [0, 1, 0x86, 0xa3, 0, 0, 0, 3, 0, 0, 0, 6, 0, 0, 0, 0]);
+    }
+}
