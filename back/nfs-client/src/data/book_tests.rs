@@ -5,10 +5,11 @@ use tombolo_core::fs::Stability;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::WriteVerifier;
 
-use super::budget::Budget;
-use super::ledger::{Entry, Ledger, Wrote};
+use super::allowance::Allowance;
+use super::ledger::{Entry, Ledger};
 use super::memory::Memory;
 use super::piece::{Piece, Turn, overlap};
+use super::server::Wrote;
 use crate::caller::Caller;
 
 const SIZE: usize = 64;
@@ -84,7 +85,7 @@ impl World {
         if number % 3 == 0 && self.ledger.add_copy(&entry, &source, PIECE_MAX) {
             return;
         }
-        let charge = Budget::new(1 << 20).take(len).expect("room");
+        let charge = Allowance::new(1 << 20).take(len).expect("room");
         self.ledger.add(&entry, Memory::keep(source, charge), PIECE_MAX);
     }
 

@@ -1,158 +1,122 @@
-//! How many written bytes a mount may hold.
+//! What all files of a mount share.
 
-use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
 
-/// What a piece of a file takes beside its bytes. So a writer of single bytes is bounded as well.
-const OVERHEAD_BYTES: usize = 512;
+use tombolo_host::buffers::{BufferLimits, Buffers};
+use tombolo_mem::Source;
 
-/// The bytes that are held for all files of a mount, and those who wait to add some.
-#[derive(Debug)]
-pub(super) struct Budget {
-    limit_bytes: usize,
-    used_bytes: AtomicUsize,
-    /// Of those the ones that the server has, but not for good.
-    uncommitted_bytes: AtomicUsize,
-    waiters: Mutex<Vec<Waker>>,
+use super::allowance::{Allowance, Charge};
+use super::memory::Memory;
+
+/// What is read ahead for all openings of a mount together takes no more than this.
+const AHEAD_BYTES_MAX: usize = 64 << 20;
+/// So much of either kind of buffer is kept for later when nobody has it.
+const RETAINED_BYTES: usize = 16 << 20;
+/// So many files are made stable at a time because memory runs out.
+const RELIEVED_MAX: usize = 16;
+
+/// The memory of a mount: for written bytes that the server does not have for good, and for bytes that are read ahead.
+pub(crate) struct Budget {
+    pub(super) written: Arc<Allowance>,
+    pub(super) ahead: Buffers,
+    copies: Buffers,
+    copied_bytes: AtomicU64,
+    files: Mutex<Files>,
 }
+
+/// The files that hold written bytes, in the order in which they began to.
+#[derive(Default)]
+struct Files {
+    next: u64,
+    by_number: BTreeMap<u64, Arc<dyn Relieve>>,
+}
+
+/// A file that can be rid of what it holds.
+pub(super) trait Relieve: Send + Sync {
+    /// Sends a COMMIT for it, unless one is under way.
+    fn relieve(&self);
+}
+
+/// A file's place in the list of those that hold written bytes.
+#[derive(Debug)]
+pub(super) struct Listed(u64);
 
 impl Budget {
-    /// Holds so many bytes, or a single piece that is longer.
-    pub(super) fn new(limit_bytes: usize) -> Arc<Self> {
-        Arc::new(Self {
-            limit_bytes: limit_bytes.max(1),
-            used_bytes: AtomicUsize::new(0),
-            uncommitted_bytes: AtomicUsize::new(0),
-            waiters: Mutex::default(),
-        })
-    }
-
-    /// Room for a piece of `len_bytes`; none if the budget is used up. Who alone uses it gets room for any piece.
-    pub(super) fn take(self: &Arc<Self>, len_bytes: usize) -> Option<Charge> {
-        let bytes = len_bytes.saturating_add(OVERHEAD_BYTES);
-        let claim = |used: usize| {
-            let sum = used.saturating_add(bytes);
-            (used == 0 || sum <= self.limit_bytes).then_some(sum)
+    /// At most so many written bytes are held.
+    pub(crate) fn new(dirty_bytes_max: usize) -> Arc<Self> {
+        let unlimited = usize::MAX / 2;
+        let copies =
+            BufferLimits { total_bytes: unlimited, share_bytes: unlimited, retained_bytes: RETAINED_BYTES };
+        let ahead = BufferLimits {
+            total_bytes: AHEAD_BYTES_MAX,
+            share_bytes: AHEAD_BYTES_MAX,
+            retained_bytes: RETAINED_BYTES,
         };
-        self.used_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).ok()?;
-        Some(Charge { budget: self.clone(), bytes })
-    }
-
-    /// Waits until a quarter of it is free. Look again after that: others wait as well.
-    pub(super) async fn room(&self) {
-        poll_fn(|context| {
-            if self.has_quarter() {
-                return Poll::Ready(());
-            }
-            self.waiting().push(context.waker().clone());
-            // Room that came before this one waited woke nobody.
-            if self.has_quarter() { Poll::Ready(()) } else { Poll::Pending }
+        Arc::new(Self {
+            written: Allowance::new(dirty_bytes_max),
+            ahead: Buffers::new(ahead),
+            copies: Buffers::new(copies),
+            copied_bytes: AtomicU64::new(0),
+            files: Mutex::default(),
         })
-        .await;
     }
 
-    /// Wakes those who wait, if there is room. To be called with no lock held: who is woken may go on at once, on this
-    /// thread.
-    pub(super) fn wake(&self) {
-        if !self.has_quarter() {
+    /// Bytes of file data that were copied because the writer might have changed them: so far, of all files.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Written bytes that are held.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.written.used_bytes()
+    }
+
+    /// Copies what is to be held, with room for `spare_bytes` more.
+    pub(super) fn copy(&self, from: &Source, spare_bytes: usize, charge: Charge) -> Memory {
+        self.count_copied(from.len());
+        Memory::copy(from, spare_bytes, &self.copies, charge)
+    }
+
+    pub(super) fn count_copied(&self, bytes: usize) {
+        self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// A file holds written bytes from now on.
+    pub(super) fn list(&self, file: Arc<dyn Relieve>) -> Listed {
+        let mut files = self.files();
+        let number = files.next;
+        files.next += 1;
+        files.by_number.insert(number, file);
+        Listed(number)
+    }
+
+    /// A file holds none any more.
+    pub(super) fn strike(&self, listed: &Listed) {
+        let gone = self.files().by_number.remove(&listed.0);
+        drop(gone);
+    }
+
+    /// If half of the memory only waits for a COMMIT, sends some, so that writers need not wait. To be called with no lock
+    /// held.
+    pub(super) fn relieve(&self) {
+        if !self.written.is_half_uncommitted() {
             return;
         }
-        let waiters = std::mem::take(&mut *self.waiting());
-        waiters.into_iter().for_each(Waker::wake);
+        let files: Vec<_> = self.files().by_number.values().take(RELIEVED_MAX).cloned().collect();
+        for file in files {
+            file.relieve();
+        }
     }
 
-    /// Bytes that are held.
-    pub(super) fn used_bytes(&self) -> usize {
-        self.used_bytes.load(Ordering::SeqCst)
-    }
-
-    /// A file holds other uncommitted bytes than before.
-    pub(super) fn count_uncommitted(&self, before_bytes: usize, after_bytes: usize) {
-        match after_bytes.checked_sub(before_bytes) {
-            Some(more) => self.uncommitted_bytes.fetch_add(more, Ordering::SeqCst),
-            None => self.uncommitted_bytes.fetch_sub(before_bytes - after_bytes, Ordering::SeqCst),
-        };
-    }
-
-    /// Whether half of it is only waiting for a COMMIT.
-    pub(super) fn is_half_uncommitted(&self) -> bool {
-        self.uncommitted_bytes.load(Ordering::SeqCst) >= self.limit_bytes / 2
-    }
-
-    fn has_quarter(&self) -> bool {
-        self.used_bytes() <= self.limit_bytes / 4 * 3
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Room in the budget, which is given back with it. That wakes nobody: see [`Budget::wake`].
-#[derive(Debug)]
-pub(super) struct Charge {
-    budget: Arc<Budget>,
-    bytes: usize,
-}
-
-impl Charge {
-    /// Counts memory that turned out to be longer. It is there already, so nobody refuses it.
-    pub(super) fn grow(&mut self, bytes: usize) {
-        self.budget.used_bytes.fetch_add(bytes, Ordering::SeqCst);
-        self.bytes += bytes;
-    }
-
-    /// Takes over what another has.
-    pub(super) fn absorb(&mut self, mut other: Charge) {
-        self.bytes += std::mem::take(&mut other.bytes);
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.budget.used_bytes.fetch_sub(self.bytes, Ordering::SeqCst);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use super::*;
-
-    #[test]
-    fn who_alone_uses_it_may_hold_any_piece_and_others_wait() {
-        let budget = Budget::new(4096);
-        let long = budget.take(1 << 20).expect("alone");
-        assert!(budget.take(1).is_none());
-        drop(long);
-        let first = budget.take(1000).expect("room");
-        assert!(budget.take(4096).is_none());
-        let mut second = budget.take(1000).expect("room for both");
-        second.absorb(first);
-        second.grow(5000);
-        assert_eq!(budget.used_bytes(), 7000 + 2 * OVERHEAD_BYTES);
-        drop(second);
-        assert_eq!(budget.used_bytes(), 0);
-    }
-
-    #[test]
-    fn waiters_are_woken_once_a_quarter_is_free() {
-        let budget = Budget::new(40_000);
-        let charges: Vec<_> = (0..3).map(|_| budget.take(12_000).expect("room")).collect();
-        let woken = Arc::new(AtomicUsize::new(0));
-        let (waiter, counter) = (budget.clone(), woken.clone());
-        tombolo_host::task::spawn(async move {
-            waiter.room().await;
-            counter.fetch_add(1, Ordering::SeqCst);
-        });
-        budget.wake();
-        assert_eq!(woken.load(Ordering::SeqCst), 0);
-        let mut charges = charges.into_iter();
-        drop(charges.next());
-        budget.wake();
-        assert_eq!(woken.load(Ordering::SeqCst), 1);
+impl std::fmt::Debug for Budget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Budget").field("written", &self.written).field("ahead", &self.ahead).finish()
     }
 }

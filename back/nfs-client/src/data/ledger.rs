@@ -20,6 +20,7 @@ use tombolo_wire_nfs3::WriteVerifier;
 
 use super::memory::Memory;
 use super::piece::{Piece, Turn};
+use super::server::Wrote;
 use crate::caller::Caller;
 
 /// A piece that the server lost so often is sent to be stable at once: its verifier is no use.
@@ -33,17 +34,6 @@ pub(super) struct Entry<'a> {
     pub(super) offset: u64,
     pub(super) stability: Stability,
     pub(super) caller: &'a Caller,
-}
-
-/// What the server said to a WRITE.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wrote {
-    /// Bytes of it that it took; not 0, and no more than it was sent.
-    pub(super) count: usize,
-    /// How stable they are; no less than was asked for.
-    pub(super) stability: Stability,
-    /// Changes when it loses what is not stable.
-    pub(super) verifier: WriteVerifier,
 }
 
 /// The book of one file.

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 use tombolo_host::buffers::{Buffers, Lease};
 use tombolo_mem::Source;
 
-use super::budget::Charge;
+use super::allowance::Charge;
 
 /// More spans than this in one WRITE cost more than a second WRITE does: one system call takes 1024.
 const SEGMENTS_MAX: usize = 256;
@@ -87,28 +87,28 @@ impl Memory {
 mod tests {
     use tombolo_host::buffers::BufferLimits;
 
-    use super::super::budget::Budget;
+    use super::super::allowance::Allowance;
     use super::*;
 
     #[test]
     fn what_follows_is_copied_behind_what_is_there_and_the_writer_may_change_his_own() {
-        let budget = Budget::new(1 << 20);
+        let allowance = Allowance::new(1 << 20);
         let buffers = Buffers::new(BufferLimits::default());
         let mut from = tombolo_mem::Buffer::new(8);
         from.as_mut_slice().expect("not lent").copy_from_slice(b"abcdefgh");
-        let charge = budget.take(8).expect("room");
+        let charge = allowance.take(8).expect("room");
         let mut memory = Memory::copy(&from.source(0..8), 100, &buffers, charge);
         assert!(memory.append_copy(&from.source(0..4)));
         from.as_mut_slice().expect("only lent for the copy").fill(b'x');
         assert_eq!(memory.source(6, 6).to_vec(9), b"ghabcd");
         assert!(!memory.append_copy(&Source::from(vec![0; 1 << 20])), "more than the buffer has");
 
-        let kept = Memory::keep(Source::from(b"kept".to_vec()), budget.take(4).expect("room"));
+        let kept = Memory::keep(Source::from(b"kept".to_vec()), allowance.take(4).expect("room"));
         memory.append(kept).expect("few spans");
         assert_eq!(memory.source(8, 8).to_vec(9), b"abcdkept");
         assert!(!memory.append_copy(&Source::from(b"!".to_vec())), "it would not come last");
-        assert!(budget.used_bytes() >= 2048, "the whole buffer counts");
+        assert!(allowance.used_bytes() >= 2048, "the whole buffer counts");
         drop(memory);
-        assert_eq!(budget.used_bytes(), 0);
+        assert_eq!(allowance.used_bytes(), 0);
     }
 }

@@ -1,0 +1,46 @@
+//! On whose behalf a call is made.
+
+use tombolo_core::fs::{Ctx, Identity, Interrupt};
+use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX, Gids};
+
+/// The user of an operation, and his wish that it end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller {
+    pub identity: Identity,
+    pub interrupt: Interrupt,
+}
+
+impl From<&Ctx> for Caller {
+    fn from(cx: &Ctx) -> Self {
+        Self { identity: cx.identity.clone(), interrupt: cx.interrupt.clone() }
+    }
+}
+
+impl Caller {
+    /// The same user for work that goes on after the operation is answered.
+    pub(crate) fn detached(&self) -> Self {
+        Self { identity: self.identity.clone(), ..Self::default() }
+    }
+
+    /// AUTH_SYS. Of more groups than it has room for the first are named, as every client does; a server that looks groups
+    /// up by itself knows the others.
+    pub(crate) fn credential<'m>(&self, machine: &'m [u8]) -> Credential<'m> {
+        let groups = self.identity.groups();
+        let gids = Gids::new(groups.get(..GIDS_MAX).unwrap_or(groups)).unwrap_or_default();
+        Credential::Sys(AuthSys { stamp: 0, machine, uid: self.identity.uid, gid: self.identity.gid, gids })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_groups_than_fit_are_cut_off() {
+        let identity = Identity { uid: 7, gid: 8, groups: Some((100..140).collect()) };
+        let caller = Caller { identity, ..Caller::default() };
+        let Credential::Sys(auth) = caller.credential(b"here") else { panic!("AUTH_SYS") };
+        assert_eq!((auth.uid, auth.gid, auth.gids.len()), (7, 8, GIDS_MAX));
+        assert_eq!(auth.gids[0], 100);
+    }
+}

@@ -1,0 +1,124 @@
+//! What procedures answer, where the codec's own types borrow from the message.
+
+use tombolo_wire_nfs3::listing::{ReaddirOk, ReaddirplusOk};
+use tombolo_wire_nfs3::results::{CreateOk, LookupOk, ReadlinkOk};
+use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandle, FileHandleBuf, PostOpAttr, Reply, WccData};
+
+/// A node that LOOKUP found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub handle: FileHandleBuf,
+    pub attributes: PostOpAttr,
+    pub dir_attributes: PostOpAttr,
+}
+
+impl From<LookupOk<'_>> for Found {
+    fn from(ok: LookupOk<'_>) -> Self {
+        let LookupOk { object, attributes, dir_attributes } = ok;
+        Self { handle: object.to_owned(), attributes, dir_attributes }
+    }
+}
+
+/// A node that was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct New {
+    /// A server need not say it.
+    pub handle: Option<FileHandleBuf>,
+    pub attributes: PostOpAttr,
+    pub dir_wcc: WccData,
+}
+
+impl From<CreateOk<'_>> for New {
+    fn from(ok: CreateOk<'_>) -> Self {
+        let CreateOk { object, attributes, dir_wcc } = ok;
+        Self { handle: object.map(FileHandle::to_owned), attributes, dir_wcc }
+    }
+}
+
+/// Where a symbolic link leads.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub attributes: PostOpAttr,
+    pub target: Vec<u8>,
+}
+
+impl From<ReadlinkOk<'_>> for Target {
+    fn from(ok: ReadlinkOk<'_>) -> Self {
+        Self { attributes: ok.attributes, target: ok.target.to_vec() }
+    }
+}
+
+/// A page of a directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Listing {
+    pub dir_attributes: PostOpAttr,
+    pub verifier: CookieVerifier,
+    pub entries: Vec<Listed>,
+    /// All names, one after the other.
+    names: Vec<u8>,
+    pub eof: bool,
+}
+
+/// An entry of a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listed {
+    name_start: usize,
+    name_end: usize,
+    pub fileid: u64,
+    pub cookie: Cookie3,
+    pub attributes: PostOpAttr,
+    pub handle: Option<FileHandleBuf>,
+}
+
+impl Listing {
+    /// The name of one of its entries.
+    pub(crate) fn name(&self, entry: &Listed) -> &[u8] {
+        self.names.get(entry.name_start..entry.name_end).unwrap_or_default()
+    }
+
+    fn new(dir_attributes: PostOpAttr, verifier: CookieVerifier, eof: bool) -> Self {
+        Self { dir_attributes, verifier, entries: Vec::new(), names: Vec::new(), eof }
+    }
+
+    fn push(
+        &mut self,
+        name: &[u8],
+        (fileid, cookie): (u64, Cookie3),
+        attributes: PostOpAttr,
+        handle: Option<FileHandleBuf>,
+    ) {
+        let name_start = self.names.len();
+        self.names.extend_from_slice(name);
+        let name_end = self.names.len();
+        self.entries.push(Listed { name_start, name_end, fileid, cookie, attributes, handle });
+    }
+}
+
+impl From<ReaddirOk<'_>> for Listing {
+    fn from(ok: ReaddirOk<'_>) -> Self {
+        let mut listing = Self::new(ok.dir_attributes, ok.verifier, ok.eof);
+        for entry in ok.entries {
+            listing.push(entry.name, (entry.fileid, entry.cookie), None, None);
+        }
+        listing
+    }
+}
+
+impl From<ReaddirplusOk<'_>> for Listing {
+    fn from(ok: ReaddirplusOk<'_>) -> Self {
+        let mut listing = Self::new(ok.dir_attributes, ok.verifier, ok.eof);
+        for plus in ok.entries {
+            let handle = plus.handle.map(FileHandle::to_owned);
+            listing.push(plus.entry.name, (plus.entry.fileid, plus.entry.cookie), plus.attributes, handle);
+        }
+        listing
+    }
+}
+
+/// A successful reply as an owned value.
+pub(super) fn owned<T, U: From<T>, F>(reply: Reply<T, F>) -> Reply<U, F> {
+    match reply {
+        Reply::Ok(results) => Reply::Ok(results.into()),
+        Reply::Failed(status, rest) => Reply::Failed(status, rest),
+    }
+}

@@ -1,0 +1,123 @@
+//! File data: sent from where they lie, received to where they go.
+
+use tombolo_core::fs::Result;
+use tombolo_host::rpc_client::{Found, Landing};
+use tombolo_mem::{Sink, Source};
+use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, StableHow, WriteArgs};
+use tombolo_wire_nfs3::results::{CommitReply, ReadReply, WriteReply};
+use tombolo_wire_nfs3::{Call, Data, FileHandleBuf, PostOpAttr, Procedure, Reply, Status};
+use tombolo_wire_xdr::{Decode, Decoder};
+
+use super::names::all_of;
+use super::{LATER, Nfs};
+use crate::caller::Caller;
+
+/// A READ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadPiece {
+    pub file: FileHandleBuf,
+    pub offset: u64,
+}
+
+/// A WRITE.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WritePiece {
+    pub file: FileHandleBuf,
+    pub offset: u64,
+    pub stable: StableHow,
+}
+
+/// What READ brought; the bytes are in the sink.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadDone {
+    pub attributes: PostOpAttr,
+    pub count: usize,
+    pub eof: bool,
+}
+
+/// So many bytes of results are looked at for the place of a READ's data: status, attributes, count, end of file, length.
+const READ_HEAD_BYTES: usize = 4 + 4 + tombolo_wire_nfs3::FATTR_BYTES + 4 + 4 + 4;
+
+/// Where the data of a READ lie in its results.
+pub(crate) fn read_data(results: &[u8], results_bytes: usize) -> Found {
+    match ReadReply::decode(&mut Decoder::new(results)) {
+        Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(Found::None, Found::Data),
+        Ok(Reply::Failed(..)) => Found::None,
+        Err(_) if results.len() < READ_HEAD_BYTES.min(results_bytes) => Found::More,
+        Err(_) => Found::None,
+    }
+}
+
+impl Nfs {
+    /// READ (RFC 1813 §3.3.6) into a sink of at most the server's size. Never more than the sink has room for.
+    pub(crate) async fn read_piece(
+        &self,
+        caller: &Caller,
+        piece: ReadPiece,
+        sink: Sink,
+    ) -> Result<Reply<ReadDone, PostOpAttr>> {
+        let asked = sink.len();
+        let count = u32::try_from(asked).unwrap_or(u32::MAX);
+        let args = ReadArgs { file: piece.file.as_handle(), offset: piece.offset, count };
+        let mut pause = LATER.0;
+        loop {
+            let landing = Landing { sink: sink.clone(), find: read_data };
+            let reply = self.once(caller, Call::Read(args), None, Some(landing)).await?;
+            let ok = match self.read(Procedure::Read, all_of::<ReadReply>(&reply.results))? {
+                Reply::Ok(ok) => ok,
+                Reply::Failed(Status::Jukebox, _) => {
+                    self.wait_for_server(caller, &mut pause).await?;
+                    continue;
+                }
+                Reply::Failed(status, attributes) => return Ok(Reply::Failed(status, attributes)),
+            };
+            if ok.count != ok.data.len_bytes() {
+                return Err(self.nonsense(Procedure::Read, "it announces another count than it sends"));
+            }
+            if ok.count as usize != reply.data_bytes || reply.data_bytes > asked {
+                return Err(self.nonsense(Procedure::Read, "it sends more than was asked for"));
+            }
+            return Ok(Reply::Ok(ReadDone {
+                attributes: ok.attributes,
+                count: reply.data_bytes,
+                eof: ok.eof,
+            }));
+        }
+    }
+
+    /// WRITE (§3.3.7) of at most the server's size. The data are in use until the answer.
+    pub(crate) async fn write_piece(
+        &self,
+        caller: &Caller,
+        piece: WritePiece,
+        data: &Source,
+    ) -> Result<WriteReply> {
+        let WritePiece { file, offset, stable } = piece;
+        let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let file = file.as_handle();
+        let args = WriteArgs { file, offset, count, stable, data: Data::to_send(count) };
+        let mut pause = LATER.0;
+        loop {
+            let reply = self.once(caller, Call::Write(args), Some(data.clone()), None).await?;
+            match self.read(Procedure::Write, all_of::<WriteReply>(&reply.results))? {
+                Reply::Failed(Status::Jukebox, _) => self.wait_for_server(caller, &mut pause).await?,
+                Reply::Ok(ok) if ok.count > count => {
+                    return Err(self.nonsense(Procedure::Write, "it has written more than it was sent"));
+                }
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// COMMIT (§3.3.21) of a range; 0 bytes for all up to the end.
+    pub(crate) async fn commit(
+        &self,
+        caller: &Caller,
+        file: FileHandleBuf,
+        offset: u64,
+        count: u32,
+    ) -> Result<CommitReply> {
+        let args = CommitArgs { file: file.as_handle(), offset, count };
+        self.ask(caller, Call::Commit(args), all_of).await
+    }
+}

@@ -1,0 +1,166 @@
+//! The procedures of NFS version 3 as typed calls of one mount.
+//!
+//! A call waits for its reply however long the mount's options say, and asks again where the server answers "not now"
+//! (RFC 1813 §2.6, JUKEBOX). What comes back is the server's own success or failure; what is no answer of NFS at all is
+//! an error.
+
+mod answers;
+mod attributes;
+mod data;
+mod names;
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tombolo_core::fs::{Error, Result};
+use tombolo_host::rpc_client::{Call as RpcCall, CallError, Landing, Reply as RpcReply, RpcClient};
+use tombolo_mem::Source;
+use tombolo_wire_nfs3::{Call, Procedure, Reply, Status, status};
+use tombolo_wire_rpc::MACHINE_BYTES_MAX;
+use tombolo_wire_xdr::Result as XdrResult;
+
+use crate::caller::Caller;
+use crate::failure::Failure;
+
+pub(crate) use answers::{Listed, Listing, New};
+pub(crate) use data::{ReadPiece, WritePiece};
+
+/// How long to wait after JUKEBOX: at first, and at most.
+const LATER: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
+
+/// The most that the server takes and gives in one call, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub read_max: u32,
+    pub write_max: u32,
+    /// A page of a listing, attributes and handles included.
+    pub listing: u32,
+}
+
+/// One mount's calls.
+#[derive(Clone)]
+pub(crate) struct Nfs {
+    rpc: RpcClient,
+    label: std::sync::Arc<str>,
+    /// This machine by its own account, for AUTH_SYS.
+    machine: std::sync::Arc<[u8]>,
+    sizes: Sizes,
+}
+
+impl std::fmt::Debug for Nfs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Nfs({})", self.label)
+    }
+}
+
+/// A successful answer, or the waist's word for the failure.
+pub(crate) fn answered<T, F>(reply: Reply<T, F>) -> Result<T> {
+    match reply {
+        Reply::Ok(results) => Ok(results),
+        Reply::Failed(status, _) => Err(status::from_status(status)),
+    }
+}
+
+/// This machine's own name, cut to what AUTH_SYS has room for.
+fn host_name() -> Vec<u8> {
+    let mut name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.truncate(name.trim_ascii_end().len().min(MACHINE_BYTES_MAX));
+    name
+}
+
+impl Nfs {
+    /// Calls over `rpc`, whose errors name the `label`.
+    pub(crate) fn new(rpc: RpcClient, label: &str, sizes: Sizes) -> Self {
+        Self { rpc, label: label.into(), machine: host_name().into(), sizes }
+    }
+
+    /// The engine.
+    pub(crate) fn rpc(&self) -> &RpcClient {
+        &self.rpc
+    }
+
+    /// What fits in one call.
+    pub(crate) fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// Host and export, for people.
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// An answer that makes no sense.
+    pub(crate) fn nonsense(&self, procedure: Procedure, what: &'static str) -> Error {
+        Failure::Nonsense { server: self.label().to_owned(), procedure, what }.into()
+    }
+
+    /// Asks until the server has time for it.
+    async fn ask<T, F>(
+        &self,
+        caller: &Caller,
+        call: Call<'_>,
+        read: impl Fn(&[u8]) -> XdrResult<Reply<T, F>>,
+    ) -> Result<Reply<T, F>> {
+        let mut pause = LATER.0;
+        loop {
+            let reply = self.once(caller, call, None, None).await?;
+            match self.read(call.procedure(), read(&reply.results))? {
+                Reply::Failed(Status::Jukebox, _) => self.wait_for_server(caller, &mut pause).await?,
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// Makes a call, with data that follow the arguments and a place for data that follow the results.
+    async fn once(
+        &self,
+        caller: &Caller,
+        call: Call<'_>,
+        data: Option<Source>,
+        landing: Option<Landing>,
+    ) -> Result<RpcReply> {
+        let procedure = call.procedure();
+        let pending = {
+            let rpc_call = RpcCall {
+                procedure: procedure.number(),
+                credential: caller.credential(&self.machine),
+                bulk: matches!(procedure, Procedure::Read | Procedure::Write),
+                data,
+                landing,
+                interrupt: caller.interrupt.clone(),
+            };
+            self.rpc.call(rpc_call, |xdr| {
+                xdr.value(&call);
+            })
+        };
+        pending.await.map_err(|source: CallError| Failure::Call { procedure, source }.into())
+    }
+
+    /// Results that were read, and say no more than that something broke: then they say where.
+    fn read<T, F>(&self, procedure: Procedure, read: XdrResult<Reply<T, F>>) -> Result<Reply<T, F>> {
+        let server = || self.label().to_owned();
+        match read {
+            Ok(Reply::Failed(status @ (Status::Io | Status::ServerFault | Status::Remote), _)) => {
+                Err(Failure::Broken { server: server(), procedure, status }.into())
+            }
+            Ok(reply) => Ok(reply),
+            Err(source) => Err(Failure::Garbage { server: server(), procedure, source }.into()),
+        }
+    }
+
+    /// Waits before it asks again, each time for twice as long; ends early when the caller wants it to.
+    async fn wait_for_server(&self, caller: &Caller, pause: &mut Duration) -> Result<()> {
+        let mut sleep = pin!(self.rpc.sleep(*pause));
+        let mut raised = pin!(caller.interrupt.raised());
+        *pause = pause.saturating_mul(2).min(LATER.1);
+        poll_fn(|context| {
+            if raised.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(Error::Interrupted));
+            }
+            sleep.as_mut().poll(context).map(Ok)
+        })
+        .await
+    }
+}

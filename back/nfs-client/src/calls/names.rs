@@ -1,0 +1,181 @@
+//! Names: looking them up, making, moving and removing them, and listing them.
+
+use tombolo_core::fs::Result;
+use tombolo_wire_nfs3::args::{
+    CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, ReaddirArgs,
+    ReaddirplusArgs, RenameArgs, SymlinkArgs,
+};
+use tombolo_wire_nfs3::listing::{ReaddirReply, ReaddirplusReply};
+use tombolo_wire_nfs3::results::{
+    CreateReply, LinkReply, LookupReply, ReadlinkReply, RemoveReply, RenameReply,
+};
+use tombolo_wire_nfs3::{Call, Cookie3, CookieVerifier, FileHandleBuf, PostOpAttr, Reply, Sattr3, WccData};
+use tombolo_wire_xdr::{Decode, Decoder, Result as XdrResult};
+
+use super::Nfs;
+use super::answers::{Found, Listing, New, Target, owned};
+use crate::caller::Caller;
+
+/// All of the results. What follows them is left, as every client does.
+pub(super) fn all_of<T: for<'r> Decode<'r>>(results: &[u8]) -> XdrResult<T> {
+    Decoder::new(results).value()
+}
+
+fn found(results: &[u8]) -> XdrResult<Reply<Found, PostOpAttr>> {
+    let reply: LookupReply<'_> = Decoder::new(results).value()?;
+    Ok(owned(reply))
+}
+
+fn made(results: &[u8]) -> XdrResult<Reply<New, WccData>> {
+    let reply: CreateReply<'_> = Decoder::new(results).value()?;
+    Ok(owned(reply))
+}
+
+/// A name in a directory.
+fn place<'a>(dir: &'a FileHandleBuf, name: &'a [u8]) -> DirOpArgs<'a> {
+    DirOpArgs { dir: dir.as_handle(), name }
+}
+
+impl Nfs {
+    /// LOOKUP (RFC 1813 §3.3.3). `..` may be looked up, too.
+    pub(crate) async fn lookup(
+        &self,
+        caller: &Caller,
+        dir: FileHandleBuf,
+        name: &[u8],
+    ) -> Result<Reply<Found, PostOpAttr>> {
+        self.ask(caller, Call::Lookup(place(&dir, name)), found).await
+    }
+
+    /// READLINK (§3.3.5).
+    pub(crate) async fn readlink(
+        &self,
+        caller: &Caller,
+        link: FileHandleBuf,
+    ) -> Result<Reply<Target, PostOpAttr>> {
+        let read = |results: &[u8]| {
+            let reply: ReadlinkReply<'_> = Decoder::new(results).value()?;
+            Ok(owned(reply))
+        };
+        self.ask(caller, Call::Readlink(link.as_handle()), read).await
+    }
+
+    /// CREATE (§3.3.8).
+    pub(crate) async fn create(
+        &self,
+        caller: &Caller,
+        dir: FileHandleBuf,
+        name: &[u8],
+        how: CreateHow,
+    ) -> Result<Reply<New, WccData>> {
+        self.ask(caller, Call::Create(CreateArgs { place: place(&dir, name), how }), made).await
+    }
+
+    /// MKDIR (§3.3.9).
+    pub(crate) async fn mkdir(
+        &self,
+        caller: &Caller,
+        dir: FileHandleBuf,
+        name: &[u8],
+        attributes: Sattr3,
+    ) -> Result<Reply<New, WccData>> {
+        self.ask(caller, Call::Mkdir(MkdirArgs { place: place(&dir, name), attributes }), made).await
+    }
+
+    /// SYMLINK (§3.3.10).
+    pub(crate) async fn symlink(
+        &self,
+        caller: &Caller,
+        dir: FileHandleBuf,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Reply<New, WccData>> {
+        let args = SymlinkArgs { place: place(&dir, name), attributes: Sattr3::default(), target };
+        self.ask(caller, Call::Symlink(args), made).await
+    }
+
+    /// MKNOD (§3.3.11).
+    pub(crate) async fn mknod(
+        &self,
+        caller: &Caller,
+        dir: FileHandleBuf,
+        name: &[u8],
+        what: MknodWhat,
+    ) -> Result<Reply<New, WccData>> {
+        self.ask(caller, Call::Mknod(MknodArgs { place: place(&dir, name), what }), made).await
+    }
+
+    /// REMOVE (§3.3.12).
+    pub(crate) async fn remove(
+        &self,
+        caller: &Caller,
+        dir: FileHandleBuf,
+        name: &[u8],
+    ) -> Result<RemoveReply> {
+        self.ask(caller, Call::Remove(place(&dir, name)), all_of).await
+    }
+
+    /// RMDIR (§3.3.13).
+    pub(crate) async fn rmdir(
+        &self,
+        caller: &Caller,
+        dir: FileHandleBuf,
+        name: &[u8],
+    ) -> Result<RemoveReply> {
+        self.ask(caller, Call::Rmdir(place(&dir, name)), all_of).await
+    }
+
+    /// RENAME (§3.3.14).
+    pub(crate) async fn rename(
+        &self,
+        caller: &Caller,
+        (from_dir, from): (FileHandleBuf, &[u8]),
+        (to_dir, to): (FileHandleBuf, &[u8]),
+    ) -> Result<RenameReply> {
+        let args = RenameArgs { from: place(&from_dir, from), to: place(&to_dir, to) };
+        self.ask(caller, Call::Rename(args), all_of).await
+    }
+
+    /// LINK (§3.3.15).
+    pub(crate) async fn link(
+        &self,
+        caller: &Caller,
+        file: FileHandleBuf,
+        (dir, name): (FileHandleBuf, &[u8]),
+    ) -> Result<LinkReply> {
+        let args = LinkArgs { file: file.as_handle(), link: place(&dir, name) };
+        self.ask(caller, Call::Link(args), all_of).await
+    }
+
+    /// READDIR (§3.3.16).
+    pub(crate) async fn readdir(
+        &self,
+        caller: &Caller,
+        dir: FileHandleBuf,
+        (cookie, verifier): (Cookie3, CookieVerifier),
+    ) -> Result<Reply<Listing, PostOpAttr>> {
+        let args = ReaddirArgs { dir: dir.as_handle(), cookie, verifier, count: self.sizes().listing };
+        let read = |results: &[u8]| {
+            let reply: ReaddirReply<'_> = Decoder::new(results).value()?;
+            Ok(owned(reply))
+        };
+        self.ask(caller, Call::Readdir(args), read).await
+    }
+
+    /// READDIRPLUS (§3.3.17).
+    pub(crate) async fn readdirplus(
+        &self,
+        caller: &Caller,
+        dir: FileHandleBuf,
+        (cookie, verifier): (Cookie3, CookieVerifier),
+    ) -> Result<Reply<Listing, PostOpAttr>> {
+        let maxcount = self.sizes().listing;
+        // Names alone are a sixth of an entry with attributes and handle: this bounds the others, not them.
+        let args = ReaddirplusArgs { dir: dir.as_handle(), cookie, verifier, dircount: maxcount, maxcount };
+        let read = |results: &[u8]| {
+            let reply: ReaddirplusReply<'_> = Decoder::new(results).value()?;
+            Ok(owned(reply))
+        };
+        self.ask(caller, Call::Readdirplus(args), read).await
+    }
+}

@@ -1,0 +1,223 @@
+//! What was read ahead, for each opening: pure bookkeeping.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use tombolo_host::buffers::Lease;
+use tombolo_mem::Source;
+
+use super::piece::overlap;
+use super::sequence::{Reach, Sequence};
+
+/// An opening that reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ReaderId(u64);
+
+/// A READ ahead of its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AheadId(u64);
+
+/// Those who read one file.
+#[derive(Debug, Default)]
+pub(super) struct Readers {
+    next: u64,
+    /// By id.
+    readers: Vec<(ReaderId, Reader)>,
+}
+
+impl Readers {
+    /// Another opening begins to read.
+    pub(super) fn add(&mut self) -> ReaderId {
+        self.next += 1;
+        let id = ReaderId(self.next);
+        self.readers.push((id, Reader::default()));
+        id
+    }
+
+    /// An opening ends.
+    pub(super) fn remove(&mut self, id: ReaderId) {
+        if let Ok(index) = self.index(id) {
+            self.readers.remove(index);
+        }
+    }
+
+    pub(super) fn reader(&self, id: ReaderId) -> Option<&Reader> {
+        self.readers.get(self.index(id).ok()?).map(|(_, reader)| reader)
+    }
+
+    pub(super) fn reader_mut(&mut self, id: ReaderId) -> Option<&mut Reader> {
+        let index = self.index(id).ok()?;
+        self.readers.get_mut(index).map(|(_, reader)| reader)
+    }
+
+    /// What was read ahead of this range, or is on its way, is not to be used.
+    pub(super) fn forget(&mut self, range: &Range<u64>) {
+        for (_, reader) in &mut self.readers {
+            reader.pieces.retain(|piece| !overlap(&piece.range(), range));
+        }
+    }
+
+    fn index(&self, id: ReaderId) -> Result<usize, usize> {
+        self.readers.binary_search_by_key(&id, |(id, _)| *id)
+    }
+}
+
+/// What one opening has read ahead.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    sequence: Sequence,
+    /// By offset; they share no byte.
+    pieces: VecDeque<Ahead>,
+    next: u64,
+}
+
+/// Bytes that were asked for before their reader did.
+#[derive(Debug)]
+struct Ahead {
+    id: AheadId,
+    offset: u64,
+    len: usize,
+    memory: Lease,
+    asked: Instant,
+    /// Bytes that the reader has had.
+    served: usize,
+    arrived: Option<Arrived>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    count: usize,
+    eof: bool,
+}
+
+/// Where the bytes of a read come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// From the server, straight.
+    Direct(Range<u64>),
+    /// From what was read ahead.
+    Ahead(AheadId, Range<u64>),
+}
+
+/// What became of a part that was read ahead.
+pub(super) enum Fetched {
+    /// The bytes, fewer than were asked for only at the end of the file.
+    Here { bytes: Source, eof: bool, memory: Lease },
+    /// It is on its way.
+    Pending,
+    /// It is not to be used.
+    Gone,
+}
+
+impl Reader {
+    /// A read is asked for: where its bytes come from.
+    pub(super) fn asked(
+        &mut self,
+        range: &Range<u64>,
+        reach: &Reach,
+        now: Instant,
+        time: Duration,
+    ) -> Vec<Part> {
+        if !self.sequence.follows(range, reach) {
+            self.pieces.clear();
+            return vec![Part::Direct(range.clone())];
+        }
+        self.pieces.retain(|piece| now.saturating_duration_since(piece.asked) < time);
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        for piece in &self.pieces {
+            let covered = piece.range();
+            if covered.end <= at || covered.start >= range.end {
+                continue;
+            }
+            if at < covered.start {
+                parts.push(Part::Direct(at..covered.start));
+            }
+            let start = at.max(covered.start);
+            at = covered.end.min(range.end);
+            parts.push(Part::Ahead(piece.id, start..at));
+            // The end of the file need not be asked for once more.
+            if piece.arrived.is_some_and(|arrived| arrived.eof) && at < range.end {
+                return parts;
+            }
+        }
+        if at < range.end {
+            parts.push(Part::Direct(at..range.end));
+        }
+        parts
+    }
+
+    /// What to read ahead next, in a file that ends there. None if that is enough, or as much is held as may be.
+    pub(super) fn next(&mut self, file_end: u64, reach: &Reach) -> Option<Range<u64>> {
+        let known_end = self.pieces.back().map_or(0, |piece| piece.range().end);
+        let next = self.sequence.next(known_end, file_end, reach)?;
+        let len = (next.end - next.start) as usize;
+        let front = self.sequence.front();
+        let mut held: usize = self.pieces.iter().map(|piece| piece.len).sum();
+        // What the reader has left behind makes room.
+        while held + len > reach.window_max {
+            let first = self.pieces.front().filter(|piece| piece.range().end <= front)?;
+            held -= first.len;
+            self.pieces.pop_front();
+        }
+        Some(next)
+    }
+
+    /// These bytes are asked for.
+    pub(super) fn fetch(&mut self, range: &Range<u64>, memory: Lease, now: Instant) -> AheadId {
+        self.next += 1;
+        let id = AheadId(self.next);
+        let (offset, len) = (range.start, (range.end - range.start) as usize);
+        let piece = Ahead { id, offset, len, memory, asked: now, served: 0, arrived: None };
+        let index = self.pieces.partition_point(|other| other.offset < offset);
+        self.pieces.insert(index, piece);
+        id
+    }
+
+    /// They have come, or not.
+    pub(super) fn fetched(&mut self, id: AheadId, came: Option<(usize, bool)>) {
+        let Some(index) = self.pieces.iter().position(|piece| piece.id == id) else { return };
+        match came {
+            Some((count, eof)) if count > 0 => {
+                if let Some(piece) = self.pieces.get_mut(index) {
+                    // Behind the end is nothing: who asks there asks the server.
+                    piece.len = count;
+                    piece.arrived = Some(Arrived { count, eof });
+                }
+            }
+            _ => {
+                self.pieces.remove(index);
+            }
+        }
+    }
+
+    /// The bytes of a part.
+    pub(super) fn part(&self, id: AheadId, range: &Range<u64>) -> Fetched {
+        let Some(piece) = self.pieces.iter().find(|piece| piece.id == id) else { return Fetched::Gone };
+        let Some(arrived) = piece.arrived else { return Fetched::Pending };
+        let start = range.start.saturating_sub(piece.offset) as usize;
+        let end = (range.end.saturating_sub(piece.offset) as usize).min(arrived.count);
+        if start >= end {
+            return Fetched::Gone;
+        }
+        let eof = arrived.eof && end == arrived.count;
+        Fetched::Here { bytes: piece.memory.source(start..end), eof, memory: piece.memory.clone() }
+    }
+
+    /// The reader has had bytes of a part. What it had all of is not held any longer.
+    pub(super) fn served(&mut self, id: AheadId, bytes: usize) {
+        let Some(index) = self.pieces.iter().position(|piece| piece.id == id) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
+        piece.served += bytes;
+        if piece.served >= piece.len {
+            self.pieces.remove(index);
+        }
+    }
+}
+
+impl Ahead {
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.len as u64)
+    }
+}

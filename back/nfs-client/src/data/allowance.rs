@@ -1,0 +1,166 @@
+//! How many written bytes a mount may hold.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+/// What a piece of a file takes beside its bytes. So a writer of single bytes is bounded as well.
+const OVERHEAD_BYTES: usize = 512;
+
+/// The bytes that are held for all files of a mount, and those who wait to add some.
+#[derive(Debug)]
+pub(super) struct Allowance {
+    limit_bytes: usize,
+    used_bytes: AtomicUsize,
+    /// Of those the ones that the server has, but not for good.
+    uncommitted_bytes: AtomicUsize,
+    waiters: Mutex<Vec<Waker>>,
+}
+
+impl Allowance {
+    /// Holds so many bytes, or a single piece that is longer.
+    pub(super) fn new(limit_bytes: usize) -> Arc<Self> {
+        Arc::new(Self {
+            limit_bytes: limit_bytes.max(1),
+            used_bytes: AtomicUsize::new(0),
+            uncommitted_bytes: AtomicUsize::new(0),
+            waiters: Mutex::default(),
+        })
+    }
+
+    /// Room for a piece of `len_bytes`; none if the allowance is used up. Who alone uses it gets room for any piece.
+    pub(super) fn take(self: &Arc<Self>, len_bytes: usize) -> Option<Charge> {
+        let bytes = len_bytes.saturating_add(OVERHEAD_BYTES);
+        let claim = |used| self.with(used, len_bytes);
+        self.used_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).ok()?;
+        Some(Charge { allowance: self.clone(), bytes })
+    }
+
+    /// Waits for room for a piece of `len_bytes`, and is woken when a quarter is free. Look again after that: others wait as
+    /// well.
+    pub(super) async fn room(&self, len_bytes: usize) {
+        poll_fn(|context| {
+            if self.has_room(len_bytes) {
+                return Poll::Ready(());
+            }
+            self.waiting().push(context.waker().clone());
+            // Room that came before this one waited woke nobody.
+            if self.has_room(len_bytes) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Wakes those who wait, if there is room. To be called with no lock held: who is woken may go on at once, on this
+    /// thread.
+    pub(super) fn wake(&self) {
+        if !self.has_quarter() {
+            return;
+        }
+        let waiters = std::mem::take(&mut *self.waiting());
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    /// Bytes that are held.
+    pub(super) fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::SeqCst)
+    }
+
+    /// A file holds other uncommitted bytes than before.
+    pub(super) fn count_uncommitted(&self, before_bytes: usize, after_bytes: usize) {
+        match after_bytes.checked_sub(before_bytes) {
+            Some(more) => self.uncommitted_bytes.fetch_add(more, Ordering::SeqCst),
+            None => self.uncommitted_bytes.fetch_sub(before_bytes - after_bytes, Ordering::SeqCst),
+        };
+    }
+
+    /// Whether half of it is only waiting for a COMMIT.
+    pub(super) fn is_half_uncommitted(&self) -> bool {
+        self.uncommitted_bytes.load(Ordering::SeqCst) >= self.limit_bytes / 2
+    }
+
+    /// What would be used with a piece more, if there is room for it.
+    fn with(&self, used_bytes: usize, len_bytes: usize) -> Option<usize> {
+        let sum = used_bytes.saturating_add(len_bytes).saturating_add(OVERHEAD_BYTES);
+        (used_bytes == 0 || sum <= self.limit_bytes).then_some(sum)
+    }
+
+    fn has_room(&self, len_bytes: usize) -> bool {
+        self.with(self.used_bytes(), len_bytes).is_some()
+    }
+
+    fn has_quarter(&self) -> bool {
+        self.used_bytes() <= self.limit_bytes / 4 * 3
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Room in the allowance, which is given back with it. That wakes nobody: see [`Allowance::wake`].
+#[derive(Debug)]
+pub(super) struct Charge {
+    allowance: Arc<Allowance>,
+    bytes: usize,
+}
+
+impl Charge {
+    /// Counts memory that turned out to be longer. It is there already, so nobody refuses it.
+    pub(super) fn grow(&mut self, bytes: usize) {
+        self.allowance.used_bytes.fetch_add(bytes, Ordering::SeqCst);
+        self.bytes += bytes;
+    }
+
+    /// Takes over what another has.
+    pub(super) fn absorb(&mut self, mut other: Charge) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.allowance.used_bytes.fetch_sub(self.bytes, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn who_alone_uses_it_may_hold_any_piece_and_others_wait() {
+        let allowance = Allowance::new(4096);
+        let long = allowance.take(1 << 20).expect("alone");
+        assert!(allowance.take(1).is_none());
+        drop(long);
+        let first = allowance.take(1000).expect("room");
+        assert!(allowance.take(4096).is_none());
+        let mut second = allowance.take(1000).expect("room for both");
+        second.absorb(first);
+        second.grow(5000);
+        assert_eq!(allowance.used_bytes(), 7000 + 2 * OVERHEAD_BYTES);
+        drop(second);
+        assert_eq!(allowance.used_bytes(), 0);
+    }
+
+    #[test]
+    fn waiters_are_woken_once_a_quarter_is_free() {
+        let allowance = Allowance::new(40_000);
+        let charges: Vec<_> = (0..3).map(|_| allowance.take(12_000).expect("room")).collect();
+        let woken = Arc::new(AtomicUsize::new(0));
+        let (waiter, counter) = (allowance.clone(), woken.clone());
+        tombolo_host::task::spawn(async move {
+            waiter.room(12_000).await;
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+        allowance.wake();
+        assert_eq!(woken.load(Ordering::SeqCst), 0);
+        let mut charges = charges.into_iter();
+        drop(charges.next());
+        allowance.wake();
+        assert_eq!(woken.load(Ordering::SeqCst), 1);
+    }
+}

@@ -1,0 +1,157 @@
+//! What makes written bytes stable, and what waits for it.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Answer, Result};
+use tombolo_host::task;
+use tombolo_wire_nfs3::Procedure;
+
+use super::file::{FileState, unless};
+use super::piece::Turn;
+use super::server::Server;
+use super::writing::{all_so_far, send_what_may_leave};
+use crate::caller::Caller;
+
+/// A server whose verifier changes at each call is asked so often. Before that each piece was sent to be stable at once.
+const ROUNDS_MAX: u32 = 16;
+
+/// Waits until the server has answered all that was written so far. Tells of no loss: that is for those who write or make
+/// stable.
+pub(crate) fn settle<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<()> {
+    let Some(file) = node.as_ref().as_ref().used() else { return Answer::ok(()) };
+    let turn = all_so_far(file);
+    if !file.look(|state| state.ledger.has_pending(turn)) {
+        return Answer::ok(());
+    }
+    let (file, impatience) = (file.clone(), server.impatience(caller));
+    Answer::later(unless(impatience, async move {
+        file.answered(turn).await;
+        Ok(())
+    }))
+}
+
+/// Waits until the server has all that was written so far on stable storage. Fails with what could not be written, if this
+/// caller is the first to hear of it or was waiting when it was lost.
+pub(crate) fn commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<()> {
+    let Some(file) = node.as_ref().as_ref().used() else { return Answer::ok(()) };
+    let (turn, seen, is_done) = file.turn(|state| {
+        state.ledger.make_only_piece_stable();
+        let turn = state.ledger.next_turn();
+        (turn, state.losses.seen(), !state.ledger.has_pending(turn) && !state.ledger.has_uncommitted(turn))
+    });
+    if is_done {
+        return Answer::Done(file.turn(|state| state.losses.report(seen)));
+    }
+    let (file, impatience) = (file.clone(), server.impatience(caller));
+    let (server, node) = (server.clone(), node.clone());
+    Answer::later(unless(impatience, async move {
+        make_stable(&server, &node, &file, turn).await?;
+        file.turn(|state| state.losses.report(seen))
+    }))
+}
+
+async fn make_stable<S: Server>(
+    server: &Arc<S>,
+    node: &Arc<S::Node>,
+    file: &FileState,
+    turn: Turn,
+) -> Result<()> {
+    for _ in 0..ROUNDS_MAX {
+        // One COMMIT at a time: one that was sent before the last WRITE was answered does not count for that.
+        file.until(|state| {
+            let waits = state.ledger.has_pending(turn) || state.is_committing || state.pauses > 0;
+            (!waits || !has_any(state, turn)).then_some(())
+        })
+        .await;
+        if !file.look(|state| has_any(state, turn)) {
+            return Ok(());
+        }
+        start_commit(server, node);
+    }
+    Err(server.nonsense(Procedure::Commit, "the write verifier changes at every call"))
+}
+
+fn has_any(state: &super::file::State, turn: Turn) -> bool {
+    state.ledger.has_pending(turn) || state.ledger.has_uncommitted(turn)
+}
+
+/// Sends a COMMIT for what is answered so far, unless one is under way or nothing is to leave.
+pub(super) fn start_commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>) {
+    let caller = node.as_ref().as_ref().state().quietly(|state| {
+        if state.is_committing || state.pauses > 0 {
+            return None;
+        }
+        let caller = state.ledger.begin_commit()?;
+        state.is_committing = true;
+        Some(caller)
+    });
+    if let Some(caller) = caller {
+        task::spawn(send_commit(server.clone(), node.clone(), caller));
+    }
+}
+
+async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Caller) {
+    let verifier = server.clone().commit(caller, node.clone()).await;
+    node.as_ref().as_ref().state().turn(|state| {
+        state.is_committing = false;
+        match verifier {
+            Ok(verifier) => state.ledger.committed(verifier),
+            Err(error) => {
+                state.ledger.commit_failed();
+                state.losses.add(error);
+            }
+        }
+    });
+    send_what_may_leave(&server, &node);
+    server.budget().relieve();
+}
+
+/// Waits until the server has answered all that was written so far, and until no COMMIT is under way. From then on nothing
+/// leaves until what comes back is dropped. So what is cut off a file does not come back to it by way of a WRITE that was sent
+/// again.
+pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<Paused<S>> {
+    let file = node.as_ref().as_ref().state().clone();
+    let turn = all_so_far(&file);
+    let impatience = server.impatience(caller);
+    let (server, node) = (server.clone(), node.clone());
+    let may_pause = move |state: &super::file::State| !state.ledger.has_pending(turn) && !state.is_committing;
+    let begin = move |file: &FileState| {
+        file.turn(|state| {
+            let may = may_pause(state);
+            state.pauses += u32::from(may);
+            may.then(|| state.ledger.next_turn())
+        })
+    };
+    if let Some(turn) = begin(&file) {
+        return Answer::ok(Paused { server, node, turn });
+    }
+    Answer::later(unless(impatience, async move {
+        loop {
+            file.until(|state| may_pause(state).then_some(())).await;
+            if let Some(turn) = begin(&file) {
+                return Ok(Paused { server, node, turn });
+            }
+        }
+    }))
+}
+
+/// Nothing that is written to a file leaves as long as this lives.
+pub(crate) struct Paused<S: Server> {
+    server: Arc<S>,
+    node: Arc<S::Node>,
+    turn: Turn,
+}
+
+impl<S: Server> Paused<S> {
+    /// The file has this size now.
+    pub(crate) fn truncated(&self, size: u64) {
+        self.node.as_ref().as_ref().state().truncated(size, Some(self.turn));
+    }
+}
+
+impl<S: Server> Drop for Paused<S> {
+    fn drop(&mut self) {
+        self.node.as_ref().as_ref().state().turn(|state| state.pauses -= 1);
+        send_what_may_leave(&self.server, &self.node);
+    }
+}

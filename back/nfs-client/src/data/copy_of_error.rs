@@ -1,0 +1,53 @@
+//! One failure for several who waited.
+
+use tombolo_core::fs::Error;
+use tombolo_wire_nfs3::status;
+
+/// The same failure once more. Of a cause only the text remains.
+pub(super) fn copy_of(error: &Error) -> Error {
+    match error {
+        Error::Io { source: Some(source) } => Error::io(Text::of(source.as_ref())),
+        Error::TimedOut => Error::TimedOut,
+        Error::Interrupted => Error::Interrupted,
+        Error::Disconnected => Error::Disconnected,
+        Error::NoMemory => Error::NoMemory,
+        // Everything else came from a server, and has a word there.
+        other => status::from_status(status::to_status(other)),
+    }
+}
+
+/// A cause and its causes, in words.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Text(String);
+
+impl Text {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        Self(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::discriminant;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_is_the_same_error_with_the_same_words() {
+        let all = [Error::NoSpace, Error::QuotaExceeded, Error::Stale, Error::TimedOut, Error::AccessDenied];
+        for error in all {
+            assert_eq!(discriminant(&copy_of(&error)), discriminant(&error));
+        }
+        let deep = Error::io(std::io::Error::other("host:/name: Write: broken"));
+        let Error::Io { source: Some(source) } = copy_of(&copy_of(&deep)) else { panic!("an I/O error") };
+        assert_eq!(source.to_string(), "host:/name: Write: broken");
+    }
+}

@@ -1,0 +1,209 @@
+//! The data of one file: who changes it, and who waits for it to change.
+
+use std::future::{Future, poll_fn};
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
+
+use tombolo_core::fs::{Error, Result};
+
+use super::ahead::Readers;
+use super::budget::{Budget, Listed};
+use super::ledger::Ledger;
+use super::losses::Losses;
+use super::piece::Turn;
+
+/// What a node holds of its file's data: written bytes that the server does not have for good, and bytes that were read ahead.
+///
+/// Costs a pointer until something is read or written.
+#[derive(Debug, Default)]
+pub(crate) struct FileData(OnceLock<Arc<FileState>>);
+
+impl FileData {
+    /// Where the file ends as far as those know who write it here. None if nothing is held that was written.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.0.get()?.look(|state| state.end())
+    }
+
+    /// Whether there are writes that the server has not answered, so that its attributes are not those that the writers see.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.0.get().is_some_and(|file| file.look(|state| state.ledger.has_pending(Turn(u64::MAX))))
+    }
+
+    /// Whether all that was written is on stable storage, and no loss waits to be told.
+    pub(crate) fn is_clean(&self) -> bool {
+        !self.is_dirty()
+    }
+
+    /// Whether there is something to be made stable, or a loss to be told.
+    pub(crate) fn is_dirty(&self) -> bool {
+        let is_dirty = |state: &State| !state.ledger.is_empty() || state.losses.is_unreported();
+        self.0.get().is_some_and(|file| file.look(is_dirty))
+    }
+
+    /// What was read ahead is not to be used: the file was seen to change.
+    pub(crate) fn drop_read_ahead(&self) {
+        if let Some(file) = self.0.get() {
+            file.turn(|state| state.readers.forget(&(0..u64::MAX)));
+        }
+    }
+
+    /// The file has this size now. Nothing of it was under way meanwhile: see [`pause`](super::pause).
+    pub(crate) fn truncated(&self, size: u64) {
+        if let Some(file) = self.0.get() {
+            file.truncated(size, None);
+        }
+    }
+
+    pub(super) fn state(&self) -> &Arc<FileState> {
+        self.0.get_or_init(Arc::default)
+    }
+
+    /// The state, if there ever was any.
+    pub(super) fn used(&self) -> Option<&Arc<FileState>> {
+        self.0.get()
+    }
+}
+
+/// The state of a file, shared by what is under way for it.
+#[derive(Debug, Default)]
+pub(super) struct FileState(Mutex<State>);
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) ledger: Ledger,
+    pub(super) losses: Losses,
+    pub(super) readers: Readers,
+    /// A COMMIT is under way.
+    pub(super) is_committing: bool,
+    /// Somebody waits for room to send what waits.
+    pub(super) waits_for_room: bool,
+    /// So many want that nothing leaves.
+    pub(super) pauses: u32,
+    /// Where writes end that have not all found room yet.
+    beginning: Vec<u64>,
+    /// What holds its bytes, and its place there, while it has some.
+    listed: Option<(Arc<Budget>, Listed)>,
+    wakers: Vec<Waker>,
+}
+
+impl FileState {
+    /// Changes the state, then wakes those who wait for a change. No lock is held while they are woken: who is woken may go
+    /// on at once, on this thread.
+    pub(super) fn turn<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (result, wakers, budget) = {
+            let mut state = self.lock();
+            let before = state.ledger.uncommitted_bytes();
+            let result = change(&mut state);
+            let budget = state.account(before);
+            (result, std::mem::take(&mut state.wakers), budget)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        if let Some(budget) = budget {
+            budget.written.wake();
+        }
+        result
+    }
+
+    /// Changes what nobody waits for.
+    pub(super) fn quietly<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.lock())
+    }
+
+    /// Looks at the state.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.lock())
+    }
+
+    /// Waits until `check` has something to say. It is asked after each change.
+    pub(super) async fn until<T>(&self, mut check: impl FnMut(&State) -> Option<T>) -> T {
+        poll_fn(|context| {
+            let mut state = self.lock();
+            match check(&state) {
+                Some(result) => Poll::Ready(result),
+                None => {
+                    if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                        state.wakers.push(context.waker().clone());
+                    }
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Waits until all writes before `turn` are answered.
+    pub(super) async fn answered(&self, turn: Turn) {
+        self.until(|state| (!state.ledger.has_pending(turn)).then_some(())).await;
+    }
+
+    /// The file was cut to a size by one who saw all writes before `turn`, or simply all.
+    pub(super) fn truncated(&self, size: u64, turn: Option<Turn>) {
+        self.turn(|state| {
+            let turn = turn.unwrap_or_else(|| state.ledger.next_turn());
+            state.ledger.truncated(size, turn);
+            state.readers.forget(&(size..u64::MAX));
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Where the file ends as far as those know who write it here.
+    pub(super) fn end(&self) -> Option<u64> {
+        self.ledger.end().max(self.beginning.iter().max().copied())
+    }
+
+    /// A write that ends there looks for room.
+    pub(super) fn begin_write(&mut self, end: u64) {
+        self.beginning.push(end);
+    }
+
+    /// A write that ends there has found room, or was given up.
+    pub(super) fn end_begin(&mut self, end: u64) {
+        if let Some(index) = self.beginning.iter().position(|other| *other == end) {
+            self.beginning.swap_remove(index);
+        }
+    }
+
+    /// The file holds written bytes from now on.
+    pub(super) fn list(&mut self, list: impl FnOnce() -> (Arc<Budget>, Listed)) {
+        self.listed.get_or_insert_with(list);
+    }
+
+    /// The bytes of a range that a later reader must not take from what was read ahead.
+    pub(super) fn written(&mut self, range: &Range<u64>) {
+        self.readers.forget(range);
+    }
+
+    /// Tells the mount what is held now. Says of whom, if it is any mount's.
+    fn account(&mut self, uncommitted_before: usize) -> Option<Arc<Budget>> {
+        let (budget, listed) = self.listed.as_ref()?;
+        budget.written.count_uncommitted(uncommitted_before, self.ledger.uncommitted_bytes());
+        let budget = budget.clone();
+        if self.ledger.is_empty() {
+            budget.strike(listed);
+            self.listed = None;
+        }
+        Some(budget)
+    }
+}
+
+/// Does the work unless the one who waits for it loses patience first. The work must be such that it can be left.
+pub(super) async fn unless<T>(
+    impatience: impl Future<Output = ()>,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let (mut impatience, mut work) = (pin!(impatience), pin!(work));
+    poll_fn(|context| {
+        if let Poll::Ready(result) = work.as_mut().poll(context) {
+            return Poll::Ready(result);
+        }
+        impatience.as_mut().poll(context).map(|()| Err(Error::Interrupted))
+    })
+    .await
+}

@@ -1,0 +1,476 @@
+//! From the wire to the reader.
+
+use std::future::{Future, poll_fn};
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
+
+use tombolo_core::fs::{Answer, Error, ReadDone, Result};
+use tombolo_host::buffers::Lease;
+use tombolo_host::task;
+use tombolo_mem::Sink;
+use tombolo_wire_nfs3::Procedure;
+
+use super::ahead::{AheadId, Fetched, Part, ReaderId};
+use super::file::{FileState, State, unless};
+use super::piece::{Piece, Turn};
+use super::sequence::Reach;
+use super::server::Server;
+use crate::caller::Caller;
+
+/// What one opening reads ahead.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead(Mutex<Opening>);
+
+#[derive(Debug, Default)]
+enum Opening {
+    /// Nothing was read yet.
+    #[default]
+    New,
+    Reads(Weak<FileState>, ReaderId),
+    Over,
+}
+
+impl ReadAhead {
+    /// The opening ends: nothing is read ahead any more, and what was is dropped.
+    pub(crate) fn stop(&self) {
+        let before = std::mem::replace(&mut *self.opening(), Opening::Over);
+        if let Opening::Reads(file, reader) = before
+            && let Some(file) = file.upgrade()
+        {
+            file.turn(|state| state.readers.remove(reader));
+        }
+    }
+
+    fn reader(&self, file: &Arc<FileState>) -> Option<ReaderId> {
+        let mut opening = self.opening();
+        match &*opening {
+            Opening::New => {
+                let reader = file.quietly(|state| state.readers.add());
+                *opening = Opening::Reads(Arc::downgrade(file), reader);
+                Some(reader)
+            }
+            Opening::Reads(_, reader) => Some(*reader),
+            Opening::Over => None,
+        }
+    }
+
+    fn opening(&self) -> std::sync::MutexGuard<'_, Opening> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ReadAhead {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Reads into the start of `into`, straight from the wire but for what was read ahead. Waits for what was written to the range
+/// and is not answered yet.
+pub(crate) fn read<S: Server>(
+    server: &Arc<S>,
+    node: &Arc<S::Node>,
+    caller: &Caller,
+    ahead: &ReadAhead,
+    offset: u64,
+    into: Sink,
+) -> Answer<ReadDone> {
+    let range = offset..offset.saturating_add(into.len() as u64);
+    if range.is_empty() {
+        return Answer::ok(ReadDone { count: 0, eof: false });
+    }
+    let file = node.as_ref().as_ref().state().clone();
+    let turn = super::writing::all_so_far(&file);
+    let reader = ahead.reader(&file);
+    let reading = Reading {
+        server: server.clone(),
+        node: node.clone(),
+        caller: caller.clone(),
+        file,
+        reader,
+        range,
+        into,
+    };
+    match reading.plan(turn) {
+        Some(plan) if reading.is_at_hand(&plan) => {
+            let done = reading.from_memory(&plan);
+            plan.fetches.into_iter().for_each(|fetch| reading.fetch(fetch));
+            Answer::ok(done)
+        }
+        plan => Answer::later(reading.finish(turn, plan)),
+    }
+}
+
+/// A read.
+struct Reading<S: Server> {
+    server: Arc<S>,
+    node: Arc<S::Node>,
+    caller: Caller,
+    file: Arc<FileState>,
+    reader: Option<ReaderId>,
+    range: Range<u64>,
+    into: Sink,
+}
+
+/// Where the bytes of a read come from, and what is to be read ahead of it.
+struct Plan {
+    parts: Vec<Part>,
+    /// Written bytes that the server may yet lose. If it has, it does not say so to who reads.
+    written: Vec<Piece>,
+    /// Where the file ends as far as those know who write it here.
+    end: u64,
+    fetches: Vec<Fetch>,
+}
+
+/// A READ ahead. It tells what came of it when it is dropped, also if it was never sent.
+struct Fetch {
+    file: Arc<FileState>,
+    reader: ReaderId,
+    id: AheadId,
+    range: Range<u64>,
+    /// Held until then, so that it counts as long as the wire may write to it.
+    memory: Lease,
+    came: Option<(usize, bool)>,
+}
+
+impl Fetch {
+    fn done(mut self, came: Option<ReadDone>) {
+        self.came = came.map(|done| (done.count, done.eof));
+    }
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        self.file.turn(|state| {
+            if let Some(reader) = state.readers.reader_mut(self.reader) {
+                reader.fetched(self.id, self.came);
+            }
+        });
+    }
+}
+
+type Coming = Pin<Box<dyn Future<Output = Result<ReadDone>> + Send>>;
+
+/// How much of a read is there.
+#[derive(Default)]
+struct Progress {
+    count: usize,
+    /// Nothing that comes after this counts.
+    is_over: bool,
+    eof: bool,
+    error: Option<Error>,
+}
+
+impl Progress {
+    fn add(&mut self, part: Result<ReadDone>, len: usize) {
+        match part {
+            _ if self.is_over => {}
+            Ok(done) => {
+                self.count += done.count;
+                self.eof = done.eof;
+                self.is_over = done.count < len;
+            }
+            Err(error) => {
+                self.is_over = true;
+                self.error = Some(error);
+            }
+        }
+    }
+}
+
+impl<S: Server> Reading<S> {
+    /// Where the bytes come from, if nothing of them is on its way to the server.
+    fn plan(&self, turn: Turn) -> Option<Plan> {
+        let sizes = self.server.sizes();
+        let reach = Reach { window_max: sizes.read_ahead_max, piece_max: sizes.read_max.max(1) };
+        let now = self.server.now();
+        let known_size = self.server.known_size(&self.node);
+        self.file.turn(|state| {
+            if state.ledger.has_pending_in(&self.range, turn) {
+                return None;
+            }
+            let written = state.ledger.uncommitted_pieces(&self.range);
+            let end = state.end().unwrap_or(0);
+            let covered: usize = written.iter().map(|piece| piece.len).sum();
+            if covered == self.into.len() {
+                return Some(Plan { parts: Vec::new(), written, end, fetches: Vec::new() });
+            }
+            let reader = self.reader.and_then(|reader| state.readers.reader_mut(reader));
+            let parts = match reader {
+                Some(reader) if reach.window_max > 0 => {
+                    reader.asked(&self.range, &reach, now, sizes.read_ahead_time)
+                }
+                _ => vec![Part::Direct(self.range.clone())],
+            };
+            let fetches = self.fetches(state, &reach, known_size.max(end));
+            Some(Plan { parts, written, end, fetches })
+        })
+    }
+
+    /// What is to be read ahead, as far as there is memory and room on the wire, and no write is on its way.
+    fn fetches(&self, state: &mut State, reach: &Reach, file_end: u64) -> Vec<Fetch> {
+        let mut fetches = Vec::new();
+        let Some(reader) = self.reader.filter(|_| reach.window_max > 0) else { return fetches };
+        let now = self.server.now();
+        let State { readers, ledger, .. } = state;
+        let Some(opening) = readers.reader_mut(reader) else { return fetches };
+        while self.server.has_room() && fetches.len() < FETCHES_MAX {
+            let Some(mut range) = opening.next(file_end, reach) else { break };
+            range.end = ledger.pending_from(&range);
+            let len = (range.end - range.start) as usize;
+            let Some(memory) = self.server.budget().ahead.take(len).filter(|_| len > 0) else { break };
+            let id = opening.fetch(&range, memory.clone(), now);
+            fetches.push(Fetch { file: self.file.clone(), reader, id, range, memory, came: None });
+        }
+        fetches
+    }
+
+    /// Whether no byte has to come from the server.
+    fn is_at_hand(&self, plan: &Plan) -> bool {
+        self.file.look(|state| {
+            plan.parts.iter().all(|part| match part {
+                Part::Direct(_) => false,
+                Part::Ahead(id, range) => matches!(self.look_up(state, *id, range), Fetched::Here { .. }),
+            })
+        })
+    }
+
+    fn look_up(&self, state: &State, id: AheadId, range: &Range<u64>) -> Fetched {
+        let reader = self.reader.and_then(|reader| state.readers.reader(reader));
+        reader.map_or(Fetched::Gone, |reader| reader.part(id, range))
+    }
+
+    /// Copies what is at hand.
+    fn from_memory(&self, plan: &Plan) -> ReadDone {
+        let mut progress = Progress::default();
+        for part in &plan.parts {
+            let Part::Ahead(id, range) = part else { continue };
+            if let Some(done) = self.serve(*id, range) {
+                progress.add(Ok(done), length(range));
+            }
+        }
+        if plan.parts.is_empty() {
+            progress = Progress { count: self.into.len(), ..Progress::default() };
+        }
+        self.with_written(progress, plan)
+    }
+
+    /// Copies a part that was read ahead to where it belongs, if it is there.
+    fn serve(&self, id: AheadId, range: &Range<u64>) -> Option<ReadDone> {
+        let Fetched::Here { bytes, eof, memory } = self.file.look(|state| self.look_up(state, id, range))
+        else {
+            return None;
+        };
+        let count = bytes.copy_to_sink(&self.sink(range));
+        drop((bytes, memory));
+        self.file.quietly(|state| {
+            if let Some(reader) = self.reader.and_then(|reader| state.readers.reader_mut(reader)) {
+                reader.served(id, count);
+            }
+        });
+        Some(ReadDone { count, eof })
+    }
+
+    /// Reads ahead, without anybody waiting for it.
+    fn fetch(&self, fetch: Fetch) {
+        let (server, node, caller) = (self.server.clone(), self.node.clone(), self.caller.detached());
+        task::spawn(async move {
+            let into = fetch.memory.sink(0..length(&fetch.range));
+            let came = read_all(&server, &node, &caller, fetch.range.start, into).await;
+            fetch.done(came.ok());
+        });
+    }
+
+    async fn finish(self, turn: Turn, plan: Option<Plan>) -> Result<ReadDone> {
+        let mut plan = match plan {
+            Some(plan) => plan,
+            None => {
+                let written = async {
+                    let pending = |state: &State| state.ledger.has_pending_in(&self.range, turn);
+                    self.file.until(|state| (!pending(state)).then_some(())).await;
+                    Ok(())
+                };
+                unless(self.server.impatience(&self.caller), written).await?;
+                // Nothing of what was written before this read is on its way any more.
+                let Some(plan) = self.plan(turn) else { return Err(Error::Interrupted) };
+                plan
+            }
+        };
+        let mut coming = self.begin(&plan.parts).await;
+        for fetch in plan.fetches.drain(..) {
+            self.fetch(fetch);
+        }
+        let mut progress = Progress::default();
+        if plan.parts.is_empty() {
+            progress.count = self.into.len();
+        }
+        for part in &plan.parts {
+            match part {
+                Part::Direct(range) => {
+                    // All of them are waited for, whatever came of those before: they write to the reader's memory.
+                    for (piece, len) in coming.drain(..self.pieces(range).count().min(coming.len())) {
+                        progress.add(piece.await, len);
+                    }
+                }
+                Part::Ahead(..) if progress.is_over => {}
+                Part::Ahead(id, range) => progress.add(self.ahead(*id, range).await, length(range)),
+            }
+        }
+        match progress.error.take() {
+            Some(error) => Err(error),
+            None => Ok(self.with_written(progress, &plan)),
+        }
+    }
+
+    /// Sends the READs of all parts that come straight from the server.
+    async fn begin(&self, parts: &[Part]) -> Vec<(Begun, usize)> {
+        let direct = parts.iter().filter_map(|part| match part {
+            Part::Direct(range) => Some(range),
+            Part::Ahead(..) => None,
+        });
+        let mut begun: Vec<(Begun, usize)> = direct
+            .flat_map(|range| self.pieces(range))
+            .map(|range| (Begun::Coming(self.direct(&range)), length(&range)))
+            .collect();
+        poll_fn(|context| {
+            for (piece, _) in &mut begun {
+                piece.begin(context);
+            }
+            Poll::Ready(())
+        })
+        .await;
+        begun
+    }
+
+    fn direct(&self, range: &Range<u64>) -> Coming {
+        let (server, node, caller) = (self.server.clone(), self.node.clone(), self.caller.clone());
+        let (offset, into) = (range.start, self.sink(range));
+        Box::pin(async move { read_all(&server, &node, &caller, offset, into).await })
+    }
+
+    /// A range as READs.
+    fn pieces(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<S> {
+        let (end, piece_max) = (range.end, self.server.sizes().read_max.max(1));
+        let starts = (range.start..end).step_by(piece_max);
+        starts.map(move |start| start..start.saturating_add(piece_max as u64).min(end))
+    }
+
+    /// Waits for a part that is being read ahead. If it is of no use, reads it.
+    async fn ahead(&self, id: AheadId, range: &Range<u64>) -> Result<ReadDone> {
+        let arrived = async {
+            let pending = |state: &State| matches!(self.look_up(state, id, range), Fetched::Pending);
+            self.file.until(|state| (!pending(state)).then_some(())).await;
+            Ok(())
+        };
+        unless(self.server.impatience(&self.caller), arrived).await?;
+        let mut done = ReadDone { count: 0, eof: false };
+        if let Some(served) = self.serve(id, range) {
+            done = served;
+        }
+        if done.eof || done.count == length(range) {
+            return Ok(done);
+        }
+        let rest = range.start + done.count as u64..range.end;
+        for piece in self.pieces(&rest) {
+            let len = length(&piece);
+            let more = self.direct(&piece).await?;
+            done = ReadDone { count: done.count + more.count, eof: more.eof };
+            if more.count < len {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Where a part of the file goes.
+    fn sink(&self, range: &Range<u64>) -> Sink {
+        let mut sink = self.into.clone();
+        sink.advance((range.start - self.range.start) as usize);
+        sink.truncate(length(range));
+        sink
+    }
+
+    /// Puts what was written and may yet be lost over what was read, and says how much that is together.
+    fn with_written(&self, progress: Progress, plan: &Plan) -> ReadDone {
+        let Progress { mut count, eof, is_over, .. } = progress;
+        let end = usize::try_from(plan.end.saturating_sub(self.range.start)).unwrap_or(usize::MAX);
+        let end = end.min(self.into.len());
+        if end > count {
+            // The server has not seen yet that the file is longer.
+            self.into.zero(count, end - count);
+            count = end;
+        }
+        for piece in &plan.written {
+            let at = (piece.offset - self.range.start) as usize;
+            let mut place = self.into.clone();
+            place.advance(at);
+            piece.source().copy_to_sink(&place);
+        }
+        let read_end = self.range.start.saturating_add(count as u64);
+        ReadDone { count, eof: (eof || is_over) && read_end >= plan.end }
+    }
+}
+
+/// So many READs ahead begin with one read.
+const FETCHES_MAX: usize = 16;
+
+/// A READ that was sent.
+enum Begun {
+    Coming(Coming),
+    Here(Option<Result<ReadDone>>),
+}
+
+impl Begun {
+    fn begin(&mut self, context: &mut std::task::Context<'_>) {
+        if let Self::Coming(coming) = self
+            && let Poll::Ready(result) = coming.as_mut().poll(context)
+        {
+            *self = Self::Here(Some(result));
+        }
+    }
+}
+
+impl Future for Begun {
+    type Output = Result<ReadDone>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Coming(coming) => coming.as_mut().poll(context),
+            Self::Here(result) => Poll::Ready(result.take().unwrap_or(Err(Error::Interrupted))),
+        }
+    }
+}
+
+/// Reads until the sink is full or the file ends. A server may send less than was asked for (RFC 1813 §3.3.6).
+async fn read_all<S: Server>(
+    server: &Arc<S>,
+    node: &Arc<S::Node>,
+    caller: &Caller,
+    offset: u64,
+    into: Sink,
+) -> Result<ReadDone> {
+    let mut rest = into;
+    let mut count = 0;
+    loop {
+        let at = offset.saturating_add(count as u64);
+        let done = server.clone().read(caller.clone(), node.clone(), at, rest.clone()).await?;
+        if done.count > rest.len() {
+            return Err(server.nonsense(Procedure::Read, "it sends more than was asked for"));
+        }
+        count += done.count;
+        rest.advance(done.count);
+        if done.eof || rest.is_empty() {
+            return Ok(ReadDone { count, eof: done.eof });
+        }
+        if done.count == 0 {
+            return Err(server.nonsense(Procedure::Read, "it sends nothing, and says that the file goes on"));
+        }
+    }
+}
+
+/// How long a range is that fits in memory.
+fn length(range: &Range<u64>) -> usize {
+    usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)
+}

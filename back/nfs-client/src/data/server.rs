@@ -1,0 +1,87 @@
+//! What this module needs of a server, and of the rest of the client.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::{Error, ReadDone, Result, Stability};
+use tombolo_mem::{Sink, Source};
+use tombolo_wire_nfs3::{Procedure, WriteVerifier};
+
+use super::budget::Budget;
+use super::file::FileData;
+use crate::caller::Caller;
+
+/// What goes in one call, and what is read ahead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Of a READ, in bytes.
+    pub(crate) read_max: usize,
+    /// Of a WRITE, in bytes.
+    pub(crate) write_max: usize,
+    /// For one opening, in bytes; 0 is nothing.
+    pub(crate) read_ahead_max: usize,
+    /// What was read ahead is believed for so long.
+    pub(crate) read_ahead_time: Duration,
+}
+
+/// What the server said to a WRITE.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wrote {
+    /// Bytes of it that it took; not 0, and no more than it was sent.
+    pub(crate) count: usize,
+    /// How stable they are; no less than was asked for.
+    pub(crate) stability: Stability,
+    /// Changes when it loses what is not stable.
+    pub(crate) verifier: WriteVerifier,
+}
+
+/// A server's files, as far as their data go.
+///
+/// The calls take what they need along, so that they go on when nobody waits for them any more. They recover from
+/// whatever the mount's options say: what fails here has failed for good.
+pub(crate) trait Server: Send + Sync + 'static {
+    /// One of its files, or of its other nodes.
+    type Node: AsRef<FileData> + Send + Sync + 'static;
+
+    /// The mount's memory.
+    fn budget(&self) -> &Arc<Budget>;
+    /// What goes in one call.
+    fn sizes(&self) -> Sizes;
+    /// Fewer READs and WRITEs are outstanding than may be.
+    fn has_room(&self) -> bool;
+    /// Waits until that is so.
+    fn room(&self) -> impl Future<Output = ()> + Send + 'static;
+    /// The time, by the clock of the wire.
+    fn now(&self) -> Instant;
+    /// The file's size as the server last told it, in bytes. Asks nothing of [`FileData`], which may be locked.
+    fn known_size(&self, node: &Self::Node) -> u64;
+    /// Is ready when the caller need not be kept waiting any more.
+    fn impatience(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static;
+
+    /// READ (RFC 1813 §3.3.6) into a sink of at most `read_max` bytes. It answers no more bytes than that, and 0 only at the end.
+    fn read(
+        self: Arc<Self>,
+        caller: Caller,
+        node: Arc<Self::Node>,
+        offset: u64,
+        into: Sink,
+    ) -> impl Future<Output = Result<ReadDone>> + Send + 'static;
+    /// WRITE (§3.3.7) of at most `write_max` bytes.
+    fn write(
+        self: Arc<Self>,
+        caller: Caller,
+        node: Arc<Self::Node>,
+        offset: u64,
+        from: Source,
+        stability: Stability,
+    ) -> impl Future<Output = Result<Wrote>> + Send + 'static;
+    /// COMMIT (§3.3.21) of a whole file.
+    fn commit(
+        self: Arc<Self>,
+        caller: Caller,
+        node: Arc<Self::Node>,
+    ) -> impl Future<Output = Result<WriteVerifier>> + Send + 'static;
+    /// An answer that makes no sense: an error that names host and operation.
+    fn nonsense(&self, procedure: Procedure, what: &'static str) -> Error;
+}

@@ -1,0 +1,309 @@
+//! From the writer to the wire.
+
+use std::sync::{Arc, Weak};
+
+use tombolo_core::fs::{Answer, Change, Error, Result, Stability, Write, Written};
+use tombolo_host::task;
+use tombolo_mem::Source;
+use tombolo_wire_nfs3::Procedure;
+
+use super::budget::{Budget, Listed, Relieve};
+use super::committing::start_commit;
+use super::file::{FileState, State, unless};
+use super::ledger::Entry;
+use super::memory::Memory;
+use super::piece::{Piece, Turn};
+use super::server::{Server, Wrote};
+use crate::caller::Caller;
+
+/// Small writes that must wait are gathered in buffers with so much room for what follows them.
+const SPARE_BYTES: usize = 128 << 10;
+
+/// Writes, and answers as soon as the bytes are on their way or have a place in the queue; with a stability asked for, once the
+/// server says that they have it. Fails with what earlier writes of anybody to this file failed with, if nobody was told yet;
+/// then nothing is written.
+pub(crate) fn write<S: Server>(
+    server: &Arc<S>,
+    node: &Arc<S::Node>,
+    caller: &Caller,
+    how: &Write,
+    from: Source,
+) -> Answer<Written> {
+    enter(server, node, caller, *how, from, |_| how.offset)
+}
+
+/// Writes behind what the server has told of the file and what is written here, whatever the offset says.
+pub(crate) fn append<S: Server>(
+    server: &Arc<S>,
+    node: &Arc<S::Node>,
+    caller: &Caller,
+    how: &Write,
+    from: Source,
+) -> Answer<Written> {
+    let end = |state: &State| server.known_size(node).max(state.end().unwrap_or_default());
+    enter(server, node, caller, *how, from, end)
+}
+
+/// Decides where the bytes go, with nobody else deciding at the same time, and takes them in.
+fn enter<S: Server>(
+    server: &Arc<S>,
+    node: &Arc<S::Node>,
+    caller: &Caller,
+    mut how: Write,
+    from: Source,
+    place: impl FnOnce(&State) -> u64,
+) -> Answer<Written> {
+    let file = node.as_ref().as_ref().state();
+    let begun = file.turn(|state| {
+        if state.losses.is_unreported() {
+            let seen = state.losses.seen();
+            state.losses.report(seen)?;
+        }
+        let offset = place(state);
+        let end = offset.checked_add(from.len() as u64).filter(|end| i64::try_from(*end).is_ok());
+        let end = end.ok_or(Error::FileTooLarge)?;
+        state.written(&(offset..end));
+        state.begin_write(end);
+        Ok((offset, end))
+    });
+    let end = match begun {
+        Ok((offset, end)) => {
+            how.offset = offset;
+            end
+        }
+        Err(error) => return Answer::Done(Err(error)),
+    };
+    let mut writing = Writing {
+        server: server.clone(),
+        node: node.clone(),
+        caller: caller.clone(),
+        how,
+        rest: from,
+        done: 0,
+        end,
+    };
+    match writing.take_in() {
+        None if how.stability == Stability::Unstable => Answer::ok(writing.written()),
+        stuck => Answer::later(writing.finish(stuck)),
+    }
+}
+
+/// A write that is being taken in.
+struct Writing<S: Server> {
+    server: Arc<S>,
+    node: Arc<S::Node>,
+    caller: Caller,
+    how: Write,
+    rest: Source,
+    done: usize,
+    end: u64,
+}
+
+/// What a write waits for.
+enum Stuck {
+    /// The mount holds as much as it may.
+    Memory(usize),
+    /// As much is outstanding as may be, and the file has a full WRITE in its queue.
+    Room,
+    /// Somebody wants that nothing of this file leaves.
+    Pause,
+}
+
+impl<S: Server> Writing<S> {
+    /// Takes in what there is room for, piece by piece, and sends it.
+    fn take_in(&mut self) -> Option<Stuck> {
+        let piece_max = self.server.sizes().write_max.max(1);
+        while !self.rest.is_empty() {
+            let mut piece = self.rest.clone();
+            piece.truncate(piece_max);
+            let len = piece.len();
+            let stuck = self.take_piece(&piece, piece_max);
+            if stuck.is_some() {
+                return stuck;
+            }
+            self.rest.advance(len);
+            self.done += len;
+            send_what_may_leave(&self.server, &self.node);
+        }
+        None
+    }
+
+    fn take_piece(&self, piece: &Source, piece_max: usize) -> Option<Stuck> {
+        let file = self.file();
+        let has_room = self.server.has_room();
+        let entry = Entry {
+            offset: self.how.offset + self.done as u64,
+            stability: self.how.stability,
+            caller: &self.caller,
+        };
+        let may_gather = !has_room && !self.how.keepable;
+        if may_gather && file.quietly(|state| state.ledger.add_copy(&entry, piece, piece_max)) {
+            self.server.budget().count_copied(piece.len());
+            return None;
+        }
+        let stuck = file.look(|state| match () {
+            () if state.ledger.waiting_bytes() + piece.len() <= piece_max => None,
+            () if state.pauses > 0 => Some(Stuck::Pause),
+            () if !has_room => Some(Stuck::Room),
+            () => None,
+        });
+        if stuck.is_some() {
+            return stuck;
+        }
+        let budget = self.server.budget();
+        let Some(charge) = budget.written.take(piece.len()) else {
+            return Some(Stuck::Memory(piece.len()));
+        };
+        let memory = match self.how.keepable {
+            true => Memory::keep(piece.clone(), charge),
+            false => {
+                let spare = if may_gather && piece.len() < SPARE_BYTES { SPARE_BYTES } else { 0 };
+                budget.copy(piece, spare, charge)
+            }
+        };
+        file.quietly(|state| {
+            state.ledger.add(&entry, memory, piece_max);
+            state.list(|| (budget.clone(), self.list(budget)));
+        });
+        None
+    }
+
+    /// Goes on when there is room, and waits for the server where that was asked for.
+    async fn finish(mut self, mut stuck: Option<Stuck>) -> Result<Written> {
+        while let Some(what) = stuck {
+            let impatience = self.server.impatience(&self.caller);
+            if let Err(error) = unless(impatience, self.unstick(what)).await {
+                // What has gone in is written.
+                return if self.done > 0 { Ok(self.written()) } else { Err(error) };
+            }
+            stuck = self.take_in();
+        }
+        if self.how.stability > Stability::Unstable {
+            let (turn, seen) = self.file().look(|state| (state.ledger.next_turn(), state.losses.seen()));
+            let file = self.file().clone();
+            let answered = async {
+                file.answered(turn).await;
+                file.turn(|state| state.losses.report(seen))
+            };
+            unless(self.server.impatience(&self.caller), answered).await?;
+        }
+        Ok(self.written())
+    }
+
+    async fn unstick(&self, stuck: Stuck) -> Result<()> {
+        match stuck {
+            Stuck::Memory(len) => self.server.budget().written.room(len).await,
+            Stuck::Room => self.server.room().await,
+            Stuck::Pause => self.file().until(|state| (state.pauses == 0).then_some(())).await,
+        }
+        Ok(())
+    }
+
+    /// What was written, which is as stable as was asked for.
+    fn written(&self) -> Written {
+        Written { count: self.done, stability: self.how.stability, file: Change::default() }
+    }
+
+    fn list(&self, budget: &Budget) -> Listed {
+        let held = Held { server: Arc::downgrade(&self.server), node: self.node.clone() };
+        budget.list(Arc::new(held))
+    }
+
+    fn file(&self) -> &Arc<FileState> {
+        self.node.as_ref().as_ref().state()
+    }
+}
+
+impl<S: Server> Drop for Writing<S> {
+    fn drop(&mut self) {
+        self.file().quietly(|state| state.end_begin(self.end));
+    }
+}
+
+/// A file that holds written bytes. It stays as long as it does, even if nobody else knows the node any more.
+struct Held<S: Server> {
+    server: Weak<S>,
+    node: Arc<S::Node>,
+}
+
+impl<S: Server> Relieve for Held<S> {
+    fn relieve(&self) {
+        if let Some(server) = self.server.upgrade() {
+            start_commit(&server, &self.node);
+        }
+    }
+}
+
+/// What is to be done about those that wait.
+enum Next {
+    Send(Piece),
+    WaitForRoom,
+    Nothing,
+}
+
+impl State {
+    fn next(&mut self, has_room: bool) -> Next {
+        if self.pauses > 0 || !self.ledger.has_next() {
+            return Next::Nothing;
+        }
+        if !has_room {
+            let waits = std::mem::replace(&mut self.waits_for_room, true);
+            return if waits { Next::Nothing } else { Next::WaitForRoom };
+        }
+        self.ledger.next().map_or(Next::Nothing, Next::Send)
+    }
+}
+
+/// Sends what waits, as far as order and room allow.
+pub(super) fn send_what_may_leave<S: Server>(server: &Arc<S>, node: &Arc<S::Node>) {
+    let file = node.as_ref().as_ref().state();
+    loop {
+        let has_room = server.has_room();
+        match file.quietly(|state| state.next(has_room)) {
+            Next::Send(piece) => task::spawn(send(server.clone(), node.clone(), piece)),
+            Next::WaitForRoom => task::spawn(send_when_there_is_room(server.clone(), node.clone())),
+            Next::Nothing => return,
+        }
+    }
+}
+
+async fn send_when_there_is_room<S: Server>(server: Arc<S>, node: Arc<S::Node>) {
+    server.room().await;
+    node.as_ref().as_ref().state().quietly(|state| state.waits_for_room = false);
+    send_what_may_leave(&server, &node);
+}
+
+/// Makes a WRITE, and notes what became of it.
+async fn send<S: Server>(server: Arc<S>, node: Arc<S::Node>, piece: Piece) {
+    let Piece { offset, len, stability, .. } = piece;
+    let from = piece.source();
+    let call = server.clone().write(piece.caller.clone(), node.clone(), offset, from, stability);
+    // The book has the bytes.
+    drop(piece);
+    let wrote = call.await.and_then(|wrote| plausible(&*server, wrote, len, stability));
+    node.as_ref().as_ref().state().turn(|state| match wrote {
+        Ok(wrote) => state.ledger.answered(offset, wrote),
+        Err(error) => {
+            state.ledger.failed(offset);
+            state.losses.add(error);
+        }
+    });
+    send_what_may_leave(&server, &node);
+    server.budget().relieve();
+}
+
+/// What a server may say to a WRITE (RFC 1813 §3.3.7).
+fn plausible<S: Server>(server: &S, wrote: Wrote, len: usize, asked: Stability) -> Result<Wrote> {
+    let what = match wrote {
+        Wrote { count: 0, .. } => "it has written nothing, and names no error",
+        Wrote { count, .. } if count > len => "it has written more than it was sent",
+        Wrote { stability, .. } if stability < asked => "what was to be stable is not",
+        wrote => return Ok(wrote),
+    };
+    Err(server.nonsense(Procedure::Write, what))
+}
+
+/// All writes before a turn, for one who waits for them.
+pub(super) fn all_so_far(file: &FileState) -> Turn {
+    file.look(|state| state.ledger.next_turn())
+}

@@ -1,0 +1,166 @@
+//! An export of a server, mounted.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Instant;
+
+use tombolo_core::fs::{Client, Export, FileSystem, Profile, Result};
+use tombolo_host::rpc_client::{Counts, InFlight, RpcClient, Target};
+use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
+
+use crate::calls::{Nfs, Sizes};
+use crate::data::Budget;
+use crate::mounting::{self, About, MountError};
+use crate::options::Options;
+use crate::root::{Mounted, Root};
+use crate::server::Server;
+use crate::session::{Beginning, NfsFileSystem, Session};
+
+/// An export of an NFS server. All sessions share its connections, its in-flight limit and its memory.
+#[derive(Debug)]
+pub struct NfsExport {
+    nfs: Nfs,
+    root: Arc<Root>,
+    fattr: Fattr3,
+    asked: Instant,
+    profile: Profile,
+    options: Options,
+    budget: Arc<Budget>,
+}
+
+/// Before the server has said what it takes, nothing is read or written.
+const UNKNOWN: Sizes = Sizes { read_max: 512, write_max: 512, listing: 512 };
+
+impl NfsExport {
+    /// Mounts the export `path`, waiting for the server on this thread for a few seconds at most, whatever the options say of
+    /// patience later.
+    ///
+    /// # Errors
+    /// [`MountError`], a line for people.
+    pub fn mount(server: &Server, path: &str, options: Options) -> std::result::Result<Self, MountError> {
+        wait(Self::mounted(server, path, options))
+    }
+
+    /// The paths that a server exports, in its order.
+    ///
+    /// # Errors
+    /// As for [`NfsExport::mount`].
+    pub fn exports_of(
+        server: &Server,
+        reserved_port: Option<bool>,
+    ) -> std::result::Result<Vec<Vec<u8>>, MountError> {
+        wait(mounting::exports(server, reserved_port))
+    }
+
+    async fn mounted(
+        server: &Server,
+        path: &str,
+        mut options: Options,
+    ) -> std::result::Result<Self, MountError> {
+        let reserved_port = options.rpc.reserved_port;
+        let handle = mounting::root(server, path, reserved_port).await?;
+        let port = mounting::nfs_port(server).await?;
+        let program = (tombolo_wire_nfs3::PROGRAM, tombolo_wire_nfs3::VERSION);
+        let probe = mounting::impatient(server, port, program, reserved_port)?;
+        let label = format!("{server}:{path}");
+        let probing = Nfs::new(probe, &label, UNKNOWN);
+        let about = mounting::about(&probing, handle, &options).await;
+        let about = about.map_err(|source| MountError::Root {
+            server: server.to_string(),
+            path: path.to_owned(),
+            source,
+        })?;
+        let (program, version) = program;
+        let target = Target { address: server.at(port), transport: server.transport, program, version };
+        options.rpc.label.clone_from(&label);
+        let rpc = RpcClient::start(target, options.rpc.clone()).map_err(MountError::Start)?;
+        let mounted = Mounted { server: server.clone(), path: path.to_owned(), reserved_port };
+        Ok(Self::new(rpc, &label, handle, Some(mounted), about, options))
+    }
+
+    /// An export over an engine of one's own, by its root's handle: for simulations, and for handles that came from elsewhere.
+    /// Waits for the server as long as the engine's options say.
+    ///
+    /// # Errors
+    /// The root cannot be used.
+    pub async fn over(rpc: RpcClient, root: FileHandleBuf, options: Options) -> Result<Self> {
+        let label = options.rpc.label.clone();
+        let about = mounting::about(&Nfs::new(rpc.clone(), &label, UNKNOWN), root, &options).await?;
+        Ok(Self::new(rpc, &label, root, None, about, options))
+    }
+
+    fn new(
+        rpc: RpcClient,
+        label: &str,
+        handle: FileHandleBuf,
+        mounted: Option<Mounted>,
+        about: About,
+        options: Options,
+    ) -> Self {
+        let asked = rpc.now();
+        let nfs = Nfs::new(rpc, label, about.sizes);
+        let root = Arc::new(Root { nfs: nfs.clone(), handle, mounted });
+        let budget = Budget::new(options.dirty_bytes_max);
+        Self { nfs, root, fattr: about.fattr, asked, profile: about.profile, options, budget }
+    }
+
+    /// What its calls have come to.
+    pub fn counts(&self) -> Counts {
+        self.nfs.rpc().counts()
+    }
+
+    /// Changes how many reads and writes may be outstanding.
+    pub fn set_in_flight(&self, limit: InFlight) {
+        self.nfs.rpc().set_in_flight(limit);
+    }
+
+    /// The engine.
+    pub fn rpc(&self) -> &RpcClient {
+        self.nfs.rpc()
+    }
+
+    /// What one READ and one WRITE carry at most, in bytes, as agreed with the server.
+    pub fn transfer_sizes(&self) -> (u32, u32) {
+        let sizes = self.nfs.sizes();
+        (sizes.read_max, sizes.write_max)
+    }
+}
+
+impl Export for NfsExport {
+    /// Needs no server: what is known of the root is asked for anew when it is needed.
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(NfsFileSystem::new(Session::new(Beginning {
+            nfs: self.nfs.clone(),
+            budget: self.budget.clone(),
+            handle: self.root.handle,
+            fattr: &self.fattr,
+            asked: self.asked,
+            profile: self.profile,
+            checks: client.checks,
+            root: self.root.clone(),
+            options: &self.options,
+        }))))
+    }
+}
+
+/// Waits for a future on this thread.
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(result) => return result,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

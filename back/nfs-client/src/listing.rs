@@ -1,0 +1,116 @@
+//! How far a listing has come, and whether it goes in circles.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tombolo_core::fs::Cookie;
+use tombolo_wire_nfs3::CookieVerifier;
+
+use crate::calls::{Listed, Listing};
+use crate::nodes::Epoch;
+
+/// What an opening of a directory remembers from page to page.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// What goes with the directory's cookies.
+    pub verifier: Option<CookieVerifier>,
+    /// The page that the server gave last: whoever asks takes it in smaller ones.
+    page: Option<Page>,
+    circle: Circle,
+}
+
+/// A page of the server's.
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
+    pub start: Cookie,
+    pub listing: Arc<Listing>,
+    pub plus: bool,
+    pub asked: Instant,
+    /// The directory's, when the page came.
+    pub epoch: Epoch,
+}
+
+/// A listing that comes by where it was is one without end.
+#[derive(Debug, Default)]
+struct Circle {
+    /// A cookie where it was (Brent's algorithm: it is replaced after twice as many pages each time).
+    mark: Option<Cookie>,
+    pages: u64,
+    until: u64,
+}
+
+impl Page {
+    /// The entries behind `cookie`, if it is a place of this page.
+    pub(crate) fn behind(&self, cookie: Cookie) -> Option<&[Listed]> {
+        let entries = &self.listing.entries;
+        if cookie == self.start {
+            return Some(entries);
+        }
+        let index = entries.iter().position(|entry| entry.cookie.0 == cookie.0)?;
+        entries.get(index + 1..)
+    }
+}
+
+impl Progress {
+    /// The page that has something behind `cookie`, if the last one does: entries, or the end.
+    pub(crate) fn page_behind(&self, cookie: Cookie, plus: bool) -> Option<Page> {
+        let page = self.page.as_ref().filter(|page| page.plus || !plus)?;
+        let behind = page.behind(cookie)?;
+        (!behind.is_empty() || page.listing.eof).then(|| page.clone())
+    }
+
+    /// Takes in a page. What is wrong with it, if anything is.
+    pub(crate) fn take(&mut self, page: Page) -> Result<(), &'static str> {
+        let entries = &page.listing.entries;
+        if entries.is_empty() && !page.listing.eof {
+            return Err("the listing stops, and the directory does not end");
+        }
+        let repeats = |entry: &Listed| entry.cookie.0 == page.start.0;
+        if entries.iter().any(repeats)
+            || entries.windows(2).any(|pair| matches!(pair, [a, b] if a.cookie == b.cookie))
+        {
+            return Err("the listing repeats a cookie");
+        }
+        if page.start == Cookie::START {
+            self.circle = Circle::default();
+        }
+        if let Some(last) = entries.last()
+            && self.circle.closes_at(Cookie(last.cookie.0))
+        {
+            return Err("the listing goes in circles");
+        }
+        self.verifier = Some(page.listing.verifier);
+        self.page = Some(page);
+        Ok(())
+    }
+}
+
+impl Circle {
+    fn closes_at(&mut self, cookie: Cookie) -> bool {
+        if self.mark == Some(cookie) {
+            return true;
+        }
+        self.pages += 1;
+        if self.pages > self.until {
+            self.until = self.pages.saturating_mul(2);
+            self.mark = Some(cookie);
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circle_of_pages_is_noticed_wherever_it_begins() {
+        for (tail, length) in [(0, 1), (0, 5), (7, 1), (7, 3), (100, 40)] {
+            let mut circle = Circle::default();
+            let cookies = (0..tail).chain((0..10 * (tail + length)).map(|n| tail + n % length));
+            assert!(cookies.map(|n| Cookie(n + 1)).any(|cookie| circle.closes_at(cookie)), "{tail} {length}");
+        }
+        let mut circle = Circle::default();
+        assert!(!(1..100_000).any(|n| circle.closes_at(Cookie(n))));
+    }
+}

@@ -1,0 +1,301 @@
+//! From a server and a path to a handle: portmapper, MOUNT, and what the server says of itself.
+
+use std::io;
+use std::time::Duration;
+
+use thiserror::Error as ThisError;
+use tombolo_core::fs::{PermissionCheck, Profile};
+use tombolo_host::rpc_client::{
+    Call, CallError, Interrupts, Options as RpcOptions, Recovery, RpcClient, Target, Transport,
+};
+use tombolo_wire_nfs3::mount::{self, DirPath, ExportReply, MntReply};
+use tombolo_wire_nfs3::results::FsinfoOk;
+use tombolo_wire_nfs3::{FATTR_BYTES, Fattr3, FileHandleBuf, Reply};
+use tombolo_wire_rpc::portmap::{self, Mapping, Protocol};
+use tombolo_wire_rpc::{AuthFlavor, Credential};
+use tombolo_wire_xdr::{Decode, Decoder, Encoder};
+
+use crate::caller::Caller;
+use crate::calls::{Nfs, Sizes, answered};
+use crate::options::{DATAGRAM_SIZE_MAX, Options, SIZE_MAX};
+use crate::server::{Ports, Server};
+
+/// Who mounts wants to know at once whether he can.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why an export cannot be mounted. One line for whoever asked for it.
+#[derive(Debug, ThisError)]
+pub enum MountError {
+    /// Nobody answers there.
+    #[error("{server}: {what} cannot be reached: {source}")]
+    Unreachable {
+        /// The server.
+        server: String,
+        /// Which of its programs.
+        what: &'static str,
+        /// Why.
+        source: CallError,
+    },
+    /// The portmapper does not know the program.
+    #[error("{server}: its portmapper knows of no {what} over {transport:?}; give the port, if it has one")]
+    NotRegistered {
+        /// The server.
+        server: String,
+        /// Which program.
+        what: &'static str,
+        /// Over what.
+        transport: Transport,
+    },
+    /// The server does not let us.
+    #[error("{server}:{path}: {}", refusal(*.status))]
+    Refused {
+        /// The server.
+        server: String,
+        /// The export.
+        path: String,
+        /// Its word for why.
+        status: mount::Status,
+    },
+    /// It wants to see other credentials than we have.
+    #[error("{server}:{path}: the server does not take AUTH_SYS credentials (sec=sys)")]
+    Credentials {
+        /// The server.
+        server: String,
+        /// The export.
+        path: String,
+    },
+    /// The path is longer than MOUNT takes.
+    #[error("{server}: the path of an export has at most {} bytes", mount::PATH_BYTES_MAX)]
+    PathTooLong {
+        /// The server.
+        server: String,
+    },
+    /// The server answers something that makes no sense.
+    #[error("{server}: the answer of {what} makes no sense")]
+    Garbage {
+        /// The server.
+        server: String,
+        /// Which of its programs.
+        what: &'static str,
+        /// What is wrong.
+        source: tombolo_wire_xdr::Error,
+    },
+    /// The root is there, and cannot be used.
+    #[error("{server}:{path}: its root cannot be used: {source}")]
+    Root {
+        /// The server.
+        server: String,
+        /// The export.
+        path: String,
+        /// Why.
+        source: tombolo_core::fs::Error,
+    },
+    /// This machine has no more to give.
+    #[error("a client cannot be started")]
+    Start(#[source] io::Error),
+}
+
+fn refusal(status: mount::Status) -> &'static str {
+    match status {
+        mount::Status::NoEnt => "the server has no such export",
+        mount::Status::Acces | mount::Status::Perm => {
+            "the server refuses: this host is not allowed, or it wants a port below 1024 (resvport)"
+        }
+        mount::Status::NotDir => "that is not a directory",
+        mount::Status::NameTooLong => "the path is too long for the server",
+        mount::Status::Inval => "the server takes the path for invalid",
+        mount::Status::NotSupp => "the server does not support it",
+        mount::Status::Io | mount::Status::ServerFault => "the server failed",
+    }
+}
+
+/// What a server says of an export's file system.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About {
+    pub profile: Profile,
+    pub sizes: Sizes,
+    pub fattr: Fattr3,
+}
+
+/// A client of one of a server's programs that gives up soon.
+pub(crate) fn impatient(
+    server: &Server,
+    port: u16,
+    (program, version): (u32, u32),
+    reserved_port: Option<bool>,
+) -> Result<RpcClient, MountError> {
+    let target = Target { address: server.at(port), transport: server.transport, program, version };
+    let options = RpcOptions {
+        recovery: Recovery::Soft,
+        timeout: PATIENCE,
+        retries: 0,
+        interrupts: Interrupts::Always,
+        reserved_port,
+        label: server.to_string(),
+        ..RpcOptions::of(server.transport)
+    };
+    let options = match server.transport {
+        Transport::Udp => RpcOptions { timeout: Duration::from_millis(700), retries: 3, ..options },
+        Transport::Tcp => options,
+    };
+    RpcClient::start(target, options).map_err(MountError::Start)
+}
+
+/// Where the server serves NFS.
+pub(crate) async fn nfs_port(server: &Server) -> Result<u16, MountError> {
+    match server.ports {
+        Ports::One(port) | Ports::Two { nfs: port, .. } | Ports::Portmapper { nfs: Some(port) } => Ok(port),
+        Ports::Portmapper { nfs: None } => {
+            ask_portmapper(server, (tombolo_wire_nfs3::PROGRAM, tombolo_wire_nfs3::VERSION), "NFS").await
+        }
+    }
+}
+
+async fn mount_port(server: &Server) -> Result<u16, MountError> {
+    match server.ports {
+        Ports::One(port) | Ports::Two { mount: port, .. } => Ok(port),
+        Ports::Portmapper { .. } => ask_portmapper(server, (mount::PROGRAM, mount::VERSION), "MOUNT").await,
+    }
+}
+
+/// GETPORT (RFC 1833 §3).
+async fn ask_portmapper(
+    server: &Server,
+    (program, version): (u32, u32),
+    what: &'static str,
+) -> Result<u16, MountError> {
+    let protocol = match server.transport {
+        Transport::Tcp => Protocol::Tcp,
+        Transport::Udp => Protocol::Udp,
+    };
+    let rpc = impatient(server, portmap::PORT, (portmap::PROGRAM, portmap::VERSION), Some(false))?;
+    let mapping = Mapping { program, version, protocol };
+    let results = ask(server, &rpc, "the portmapper", portmap::GETPORT, |xdr| {
+        xdr.value(&mapping);
+    })
+    .await?;
+    let port: u32 = decoded(server, "the portmapper", &results)?;
+    match u16::try_from(port) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(MountError::NotRegistered { server: server.to_string(), what, transport: server.transport }),
+    }
+}
+
+/// The handle of an export's root (RFC 1813 appendix I, MNT).
+pub(crate) async fn root(
+    server: &Server,
+    path: &str,
+    reserved_port: Option<bool>,
+) -> Result<FileHandleBuf, MountError> {
+    let name = || server.to_string();
+    let Some(dir) = DirPath::new(path.as_bytes()) else {
+        return Err(MountError::PathTooLong { server: name() });
+    };
+    let port = mount_port(server).await?;
+    let rpc = impatient(server, port, (mount::PROGRAM, mount::VERSION), reserved_port)?;
+    let procedure = mount::Procedure::Mnt.number();
+    let results = ask(server, &rpc, "MOUNT", procedure, |xdr| {
+        xdr.value(&mount::Call::Mnt(dir));
+    })
+    .await?;
+    match decoded::<MntReply<'_>>(server, "MOUNT", &results)? {
+        Reply::Failed(status, ()) => {
+            Err(MountError::Refused { server: name(), path: path.to_owned(), status })
+        }
+        Reply::Ok(ok) if ok.flavors.is_empty() || ok.flavors.contains(&AuthFlavor::SYS) => {
+            Ok(ok.handle.to_owned())
+        }
+        Reply::Ok(_) => Err(MountError::Credentials { server: name(), path: path.to_owned() }),
+    }
+}
+
+/// The paths that a server exports (EXPORT), in its order.
+pub(crate) async fn exports(
+    server: &Server,
+    reserved_port: Option<bool>,
+) -> Result<Vec<Vec<u8>>, MountError> {
+    let port = mount_port(server).await?;
+    let rpc = impatient(server, port, (mount::PROGRAM, mount::VERSION), reserved_port)?;
+    let results = ask(server, &rpc, "MOUNT", mount::Procedure::Export.number(), |_| ()).await?;
+    let list: ExportReply<'_> = decoded(server, "MOUNT", &results)?;
+    Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())
+}
+
+/// FSINFO, PATHCONF and GETATTR of a root.
+pub(crate) async fn about(
+    nfs: &Nfs,
+    handle: FileHandleBuf,
+    options: &Options,
+) -> Result<About, tombolo_core::fs::Error> {
+    let caller = Caller::default();
+    let fsinfo = answered(nfs.fsinfo(&caller, handle).await?)?;
+    // Not all servers have it, and nothing depends on it.
+    let pathconf = answered(nfs.pathconf(&caller, handle).await?).ok();
+    let fattr = answered(nfs.getattr(&caller, handle).await?)?;
+    let profile = Profile {
+        permission_check: PermissionCheck::BackEnd,
+        read_only: options.read_only,
+        name_max: pathconf.map_or(255, |limits| limits.name_max.clamp(1, 255)),
+        file_size_max: fsinfo.file_size_max.min(i64::MAX as u64),
+        time_granularity_ns: granularity(&fsinfo),
+    };
+    Ok(About { profile, sizes: sizes(&fsinfo, nfs.rpc().target().transport, options), fattr })
+}
+
+fn granularity(fsinfo: &FsinfoOk) -> u32 {
+    let delta = fsinfo.time_delta;
+    if delta.seconds > 0 { 1_000_000_000 } else { delta.nseconds.clamp(1, 1_000_000_000) }
+}
+
+fn sizes(fsinfo: &FsinfoOk, transport: Transport, options: &Options) -> Sizes {
+    let most = match transport {
+        Transport::Tcp => SIZE_MAX,
+        Transport::Udp => DATAGRAM_SIZE_MAX,
+    };
+    // A server that says nothing takes what version 2 took.
+    let size = |server: u32, wanted: u32| {
+        let server = if server == 0 { 8 << 10 } else { server };
+        server.min(wanted).clamp(512, most)
+    };
+    Sizes {
+        read_max: size(fsinfo.read_max, options.read_size_max),
+        write_max: size(fsinfo.write_max, options.write_size_max),
+        listing: size(fsinfo.readdir_preferred.max(LISTING_BYTES), most),
+    }
+}
+
+/// A page of a listing, in bytes: some 350 entries.
+const LISTING_BYTES: u32 = 64 << 10;
+const _: () = assert!(LISTING_BYTES as usize > FATTR_BYTES);
+
+async fn ask(
+    server: &Server,
+    rpc: &RpcClient,
+    what: &'static str,
+    procedure: u32,
+    arguments: impl FnOnce(&mut Encoder<'_>),
+) -> Result<Vec<u8>, MountError> {
+    let caller = Caller::default();
+    let credential = match what {
+        "MOUNT" => caller.credential(b""),
+        _ => Credential::None,
+    };
+    let reply = rpc.call(Call::new(procedure, credential), arguments).await;
+    reply.map(|reply| reply.results).map_err(|source| MountError::Unreachable {
+        server: server.to_string(),
+        what,
+        source,
+    })
+}
+
+fn decoded<'a, T: Decode<'a>>(
+    server: &Server,
+    what: &'static str,
+    results: &'a [u8],
+) -> Result<T, MountError> {
+    Decoder::new(results).value().map_err(|source| MountError::Garbage {
+        server: server.to_string(),
+        what,
+        source,
+    })
+}

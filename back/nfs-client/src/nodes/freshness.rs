@@ -1,0 +1,155 @@
+//! How long attributes are believed.
+
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::{Attr, FileType, WeakAttr};
+
+use crate::options::AttributeTimes;
+
+/// Attributes, and until when they are believed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Freshness {
+    attr: Attr,
+    /// When the call that brought them was made.
+    asked: Instant,
+    /// How long they are believed from then on.
+    lifetime: Duration,
+    /// They are to be asked for again, whatever their age.
+    doubtful: bool,
+}
+
+impl Freshness {
+    /// Attributes that were asked for at `asked`.
+    pub(super) fn new(attr: Attr, asked: Instant, times: &AttributeTimes) -> Self {
+        Self { attr, asked, lifetime: span(times, attr.file_type).0, doubtful: false }
+    }
+
+    /// Takes in attributes that were asked for at `asked`. Replies overtake each other: those that are older than what is
+    /// known, by when they were asked for and by the server's own time of change, are not.
+    pub(super) fn learn(&mut self, attr: Attr, asked: Instant, times: &AttributeTimes) {
+        if asked < self.asked && attr.ctime <= self.attr.ctime {
+            return;
+        }
+        let (least, most) = span(times, attr.file_type);
+        let unchanged = WeakAttr::from(&attr) == WeakAttr::from(&self.attr);
+        self.lifetime = match unchanged && !self.doubtful {
+            // It stood still over a whole lifetime: it will over a longer one.
+            true if asked.saturating_duration_since(self.asked) >= self.lifetime => {
+                self.lifetime.saturating_mul(2).clamp(least, most)
+            }
+            true => self.lifetime.clamp(least, most),
+            false => least,
+        };
+        self.attr = attr;
+        self.asked = self.asked.max(asked);
+        self.doubtful = false;
+    }
+
+    /// What is known, however old.
+    pub(super) fn known(&self) -> Attr {
+        self.attr
+    }
+
+    /// What is known, if it is to be believed now.
+    pub(super) fn believed(&self, now: Instant) -> Option<Attr> {
+        let age = now.saturating_duration_since(self.asked);
+        (!self.doubtful && age < self.lifetime).then_some(self.attr)
+    }
+
+    /// Whether it is from a call that was made at `time` or later.
+    pub(super) fn is_since(&self, time: Instant) -> bool {
+        !self.doubtful && self.asked >= time
+    }
+
+    /// Something has changed that is not seen in the attributes.
+    pub(super) fn doubt(&mut self) {
+        self.doubtful = true;
+    }
+}
+
+fn span(times: &AttributeTimes, file_type: FileType) -> (Duration, Duration) {
+    let (least, most) = match file_type {
+        FileType::Directory => (times.dir_min, times.dir_max),
+        _ => (times.file_min, times.file_max),
+    };
+    (least, most.max(least))
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_core::fs::{Device, Mode, Timestamp};
+
+    use super::*;
+
+    const TIMES: AttributeTimes = AttributeTimes {
+        file_min: Duration::from_secs(3),
+        file_max: Duration::from_secs(10),
+        dir_min: Duration::from_secs(30),
+        dir_max: Duration::from_secs(60),
+    };
+
+    fn attr(ctime: i64) -> Attr {
+        let time = Timestamp { secs: ctime, nanos: 0 };
+        Attr {
+            file_type: FileType::Regular,
+            mode: Mode::new(0o644),
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            blocks: 0,
+            block_size: 4096,
+            rdev: Device::default(),
+            fsid: 1,
+            fileid: 2,
+            generation: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: None,
+        }
+    }
+
+    #[test]
+    fn what_stands_still_is_believed_for_longer_each_time_and_what_changes_for_the_least() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut known = Freshness::new(attr(1), start, &TIMES);
+        assert!(known.believed(at(2)).is_some() && known.believed(at(3)).is_none());
+        known.learn(attr(1), at(4), &TIMES);
+        assert!(known.believed(at(9)).is_some() && known.believed(at(10)).is_none());
+        known.learn(attr(1), at(11), &TIMES);
+        assert!(known.believed(at(20)).is_some() && known.believed(at(21)).is_none(), "the most is ten");
+        known.learn(attr(2), at(22), &TIMES);
+        assert!(known.believed(at(25)).is_none());
+    }
+
+    #[test]
+    fn an_old_answer_that_comes_late_is_not_taken_for_news() {
+        let start = Instant::now();
+        let later = start + Duration::from_secs(1);
+        let mut known = Freshness::new(attr(5), later, &TIMES);
+        known.learn(attr(4), start, &TIMES);
+        assert_eq!(known.known().ctime.secs, 5);
+        known.learn(attr(6), start, &TIMES);
+        assert_eq!(known.known().ctime.secs, 6, "the server's own time says that it is news");
+        known.learn(attr(2), later, &TIMES);
+        assert_eq!(known.known().ctime.secs, 2, "a server's clock may be set back");
+    }
+
+    #[test]
+    fn doubt_ends_belief_until_the_next_answer() {
+        let now = Instant::now();
+        let mut known = Freshness::new(attr(1), now, &TIMES);
+        known.doubt();
+        assert!(known.believed(now).is_none() && !known.is_since(now));
+        known.learn(attr(1), now, &TIMES);
+        assert!(known.believed(now).is_some() && known.is_since(now));
+    }
+
+    #[test]
+    fn without_times_nothing_is_believed() {
+        let now = Instant::now();
+        assert!(Freshness::new(attr(1), now, &AttributeTimes::NONE).believed(now).is_none());
+    }
+}

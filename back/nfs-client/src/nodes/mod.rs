@@ -1,0 +1,12 @@
+//! What one session knows of the server's nodes.
+//!
+//! A node is one file handle. It is known as long as somebody holds it: by its look-ups, by an opening, or by work under
+//! way. What it is (number and type) never changes; its handle may, when a server comes back with other ones; its
+//! attributes are as fresh as the options want them.
+
+mod freshness;
+mod node;
+mod table;
+
+pub(crate) use node::{Epoch, Node, Place};
+pub(crate) use table::{Nodes, Seen};

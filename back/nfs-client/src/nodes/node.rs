@@ -1,0 +1,266 @@
+//! A node: a file, directory or whatever else a handle names.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tombolo_core::fs::{Attr, FileType, Identity, NameBuf, NodeId, WeakAttr};
+use tombolo_wire_nfs3::args::AccessBits;
+use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, WccData, attr};
+
+use super::freshness::Freshness;
+use crate::data::FileData;
+use crate::options::AttributeTimes;
+
+/// Counts the changes of a directory that others made: names that were seen in another epoch prove nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Epoch(u64);
+
+/// Where a node was last seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub dir: Arc<Node>,
+    pub name: NameBuf,
+}
+
+/// One node of the server.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub id: NodeId,
+    /// The server's number of it.
+    pub fileid: u64,
+    pub fsid: u64,
+    pub file_type: FileType,
+    times: AttributeTimes,
+    state: Mutex<State>,
+    /// Openings of this session.
+    openings: AtomicU32,
+    /// Written and read-ahead data.
+    pub data: FileData,
+}
+
+#[derive(Debug)]
+struct State {
+    handle: FileHandleBuf,
+    freshness: Freshness,
+    epoch: Epoch,
+    place: Option<Place>,
+    /// It was unlinked while open, and has a name that nobody gave it.
+    silly: bool,
+    access: Vec<Granted>,
+}
+
+/// What the server said that a user may do.
+#[derive(Clone, Debug)]
+struct Granted {
+    identity: Identity,
+    asked_for: AccessBits,
+    allowed: AccessBits,
+    ctime: tombolo_core::fs::Timestamp,
+    asked: Instant,
+}
+
+/// So many users' rights are remembered for a node.
+const USERS_MAX: usize = 8;
+
+impl Node {
+    pub(super) fn new(
+        id: NodeId,
+        handle: FileHandleBuf,
+        fattr: &Fattr3,
+        asked: Instant,
+        times: AttributeTimes,
+    ) -> Self {
+        let attr = attr::attr(fattr);
+        let freshness = Freshness::new(attr, asked, &times);
+        let state = State {
+            handle,
+            freshness,
+            epoch: Epoch::default(),
+            place: None,
+            silly: false,
+            access: Vec::new(),
+        };
+        Self {
+            id,
+            fileid: attr.fileid,
+            fsid: attr.fsid,
+            file_type: attr.file_type,
+            times,
+            state: Mutex::new(state),
+            openings: AtomicU32::new(0),
+            data: FileData::default(),
+        }
+    }
+
+    /// The server's name for it.
+    pub(crate) fn handle(&self) -> FileHandleBuf {
+        self.state().handle
+    }
+
+    /// Takes in attributes that came with a reply to a call of `asked`. Those of another node or of another type are not
+    /// this node's: the server gave the handle a new meaning. False then.
+    pub(crate) fn learn(&self, fattr: &Fattr3, asked: Instant) -> bool {
+        let attr = attr::attr(fattr);
+        if attr.fileid != self.fileid || attr.file_type != self.file_type {
+            return false;
+        }
+        let mut state = self.state();
+        let before = state.freshness.known();
+        state.freshness.learn(attr, asked, &self.times);
+        if WeakAttr::from(&state.freshness.known()) != WeakAttr::from(&before) {
+            state.epoch.0 += 1;
+        }
+        true
+    }
+
+    /// Takes in what a change of ours did. If nobody else made one since the attributes were heard of last, the names that
+    /// are known stay good (RFC 1813 §2.6: that is what `wcc_data` is for).
+    pub(crate) fn learn_change(&self, wcc: &WccData, asked: Instant) -> bool {
+        let Some(fattr) = &wcc.after else {
+            self.doubt();
+            return true;
+        };
+        let (is_ours_alone, epoch) = {
+            let state = self.state();
+            let known = WeakAttr::from(&state.freshness.known());
+            (wcc.before.as_ref().map(attr::weak_attr) == Some(known), state.epoch)
+        };
+        let learnt = self.learn(fattr, asked);
+        if learnt && is_ours_alone {
+            let mut state = self.state();
+            if state.epoch.0 == epoch.0 + 1 {
+                state.epoch = epoch;
+            }
+        }
+        learnt
+    }
+
+    /// Which epoch it is in.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.state().epoch
+    }
+
+    /// The attributes, if they are to be believed now. A file that is being written is as long as its writers made it.
+    pub(crate) fn believed(&self, now: Instant) -> Option<Attr> {
+        let believed = self.state().freshness.believed(now);
+        believed.map(|attr| self.as_writers_see(attr))
+    }
+
+    /// The attributes as last heard of.
+    pub(crate) fn known(&self) -> Attr {
+        let known = self.state().freshness.known();
+        self.as_writers_see(known)
+    }
+
+    /// The size as the server last told it.
+    pub(crate) fn told_size(&self) -> u64 {
+        self.state().freshness.known().size
+    }
+
+    /// The attributes, if a call of `time` or later brought them.
+    pub(crate) fn known_since(&self, time: Instant) -> Option<Attr> {
+        let known = {
+            let state = self.state();
+            state.freshness.is_since(time).then(|| state.freshness.known())
+        };
+        known.map(|attr| self.as_writers_see(attr))
+    }
+
+    /// The attributes are to be asked for, whatever their age.
+    pub(crate) fn doubt(&self) {
+        self.state().freshness.doubt();
+    }
+
+    fn as_writers_see(&self, mut attr: Attr) -> Attr {
+        if let Some(end) = self.data.end() {
+            attr.size = attr.size.max(end);
+        }
+        if self.is_silly() {
+            attr.nlink = attr.nlink.saturating_sub(1);
+        }
+        attr
+    }
+
+    /// What the server said this user may do, of what is asked now; `None` if that is not known.
+    pub(crate) fn allowed(&self, who: &Identity, asked_for: AccessBits, now: Instant) -> Option<AccessBits> {
+        let state = self.state();
+        let lifetime = match self.file_type {
+            FileType::Directory => self.times.dir_max,
+            _ => self.times.file_max,
+        };
+        let granted = state.access.iter().find(|granted| granted.identity == *who)?;
+        let is_young = now.saturating_duration_since(granted.asked) < lifetime;
+        let is_same = granted.ctime == state.freshness.known().ctime;
+        (is_young && is_same && granted.asked_for.contains(asked_for)).then_some(granted.allowed & asked_for)
+    }
+
+    /// Remembers what the server said at `asked`.
+    pub(crate) fn grant(&self, who: &Identity, asked_for: AccessBits, allowed: AccessBits, asked: Instant) {
+        let mut state = self.state();
+        let ctime = state.freshness.known().ctime;
+        let mut granted = Granted { identity: who.clone(), asked_for, allowed, ctime, asked };
+        if let Some(index) = state.access.iter().position(|granted| granted.identity == *who) {
+            let before = state.access.swap_remove(index);
+            if before.ctime == ctime {
+                // What was said of other rights holds on, no longer than it did.
+                granted.asked = before.asked.min(asked);
+                granted.allowed |= before.allowed.difference(asked_for);
+                granted.asked_for |= before.asked_for;
+            }
+        }
+        if state.access.len() >= USERS_MAX {
+            state.access.remove(0);
+        }
+        state.access.push(granted);
+    }
+
+    /// Where it was last seen.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.state().place.clone()
+    }
+
+    /// It was seen there, or nowhere any more. The last place is dropped with no lock held: a chain of directories may go
+    /// with it.
+    pub(crate) fn set_place(&self, place: Option<Place>) {
+        let before = std::mem::replace(&mut self.state().place, place);
+        drop(before);
+    }
+
+    /// Was it unlinked while open?
+    pub(crate) fn is_silly(&self) -> bool {
+        self.state().silly
+    }
+
+    /// It was unlinked while open, and has this place until its last opening ends.
+    pub(crate) fn make_silly(&self, place: Place) {
+        let mut state = self.state();
+        state.silly = true;
+        let before = state.place.replace(place);
+        drop(state);
+        drop(before);
+    }
+
+    /// One opening more.
+    pub(crate) fn opened(&self) {
+        self.openings.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One opening less; true when that was the last.
+    pub(crate) fn closed(&self) -> bool {
+        self.openings.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Has this session openings of it?
+    pub(crate) fn is_open(&self) -> bool {
+        self.openings.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) fn set_handle(&self, handle: FileHandleBuf) {
+        self.state().handle = handle;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

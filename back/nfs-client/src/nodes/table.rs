@@ -1,0 +1,364 @@
+//! All nodes of a session, by number and by handle.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tombolo_core::fs::{Error, NameBuf, NodeId, Result};
+use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
+
+use super::node::{Epoch, Node, Place};
+use crate::options::AttributeTimes;
+
+/// The nodes that a session knows.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    root: Arc<Node>,
+    times: AttributeTimes,
+    nodes_max: usize,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    by_id: HashMap<NodeId, Held>,
+    by_handle: HashMap<FileHandleBuf, NodeId>,
+    /// What was last seen under a name.
+    by_name: HashMap<(NodeId, NameBuf), Sighting>,
+    /// How many of them are of names that there are not.
+    absent: usize,
+    next: u64,
+}
+
+/// What was seen under a name, and when.
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    /// None: there is no such name.
+    node: Option<NodeId>,
+    /// Of the directory.
+    epoch: Epoch,
+}
+
+/// What a name leads to, as far as it is known.
+pub(crate) enum Seen {
+    /// To this node; it counts a look-up.
+    Node(Arc<Node>),
+    /// There is no such name.
+    Nothing,
+}
+
+/// So many names that there are not are remembered; then all of these are forgotten.
+const ABSENT_MAX: usize = 1 << 16;
+
+#[derive(Debug)]
+struct Held {
+    node: Arc<Node>,
+    look_ups: u64,
+}
+
+impl Nodes {
+    /// The root alone.
+    pub(crate) fn new(
+        root: FileHandleBuf,
+        fattr: &Fattr3,
+        asked: Instant,
+        times: AttributeTimes,
+        nodes_max: usize,
+    ) -> Self {
+        let node = Arc::new(Node::new(NodeId::ROOT, root, fattr, asked, times));
+        let held = Held { node: node.clone(), look_ups: 1 };
+        let table = Table {
+            by_id: HashMap::from([(NodeId::ROOT, held)]),
+            by_handle: HashMap::from([(root, NodeId::ROOT)]),
+            by_name: HashMap::new(),
+            absent: 0,
+            next: NodeId::ROOT.0 + 1,
+        };
+        Self { root: node, times, nodes_max, table: Mutex::new(table) }
+    }
+
+    /// The root.
+    pub(crate) fn root(&self) -> &Arc<Node> {
+        &self.root
+    }
+
+    /// A node by its number.
+    pub(crate) fn node(&self, id: NodeId) -> Result<Arc<Node>> {
+        if id == NodeId::ROOT {
+            return Ok(self.root.clone());
+        }
+        self.table().by_id.get(&id).map(|held| held.node.clone()).ok_or(Error::Stale)
+    }
+
+    /// A node that a call of `asked` found: the known one, or a new one. Counts a look-up. A handle that names another file
+    /// than before gets another number.
+    ///
+    /// # Errors
+    /// More nodes than a session may know.
+    pub(crate) fn enter(&self, handle: FileHandleBuf, fattr: &Fattr3, asked: Instant) -> Result<Arc<Node>> {
+        let mut table = self.table();
+        if let Some(id) = table.by_handle.get(&handle).copied()
+            && let Some(held) = table.by_id.get_mut(&id)
+        {
+            if held.node.learn(fattr, asked) {
+                held.look_ups += 1;
+                return Ok(held.node.clone());
+            }
+            table.by_handle.remove(&handle);
+        }
+        if table.by_id.len() >= self.nodes_max {
+            return Err(Error::NoMemory);
+        }
+        let id = NodeId(table.next);
+        table.next += 1;
+        let node = Arc::new(Node::new(id, handle, fattr, asked, self.times));
+        table.by_id.insert(id, Held { node: node.clone(), look_ups: 1 });
+        table.by_handle.insert(handle, id);
+        Ok(node)
+    }
+
+    /// One look-up more of a node that is known.
+    pub(crate) fn look_up_again(&self, node: &Arc<Node>) {
+        let mut table = self.table();
+        let held = table.by_id.entry(node.id).or_insert_with(|| Held { node: node.clone(), look_ups: 0 });
+        held.look_ups += 1;
+    }
+
+    /// Takes back look-ups. A node that nobody refers to any more is forgotten, with no lock held.
+    pub(crate) fn forget(&self, look_ups: &[(NodeId, u64)]) {
+        let mut gone = Vec::new();
+        let mut table = self.table();
+        for &(id, count) in look_ups {
+            let Some(held) = table.by_id.get_mut(&id).filter(|_| id != NodeId::ROOT) else { continue };
+            held.look_ups = held.look_ups.saturating_sub(count);
+            if held.look_ups == 0
+                && let Some(held) = table.by_id.remove(&id)
+            {
+                table.unname(&held.node);
+                let handle = held.node.handle();
+                if table.by_handle.get(&handle) == Some(&id) {
+                    table.by_handle.remove(&handle);
+                }
+                gone.push(held.node);
+            }
+        }
+        drop(table);
+        drop(gone);
+    }
+
+    /// The node was seen under this name, in a reply to a call that was made when the directory was in this epoch.
+    pub(crate) fn place(&self, node: &Arc<Node>, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
+        if node.id == NodeId::ROOT {
+            return;
+        }
+        let mut table = self.table();
+        let is_there_already =
+            node.place().is_some_and(|place| place.dir.id == dir.id && place.name == *name);
+        if !is_there_already {
+            table.unname(node);
+            node.set_place(Some(Place { dir: dir.clone(), name: name.clone() }));
+        }
+        table.see((dir.id, name.clone()), Sighting { node: Some(node.id), epoch });
+    }
+
+    /// There was no such name when the directory was in this epoch.
+    pub(crate) fn place_nothing(&self, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
+        let mut table = self.table();
+        if table.absent >= ABSENT_MAX {
+            table.by_name.retain(|_, sighting| sighting.node.is_some());
+            table.absent = 0;
+        }
+        table.see((dir.id, name.clone()), Sighting { node: None, epoch });
+    }
+
+    /// What a name leads to, if it was seen while the directory was as it is now. Counts a look-up.
+    pub(crate) fn seen(&self, dir: &Arc<Node>, name: &NameBuf) -> Option<Seen> {
+        let mut table = self.table();
+        let sighting = *table.by_name.get(&(dir.id, name.clone()))?;
+        if sighting.epoch != dir.epoch() {
+            return None;
+        }
+        match sighting.node {
+            None => Some(Seen::Nothing),
+            Some(id) => {
+                let held = table.by_id.get_mut(&id)?;
+                held.look_ups += 1;
+                Some(Seen::Node(held.node.clone()))
+            }
+        }
+    }
+
+    /// What was last seen under a name, however long ago, if it is known still.
+    pub(crate) fn at(&self, dir: NodeId, name: &NameBuf) -> Option<Arc<Node>> {
+        let table = self.table();
+        let id = table.by_name.get(&(dir, name.clone()))?.node?;
+        table.by_id.get(&id).map(|held| held.node.clone())
+    }
+
+    /// The name is gone. What it led to.
+    pub(crate) fn removed(&self, dir: NodeId, name: &NameBuf) -> Option<Arc<Node>> {
+        let mut table = self.table();
+        let id = table.by_name.get(&(dir, name.clone()))?.node?;
+        table.unsee(&(dir, name.clone()));
+        let node = table.by_id.get(&id).map(|held| held.node.clone());
+        drop(table);
+        if let Some(node) = &node
+            && node.place().is_some_and(|place| place.dir.id == dir && place.name == *name)
+        {
+            node.set_place(None);
+        }
+        node
+    }
+
+    /// The server calls a node otherwise from now on.
+    pub(crate) fn rename_handle(&self, node: &Arc<Node>, handle: FileHandleBuf) {
+        let mut table = self.table();
+        let before = node.handle();
+        if table.by_handle.get(&before) == Some(&node.id) {
+            table.by_handle.remove(&before);
+        }
+        node.set_handle(handle);
+        table.by_handle.insert(handle, node.id);
+    }
+
+    /// All nodes that are known now.
+    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
+        self.table().by_id.values().map(|held| held.node.clone()).collect()
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn see(&mut self, key: (NodeId, NameBuf), sighting: Sighting) {
+        self.absent += usize::from(sighting.node.is_none());
+        if let Some(before) = self.by_name.insert(key, sighting) {
+            self.absent -= usize::from(before.node.is_none());
+        }
+    }
+
+    fn unsee(&mut self, key: &(NodeId, NameBuf)) {
+        if let Some(before) = self.by_name.remove(key) {
+            self.absent -= usize::from(before.node.is_none());
+        }
+    }
+
+    /// Forgets the name that a node was last seen under, if nothing else was seen there since.
+    fn unname(&mut self, node: &Node) {
+        if let Some(Place { dir, name }) = node.place() {
+            let key = (dir.id, name);
+            if self.by_name.get(&key).is_some_and(|sighting| sighting.node == Some(node.id)) {
+                self.unsee(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_core::fs::Name;
+    use tombolo_wire_nfs3::{FileHandle, FileType3, NfsTime3, SpecData3, WccAttr, WccData};
+
+    use super::*;
+
+    fn handle(number: u8) -> FileHandleBuf {
+        FileHandle::new(&[number; 8]).expect("short").to_owned()
+    }
+
+    fn fattr(fileid: u64, file_type: FileType3, seconds: u32) -> Fattr3 {
+        let time = NfsTime3 { seconds, nseconds: 0 };
+        Fattr3 {
+            file_type,
+            mode: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            used: 0,
+            rdev: SpecData3::default(),
+            fsid: 1,
+            fileid,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
+    fn nodes(nodes_max: usize) -> Nodes {
+        let root = fattr(1, FileType3::Directory, 1);
+        Nodes::new(handle(1), &root, Instant::now(), AttributeTimes::default(), nodes_max)
+    }
+
+    fn name(text: &str) -> NameBuf {
+        Name::new(text.as_bytes()).expect("a name").to_owned()
+    }
+
+    fn enter(nodes: &Nodes, number: u8, fileid: u64) -> Arc<Node> {
+        let file = fattr(fileid, FileType3::Regular, 1);
+        nodes.enter(handle(number), &file, Instant::now()).expect("room")
+    }
+
+    #[test]
+    fn a_handle_that_names_another_file_gets_another_number() {
+        let nodes = nodes(100);
+        let first = enter(&nodes, 2, 10);
+        assert_eq!(enter(&nodes, 2, 10).id, first.id);
+        let other = enter(&nodes, 2, 11);
+        assert_ne!(other.id, first.id);
+        assert_eq!(nodes.node(first.id).expect("still known").fileid, 10);
+        assert_eq!(enter(&nodes, 2, 11).id, other.id);
+    }
+
+    #[test]
+    fn what_is_forgotten_as_often_as_it_was_looked_up_is_gone_and_the_root_stays() {
+        let nodes = nodes(2);
+        let node = enter(&nodes, 2, 10);
+        enter(&nodes, 2, 10);
+        assert!(matches!(
+            nodes.enter(handle(3), &fattr(11, FileType3::Regular, 1), Instant::now()),
+            Err(Error::NoMemory)
+        ));
+        nodes.forget(&[(node.id, 1), (NodeId::ROOT, 100)]);
+        assert!(nodes.node(node.id).is_ok());
+        nodes.forget(&[(node.id, 7)]);
+        assert!(matches!(nodes.node(node.id), Err(Error::Stale)));
+        assert!(nodes.node(NodeId::ROOT).is_ok());
+        enter(&nodes, 3, 11);
+    }
+
+    #[test]
+    fn a_name_is_known_until_others_change_its_directory() {
+        let nodes = nodes(100);
+        let (root, node) = (nodes.root().clone(), enter(&nodes, 2, 10));
+        nodes.place(&node, &root, &name("a"), root.epoch());
+        nodes.place_nothing(&root, &name("b"), root.epoch());
+        assert!(matches!(nodes.seen(&root, &name("a")), Some(Seen::Node(found)) if found.id == node.id));
+        assert!(matches!(nodes.seen(&root, &name("b")), Some(Seen::Nothing)));
+        // A change of ours, of which nobody else's came in between.
+        let before = fattr(1, FileType3::Directory, 1);
+        let own = WccData {
+            before: Some(WccAttr { size: before.size, mtime: before.mtime, ctime: before.ctime }),
+            after: Some(fattr(1, FileType3::Directory, 2)),
+        };
+        root.learn_change(&own, Instant::now());
+        assert!(nodes.seen(&root, &name("a")).is_some());
+        // The same again: what was before is not what we knew.
+        let foreign = WccData { after: Some(fattr(1, FileType3::Directory, 3)), ..own };
+        root.learn_change(&foreign, Instant::now());
+        assert!(nodes.seen(&root, &name("a")).is_none() && nodes.seen(&root, &name("b")).is_none());
+        assert!(nodes.at(root.id, &name("a")).is_some(), "where it was last seen is known still");
+    }
+
+    #[test]
+    fn a_moved_node_is_not_where_it_was() {
+        let nodes = nodes(100);
+        let (root, node) = (nodes.root().clone(), enter(&nodes, 2, 10));
+        nodes.place(&node, &root, &name("a"), root.epoch());
+        nodes.place(&node, &root, &name("b"), root.epoch());
+        assert!(nodes.at(root.id, &name("a")).is_none());
+        assert_eq!(nodes.removed(root.id, &name("b")).map(|node| node.id), Some(node.id));
+        assert!(node.place().is_none() && nodes.at(root.id, &name("b")).is_none());
+    }
+}

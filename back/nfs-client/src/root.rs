@@ -1,0 +1,43 @@
+//! The root of an export, and how to ask for it again.
+
+use tombolo_core::fs::Result;
+use tombolo_wire_nfs3::{FileHandleBuf, Reply};
+
+use crate::caller::Caller;
+use crate::calls::Nfs;
+use crate::mounting;
+use crate::server::Server;
+
+/// The root of an export.
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub nfs: Nfs,
+    pub handle: FileHandleBuf,
+    /// Whom to ask for it by its path; nobody where the handle came from elsewhere.
+    pub mounted: Option<Mounted>,
+}
+
+/// What was mounted.
+#[derive(Clone, Debug)]
+pub(crate) struct Mounted {
+    pub server: Server,
+    pub path: String,
+    pub reserved_port: Option<bool>,
+}
+
+impl Root {
+    /// The root's handle, which may be another one since the server was started anew. None if the export is gone.
+    pub(crate) async fn handle_again(&self, caller: &Caller) -> Result<Option<FileHandleBuf>> {
+        if let Reply::Ok(_) = self.nfs.getattr(caller, self.handle).await? {
+            return Ok(Some(self.handle));
+        }
+        let Some(Mounted { server, path, reserved_port }) = &self.mounted else { return Ok(None) };
+        match mounting::root(server, path, *reserved_port).await {
+            Ok(handle) => Ok(Some(handle)),
+            Err(error) => {
+                tracing::warn!(%error, "the server has lost the root's handle, and does not give another");
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Where an NFS server is.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+pub use tombolo_host::rpc_client::Transport;
+
+/// The ports of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ports {
+    /// NFS and MOUNT at one port, as `tombolo serve` has them.
+    One(u16),
+    /// Each at its own.
+    Two {
+        /// NFS.
+        nfs: u16,
+        /// MOUNT.
+        mount: u16,
+    },
+    /// NFS at this port, or where the portmapper says, and MOUNT where the portmapper says.
+    Portmapper {
+        /// NFS, if that is known.
+        nfs: Option<u16>,
+    },
+}
+
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// What people call it; errors and logs do.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its ports.
+    pub ports: Ports,
+    /// How it is called.
+    pub transport: Transport,
+}
+
+impl Server {
+    pub(crate) fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.address, port)
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ports {
+            Ports::One(port) | Ports::Two { nfs: port, .. } => write!(f, "{}:{port}", self.name),
+            Ports::Portmapper { .. } => f.write_str(&self.name),
+        }
+    }
+}

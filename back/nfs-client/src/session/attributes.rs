@@ -1,0 +1,153 @@
+//! Attributes, rights, the targets of links, and the state of the file system.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{AccessMask, Attr, Change, Error, File, FileType, NodeId, Result, SetAttr, StatFs};
+use tombolo_wire_nfs3::args::AccessBits;
+use tombolo_wire_nfs3::{Reply, attr, status};
+
+use super::view::View;
+use crate::calls::answered;
+use crate::data;
+use crate::nodes::Node;
+
+/// The unit in which the state of a file system is told, in bytes.
+const BLOCK_BYTES: u32 = 4096;
+
+impl View {
+    /// Attributes as the server has them now. What is being written has arrived before, so that size and times are those
+    /// that the writers are owed.
+    pub(super) async fn getattr(self, node: Arc<Node>) -> Result<Attr> {
+        self.settle(&node).await?;
+        match node.believed(self.now()) {
+            Some(attr) => Ok(attr),
+            None => self.fetch(&node).await,
+        }
+    }
+
+    /// SETATTR. Behind what was written before: a late WRITE would set the times anew.
+    pub(super) async fn setattr(
+        self,
+        node: NodeId,
+        file: Option<File>,
+        set: SetAttr,
+    ) -> Result<(Attr, Change)> {
+        let node = self.through(node, file)?;
+        self.settle(&node).await?;
+        self.set(&node, &set).await
+    }
+
+    /// SETATTR. While it sets the size nothing that was written leaves, or comes back after it.
+    pub(super) async fn set(&self, node: &Arc<Node>, set: &SetAttr) -> Result<(Attr, Change)> {
+        let cut = match set.size {
+            Some(size) => {
+                let paused = data::pause(&self.session, node, &self.caller).resolve().await?;
+                Some((paused, size))
+            }
+            None => None,
+        };
+        let asked = self.now();
+        let (attributes, guard) = attr::sattr3(set);
+        let call = |handle| self.session.nfs.setattr(&self.caller, handle, attributes, guard);
+        match self.on(node, call).await? {
+            Reply::Ok(wcc) => {
+                if let Some((paused, size)) = &cut {
+                    paused.truncated(*size);
+                }
+                let change = self.absorb_change(node, &wcc, asked);
+                Ok((self.told_or_fetched(node, &wcc.after, asked).await?, change))
+            }
+            Reply::Failed(failed, wcc) => {
+                self.absorb_change(node, &wcc, asked);
+                Err(status::from_status(failed))
+            }
+        }
+    }
+
+    /// ACCESS, all or nothing.
+    pub(super) async fn access(self, node: NodeId, mask: AccessMask) -> Result<()> {
+        let node = self.session.nodes.node(node)?;
+        if mask.is_empty() {
+            return self.getattr(node).await.map(drop);
+        }
+        self.check(&node, mask).await
+    }
+
+    /// Whether the server lets the caller do this; from memory where it has said so.
+    pub(super) async fn check(&self, node: &Arc<Node>, mask: AccessMask) -> Result<()> {
+        let bits = access_bits(node.file_type, mask);
+        let now = self.now();
+        let known = node.believed(now).and_then(|_| node.allowed(&self.caller.identity, bits, now));
+        let allowed = match known {
+            Some(allowed) => allowed,
+            None => self.ask_access(node, bits).await?,
+        };
+        if allowed.contains(bits) { Ok(()) } else { Err(Error::AccessDenied) }
+    }
+
+    /// ACCESS. It brings fresh attributes, too.
+    pub(super) async fn ask_access(&self, node: &Arc<Node>, bits: AccessBits) -> Result<AccessBits> {
+        let asked = self.now();
+        match self.on(node, |handle| self.session.nfs.access(&self.caller, handle, bits)).await? {
+            Reply::Ok(ok) => {
+                self.absorb(node, &ok.attributes, asked);
+                node.grant(&self.caller.identity, bits, ok.access, asked);
+                Ok(ok.access)
+            }
+            Reply::Failed(failed, attributes) => {
+                self.absorb(node, &attributes, asked);
+                Err(status::from_status(failed))
+            }
+        }
+    }
+
+    /// READLINK.
+    pub(super) async fn readlink(self, node: NodeId) -> Result<Vec<u8>> {
+        let node = self.session.nodes.node(node)?;
+        if node.file_type != FileType::Symlink {
+            return Err(Error::InvalidArgument);
+        }
+        let asked = self.now();
+        match self.on(&node, |handle| self.session.nfs.readlink(&self.caller, handle)).await? {
+            Reply::Ok(link) => {
+                self.absorb(&node, &link.attributes, asked);
+                Ok(link.target)
+            }
+            Reply::Failed(failed, attributes) => {
+                self.absorb(&node, &attributes, asked);
+                Err(status::from_status(failed))
+            }
+        }
+    }
+
+    /// FSSTAT.
+    pub(super) async fn statfs(self, node: NodeId) -> Result<StatFs> {
+        let node = self.session.nodes.node(node)?;
+        let reply = self.on(&node, |handle| self.session.nfs.fsstat(&self.caller, handle)).await?;
+        let stat = answered(reply)?;
+        let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
+        Ok(StatFs {
+            block_size: BLOCK_BYTES,
+            blocks: blocks(stat.total_bytes),
+            blocks_free: blocks(stat.free_bytes),
+            blocks_available: blocks(stat.available_bytes),
+            files: stat.total_files,
+            files_free: stat.free_files,
+            name_max: self.session.profile.name_max,
+        })
+    }
+}
+
+/// What a mask means for a node of this type (RFC 1813 §3.3.4).
+pub(super) fn access_bits(file_type: FileType, mask: AccessMask) -> AccessBits {
+    let directory = file_type == FileType::Directory;
+    let mut bits = AccessBits::empty();
+    bits.set(AccessBits::READ, mask.contains(AccessMask::READ));
+    bits.set(AccessBits::MODIFY | AccessBits::EXTEND, mask.contains(AccessMask::WRITE));
+    bits.set(AccessBits::DELETE, directory && mask.contains(AccessMask::WRITE));
+    bits.set(
+        if directory { AccessBits::LOOKUP } else { AccessBits::EXECUTE },
+        mask.contains(AccessMask::EXECUTE),
+    );
+    bits
+}

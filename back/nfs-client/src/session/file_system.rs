@@ -1,0 +1,228 @@
+//! The waist's operations, each at once where it can be, and else as a future.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, Error, File,
+    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
+    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+};
+use tombolo_mem::{Sink, Source};
+
+use super::Session;
+use super::view::View;
+
+/// A session behind the waist.
+#[derive(Debug)]
+pub(crate) struct NfsFileSystem(Arc<Session>);
+
+impl NfsFileSystem {
+    pub(crate) fn new(session: Session) -> Self {
+        Self(Arc::new(session))
+    }
+
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.0
+    }
+
+    fn view(&self, cx: &Ctx) -> View {
+        View::new(&self.0, cx)
+    }
+}
+
+/// What may not be done to this export, may not be done.
+macro_rules! unless_read_only {
+    ($self:ident) => {
+        if $self.0.profile.read_only {
+            return Answer::err(Error::ReadOnly);
+        }
+    };
+}
+
+impl FileSystem for NfsFileSystem {
+    fn profile(&self) -> Profile {
+        self.0.profile
+    }
+
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        let (view, name) = (self.view(cx), name.to_owned());
+        match view.known_entry(parent, &name) {
+            Some(known) => known.into(),
+            None => Answer::later(view.lookup(parent, name)),
+        }
+    }
+
+    fn forget(&self, _: &Ctx, look_ups: &[(NodeId, u64)]) {
+        self.0.nodes.forget(look_ups);
+    }
+
+    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
+        let view = self.view(cx);
+        let node = match view.through(node, file) {
+            Ok(node) => node,
+            Err(error) => return Answer::err(error),
+        };
+        if !node.data.is_under_way()
+            && let Some(attr) = node.believed(view.now())
+        {
+            return Answer::ok(attr);
+        }
+        Answer::later(view.getattr(node))
+    }
+
+    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).setattr(node, file, *set))
+    }
+
+    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
+        if self.0.profile.read_only && mask.contains(AccessMask::WRITE) {
+            return Answer::err(Error::ReadOnly);
+        }
+        Answer::later(self.view(cx).access(node, mask))
+    }
+
+    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
+        Answer::later(self.view(cx).readlink(node))
+    }
+
+    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).create(parent, name.to_owned(), *how))
+    }
+
+    /// NFS version 3 has no files without a name.
+    fn create_unnamed(&self, _: &Ctx, _: NodeId, _: &Create) -> Answer<Created> {
+        Answer::err(Error::NotSupported)
+    }
+
+    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).mkdir(parent, name.to_owned(), mode.masked()))
+    }
+
+    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).symlink(parent, name.to_owned(), target.to_vec()))
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Answer<Made> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).mknod(parent, name.to_owned(), file_type, mode.masked(), rdev))
+    }
+
+    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).link(node, parent, name.to_owned()))
+    }
+
+    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).unlink(parent, name.to_owned()))
+    }
+
+    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).rmdir(parent, name.to_owned()))
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        from_parent: NodeId,
+        from: Name<'_>,
+        to_parent: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Answer<Renamed> {
+        unless_read_only!(self);
+        let (from, to) = ((from_parent, from.to_owned()), (to_parent, to.to_owned()));
+        Answer::later(self.view(cx).rename(from, to, flags))
+    }
+
+    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
+            unless_read_only!(self);
+        }
+        Answer::later(self.view(cx).open(node, flags))
+    }
+
+    fn release(&self, cx: &Ctx, file: File) {
+        self.view(cx).release(file);
+    }
+
+    fn flush(&self, cx: &Ctx, file: File, _: LockOwner) -> Answer<()> {
+        self.make_stable(cx, file)
+    }
+
+    fn fsync(&self, cx: &Ctx, file: File, _: SyncWhat) -> Answer<()> {
+        self.make_stable(cx, file)
+    }
+
+    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
+        self.view(cx).read(file, offset, into)
+    }
+
+    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
+        self.view(cx).write(file, how, from)
+    }
+
+    fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
+        Answer::later(self.view(cx).readdir(file, cookie, page))
+    }
+
+    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
+        Answer::later(self.view(cx).statfs(node))
+    }
+
+    fn syncfs(&self, cx: &Ctx) -> Answer<()> {
+        Answer::later(self.view(cx).commit_all())
+    }
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        Some(self)
+    }
+}
+
+impl NfsFileSystem {
+    /// Everything that was written is on the server's stable storage. What a directory was changed in is so already when
+    /// the change is answered (RFC 1813 §4.8).
+    fn make_stable(&self, cx: &Ctx, file: File) -> Answer<()> {
+        let view = self.view(cx);
+        let opening = match view.session.openings.of(file) {
+            Ok(opening) => opening,
+            Err(error) => return Answer::err(error),
+        };
+        if opening.node.file_type != FileType::Regular || opening.node.data.is_clean() {
+            return Answer::ok(());
+        }
+        Answer::later(async move { view.commit(&opening.node).await })
+    }
+}
+
+/// The session ends: files without a name go, and what nobody flushed is flushed.
+impl Drop for NfsFileSystem {
+    fn drop(&mut self) {
+        let view = View::ending(&self.0);
+        for opening in self.0.openings.end_all() {
+            opening.read_ahead.stop();
+            opening.node.closed();
+        }
+        for node in self.0.nodes.all().into_iter().filter(|node| node.file_type == FileType::Regular) {
+            let view = view.clone();
+            if node.is_silly() {
+                tombolo_host::task::spawn(async move { view.remove_silly(&node).await });
+            } else if node.data.is_dirty() {
+                tombolo_host::task::spawn(async move { view.commit_unattended(&node).await });
+            }
+        }
+    }
+}

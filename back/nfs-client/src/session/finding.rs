@@ -1,0 +1,85 @@
+//! Finding nodes by name.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Entry, Error, NameBuf, NodeId, PermissionCheck, Result};
+use tombolo_wire_nfs3::args::AccessBits;
+use tombolo_wire_nfs3::{FileHandleBuf, PostOpAttr, Reply, Status, status};
+
+use super::view::View;
+use crate::calls::answered;
+use crate::nodes::{Node, Seen};
+
+impl View {
+    /// What a name leads to, if that is known and to be believed: the name was seen, its directory has not changed since, and
+    /// its attributes are fresh. None if the server is to be asked.
+    pub(super) fn known_entry(&self, parent: NodeId, name: &NameBuf) -> Option<Result<Entry>> {
+        let now = self.now();
+        let dir = self.session.nodes.node(parent).ok()?;
+        dir.believed(now)?;
+        // Where the server checks permissions it does so for every name: the caller has been let in before.
+        if self.session.checks == PermissionCheck::BackEnd
+            && dir.allowed(&self.caller.identity, AccessBits::LOOKUP, now) != Some(AccessBits::LOOKUP)
+        {
+            return None;
+        }
+        match self.session.nodes.seen(&dir, name)? {
+            Seen::Nothing => Some(Err(Error::NotFound)),
+            Seen::Node(node) => match node.believed(now).filter(|_| !node.data.is_under_way()) {
+                Some(attr) => Some(Ok(Entry { node: node.id, attr })),
+                None => {
+                    self.session.nodes.forget(&[(node.id, 1)]);
+                    None
+                }
+            },
+        }
+    }
+
+    /// LOOKUP.
+    pub(super) async fn lookup(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
+        let dir = self.session.nodes.node(parent)?;
+        self.find(&dir, &name).await.map(|(entry, _)| entry)
+    }
+
+    /// Finds a name; it counts a look-up.
+    pub(super) async fn find(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<(Entry, Arc<Node>)> {
+        let asked = self.now();
+        let bytes = name.as_name().as_bytes();
+        let reply = self.on(dir, |handle| self.session.nfs.lookup(&self.caller, handle, bytes)).await?;
+        match reply {
+            Reply::Ok(found) => {
+                self.absorb(dir, &found.dir_attributes, asked);
+                dir.grant(&self.caller.identity, AccessBits::LOOKUP, AccessBits::LOOKUP, asked);
+                self.enter(dir, name, found.handle, &found.attributes, asked).await
+            }
+            Reply::Failed(failed, dir_attributes) => {
+                self.absorb(dir, &dir_attributes, asked);
+                if failed == Status::NoEnt && dir_attributes.is_some() {
+                    self.session.nodes.place_nothing(dir, name, dir.epoch());
+                }
+                Err(status::from_status(failed))
+            }
+        }
+    }
+
+    /// A node that a reply named; it counts a look-up.
+    pub(super) async fn enter(
+        &self,
+        dir: &Arc<Node>,
+        name: &NameBuf,
+        handle: FileHandleBuf,
+        told: &PostOpAttr,
+        mut asked: std::time::Instant,
+    ) -> Result<(Entry, Arc<Node>)> {
+        let fattr = match told {
+            Some(fattr) => *fattr,
+            None => {
+                asked = self.now();
+                answered(self.session.nfs.getattr(&self.caller, handle).await?)?
+            }
+        };
+        let node = self.session.nodes.enter(handle, &fattr, asked)?;
+        self.session.nodes.place(&node, dir, name, dir.epoch());
+        Ok((Entry { node: node.id, attr: node.known() }, node))
+    }
+}

@@ -1,0 +1,73 @@
+//! Persistent handles: those of the server.
+
+use tombolo_core::fs::{
+    Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
+};
+use tombolo_wire_nfs3::{FileHandle, FileHandleBuf};
+
+use super::file_system::NfsFileSystem;
+use super::view::View;
+use crate::calls::answered;
+
+/// The type of all handles here: that they are of NFS version 3. It never goes to the server.
+const KIND: i32 = 3;
+
+impl PersistentHandles for NfsFileSystem {
+    fn volume(&self) -> Volume {
+        let mut volume = [0; 16];
+        if let Some(half) = volume.first_chunk_mut() {
+            *half = self.session().nodes.root().fsid.to_be_bytes();
+        }
+        Volume(volume)
+    }
+
+    fn handle_of(&self, _: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        let node = self.session().nodes.node(node);
+        let handle = node.map(|node| node.handle());
+        handle
+            .map(|handle| PersistentHandle { kind: KIND, bytes: handle.as_handle().as_bytes().into() })
+            .into()
+    }
+
+    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
+        let ours = Some(handle).filter(|handle| handle.kind == KIND);
+        match ours.and_then(|handle| FileHandle::new(&handle.bytes)) {
+            Some(handle) => Answer::later(View::new(self.session(), cx).resolve(handle.to_owned())),
+            None => Answer::err(Error::Stale),
+        }
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        Answer::later(View::new(self.session(), cx).parent(node))
+    }
+}
+
+impl View {
+    /// A node by its handle; it counts a look-up.
+    async fn resolve(self, handle: FileHandleBuf) -> Result<Entry> {
+        let asked = self.now();
+        let fattr = answered(self.session.nfs.getattr(&self.caller, handle).await?)?;
+        let node = self.session.nodes.enter(handle, &fattr, asked)?;
+        Ok(Entry { node: node.id, attr: node.known() })
+    }
+
+    /// The directory above; it counts a look-up.
+    async fn parent(self, node: NodeId) -> Result<Entry> {
+        let dir = self.session.nodes.node(node)?;
+        if node == NodeId::ROOT {
+            self.session.nodes.look_up_again(&dir);
+            let attr = self.fetch(&dir).await?;
+            return Ok(Entry { node, attr });
+        }
+        let asked = self.now();
+        let reply = self.on(&dir, |handle| self.session.nfs.lookup(&self.caller, handle, b"..")).await?;
+        let found = answered(reply)?;
+        match found.attributes {
+            Some(fattr) => {
+                let node = self.session.nodes.enter(found.handle, &fattr, asked)?;
+                Ok(Entry { node: node.id, attr: node.known() })
+            }
+            None => self.resolve(found.handle).await,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Making nodes and giving them names.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tombolo_core::fs::{Change, Device, Entry, FileType, Made, Mode, NameBuf, NodeId, Result};
+use tombolo_wire_nfs3::args::{CreateHow, MknodWhat};
+use tombolo_wire_nfs3::{FileHandleBuf, Reply, Sattr3, WccData, attr, status};
+
+use super::view::View;
+use crate::calls::New;
+use crate::nodes::Node;
+
+fn with_mode(mode: Mode) -> Sattr3 {
+    Sattr3 { mode: Some(mode.bits()), ..Sattr3::default() }
+}
+
+impl View {
+    /// Makes a node by a call about its directory; it counts a look-up.
+    pub(super) async fn made<C>(
+        &self,
+        dir: &Arc<Node>,
+        name: &NameBuf,
+        call: impl Fn(FileHandleBuf) -> C,
+    ) -> Result<(Entry, Arc<Node>, Change)>
+    where
+        C: Future<Output = Result<Reply<New, WccData>>>,
+    {
+        let asked = self.now();
+        match self.on(dir, call).await? {
+            Reply::Ok(new) => {
+                let change = self.absorb_change(dir, &new.dir_wcc, asked);
+                let (entry, node) = match new.handle {
+                    Some(handle) => self.enter(dir, name, handle, &new.attributes, asked).await?,
+                    // A server need not say what it made (RFC 1813 §3.3.8).
+                    None => self.find(dir, name).await?,
+                };
+                Ok((entry, node, change))
+            }
+            Reply::Failed(failed, wcc) => {
+                self.absorb_change(dir, &wcc, asked);
+                Err(status::from_status(failed))
+            }
+        }
+    }
+
+    async fn make<C>(&self, parent: NodeId, name: &NameBuf, call: impl Fn(FileHandleBuf) -> C) -> Result<Made>
+    where
+        C: Future<Output = Result<Reply<New, WccData>>>,
+    {
+        let dir = self.session.nodes.node(parent)?;
+        let (entry, _, dir) = self.made(&dir, name, call).await?;
+        Ok(Made { entry, dir })
+    }
+
+    /// MKDIR.
+    pub(super) async fn mkdir(self, parent: NodeId, name: NameBuf, mode: Mode) -> Result<Made> {
+        let bytes = name.as_name().as_bytes();
+        let call = |dir| self.session.nfs.mkdir(&self.caller, dir, bytes, with_mode(mode));
+        self.make(parent, &name, call).await
+    }
+
+    /// SYMLINK.
+    pub(super) async fn symlink(self, parent: NodeId, name: NameBuf, target: Vec<u8>) -> Result<Made> {
+        let bytes = name.as_name().as_bytes();
+        let call = |dir| self.session.nfs.symlink(&self.caller, dir, bytes, &target);
+        self.make(parent, &name, call).await
+    }
+
+    /// MKNOD, or CREATE for a file.
+    pub(super) async fn mknod(
+        self,
+        parent: NodeId,
+        name: NameBuf,
+        file_type: FileType,
+        mode: Mode,
+        rdev: Device,
+    ) -> Result<Made> {
+        let bytes = name.as_name().as_bytes();
+        let (attributes, device) = (with_mode(mode), attr::specdata3(rdev));
+        let what = match file_type {
+            FileType::Regular => {
+                let how = CreateHow::Guarded(attributes);
+                let call = |dir| self.session.nfs.create(&self.caller, dir, bytes, how);
+                return self.make(parent, &name, call).await;
+            }
+            FileType::CharDevice => MknodWhat::CharDevice(attributes, device),
+            FileType::BlockDevice => MknodWhat::BlockDevice(attributes, device),
+            FileType::Fifo => MknodWhat::Fifo(attributes),
+            FileType::Socket => MknodWhat::Socket(attributes),
+            FileType::Directory | FileType::Symlink => MknodWhat::Other(attr::file_type3(file_type)),
+        };
+        self.make(parent, &name, |dir| self.session.nfs.mknod(&self.caller, dir, bytes, what)).await
+    }
+
+    /// LINK.
+    pub(super) async fn link(self, node: NodeId, parent: NodeId, name: NameBuf) -> Result<Made> {
+        let (node, dir) = (self.session.nodes.node(node)?, self.session.nodes.node(parent)?);
+        let asked = self.now();
+        let bytes = name.as_name().as_bytes();
+        let call = |file, dir| self.session.nfs.link(&self.caller, file, (dir, bytes));
+        match self.on_both((&node, &dir), call).await? {
+            Reply::Ok(wcc) => {
+                let change = self.absorb_change(&dir, &wcc.dir_wcc, asked);
+                let attr = self.told_or_fetched(&node, &wcc.attributes, asked).await?;
+                self.session.nodes.look_up_again(&node);
+                Ok(Made { entry: Entry { node: node.id, attr }, dir: change })
+            }
+            Reply::Failed(failed, wcc) => {
+                self.absorb_change(&dir, &wcc.dir_wcc, asked);
+                self.absorb(&node, &wcc.attributes, asked);
+                Err(status::from_status(failed))
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! One session's view of the export: the waist's operations as calls of NFS.
+//!
+//! An operation answers at once where what it needs is known and believed; else it is a future that waits for the server.
+//! Reading order: `file_system` (who does what), `view` (what all operations share), then by kind.
+
+mod attributes;
+mod data;
+mod file_system;
+mod finding;
+mod handles;
+mod listing;
+mod making;
+mod opening;
+mod recovery;
+mod removing;
+mod server;
+mod view;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_core::fs::{Limits, PermissionCheck, Profile};
+use tombolo_host::rpc_client::Interrupts;
+use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
+
+use crate::calls::Nfs;
+use crate::data::Budget;
+use crate::nodes::Nodes;
+use crate::openings::Openings;
+use crate::options::Options;
+use crate::root::Root;
+
+pub(crate) use file_system::NfsFileSystem;
+
+/// One session. Shared by the operations that are under way.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) nfs: Nfs,
+    pub(crate) nodes: Nodes,
+    pub(crate) budget: Arc<Budget>,
+    openings: Openings,
+    profile: Profile,
+    /// Whether the caller has checked permissions before it asks, or the server is to be asked.
+    checks: PermissionCheck,
+    root: Arc<Root>,
+    read_ahead_bytes: usize,
+    read_ahead_time: Duration,
+    interrupts: Interrupts,
+    /// Tells the names of files that were unlinked while open.
+    silly: std::sync::atomic::AtomicU64,
+}
+
+/// What a session begins with.
+pub(crate) struct Beginning<'a> {
+    pub nfs: Nfs,
+    pub budget: Arc<Budget>,
+    pub handle: FileHandleBuf,
+    pub fattr: &'a Fattr3,
+    pub asked: std::time::Instant,
+    pub profile: Profile,
+    pub checks: PermissionCheck,
+    pub root: Arc<Root>,
+    pub options: &'a Options,
+}
+
+impl Session {
+    pub(crate) fn new(beginning: Beginning<'_>) -> Self {
+        let Beginning { nfs, budget, handle, fattr, asked, profile, checks, root, options } = beginning;
+        let limits = Limits::default();
+        let most = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+        Self {
+            nfs,
+            nodes: Nodes::new(handle, fattr, asked, options.attributes, most(limits.nodes)),
+            budget,
+            openings: Openings::new(most(limits.opens)),
+            profile,
+            checks,
+            root,
+            read_ahead_bytes: options.read_ahead_bytes,
+            // What was read ahead is no older than attributes may be.
+            read_ahead_time: options.attributes.file_min,
+            interrupts: options.rpc.interrupts,
+            silly: std::sync::atomic::AtomicU64::new(0),
+        }
+    }
+}

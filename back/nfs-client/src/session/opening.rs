@@ -1,0 +1,172 @@
+//! Opening, which NFS version 3 has no word for, and closing.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    AccessMask, Attr, Change, Create, Created, Error, Exclusive, File, FileType, Mode, NameBuf, NodeId,
+    OpenFlags, Opened, PermissionCheck, Result, SetAttr,
+};
+use tombolo_wire_nfs3::args::CreateHow;
+use tombolo_wire_nfs3::{CreateVerifier, Sattr3};
+
+use super::attributes::access_bits;
+use super::view::View;
+use crate::nodes::Node;
+
+impl View {
+    /// Opens a node. Its attributes are asked for now, whatever is known: an open sees what was closed before it, wherever
+    /// that was (close-to-open). ACCESS brings them together with the right to open, where the server is to be asked.
+    pub(super) async fn open(self, node: NodeId, flags: OpenFlags) -> Result<Opened> {
+        let node = self.session.nodes.node(node)?;
+        check_type(node.file_type, flags)?;
+        self.settle(&node).await?;
+        let attr = self.may_open(&node, flags).await?;
+        let open = self.session.openings.add(&node, flags)?;
+        Ok(Opened { open, attr: Some(attr) })
+    }
+
+    async fn may_open(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<Attr> {
+        let before = node.known();
+        let bits = access_bits(node.file_type, mask(flags));
+        let asked = self.now();
+        let mut attr = None;
+        if self.session.checks == PermissionCheck::BackEnd && !bits.is_empty() {
+            if !self.ask_access(node, bits).await?.contains(bits) {
+                return Err(Error::AccessDenied);
+            }
+            attr = node.known_since(asked);
+        }
+        let mut attr = match attr {
+            Some(attr) => attr,
+            None => self.fetch(node).await?,
+        };
+        if flags.contains(OpenFlags::TRUNCATE) {
+            let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+            attr = self.set(node, &empty).await?.0;
+        }
+        if (attr.mtime, attr.ctime, attr.size) != (before.mtime, before.ctime, before.size) {
+            node.data.drop_read_ahead();
+        }
+        Ok(attr)
+    }
+
+    /// Creates a file and opens it.
+    pub(super) async fn create(self, parent: NodeId, name: NameBuf, how: Create) -> Result<Created> {
+        let dir = self.session.nodes.node(parent)?;
+        let attributes = Sattr3 { mode: Some(how.mode.masked().bits()), ..Sattr3::default() };
+        match how.exclusive {
+            Exclusive::Yes => self.create_as(&dir, &name, CreateHow::Guarded(attributes), how.flags).await,
+            Exclusive::Verifier(verifier) => {
+                self.create_once(&dir, &name, verifier, how.mode.masked(), how.flags).await
+            }
+            Exclusive::No => loop {
+                let guarded = CreateHow::Guarded(attributes);
+                match self.create_as(&dir, &name, guarded, how.flags).await {
+                    Err(Error::Exists) => {}
+                    result => return result,
+                }
+                match self.open_existing(&dir, &name, how.flags).await {
+                    // Removed meanwhile.
+                    Err(Error::NotFound | Error::Stale) => {}
+                    result => return result,
+                }
+            },
+        }
+    }
+
+    async fn create_as(
+        &self,
+        dir: &Arc<Node>,
+        name: &NameBuf,
+        how: CreateHow,
+        flags: OpenFlags,
+    ) -> Result<Created> {
+        let bytes = name.as_name().as_bytes();
+        let make = |handle| self.session.nfs.create(&self.caller, handle, bytes, how);
+        let (entry, node, dir) = self.made(dir, name, make).await?;
+        let open = self.session.openings.add(&node, flags)?;
+        Ok(Created { entry, open, dir })
+    }
+
+    /// A file whose attributes are where the server may keep the verifier: they are set afterwards (RFC 1813 §3.3.8).
+    async fn create_once(
+        &self,
+        dir: &Arc<Node>,
+        name: &NameBuf,
+        verifier: [u8; 8],
+        mode: Mode,
+        flags: OpenFlags,
+    ) -> Result<Created> {
+        let how = CreateHow::Exclusive(CreateVerifier(verifier));
+        let mut created = self.create_as(dir, name, how, flags).await?;
+        let node = self.session.nodes.node(created.entry.node)?;
+        let set = SetAttr {
+            mode: Some(mode),
+            atime: Some(tombolo_core::fs::SetTime::Now),
+            mtime: Some(tombolo_core::fs::SetTime::Now),
+            ..SetAttr::default()
+        };
+        created.entry.attr = self.set(&node, &set).await?.0;
+        Ok(created)
+    }
+
+    async fn open_existing(&self, dir: &Arc<Node>, name: &NameBuf, flags: OpenFlags) -> Result<Created> {
+        let (mut entry, node) = self.find(dir, name).await?;
+        let opened = async {
+            if node.file_type == FileType::Directory {
+                return Err(Error::IsDirectory);
+            }
+            check_type(node.file_type, flags)?;
+            self.settle(&node).await?;
+            let attr = self.may_open(&node, flags).await?;
+            Ok((attr, self.session.openings.add(&node, flags)?))
+        };
+        match opened.await {
+            Ok((attr, open)) => {
+                entry.attr = attr;
+                Ok(Created { entry, open, dir: Change::default() })
+            }
+            Err(error) => {
+                self.session.nodes.forget(&[(entry.node, 1)]);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends an opening: what it has read ahead is dropped, and what nobody else will flush goes to the server by itself. The
+    /// last one of a file without a name takes the file with it.
+    pub(super) fn release(&self, file: File) {
+        let Some((opening, was_last)) = self.session.openings.end(file) else { return };
+        opening.read_ahead.stop();
+        let node = opening.node.clone();
+        if !was_last || node.file_type != FileType::Regular {
+            return;
+        }
+        let view = Self { caller: self.caller.detached(), ..self.clone() };
+        if node.is_silly() {
+            tombolo_host::task::spawn(async move { view.remove_silly(&node).await });
+        } else if node.data.is_dirty() {
+            tombolo_host::task::spawn(async move { view.commit_unattended(&node).await });
+        }
+    }
+}
+
+fn check_type(file_type: FileType, flags: OpenFlags) -> Result<()> {
+    match file_type {
+        FileType::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {
+            Err(Error::IsDirectory)
+        }
+        FileType::Directory => Ok(()),
+        _ if flags.contains(OpenFlags::DIRECTORY) => Err(Error::NotDirectory),
+        FileType::Symlink => Err(Error::SymlinkLoop),
+        _ => Ok(()),
+    }
+}
+
+fn mask(flags: OpenFlags) -> AccessMask {
+    let mut mask = AccessMask::empty();
+    mask.set(AccessMask::READ, flags.contains(OpenFlags::READ));
+    mask.set(AccessMask::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE));
+    mask.set(AccessMask::EXECUTE, flags.contains(OpenFlags::EXECUTE));
+    mask
+}

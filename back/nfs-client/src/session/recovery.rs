@@ -1,0 +1,87 @@
+//! Nodes whose handles the server has lost: they are looked for by their path.
+//!
+//! What is found counts only if it is the same file by number and type: a path that leads elsewhere by now, or a server that
+//! was replaced by another, must not turn one file into another under its users' hands (`docs/semantics.md`).
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{NameBuf, Result};
+use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, Reply, attr};
+
+use super::view::View;
+use crate::nodes::Node;
+
+/// A chain of directories longer than this is no path.
+const DEPTH_MAX: usize = 2048;
+
+impl View {
+    /// Finds a node whose handle `lost` is no longer known. True when it has another one now, by whoever's work.
+    pub(super) async fn recover(&self, node: &Arc<Node>, lost: FileHandleBuf) -> Result<bool> {
+        let nodes = &self.session.nodes;
+        if node.handle() != lost {
+            return Ok(true);
+        }
+        let Some(path) = self.path(node) else { return Ok(false) };
+        let Some(mut dir) = self.session.root.handle_again(&self.caller).await? else { return Ok(false) };
+        if path.is_empty() {
+            return Ok(self.is_back(node, dir).await?);
+        }
+        let last = path.len() - 1;
+        for (depth, (step, name)) in path.iter().enumerate() {
+            let found = match self.session.nfs.lookup(&self.caller, dir, name.as_name().as_bytes()).await? {
+                Reply::Ok(found) => found,
+                Reply::Failed(..) => return Ok(false),
+            };
+            let fattr = match found.attributes {
+                Some(fattr) => fattr,
+                None => match self.session.nfs.getattr(&self.caller, found.handle).await? {
+                    Reply::Ok(fattr) => fattr,
+                    Reply::Failed(..) => return Ok(false),
+                },
+            };
+            if is_same(step, &fattr) {
+                nodes.rename_handle(step, found.handle);
+            } else if depth == last {
+                return Ok(false);
+            }
+            dir = found.handle;
+        }
+        let recovered = node.handle() != lost;
+        if recovered {
+            tracing::info!(
+                server = self.session.nfs.label(),
+                fileid = node.fileid,
+                "found again by its path"
+            );
+        }
+        Ok(recovered)
+    }
+
+    /// Is this handle of the root that of the node?
+    async fn is_back(&self, node: &Arc<Node>, handle: FileHandleBuf) -> Result<bool> {
+        let reply = self.session.nfs.getattr(&self.caller, handle).await?;
+        let is_same = matches!(&reply, Reply::Ok(fattr) if is_same(node, fattr));
+        if is_same {
+            self.session.nodes.rename_handle(node, handle);
+        }
+        Ok(is_same)
+    }
+
+    /// The way from the root to a node: each step with its name. None for one that has no place any more.
+    fn path(&self, node: &Arc<Node>) -> Option<Vec<(Arc<Node>, NameBuf)>> {
+        let root = self.session.nodes.root();
+        let mut path = Vec::new();
+        let mut node = node.clone();
+        while !Arc::ptr_eq(&node, root) {
+            let place = node.place().filter(|_| path.len() < DEPTH_MAX)?;
+            path.push((node, place.name));
+            node = place.dir;
+        }
+        path.reverse();
+        Some(path)
+    }
+}
+
+fn is_same(node: &Node, fattr: &Fattr3) -> bool {
+    node.fileid == fattr.fileid && node.file_type == attr::file_type(fattr.file_type)
+}

@@ -1,0 +1,166 @@
+//! Removing and moving names. A file that is removed while this session has it open gets a name that nobody looks for
+//! instead, until its last opening ends ("silly rename"): the server knows of no openings, and would take the data away.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tombolo_core::fs::{Change, Error, FileType, Name, NameBuf, NodeId, RenameFlags, Renamed, Result};
+use tombolo_wire_nfs3::{Reply, status};
+
+use super::view::View;
+use crate::nodes::{Node, Place};
+
+/// A free name is found at once, but for files that were left behind by a client that crashed.
+const TRIES_MAX: usize = 100;
+
+impl View {
+    /// REMOVE, or RENAME while the file is open.
+    pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
+        let dir = self.session.nodes.node(parent)?;
+        if let Some(node) = self.open_file_at(&dir, &name).await? {
+            return self.rename_silly(&dir, &name, &node).await;
+        }
+        let change = self.remove(&dir, &name).await?;
+        if let Some(node) = self.session.nodes.removed(dir.id, &name) {
+            // It may have other names; how many is to be asked.
+            node.doubt();
+        }
+        Ok(change)
+    }
+
+    async fn remove(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Change> {
+        let asked = self.now();
+        let bytes = name.as_name().as_bytes();
+        match self.on(dir, |handle| self.session.nfs.remove(&self.caller, handle, bytes)).await? {
+            Reply::Ok(wcc) => Ok(self.absorb_change(dir, &wcc, asked)),
+            Reply::Failed(failed, wcc) => {
+                self.absorb_change(dir, &wcc, asked);
+                Err(status::from_status(failed))
+            }
+        }
+    }
+
+    /// RMDIR.
+    pub(super) async fn rmdir(self, parent: NodeId, name: NameBuf) -> Result<Change> {
+        let dir = self.session.nodes.node(parent)?;
+        let asked = self.now();
+        let bytes = name.as_name().as_bytes();
+        match self.on(&dir, |handle| self.session.nfs.rmdir(&self.caller, handle, bytes)).await? {
+            Reply::Ok(wcc) => {
+                if let Some(node) = self.session.nodes.removed(dir.id, &name) {
+                    node.doubt();
+                }
+                Ok(self.absorb_change(&dir, &wcc, asked))
+            }
+            Reply::Failed(failed, wcc) => {
+                self.absorb_change(&dir, &wcc, asked);
+                Err(status::from_status(failed))
+            }
+        }
+    }
+
+    /// RENAME. A file that is open and would be replaced keeps a name.
+    pub(super) async fn rename(
+        self,
+        (from_parent, from): (NodeId, NameBuf),
+        (to_parent, to): (NodeId, NameBuf),
+        flags: RenameFlags,
+    ) -> Result<Renamed> {
+        if !flags.is_empty() {
+            return Err(Error::NotSupported);
+        }
+        let nodes = &self.session.nodes;
+        let (from_dir, to_dir) = (nodes.node(from_parent)?, nodes.node(to_parent)?);
+        let is_itself = from_dir.id == to_dir.id && from == to;
+        if !is_itself
+            && let Some(node) = self.open_file_at(&to_dir, &to).await?
+            && nodes.at(from_dir.id, &from).is_none_or(|moved| moved.id != node.id)
+        {
+            self.rename_silly(&to_dir, &to, &node).await?;
+        }
+        let renamed = self.move_name((&from_dir, &from), (&to_dir, &to)).await?;
+        if let Some(replaced) = nodes.at(to_dir.id, &to) {
+            replaced.doubt();
+        }
+        if let Some(moved) = nodes.removed(from_dir.id, &from) {
+            nodes.place(&moved, &to_dir, &to, to_dir.epoch());
+            moved.doubt();
+        }
+        Ok(renamed)
+    }
+
+    async fn move_name(
+        &self,
+        (from_dir, from): (&Arc<Node>, &NameBuf),
+        (to_dir, to): (&Arc<Node>, &NameBuf),
+    ) -> Result<Renamed> {
+        let asked = self.now();
+        let (old, new) = (from.as_name().as_bytes(), to.as_name().as_bytes());
+        let call = |from_dir, to_dir| self.session.nfs.rename(&self.caller, (from_dir, old), (to_dir, new));
+        let (wcc, failed) = match self.on_both((from_dir, to_dir), call).await? {
+            Reply::Ok(wcc) => (wcc, None),
+            Reply::Failed(failed, wcc) => (wcc, Some(failed)),
+        };
+        let renamed = Renamed {
+            from_dir: self.absorb_change(from_dir, &wcc.from_dir, asked),
+            to_dir: self.absorb_change(to_dir, &wcc.to_dir, asked),
+        };
+        failed.map_or(Ok(renamed), |failed| Err(status::from_status(failed)))
+    }
+
+    /// The file of this name, if this session has it open and it has no other name. Where what the name leads to is not known,
+    /// and any file is open at all, the server is asked.
+    async fn open_file_at(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Option<Arc<Node>>> {
+        if !self.session.openings.any_file() {
+            return Ok(None);
+        }
+        let node = match self.session.nodes.at(dir.id, name) {
+            Some(node) => node,
+            None => match self.find(dir, name).await {
+                Ok((entry, node)) => {
+                    self.session.nodes.forget(&[(entry.node, 1)]);
+                    node
+                }
+                Err(Error::NotFound) => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        let is_to_be_kept = node.is_open() && node.file_type == FileType::Regular && node.known().nlink <= 1;
+        Ok(is_to_be_kept.then_some(node).filter(|node| !node.is_silly()))
+    }
+
+    async fn rename_silly(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) -> Result<Change> {
+        self.settle(node).await?;
+        for _ in 0..TRIES_MAX {
+            let number = self.session.silly.fetch_add(1, Ordering::Relaxed);
+            let silly = format!(".nfs{:016x}{number:08x}", node.fileid);
+            let silly = Name::new(silly.as_bytes())?.to_owned();
+            match self.find(dir, &silly).await {
+                Err(Error::NotFound) => {}
+                Ok((entry, _)) => {
+                    self.session.nodes.forget(&[(entry.node, 1)]);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            let renamed = self.move_name((dir, name), (dir, &silly)).await?;
+            self.session.nodes.removed(dir.id, name);
+            self.session.nodes.place(node, dir, &silly, dir.epoch());
+            node.make_silly(Place { dir: dir.clone(), name: silly });
+            return Ok(renamed.from_dir);
+        }
+        Err(Error::Busy)
+    }
+
+    /// Takes the name away that a file was given when it was removed.
+    pub(super) async fn remove_silly(&self, node: &Arc<Node>) {
+        let Some(place) = node.place() else { return };
+        // What was written to it is nobody's any more, but it must not come after the end.
+        let _ = self.settle(node).await;
+        if let Err(error) = self.remove(&place.dir, &place.name).await {
+            let server = self.session.nfs.label();
+            tracing::warn!(server, name = %place.name.as_name(), %error, "a removed file leaves its name behind");
+        }
+        self.session.nodes.removed(place.dir.id, &place.name);
+    }
+}

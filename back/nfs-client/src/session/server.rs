@@ -1,0 +1,170 @@
+//! The server as file data see it: READ, WRITE and COMMIT of a node, wherever its handle went.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::{Error, ReadDone, Result, Stability};
+use tombolo_host::rpc_client::Interrupts;
+use tombolo_mem::{Sink, Source};
+use tombolo_wire_nfs3::{Procedure, Reply, WriteVerifier, attr, status};
+
+use super::Session;
+use super::view::View;
+use crate::caller::Caller;
+use crate::calls::{ReadPiece, WritePiece};
+use crate::data::{Budget, FileData, Server, Sizes, Wrote};
+use crate::nodes::Node;
+
+/// For so long one who wishes to end waits for what may still come.
+const SILENCE: Duration = Duration::from_secs(2);
+
+impl AsRef<FileData> for Node {
+    fn as_ref(&self) -> &FileData {
+        &self.data
+    }
+}
+
+impl Server for Session {
+    type Node = Node;
+
+    fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    fn sizes(&self) -> Sizes {
+        let sizes = self.nfs.sizes();
+        Sizes {
+            read_max: sizes.read_max as usize,
+            write_max: sizes.write_max as usize,
+            read_ahead_max: self.read_ahead_bytes,
+            read_ahead_time: self.read_ahead_time,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.nfs.rpc().has_room()
+    }
+
+    fn room(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.nfs.rpc().room()
+    }
+
+    fn now(&self) -> Instant {
+        self.nfs.rpc().now()
+    }
+
+    fn known_size(&self, node: &Node) -> u64 {
+        node.told_size()
+    }
+
+    /// Who waits for what others have sent waits for no call of his own: his wish to end is granted as it is for calls, the
+    /// server's silence being that he still waits.
+    fn impatience(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static {
+        let raised = caller.interrupt.raised();
+        let rpc = self.nfs.rpc().clone();
+        let interrupts = self.interrupts;
+        async move {
+            match interrupts {
+                Interrupts::Never => std::future::pending().await,
+                Interrupts::Always => raised.await,
+                Interrupts::WhenSilent => {
+                    raised.await;
+                    rpc.sleep(SILENCE).await;
+                }
+            }
+        }
+    }
+
+    async fn read(
+        self: Arc<Self>,
+        caller: Caller,
+        node: Arc<Node>,
+        offset: u64,
+        into: Sink,
+    ) -> Result<ReadDone> {
+        let view = View::for_data(self, caller);
+        let asked = view.now();
+        let call = |file| view.session.nfs.read_piece(&view.caller, ReadPiece { file, offset }, into.clone());
+        match view.on(&node, call).await? {
+            Reply::Ok(done) => {
+                view.absorb_hint(&node, &done.attributes, asked);
+                if done.count == 0 && !done.eof {
+                    let what = "it reads nothing, and the file does not end";
+                    return Err(view.session.nfs.nonsense(Procedure::Read, what));
+                }
+                Ok(ReadDone { count: done.count, eof: done.eof })
+            }
+            Reply::Failed(failed, attributes) => {
+                view.absorb_hint(&node, &attributes, asked);
+                Err(status::from_status(failed))
+            }
+        }
+    }
+
+    async fn write(
+        self: Arc<Self>,
+        caller: Caller,
+        node: Arc<Node>,
+        offset: u64,
+        from: Source,
+        stability: Stability,
+    ) -> Result<Wrote> {
+        let view = View::for_data(self, caller);
+        let asked = view.now();
+        let stable = attr::stable_how(stability);
+        let call = |file| {
+            let piece = WritePiece { file, offset, stable };
+            view.session.nfs.write_piece(&view.caller, piece, &from)
+        };
+        match view.on(&node, call).await? {
+            Reply::Ok(ok) => {
+                view.absorb_change(&node, &ok.file_wcc, asked);
+                if ok.count == 0 && !from.is_empty() {
+                    return Err(view
+                        .session
+                        .nfs
+                        .nonsense(Procedure::Write, "it writes nothing, and no error"));
+                }
+                if ok.committed < stable {
+                    let what = "what it was to make stable is not";
+                    return Err(view.session.nfs.nonsense(Procedure::Write, what));
+                }
+                Ok(Wrote {
+                    count: ok.count as usize,
+                    stability: attr::stability(ok.committed),
+                    verifier: ok.verifier,
+                })
+            }
+            Reply::Failed(failed, wcc) => {
+                view.absorb_change(&node, &wcc, asked);
+                Err(status::from_status(failed))
+            }
+        }
+    }
+
+    async fn commit(self: Arc<Self>, caller: Caller, node: Arc<Node>) -> Result<WriteVerifier> {
+        let view = View::for_data(self, caller);
+        let asked = view.now();
+        match view.on(&node, |file| view.session.nfs.commit(&view.caller, file, 0, 0)).await? {
+            Reply::Ok(ok) => {
+                view.absorb_change(&node, &ok.file_wcc, asked);
+                Ok(ok.verifier)
+            }
+            Reply::Failed(failed, wcc) => {
+                view.absorb_change(&node, &wcc, asked);
+                Err(status::from_status(failed))
+            }
+        }
+    }
+
+    fn nonsense(&self, procedure: Procedure, what: &'static str) -> Error {
+        self.nfs.nonsense(procedure, what)
+    }
+}
+
+impl View {
+    fn for_data(session: Arc<Session>, caller: Caller) -> Self {
+        Self { session, caller, wants_changes: false }
+    }
+}
