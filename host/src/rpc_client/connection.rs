@@ -34,7 +34,7 @@ pub(super) struct Connection {
     pub(super) bytes: usize,
     /// Those of them that ask for much data.
     pub(super) landings: usize,
-    /// The last sign of life: something was received, or the peer took something.
+    /// The last sign of life: something was received, or the peer took something that the socket had no room for.
     pub(super) heard_at: Instant,
     /// Since when there have been calls that are not answered.
     pub(super) waiting_since: Instant,

@@ -110,8 +110,13 @@ impl Engine {
 
     /// There is room to send again.
     fn writable(&mut self, index: usize) {
+        let now = self.shared.wire.now();
         if let Some(connection) = self.shared.lock().connections.get_mut(index) {
             connection.again = connection.sending;
+            if connection.full {
+                // The peer has taken something: it is there. What the socket alone takes says nothing of it.
+                connection.heard_at = now;
+            }
             connection.full = false;
         }
         self.shared.pump(index, &mut self.finished);

@@ -56,7 +56,6 @@ impl State {
     pub(super) fn after_sending(
         &mut self,
         mut job: Job,
-        sent_bytes: usize,
         progress: Progress,
         now: Instant,
         finished: &mut Finished,
@@ -69,10 +68,6 @@ impl State {
             self.take_back(&mut job.batch, finished);
             self.connections.get_mut(index)?.batch = job.batch;
             return self.begin_sending(index, now);
-        }
-        if sent_bytes > 0 {
-            // The peer takes something: it is there.
-            connection.heard_at = now;
         }
         while let Some((xid, message)) = job.batch.pop_sent() {
             self.put_back(xid, message, Place::Sent, finished);

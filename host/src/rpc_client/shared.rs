@@ -42,7 +42,7 @@ impl Shared {
             let now = self.wire.now();
             let mut state = self.lock();
             let generation = state.connections.get(index).map(|connection| connection.generation);
-            job = state.after_sending(sending, bytes, progress, now, finished);
+            job = state.after_sending(sending, progress, now, finished);
             let lost = generation != state.connections.get(index).map(|connection| connection.generation);
             drop(state);
             if lost {

@@ -1,17 +1,18 @@
 //! What the engine does by the clock, and what callers have left to it: connecting, giving up, sending again, interrupts.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::client::watch;
 use super::connection::Phase;
 use super::engine::{Engine, Lane};
-use super::entry::Place;
+use super::entry::{Entry, Place};
 use super::error::CallError;
 use super::intake::Intake;
 use super::options::{Interrupts, Recovery};
 use super::state::{SILENT, State};
 use super::wire::Socket;
+use tombolo_core::fs::Interrupt;
 use tombolo_sys::Errno;
 
 impl Engine {
@@ -168,7 +169,8 @@ impl Engine {
         self.lanes.iter_mut().for_each(|lane| *lane = None);
         let mut state = self.shared.lock();
         let state = &mut *state;
-        let calls: Vec<_> = state.calls.iter().map(|(xid, entry)| (*xid, entry.procedure)).collect();
+        let mut calls: Vec<_> = state.calls.iter().map(|(xid, entry)| (*xid, entry.procedure)).collect();
+        calls.sort_unstable();
         for index in 0..state.connections.len() {
             state.lose(index, None, now, &mut self.finished);
         }
@@ -215,7 +217,9 @@ impl State {
         });
         let of_calls = self.calls.values().flat_map(|entry| {
             let again = (entry.place == Place::Sent).then(|| entry.sent_at + self.wait_for(entry));
-            let lost = (soft && entry.place != Place::Waiting).then(|| entry.begun_at + patience);
+            // Of a datagram it is the last time-out that counts.
+            let patient = soft && !self.datagrams() && entry.place != Place::Waiting;
+            let lost = patient.then(|| entry.begun_at + patience);
             [again, lost].into_iter().flatten()
         });
         let silence = match self.options.interrupts {
@@ -226,7 +230,7 @@ impl State {
     }
 
     /// How long to wait before this call is sent again.
-    fn wait_for(&self, entry: &super::entry::Entry) -> std::time::Duration {
+    fn wait_for(&self, entry: &Entry) -> Duration {
         match self.datagrams() {
             true => self.round_trips[usize::from(entry.bulk)].wait(entry.transmissions),
             false => self.options.timeout,
@@ -235,7 +239,7 @@ impl State {
 
     /// Queues the calls again that should have been answered by now.
     fn send_again(&mut self, now: Instant) {
-        let is_due = |entry: &super::entry::Entry| {
+        let is_due = |entry: &Entry| {
             entry.place == Place::Sent && now.saturating_duration_since(entry.sent_at) >= self.wait_for(entry)
         };
         let mut due: Vec<_> = self
@@ -263,7 +267,7 @@ impl State {
         }
         let (patience, retries) = (self.patience(), self.options.retries);
         let silence = self.silent_since().map(|since| now.saturating_duration_since(since));
-        let is_lost = |entry: &super::entry::Entry| match entry.place {
+        let is_lost = |entry: &Entry| match entry.place {
             Place::Waiting => silence.is_some_and(|silence| silence >= patience),
             _ if self.datagrams() => {
                 entry.transmissions > retries
@@ -275,8 +279,9 @@ impl State {
                     || !self.known && entry.failures > retries
             }
         };
-        let lost = self.calls.iter().filter(|(_, entry)| is_lost(entry));
-        lost.map(|(xid, entry)| {
+        let mut lost: Vec<_> = self.calls.iter().filter(|(_, entry)| is_lost(entry)).collect();
+        lost.sort_unstable_by_key(|(_, entry)| entry.serial);
+        let error = |(xid, entry): (&u32, &Box<Entry>)| {
             let callee = self.callee(entry.procedure);
             let connection = self.connections.get(entry.connection);
             let unreachable =
@@ -285,8 +290,8 @@ impl State {
                 Some(source) => (*xid, CallError::Unreachable { callee, source }),
                 None => (*xid, CallError::TimedOut { callee }),
             }
-        })
-        .collect()
+        };
+        lost.into_iter().map(error).collect()
     }
 
     /// Whether interrupts end calls now.
@@ -301,7 +306,7 @@ impl State {
     }
 
     /// Calls whose interrupts are to be watched from now on, because the server is silent.
-    fn newly_watched(&mut self, now: Instant) -> Vec<(u32, tombolo_core::fs::Interrupt)> {
+    fn newly_watched(&mut self, now: Instant) -> Vec<(u32, Interrupt)> {
         if self.options.interrupts != Interrupts::WhenSilent || !self.may_interrupt(now) {
             return Vec::new();
         }

@@ -2,4 +2,8 @@
 
 mod calls;
 mod common;
+mod endings;
+mod hostile;
 mod recovery;
+mod replays;
+mod script;
