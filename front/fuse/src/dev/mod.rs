@@ -5,6 +5,7 @@
 
 mod crew;
 mod device;
+mod read_ahead;
 mod stock;
 mod worker;
 
@@ -47,6 +48,9 @@ pub struct Options {
     pub threads: usize,
     /// How long the kernel may keep what it was told.
     pub coherence: Coherence,
+    /// How far the kernel is to read ahead of a program, in bytes, where that is more or less than it does anyway. Only
+    /// root can have it so.
+    pub read_ahead_bytes: Option<u32>,
 }
 
 impl Default for Options {
@@ -63,6 +67,7 @@ impl Default for Options {
             exec: true,
             threads: thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 16)),
             coherence: Coherence::default(),
+            read_ahead_bytes: None,
         }
     }
 }
@@ -145,6 +150,7 @@ impl Mount {
                 }
             }
         }
+        mount.read_ahead(options.read_ahead_bytes);
         Ok(mount)
     }
 
@@ -179,6 +185,14 @@ impl Mount {
         for thread in threads {
             // A panic was logged where it happened.
             let _ = thread.join();
+        }
+    }
+
+    fn read_ahead(&self, bytes: Option<u32>) {
+        if let Some(bytes) = bytes
+            && let Err(error) = read_ahead::set(&self.path, bytes)
+        {
+            tracing::debug!(path = %self.path.display(), %error, "the kernel reads ahead as it likes");
         }
     }
 
