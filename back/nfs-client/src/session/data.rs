@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Answer, Error, File, FileType, OpenFlags, ReadDone, Result, Stability, Write, Written,
+    Answer, Change, Error, File, FileType, OpenFlags, ReadDone, Result, Stability, Write, Written,
 };
 use tombolo_mem::{Sink, Source};
 
@@ -31,15 +31,32 @@ impl View {
         };
         let mut how = *how;
         how.stability = how.stability.max(promised(opening.flags));
-        if !opening.flags.contains(OpenFlags::APPEND) || how.in_place {
-            return data::write(&self.session, &opening.node, &self.caller, &how, from);
+        let appends = opening.flags.contains(OpenFlags::APPEND) && !how.in_place;
+        let written = if !appends {
+            data::write(&self.session, &opening.node, &self.caller, &how, from)
+        } else if opening.node.believed(self.now()).is_some() {
+            self.append(&opening.node, &how, from)
+        } else {
+            let view = self.clone();
+            let node = opening.node.clone();
+            Answer::later(async move {
+                view.fetch(&node).await?;
+                view.append(&node, &how, from).resolve().await
+            })
+        };
+        if !self.wants_changes {
+            return written;
         }
-        if opening.node.believed(self.now()).is_some() {
-            return self.append(&opening.node, &how, from);
-        }
+        // Attributes from after the write there are once it is answered.
         Answer::later(async move {
-            self.fetch(&opening.node).await?;
-            self.append(&opening.node, &how, from).resolve().await
+            let mut written = written.resolve().await?;
+            self.settle(&opening.node).await?;
+            let attr = match opening.node.believed(self.now()) {
+                Some(attr) => attr,
+                None => self.fetch(&opening.node).await?,
+            };
+            written.file = Change { before: None, after: Some(attr) };
+            Ok(written)
         })
     }
 

@@ -88,7 +88,8 @@ impl View {
         Ok(Created { entry, open, dir })
     }
 
-    /// A file whose attributes are where the server may keep the verifier: they are set afterwards (RFC 1813 §3.3.8).
+    /// A file whose times are where the server may keep the verifier: they are left to whoever chose it, so that he can
+    /// send his CREATE again; he sets all attributes afterwards (RFC 1813 §3.3.8).
     async fn create_once(
         &self,
         dir: &Arc<Node>,
@@ -100,12 +101,7 @@ impl View {
         let how = CreateHow::Exclusive(CreateVerifier(verifier));
         let mut created = self.create_as(dir, name, how, flags).await?;
         let node = self.session.nodes.node(created.entry.node)?;
-        let set = SetAttr {
-            mode: Some(mode),
-            atime: Some(tombolo_core::fs::SetTime::Now),
-            mtime: Some(tombolo_core::fs::SetTime::Now),
-            ..SetAttr::default()
-        };
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
         created.entry.attr = self.set(&node, &set).await?.0;
         Ok(created)
     }
