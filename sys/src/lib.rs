@@ -32,6 +32,7 @@ pub mod statfs;
 pub mod sync;
 pub mod tcp;
 pub mod thread;
+pub mod trace;
 pub mod udp;
 pub mod umask;
 pub mod users;
