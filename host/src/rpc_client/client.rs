@@ -13,6 +13,7 @@ use super::counters::Counts;
 use super::engine::Engine;
 use super::entry::NewCall;
 use super::error::CallError;
+use super::limit::Limit;
 use super::options::{InFlight, Interrupts, Options, Target};
 use super::pending::{Cell, Pending};
 use super::receiver;
@@ -151,7 +152,7 @@ impl RpcClient {
 
     /// Changes the in-flight limit. Calls that are out stay out.
     pub fn set_in_flight(&self, limit: InFlight) {
-        self.0.shared.lock().limit.set(limit);
+        self.0.shared.lock().limit = Limit::new(limit);
         // Others may go on now.
         self.0.shared.alarm.raise();
     }

@@ -2,73 +2,198 @@
 
 use std::time::{Duration, Instant};
 
+use super::climb::Climb;
 use super::options::InFlight;
 
-/// So many are outstanding at least and at first, where the limit adapts.
-const START: u32 = 4;
-
-/// The limit, as it is now.
+/// The limit of now.
 #[derive(Clone, Debug)]
-pub(super) struct Limit {
-    mode: InFlight,
-    now: u32,
-    round: Option<Round>,
-    best: f64,
-}
-
-/// A round: as many answers as may be outstanding.
-#[derive(Clone, Copy, Debug)]
-struct Round {
-    began: Instant,
-    answers: u32,
-    bytes: u64,
+pub(super) enum Limit {
+    Fixed(u32),
+    Adaptive(Box<Climb>),
 }
 
 impl Limit {
     pub(super) fn new(mode: InFlight) -> Self {
-        let mut limit = Self { mode, now: 1, round: None, best: 0.0 };
-        limit.set(mode);
-        limit
+        match mode {
+            InFlight::Fixed(count) => Self::Fixed(count.max(1)),
+            InFlight::Adaptive { max } => Self::Adaptive(Box::new(Climb::new(max))),
+        }
     }
 
-    /// How many may be outstanding now.
+    /// How many may be outstanding.
     pub(super) fn count(&self) -> u32 {
-        self.now
-    }
-
-    /// Changes how it is found.
-    pub(super) fn set(&mut self, mode: InFlight) {
-        self.mode = mode;
-        self.now = match mode {
-            InFlight::Fixed(count) => count.max(1),
-            InFlight::Adaptive { max } => START.min(max.max(1)),
-        };
-        (self.round, self.best) = (None, 0.0);
-    }
-
-    /// A bulk call was answered that moved so many bytes; `full` says that others wait for the limit.
-    pub(super) fn answered(&mut self, now: Instant, bytes: usize, full: bool) {
-        let InFlight::Adaptive { max } = self.mode else { return };
-        let round = self.round.get_or_insert(Round { began: now, answers: 0, bytes: 0 });
-        round.answers += 1;
-        round.bytes += bytes as u64;
-        if round.answers < self.now {
-            return;
-        }
-        let took = now.saturating_duration_since(round.began).max(Duration::from_micros(1));
-        let rate = round.bytes as f64 / took.as_secs_f64();
-        self.round = Some(Round { began: now, answers: 0, bytes: 0 });
-        if full && rate > self.best * 1.05 {
-            self.best = rate;
-            self.now = (self.now + self.now / 2).min(max.max(1));
+        match self {
+            Self::Fixed(count) => *count,
+            Self::Adaptive(climb) => climb.limit(),
         }
     }
 
-    /// Something was lost.
+    /// As many are outstanding as may be.
+    pub(super) fn filled(&mut self) {
+        if let Self::Adaptive(climb) = self {
+            climb.filled();
+        }
+    }
+
+    /// A bulk call was answered that moved so many bytes and took so long.
+    pub(super) fn answered(&mut self, now: Instant, bytes: usize, took: Duration) {
+        if let Self::Adaptive(climb) = self {
+            climb.answered(now, bytes, took);
+        }
+    }
+
+    /// A call or its answer was lost.
     pub(super) fn lost(&mut self) {
-        if let InFlight::Adaptive { .. } = self.mode {
-            self.now = (self.now / 2).max(1);
-            (self.round, self.best) = (None, 0.0);
+        if let Self::Adaptive(climb) = self {
+            climb.lost();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
+
+    use super::*;
+
+    /// A call's way: a client that prepares one at a time, a link that carries one at a time, a server with some workers, and
+    /// the way back.
+    #[derive(Clone, Copy)]
+    struct Path {
+        name: &'static str,
+        call_bytes: usize,
+        client_us: f64,
+        bytes_per_us: f64,
+        latency_us: f64,
+        server_us: f64,
+        workers: usize,
+        /// From so many calls on each takes longer: caches overflow.
+        crowd: u32,
+        /// Times vary by so much.
+        noise: f64,
+    }
+
+    const PATH: Path = Path {
+        name: "",
+        call_bytes: 1 << 20,
+        client_us: 150.0,
+        bytes_per_us: 1e9,
+        latency_us: 15.0,
+        server_us: 250.0,
+        workers: 1,
+        crowd: u32::MAX,
+        noise: 0.1,
+    };
+
+    struct Random(u64);
+
+    impl Random {
+        /// From 0 to 1.
+        fn next(&mut self) -> f64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+        }
+    }
+
+    /// Calls for so long as fast as the limit allows; bytes per microsecond, and the limits of the second half's rounds.
+    fn run(path: &Path, mode: InFlight, time_us: f64, seed: u64) -> (f64, Vec<u32>) {
+        let (mut limit, mut random) = (Limit::new(mode), Random(seed * 7919 + 1));
+        let start = Instant::now();
+        let (mut client_free, mut link_free, mut servers) = (0.0, 0.0, vec![0.0_f64; path.workers]);
+        let mut answers: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
+        let (mut now, mut moved, mut limits) = (0.0, 0, Vec::new());
+        while now < time_us {
+            while (answers.len() as u32) < limit.count() {
+                let crowd = if answers.len() as u32 >= path.crowd { 1.4 } else { 1.0 };
+                let mut vary = |time: f64| time * crowd * (1.0 + path.noise * (2.0 * random.next() - 1.0));
+                client_free = f64::max(client_free, now) + vary(path.client_us);
+                link_free = f64::max(client_free, link_free) + path.call_bytes as f64 / path.bytes_per_us;
+                let worker = servers.iter_mut().min_by(|a, b| a.total_cmp(b)).expect("a worker");
+                *worker = f64::max(*worker, link_free + path.latency_us) + vary(path.server_us);
+                let done = *worker + path.latency_us;
+                answers.push(Reverse(((done * 1000.0) as u64, (now * 1000.0) as u64)));
+                if answers.len() as u32 >= limit.count() {
+                    limit.filled();
+                }
+            }
+            let Reverse((done, sent)) = answers.pop().expect("an answer");
+            now = done as f64 / 1000.0;
+            moved += path.call_bytes;
+            let took = Duration::from_nanos(done - sent);
+            limit.answered(start + Duration::from_nanos(done), path.call_bytes, took);
+            if now > time_us / 2.0 {
+                limits.push(limit.count());
+            }
+        }
+        (moved as f64 / now, limits)
+    }
+
+    fn paths() -> Vec<Path> {
+        let small = Path { call_bytes: 32 << 10, client_us: 12.0, server_us: 15.0, ..PATH };
+        vec![
+            Path { name: "loopback, 1 MiB", ..PATH },
+            Path { name: "loopback, 32 KiB", ..small },
+            Path { name: "loopback, caches", crowd: 12, ..PATH },
+            Path { name: "loopback, noise", noise: 0.5, ..PATH },
+            Path { name: "1 Gbit/s, 1 MiB", bytes_per_us: 125.0, latency_us: 100.0, ..PATH },
+            Path { name: "1 Gbit/s, 32 KiB", bytes_per_us: 125.0, latency_us: 100.0, ..small },
+            Path { name: "10 Gbit/s, 1 MiB", bytes_per_us: 1250.0, latency_us: 50.0, ..PATH },
+            Path { name: "10 Gbit/s, 32 KiB", bytes_per_us: 1250.0, latency_us: 50.0, ..small },
+            Path { name: "1 Gbit/s, far", bytes_per_us: 125.0, latency_us: 8_000.0, ..small },
+            Path { name: "a slow disk", server_us: 8_000.0, workers: 16, ..PATH },
+        ]
+    }
+
+    #[test]
+    fn an_adaptive_limit_comes_near_the_best_fixed_one() {
+        const TIME_US: f64 = 1.5e6;
+        let mut report = Vec::new();
+        for path in paths() {
+            let fixed = [1, 2, 4, 8, 16, 32, 64].map(|n| run(&path, InFlight::Fixed(n), TIME_US / 2.0, 1).0);
+            let best = fixed.into_iter().fold(0.0, f64::max);
+            let mut ratios = Vec::new();
+            for seed in 1..=6 {
+                let (rate, limits) = run(&path, InFlight::Adaptive { max: 128 }, TIME_US, seed);
+                ratios.push((rate / best, limits.iter().sum::<u32>() / limits.len().max(1) as u32));
+            }
+            let worst = ratios.iter().map(|(ratio, _)| *ratio).fold(f64::MAX, f64::min);
+            report.push((path.name, worst, ratios));
+        }
+        let bad: Vec<_> = report.iter().filter(|(_, worst, _)| *worst < 0.92).collect();
+        assert!(bad.is_empty(), "{bad:#?}");
+    }
+
+    #[test]
+    fn calls_do_not_pile_up_where_they_only_wait_for_each_other() {
+        let path = Path { name: "", bytes_per_us: 125.0, latency_us: 100.0, ..PATH };
+        let (_, limits) = run(&path, InFlight::Adaptive { max: 128 }, 20e6, 3);
+        let last = limits[limits.len() - 1];
+        assert!(last <= 16, "{last} calls of 8 ms each wait in line");
+    }
+
+    #[test]
+    fn what_is_lost_together_halves_the_limit_once() {
+        let mut limit = Limit::new(InFlight::Adaptive { max: 64 });
+        assert_eq!(limit.count(), 8);
+        limit.lost();
+        limit.lost();
+        assert_eq!(limit.count(), 4);
+        let now = Instant::now();
+        (0..8).for_each(|_| limit.answered(now, 1, Duration::from_millis(1)));
+        limit.lost();
+        assert_eq!(limit.count(), 2);
+    }
+
+    #[test]
+    fn who_wants_little_does_not_change_the_limit() {
+        let mut limit = Limit::new(InFlight::Adaptive { max: 64 });
+        let start = Instant::now();
+        for at in 0..1000 {
+            limit.answered(start + Duration::from_millis(at), 1000, Duration::from_millis(1));
+        }
+        assert_eq!(limit.count(), 8);
     }
 }

@@ -18,6 +18,7 @@
 mod batch;
 mod call;
 mod client;
+mod climb;
 mod connection;
 mod counters;
 mod engine;

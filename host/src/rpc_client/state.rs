@@ -196,7 +196,12 @@ impl State {
         connection.calls += 1;
         connection.bytes += entry.bytes;
         connection.landings += usize::from(entry.has_long_landing);
-        self.bulk_out += u32::from(entry.bulk);
+        if entry.bulk {
+            self.bulk_out += 1;
+            if self.bulk_out >= self.limit.count() {
+                self.limit.filled();
+            }
+        }
         connection.queue(entry.bulk).push_back(xid);
     }
 
@@ -219,13 +224,14 @@ impl State {
         let Some(entry) = self.calls.get(&xid).filter(|entry| entry.can_be_answered(index)) else {
             return false;
         };
+        let took = now.saturating_duration_since(entry.sent_at);
         if entry.transmissions == 1 {
-            let took = now.saturating_duration_since(entry.sent_at);
             self.round_trips[usize::from(entry.bulk)].sample(took);
         }
         if entry.bulk {
             let moved = outcome.as_ref().map_or(0, |reply| reply.data_bytes) + entry.call_bytes;
-            self.limit.answered(now, moved, self.waiting_count > 0);
+            // With the time in line for the socket: a limit that is too high makes that longer.
+            self.limit.answered(now, moved, now.saturating_duration_since(entry.begun_at));
         }
         let procedure = entry.procedure;
         let outcome = outcome.map_err(|failure| failure.of(self.callee(procedure)));

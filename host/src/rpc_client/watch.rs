@@ -279,19 +279,19 @@ impl State {
                     || !self.known && entry.failures > retries
             }
         };
-        let mut lost: Vec<_> = self.calls.iter().filter(|(_, entry)| is_lost(entry)).collect();
+        let entries = self.calls.iter().map(|(xid, entry)| (*xid, &**entry));
+        let mut lost: Vec<_> = entries.filter(|(_, entry)| is_lost(entry)).collect();
         lost.sort_unstable_by_key(|(_, entry)| entry.serial);
-        let error = |(xid, entry): (&u32, &Box<Entry>)| {
+        let error = |entry: &Entry| {
             let callee = self.callee(entry.procedure);
             let connection = self.connections.get(entry.connection);
-            let unreachable =
-                connection.filter(|c| !c.is_up() || self.datagrams()).and_then(|c| c.last_error);
-            match unreachable {
-                Some(source) => (*xid, CallError::Unreachable { callee, source }),
-                None => (*xid, CallError::TimedOut { callee }),
+            let failing = connection.filter(|connection| !connection.is_up() || self.datagrams());
+            match failing.and_then(|connection| connection.last_error) {
+                Some(source) => CallError::Unreachable { callee, source },
+                None => CallError::TimedOut { callee },
             }
         };
-        lost.into_iter().map(error).collect()
+        lost.into_iter().map(|(xid, entry)| (xid, error(entry))).collect()
     }
 
     /// Whether interrupts end calls now.
