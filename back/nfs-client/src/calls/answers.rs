@@ -31,7 +31,7 @@ pub(crate) struct New {
 impl From<CreateOk<'_>> for New {
     fn from(ok: CreateOk<'_>) -> Self {
         let CreateOk { object, attributes, dir_wcc } = ok;
-        Self { handle: object.map(FileHandle::to_owned), attributes, dir_wcc }
+        Self { handle: object.and_then(good), attributes, dir_wcc }
     }
 }
 
@@ -108,11 +108,16 @@ impl From<ReaddirplusOk<'_>> for Listing {
     fn from(ok: ReaddirplusOk<'_>) -> Self {
         let mut listing = Self::new(ok.dir_attributes, ok.verifier, ok.eof);
         for plus in ok.entries {
-            let handle = plus.handle.map(FileHandle::to_owned);
+            let handle = plus.handle.and_then(good);
             listing.push(plus.entry.name, (plus.entry.fileid, plus.entry.cookie), plus.attributes, handle);
         }
         listing
     }
+}
+
+/// An optional handle; one of no bytes is none.
+fn good(handle: FileHandle<'_>) -> Option<FileHandleBuf> {
+    (!handle.as_bytes().is_empty()).then(|| handle.to_owned())
 }
 
 /// A successful reply as an owned value.

@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::results::{
     CreateReply, LinkReply, LookupReply, ReadlinkReply, RemoveReply, RenameReply,
 };
 use tombolo_wire_nfs3::{Call, Cookie3, CookieVerifier, FileHandleBuf, PostOpAttr, Reply, Sattr3, WccData};
-use tombolo_wire_xdr::{Decode, Decoder, Result as XdrResult};
+use tombolo_wire_xdr::{Decode, Decoder, Error as XdrError, Result as XdrResult};
 
 use super::Nfs;
 use super::answers::{Found, Listing, New, Target, owned};
@@ -21,8 +21,14 @@ pub(super) fn all_of<T: for<'r> Decode<'r>>(results: &[u8]) -> XdrResult<T> {
     Decoder::new(results).value()
 }
 
+/// A handle of no bytes stands for nothing: it is none.
 fn found(results: &[u8]) -> XdrResult<Reply<Found, PostOpAttr>> {
     let reply: LookupReply<'_> = Decoder::new(results).value()?;
+    if let Reply::Ok(ok) = &reply
+        && ok.object.as_bytes().is_empty()
+    {
+        return Err(XdrError::Short { missing_bytes: 1 });
+    }
     Ok(owned(reply))
 }
 

@@ -153,9 +153,9 @@ impl Node {
         self.as_writers_see(known)
     }
 
-    /// The size as the server last told it.
-    pub(crate) fn told_size(&self) -> u64 {
-        self.state().freshness.known().size
+    /// The attributes as the server last told them, whatever is being written.
+    pub(crate) fn told(&self) -> Attr {
+        self.state().freshness.known()
     }
 
     /// The attributes, if a call of `time` or later brought them.

@@ -1,11 +1,13 @@
 //! Nodes whose handles the server has lost: they are looked for by their path.
 //!
-//! What is found counts only if it is the same file by number and type: a path that leads elsewhere by now, or a server that
-//! was replaced by another, must not turn one file into another under its users' hands (`docs/semantics.md`).
+//! What is found counts only if it is the same: a path that leads elsewhere by now, or a server that was replaced by another, must
+//! not turn one file into another under its users' hands (`docs/semantics.md`). A directory is the same by number and type. A
+//! file's number may have gone to another one that was made since, under the same name even; so it must look as it did: the
+//! same size and time of change, too.
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{NameBuf, Result};
+use tombolo_core::fs::{FileType, NameBuf, Result};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, Reply, attr};
 
 use super::view::View;
@@ -39,7 +41,9 @@ impl View {
                     Reply::Failed(..) => return Ok(false),
                 },
             };
-            if is_same(step, &fattr) {
+            // Somebody may have removed or moved it meanwhile.
+            let is_in_place = step.place().is_some_and(|place| place.name == *name);
+            if is_in_place && is_same(step, &fattr) {
                 nodes.rename_handle(step, found.handle);
             } else if depth == last {
                 return Ok(false);
@@ -83,5 +87,8 @@ impl View {
 }
 
 fn is_same(node: &Node, fattr: &Fattr3) -> bool {
-    node.fileid == fattr.fileid && node.file_type == attr::file_type(fattr.file_type)
+    let now = attr::attr(fattr);
+    let same_number = node.fileid == now.fileid && node.file_type == now.file_type;
+    let told = node.told();
+    same_number && (now.file_type != FileType::Regular || (now.size, now.mtime) == (told.size, told.mtime))
 }

@@ -20,8 +20,16 @@ impl View {
         if let Some(node) = self.open_file_at(&dir, &name).await? {
             return self.rename_silly(&dir, &name, &node).await;
         }
+        if let Some(node) = self.session.nodes.at(dir.id, &name) {
+            // Or a WRITE that comes too late finds no file.
+            self.settle(&node).await?;
+        }
         let change = self.remove(&dir, &name).await?;
         if let Some(node) = self.session.nodes.removed(dir.id, &name) {
+            if node.known().nlink <= 1 && !node.is_open() {
+                // Nobody is owed what was written to it.
+                node.data.truncated(0);
+            }
             // It may have other names; how many is to be asked.
             node.doubt();
         }

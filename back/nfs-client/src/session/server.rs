@@ -55,7 +55,7 @@ impl Server for Session {
     }
 
     fn known_size(&self, node: &Node) -> u64 {
-        node.told_size()
+        node.told().size
     }
 
     /// Who waits for what others have sent waits for no call of his own: his wish to end is granted as it is for calls, the
