@@ -12,6 +12,7 @@ use crate::man::ManArgs;
 use crate::mount::MountArgs;
 use crate::serve::ServeArgs;
 use crate::top::TopArgs;
+use crate::tune::TuneArgs;
 use crate::umount::UmountArgs;
 
 /// Files for virtual machines: shares directories of this host with guests and with the host itself.
@@ -31,6 +32,7 @@ enum Command {
     Mount(MountArgs),
     Umount(UmountArgs),
     Top(TopArgs),
+    Tune(TuneArgs),
     Keys(KeysArgs),
     Doctor(DoctorArgs),
     Bench(BenchArgs),
@@ -58,6 +60,7 @@ impl Cli {
             Command::Mount(args) => args.run(self.log),
             Command::Umount(args) => args.run(),
             Command::Top(args) => args.run(),
+            Command::Tune(args) => args.run(),
             Command::Keys(args) => args.run(),
             Command::Doctor(args) => args.run(),
             Command::Bench(args) => bench::run(&args),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tombolo_host::rpc_client::Counts as ClientCounts;
 use tombolo_host::rpc_server::Counts;
 use tombolo_layer::stats::Snapshot;
 
@@ -16,6 +17,9 @@ pub struct Counters {
     /// What happened at each NFS port, by its address.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nfs: BTreeMap<String, NfsCounters>,
+    /// What the clients of other servers did, by the names of the exports that come from there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nfs_clients: BTreeMap<String, NfsClientCounters>,
 }
 
 /// The counters of one NFS port.
@@ -65,6 +69,88 @@ impl NfsCounters {
     }
 }
 
+/// What the client of one NFS server did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NfsClientCounters {
+    /// Calls made.
+    pub calls: u64,
+    /// Replies that answered one.
+    pub replies: u64,
+    /// Replies that answered none, or made no sense.
+    pub odd_replies: u64,
+    /// Calls that were sent again.
+    pub retransmissions: u64,
+    /// Connections that replaced one that was lost.
+    pub reconnects: u64,
+    /// Bytes of calls.
+    pub sent_bytes: u64,
+    /// Bytes of replies.
+    pub received_bytes: u64,
+    /// File data that were received where they belong.
+    pub landed_bytes: u64,
+    /// File data that were copied there.
+    pub copied_bytes: u64,
+    /// System calls that sent something.
+    pub sends: u64,
+    /// Times that the receiver woke up to replies.
+    pub turns: u64,
+    /// Calls whose answer is still to come.
+    pub outstanding: u64,
+    /// Reads and writes that wait for the in-flight limit.
+    pub waiting: u64,
+    /// The in-flight limit.
+    pub in_flight: u64,
+    /// The smoothed round trip, in nanoseconds; 0 before the first answer.
+    pub round_trip_ns: u64,
+}
+
+impl From<ClientCounts> for NfsClientCounters {
+    fn from(counts: ClientCounts) -> Self {
+        Self {
+            calls: counts.calls,
+            replies: counts.replies,
+            odd_replies: counts.unknown_replies + counts.garbage,
+            retransmissions: counts.retransmissions,
+            reconnects: counts.reconnects,
+            sent_bytes: counts.sent_bytes,
+            received_bytes: counts.received_bytes,
+            landed_bytes: counts.landed_bytes,
+            copied_bytes: counts.copied_bytes,
+            sends: counts.sends,
+            turns: counts.turns,
+            outstanding: counts.outstanding,
+            waiting: counts.waiting,
+            in_flight: counts.in_flight,
+            round_trip_ns: u64::try_from(counts.round_trip.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl NfsClientCounters {
+    /// The gauges (outstanding, waiting, limit, round trip) are those of now.
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            calls: self.calls.saturating_sub(earlier.calls),
+            replies: self.replies.saturating_sub(earlier.replies),
+            odd_replies: self.odd_replies.saturating_sub(earlier.odd_replies),
+            retransmissions: self.retransmissions.saturating_sub(earlier.retransmissions),
+            reconnects: self.reconnects.saturating_sub(earlier.reconnects),
+            sent_bytes: self.sent_bytes.saturating_sub(earlier.sent_bytes),
+            received_bytes: self.received_bytes.saturating_sub(earlier.received_bytes),
+            landed_bytes: self.landed_bytes.saturating_sub(earlier.landed_bytes),
+            copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
+            sends: self.sends.saturating_sub(earlier.sends),
+            turns: self.turns.saturating_sub(earlier.turns),
+            ..*self
+        }
+    }
+
+    /// Replies for each time that the receiver woke up to some.
+    pub fn replies_per_turn(&self) -> f64 {
+        if self.turns == 0 { 0.0 } else { self.replies as f64 / self.turns as f64 }
+    }
+}
+
 impl Counters {
     /// What was counted since `earlier`, an older state of the same counters.
     pub fn since(&self, earlier: &Self) -> Self {
@@ -78,10 +164,16 @@ impl Counters {
             .nfs
             .iter()
             .map(|(address, now)| (address.clone(), now.since(earlier.nfs.get(address).unwrap_or(&idle))));
+        let idle = NfsClientCounters::default();
+        let clients = self
+            .nfs_clients
+            .iter()
+            .map(|(name, now)| (name.clone(), now.since(earlier.nfs_clients.get(name).unwrap_or(&idle))));
         Self {
             uptime_ns: self.uptime_ns.saturating_sub(earlier.uptime_ns),
             exports: exports.collect(),
             nfs: nfs.collect(),
+            nfs_clients: clients.collect(),
         }
     }
 

@@ -81,6 +81,12 @@ impl From<String> for Reason {
     }
 }
 
+impl From<Reason> for String {
+    fn from(reason: Reason) -> Self {
+        reason.0
+    }
+}
+
 impl<E: Error> From<&E> for Reason {
     /// The error and its sources, each once: some texts contain their source's, some do not.
     fn from(error: &E) -> Self {

@@ -23,6 +23,7 @@ mod status;
 mod submounts;
 mod table;
 mod top;
+mod tune;
 mod umount;
 
 use std::process::ExitCode;

@@ -11,7 +11,7 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 use tombolo_layer::stats::Operation;
 
-use crate::counters::{Counters, NfsCounters};
+use crate::counters::{Counters, NfsClientCounters, NfsCounters};
 use crate::service::Service;
 
 /// The metrics of a server at this moment.
@@ -57,6 +57,7 @@ impl Collector for Snapshot {
             }
         }
         self.encode_nfs(&mut encoder)?;
+        self.encode_nfs_clients(&mut encoder)?;
         let (name, help) = ("operation_duration", "Time from a request to its answer, sampled");
         let mut family =
             encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
@@ -81,6 +82,28 @@ const NFS_COUNTERS: &[(&str, &str, NfsField)] = &[
     ("nfs_sent_bytes", "Bytes of replies", |nfs| nfs.sent_bytes),
 ];
 
+/// Which number of the client of a server a family shows.
+type ClientField = fn(&NfsClientCounters) -> u64;
+
+const CLIENT_COUNTERS: &[(&str, &str, ClientField)] = &[
+    ("nfs_client_calls", "Calls made", |client| client.calls),
+    ("nfs_client_replies", "Replies to them", |client| client.replies),
+    ("nfs_client_odd_replies", "Replies that answered no call, or made no sense", |client| {
+        client.odd_replies
+    }),
+    ("nfs_client_retransmissions", "Calls that were sent again", |client| client.retransmissions),
+    ("nfs_client_reconnects", "Connections that replaced a lost one", |client| client.reconnects),
+    ("nfs_client_sent_bytes", "Bytes of calls", |client| client.sent_bytes),
+    ("nfs_client_received_bytes", "Bytes of replies", |client| client.received_bytes),
+];
+
+const CLIENT_GAUGES: &[(&str, &str, ClientField)] = &[
+    ("nfs_client_in_flight_limit", "How many reads and writes may be outstanding", |client| client.in_flight),
+    ("nfs_client_outstanding", "Calls whose answer is still to come", |client| client.outstanding),
+    ("nfs_client_waiting", "Reads and writes that wait for the limit", |client| client.waiting),
+    ("nfs_client_round_trip_nanoseconds", "The smoothed round trip", |client| client.round_trip_ns),
+];
+
 /// Labels of one time series.
 type Labels<'a> = [(&'static str, &'a str); 2];
 
@@ -101,6 +124,28 @@ impl Snapshot {
                 let no_exemplar: Option<&Exemplar<NoLabelSet, u64>> = None;
                 let labels = [("address", address.as_str())];
                 family.encode_family(&labels)?.encode_counter(&field(nfs), no_exemplar)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_nfs_clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.0.nfs_clients.is_empty() {
+            return Ok(());
+        }
+        for (name, help, field) in CLIENT_GAUGES {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (export, client) in &self.0.nfs_clients {
+                let value = i64::try_from(field(client)).unwrap_or(i64::MAX);
+                family.encode_family(&[("export", export.as_str())])?.encode_gauge(&value)?;
+            }
+        }
+        for (name, help, field) in CLIENT_COUNTERS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (export, client) in &self.0.nfs_clients {
+                let no_exemplar: Option<&Exemplar<NoLabelSet, u64>> = None;
+                let labels = [("export", export.as_str())];
+                family.encode_family(&labels)?.encode_counter(&field(client), no_exemplar)?;
             }
         }
         Ok(())
@@ -157,8 +202,13 @@ mod tests {
         let nfs = NfsCounters { connections: 2, calls: 9, ..NfsCounters::default() };
         let nfs = ("127.0.0.1:2049".to_owned(), nfs);
         let snapshot = tombolo_layer::stats::Snapshot { operations: vec![operation] };
-        let counters =
-            Counters { uptime_ns: 0, exports: [("/src".to_owned(), snapshot)].into(), nfs: [nfs].into() };
+        let client = NfsClientCounters { calls: 5, in_flight: 32, ..NfsClientCounters::default() };
+        let counters = Counters {
+            uptime_ns: 0,
+            exports: [("/src".to_owned(), snapshot)].into(),
+            nfs: [nfs].into(),
+            nfs_clients: [("nfs://h/a".to_owned(), client)].into(),
+        };
         let mut registry = Registry::with_prefix("tombolo");
         registry.register_collector(Box::new(Snapshot(counters)));
         let mut text = String::new();
@@ -170,6 +220,8 @@ mod tests {
             "tombolo_operation_duration_seconds_count{export=\"/src\",operation=\"read\"} 4",
             "tombolo_operation_duration_seconds_sum{export=\"/src\",operation=\"read\"} 2.5",
             "tombolo_nfs_connections{address=\"127.0.0.1:2049\"} 2",
+            "tombolo_nfs_client_in_flight_limit{export=\"nfs://h/a\"} 32",
+            "tombolo_nfs_client_calls_total{export=\"nfs://h/a\"} 5",
             "tombolo_nfs_calls_total{address=\"127.0.0.1:2049\"} 9",
             "# EOF",
         ] {
@@ -185,7 +237,8 @@ mod tests {
     fn a_server_without_requests_has_metrics_too() {
         let status =
             Status { protocol: 1, version: String::new(), pid: 1, exports: Vec::new(), ways: Vec::new() };
-        let service = Service::new(status, vec![("/src".into(), ExportCounters::new())], Vec::new());
+        let service =
+            Service::new(status, vec![("/src".into(), ExportCounters::new())], Vec::new(), Vec::new());
         assert!(text(&service).ends_with("# EOF\n"));
     }
 }

@@ -70,7 +70,7 @@ fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
 }
 
 /// A connection to the server that serves this mount, if it still answers.
-fn server_of(point: &Path) -> Option<Client> {
+pub fn server_of(point: &Path) -> Option<Client> {
     let sockets = control::sockets(&control::default_directory()).ok()?;
     let at = point.display().to_string();
     sockets.iter().find_map(|socket| {

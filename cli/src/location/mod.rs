@@ -20,7 +20,8 @@ use tombolo_core::fs::Export;
 
 use crate::failure::Failure;
 
-pub use nfs_options::NfsOptions;
+pub use nfs::{in_flight, mount};
+pub use nfs_options::{Limit, NfsOption, NfsOptions};
 pub use url::NfsUrl;
 
 /// Where something lies.

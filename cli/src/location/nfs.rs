@@ -1,10 +1,337 @@
 //! Trees of NFS servers.
+//!
+//! Which part of a URL's path names an export only the server knows. So it is asked for its list, and the longest export that the path
+//! begins with is mounted: links within it then lead where they should. A server that shows no list, or not that one, is asked for the
+//! whole path, and then for what lies above, as far as need be (`docs/decisions/0146`).
 
-use crate::failure::Failure;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::{NfsUrl, OpenOptions, Opened};
+use tombolo_back_nfs_client::{
+    AttributeTimes, MountError, NfsExport, Options as ClientOptions, Ports, Server, Transport,
+};
+use tombolo_host::rpc_client::{CallError, InFlight, Interrupts, Options as RpcOptions, Recovery};
+
+use crate::failure::{Failure, Reason};
+
+use super::nfs_options::{AttributeTime, Limit, NfsOption, NfsOptions, Proto};
+use super::{End, NfsUrl, OpenOptions, Opened};
 
 /// Opens the export that the URL's path leads to or into.
-pub fn open(url: &NfsUrl, _options: &OpenOptions) -> Result<Opened, Failure> {
-    Err(Failure::cannot(format_args!("open {url}"), "this program was built without a client for NFS"))
+pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, Failure> {
+    let opening = format!("open {url}");
+    let path = text(&url.path).map_err(|reason| Failure::cannot(&opening, reason))?;
+    let settings = Settings::of(url, options);
+    let (export, length) = at_any_address(url, &settings, |server| {
+        let exports = list(server, &settings)?;
+        first(tries(&exports, path, options.end), |length| {
+            let export = NfsExport::mount(server, at_least_root(&path[..length]), settings.client.clone());
+            export.map(|export| (export, length))
+        })
+    })
+    .map_err(|failed| failed.while_doing(&opening))?;
+    let within = path[length..].trim_start_matches('/').as_bytes().to_vec();
+    Ok(Opened { export: Arc::new(export), path: within })
+}
+
+/// Mounts exactly the URL's path, as mount.nfs(8) does: an export, or what the server lets one mount below it.
+pub fn mount(url: &NfsUrl, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
+    let path = text(&url.path).map_err(|reason| NotMounted { away: false, reason })?;
+    let settings = Settings::of(url, options);
+    at_any_address(url, &settings, |server| NfsExport::mount(server, path, settings.client.clone()))
+}
+
+/// The in-flight limit that an option asks for.
+pub fn in_flight(limit: Limit) -> InFlight {
+    match limit {
+        Limit::Fixed(count) => InFlight::Fixed(count),
+        Limit::Auto => RpcOptions::default().in_flight,
+    }
+}
+
+/// Why there is no export.
+pub struct NotMounted {
+    /// Whether the server was not there, and may come back.
+    pub away: bool,
+    /// For people.
+    pub reason: String,
+}
+
+impl NotMounted {
+    /// As a failure of a command.
+    pub fn while_doing(self, doing: &str) -> Failure {
+        Failure::cannot(doing, self.reason)
+    }
+}
+
+impl From<&MountError> for NotMounted {
+    fn from(error: &MountError) -> Self {
+        let away = is_away(error) || matches!(error, MountError::NotRegistered { .. });
+        Self { away, reason: Reason::from(error).into() }
+    }
+}
+
+fn is_away(error: &MountError) -> bool {
+    use CallError::{TimedOut, Unreachable};
+    matches!(error, MountError::Unreachable { source: Unreachable { .. } | TimedOut { .. }, .. })
+}
+
+/// MOUNT has paths of any bytes, but a client only those that people can read.
+fn text(path: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(path).map_err(|_| "a path on a server that is not UTF-8".into())
+}
+
+/// What URL and options come to.
+struct Settings {
+    ports: Vec<Ports>,
+    transport: Transport,
+    client: ClientOptions,
+}
+
+/// Where NFS is served when nobody says otherwise (RFC 1813, RFC 2224 §2).
+const NFS_PORT: u16 = 2049;
+
+impl Settings {
+    fn of(url: &NfsUrl, options: &OpenOptions) -> Self {
+        let asked = url.options.clone().then(&options.nfs);
+        let transport = match last(&asked, |option| match option {
+            NfsOption::Transport(proto) => Some(proto),
+            _ => None,
+        }) {
+            Some(Proto::Udp) => Transport::Udp,
+            Some(Proto::Tcp) | None => Transport::Tcp,
+        };
+        let mut client = ClientOptions {
+            rpc: RpcOptions::of(transport),
+            read_only: options.read_only,
+            ..ClientOptions::default()
+        };
+        asked.iter().for_each(|option| apply(&mut client, option));
+        client.attributes = attributes(&asked);
+        Self { ports: ports(url.port, &asked), transport, client }
+    }
+
+    fn server(&self, url: &NfsUrl, address: IpAddr, ports: Ports) -> Server {
+        Server { name: url.host.to_string(), address, ports, transport: self.transport }
+    }
+}
+
+fn last<T>(options: &NfsOptions, pick: impl FnMut(NfsOption) -> Option<T>) -> Option<T> {
+    options.iter().filter_map(pick).last()
+}
+
+/// Where to look for the server, one after the other: the port that is given has both, as ours do; where none is, the
+/// portmapper knows; and where there is no portmapper there may still be one of ours at the usual port.
+fn ports(url: Option<u16>, asked: &NfsOptions) -> Vec<Ports> {
+    let port = last(asked, |option| if let NfsOption::Port(port) = option { Some(port) } else { None });
+    let mount = last(asked, |option| if let NfsOption::MountPort(port) = option { Some(port) } else { None });
+    match (port.or(url), mount) {
+        (nfs, Some(mount)) => vec![Ports::Two { nfs: nfs.unwrap_or(NFS_PORT), mount }],
+        (Some(port), None) => vec![Ports::One(port)],
+        (None, None) => vec![Ports::Portmapper { nfs: None }, Ports::One(NFS_PORT)],
+    }
+}
+
+fn apply(client: &mut ClientOptions, option: NfsOption) {
+    let rpc = &mut client.rpc;
+    match option {
+        NfsOption::ReadSize(bytes) => client.read_size_max = bytes,
+        NfsOption::WriteSize(bytes) => client.write_size_max = bytes,
+        NfsOption::ReadAhead(bytes) => client.read_ahead_bytes = bytes,
+        NfsOption::Timeout(time) => rpc.timeout = time,
+        NfsOption::Retries(count) => rpc.retries = count,
+        NfsOption::Hard(true) => rpc.recovery = Recovery::Hard,
+        NfsOption::Hard(false) => rpc.recovery = Recovery::Soft,
+        NfsOption::Interruptible(true) => rpc.interrupts = Interrupts::Always,
+        NfsOption::Interruptible(false) => rpc.interrupts = Interrupts::Never,
+        NfsOption::Connections(count) => rpc.connections = count,
+        NfsOption::ReservedPort(reserved) => rpc.reserved_port = Some(reserved),
+        NfsOption::InFlight(limit) => rpc.in_flight = in_flight(limit),
+        NfsOption::Transport(_)
+        | NfsOption::Port(_)
+        | NfsOption::MountPort(_)
+        | NfsOption::KeepAttributes(_)
+        | NfsOption::AttributeTime(..)
+        | NfsOption::SoAnyway => {}
+    }
+}
+
+/// How long attributes are kept; of a pair that contradict each other the shorter one counts.
+fn attributes(asked: &NfsOptions) -> AttributeTimes {
+    let mut times = AttributeTimes::default();
+    for option in asked.iter() {
+        match option {
+            NfsOption::KeepAttributes(false) => times = AttributeTimes::NONE,
+            NfsOption::KeepAttributes(true) => times = AttributeTimes::default(),
+            NfsOption::AttributeTime(which, time) => *time_of(&mut times, which) = time,
+            _ => {}
+        }
+        if let NfsOption::AttributeTime(AttributeTime::All, time) = option {
+            times = AttributeTimes::all(time);
+        }
+    }
+    times.file_min = times.file_min.min(times.file_max);
+    times.dir_min = times.dir_min.min(times.dir_max);
+    times
+}
+
+fn time_of(times: &mut AttributeTimes, which: AttributeTime) -> &mut Duration {
+    match which {
+        AttributeTime::All | AttributeTime::FileMin => &mut times.file_min,
+        AttributeTime::FileMax => &mut times.file_max,
+        AttributeTime::DirMin => &mut times.dir_min,
+        AttributeTime::DirMax => &mut times.dir_max,
+    }
+}
+
+/// Tries all addresses of the host, and all ports that it may serve at, until something else than silence comes back. The
+/// first failure tells most: it is about the place that was asked for.
+fn at_any_address<T>(
+    url: &NfsUrl,
+    settings: &Settings,
+    mut attempt: impl FnMut(&Server) -> Result<T, MountError>,
+) -> Result<T, NotMounted> {
+    let unknown =
+        |reason: Reason| NotMounted { away: true, reason: format!("{}: {}", url.host, String::from(reason)) };
+    let addresses = url.host.addresses().map_err(|error: io::Error| unknown((&error).into()))?;
+    let mut failed = None;
+    for address in addresses {
+        for ports in &settings.ports {
+            match attempt(&settings.server(url, address, *ports)) {
+                Ok(result) => return Ok(result),
+                Err(error) if is_away(&error) => {
+                    failed = failed.or(Some(NotMounted::from(&error)));
+                    if matches!(error, MountError::Unreachable { source: CallError::TimedOut { .. }, .. }) {
+                        // A host that is silent at one port is at the next.
+                        break;
+                    }
+                }
+                Err(error) => return Err(NotMounted::from(&error)),
+            }
+        }
+    }
+    Err(failed.unwrap_or_else(|| unknown("it has no address".into())))
+}
+
+/// The exports that the server tells of. One that keeps them to itself is no failure.
+fn list(server: &Server, settings: &Settings) -> Result<Vec<Vec<u8>>, MountError> {
+    match NfsExport::exports_of(server, settings.client.rpc.reserved_port) {
+        Err(error) if is_away(&error) => Err(error),
+        Err(error) => {
+            tracing::debug!(%server, %error, "no list of exports");
+            Ok(Vec::new())
+        }
+        listed => listed,
+    }
+}
+
+/// So much of the path to ask for, one after the other.
+fn tries(exports: &[Vec<u8>], path: &str, end: End) -> Vec<usize> {
+    let begins = |export: &&Vec<u8>| {
+        let export = export.strip_suffix(b"/").unwrap_or(export);
+        path.as_bytes().strip_prefix(export).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+    };
+    let lengths =
+        exports.iter().filter(begins).map(|export| export.strip_suffix(b"/").unwrap_or(export).len());
+    let listed = lengths.max();
+    let above = path.match_indices('/').map(|(at, _)| at).collect::<Vec<_>>().into_iter().rev();
+    let mut tries: Vec<usize> = listed.into_iter().collect();
+    let whole = std::iter::once(path.len());
+    let guesses: Vec<usize> = match end {
+        End::Target => whole.chain(above).collect(),
+        End::Name => above.chain(whole).collect(),
+    };
+    tries.extend(guesses.into_iter().filter(|length| Some(*length) != listed));
+    tries
+}
+
+/// The first that the server lets us mount. When it lets us mount none, its first word counts.
+fn first<T>(
+    tries: Vec<usize>,
+    mut attempt: impl FnMut(usize) -> Result<T, MountError>,
+) -> Result<T, MountError> {
+    let mut tries = tries.into_iter();
+    let mut outcome = attempt(tries.next().unwrap_or_default());
+    for length in tries {
+        let Err(first @ MountError::Refused { .. }) = outcome else { break };
+        outcome = match attempt(length) {
+            Err(MountError::Refused { .. }) => Err(first),
+            other => other,
+        };
+    }
+    outcome
+}
+
+fn at_least_root(path: &str) -> &str {
+    if path.is_empty() { "/" } else { path }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(path: &str, exports: &[&str], end: End) -> Vec<String> {
+        let exports: Vec<_> = exports.iter().map(|export| export.as_bytes().to_vec()).collect();
+        tries(&exports, path, end)
+            .into_iter()
+            .map(|length| at_least_root(&path[..length]).to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn the_longest_export_that_the_path_begins_with_comes_first() {
+        let exports = ["/srv", "/srv/a", "/srv/ab", "/"];
+        assert_eq!(asked("/srv/a/x", &exports, End::Target)[0], "/srv/a");
+        assert_eq!(asked("/srv/abc", &exports, End::Target)[0], "/srv");
+        assert_eq!(asked("/srv/ab", &exports, End::Name)[0], "/srv/ab");
+        assert_eq!(asked("/other", &exports, End::Target)[0], "/");
+    }
+
+    #[test]
+    fn where_no_export_is_listed_the_path_is_tried_from_its_end() {
+        assert_eq!(asked("/srv/a", &[], End::Target), ["/srv/a", "/srv", "/"]);
+        assert_eq!(asked("/srv/a", &["/other"], End::Name), ["/srv", "/", "/srv/a"]);
+        assert_eq!(asked("/srv/a", &["/srv"], End::Target), ["/srv", "/srv/a", "/"]);
+    }
+
+    fn settings(url: &str) -> Settings {
+        Settings::of(&url.parse().expect(url), &OpenOptions::default())
+    }
+
+    #[test]
+    fn ports_are_where_they_are_said_to_be() {
+        let ports = |url| settings(url).ports;
+        assert_eq!(ports("nfs://h:11/a"), [Ports::One(11)]);
+        assert_eq!(ports("nfs://h:11/a?mountport=12"), [Ports::Two { nfs: 11, mount: 12 }]);
+        assert_eq!(ports("nfs://h/a?mountport=12"), [Ports::Two { nfs: 2049, mount: 12 }]);
+        assert_eq!(ports("nfs://h/a")[0], Ports::Portmapper { nfs: None });
+    }
+
+    #[test]
+    fn options_reach_the_client() {
+        let client = settings("nfs://h/a?soft&timeo=50&rsize=64k&nconnect=4&inflight=7&acregmin=90").client;
+        assert_eq!(client.rpc.recovery, Recovery::Soft);
+        assert_eq!(client.rpc.timeout, Duration::from_secs(5));
+        assert_eq!((client.read_size_max, client.rpc.connections), (64 << 10, 4));
+        assert_eq!(client.rpc.in_flight, InFlight::Fixed(7));
+        assert_eq!(client.attributes.file_min, client.attributes.file_max);
+        assert_eq!(settings("nfs://h/a?actimeo=5&noac").client.attributes, AttributeTimes::NONE);
+        assert_eq!(
+            settings("nfs://h/a?noac&actimeo=5").client.attributes,
+            AttributeTimes::all(Duration::from_secs(5))
+        );
+        assert_eq!(settings("nfs://h/a?udp").client.rpc.timeout, RpcOptions::of(Transport::Udp).timeout);
+    }
+
+    #[test]
+    fn a_host_that_nobody_knows_and_a_port_that_nobody_listens_at_are_said_at_once() {
+        let failed =
+            |url: &str| open(&url.parse().expect(url), &OpenOptions::default()).err().expect("nobody there");
+        for url in ["nfs://no-such-host.invalid/a", "nfs://127.0.0.1:1/a"] {
+            let text = format!("{:?}", failed(url));
+            assert!(text.contains(&format!("cannot open {url}")), "{text}");
+        }
+    }
 }

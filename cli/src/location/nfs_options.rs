@@ -36,7 +36,7 @@ pub enum NfsOption {
     /// `resvport`, `noresvport`.
     ReservedPort(bool),
     /// `readahead=`: bytes.
-    ReadAhead(u64),
+    ReadAhead(usize),
     /// `inflight=`.
     InFlight(Limit),
     /// Accepted for what it says: it is so anyway.
@@ -97,6 +97,24 @@ impl NfsOptions {
     /// As they were written.
     pub fn words(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(text, _)| text.as_str())
+    }
+
+    /// `noac`.
+    pub fn without_attributes() -> Self {
+        Self(vec![("noac".into(), NfsOption::KeepAttributes(false))])
+    }
+
+    /// Whether attributes are kept for any time at all, if anything is said about it.
+    pub fn attributes_kept(&self) -> Option<bool> {
+        let said = self.iter().filter_map(|option| match option {
+            NfsOption::KeepAttributes(kept) => Some(kept),
+            NfsOption::AttributeTime(AttributeTime::All | AttributeTime::FileMax, time) => {
+                Some(!time.is_zero())
+            }
+            NfsOption::AttributeTime(..) => Some(true),
+            _ => None,
+        });
+        said.last()
     }
 
     /// These, and then `later` ones.
@@ -182,7 +200,7 @@ fn with_number(name: &str, value: &str) -> Result<Option<NfsOption>, String> {
         "acregmax" => time(AttributeTime::FileMax)?,
         "acdirmin" => time(AttributeTime::DirMin)?,
         "acdirmax" => time(AttributeTime::DirMax)?,
-        "readahead" => Is::ReadAhead(size(value, 0, READ_AHEAD_BYTES_MAX)?),
+        "readahead" => Is::ReadAhead(narrow(size(value, 0, READ_AHEAD_BYTES_MAX)?) as usize),
         "inflight" => Is::InFlight(Limit::Fixed(in_flight(value)?)),
         _ => return Ok(None),
     };

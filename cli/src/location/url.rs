@@ -29,6 +29,11 @@ impl NfsUrl {
         let path = checked_path(path.as_bytes()).map_err(wrong)?;
         Ok(Self { host, port: None, path, options: NfsOptions::default() })
     }
+
+    /// `HOST:/PATH`, as mounts are listed.
+    pub fn mount_word(&self) -> String {
+        format!("{}:{}", self.host, String::from_utf8_lossy(&self.path))
+    }
 }
 
 const FORM: &str = "nfs://HOST[:PORT]/NAME";

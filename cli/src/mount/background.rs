@@ -26,6 +26,8 @@ pub enum Role<'a> {
     Server {
         /// Where it goes on logging once it has left the terminal.
         log: &'a Path,
+        /// Whether there was one before it, so that nobody waits for this one.
+        again: bool,
     },
 }
 
@@ -56,7 +58,9 @@ pub fn spawn(mount: &Mount, options: &[String], log: LogArgs, role: Role<'_>) ->
     command.arg0("tombolo").arg("mount").stdin(Stdio::null()).stdout(Stdio::piped());
     match role {
         Role::Keeper => command.arg("--keeper"),
-        Role::Server { log } => command.arg("--background-log").arg(log),
+        Role::Server { log, again } => {
+            command.arg("--background-log").arg(log).args(again.then_some("--again"))
+        }
     };
     command.args(std::iter::repeat_n("-v", log.verbose.into()));
     command.args(std::iter::repeat_n("-q", log.quiet.into()));

@@ -6,17 +6,17 @@ use clap::Parser;
 
 use crate::cli::{LogArgs, start_log};
 use crate::failure::{Failure, Outcome};
+use crate::location::Location;
 
 use super::options::MountOptions;
-use super::source::Source;
 use super::{Mount, background};
 
-/// Mount a directory on this host through FUSE, for mount(8) and /etc/fstab.
+/// Mount a directory, or an export of an NFS server, on this host through FUSE, for mount(8) and /etc/fstab.
 #[derive(Parser)]
 #[command(name = "mount.tombolo", version)]
 pub struct Helper {
-    /// What to mount: `dir:PATH`.
-    source: Source,
+    /// What to mount: `nfs://HOST[:PORT]/NAME`, `HOST:/NAME` or `dir:PATH`.
+    source: Location,
     /// Where.
     mountpoint: PathBuf,
     /// Mount options.

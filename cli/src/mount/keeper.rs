@@ -27,8 +27,8 @@ pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
     let keeping = format!("mount {} at {}", mount.source, mount.point.path.display());
     let cannot = |error: &io::Error| Failure::cannot(&keeping, error);
     let log = Log::open(mount).map_err(|error| cannot(&error))?;
-    let start = || spawn(mount, options, verbosity, Role::Server { log: log.path() });
-    let mut server = start().map_err(|error| cannot(&error))?;
+    let start = |again| spawn(mount, options, verbosity, Role::Server { log: log.path(), again });
+    let mut server = start(false).map_err(|error| cannot(&error))?;
     let current = Arc::new(AtomicU32::new(server.id()));
     let stopping = Arc::clone(&current);
     signals::on_stop(move |_| {
@@ -48,7 +48,7 @@ pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
             return ended(status, &keeping);
         }
         tracing::error!(%status, mountpoint = %mount.point.path.display(), "the server was killed: starting another");
-        server = start().map_err(|error| cannot(&error))?;
+        server = start(true).map_err(|error| cannot(&error))?;
         if current.swap(server.id(), Ordering::SeqCst) == NONE {
             let _ = process::terminate(server.id());
         }

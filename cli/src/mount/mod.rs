@@ -1,4 +1,4 @@
-//! `tombolo mount`: a directory mounted on this host through FUSE; also `mount.tombolo`, for mount(8) and fstab.
+//! `tombolo mount`: a directory, or the export of an NFS server, mounted on this host through FUSE; also `mount.tombolo`, for mount(8) and fstab.
 
 mod background;
 mod helper;
@@ -16,23 +16,24 @@ use clap::Args;
 
 use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
+use crate::location::Location;
 
 pub use helper::Helper;
 pub use mountinfo::mounted_at;
 use options::MountOptions;
 pub use place::{KIND, MountPoint, absolute};
 pub use server::reason;
-use source::Source;
 
-/// Mount a directory on this host through FUSE.
+/// Mount a directory, or an export of an NFS server, on this host through FUSE.
 ///
-/// Returns once the mount is ready; the server goes on in the background until it is unmounted, or gets SIGTERM, and is
-/// started again if it is killed. In /etc/fstab, with a link from /sbin/mount.tombolo to this program: `dir:/srv/src /mnt tombolo ro,nofail 0 0`.
+/// Returns once the mount is ready; its server goes on in the background until it is unmounted, or gets SIGTERM, and is
+/// started again if it is killed. In /etc/fstab, with a link from /sbin/mount.tombolo to this program:
+/// `nfs://host:2049/src /mnt tombolo allow_other,_netdev,nofail 0 0`.
 #[derive(Args)]
 #[command(after_help = OPTIONS_HELP)]
 pub struct MountArgs {
-    /// What to mount: `dir:PATH`, a directory of this host.
-    source: Source,
+    /// What to mount: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; or `dir:PATH`, a directory of this host.
+    source: Location,
     /// Where: an existing directory.
     mountpoint: PathBuf,
     /// Mount options, as in fstab (see below).
@@ -50,6 +51,9 @@ pub struct MountArgs {
     /// Be the server of a mount in the background, with this file as log.
     #[arg(long, hide = true, conflicts_with = "keeper")]
     background_log: Option<PathBuf>,
+    /// Be not the first server of this mount.
+    #[arg(long, hide = true, requires = "background_log")]
+    again: bool,
 }
 
 const OPTIONS_HELP: &str = "\
@@ -58,10 +62,27 @@ Mount options:
   allow_other           let users other than the one who mounts in
   coherence=POLICY      what the kernel may keep: strict (nothing), auto (close-to-open, 1 s; the default), always (a day)
   threads=N             how many threads serve requests
-  submounts=show|hide   what becomes of file systems mounted below the directory: part of the tree (the default), or gone
-  fsname=NAME           what mount(8) lists as the source (default: the directory)
+  fsname=NAME           what mount(8) lists as the source (default: the directory, or HOST:/NAME)
   dev, suid, noexec     honour device nodes and set-user-id bits; refuse to execute (default: nodev, nosuid, exec)
-  Those that mount(8) and systemd act upon themselves (defaults, nofail, _netdev, user, x-…) are ignored here.";
+  Those that mount(8) and systemd act upon themselves (defaults, nofail, _netdev, user, x-…) are ignored here.
+
+Of directories:
+  submounts=show|hide   what becomes of file systems mounted below the directory: part of the tree (the default), or gone
+
+Of NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&soft:
+  proto=tcp|udp         what calls travel by (default: tcp)
+  port=N, mountport=N   where NFS and MOUNT are served; a port in the URL is for both, without any the portmapper is asked
+  rsize=N, wsize=N      the largest read and write, in bytes (default: what the server takes, at most 1M)
+  inflight=N|auto       how many reads and writes may be outstanding (default: auto; see tombolo tune)
+  nconnect=N            how many connections, 1 to 16 (default: 1)
+  readahead=N           how far to read ahead of a program, in bytes (default: 4M)
+  hard, soft            wait for a server for ever (the default), or fail after retrans=N time-outs of timeo=TENTHS
+  intr, nointr          a signal ends a call at once, or never (default: once the server was silent for 2 s)
+  ac, noac, actimeo=S   how long attributes are kept, in seconds; noac and 0 make the kernel keep nothing either.
+                        acregmin=, acregmax=, acdirmin=, acdirmax=: the same apart (default: 3, 60, 30, 60)
+  resvport, noresvport  call from a port below 1024, as many servers want (default: where we may)
+  noperm                with allow_other: let the server alone decide who may do what, not the kernel before it
+  vers=3, sec=sys, nolock are so anyway: locks work between the programs of this host.";
 
 impl MountArgs {
     /// Mounts.
@@ -74,7 +95,7 @@ impl MountArgs {
         if self.keeper {
             keeper::keep(&mount, &self.options, log)
         } else if self.foreground || self.background_log.is_some() {
-            server::serve(&mount, self.background_log.as_deref())
+            server::serve(&mount, self.background_log.as_deref(), self.again)
         } else {
             background::start(&mount, &self.options, log)
         }
@@ -84,7 +105,7 @@ impl MountArgs {
 /// A mount that was asked for, checked as far as it can be before anything happens.
 #[derive(Debug)]
 struct Mount {
-    source: Source,
+    source: Location,
     point: MountPoint,
     options: MountOptions,
     control: Option<PathBuf>,
@@ -92,15 +113,16 @@ struct Mount {
 
 impl Mount {
     fn checked(
-        source: Source,
+        source: Location,
         mountpoint: &Path,
         options: MountOptions,
         control: Option<PathBuf>,
     ) -> Result<Self, Failure> {
-        let source = source.checked()?;
+        let source = source::checked(source, &options)?;
         let point = MountPoint::checked(mountpoint)?;
-        let Source::Dir(dir) = &source;
-        point.is_apart_from(dir, options.submounts)?;
+        if let Location::Dir(dir) = &source {
+            point.is_apart_from(dir, options.submounts.unwrap_or_default())?;
+        }
         // A server that is started again does not start where we do.
         let control = control.map(absolute_path).transpose();
         let control =

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 
 use crate::coherence::Coherence;
+use crate::location::NfsOptions;
 use crate::submounts::Submounts;
 
 /// What the options come to.
@@ -14,12 +15,16 @@ pub struct MountOptions {
     pub read_only: bool,
     /// `allow_other`: users other than the one who mounts may enter.
     pub allow_other: bool,
+    /// `noperm`: who may do what only the server decides, also where the kernel could.
+    pub no_kernel_checks: bool,
     /// `coherence=strict|auto|always`.
-    pub coherence: Coherence,
+    pub coherence: Option<Coherence>,
     /// `threads=N`.
     pub threads: Option<usize>,
     /// `submounts=hide|show`.
-    pub submounts: Submounts,
+    pub submounts: Option<Submounts>,
+    /// Those of nfs(5).
+    pub nfs: NfsOptions,
     /// `fsname=NAME`: the first column in mount's list.
     pub fsname: Option<String>,
     /// `dev`: device nodes work.
@@ -67,16 +72,33 @@ impl MountOptions {
             ("dev" | "nodev", None) => self.devices = name == "dev",
             ("suid" | "nosuid", None) => self.set_id = name == "suid",
             ("exec" | "noexec", None) => self.no_exec = name == "noexec",
-            ("coherence", Some(value)) => self.coherence = one_of(name, value)?,
-            ("submounts", Some(value)) => self.submounts = one_of(name, value)?,
+            ("perm" | "noperm", None) => self.no_kernel_checks = name == "noperm",
+            ("coherence", Some(value)) => self.coherence = Some(one_of(name, value)?),
+            ("submounts", Some(value)) => self.submounts = Some(one_of(name, value)?),
             ("threads", Some(value)) => self.threads = Some(thread_count(value)?),
             ("fsname", Some(value)) if !value.is_empty() => self.fsname = Some(value.into()),
             (name, None) if ALWAYS_SO.contains(&name) || NOT_OURS.contains(&name) => {}
             (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
             ("user" | "comment", Some(_)) => {}
+            _ if self.nfs.add(name, value).map_err(|reason| format!("mount option {reason}"))? => {}
             _ => return Err(misunderstood(name, value)),
         }
         Ok(())
+    }
+
+    /// What the kernel may keep. Who lets the client keep nothing does not want the kernel to, unless he says so.
+    pub fn coherence(&self, url: &NfsOptions) -> Coherence {
+        let keeps = || url.clone().then(&self.nfs).attributes_kept() != Some(false);
+        self.coherence.unwrap_or_else(|| if keeps() { Coherence::default() } else { Coherence::Strict })
+    }
+
+    /// What is asked of an NFS client: under a strict kernel it keeps no attributes either, unless somebody says so.
+    pub fn nfs_options(&self, url: &NfsOptions) -> NfsOptions {
+        let said = url.clone().then(&self.nfs).attributes_kept();
+        match self.coherence {
+            Some(Coherence::Strict) if said.is_none() => NfsOptions::without_attributes().then(&self.nfs),
+            _ => self.nfs.clone(),
+        }
     }
 }
 
@@ -126,8 +148,21 @@ mod tests {
                 .expect("good");
         assert!(options.read_only);
         assert!(options.no_exec && !options.devices && !options.allow_other);
-        assert_eq!((options.coherence, options.threads), (Coherence::Strict, Some(4)));
+        assert_eq!((options.coherence, options.threads), (Some(Coherence::Strict), Some(4)));
         assert_eq!(options.fsname.as_deref(), Some("a b"));
+    }
+
+    #[test]
+    fn who_keeps_no_attributes_keeps_nothing() {
+        let options = |list: &str| list.parse::<MountOptions>().expect("good");
+        let url = NfsOptions::default();
+        assert_eq!(options("noac").coherence(&url), Coherence::Strict);
+        assert_eq!(options("actimeo=0").coherence(&url), Coherence::Strict);
+        assert_eq!(options("noac,coherence=auto").coherence(&url), Coherence::Auto);
+        assert_eq!(options("noac,actimeo=3").coherence(&url), Coherence::Auto);
+        assert_eq!(options("hard").coherence(&options("noac").nfs), Coherence::Strict);
+        assert_eq!(options("coherence=strict").nfs_options(&url).attributes_kept(), Some(false));
+        assert_eq!(options("coherence=strict,actimeo=3").nfs_options(&url).attributes_kept(), Some(true));
     }
 
     #[test]
@@ -141,6 +176,7 @@ mod tests {
         assert_eq!(mistake("threads=0"), "mount option threads=0: a number from 1 to 64");
         assert_eq!(mistake("submounts"), "mount option \"submounts\" needs a value: submounts=…");
         assert_eq!(mistake("sync"), "unknown mount option \"sync\"");
+        assert_eq!(mistake("rsize=7"), "mount option rsize=7: a number of bytes from 1024 to 1048576");
         assert_eq!(mistake("ro=1"), "unknown mount option \"ro=1\"");
     }
 }

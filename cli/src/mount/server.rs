@@ -5,8 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
-use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_core::fs::{Export, SessionId};
+use tombolo_core::fs::SessionId;
 use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOptions};
 use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
 use tombolo_host::daemon;
@@ -15,24 +14,31 @@ use tombolo_host::signals;
 use tombolo_sys::process;
 
 use crate::failure::{Failure, Outcome, Reason};
+use crate::location::{Location, NfsOptions};
 use crate::service::{Service, counted};
 use crate::status::{ExportStatus, Status, WayStatus};
 
 use super::Mount;
 use super::background::READY;
 use super::log::append;
-use super::source::Source;
+use super::source::{self, Source};
 
 /// Mounts, and serves until the mount has ended. With a log to go to, says that it is ready and leaves the terminal.
-pub fn serve(mount: &Mount, log: Option<&Path>) -> Outcome {
+///
+/// `again`: another one served the mount before, and was killed. Then it waits for the server behind it, if there is one: who
+/// uses the mount waits as well.
+pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
     if let Err(error) = process::raise_open_file_limit() {
         tracing::warn!(%error, "the limit on open files stays as it is");
     }
     let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
     let control = listen(mount)?;
-    let (export, counters) = counted(open(mount)?);
-    let service = Service::new(status(mount), vec![(mount.source.to_string(), counters)], Vec::new());
+    let source = Source::open(mount, again)?;
+    let (export, counters) = counted(source.export);
+    let name = mount.source.to_string();
+    let clients = source.nfs.into_iter().map(|nfs| (name.clone(), nfs)).collect();
+    let service = Service::new(status(mount), vec![(name.clone(), counters)], Vec::new(), clients);
     // The last to go: who waits for the end of its connection finds all else released.
     let _control =
         ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;
@@ -54,17 +60,6 @@ pub fn serve(mount: &Mount, log: Option<&Path>) -> Outcome {
     fuse.wait();
     tracing::info!(mountpoint = %mount.point.path.display(), "unmounted");
     Ok(())
-}
-
-fn open(mount: &Mount) -> Result<Arc<dyn Export>, Failure> {
-    let Source::Dir(path) = &mount.source;
-    let options = DirOptions {
-        read_only: mount.options.read_only,
-        submounts: mount.options.submounts.into(),
-        ..DirOptions::default()
-    };
-    let opened = LocalDir::open(path, options);
-    Ok(Arc::new(opened.map_err(|error| Failure::cannot(format_args!("mount {}", mount.source), &error))?))
 }
 
 fn listen(mount: &Mount) -> Result<Listener, Failure> {
@@ -99,20 +94,28 @@ fn status(mount: &Mount) -> Status {
     }
 }
 
+/// How far the kernel reads ahead where answers come from afar: its requests are then as large as they can be, and two are
+/// under way. The client reads further ahead by itself.
+const FAR_READ_AHEAD_BYTES: u32 = 2 << 20;
+
 fn fuse_options(mount: &Mount) -> FuseOptions {
     let options = &mount.options;
-    let Source::Dir(path) = &mount.source;
     let defaults = FuseOptions::default();
+    let (asked_in_url, read_ahead_bytes) = match &mount.source {
+        Location::Nfs(url) => (url.options.clone(), Some(FAR_READ_AHEAD_BYTES)),
+        Location::Dir(_) => (NfsOptions::default(), None),
+    };
     FuseOptions {
-        source: options.fsname.clone().unwrap_or_else(|| path.display().to_string()),
+        source: options.fsname.clone().unwrap_or_else(|| source::name(&mount.source)),
         allow_other: options.allow_other,
-        kernel_checks: true,
+        kernel_checks: !options.no_kernel_checks,
         read_only: options.read_only,
         devices: options.devices,
         set_id: options.set_id,
         exec: !options.no_exec,
         threads: options.threads.unwrap_or(defaults.threads),
-        coherence: options.coherence.into(),
+        coherence: options.coherence(&asked_in_url).into(),
+        read_ahead_bytes,
     }
 }
 

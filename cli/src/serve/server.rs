@@ -74,7 +74,7 @@ impl Serving {
         let counters = plan.exports.iter().zip(&exports);
         let counters =
             counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
-        let service = Service::new(status(plan, &nfs), counters.collect(), nfs.counts());
+        let service = Service::new(status(plan, &nfs), counters.collect(), nfs.counts(), Vec::new());
         let metrics = match plan.metrics {
             None => None,
             Some(address) => Some(serve_metrics(address.0, &service)?),

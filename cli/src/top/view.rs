@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tombolo_layer::stats::{Operation, Snapshot};
 
 use super::source::Look;
-use crate::counters::NfsCounters;
+use crate::counters::{NfsClientCounters, NfsCounters};
 use crate::table::table;
 
 const HEADER: &[&str] =
@@ -29,7 +29,9 @@ fn as_text(look: &Look) -> String {
     let exports = look.total.exports.iter().map(|(name, total)| {
         let ways = look.status.ways.iter().filter(|way| way.export == *name);
         let ways: Vec<_> = ways.map(|way| format!("{} {}", way.kind, way.at)).collect();
-        format!("{name} by {}\n{}", ways.join(", "), operations_table(look, name, total))
+        let client = look.total.nfs_clients.get(name).map(|client| client_lines(look, name, client) + "\n");
+        let client = client.unwrap_or_default();
+        format!("{name} by {}\n{client}{}", ways.join(", "), operations_table(look, name, total))
     });
     let ports = look.total.nfs.iter().map(|(address, nfs)| port_line(look, address, nfs));
     [title].into_iter().chain(ports).chain(exports).collect::<Vec<_>>().join("\n\n")
@@ -48,6 +50,31 @@ fn port_line(look: &Look, address: &str, nfs: &NfsCounters) -> String {
         nfs.sent_bytes as f64 / 1e6,
         nfs.refused,
         nfs.cut_off,
+    )
+}
+
+/// The state of a client of a server, and what it did since the last look.
+fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
+    let seconds = look.recent.seconds().max(f64::MIN_POSITIVE);
+    let recent = look.recent.nfs_clients.get(name).copied().unwrap_or_default();
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    format!(
+        "in flight at most {}  outstanding {}  waiting {}  round trip {:.0} µs  calls {} ({:.0} per second)\n\
+         sent {:.1} MB ({:.1} per second)  received {:.1} MB ({:.1} per second)  replies per wake-up {:.1}  \
+         sent again {}  reconnects {}",
+        total.in_flight,
+        total.outstanding,
+        total.waiting,
+        total.round_trip_ns as f64 / 1e3,
+        total.calls,
+        recent.calls as f64 / seconds,
+        megabytes(total.sent_bytes),
+        megabytes(recent.sent_bytes) / seconds,
+        megabytes(total.received_bytes),
+        megabytes(recent.received_bytes) / seconds,
+        recent.replies_per_turn(),
+        total.retransmissions,
+        total.reconnects,
     )
 }
 
@@ -84,6 +111,7 @@ fn server_json(look: &Look) -> Value {
         "interval_s": look.recent.seconds(),
         "exports": exports.collect::<Vec<_>>(),
         "nfs": look.total.nfs,
+        "nfs_clients": look.total.nfs_clients,
     })
 }
 
