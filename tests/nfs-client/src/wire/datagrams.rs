@@ -10,20 +10,23 @@ use super::stream::End;
 /// A socket holds so many datagrams that nobody has received.
 const WAITING_MAX: usize = 256;
 
+const READABLE: Ready = Ready { readable: true, writable: false };
+
 /// A client's socket.
 #[derive(Debug, Default)]
 pub(super) struct DatagramSocket {
     arrived: VecDeque<Vec<u8>>,
     error: Option<Errno>,
-    notified: bool,
+    notified: Option<Ready>,
 }
 
 impl Network {
-    /// A socket of a client that sends datagrams to the server.
+    /// A socket of a client that sends datagrams to the server. It is told that there is room.
     pub fn open_datagrams(&self, client: u16) -> SocketId {
         let mut state = self.state();
         let socket = SocketId { client, number: state.number() };
         state.datagrams.insert(socket, DatagramSocket::default());
+        state.tell_datagrams(socket, Ready { readable: false, writable: true });
         socket
     }
 
@@ -64,7 +67,7 @@ impl Network {
         let mut state = self.state();
         let has_some = state.datagrams.get(&socket).is_some_and(|own| !own.arrived.is_empty());
         if has_some {
-            state.tell_datagrams(socket);
+            state.tell_datagrams(socket, READABLE);
         }
     }
 
@@ -79,7 +82,7 @@ impl State {
         if to == End::Client {
             if let Some(own) = self.datagrams.get_mut(&socket).filter(|own| own.arrived.len() < WAITING_MAX) {
                 own.arrived.push_back(bytes);
-                self.tell_datagrams(socket);
+                self.tell_datagrams(socket, READABLE);
             }
             return Happening::Nothing;
         }
@@ -97,27 +100,28 @@ impl State {
     pub(super) fn unreachable(&mut self, socket: SocketId) -> Happening {
         if let Some(own) = self.datagrams.get_mut(&socket) {
             own.error = Some(Errno::CONNREFUSED);
-            self.tell_datagrams(socket);
+            self.tell_datagrams(socket, READABLE);
         }
         Happening::Nothing
     }
 
-    fn tell_datagrams(&mut self, socket: SocketId) {
+    fn tell_datagrams(&mut self, socket: SocketId, ready: Ready) {
         let weather = self.weather;
         let at = self.now + self.rng.between(weather.wake_up);
-        if let Some(own) = self.datagrams.get_mut(&socket).filter(|own| !own.notified) {
-            own.notified = true;
-            self.schedule(at, Event::Notify { socket, to: End::Client });
+        let Some(own) = self.datagrams.get_mut(&socket) else { return };
+        match &mut own.notified {
+            Some(notified) => notified.add(ready),
+            none => {
+                *none = Some(ready);
+                self.schedule(at, Event::Notify { socket, to: End::Client });
+            }
         }
     }
 
     /// The client's socket is looked at now.
     pub(super) fn notify_datagrams(&mut self, socket: SocketId) -> Happening {
-        match self.datagrams.get_mut(&socket) {
-            Some(own) => {
-                own.notified = false;
-                Happening::Client(socket, Ready { readable: true, writable: false })
-            }
+        match self.datagrams.get_mut(&socket).and_then(|own| own.notified.take()) {
+            Some(ready) => Happening::Client(socket, ready),
             None => Happening::Nothing,
         }
     }

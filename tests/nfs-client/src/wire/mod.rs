@@ -7,12 +7,13 @@
 //!
 //! Not here: what a run does and what has to hold in it. That is in `tests/simulation`.
 //!
-//! Reading order: `weather`, `network`, `stream`, `datagrams`, `server`.
+//! Reading order: `weather`, `network`, `stream`, `datagrams`, `socket`, `server`.
 
 mod datagrams;
 mod network;
 mod rng;
 mod server;
+mod socket;
 mod stream;
 mod trace;
 mod weather;
@@ -20,5 +21,6 @@ mod weather;
 pub use network::{Happening, Network, Ready, Sleep, SocketId};
 pub use rng::Rng;
 pub use server::ServerSide;
+pub use socket::ClientWire;
 pub use stream::{End, noise};
 pub use weather::{Fault, Weather};

@@ -57,6 +57,13 @@ pub struct Ready {
     pub writable: bool,
 }
 
+impl Ready {
+    pub(super) fn add(&mut self, other: Self) {
+        self.readable |= other.readable;
+        self.writable |= other.writable;
+    }
+}
+
 /// What is under way.
 pub(super) enum Event {
     Syn(SocketId),

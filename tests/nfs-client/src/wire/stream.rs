@@ -350,10 +350,7 @@ impl State {
             return;
         }
         match &mut pipe.notified {
-            Some(notified) => {
-                notified.readable |= ready.readable;
-                notified.writable |= ready.writable;
-            }
+            Some(notified) => notified.add(ready),
             none => {
                 *none = Some(ready);
                 self.schedule(at, Event::Notify { socket, to });

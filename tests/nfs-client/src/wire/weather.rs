@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::rng::Rng;
 
 /// What goes on all the time. Chances are in thousandths.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weather {
     /// How long something is under way, one way.
     pub delay: (Duration, Duration),
@@ -71,6 +71,26 @@ impl Weather {
             service: *rng.pick(&[us(0, 0), us(10, 50), us(0, 50_000), us(0, 3_000_000)]),
             operation: *rng.pick(&[us(0, 0), us(0, 0), us(0, 1_000), us(0, 100_000)]),
         }
+    }
+
+    /// The same with one thing less that goes wrong, each in turn.
+    pub fn calmer(&self) -> Vec<Self> {
+        let calm = Self::CALM;
+        let candidates = [
+            Self { delay: calm.delay, ..*self },
+            Self { spikes: 0, ..*self },
+            Self { segment_max: calm.segment_max, ..*self },
+            Self { crumbs: 0, ..*self },
+            Self { short_transfers: 0, ..*self },
+            Self { window: calm.window, ..*self },
+            Self { loss: 0, ..*self },
+            Self { duplicates: 0, ..*self },
+            Self { resets: 0, ..*self },
+            Self { wake_up: calm.wake_up, ..*self },
+            Self { service: calm.service, ..*self },
+            Self { operation: calm.operation, ..*self },
+        ];
+        candidates.into_iter().filter(|candidate| candidate != self).collect()
     }
 
     /// The time that something is under way now.

@@ -1,0 +1,150 @@
+//! The client's side: sockets of the simulated network, as an engine wants them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tombolo_host::rpc_client::{Event, Socket, SocketToken, Target, Transport, Wire};
+use tombolo_mem::Sink;
+use tombolo_sys::gather::Gather;
+use tombolo_sys::{Errno, Result};
+
+use super::network::{Network, Ready, SocketId};
+use super::rng::Rng;
+use super::stream::End;
+
+/// The most that one look receives, in bytes.
+const RECEIVE_BYTES: usize = 1 << 20;
+
+/// The wire of one client.
+pub struct ClientWire {
+    network: Network,
+    client: u16,
+    rng: Mutex<Rng>,
+    tokens: Arc<Tokens>,
+}
+
+/// What an engine calls its sockets.
+type Tokens = Mutex<BTreeMap<SocketId, SocketToken>>;
+
+impl ClientWire {
+    /// A client's way into the network. Two clients have different addresses.
+    pub fn new(network: &Network, client: u16, rng: Rng) -> Arc<Self> {
+        Arc::new(Self { network: network.clone(), client, rng: Mutex::new(rng), tokens: Arc::default() })
+    }
+
+    /// What an engine is to be told when this socket is ready. None when it is not, or no longer, this client's.
+    pub fn event(&self, socket: SocketId, ready: Ready) -> Option<(SocketToken, Event)> {
+        let token = *lock(&self.tokens).get(&socket)?;
+        Some((token, Event { readable: ready.readable, writable: ready.writable }))
+    }
+}
+
+impl Wire for ClientWire {
+    fn connect(&self, target: &Target, token: SocketToken, _: Option<bool>) -> Result<Box<dyn Socket>> {
+        let is_stream = target.transport == Transport::Tcp;
+        let id = match is_stream {
+            true => self.network.connect(self.client),
+            false => self.network.open_datagrams(self.client),
+        };
+        lock(&self.tokens).insert(id, token);
+        let (network, tokens) = (self.network.clone(), self.tokens.clone());
+        Ok(match is_stream {
+            true => Box::new(Stream { network, id, tokens }),
+            false => Box::new(Datagrams { network, id, tokens }),
+        })
+    }
+
+    fn now(&self) -> Instant {
+        self.network.instant()
+    }
+
+    fn random(&self) -> u64 {
+        lock(&self.rng).next_u64()
+    }
+}
+
+struct Stream {
+    network: Network,
+    id: SocketId,
+    tokens: Arc<Tokens>,
+}
+
+impl Socket for Stream {
+    fn finish_connecting(&self) -> Result<()> {
+        match self.network.is_connected(self.id)? {
+            true => Ok(()),
+            false => Err(Errno::AGAIN),
+        }
+    }
+
+    fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
+        self.network.send(self.id, End::Client, &gather.to_vec(usize::MAX))
+    }
+
+    fn receive(&self, into: &[&Sink]) -> Result<usize> {
+        let room = into.iter().map(|sink| sink.len()).sum::<usize>().min(RECEIVE_BYTES);
+        let bytes = self.network.receive(self.id, End::Client, room)?;
+        scatter(&bytes, into);
+        Ok(bytes.len())
+    }
+
+    fn shut_down(&self) {
+        self.network.close(self.id, End::Client);
+        lock(&self.tokens).remove(&self.id);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+struct Datagrams {
+    network: Network,
+    id: SocketId,
+    tokens: Arc<Tokens>,
+}
+
+impl Socket for Datagrams {
+    fn finish_connecting(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
+        let bytes = gather.to_vec(usize::MAX);
+        self.network.send_datagram(self.id, End::Client, &bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn receive(&self, into: &[&Sink]) -> Result<usize> {
+        let bytes = self.network.receive_datagram(self.id)?;
+        Ok(scatter(&bytes, into))
+    }
+
+    fn shut_down(&self) {
+        self.network.close_datagrams(self.id);
+        lock(&self.tokens).remove(&self.id);
+    }
+}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+/// Fills the sinks one after the other; how many bytes went in.
+fn scatter(bytes: &[u8], into: &[&Sink]) -> usize {
+    let mut rest = bytes;
+    for sink in into {
+        let written = sink.write_at(0, rest);
+        rest = &rest[written..];
+    }
+    bytes.len() - rest.len()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,209 @@
+//! Has things happen, one after the other: the network's, the server's, the clients', and what goes wrong.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_host::rpc_client::Engine;
+use tombolo_host::rpc_server::Service;
+use tombolo_nfs_client_tests::wire::{ClientWire, Fault, Happening, Network, Rng, ServerSide, Weather};
+
+/// So many things may happen without time passing before somebody is taken to turn in circles.
+const STEPS_MAX: u32 = 200_000;
+
+/// Who has the server's program started again.
+pub trait Host<S> {
+    /// It fails now, and so much of what was not stable is lost, in thousandths.
+    fn fails(&mut self, lost: u32);
+    /// It is to start again, with other handles than before if so wished.
+    fn starts(&mut self, new_handles: bool) -> Arc<S>;
+}
+
+/// When what goes wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// In the order of time.
+    pub faults: Vec<(Duration, Fault)>,
+    /// From then on all is well.
+    pub heals_at: Duration,
+}
+
+impl Plan {
+    /// Some faults, and a while after them all is well.
+    pub fn draw(rng: &mut Rng, may_lose_handles: bool) -> Self {
+        let spread = *rng.pick(&[100_000, 2_000_000, 60_000_000]);
+        let mut at = Duration::ZERO;
+        let mut faults = Vec::new();
+        for _ in 0..rng.below(6) {
+            at += rng.between((Duration::ZERO, Duration::from_micros(spread)));
+            faults.push((at, Fault::draw(rng, may_lose_handles)));
+        }
+        let heals_at = at + rng.between((Duration::ZERO, Duration::from_secs(200)));
+        Self { faults, heals_at }
+    }
+
+    /// The same with one fault less, each in turn.
+    pub fn smaller(&self) -> Vec<Self> {
+        let without = |index| {
+            let mut smaller = self.clone();
+            smaller.faults.remove(index);
+            smaller
+        };
+        (0..self.faults.len()).map(without).collect()
+    }
+}
+
+/// Why a run does not come to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    /// Nothing will ever happen again.
+    Dead,
+    /// Things happen for ever without time passing.
+    Spinning,
+    /// It is not done a long time after all is well again.
+    Late,
+}
+
+/// A network with a server and clients, in one thread.
+pub struct Driver<S, H> {
+    pub network: Network,
+    pub server: ServerSide<S>,
+    pub host: H,
+    clients: Vec<(Arc<ClientWire>, Engine)>,
+    faults: VecDeque<(Duration, Fault)>,
+    heals_at: Option<Duration>,
+    /// The server is down up to then, and whether its handles change.
+    starts_at: Option<(Duration, bool)>,
+    steps: (Duration, u32),
+}
+
+/// What happens next.
+#[derive(Clone, Copy)]
+enum Next {
+    Network,
+    Engine(usize),
+    Fault,
+    Start,
+    Heal,
+}
+
+impl<S: Service, H: Host<S>> Driver<S, H> {
+    /// Nothing has happened yet.
+    pub fn new(network: &Network, mut host: H, plan: Plan) -> Self {
+        let server = ServerSide::new(network, host.starts(false));
+        Self {
+            network: network.clone(),
+            server,
+            host,
+            clients: Vec::new(),
+            faults: plan.faults.into(),
+            heals_at: Some(plan.heals_at),
+            starts_at: None,
+            steps: (Duration::ZERO, 0),
+        }
+    }
+
+    /// Another client, whose number is that of its wire.
+    pub fn add(&mut self, wire: Arc<ClientWire>, engine: Engine) {
+        self.clients.push((wire, engine));
+    }
+
+    /// Runs until it is done, but for no longer than `patience` after all is well.
+    pub fn run(&mut self, patience: Duration, mut is_done: impl FnMut() -> bool) -> Result<(), Stuck> {
+        let mut ends_at = None;
+        while !is_done() {
+            let Some((at, next)) = self.next() else { return Err(Stuck::Dead) };
+            if self.heals_at.is_none() && at > *ends_at.get_or_insert(at + patience) {
+                return Err(Stuck::Late);
+            }
+            self.count_step(at)?;
+            self.act(at, next);
+            self.server.turn();
+        }
+        Ok(())
+    }
+
+    fn count_step(&mut self, at: Duration) -> Result<(), Stuck> {
+        let (time, steps) = &mut self.steps;
+        if *time == at {
+            *steps += 1;
+        } else {
+            self.steps = (at, 0);
+        }
+        if self.steps.1 > STEPS_MAX { Err(Stuck::Spinning) } else { Ok(()) }
+    }
+
+    fn next(&self) -> Option<(Duration, Next)> {
+        let now = self.network.now();
+        let engines = self.clients.iter().enumerate().filter_map(|(index, (_, engine))| {
+            let at = self.network.time_of(engine.next_deadline()?);
+            Some((at, Next::Engine(index)))
+        });
+        let others = [
+            self.network.next_at().map(|at| (at, Next::Network)),
+            self.faults.front().map(|(at, _)| (*at, Next::Fault)),
+            self.starts_at.map(|(at, _)| (at, Next::Start)),
+            self.heals_at.map(|at| (at, Next::Heal)),
+        ];
+        // Of those that are due at the same time the first is taken: an engine that has work does it at once.
+        let next = engines.chain(others.into_iter().flatten()).min_by_key(|(at, _)| *at);
+        next.map(|(at, next)| (at.max(now), next))
+    }
+
+    fn act(&mut self, at: Duration, next: Next) {
+        self.network.advance(at);
+        match next {
+            Next::Network => match self.network.step() {
+                Some(Happening::Client(socket, ready)) => {
+                    for (wire, engine) in &mut self.clients {
+                        if let Some((token, event)) = wire.event(socket, ready) {
+                            engine.ready(token, event);
+                        }
+                    }
+                }
+                Some(happening) => self.server.take(happening),
+                None => {}
+            },
+            Next::Engine(index) => self.clients[index].1.expire(),
+            Next::Fault => {
+                if let Some((_, fault)) = self.faults.pop_front() {
+                    self.strike(fault);
+                }
+            }
+            Next::Start => self.start_server(),
+            Next::Heal => self.heal(),
+        }
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        self.network.strike(fault);
+        match fault {
+            Fault::Freeze(time) => self.server.freeze(time),
+            Fault::Restart { down, power, lost, new_handles } if self.server.is_up() => {
+                // Before anything of it is dropped, which would be an orderly end.
+                self.host.fails(lost);
+                self.server.stop(power.then_some(down));
+                self.starts_at = Some((self.network.now() + down, new_handles));
+            }
+            _ => {}
+        }
+    }
+
+    fn start_server(&mut self) {
+        if let Some((_, new_handles)) = self.starts_at.take() {
+            self.network.note(2, || "the server starts again".into());
+            self.server.start(self.host.starts(new_handles));
+        }
+    }
+
+    /// From now on all is well.
+    fn heal(&mut self) {
+        self.heals_at = None;
+        self.faults.clear();
+        self.network.note(3, || "all is well".into());
+        self.network.set_weather(Weather::CALM);
+        self.network.heal();
+        self.server.freeze(Duration::ZERO);
+        self.start_server();
+    }
+}

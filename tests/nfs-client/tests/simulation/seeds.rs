@@ -1,0 +1,110 @@
+//! Many runs, and what is told of one that fails.
+
+use std::cell::Cell;
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use tombolo_nfs_client_tests::wire::Network;
+
+/// So many attempts are made to find a smaller run that fails.
+const ATTEMPTS_MAX: usize = 300;
+
+/// What happens in a run: all of it is drawn from a seed.
+pub trait Scenario: Clone + Debug {
+    /// The run of a seed.
+    fn draw(seed: u64) -> Self;
+    /// The same with something left out, in several ways.
+    fn smaller(&self) -> Vec<Self>;
+    /// Runs it. Panics if something does not hold.
+    fn run(&self, telling: Telling);
+}
+
+/// Runs of a test: those of the seeds that the environment asks for (`SEED=` for one, `SEEDS=` for so many, from
+/// `FIRST_SEED=` or 0), or else so many from 0.
+///
+/// Of a run that fails things are left out for as long as it still fails; what is left is told, and what happens in it.
+pub fn run_seeds<S: Scenario>(usual: u64) {
+    let number = |name| std::env::var(name).ok().map(|value| value.parse().expect("a number"));
+    let seeds = match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => {
+            let first = number("FIRST_SEED").unwrap_or(0);
+            first..first + number("SEEDS").unwrap_or(usual)
+        }
+    };
+    for seed in seeds {
+        let scenario = S::draw(seed);
+        if fails(&scenario) {
+            tell(seed, &scenario);
+        }
+    }
+}
+
+fn fails(scenario: &impl Scenario) -> bool {
+    silently(|| catch_unwind(AssertUnwindSafe(|| scenario.run(Telling::Quiet))).is_err())
+}
+
+fn tell<S: Scenario>(seed: u64, scenario: &S) -> ! {
+    let mut smallest = scenario.clone();
+    let mut attempts = 0;
+    while attempts < ATTEMPTS_MAX {
+        let candidates = smallest.smaller();
+        attempts += candidates.len();
+        match candidates.into_iter().find(fails) {
+            Some(smaller) => smallest = smaller,
+            None => break,
+        }
+    }
+    eprintln!("\nSEED={seed} fails. What is left of it fails as well:\n{smallest:#?}\n");
+    smallest.run(Telling::Aloud);
+    panic!("SEED={seed} failed the first time, and not when it was to be told of");
+}
+
+/// Whether a run tells what happens in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    /// It does not.
+    Quiet,
+    /// It does, at its end.
+    Aloud,
+}
+
+/// Tells what happened in a run, when it is dropped.
+pub struct Told(Option<Network>);
+
+impl Telling {
+    /// Tells what happened at the end of the run, however it ends.
+    pub fn at_end(self, network: &Network) -> Told {
+        Told((self == Self::Aloud).then(|| network.clone()))
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some(network) = &self.0 {
+            eprintln!("{}", network.trace());
+        }
+    }
+}
+
+thread_local! {
+    /// Panics of this thread are not told.
+    static SILENT: Cell<bool> = const { Cell::new(false) };
+}
+
+fn silently<T>(act: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !SILENT.get() {
+                usual(info);
+            }
+        }));
+    });
+    SILENT.set(true);
+    let outcome = act();
+    SILENT.set(false);
+    outcome
+}
