@@ -4,5 +4,6 @@
 //! in `tests/`.
 #![forbid(unsafe_code)]
 
+pub mod mount;
 pub mod server;
 pub mod wire;

@@ -79,6 +79,11 @@ impl World {
         Self { export, checks, fs, dir: made.entry.node, cx, name: name.to_owned() }
     }
 
+    /// What the directory is called in the root.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The same directory in a session of its own.
     pub fn other_session(&self) -> Self {
         self.through(self.export.clone())

@@ -12,6 +12,10 @@ pub enum Say {
     Truth,
     /// The same, but for a change of the results (what follows the header of a reply).
     Edited(Edit),
+    /// The truth in fragments of so many bytes.
+    InFragments(usize),
+    /// The first bytes of the truth with its mark, so many, and then a reset.
+    CutAt(usize),
     /// It says that all went well, and these are the results.
     Results(Vec<u8>),
     /// It answers with this message, in one record, or one datagram.
@@ -58,6 +62,8 @@ impl fmt::Debug for Say {
         f.write_str(match self {
             Self::Truth => "Truth",
             Self::Edited(_) => "Edited",
+            Self::InFragments(_) => "InFragments",
+            Self::CutAt(_) => "CutAt",
             Self::Results(_) => "Results",
             Self::Record(_) => "Record",
             Self::Bytes(_) => "Bytes",

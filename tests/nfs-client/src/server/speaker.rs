@@ -27,6 +27,12 @@ pub(super) fn record(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
+/// A record in fragments of `size` bytes.
+fn in_fragments(message: &[u8], size: usize) -> Vec<u8> {
+    let pieces = message.chunks(size).enumerate();
+    pieces.flat_map(|(index, piece)| fragment(piece, (index + 1) * size >= message.len())).collect()
+}
+
 /// Where answers go.
 pub(super) trait Mouth {
     /// A message.
@@ -47,6 +53,12 @@ pub(super) fn carry_out(
     match say {
         Say::Truth => mouth.record(&behind.ask(asked.message())?),
         Say::Edited(edit) => mouth.record(&behind.ask_and_edit(asked.message(), edit)?),
+        Say::InFragments(size) => mouth.bytes(&in_fragments(&behind.ask(asked.message())?, size)),
+        Say::CutAt(at) => {
+            let record = fragment(&behind.ask(asked.message())?, true);
+            mouth.bytes(record.get(..at).unwrap_or(&record))?;
+            mouth.close(true)
+        }
         Say::Results(results) => mouth.record(&asked.reply(&results)),
         Say::Record(message) => mouth.record(&message),
         Say::Bytes(bytes) => mouth.bytes(&bytes),

@@ -1,0 +1,56 @@
+//! A client of a server, as tests want one.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tombolo_back_nfs_client::{AttributeTimes, NfsExport, Options, Ports, Server};
+use tombolo_conformance::waist::World;
+use tombolo_core::fs::{Export, Name, PermissionCheck};
+use tombolo_host::rpc_client::{Options as RpcOptions, Recovery, Transport};
+use tombolo_nfs_tests::bed::PATH;
+
+/// A client that waits for its server as long as it takes, and believes no attribute longer than a call.
+pub fn hard() -> Options {
+    Options { attributes: AttributeTimes::NONE, ..Options::default() }
+}
+
+/// The same, but for its patience: about a second.
+pub fn soft() -> Options {
+    let mut options = hard();
+    options.rpc = RpcOptions {
+        recovery: Recovery::Soft,
+        timeout: Duration::from_millis(300),
+        retries: 2,
+        ..options.rpc
+    };
+    options
+}
+
+/// A server that answers MOUNT and NFS at one port.
+pub fn server(address: SocketAddr, transport: Transport) -> Server {
+    let name = address.ip().to_string();
+    Server { name, address: address.ip(), ports: Ports::One(address.port()), transport }
+}
+
+/// Mounts the server's only export over TCP.
+///
+/// # Panics
+/// When that fails.
+pub fn mounted(address: SocketAddr, options: Options) -> Arc<NfsExport> {
+    let export = NfsExport::mount(&server(address, Transport::Tcp), PATH, options);
+    Arc::new(export.expect("the server can be mounted"))
+}
+
+/// A session of an export in a directory of its own, as the superuser.
+pub fn world(export: Arc<dyn Export>) -> World {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("world-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    World::new(export, PermissionCheck::BackEnd, &name)
+}
+
+/// A name that is known to be one.
+pub fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("a good name")
+}

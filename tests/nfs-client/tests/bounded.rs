@@ -1,0 +1,218 @@
+//! What a server can make a client's memory grow to. A process of its own, whose tests take turns: what is measured is the process.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tombolo_back_memory::Memory;
+use tombolo_back_nfs_client::Options;
+use tombolo_conformance::waist::World;
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, OpenFlags, Write};
+use tombolo_mem::Source;
+use tombolo_nfs_client_tests::mount::{mounted, soft, world};
+use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
+use tombolo_nfs_tests::bed::Bed;
+use tombolo_nfs_tests::client::fragment;
+use tombolo_wire_nfs3::args::StableHow;
+use tombolo_wire_nfs3::results::{WriteOk, WriteReply};
+use tombolo_wire_nfs3::{Call, Procedure, WccData, WriteVerifier};
+use tombolo_wire_xdr::Encoder;
+
+const MIB: u64 = 1 << 20;
+
+/// One at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn stage(options: Options) -> (World, Scripted, Bed) {
+    let honest = Bed::over(Memory::default());
+    let server = Scripted::start(honest.address(), |_| Say::Truth);
+    let world = world(mounted(server.address(), options));
+    (world, server, honest)
+}
+
+/// A line of /proc/self/status, in bytes.
+fn status(line: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let value = status.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':'));
+    let kib = value.and_then(|value| value.trim().strip_suffix(" kB")).expect("a number of kB");
+    kib.parse::<u64>().expect("a number") * 1024
+}
+
+/// Fails if the process takes more than so many bytes more while it does this, for however short a time.
+#[track_caller]
+fn grows_by_at_most(limit: u64, action: impl FnOnce()) {
+    // Forgets the peak so far (proc(5), clear_refs).
+    std::fs::write("/proc/self/clear_refs", "5").expect("the peak is forgotten");
+    let before = status("VmRSS");
+    action();
+    let grown = status("VmHWM").saturating_sub(before);
+    assert!(grown <= limit, "grown by {} MiB, where {} are allowed", grown / MIB, limit / MIB);
+}
+
+#[test]
+fn announced_lengths_take_no_memory() {
+    let _turn = turn();
+    let (world, server, _honest) = stage(soft());
+    let node = world.file_with("file", &[7; 1000]);
+    grows_by_at_most(16 * MIB, || {
+        for announced in [u32::MAX, 0x7fff_ffff, 0x4000_0000, 0x1000_0000] {
+            server.now(move |asked: &Asked<'_>| {
+                if asked.is(Procedure::Getattr) && asked.nth == 1 {
+                    // A record of so many bytes, which come one day.
+                    return Say::Bytes([announced.to_be_bytes().as_slice(), &[0; 64]].concat());
+                }
+                if asked.is(Procedure::Read) || asked.is(Procedure::Readlink) {
+                    // Status, no attributes, and a length that is longer than all of it; for READ the count is as long.
+                    let words = [0, 0, announced, 0, announced];
+                    return Say::Results(words.iter().flat_map(|word| word.to_be_bytes()).collect());
+                }
+                Say::Truth
+            });
+            world.attr(node);
+            if let Ok(file) = world.open(node, OpenFlags::READ) {
+                world.read(file, 0, 100).expect_err("a length beyond the record");
+                world.release(file);
+            }
+            world.fs.readlink(&world.cx, node).wait().expect_err("a length beyond the record");
+        }
+    });
+}
+
+#[test]
+fn a_record_that_never_ends_takes_no_more_than_the_longest_reply() {
+    let _turn = turn();
+    let (world, server, _honest) = stage(soft());
+    grows_by_at_most(24 * MIB, || {
+        server.now(|asked: &Asked<'_>| match asked.nth {
+            1 if asked.is(Procedure::Getattr) => {
+                let head = Say::Bytes(fragment(&asked.xid.0.to_be_bytes(), false));
+                let piece = || Say::Bytes(fragment(&[0x55; 64 << 10], false));
+                Say::All(std::iter::once(head).chain((0..40).map(|_| piece())).collect())
+            }
+            _ => Say::Truth,
+        });
+        world.attr(world.dir);
+    });
+}
+
+#[test]
+fn answers_that_nobody_asked_for_are_not_kept() {
+    let _turn = turn();
+    let (world, server, _honest) = stage(soft());
+    grows_by_at_most(16 * MIB, || {
+        for _ in 0..20 {
+            server.now(|_: &Asked<'_>| {
+                let flood = fragment(&[0x77; 60_000], true).repeat(20);
+                Say::All(vec![Say::Bytes(flood), Say::Truth])
+            });
+            world.attr(world.dir);
+        }
+    });
+}
+
+#[test]
+fn a_directory_without_end_takes_no_memory_at_the_client() {
+    let _turn = turn();
+    let (world, server, _honest) = stage(soft());
+    server.now(|asked: &Asked<'_>| {
+        let (from, plus) = match asked.call() {
+            Some(Call::Readdir(args)) => (args.cookie.0, false),
+            Some(Call::Readdirplus(args)) => (args.cookie.0, true),
+            _ => return Say::Truth,
+        };
+        let mut results = Vec::new();
+        let mut xdr = Encoder::new(&mut results);
+        xdr.u32(0).bool(false).u64(0);
+        for cookie in from + 1..=from + 100 {
+            let name = format!("a-rather-long-name-of-an-entry-{cookie}");
+            xdr.bool(true).u64(cookie).opaque(name.as_bytes()).u64(cookie);
+            if plus {
+                xdr.bool(false).bool(false);
+            }
+        }
+        xdr.bool(false).bool(false);
+        Say::Results(results)
+    });
+    let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
+    grows_by_at_most(16 * MIB, || {
+        let (mut cookie, mut count) = (Cookie::START, 0);
+        let budget = DirBudget { size_bytes: 8192, entry_bytes: 24, align: 8, plus: false };
+        // Half a million entries, and then we have seen enough. To refuse before is as good.
+        while count < 500_000 {
+            let Ok(page) = world.fs.readdir(&world.cx, file, cookie, DirPage::new(budget)).wait() else {
+                break;
+            };
+            assert!(!page.is_empty() && !page.is_end());
+            count += page.len();
+            cookie = page.iter().last().map_or(cookie, |entry| entry.cookie);
+        }
+    });
+}
+
+#[test]
+fn a_server_that_takes_no_writes_holds_writers_up_and_not_their_data() {
+    let _turn = turn();
+    let (world, server, _honest) = stage(Options { dirty_bytes_max: 8 << 20, ..soft() });
+    let file = world.file("file");
+    server.now(|asked: &Asked<'_>| match asked.is(Procedure::Write) {
+        true => Say::Silence,
+        false => Say::Truth,
+    });
+    grows_by_at_most(48 * MIB, || {
+        let mut writes = Vec::new();
+        // 256 MiB of writes are asked for. Those that have no room wait, or fail, but are not kept.
+        for index in 0..256_u64 {
+            let bytes = vec![index as u8; 1 << 20];
+            let how = Write { offset: index << 20, ..Write::default() };
+            let (done, wait) = std::sync::mpsc::channel();
+            let writer = world.clone();
+            let thread = std::thread::spawn(move || {
+                let written = writer.fs.write(&writer.cx, file, &how, Source::from(bytes)).wait();
+                let _ = done.send(written.is_ok());
+            });
+            if wait.recv_timeout(Duration::from_secs(4)) != Ok(true) {
+                // It waits, or was refused: so do the others.
+                writes.push(thread);
+                break;
+            }
+        }
+        assert!(!writes.is_empty(), "256 MiB were taken that nobody has");
+    });
+    server.be_honest();
+}
+
+#[test]
+fn unstable_data_that_are_never_committed_are_bounded() {
+    let _turn = turn();
+    let (world, server, _honest) = stage(Options { dirty_bytes_max: 8 << 20, ..soft() });
+    let file = world.file("file");
+    // Written, it says, but not stable; and at each COMMIT it has forgotten all.
+    server.now(|asked: &Asked<'_>| match asked.call() {
+        Some(Call::Write(args)) => asked.results(&WriteReply::Ok(WriteOk {
+            file_wcc: WccData::NONE,
+            count: args.count,
+            committed: StableHow::Unstable,
+            verifier: WriteVerifier((asked.nth as u64).to_be_bytes()),
+        })),
+        _ => Say::Truth,
+    });
+    grows_by_at_most(64 * MIB, || {
+        let writer = world.clone();
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for index in 0..128_u64 {
+                let how = Write { offset: index << 20, ..Write::default() };
+                let bytes = Source::from(vec![index as u8; 1 << 20]);
+                if writer.fs.write(&writer.cx, file, &how, bytes).wait().is_err() {
+                    break;
+                }
+            }
+            let _ = done.send(());
+        });
+        // It may come to its end, by an error or by writes that need no COMMIT, or wait: but not with more memory.
+        let _ = wait.recv_timeout(Duration::from_secs(8));
+    });
+    server.be_honest();
+}

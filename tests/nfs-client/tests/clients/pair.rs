@@ -1,0 +1,61 @@
+//! Two clients in one directory of a server.
+
+use std::time::Duration;
+
+use tombolo_back_memory::Memory;
+use tombolo_back_nfs_client::{AttributeTimes, Options};
+use tombolo_conformance::waist::World;
+use tombolo_core::fs::{File, LockOwner, NodeId, OpenFlags, Result};
+use tombolo_nfs_client_tests::mount::{hard, mounted, world};
+use tombolo_nfs_client_tests::server::{Say, Scripted};
+use tombolo_nfs_tests::bed::Bed;
+
+/// Two clients in one directory of a server.
+pub struct Pair {
+    pub one: World,
+    pub two: World,
+    /// Counts what they ask.
+    pub server: Scripted,
+    _honest: Bed,
+}
+
+impl Pair {
+    /// With attribute times that every client has.
+    pub fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    /// Who believes attributes for so long.
+    pub fn believing(time: Duration) -> Self {
+        Self::with(Options { attributes: AttributeTimes::all(time), ..Options::default() })
+    }
+
+    /// Who believes nothing.
+    pub fn noac() -> Self {
+        Self::with(hard())
+    }
+
+    /// As the options say, both.
+    pub fn with(options: Options) -> Self {
+        let honest = Bed::over(Memory::default());
+        let server = Scripted::start(honest.address(), |_| Say::Truth);
+        let one = world(mounted(server.address(), options.clone()));
+        let two = one.through(mounted(server.address(), options));
+        Self { one, two, server, _honest: honest }
+    }
+}
+
+/// Closes a file, as close(2) does: what was written is at the server, or it is an error.
+pub fn close(world: &World, file: File) -> Result<()> {
+    let flushed = world.fs.flush(&world.cx, file, LockOwner(1)).wait();
+    world.release(file);
+    flushed
+}
+
+/// All that a file holds for one who opens it now, whatever was believed of it before.
+pub fn contents(world: &World, node: NodeId) -> Result<Vec<u8>> {
+    let file = world.open(node, OpenFlags::READ)?;
+    let contents = world.get(file, 0, 1 << 20);
+    world.release(file);
+    Ok(contents)
+}

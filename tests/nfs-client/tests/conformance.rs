@@ -1,0 +1,121 @@
+//! The waist's cases over the client, the wire, the server, and each back end. What NFS version 3 forces to differ is in
+//! `docs/semantics.md`, each with its reason; nothing else is excused here.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_memory::Memory;
+use tombolo_back_nfs_client::{NfsExport, Options};
+use tombolo_conformance::waist::{Needs, Setup, run};
+use tombolo_core::fs::{Export, PermissionCheck};
+use tombolo_front_nfs_server::Durability;
+use tombolo_host::rpc_client::{InFlight, Transport};
+use tombolo_layer::fault::{self, Rule, What, When};
+use tombolo_layer::{Op, delay};
+use tombolo_nfs_client_tests::mount::{hard, server};
+use tombolo_nfs_tests::bed::{PATH, Plan};
+
+/// What NFS version 3 has no word for.
+const LACKS: Needs = Needs::OPENINGS.union(Needs::APPENDS).union(Needs::KILLS).union(Needs::OLD_TIMES);
+
+/// Reasons to skip that follow from it.
+const MAY_SKIP: &[&str] = &[
+    "needs Needs(OPENINGS)",
+    "needs Needs(APPENDS)",
+    "needs Needs(KILLS)",
+    "needs Needs(OLD_TIMES)",
+    "needs Needs(XATTRS)",
+    "needs Needs(LOCKS)",
+    "needs Needs(RANGES)",
+    // Renames with flags, unnamed files.
+    "the file system beneath does not support it",
+];
+
+fn run_over(title: &str, export: Arc<dyn Export>) {
+    run_with(title, export, Transport::Tcp, hard());
+}
+
+fn run_with(title: &str, export: Arc<dyn Export>, transport: Transport, options: Options) {
+    let mut plan = Plan::over(export);
+    // What is stable is tested by itself; ten thousand creates with an fsync each take their time.
+    plan.durability = Durability::Relaxed;
+    let bed = plan.start();
+    let mounted = NfsExport::mount(&server(bed.address(), transport), PATH, options);
+    let export: Arc<dyn Export> = Arc::new(mounted.expect("the server can be mounted"));
+    let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
+    run(&export, setup).expect(title, MAY_SKIP);
+}
+
+fn directory_in(parent: &Path) -> (tempfile::TempDir, Arc<dyn Export>) {
+    let dir = tempfile::tempdir_in(parent).expect("a scratch directory");
+    let export = LocalDir::open(dir.path(), DirOptions::default()).expect("the export");
+    (dir, Arc::new(export))
+}
+
+#[test]
+fn the_client_over_memory() {
+    run_over("the client over memory", Arc::new(Memory::default()));
+}
+
+#[test]
+fn the_client_over_memory_in_datagrams() {
+    let export = Arc::new(Memory::default());
+    run_with("the client in datagrams over memory", export, Transport::Udp, hard());
+}
+
+#[test]
+fn the_client_with_several_connections() {
+    let mut options = hard();
+    options.rpc.connections = 4;
+    let export = Arc::new(Memory::default());
+    run_with("the client with four connections over memory", export, Transport::Tcp, options);
+}
+
+#[test]
+fn the_client_with_one_call_at_a_time() {
+    let mut options = hard();
+    options.rpc.in_flight = InFlight::Fixed(1);
+    let export = Arc::new(Memory::default());
+    run_with("the client with one call at a time over memory", export, Transport::Tcp, options);
+}
+
+#[test]
+fn the_client_with_small_transfers() {
+    let options = Options { read_size_max: 512, write_size_max: 700, read_ahead_bytes: 3000, ..hard() };
+    let export = Arc::new(Memory::default());
+    run_with("the client with transfers of 512 bytes over memory", export, Transport::Tcp, options);
+}
+
+#[test]
+fn the_client_with_little_room_for_dirty_data() {
+    let options = Options { dirty_bytes_max: 4096, read_ahead_bytes: 0, ..hard() };
+    let export = Arc::new(Memory::default());
+    run_with("the client with 4 KiB of dirty data over memory", export, Transport::Tcp, options);
+}
+
+#[test]
+fn the_client_over_memory_that_answers_later() {
+    let export = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
+    run_over("the client over memory under delay", Arc::new(export));
+}
+
+#[test]
+fn the_client_over_memory_whose_writes_are_cut_short() {
+    let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
+    let export = fault::over(Arc::new(Memory::default()), fault::Plan { rules: vec![rule], seed: 1 });
+    run_over("the client over memory under short writes", Arc::new(export));
+}
+
+#[test]
+fn the_client_over_a_directory_on_tmpfs() {
+    let (_dir, export) = directory_in(Path::new("/dev/shm"));
+    run_over("the client over a directory on tmpfs", export);
+}
+
+#[test]
+fn the_client_over_a_directory_on_disk() {
+    let (_dir, export) = directory_in(&std::env::temp_dir());
+    run_over("the client over a directory on disk", export);
+}

@@ -1,0 +1,50 @@
+//! A test again, in a network of its own.
+
+use std::process::{Command, Stdio};
+
+/// What prepares the namespaces: rpcbind wants to write below /run, and nothing that it does there shall stay.
+const PREPARE: &str = "ip link set lo up && mount -t tmpfs -o mode=755 none /run && exec \"$0\" \"$@\"";
+/// What has to be there, and the Debian packages that bring it.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("unshare", "util-linux"),
+    ("ip", "iproute2"),
+    ("rpcbind", "rpcbind"),
+    ("ganesha.nfsd", "nfs-ganesha nfs-ganesha-vfs"),
+];
+
+/// Runs an ignored test of this program in namespaces that end, with all in them, when it does.
+#[track_caller]
+pub fn run_inside(test: &str) {
+    if let Some(why) = missing() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let status = isolated()
+        .arg(program)
+        .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
+        .status()
+        .expect("unshare starts");
+    assert!(status.success(), "{test} failed in its network");
+}
+
+fn missing() -> Option<String> {
+    for (program, packages) in PROGRAMS {
+        let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+            .chain(["/usr/sbin".into(), "/sbin".into()])
+            .any(|folder| folder.join(program).exists());
+        if !found {
+            return Some(format!("{program} is not installed (Debian: {packages})"));
+        }
+    }
+    let tried = isolated().arg("true").stderr(Stdio::piped()).output().expect("unshare starts");
+    let refused = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
+    (!tried.status.success()).then(|| format!("no network of its own, which takes root: {refused}"))
+}
+
+fn isolated() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.args(["--", "sh", "-c", PREPARE]).stdin(Stdio::null());
+    command
+}

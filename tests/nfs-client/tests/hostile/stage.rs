@@ -1,0 +1,76 @@
+//! A client before a server that lies when it is told to.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tombolo_back_nfs_client::Options;
+use tombolo_conformance::waist::World;
+use tombolo_core::fs::{Error, Result};
+use tombolo_nfs_client_tests::mount::{hard, mounted, soft, world};
+use tombolo_nfs_client_tests::server::{Say, Scripted};
+use tombolo_nfs_tests::bed::{Bed, Plan};
+use tombolo_nfs_tests::place::{local_dir, scratch};
+
+/// How long anything may take that does not have to wait for ever.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A client before a server that lies when it is told to.
+pub struct Stage {
+    // The client goes before its servers.
+    pub world: World,
+    pub server: Scripted,
+    pub honest: Bed,
+    _tree: TempDir,
+}
+
+impl Stage {
+    /// Mounted, and honest so far. It gives up after about a second.
+    pub fn soft() -> Self {
+        Self::with(soft())
+    }
+
+    /// The same, but it waits.
+    pub fn hard() -> Self {
+        Self::with(hard())
+    }
+
+    /// The same, as the options say.
+    pub fn with(options: Options) -> Self {
+        // A directory of the host: what is written there is not stable before a COMMIT.
+        let tree = scratch();
+        let honest = Plan::over(local_dir(tree.path())).start();
+        let server = Scripted::start(honest.address(), |_| Say::Truth);
+        let world = world(mounted(server.address(), options));
+        Self { world, server, honest, _tree: tree }
+    }
+}
+
+/// What `action` answers, or a failed test when it does not within [`PATIENCE`].
+#[track_caller]
+pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || done.send(action()));
+    wait.recv_timeout(PATIENCE).expect("an answer in time")
+}
+
+/// The error and all that it comes from, in one line.
+pub fn told(error: &Error) -> String {
+    let mut line = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        line.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    line
+}
+
+/// Fails unless the error names host and operation.
+#[track_caller]
+pub fn assert_names(result: Result<()>, operation: &str) {
+    let error = result.expect_err("the server lied");
+    let told = told(&error);
+    let named = told.contains("127.0.0.1") && told.to_lowercase().contains(&operation.to_lowercase());
+    assert!(named, "does not name host and {operation}: {told}");
+    assert!(!told.contains('\n'), "more than a line: {told}");
+}
