@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::batch::Message;
 use super::call::Call;
+use super::connection::Connection;
 use super::counters::Counts;
 use super::engine::Engine;
 use super::entry::NewCall;
@@ -109,18 +110,16 @@ impl RpcClient {
         let alarm_at = state.alarm_for_call(bulk, now);
         let xid = state.insert(call, now);
         let is_news = state.arm(alarm_at) || state.watching;
-        let connection = state.calls.get(&xid).map_or(0, |entry| entry.connection);
-        let (is_up, may_send) = state
-            .connections
-            .get(connection)
-            .map_or((true, false), |connection| (connection.is_made(), connection.wants_to_send()));
+        let index = state.calls.get(&xid).map_or(0, |entry| entry.connection);
+        let is_made = state.connections.get(index).is_none_or(Connection::is_made);
+        let job = state.begin_sending(index, now);
         drop(state);
-        if is_news || !is_up {
+        if is_news || !is_made {
             shared.alarm.raise();
         }
-        if may_send {
+        if job.is_some() {
             let mut finished = Finished::default();
-            shared.pump(connection, &mut finished);
+            shared.send(job, &mut finished);
             finished.wake();
         }
         xid

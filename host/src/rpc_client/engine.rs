@@ -1,16 +1,18 @@
 //! The part that receives, connects and watches the clock: one thread's, and deterministic given what its wire does.
 //!
 //! Only the engine ends calls (but for those whose end it decided while somebody was sending them), so what it receives into
-//! always has an owner who waits. It holds no lock while it receives, sends or wakes anybody.
+//! always has an owner who waits. It holds no lock while it receives, sends or wakes anybody; only what it
+//! looks up for the replies that came together, and what it copies of them, is under one.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::intake::{Intake, Step};
+use super::intake::{Intake, Received, Step};
 use super::shared::Shared;
-use super::state::Finished;
+use super::state::{Finished, State};
 use super::wire::{Event, Socket, SocketToken};
 use tombolo_sys::Errno;
+use tombolo_wire_rpc::RecordError;
 
 /// Replies and bytes of one turn; then those who wait for them are woken.
 const TURN_REPLIES: usize = 64;
@@ -142,10 +144,10 @@ impl Engine {
         let Self { shared, lanes, finished, .. } = self;
         let Some(Some(lane)) = lanes.get_mut(index) else { return End::Empty };
         let (mut replies, mut bytes) = (0, 0);
+        let mut awaits_data = shared.lock().awaits_data(index);
         while replies < TURN_REPLIES && bytes < TURN_BYTES {
-            let short =
-                shared.lock().connections.get(index).is_some_and(|connection| connection.landings > 0);
-            let received = match lane.intake.receive(&*lane.socket, short && !shared.datagrams) {
+            let received = match lane.intake.receive(&*lane.socket, awaits_data) {
+                Ok(Received { bytes: 0, .. }) if !shared.datagrams => return End::Lost(Errno::CONNRESET),
                 Ok(received) => received,
                 Err(Errno::AGAIN) => return End::Empty,
                 Err(error) if shared.datagrams => {
@@ -156,17 +158,21 @@ impl Engine {
                 }
                 Err(error) => return End::Lost(error),
             };
-            if received.bytes == 0 && !shared.datagrams {
-                return End::Lost(Errno::CONNRESET);
-            }
             bytes += received.bytes;
             shared.counters.received_bytes.add(received.bytes);
             shared.counters.landed_bytes.add(received.landed);
             let now = shared.wire.now();
-            shared.lock().heard(index, now);
-            match answer_all(shared, lane, index, now, finished) {
+            let mut state = shared.lock();
+            state.heard(index, now);
+            let answered = answer_all(shared, &mut state, lane, now, finished);
+            awaits_data = state.awaits_data(index);
+            drop(state);
+            match answered {
                 Ok(count) => replies += count,
-                Err(error) => return End::Lost(error),
+                Err(fault) => {
+                    tracing::warn!(callee = &*shared.label, %fault, "connecting anew");
+                    return End::Lost(Errno::BADMSG);
+                }
             }
         }
         End::Used
@@ -175,18 +181,22 @@ impl Engine {
     /// After replies, or a new limit: what waited for them goes on.
     pub(super) fn let_go_on(&mut self) {
         let now = self.shared.wire.now();
-        let mut state = self.shared.lock();
-        state.admit_waiting(now);
-        if state.has_much_room() {
-            let state = &mut *state;
-            self.finished.wakers.append(&mut state.room);
-        }
-        drop(state);
-        for index in 0..self.lanes.len() {
-            if self.shared.lock().connections.get(index).is_some_and(|connection| connection.wants_to_send())
-            {
-                self.shared.pump(index, &mut self.finished);
+        let mut next = 0;
+        loop {
+            let mut state = self.shared.lock();
+            if next == 0 {
+                let state = &mut *state;
+                state.admit_waiting(now);
+                if state.has_much_room() {
+                    self.finished.wakers.append(&mut state.room);
+                }
             }
+            let sender = |index: &usize| state.connections.get(*index).is_some_and(|c| c.wants_to_send());
+            let Some(index) = (next..self.lanes.len()).find(sender) else { return };
+            let job = state.begin_sending(index, now);
+            drop(state);
+            self.shared.send(job, &mut self.finished);
+            next = index + 1;
         }
     }
 }
@@ -194,24 +204,18 @@ impl Engine {
 /// Answers the calls whose replies are there. How many; an error if the stream makes no sense.
 fn answer_all(
     shared: &Shared,
+    state: &mut State,
     lane: &mut Lane,
-    index: usize,
     now: Instant,
     finished: &mut Finished,
-) -> Result<usize, Errno> {
-    let mut lookup = |xid| shared.lock().lookup(index, xid);
+) -> Result<usize, RecordError> {
+    let index = lane.token.index();
     let mut count = 0;
     loop {
-        let step = if shared.datagrams {
-            lane.intake.datagram(&mut lookup)
-        } else {
-            match lane.intake.next(&mut lookup) {
-                Ok(step) => step,
-                Err(fault) => {
-                    tracing::warn!(callee = &*shared.label, %fault, "connecting anew");
-                    return Err(Errno::BADMSG);
-                }
-            }
+        let mut lookup = |xid| state.lookup(index, xid);
+        let step = match shared.datagrams {
+            true => lane.intake.datagram(&mut lookup),
+            false => lane.intake.next(&mut lookup)?,
         };
         match step {
             Step::Receive => return Ok(count),
@@ -220,7 +224,7 @@ fn answer_all(
                 count += 1;
                 shared.counters.copied_bytes.add(incoming.copied_bytes);
                 shared.counters.garbage.add(usize::from(incoming.is_garbage()));
-                match shared.lock().answer(index, incoming.xid, incoming.outcome, now, finished) {
+                match state.answer(index, incoming.xid, incoming.outcome, now, finished) {
                     true => shared.counters.replies.add(1),
                     false => shared.counters.unknown_replies.add(1),
                 }

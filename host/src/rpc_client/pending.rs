@@ -32,6 +32,23 @@ enum Answer {
     Taken,
 }
 
+thread_local! {
+    /// Wakes this thread.
+    static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 impl Pending {
     pub(super) fn new(cell: Arc<Cell>) -> Self {
         Self(cell)
@@ -39,23 +56,18 @@ impl Pending {
 
     /// Waits for the answer on this thread. For a client whose receiver is another one.
     pub fn wait(mut self) -> Outcome {
-        struct Unpark(Thread);
-        impl Wake for Unpark {
-            fn wake(self: Arc<Self>) {
-                self.0.unpark();
-            }
-        }
         if let Some(outcome) = self.0.take(None) {
             return outcome;
         }
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut context = Context::from_waker(&waker);
-        loop {
-            match Pin::new(&mut self).poll(&mut context) {
-                Poll::Ready(outcome) => return outcome,
-                Poll::Pending => thread::park(),
+        UNPARK.with(|waker| {
+            let mut context = Context::from_waker(waker);
+            loop {
+                match Pin::new(&mut self).poll(&mut context) {
+                    Poll::Ready(outcome) => return outcome,
+                    Poll::Pending => thread::park(),
+                }
             }
-        }
+        })
     }
 
     /// Whether the answer is there.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::counters::Counters;
+use super::sending::Job;
 use super::state::{Finished, State};
 use super::wire::Wire;
 use tombolo_sys::Result;
@@ -34,8 +35,14 @@ impl Shared {
     /// Sends what waits for this connection, unless somebody is at it.
     pub(super) fn pump(&self, index: usize, finished: &mut Finished) {
         let now = self.wire.now();
-        let mut job = self.lock().begin_sending(index, now);
+        let job = self.lock().begin_sending(index, now);
+        self.send(job, finished);
+    }
+
+    /// Sends this, and what is there to be sent over the same connection then.
+    pub(super) fn send(&self, mut job: Option<Job>, finished: &mut Finished) {
         while let Some(mut sending) = job {
+            let index = sending.index;
             let (bytes, progress) = sending.batch.send(&*sending.socket, self.datagrams);
             self.counters.sends.add(1);
             self.counters.sent_bytes.add(bytes);

@@ -198,6 +198,11 @@ impl State {
         }
     }
 
+    /// Whether much data are awaited over this connection that have a place of their own.
+    pub(super) fn awaits_data(&self, index: usize) -> bool {
+        !self.datagrams() && self.connections.get(index).is_some_and(|connection| connection.landings > 0)
+    }
+
     /// An earlier datagram came to nothing.
     pub(super) fn note_error(&mut self, index: usize, error: Errno) {
         if let Some(connection) = self.connections.get_mut(index) {

@@ -39,8 +39,9 @@ fn a_reply_to_no_call_is_counted_and_nothing_else() {
 #[test]
 fn what_is_no_answer_is_that_calls_failure() {
     let refused = Rejected::Auth(AuthStat::TooWeak);
+    type Make<'a> = &'a dyn Fn(u32) -> Vec<u8>;
     type Is = fn(&CallError) -> bool;
-    let rows: [(&dyn Fn(u32) -> Vec<u8>, Is); 5] = [
+    let rows: [(Make<'_>, Is); 5] = [
         (&|xid| bytes_of(&ReplyHeader::reject(Xid(xid), refused)), |error| {
             matches!(error, CallError::Refused { why: Rejected::Auth(AuthStat::TooWeak), .. })
         }),
