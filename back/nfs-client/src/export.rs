@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Client, Export, FileSystem, Profile, Result};
 use tombolo_host::rpc_client::{Counts, InFlight, RpcClient, Target};
@@ -18,6 +18,7 @@ use crate::options::Options;
 use crate::root::{Mounted, Root};
 use crate::server::Server;
 use crate::session::{Beginning, NfsFileSystem, Session};
+use crate::unattended::Unattended;
 
 /// An export of an NFS server. All sessions share its connections, its in-flight limit and its memory.
 #[derive(Debug)]
@@ -30,6 +31,9 @@ pub struct NfsExport {
     options: Options,
     budget: Arc<Budget>,
 }
+
+/// For so long one who leaves waits for the server.
+const LEAVING: Duration = Duration::from_secs(10);
 
 /// Before the server has said what it takes, nothing is read or written.
 const UNKNOWN: Sizes = Sizes { read_max: 512, write_max: 512, listing: 512 };
@@ -102,9 +106,26 @@ impl NfsExport {
     ) -> Self {
         let asked = rpc.now();
         let nfs = Nfs::new(rpc, label, about.sizes);
-        let root = Arc::new(Root { nfs: nfs.clone(), handle, mounted });
+        let root = Arc::new(Root { nfs: nfs.clone(), handle, mounted, unattended: Unattended::default() });
         let budget = Budget::new(options.dirty_bytes_max);
         Self { nfs, root, fattr: about.fattr, asked, profile: about.profile, options, budget }
+    }
+
+    /// Ends its use, once its sessions have ended: waits for what they have left to do (data that nobody flushed, files that were
+    /// removed while open), and tells the server that this export is not in use here any more, which is for its list of
+    /// clients only. Waits for a few seconds at most.
+    pub fn leave(&self) {
+        if !self.root.unattended.wait(LEAVING) {
+            tracing::warn!(
+                server = self.nfs.label(),
+                "the server does not answer: what was not flushed is lost"
+            );
+            return;
+        }
+        let Some(Mounted { server, path, reserved_port }) = &self.root.mounted else { return };
+        if let Err(error) = wait(mounting::leave(server, path, *reserved_port)) {
+            tracing::debug!(%error, "the server was not told");
+        }
     }
 
     /// What its calls have come to.

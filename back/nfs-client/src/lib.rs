@@ -27,6 +27,7 @@ mod options;
 mod root;
 mod server;
 mod session;
+mod unattended;
 
 pub use export::NfsExport;
 pub use mounting::MountError;

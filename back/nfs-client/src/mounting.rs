@@ -209,6 +209,22 @@ pub(crate) async fn root(
     }
 }
 
+/// Tells the server that an export is not in use here any more (UMNT). It keeps a list of who uses what, for people.
+pub(crate) async fn leave(
+    server: &Server,
+    path: &str,
+    reserved_port: Option<bool>,
+) -> Result<(), MountError> {
+    let Some(dir) = DirPath::new(path.as_bytes()) else { return Ok(()) };
+    let port = mount_port(server).await?;
+    let rpc = impatient(server, port, (mount::PROGRAM, mount::VERSION), reserved_port)?;
+    ask(server, &rpc, "MOUNT", mount::Procedure::Umnt.number(), |xdr| {
+        xdr.value(&mount::Call::Umnt(dir));
+    })
+    .await
+    .map(drop)
+}
+
 /// The paths that a server exports (EXPORT), in its order.
 pub(crate) async fn exports(
     server: &Server,

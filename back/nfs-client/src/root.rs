@@ -7,6 +7,7 @@ use crate::caller::Caller;
 use crate::calls::Nfs;
 use crate::mounting;
 use crate::server::Server;
+use crate::unattended::Unattended;
 
 /// The root of an export.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(crate) struct Root {
     pub handle: FileHandleBuf,
     /// Whom to ask for it by its path; nobody where the handle came from elsewhere.
     pub mounted: Option<Mounted>,
+    /// What all sessions have left to do.
+    pub unattended: Unattended,
 }
 
 /// What was mounted.

@@ -37,6 +37,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let source = Source::open(mount, again)?;
     let (export, counters) = counted(source.export);
     let name = mount.source.to_string();
+    let nfs = source.nfs.clone();
     let clients = source.nfs.into_iter().map(|nfs| (name.clone(), nfs)).collect();
     let service = Service::new(status(mount), vec![(name.clone(), counters)], Vec::new(), clients);
     // The last to go: who waits for the end of its connection finds all else released.
@@ -58,6 +59,10 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
         return Err(Failure::cannot(&mounting, &error));
     }
     fuse.wait();
+    drop(fuse);
+    if let Some(nfs) = nfs {
+        nfs.leave();
+    }
     tracing::info!(mountpoint = %mount.point.path.display(), "unmounted");
     Ok(())
 }
@@ -142,9 +147,10 @@ fn announce(mount: &Mount, log: Option<&File>) -> io::Result<()> {
 
 /// Unmounts when a signal says so.
 fn end_on(stopped: mpsc::Receiver<signals::StopSignal>, fuse: &Arc<FuseMount>) -> io::Result<()> {
-    let fuse = Arc::clone(fuse);
+    // Not the thread that waits for a signal is to keep a mount that has ended.
+    let fuse = Arc::downgrade(fuse);
     let end = move || {
-        let Ok(signal) = stopped.recv() else { return };
+        let (Ok(signal), Some(fuse)) = (stopped.recv(), fuse.upgrade()) else { return };
         tracing::info!(%signal, "unmounting");
         match fuse.unmount() {
             Ok(true) => {}

@@ -15,7 +15,18 @@ pub(super) struct Allowance {
     used_bytes: AtomicUsize,
     /// Of those the ones that the server has, but not for good.
     uncommitted_bytes: AtomicUsize,
+    /// How many wait for room.
+    stuck: AtomicUsize,
     waiters: Mutex<Vec<Waker>>,
+}
+
+/// Somebody waits for room.
+pub(super) struct Stuck<'a>(&'a Allowance);
+
+impl Drop for Stuck<'_> {
+    fn drop(&mut self) {
+        self.0.stuck.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Allowance {
@@ -25,6 +36,7 @@ impl Allowance {
             limit_bytes: limit_bytes.max(1),
             used_bytes: AtomicUsize::new(0),
             uncommitted_bytes: AtomicUsize::new(0),
+            stuck: AtomicUsize::new(0),
             waiters: Mutex::default(),
         })
     }
@@ -74,9 +86,17 @@ impl Allowance {
         };
     }
 
-    /// Whether half of it is only waiting for a COMMIT.
-    pub(super) fn is_half_uncommitted(&self) -> bool {
-        self.uncommitted_bytes.load(Ordering::SeqCst) >= self.limit_bytes / 2
+    /// Somebody waits for room as long as the result lives.
+    pub(super) fn stuck(&self) -> Stuck<'_> {
+        self.stuck.fetch_add(1, Ordering::SeqCst);
+        Stuck(self)
+    }
+
+    /// Whether what only waits for a COMMIT is to get one: it is half of what may be held, or somebody waits for room. Many small
+    /// pieces hold far more than their bytes.
+    pub(super) fn is_scarce(&self) -> bool {
+        self.stuck.load(Ordering::SeqCst) > 0
+            || self.uncommitted_bytes.load(Ordering::SeqCst) >= self.limit_bytes / 2
     }
 
     /// What would be used with a piece more, if there is room for it.

@@ -98,10 +98,10 @@ impl Budget {
         drop(gone);
     }
 
-    /// If half of the memory only waits for a COMMIT, sends some, so that writers need not wait. To be called with no lock
+    /// If memory is scarce that only waits for a COMMIT, sends some, so that writers need not wait. To be called with no lock
     /// held.
     pub(super) fn relieve(&self) {
-        if !self.written.is_half_uncommitted() {
+        if !self.written.is_scarce() {
             return;
         }
         let files: Vec<_> = self.files().by_number.values().take(RELIEVED_MAX).cloned().collect();

@@ -16,6 +16,8 @@ mod writing;
 
 #[cfg(test)]
 mod book_tests;
+#[cfg(test)]
+mod model;
 
 pub(crate) use budget::Budget;
 pub(crate) use committing::{commit, pause, settle};

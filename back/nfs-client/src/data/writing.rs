@@ -192,7 +192,13 @@ impl<S: Server> Writing<S> {
 
     async fn unstick(&self, stuck: Stuck) -> Result<()> {
         match stuck {
-            Stuck::Memory(len) => self.server.budget().written.room(len).await,
+            Stuck::Memory(len) => {
+                let budget = self.server.budget();
+                let _stuck = budget.written.stuck();
+                // What is answered from now on sees that somebody waits; this is for what was answered before.
+                budget.relieve();
+                budget.written.room(len).await;
+            }
             Stuck::Room => self.server.room().await,
             Stuck::Pause => self.file().until(|state| (state.pauses == 0).then_some(())).await,
         }

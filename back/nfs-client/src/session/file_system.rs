@@ -219,9 +219,9 @@ impl Drop for NfsFileSystem {
         for node in self.0.nodes.all().into_iter().filter(|node| node.file_type == FileType::Regular) {
             let view = view.clone();
             if node.is_silly() {
-                tombolo_host::task::spawn(async move { view.remove_silly(&node).await });
+                view.unattended(|view| async move { view.remove_silly(&node).await });
             } else if node.data.is_dirty() {
-                tombolo_host::task::spawn(async move { view.commit_unattended(&node).await });
+                view.unattended(|view| async move { view.commit_unattended(&node).await });
             }
         }
     }

@@ -140,9 +140,9 @@ impl View {
         }
         let view = Self { caller: self.caller.detached(), ..self.clone() };
         if node.is_silly() {
-            tombolo_host::task::spawn(async move { view.remove_silly(&node).await });
+            view.unattended(|view| async move { view.remove_silly(&node).await });
         } else if node.data.is_dirty() {
-            tombolo_host::task::spawn(async move { view.commit_unattended(&node).await });
+            view.unattended(|view| async move { view.commit_unattended(&node).await });
         }
     }
 }

@@ -34,6 +34,15 @@ impl View {
         Self { session: session.clone(), caller: Caller::default(), wants_changes: false }
     }
 
+    /// Does something that nobody waits for.
+    pub(super) fn unattended<W>(self, work: impl FnOnce(Self) -> W)
+    where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let unattended = self.session.root.unattended.clone();
+        unattended.spawn(work(self));
+    }
+
     /// The time, as the wire has it.
     pub(super) fn now(&self) -> Instant {
         self.session.nfs.rpc().now()

@@ -1,0 +1,72 @@
+//! Work that goes on after the operation that began it was answered: what nobody flushed is flushed, and files without a name are
+//! removed.
+
+use std::future::Future;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Counts the work that nobody waits for, so that one who ends can.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unattended(Arc<Count>);
+
+#[derive(Debug, Default)]
+struct Count {
+    under_way: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Unattended {
+    /// Begins some.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        *self.0.lock() += 1;
+        let done = Done(self.0.clone());
+        tombolo_host::task::spawn(async move {
+            let _done = done;
+            work.await;
+        });
+    }
+
+    /// Waits on this thread until all has ended, or for so long. False if it has not.
+    pub(crate) fn wait(&self, patience: Duration) -> bool {
+        let under_way = self.0.lock();
+        let waited = self.0.changed.wait_timeout_while(under_way, patience, |count| *count > 0);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+    }
+}
+
+/// Some work has ended, or was dropped.
+struct Done(Arc<Count>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        *self.0.lock() -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Count {
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_who_ends_waits_for_what_is_under_way() {
+        let unattended = Unattended::default();
+        assert!(unattended.wait(Duration::ZERO));
+        unattended.spawn(std::future::pending());
+        assert!(!unattended.wait(Duration::from_millis(10)));
+        let unattended = Unattended::default();
+        let (answer, answered) = std::sync::mpsc::channel();
+        let work = unattended.clone();
+        std::thread::spawn(move || {
+            work.spawn(async move { answered.recv().expect("an answer") });
+        });
+        answer.send(()).expect("somebody waits");
+        assert!(unattended.wait(Duration::from_secs(20)));
+    }
+}
