@@ -277,7 +277,7 @@ mod tests {
             gid: 0,
             size: 0,
             used: 0,
-            rdev: SpecData3::default(),
+            rdev: SpecData3 { major: 0, minor: 0 },
             fsid: 1,
             fileid,
             atime: time,
