@@ -52,21 +52,31 @@ impl Count {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Poll, Waker};
+
     use super::*;
 
     #[test]
     fn one_who_ends_waits_for_what_is_under_way() {
         let unattended = Unattended::default();
         assert!(unattended.wait(Duration::ZERO));
-        unattended.spawn(std::future::pending());
+        let gate: Arc<Mutex<Option<Waker>>> = Arc::default();
+        let (asked, seen) = (gate.clone(), AtomicBool::new(false));
+        unattended.spawn(poll_fn(move |context| {
+            if seen.swap(true, Ordering::SeqCst) {
+                return Poll::Ready(());
+            }
+            *asked.lock().expect("nobody panicked") = Some(context.waker().clone());
+            Poll::Pending
+        }));
         assert!(!unattended.wait(Duration::from_millis(10)));
-        let unattended = Unattended::default();
-        let (answer, answered) = std::sync::mpsc::channel();
-        let work = unattended.clone();
-        std::thread::spawn(move || {
-            work.spawn(async move { answered.recv().expect("an answer") });
+        let opener = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(10));
+            gate.lock().expect("nobody panicked").take().expect("it was polled").wake();
         });
-        answer.send(()).expect("somebody waits");
         assert!(unattended.wait(Duration::from_secs(20)));
+        opener.join().expect("the gate was opened");
     }
 }
