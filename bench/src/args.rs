@@ -121,6 +121,9 @@ pub struct AtomicArgs {
     /// Measure in the network that this process is in; `atomic` runs itself so in one of its own.
     #[arg(long, hide = true)]
     pub here: bool,
+    /// A directory on a disk, for what is measured on one.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub disk: PathBuf,
 }
 
 /// Rounds and turns of a run that is to be believed.

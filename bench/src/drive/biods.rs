@@ -12,7 +12,7 @@ use tombolo_wire_xdr::padding;
 
 use super::codec::{Codec, Moved};
 use super::queue::{Queue, Request};
-use super::{Client, DriveArgs, Job, Way, content};
+use super::{Client, DriveArgs, Job, Way, address, content};
 use crate::error::{Doing, Error, Result};
 use crate::nfs::Wait;
 use crate::nfs::client::{Handle, Mounted, Reply, commit, committed};
@@ -47,12 +47,10 @@ impl Biods {
 
 impl Client for Biods {
     fn transfer(&mut self, job: &Job) -> Result<Duration> {
-        let name = if job.way == Way::Write { self.file.clone() } else { job.read_name() };
+        let name = if job.way == Way::Read { job.read_name() } else { self.file.clone() };
         let file = self.mounted.walk(&name)?;
         let team = self.team(file, job.limit)?;
-        if self.memory.len() < job.file_bytes {
-            self.memory = content(job.file_bytes);
-        }
+        self.memory(job.file_bytes);
         let begun = Instant::now();
         match job.way {
             Way::Write => {
@@ -62,10 +60,20 @@ impl Client for Biods {
                 committed(&reply)?;
             }
             Way::Read => team.read(job, &mut self.memory)?,
+            Way::WriteStable => {
+                return Err(Error::Absent("a thread per request writes unstable only".to_owned()));
+            }
         }
         let took = begun.elapsed();
         self.team = Some(team);
         Ok(took)
+    }
+
+    fn memory(&mut self, file_bytes: usize) -> u64 {
+        if self.memory.len() < file_bytes {
+            self.memory = content(file_bytes);
+        }
+        address(&self.memory)
     }
 }
 

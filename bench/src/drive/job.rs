@@ -11,6 +11,8 @@ use crate::nfs::READ_PREFIX;
 pub enum Way {
     /// To the server, until it is stable there.
     Write,
+    /// The same with every request stable before it is answered.
+    WriteStable,
     /// From the server's page cache.
     Read,
 }
@@ -53,7 +55,11 @@ pub fn read_name(file_bytes: usize) -> String {
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = if self.way == Way::Write { "write" } else { "read" };
+        let way = match self.way {
+            Way::Write => "write",
+            Way::WriteStable => "write-stable",
+            Way::Read => "read",
+        };
         let Self { limit, piece_bytes, file_bytes, .. } = self;
         write!(f, "{way} {limit} {} {piece_bytes} {file_bytes}", self.pieces())
     }
@@ -67,6 +73,7 @@ impl FromStr for Job {
         let mut words = line.split_whitespace();
         let way = match words.next() {
             Some("write") => Way::Write,
+            Some("write-stable") => Way::WriteStable,
             Some("read") => Way::Read,
             _ => return Err(wrong()),
         };

@@ -9,8 +9,10 @@
 mod biods;
 pub mod codec;
 mod job;
+mod ours;
 mod poured;
 mod queue;
+mod steps;
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::net::SocketAddr;
@@ -23,17 +25,27 @@ pub use job::{Job, Way, read_name};
 use crate::error::{Doing, Result};
 use biods::Biods;
 use codec::Codec;
+use ours::Ours;
 use poured::Poured;
+use steps::{Step, Steps};
 
 /// Who moves the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
+    /// The product, called as a library.
+    Tombolo,
     /// A thread for each request, as SunOS's biods: data is copied into the request; our codec.
     Biods,
     /// The same with plain byte order instead of a codec.
     BiodsRaw,
     /// The same with a generic XDR library, which copies the data once more.
     BiodsGeneric,
+    /// One thread that sends, with what the paper's first step leaves in.
+    StepCopies,
+    /// With what its second step leaves in.
+    StepGenericCodec,
+    /// With nothing of that.
+    StepLean,
     /// Bare TCP; what arrives is dropped.
     Tcp,
     /// Bare TCP; what arrives is written to a file.
@@ -59,27 +71,41 @@ pub struct DriveArgs {
 trait Client {
     /// One file from end to end; when it is written, until it is stable. Says how long that took, opening it left out.
     fn transfer(&mut self, job: &Job) -> Result<Duration>;
+
+    /// Where the program has memory for a file of so many bytes, for whoever looks on from outside.
+    fn memory(&mut self, file_bytes: usize) -> u64;
 }
 
 /// Does what standard input says until it ends.
 pub fn drive(args: &DriveArgs) -> Result<()> {
     let mut client: Box<dyn Client> = match args.kind {
+        Kind::Tombolo => Box::new(Ours::new(args)),
         Kind::Biods => Box::new(Biods::new(args, Codec::Ours)?),
         Kind::BiodsRaw => Box::new(Biods::new(args, Codec::Raw)?),
         Kind::BiodsGeneric => Box::new(Biods::new(args, Codec::Generic)?),
+        Kind::StepCopies => Box::new(Steps::new(args, Step::Copies)?),
+        Kind::StepGenericCodec => Box::new(Steps::new(args, Step::GenericCodec)?),
+        Kind::StepLean => Box::new(Steps::new(args, Step::Lean)?),
         Kind::Tcp => Box::new(Poured::new(args, false)?),
         Kind::TcpToFile => Box::new(Poured::new(args, true)?),
     };
     for line in stdin().lock().lines() {
-        let job: Job = line.doing(|| "read what to do".to_owned())?.parse()?;
-        let took = client.transfer(&job)?;
-        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let line = line.doing(|| "read what to do".to_owned())?;
+        let number = match line.strip_prefix("memory ").and_then(|bytes| bytes.parse().ok()) {
+            Some(file_bytes) => client.memory(file_bytes),
+            None => u64::try_from(client.transfer(&line.parse()?)?.as_nanos()).unwrap_or(u64::MAX),
+        };
         // No single laps follow.
-        let answer = [&nanoseconds.to_ne_bytes()[..], &0_u32.to_ne_bytes()].concat();
+        let answer = [&number.to_ne_bytes()[..], &0_u32.to_ne_bytes()].concat();
         let mut out = stdout().lock();
         out.write_all(&answer).and_then(|()| out.flush()).doing(|| "answer".to_owned())?;
     }
     Ok(())
+}
+
+/// As a number.
+fn address(memory: &[u8]) -> u64 {
+    memory.as_ptr().addr() as u64
 }
 
 /// What is written: bytes that differ from one another.

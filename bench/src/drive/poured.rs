@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Client, DriveArgs, Job, Way, content};
+use super::{Client, DriveArgs, Job, Way, address, content};
 use crate::error::{Doing, Result};
 use crate::nfs::{Pour, Pourer};
 
@@ -23,17 +23,22 @@ impl Poured {
 
 impl Client for Poured {
     fn transfer(&mut self, job: &Job) -> Result<Duration> {
-        if self.content.len() < job.file_bytes {
-            self.content = content(job.file_bytes);
-        }
+        self.memory(job.file_bytes);
         let pour = match job.way {
             Way::Read => Pour::FromMemory,
-            Way::Write if self.to_file => Pour::ToFile,
-            Way::Write => Pour::Away,
+            Way::Write | Way::WriteStable if self.to_file => Pour::ToFile,
+            Way::Write | Way::WriteStable => Pour::Away,
         };
         let begun = Instant::now();
         let done = self.pourer.transfer(pour, &self.content, job.file_bytes as u64);
         done.doing(|| "pour".to_owned())?;
         Ok(begun.elapsed())
+    }
+
+    fn memory(&mut self, file_bytes: usize) -> u64 {
+        if self.content.len() < file_bytes {
+            self.content = content(file_bytes);
+        }
+        address(&self.content)
     }
 }

@@ -8,6 +8,7 @@
 mod clock;
 mod contest;
 mod cost;
+mod moved;
 mod place;
 mod spread;
 mod stop;
@@ -17,6 +18,7 @@ mod syscalls;
 pub use clock::{Clock, Work};
 pub use contest::{Contest, Dropped, Entrant, Series, Turn};
 pub use cost::{Cost, CostMeter};
+pub use moved::{Moved, MovedMeter};
 pub use place::{Place, spare_cores};
 pub use spread::Spread;
 pub use stop::{end_on_signals, go_on};

@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{Figure, Report};
+use super::{Figure, Picture, Report, curves};
 
 const WIDTH: u32 = 960;
 const BAR: i32 = 14;
@@ -18,7 +18,7 @@ const RIGHT: i32 = 90;
 const DECADES_MIN: f64 = 1.0;
 
 /// Colours that people with any kind of colour vision tell apart (Okabe and Ito).
-const COLOURS: [RGBColor; 7] = [
+pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
@@ -31,7 +31,11 @@ const COLOURS: [RGBColor; 7] = [
 /// Draws a report: the text of an SVG file, or what the drawing library said.
 pub fn draw(report: &Report) -> Result<String, String> {
     let mut text = String::new();
-    plot(report, &mut text).map_err(|error| error.to_string())?;
+    let drawn = match report.picture {
+        Picture::Bars => plot(report, &mut text),
+        Picture::Curves => curves::plot(report, &mut text),
+    };
+    drawn.map_err(|error| error.to_string())?;
     Ok(text)
 }
 

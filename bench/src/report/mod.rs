@@ -3,6 +3,7 @@
 //! A [`Report`] is stored as JSON, drawn as SVG, and printed as tables; `docs/benchmarks.md` is made of the stored ones.
 
 mod chart;
+mod curves;
 mod docs;
 mod file;
 mod machine;
@@ -40,6 +41,19 @@ pub struct Report {
     pub ratios: Vec<Ratio>,
     /// Columns or rows that are not there, and why.
     pub absent: Vec<String>,
+    /// How it is drawn.
+    #[serde(default)]
+    pub picture: Picture,
+}
+
+/// How a report is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Picture {
+    /// A bar for each figure.
+    #[default]
+    Bars,
+    /// A curve for each column over the figures' [`Figure::x`], a chart for each row. File sizes are what is meant.
+    Curves,
 }
 
 /// One figure.
@@ -53,6 +67,9 @@ pub struct Figure {
     pub column: String,
     /// Of what.
     pub unit: Unit,
+    /// Where on the axis of a curve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x: Option<f64>,
     /// Over the rounds; each round counts with its own median.
     pub spread: Spread,
     /// Round by round. Figures with as many rounds were measured interleaved.
@@ -88,6 +105,7 @@ impl Figure {
             variant: variant.to_owned(),
             column: column.to_owned(),
             unit,
+            x: None,
             spread: Spread { median: value, q1: value, q3: value, min: value, max: value },
             rounds: vec![value],
             p99_ns: None,
@@ -178,6 +196,7 @@ impl Report {
             figures: Vec::new(),
             ratios: Vec::new(),
             absent: Vec::new(),
+            picture: Picture::default(),
         }
     }
 

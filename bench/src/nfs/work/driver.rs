@@ -23,13 +23,18 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Starts libnfs; its file is `name` in the export's root.
+    /// Starts libnfs for several to use; its file is `name` in the export's root.
     pub fn start(server: &Nfs, name: &str) -> Result<Rc<RefCell<Self>>> {
+        Ok(Rc::new(RefCell::new(Self::libnfs(server, name)?)))
+    }
+
+    /// Starts libnfs; its file is `name` in the export's root.
+    pub fn libnfs(server: &Nfs, name: &str) -> Result<Self> {
         let mut command = Command::new(find(Program::LibnfsDriver)?);
         let (nfs, mount) = (server.nfs(), server.mount());
         command.args([nfs.ip().to_string(), nfs.port().to_string(), mount.port().to_string()]);
         command.args([server.export(), name]);
-        Ok(Rc::new(RefCell::new(Self::run_as("libnfs-driver", command)?)))
+        Self::run_as("libnfs-driver", command)
     }
 
     /// Starts a client of ours, as [`drive`](crate::drive::drive); the file that it writes is `name` in the export's root.

@@ -23,8 +23,12 @@ pub(super) const WRITTEN: &str = "written";
 pub(super) enum Serves {
     /// Tombolo's server, on a file system in memory.
     Memory,
+    /// Tombolo's server, on a disk.
+    Disk,
     /// A server that drops it.
     Nothing,
+    /// Bare TCP.
+    Bare,
 }
 
 /// Everything that is measured on.
@@ -32,6 +36,7 @@ pub(super) struct Bed<'a> {
     pub plan: &'a Plan,
     network: Network,
     memory: Folder,
+    disk: Folder,
 }
 
 /// A folder that is served, and one beside it for the server's own.
@@ -61,8 +66,9 @@ impl Folder {
 
 impl<'a> Bed<'a> {
     /// In networks of the run's own, which it is in already.
-    pub fn make(plan: &'a Plan) -> Result<Self> {
-        Ok(Self { plan, network: Network::make(), memory: Folder::within(&plan.within)? })
+    pub fn make(plan: &'a Plan, disk: &Path) -> Result<Self> {
+        let (memory, disk) = (Folder::within(&plan.within)?, Folder::within(disk)?);
+        Ok(Self { plan, network: Network::make(), memory, disk })
     }
 
     /// A report, with the conditions that hold for all.
@@ -86,20 +92,26 @@ impl<'a> Bed<'a> {
         self.network.check(link)?;
         match serves {
             Serves::Memory => Nfs::tombolo_at(link, &self.memory.shared(), &self.memory.beside()),
+            Serves::Disk => Nfs::tombolo_at(link, &self.disk.shared(), &self.disk.beside()),
+            Serves::Bare => Nfs::limit_at(link, Limit::Pour, &self.memory.shared()),
             Serves::Nothing => Nfs::limit_at(link, Limit::Null, &self.memory.shared()),
         }
     }
 
+    /// What a server serves.
+    pub fn folder(&self, serves: Serves) -> PathBuf {
+        if serves == Serves::Disk { self.disk.shared() } else { self.memory.shared() }
+    }
+
     /// Makes sure that the file of a job is there, where a server has files.
     pub fn lay_out(&self, serves: Serves, job: &Job) -> Result<()> {
-        let folder = match serves {
-            Serves::Memory => self.memory.shared(),
-            Serves::Nothing => return Ok(()),
-        };
+        if matches!(serves, Serves::Nothing | Serves::Bare) {
+            return Ok(());
+        }
+        let folder = self.folder(serves);
         let name = if job.way == Way::Read { read_name(job.file_bytes) } else { WRITTEN.to_owned() };
         let path = folder.join(name);
-        if fs::metadata(&path)
-            .is_ok_and(|there| job.way == Way::Write || there.len() == job.file_bytes as u64)
+        if fs::metadata(&path).is_ok_and(|there| job.way != Way::Read || there.len() == job.file_bytes as u64)
         {
             return Ok(());
         }

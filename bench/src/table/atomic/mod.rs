@@ -2,8 +2,14 @@
 //! for each request, bare TCP and libnfs, over links of several speeds.
 
 mod bed;
+mod copies;
+mod figure_1;
+mod figure_3;
 mod interval;
+mod libnfs;
+mod sizes;
 mod table_1;
+mod table_2;
 
 use std::io::Write;
 
@@ -19,10 +25,18 @@ const BIODS: &str = "thread per request";
 /// What the paper found, on machines of its time.
 const PAPER: &str = "paper";
 
-/// A part of it: its name, and how its reports come about.
-type Part = (&'static str, fn(&Bed<'_>) -> Result<Report>);
+/// A part of it: the names of what it makes, and how its reports come about.
+type Part = (&'static [&'static str], fn(&Bed<'_>) -> Result<Vec<Report>>);
 
-const PARTS: [Part; 1] = [("table-1", table_1::run)];
+const PARTS: [Part; 7] = [
+    (&["table-1"], |bed| Ok(vec![table_1::run(bed)])),
+    (&["table-2"], |bed| Ok(vec![table_2::run(bed)])),
+    (&["figure-1"], |bed| Ok(vec![figure_1::run(bed)])),
+    (&["figure-3"], |bed| Ok(vec![figure_3::run(bed)])),
+    (&["figure-2", "figure-4", "figure-5"], |bed| Ok(sizes::run(bed))),
+    (&["libnfs"], |bed| Ok(vec![libnfs::run(bed)])),
+    (&["copies"], |bed| Ok(vec![copies::run(bed)])),
+];
 
 /// Measures, in networks of the run's own unless the arguments say that this is it already. Each report is published when it is there.
 pub fn run(
@@ -35,11 +49,12 @@ pub fn run(
         let arguments = std::env::args().skip(1).chain(["--here".to_owned()]).collect::<Vec<_>>();
         return run_inside_to(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), out);
     }
-    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| name == only);
-    let bed = Bed::make(plan)?;
-    for (_, part) in PARTS.into_iter().filter(|(name, _)| wanted(name)) {
+    let wanted =
+        |names: &[&str]| args.only.is_empty() || args.only.iter().any(|only| names.contains(&only.as_str()));
+    let bed = Bed::make(plan, &args.disk)?;
+    for (_, part) in PARTS.into_iter().filter(|(names, _)| wanted(names)) {
         match part(&bed) {
-            Ok(report) => publish(&report, out)?,
+            Ok(reports) => reports.iter().try_for_each(|report| publish(report, out))?,
             Err(error @ Error::Interrupted) => return Err(error),
             // One that cannot be made does not keep the others from being made.
             Err(error) => bed.say(out, &error)?,

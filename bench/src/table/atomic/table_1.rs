@@ -76,7 +76,7 @@ const PAPERS: [(u32, f64, f64, f64, f64); 6] = [
 const PAPERS_FILE_MB: f64 = 33.554_432;
 
 /// Measures.
-pub(super) fn run(bed: &Bed<'_>) -> Result<Report> {
+pub(super) fn run(bed: &Bed<'_>) -> Report {
     let title = "Table 1 of seed 002: throughput and context switches over the in-flight limit";
     let mut report = bed.report("atomic-table-1", title);
     report.condition_of(&bed.contest(ROUNDS));
@@ -99,7 +99,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Report> {
     report.condition(format!(
         "`{PAPER}`: Table 1 of the paper, two SPARCStation 20/71 over Myrinet, 8 KiB requests, nothing written"
     ));
-    Ok(report)
+    report
 }
 
 fn measure(bed: &Bed<'_>, setting: &Setting, report: &mut Report) -> Result<()> {
@@ -126,7 +126,8 @@ fn measure(bed: &Bed<'_>, setting: &Setting, report: &mut Report) -> Result<()> 
 }
 
 fn contestants(limits: &[u32]) -> Vec<(u32, Kind, &'static str)> {
-    limits.iter().map(|&limit| (limit, Kind::Biods, BIODS)).collect()
+    let biods = limits.iter().map(|&limit| (limit, Kind::Biods, BIODS));
+    biods.chain([0].iter().chain(limits).map(|&limit| (limit, Kind::Tombolo, OURS))).collect()
 }
 
 fn variant(limit: u32) -> String {

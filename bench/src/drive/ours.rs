@@ -1,0 +1,172 @@
+//! The product: an export mounted by `back/nfs-client`, called through the waist as a library is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_back_nfs_client::{NfsExport, Options, Ports, Server, Transport};
+use tombolo_core::fs::{
+    Client as Attached, Ctx, Entry, Export, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck,
+    SessionId, Stability, SyncWhat, Write,
+};
+use tombolo_host::rpc_client::InFlight;
+use tombolo_mem::Buffer;
+
+use super::{Client, DriveArgs, Job, Way, address, content};
+use crate::error::{Error, Result};
+
+/// The most that an adaptive limit may come to.
+const ADAPTIVE_MAX: u32 = 128;
+const SESSION: SessionId = SessionId(1);
+
+/// The client.
+pub struct Ours {
+    server: Server,
+    path: String,
+    file: String,
+    /// Each with the sizes of its requests; those are agreed on when mounting.
+    mounts: HashMap<usize, Mount>,
+    /// The program's own memory, which is written from and read into.
+    memory: Buffer,
+}
+
+/// One export, mounted.
+struct Mount {
+    export: NfsExport,
+    files: Arc<dyn FileSystem>,
+}
+
+impl Ours {
+    /// For a server; it is mounted by the first job.
+    pub fn new(args: &DriveArgs) -> Self {
+        let ports = if args.nfs.port() == args.mount.port() {
+            Ports::One(args.nfs.port())
+        } else {
+            Ports::Two { nfs: args.nfs.port(), mount: args.mount.port() }
+        };
+        let address = args.nfs.ip();
+        let server = Server { name: address.to_string(), address, ports, transport: Transport::Tcp };
+        let (path, file) = (args.export.clone(), args.file.clone());
+        Self { server, path, file, mounts: HashMap::new(), memory: Buffer::new(0) }
+    }
+
+    fn mount(&self, piece_bytes: usize) -> Result<Mount> {
+        let size_max = u32::try_from(piece_bytes).unwrap_or(u32::MAX);
+        let options = Options { read_size_max: size_max, write_size_max: size_max, ..Options::default() };
+        let export = NfsExport::mount(&self.server, &self.path, options);
+        let export = export.map_err(|error| Error::Absent(error.to_string()))?;
+        let client =
+            Attached { session: SESSION, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
+        let files = export.attach(&client).map_err(|error| wrong("attach", &error))?;
+        Ok(Mount { export, files })
+    }
+}
+
+impl Client for Ours {
+    fn transfer(&mut self, job: &Job) -> Result<Duration> {
+        if !self.mounts.contains_key(&job.piece_bytes) {
+            let mount = self.mount(job.piece_bytes)?;
+            self.mounts.insert(job.piece_bytes, mount);
+        }
+        self.memory(job.file_bytes);
+        let absent = || Error::Absent("no mount".to_owned());
+        let mount = self.mounts.get(&job.piece_bytes).ok_or_else(absent)?;
+        mount.export.set_in_flight(match job.limit {
+            0 => InFlight::Adaptive { max: ADAPTIVE_MAX },
+            limit => InFlight::Fixed(limit),
+        });
+        let name = if job.way == Way::Read { job.read_name() } else { self.file.clone() };
+        let open = Open::new(mount.files.as_ref(), &name, job.way)?;
+        let begun = Instant::now();
+        match job.way {
+            Way::Read => open.read(job, &self.memory)?,
+            Way::Write | Way::WriteStable => open.write(job, &self.memory)?,
+        }
+        Ok(begun.elapsed())
+    }
+
+    fn memory(&mut self, file_bytes: usize) -> u64 {
+        if self.memory.len() < file_bytes {
+            self.memory = filled(file_bytes);
+        }
+        self.memory.as_slice().map_or(0, address)
+    }
+}
+
+/// An open file, closed when it is dropped.
+struct Open<'a> {
+    files: &'a dyn FileSystem,
+    cx: Ctx,
+    node: NodeId,
+    file: File,
+}
+
+impl<'a> Open<'a> {
+    fn new(files: &'a dyn FileSystem, name: &str, way: Way) -> Result<Self> {
+        let cx = Ctx::root(SESSION);
+        let name = Name::new(name.as_bytes()).map_err(|error| wrong("look up", &error))?;
+        let entry: Entry =
+            files.lookup(&cx, NodeId::ROOT, name).wait().map_err(|error| wrong("look up", &error))?;
+        let flags = match way {
+            Way::Read => OpenFlags::READ,
+            Way::Write => OpenFlags::WRITE,
+            Way::WriteStable => OpenFlags::WRITE | OpenFlags::SYNC,
+        };
+        let opened = files.open(&cx, entry.node, flags).wait().map_err(|error| wrong("open", &error))?;
+        let file = File { node: entry.node, open: opened.open };
+        Ok(Self { files, cx, node: entry.node, file })
+    }
+
+    fn write(&self, job: &Job, memory: &Buffer) -> Result<()> {
+        let stability = if job.way == Way::WriteStable { Stability::FileSync } else { Stability::Unstable };
+        for (at, bytes) in job.each() {
+            let how = Write {
+                offset: at as u64,
+                stability,
+                kill_privileges: false,
+                in_place: false,
+                // Nobody changes it before the file is stable.
+                keepable: true,
+            };
+            let written = self.files.write(&self.cx, self.file, &how, memory.source(at..at + bytes)).wait();
+            let written = written.map_err(|error| wrong("write", &error))?;
+            check(written.count, bytes)?;
+        }
+        self.files.fsync(&self.cx, self.file, SyncWhat::All).wait().map_err(|error| wrong("fsync", &error))
+    }
+
+    fn read(&self, job: &Job, memory: &Buffer) -> Result<()> {
+        for (at, bytes) in job.each() {
+            let read = self.files.read(&self.cx, self.file, at as u64, memory.sink(at..at + bytes)).wait();
+            check(read.map_err(|error| wrong("read", &error))?.count, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.files.release(&self.cx, self.file);
+        self.files.forget(&self.cx, &[(self.node, 1)]);
+    }
+}
+
+fn wrong(what: &str, error: &dyn std::error::Error) -> Error {
+    Error::Wrong { what: what.to_owned(), answer: error.to_string() }
+}
+
+fn check(moved: usize, wanted: usize) -> Result<()> {
+    if moved == wanted {
+        return Ok(());
+    }
+    Err(Error::Wrong { what: "a piece".to_owned(), answer: format!("{moved} bytes of {wanted}") })
+}
+
+/// Memory with [`content`].
+pub(super) fn filled(bytes: usize) -> Buffer {
+    let mut buffer = Buffer::new(bytes);
+    if let Some(memory) = buffer.as_mut_slice() {
+        memory.copy_from_slice(&content(bytes));
+    }
+    buffer
+}
