@@ -25,6 +25,7 @@ use super::system::SystemWire;
 use super::timers::Sleep;
 use super::wire::Wire;
 use tombolo_core::fs::Interrupt;
+use tombolo_sys::udp::DATAGRAM_MAX_BYTES;
 use tombolo_wire_rpc::{CallHeader, Mark, Xid};
 use tombolo_wire_xdr::Encoder;
 
@@ -72,7 +73,6 @@ impl RpcClient {
     /// Nothing here waits, but for the kernel to copy what is sent.
     pub fn call(&self, call: Call<'_>, encode_arguments: impl FnOnce(&mut Encoder<'_>)) -> Pending {
         let shared = &self.0.shared;
-        let cell = Arc::new(Cell::default());
         let mut head = shared.lock().head();
         head.extend_from_slice(&[0; Mark::BYTES]);
         let mut xdr = Encoder::new(&mut head);
@@ -82,19 +82,19 @@ impl RpcClient {
         encode_arguments(&mut xdr);
         let mut message = Message { head, data: call.data.filter(|data| !data.is_empty()) };
         let len_bytes = message.len() - Mark::BYTES;
-        let mark = Mark::whole(len_bytes).map(Mark::to_bytes);
+        let fits = !shared.datagrams || len_bytes <= DATAGRAM_MAX_BYTES;
+        let mark = Mark::whole(len_bytes).filter(|_| fits).map(Mark::to_bytes);
         match (mark, message.head.first_chunk_mut()) {
             (Some(mark), Some(place)) => *place = mark,
             _ => {
                 let callee = shared.lock().callee(call.procedure);
-                cell.put(Err(CallError::TooLong { callee, len_bytes }));
-                return Pending::new(cell);
+                return Pending::new(Cell::known(Err(CallError::TooLong { callee, len_bytes })));
             }
         }
         let interrupt = (self.0.interrupts == Interrupts::Always).then(|| call.interrupt.clone());
         let Call { procedure, landing, bulk, interrupt: wish, .. } = call;
-        let new = NewCall { procedure, message, landing, bulk, interrupt: wish, cell: cell.clone() };
-        let xid = self.insert(new);
+        let new = NewCall { procedure, message, landing, bulk, interrupt: wish };
+        let (xid, cell) = self.insert(new);
         if let Some(interrupt) = interrupt {
             watch(shared, xid, &interrupt);
         }
@@ -102,13 +102,13 @@ impl RpcClient {
     }
 
     /// Puts a call in its place, and sends it if it may go.
-    fn insert(&self, call: NewCall) -> u32 {
+    fn insert(&self, call: NewCall) -> (u32, Arc<Cell>) {
         let shared = &self.0.shared;
         let (bulk, now) = (call.bulk, shared.wire.now());
         shared.counters.calls.add(1);
         let mut state = shared.lock();
         let alarm_at = state.alarm_for_call(bulk, now);
-        let xid = state.insert(call, now);
+        let (xid, cell) = state.insert(call, now);
         let is_news = state.arm(alarm_at) || state.watching;
         let index = state.calls.get(&xid).map_or(0, |entry| entry.connection);
         let is_made = state.connections.get(index).is_none_or(Connection::is_made);
@@ -122,7 +122,7 @@ impl RpcClient {
             shared.send(job, &mut finished);
             finished.wake();
         }
-        xid
+        (xid, cell)
     }
 
     /// The wire's clock. It is the one for every time-out of whoever uses this client.

@@ -18,7 +18,6 @@ pub(super) struct NewCall {
     pub(super) landing: Option<Landing>,
     pub(super) bulk: bool,
     pub(super) interrupt: Interrupt,
-    pub(super) cell: Arc<Cell>,
 }
 
 /// What is known of one call.
@@ -26,7 +25,7 @@ pub(super) struct Entry {
     /// Its number among all calls: they are sent again in this order.
     pub(super) serial: u64,
     pub(super) procedure: u32,
-    /// None once its outcome is told.
+    /// Where its outcome is told.
     pub(super) cell: Option<Arc<Cell>>,
     /// None while it is in a batch.
     pub(super) message: Option<Message>,
@@ -69,8 +68,8 @@ pub(super) enum Place {
 }
 
 impl Entry {
-    pub(super) fn new(call: NewCall, serial: u64, now: Instant) -> Self {
-        let NewCall { procedure, message, landing, bulk, interrupt, cell } = call;
+    pub(super) fn new(call: NewCall, cell: Arc<Cell>, serial: u64, now: Instant) -> Self {
+        let NewCall { procedure, message, landing, bulk, interrupt } = call;
         let landing_bytes = landing.as_ref().map_or(0, |landing| landing.sink.len());
         let call_bytes = message.len();
         Self {

@@ -89,6 +89,21 @@ impl Future for Pending {
 }
 
 impl Cell {
+    /// One that was used before and that nobody else has any more; or else a new one.
+    pub(super) fn renewed(before: Option<Arc<Self>>) -> Arc<Self> {
+        let mut cell = before.unwrap_or_default();
+        match Arc::get_mut(&mut cell) {
+            Some(alone) => *alone = Self::default(),
+            None => cell = Arc::default(),
+        }
+        cell
+    }
+
+    /// One whose answer is there.
+    pub(super) fn known(outcome: Outcome) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Answer::Known(outcome))))
+    }
+
     /// Puts the answer in; who is to be woken.
     pub(super) fn put(&self, outcome: Outcome) -> Option<Waker> {
         match mem::replace(&mut *self.lock(), Answer::Known(outcome)) {

@@ -1,5 +1,4 @@
 //! What is known of every call, under one lock that is never held while anybody sends, receives or is woken.
-#![expect(clippy::vec_box, reason = "the boxes travel")]
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -18,6 +17,10 @@ use super::options::{Options, Target, Transport};
 use super::pending::{Cell, Outcome};
 use super::round_trip::RoundTrip;
 use super::timers::Timers;
+use smallvec::SmallVec;
+
+/// Entries rest for so many calls before they are used again: whoever has been told of an outcome may not be done with it yet.
+const SPARE_MIN: usize = 8;
 
 /// Entries and buffers that are kept for the next calls.
 const SPARE_MAX: usize = 256;
@@ -58,14 +61,15 @@ pub(super) struct State {
     label: Arc<str>,
     next_xid: u32,
     next_serial: u64,
-    spare: Vec<Box<Entry>>,
+    spare: VecDeque<Box<Entry>>,
     heads: Vec<Vec<u8>>,
 }
 
 /// Calls that have come to their end, and others to wake; done once no lock is held.
 #[derive(Default)]
 pub(super) struct Finished {
-    pub(super) outcomes: Vec<(Arc<Cell>, Outcome)>,
+    /// A caller who sends finds one or two, the engine many.
+    pub(super) outcomes: SmallVec<[(Arc<Cell>, Outcome); 2]>,
     pub(super) wakers: Vec<Waker>,
 }
 
@@ -107,7 +111,7 @@ impl State {
             retransmissions: 0,
             next_xid: random as u32,
             next_serial: 0,
-            spare: Vec::new(),
+            spare: VecDeque::new(),
             heads: Vec::new(),
             options,
             target,
@@ -135,8 +139,8 @@ impl State {
         }
     }
 
-    /// Takes a call in; its transaction id.
-    pub(super) fn insert(&mut self, mut call: NewCall, now: Instant) -> u32 {
+    /// Takes a call in; its transaction id, and where its outcome will be told.
+    pub(super) fn insert(&mut self, mut call: NewCall, now: Instant) -> (u32, Arc<Cell>) {
         while self.calls.contains_key(&self.next_xid) {
             self.next_xid = self.next_xid.wrapping_add(1);
         }
@@ -147,9 +151,12 @@ impl State {
             place.copy_from_slice(&xid.to_be_bytes());
         }
         let bulk = call.bulk;
-        let entry = Entry::new(call, self.next_serial, now);
+        let serial = self.next_serial;
         self.next_serial += 1;
-        let entry = match self.spare.pop() {
+        let mut spare = if self.spare.len() > SPARE_MIN { self.spare.pop_front() } else { None };
+        let cell = Cell::renewed(spare.as_mut().and_then(|spare| spare.cell.take()));
+        let entry = Entry::new(call, cell.clone(), serial, now);
+        let entry = match spare {
             Some(mut spare) => {
                 *spare = entry;
                 spare
@@ -163,7 +170,7 @@ impl State {
         } else {
             self.admit(xid, now);
         }
-        xid
+        (xid, cell)
     }
 
     /// Lets bulk calls go on that waited for the limit, as far as it allows.
@@ -281,10 +288,10 @@ impl State {
         if let Some(message) = entry.message.take() {
             self.keep_head(message.head);
         }
-        finished.outcomes.extend(entry.cell.take().map(|cell| (cell, outcome)));
+        finished.outcomes.extend(entry.cell.clone().map(|cell| (cell, outcome)));
         entry.let_go();
         if self.spare.len() < SPARE_MAX {
-            self.spare.push(entry);
+            self.spare.push_back(entry);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Calls to a server that behaves.
 
-use tombolo_host::rpc_client::{CallError, InFlight, Options, RpcClient, Transport};
+use tombolo_host::rpc_client::{CallError, InFlight, Options, Recovery, RpcClient, Transport};
 use tombolo_mem::Buffer;
 use tombolo_wire_rpc::Accepted;
 
@@ -77,5 +77,42 @@ fn many_calls_at_once_each_get_their_own_answer() {
         let counts = client.counts();
         assert_eq!((counts.calls, counts.replies, counts.outstanding), (1920, 1920, 0));
         assert_eq!((counts.connections, counts.retransmissions), (connections as u64, 0));
+    }
+}
+
+#[test]
+fn datagrams_carry_data_both_ways() {
+    let bed = Bed::default();
+    let client = RpcClient::start(bed.target(Transport::Udp), Options::of(Transport::Udp)).expect("start");
+    for len in [0, 1, 8192, 60_000] {
+        let data = pattern(5, len);
+        assert_eq!(wait(write(&client, data.clone())).expect("written").results, written(&data));
+        let mut buffer = Buffer::new(len);
+        assert_eq!(wait(read(&client, 9, len, &buffer)).expect("read").data_bytes, len);
+        assert!(buffer.as_slice().expect("the client let go of it") == pattern(9, len));
+    }
+    let error = wait(write(&client, vec![0; 65_508])).expect_err("no datagram is as long");
+    assert!(matches!(error, CallError::TooLong { .. }), "{error}");
+}
+
+#[test]
+fn calls_come_from_a_reserved_port_where_we_may_have_one() {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("bind");
+    let target = target(listener.local_addr().expect("address"), Transport::Tcp);
+    let options = Options { reserved_port: Some(true), recovery: Recovery::Soft, ..Options::default() };
+    let client = RpcClient::start(target, options).expect("start");
+    let pending = echo(&client, ECHO, b"hello");
+    listener.set_nonblocking(true).expect("set");
+    let accepted = || listener.accept().ok();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        if let Some((_, from)) = accepted() {
+            assert!((665..=1023).contains(&from.port()), "{from}");
+            break;
+        }
+        if pending.is_ready() {
+            return eprintln!("skipped: no port below 1024 is for us: {:?}", pending.wait());
+        }
+        assert!(std::time::Instant::now() < end, "nobody came");
     }
 }

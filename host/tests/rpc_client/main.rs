@@ -4,6 +4,7 @@ mod calls;
 mod common;
 mod endings;
 mod hostile;
+mod limits;
 mod recovery;
 mod replays;
 mod script;
