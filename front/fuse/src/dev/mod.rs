@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use stock::Stock;
 use tombolo_core::fs::{
     Client, Ctx, Error as FsError, Export, FileSystem, NodeId, PermissionCheck, SessionId,
@@ -189,9 +190,13 @@ impl Mount {
     }
 
     fn read_ahead(&self, bytes: Option<u32>) {
-        if let Some(bytes) = bytes
-            && let Err(error) = read_ahead::set(&self.path, bytes)
-        {
+        let Some(bytes) = bytes else { return };
+        // Not by asking for the root, as others would: a thread that waits for its own process keeps it from dying.
+        let end = Instant::now() + INIT_PATIENCE;
+        while !self.session.is_agreed() && Instant::now() < end {
+            thread::sleep(INIT_PAUSE);
+        }
+        if let Err(error) = read_ahead::set(&self.path, bytes) {
             tracing::debug!(path = %self.path.display(), %error, "the kernel reads ahead as it likes");
         }
     }
@@ -201,13 +206,17 @@ impl Mount {
     }
 }
 
+/// The kernel sends INIT as soon as it has mounted.
+const INIT_PATIENCE: Duration = Duration::from_secs(1);
+const INIT_PAUSE: Duration = Duration::from_micros(200);
+
 /// The mount point with no symbolic link in it, free of dead mounts.
 fn usable(target: &Path) -> Result<PathBuf, MountError> {
     let fail = |source| MountError::Target { path: target.into(), source };
     let absolute = std::path::absolute(target).map_err(fail)?;
-    // The dead mount of a killed server answers everything so.
+    // The dead mount of a killed server answers everything so. To be listed it is asked; its attributes the kernel may know.
     let is_dead = |error: &io::Error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
-    if std::fs::metadata(&absolute).is_err_and(|error| is_dead(&error)) {
+    if std::fs::read_dir(&absolute).is_err_and(|error| is_dead(&error)) {
         tracing::warn!(path = %absolute.display(), "taking a dead mount away");
         unmount(&absolute, false, true).or_else(|_| unmount(&absolute, true, true)).map_err(fail)?;
     }

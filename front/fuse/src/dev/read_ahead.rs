@@ -8,13 +8,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Sets it for what is mounted at `path`.
+/// Sets it for what is mounted at `path`, whose INIT is answered: with the answer the kernel sets its own.
 ///
 /// # Errors
 /// The mount is not there, or sysfs is not, or only root may.
 pub(super) fn set(path: &Path, bytes: u32) -> io::Result<()> {
-    // The kernel sets its own when it has the answer to INIT; whoever asks for the root waits for that.
-    fs::metadata(path)?;
     let table = fs::read("/proc/self/mountinfo")?;
     let device = device_of(&table, path).ok_or(io::ErrorKind::NotFound)?;
     fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), (bytes >> 10).to_string())

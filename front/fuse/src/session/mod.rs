@@ -80,6 +80,8 @@ pub struct Session {
     /// The capabilities agreed on, once INIT has been; they and this mark are set together.
     agreed: AtomicU64,
     ready: AtomicBool,
+    /// Whether the kernel has been told.
+    told: AtomicBool,
     broken: AtomicBool,
     pages: Arc<PageCache>,
     second_look: Arc<SecondLook>,
@@ -100,6 +102,7 @@ impl Session {
             file_system,
             agreed: AtomicU64::new(0),
             ready: AtomicBool::new(false),
+            told: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             pages: Arc::new(PageCache::new(options.coherence)),
             second_look: Arc::default(),
@@ -150,6 +153,11 @@ impl Session {
     /// Has INIT been?
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
+    }
+
+    /// Has INIT been answered?
+    pub fn is_agreed(&self) -> bool {
+        self.told.load(Ordering::Acquire)
     }
 
     /// What both sides can do; nothing before INIT.
@@ -228,6 +236,9 @@ impl Session {
             Body::Data(bytes) => exchange.send_data(reply::header(unique, *bytes).as_bytes(), *bytes),
             _ => exchange.send(body.encode(slot, self, unique)),
         };
+        if let Body::Init(_) = body {
+            self.told.store(sent, Ordering::Release);
+        }
         if !sent {
             body.undo(self);
         }
