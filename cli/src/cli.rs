@@ -7,6 +7,7 @@ use crate::bench;
 use crate::completions::CompletionsArgs;
 use crate::doctor::DoctorArgs;
 use crate::failure::{Failure, Outcome};
+use crate::files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use crate::keys::KeysArgs;
 use crate::man::ManArgs;
 use crate::mount::MountArgs;
@@ -31,6 +32,11 @@ enum Command {
     Serve(ServeArgs),
     Mount(MountArgs),
     Umount(UmountArgs),
+    Ls(LsArgs),
+    Cat(CatArgs),
+    Cp(CpArgs),
+    Stat(StatArgs),
+    Rm(RmArgs),
     Top(TopArgs),
     Tune(TuneArgs),
     Keys(KeysArgs),
@@ -59,6 +65,11 @@ impl Cli {
             Command::Serve(args) => args.run(),
             Command::Mount(args) => args.run(self.log),
             Command::Umount(args) => args.run(),
+            Command::Ls(args) => args.run(),
+            Command::Cat(args) => args.run(),
+            Command::Cp(args) => args.run(self.log),
+            Command::Stat(args) => args.run(),
+            Command::Rm(args) => args.run(),
             Command::Top(args) => args.run(),
             Command::Tune(args) => args.run(),
             Command::Keys(args) => args.run(),

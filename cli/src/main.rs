@@ -10,6 +10,7 @@ mod completions;
 mod counters;
 mod doctor;
 mod failure;
+mod files;
 mod invocation;
 mod keys;
 #[allow(dead_code, reason = "the commands that name places come next")]

@@ -52,6 +52,17 @@ impl Directory {
         }
     }
 
+    /// The same for what is in a source, which is not copied into this directory but becomes it.
+    pub async fn for_contents(mut self, from: Vec<u8>) -> Self {
+        self.from = from;
+        if let Some(node) = &self.node
+            && let Ok(attr) = node.attr().await
+        {
+            let _ = self.first.set(attr);
+        }
+        self
+    }
+
     /// Its node.
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()

@@ -89,7 +89,7 @@ impl Work {
 
     /// Marks a part that is not complete, or removes it when there is little in it.
     async fn leave(&self, entry: &Entry, transfer: &Transfer, part: &NameBuf, is_bad: bool) {
-        let kept = if is_bad { 0 } else { transfer.mark().await.unwrap_or(transfer.marked_bytes()) };
+        let kept = if is_bad { 0 } else { transfer.mark().await.unwrap_or_else(|_| transfer.marked_bytes()) };
         if kept < WORTH_KEEPING_BYTES {
             entry.clean_up(part.as_name()).await;
             return;

@@ -23,6 +23,7 @@ mod event;
 mod large;
 mod links;
 mod mark;
+mod measure;
 mod part;
 mod prefix;
 mod small;
@@ -44,6 +45,7 @@ use crate::stock::Stock;
 use directory::Directory;
 pub use event::{Event, Failure, Observer, Step};
 use links::Links;
+pub use measure::measure;
 use tally::Counters;
 pub use tally::Tally;
 
@@ -199,6 +201,12 @@ impl Copier {
         self.work.clone().begin_source(node, path, top, name);
     }
 
+    /// Begins to copy what is in a directory into one that is there. `dir_path` is what to call that in reports.
+    pub fn add_contents(&self, from: From, dir: Node, dir_path: Vec<u8>) {
+        let top = Directory::top(self.work.clone(), dir, dir_path);
+        self.work.clone().begin_contents(from.node, from.path, top);
+    }
+
     /// How far it is.
     pub fn tally(&self) -> Tally {
         self.work.counters.tally()
@@ -214,6 +222,11 @@ impl Copier {
         Stopper(self.work.clone())
     }
 
+    /// What tells how far this copy is, for another thread to hold.
+    pub fn watcher(&self) -> Watcher {
+        Watcher(self.work.clone())
+    }
+
     /// Ready when all that was added is done.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         self.work.all.ended()
@@ -225,6 +238,17 @@ impl Copier {
         let tally = self.tally();
         drop(self.crew);
         tally
+    }
+}
+
+/// Watches a [`Copier`].
+#[derive(Clone, Debug)]
+pub struct Watcher(Arc<Work>);
+
+impl Watcher {
+    /// As [`Copier::tally`].
+    pub fn tally(&self) -> Tally {
+        self.0.counters.tally()
     }
 }
 

@@ -53,6 +53,18 @@ impl Work {
         });
     }
 
+    /// Begins with what is in a directory that the user named.
+    pub(super) fn begin_contents(self: Arc<Self>, from: Node, path: Vec<u8>, top: Directory) {
+        let work = self.clone();
+        self.spawn(async move {
+            let dir = Arc::new(top.for_contents(path).await);
+            match from.list(true).await {
+                Ok(listing) => work.walk(Level { dir, listing, page: Vec::new().into_iter() }).await,
+                Err(error) => work.failed(dir.own_failure(Step::Read, error)),
+            }
+        });
+    }
+
     /// Copies a directory and everything below it, as one of those that are walked at once.
     fn begin_branch(self: &Arc<Self>, branch: Branch, permit: Permit) {
         let work = self.clone();

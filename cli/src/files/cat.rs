@@ -1,0 +1,67 @@
+//! `tombolo cat`: prints files.
+
+use std::io;
+
+use clap::Args;
+use libtombolo::{Last, StreamError, block_on};
+use tombolo_core::fs::{Error, OpenFlags};
+
+use crate::failure::{Failure, Outcome};
+use crate::location::{End, Location};
+
+use super::place::{Place, Places};
+
+/// Print files of NFS servers and of this host.
+///
+/// Several reads are under way at a time, so that a link is full also when it is long.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CatArgs {
+    /// The files: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
+    #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
+    files: Vec<Location>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo cat nfs://server/export/etc/motd
+  tombolo cat nfs://server:20049/logs/today | grep error";
+
+impl CatArgs {
+    /// Prints one after the other. One that cannot be read is reported, and the others printed all the same.
+    pub fn run(&self) -> Outcome {
+        let mut places = Places::new();
+        let mut all_well = true;
+        for file in &self.files {
+            let printed = places.open(file, End::Target).and_then(|place| print(&place));
+            match printed {
+                Ok(Reader::Listens) => {}
+                // Nobody reads what would follow.
+                Ok(Reader::Left) => return Err(Failure::silent()),
+                Err(failure) => {
+                    failure.print();
+                    all_well = false;
+                }
+            }
+        }
+        if all_well { Ok(()) } else { Err(Failure::silent()) }
+    }
+}
+
+/// Who reads our output.
+enum Reader {
+    Listens,
+    Left,
+}
+
+fn print(place: &Place) -> Result<Reader, Failure> {
+    let cannot = |error: &Error| place.cannot("read", error);
+    let node = place.found(Last::Follow)?;
+    let file = block_on(node.open(OpenFlags::READ)).map_err(|error| cannot(&error))?;
+    match block_on(file.read_to(0, &mut io::stdout().lock(), Default::default())) {
+        Ok(_) => Ok(Reader::Listens),
+        Err(StreamError::File(error)) => Err(cannot(&error)),
+        Err(StreamError::Stream(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Left),
+        Err(StreamError::Stream(error)) => Err(Failure::cannot("write to standard output", &error)),
+    }
+}

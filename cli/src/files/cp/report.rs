@@ -1,0 +1,147 @@
+//! What a copy tells its user.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use indicatif::ProgressBar;
+use libtombolo::Tree;
+use libtombolo::copy::{Event, Failure as CopyFailure, Observer, Step};
+
+use crate::failure::Failure;
+
+use super::super::problem::{self, SQUASHED};
+use super::super::shown;
+use super::progress::Style;
+use super::size;
+
+/// So many parts are told of by name.
+const PARTS_NAMED_MAX: usize = 10;
+
+/// Prints failures as they come, around the bar if there is one.
+pub struct Report {
+    bar: Option<ProgressBar>,
+    /// Who may be somebody else to the server.
+    to: Tree,
+    stopped: AtomicBool,
+    parts: Mutex<VecDeque<(Vec<u8>, u64)>>,
+    parts_count: AtomicU64,
+}
+
+impl Report {
+    /// Nothing to tell yet.
+    pub fn new(style: Style, to: Tree) -> Self {
+        let bar = (style == Style::Bar).then(super::progress::bar);
+        Self {
+            bar,
+            to,
+            stopped: AtomicBool::new(false),
+            parts: Mutex::default(),
+            parts_count: AtomicU64::new(0),
+        }
+    }
+
+    /// The bar, where there is one.
+    pub fn bar(&self) -> Option<&ProgressBar> {
+        self.bar.as_ref()
+    }
+
+    /// Prints a failure.
+    pub fn print(&self, failure: &Failure) {
+        self.around_bar(|| failure.print());
+    }
+
+    /// A signal came.
+    pub fn stopping(&self, signal: &str) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.say(&format!("{signal}: finishing what is under way; once more ends at once"));
+    }
+
+    /// Whether a signal came.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Tells what is left to do.
+    pub fn sum_up(&self) {
+        let parts = self.parts();
+        for (path, size_bytes) in parts.iter() {
+            self.say(&format!("{} is not complete: {} are kept", shown::name(path), size(*size_bytes)));
+        }
+        let unnamed = self.parts_count.load(Ordering::Relaxed).saturating_sub(parts.len() as u64);
+        if unnamed > 0 {
+            self.say(&format!("and {unnamed} more that are not complete"));
+        }
+        if self.is_stopped() {
+            self.say("interrupted: the same command with --resume goes on");
+        } else if !parts.is_empty() {
+            self.say("the same command with --resume goes on with what is not complete");
+        }
+    }
+
+    /// A line on standard error.
+    pub fn say(&self, text: &str) {
+        // Nobody to read it: then it is not said.
+        self.around_bar(|| drop(writeln!(io::stderr(), "tombolo: {text}")));
+    }
+
+    fn around_bar(&self, print: impl FnOnce()) {
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    fn parts(&self) -> MutexGuard<'_, VecDeque<(Vec<u8>, u64)>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn explained(&self, failure: &CopyFailure) -> Failure {
+        let (from, to) = (shown::name(&failure.from), shown::name(&failure.to));
+        let copying = format!("copy {from}");
+        let error = &failure.error;
+        match failure.step {
+            Step::Read => Failure::cannot(format_args!("read {from}"), error),
+            Step::Make => problem::cannot(format_args!("make {to}"), error, &self.to),
+            Step::Write => problem::cannot(format_args!("write {to}"), error, &self.to),
+            Step::Rename => problem::cannot(format_args!("give {to} its name"), error, &self.to),
+            Step::Attributes => problem::cannot(format_args!("set mode and times of {to}"), error, &self.to),
+            Step::Owner if self.to.realm() == "local" => {
+                Failure::cannot(format_args!("keep owners, first that of {to}"), error)
+                    .remedy("everything else is copied")
+            }
+            Step::Owner => {
+                Failure::cannot(format_args!("keep owners, first that of {to}"), error).remedy(SQUASHED)
+            }
+            Step::OmitDirectory => Failure::cannot(copying, "it is a directory").remedy("use -r"),
+            Step::OmitSpecial => Failure::cannot(copying, "it is a pipe, socket or device")
+                .remedy("use -r to make one like it"),
+            Step::IntoItself => {
+                Failure::cannot(copying, "the copy lies within it").remedy("everything else is copied")
+            }
+            Step::SameFile => Failure::cannot(copying, format!("{to} is the same file")),
+            Step::OtherKind => {
+                Failure::cannot(format_args!("copy {from} to {to}"), "one is a directory, the other is not")
+                    .remedy("remove it first")
+            }
+            Step::Changed => Failure::cannot(copying, "it was changed while the copy was resumed")
+                .remedy("copy it once more: it begins anew"),
+        }
+    }
+}
+
+impl Observer for Report {
+    fn see(&self, event: Event) {
+        match event {
+            Event::Failed(failure) => self.print(&self.explained(&failure)),
+            Event::PartKept { to, size_bytes } => {
+                self.parts_count.fetch_add(1, Ordering::Relaxed);
+                let mut parts = self.parts();
+                if parts.len() < PARTS_NAMED_MAX {
+                    parts.push_back((to, size_bytes));
+                }
+            }
+        }
+    }
+}

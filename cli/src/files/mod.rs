@@ -1,0 +1,20 @@
+//! `tombolo ls`, `cat`, `cp`, `stat` and `rm`: files on servers and on this host, without a mount.
+//!
+//! One file per command. Reading order: [`place`] (what a word of the command line leads to), then the commands; `shown` is how
+//! names, modes and times are written, `problem` how failures are.
+
+mod cat;
+mod cp;
+mod ls;
+mod place;
+mod problem;
+mod rm;
+mod shown;
+mod stat;
+mod user;
+
+pub use cat::CatArgs;
+pub use cp::CpArgs;
+pub use ls::LsArgs;
+pub use rm::RmArgs;
+pub use stat::StatArgs;

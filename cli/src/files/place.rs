@@ -1,0 +1,188 @@
+//! What the words of a command line lead to.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use libtombolo::{Last, Node, Tree, User, block_on};
+use tombolo_core::fs::{Error, Name, NameBuf};
+use tombolo_sys::process;
+
+use crate::failure::Failure;
+use crate::location::{End, Location, NfsUrl, OpenOptions};
+
+use super::problem;
+use super::user::Myself;
+
+/// Opens places, and uses what is open already: two files of one export need one connection.
+pub struct Places {
+    myself: Myself,
+    servers: Vec<OpenExport>,
+}
+
+/// An export of a server that is attached.
+struct OpenExport {
+    /// The URL of the server, with its options and no path.
+    server: String,
+    /// The export's path on the server.
+    path: Vec<u8>,
+    tree: Tree,
+}
+
+/// A place in a tree.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The tree.
+    pub tree: Tree,
+    /// Where in it.
+    pub path: Vec<u8>,
+    /// As the user wrote it.
+    pub label: Vec<u8>,
+    /// The same for people.
+    pub word: String,
+    /// Whether it lies on a server.
+    pub is_remote: bool,
+}
+
+impl Places {
+    /// Nothing open yet.
+    pub fn new() -> Self {
+        // Each directory that is open takes some descriptors, and so do files under way.
+        if let Err(errno) = process::raise_open_file_limit() {
+            tracing::debug!(%errno, "the limit of open files stays");
+        }
+        Self { myself: Myself::ask(), servers: Vec::new() }
+    }
+
+    /// Opens the tree that a location lies in.
+    pub fn open(&mut self, location: &Location, end: End) -> Result<Place, Failure> {
+        let label = label_of(location);
+        let word = super::shown::name(&label);
+        let options = OpenOptions { end, ..OpenOptions::default() };
+        let url = match location {
+            Location::Nfs(url) => url,
+            Location::Dir(_) => {
+                let opened = location.open(&options)?;
+                let tree = self.attach(&*opened.export, "local".into(), &word)?;
+                return Ok(Place { tree, path: opened.path, label, word, is_remote: false });
+            }
+        };
+        let server = NfsUrl { path: b"/".to_vec(), ..url.clone() }.to_string();
+        let known = self.servers.iter().find_map(|export| {
+            let within = (export.server == server).then(|| below(&export.path, &url.path)).flatten()?;
+            Some((export.tree.clone(), within.to_vec()))
+        });
+        if let Some((tree, path)) = known {
+            return Ok(Place { tree, path, label, word, is_remote: true });
+        }
+        let opened = location.open(&options)?;
+        let realm = format!("{}:{}", url.host, url.port.map_or(String::new(), |port| port.to_string()));
+        let tree = self.attach(&*opened.export, realm, &word)?;
+        let export = url.path.len().saturating_sub(opened.path.len());
+        let path = url.path.get(..export).unwrap_or_default().to_vec();
+        // Where the whole path is an export, nothing says that what lies below it is not another.
+        if !opened.path.is_empty() {
+            self.servers.push(OpenExport { server, path, tree: tree.clone() });
+        }
+        Ok(Place { tree, path: opened.path, label, word, is_remote: true })
+    }
+
+    fn attach(
+        &self,
+        export: &dyn tombolo_core::fs::Export,
+        realm: String,
+        word: &str,
+    ) -> Result<Tree, Failure> {
+        let Myself { identity, umask } = self.myself.clone();
+        Tree::attach(export, User { identity, umask, realm })
+            .map_err(|error| Failure::cannot(format_args!("open {word}"), &error))
+    }
+}
+
+impl Place {
+    /// What it leads to.
+    pub fn find(&self, last: Last) -> Result<Node, Error> {
+        block_on(self.tree.find(&self.path, last))
+    }
+
+    /// As [`Place::find`]; a failure names the place.
+    pub fn found(&self, last: Last) -> Result<Node, Failure> {
+        self.find(last).map_err(|error| self.cannot("find", &error))
+    }
+
+    /// The directory that it lies in, and its name there.
+    pub fn parent(&self) -> Result<(Node, NameBuf), Error> {
+        block_on(self.tree.find_parent(&self.path))
+    }
+
+    /// A failure with this place.
+    pub fn cannot(&self, what: &str, error: &Error) -> Failure {
+        problem::cannot(format_args!("{what} {}", self.word), error, &self.tree)
+    }
+}
+
+/// The last name of a location, which a copy of it gets. `None` when it has none: `.`, `..` and `/` stand for what is in
+/// them.
+pub fn own_name(location: &Location) -> Option<NameBuf> {
+    let bytes = match location {
+        Location::Nfs(url) => url.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?.to_vec(),
+        Location::Dir(path) => match path.components().next_back()? {
+            Component::Normal(name) if !ends_with_dot(path) => name.as_bytes().to_vec(),
+            _ => return None,
+        },
+    };
+    Name::new(&bytes).ok().map(Name::to_owned)
+}
+
+/// `Path` leaves a `.` at the end out.
+fn ends_with_dot(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.ends_with(b"/.") || bytes.ends_with(b"/./")
+}
+
+/// A location as its user wrote it: without `dir:` where it is only a path.
+fn label_of(location: &Location) -> Vec<u8> {
+    match location {
+        Location::Nfs(url) => url.to_string().into_bytes(),
+        Location::Dir(path) => path.as_os_str().as_bytes().to_vec(),
+    }
+}
+
+/// What of `path` lies below `export`; `None` when it lies elsewhere.
+fn below<'a>(export: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
+    let export = export.strip_suffix(b"/").unwrap_or(export);
+    path.strip_prefix(export)?.strip_prefix(b"/").filter(|rest| !rest.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_called_like_its_source() {
+        let named = |word: &str| {
+            let location = Location::of_word(word.as_ref()).expect(word);
+            own_name(&location).map(|name| name.as_name().to_string())
+        };
+        for (word, name) in [
+            ("a/b", Some("b")),
+            ("a/b/", Some("b")),
+            ("dir:x", Some("x")),
+            (".", None),
+            ("a/..", None),
+            ("a/.", None),
+            ("/", None),
+            ("nfs://host/srv/x", Some("x")),
+            ("nfs://host/", None),
+        ] {
+            assert_eq!(named(word).as_deref(), name, "{word}");
+        }
+    }
+
+    #[test]
+    fn what_lies_in_an_export_is_below_its_path() {
+        assert_eq!(below(b"/srv", b"/srv/a/b"), Some(&b"a/b"[..]));
+        assert_eq!(below(b"/", b"/a"), Some(&b"a"[..]));
+        assert_eq!(below(b"/srv", b"/srvx/a"), None);
+        assert_eq!(below(b"/srv", b"/srv"), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! `tombolo rm`: removes files and trees.
+
+use clap::Args;
+use libtombolo::{block_on, remove_tree};
+use tombolo_core::fs::{Error, FileType};
+
+use crate::failure::{Failure, Outcome};
+use crate::location::{End, Location};
+
+use super::place::{Place, Places};
+use super::{problem, shown};
+
+/// Remove files, and with -r directories and everything in them, on NFS servers and on this host.
+///
+/// Many names are removed at a time. Links are removed, not followed. The top of an export cannot be removed.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RmArgs {
+    /// Remove directories and what is in them.
+    #[arg(short, long, short_alias = 'R')]
+    recursive: bool,
+    /// Say nothing of what does not exist.
+    #[arg(short, long)]
+    force: bool,
+    /// What to remove: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
+    #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
+    names: Vec<Location>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo rm nfs://server/export/old.log
+  tombolo rm -r nfs://server/export/build";
+
+impl RmArgs {
+    /// Removes one after the other, all that can be removed.
+    pub fn run(&self) -> Outcome {
+        let mut places = Places::new();
+        let mut all_well = true;
+        for name in &self.names {
+            let removed = match places.open(name, End::Name) {
+                Ok(place) => self.remove(&place),
+                Err(failure) => Err(failure),
+            };
+            match removed {
+                Ok(well) => all_well &= well,
+                Err(failure) => {
+                    failure.print();
+                    all_well = false;
+                }
+            }
+        }
+        if all_well { Ok(()) } else { Err(Failure::silent()) }
+    }
+
+    /// False when something in it could not be removed, of which has been told.
+    fn remove(&self, place: &Place) -> Result<bool, Failure> {
+        let cannot = |error: &Error| place.cannot("remove", error);
+        let (dir, name) = match place.parent() {
+            Ok(found) => found,
+            Err(Error::NotFound) if self.force => return Ok(true),
+            Err(Error::InvalidArgument) => {
+                let what = format!("remove {}", place.word);
+                return Err(Failure::cannot(what, "it is the top of what is exported, or no name at all"));
+            }
+            Err(error) => return Err(cannot(&error)),
+        };
+        let found = match dir.find(name.as_name()).wait() {
+            Err(Error::NotFound) if self.force => return Ok(true),
+            found => found.map_err(|error| cannot(&error))?,
+        };
+        let is_dir = found.attr_found().is_some_and(|attr| attr.file_type == FileType::Directory);
+        if is_dir && !self.recursive {
+            let failure = Failure::cannot(format_args!("remove {}", place.word), "it is a directory");
+            return Err(failure.remedy("use -r to remove it and what is in it"));
+        }
+        drop(found);
+        let mut failed = |path: &[u8], error: &Error| {
+            let what = format!("remove {}", shown::name(path));
+            problem::cannot(what, error, &place.tree).print();
+        };
+        let removal = block_on(remove_tree(&dir, name.as_name(), &place.label, &mut failed));
+        Ok(removal.failed == 0)
+    }
+}

@@ -1,0 +1,114 @@
+//! How names, modes and times are written.
+
+use tombolo_core::fs::{Attr, FileType, Timestamp};
+
+/// A name or path for people: what would steer a terminal is escaped, as is what is not text.
+pub fn name(bytes: &[u8]) -> String {
+    let mut shown = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            if letter.is_control() || letter == '\\' || is_invisible(letter) {
+                shown.extend(letter.escape_default());
+            } else {
+                shown.push(letter);
+            }
+        }
+        for byte in chunk.invalid() {
+            shown.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    shown
+}
+
+/// Marks that change the direction of what follows, and line breaks that are not control characters.
+fn is_invisible(letter: char) -> bool {
+    matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// A type in a word.
+pub fn file_type(file_type: FileType) -> &'static str {
+    match file_type {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "link",
+        FileType::BlockDevice => "block device",
+        FileType::CharDevice => "character device",
+        FileType::Fifo => "pipe",
+        FileType::Socket => "socket",
+    }
+}
+
+/// Type and mode as ls(1) writes them.
+pub fn mode(attr: &Attr) -> String {
+    let kind = match attr.file_type {
+        FileType::Regular => '-',
+        FileType::Directory => 'd',
+        FileType::Symlink => 'l',
+        FileType::BlockDevice => 'b',
+        FileType::CharDevice => 'c',
+        FileType::Fifo => 'p',
+        FileType::Socket => 's',
+    };
+    let bits = attr.mode.bits();
+    let mut shown = String::from(kind);
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let has = |bit: u32| bits >> shift & bit != 0;
+        shown.push(if has(4) { 'r' } else { '-' });
+        shown.push(if has(2) { 'w' } else { '-' });
+        shown.push(match (bits & special != 0, has(1)) {
+            (true, true) => letter,
+            (true, false) => letter.to_ascii_uppercase(),
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    shown
+}
+
+/// Year to second, in UTC; with the digits of `nanos` when asked.
+pub fn time(time: Timestamp, with_nanos: bool) -> String {
+    let (days, second) = (time.secs.div_euclid(86_400), time.secs.rem_euclid(86_400));
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let nanos = if with_nanos { format!(".{:09}", time.nanos) } else { String::new() };
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}{nanos}Z")
+}
+
+/// The date of a day, counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so that the day that
+/// leap years add is the last; 400 of them have 146,097 days.
+fn date(days: i64) -> (i64, i64, i64) {
+    let days = days.saturating_add(719_468);
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_steer_a_terminal() {
+        assert_eq!(name("größe 1".as_bytes()), "größe 1");
+        assert_eq!(name(b"a\x1b[2J\n\\"), "a\\u{1b}[2J\\n\\\\");
+        assert_eq!(name(b"\xff\xfe"), "\\xff\\xfe");
+        assert_eq!(name("a\u{202e}b".as_bytes()), "a\\u{202e}b");
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let at = |secs| time(Timestamp { secs, nanos: 5 }, false);
+        assert_eq!(at(0), "1970-01-01 00:00:00Z");
+        assert_eq!(at(-1), "1969-12-31 23:59:59Z");
+        assert_eq!(at(951_782_399), "2000-02-28 23:59:59Z");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00:00Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01 00:00:00Z");
+        assert_eq!(time(Timestamp { secs: 0, nanos: 5 }, true), "1970-01-01 00:00:00.000000005Z");
+        time(Timestamp { secs: i64::MIN, nanos: 0 }, false);
+        time(Timestamp { secs: i64::MAX, nanos: 0 }, false);
+    }
+}

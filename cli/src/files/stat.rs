@@ -1,0 +1,141 @@
+//! `tombolo stat`: attributes of files.
+
+use clap::Args;
+use libtombolo::Last;
+use serde::Serialize;
+use tombolo_core::fs::{Attr, FileType, Timestamp};
+
+use crate::failure::{Failure, Outcome};
+use crate::location::{End, Location};
+
+use super::place::{Place, Places};
+use super::shown;
+
+/// Show the attributes of files on NFS servers and on this host.
+///
+/// Of a link its own are shown, with where it leads. Times are in UTC, owners are numbers: names are the server's affair.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StatArgs {
+    /// As JSON, one array for all.
+    #[arg(long)]
+    json: bool,
+    /// Which: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
+    #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
+    names: Vec<Location>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo stat nfs://server/export/file
+  tombolo stat --json nfs://server/export | jq .[0].mtime";
+
+impl StatArgs {
+    /// Shows one after the other, all that can be found.
+    pub fn run(&self) -> Outcome {
+        let mut places = Places::new();
+        let mut all_well = true;
+        let mut facts = Vec::new();
+        for name in &self.names {
+            match places.open(name, End::Name).and_then(|place| Facts::of(&place)) {
+                Ok(found) if self.json => facts.push(found),
+                Ok(found) => super::ls::print(&found.text())?,
+                Err(failure) => {
+                    failure.print();
+                    all_well = false;
+                }
+            }
+        }
+        if self.json {
+            let text = serde_json::to_string_pretty(&facts);
+            super::ls::print(&text.map_err(|error| Failure::cannot("write JSON", &error))?)?;
+        }
+        if all_well { Ok(()) } else { Err(Failure::silent()) }
+    }
+}
+
+/// What is known of a file, as it goes out as JSON.
+#[derive(Serialize)]
+pub struct Facts {
+    /// Its name or path. What is not text in it is escaped.
+    pub name: String,
+    #[serde(rename = "type")]
+    pub file_type: &'static str,
+    pub size: u64,
+    /// In octal digits.
+    pub mode: String,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub fileid: u64,
+    pub fsid: u64,
+    /// Of 512 bytes.
+    pub blocks: u64,
+    pub atime: String,
+    pub mtime: String,
+    pub ctime: String,
+    /// Where a link leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Of a device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<(u32, u32)>,
+    #[serde(skip)]
+    letters: String,
+}
+
+impl Facts {
+    fn of(place: &Place) -> Result<Self, Failure> {
+        let cannot = |error: &_| place.cannot("look at", error);
+        let node = place.found(Last::Keep)?;
+        let attr = node.attr_now().wait().map_err(|error| cannot(&error))?;
+        let target = match attr.file_type {
+            FileType::Symlink => Some(node.read_link().wait().map_err(|error| cannot(&error))?),
+            _ => None,
+        };
+        Ok(Self::new(place.word.clone(), &attr, target.as_deref()))
+    }
+
+    /// Of what has these attributes.
+    pub fn new(name: String, attr: &Attr, target: Option<&[u8]>) -> Self {
+        let is_device = matches!(attr.file_type, FileType::BlockDevice | FileType::CharDevice);
+        let time = |time: Timestamp| shown::time(time, true);
+        Self {
+            name,
+            file_type: shown::file_type(attr.file_type),
+            size: attr.size,
+            mode: format!("{:04o}", attr.mode.bits()),
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            fileid: attr.fileid,
+            fsid: attr.fsid,
+            blocks: attr.blocks,
+            atime: time(attr.atime),
+            mtime: time(attr.mtime),
+            ctime: time(attr.ctime),
+            target: target.map(shown::name),
+            device: is_device.then_some((attr.rdev.major, attr.rdev.minor)),
+            letters: shown::mode(attr),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut lines = vec![
+            self.target
+                .as_ref()
+                .map_or_else(|| self.name.clone(), |target| format!("{} -> {target}", self.name)),
+            format!("  type    {}", self.file_type),
+            format!("  size    {} ({} blocks of 512 bytes)", self.size, self.blocks),
+            format!("  mode    {} {}", self.mode, self.letters),
+            format!("  owner   {}:{}", self.uid, self.gid),
+            format!("  links   {}", self.nlink),
+            format!("  number  {} on {:x}", self.fileid, self.fsid),
+            format!("  read    {}", self.atime),
+            format!("  written {}", self.mtime),
+            format!("  changed {}", self.ctime),
+        ];
+        lines.extend(self.device.map(|(major, minor)| format!("  device  {major}:{minor}")));
+        lines.join("\n")
+    }
+}

@@ -1,0 +1,49 @@
+//! On whose behalf the commands work.
+
+use std::fs;
+
+use tombolo_core::fs::{Identity, Mode};
+use tombolo_sys::creds;
+
+/// The user who runs the program: what servers are told, and what is taken off the mode of what is made.
+#[derive(Clone, Debug)]
+pub struct Myself {
+    /// Who.
+    pub identity: Identity,
+    /// The umask.
+    pub umask: Mode,
+}
+
+impl Myself {
+    /// To be asked before anything is opened: a directory that is opened has the process's umask cleared, and makes up for it
+    /// with the one that comes along with each operation.
+    pub fn ask() -> Self {
+        let (uid, gid) = creds::own_ids();
+        // Where there is no /proc nothing local can be opened anyway.
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let groups: Vec<u32> = field(&status, "Groups:")
+            .unwrap_or("")
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let umask = field(&status, "Umask:").and_then(|bits| u32::from_str_radix(bits, 8).ok());
+        let groups = (!groups.is_empty()).then(|| groups.into());
+        Self { identity: Identity { uid, gid, groups }, umask: Mode::new(umask.unwrap_or(0o022)) }
+    }
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let status = "Name:\tx\nUmask:\t0027\nGroups:\t4 24 \n";
+        assert_eq!((field(status, "Umask:"), field(status, "Groups:")), (Some("0027"), Some("4 24")));
+        assert_eq!(field(status, "Uid:"), None);
+    }
+}
