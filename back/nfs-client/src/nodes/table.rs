@@ -210,6 +210,11 @@ impl Nodes {
         node
     }
 
+    /// What the name leads to is not known any more.
+    pub(crate) fn forget_name(&self, dir: NodeId, name: &NameBuf) {
+        self.table().unsee(&(dir, name.clone()));
+    }
+
     /// The server calls a node otherwise from now on.
     pub(crate) fn rename_handle(&self, node: &Arc<Node>, handle: FileHandleBuf) {
         let mut table = self.table();

@@ -104,6 +104,8 @@ impl View {
                 let change = self.absorb_change(&dir, &wcc.dir_wcc, asked);
                 let attr = self.told_or_fetched(&node, &wcc.attributes, asked).await?;
                 self.session.nodes.look_up_again(&node);
+                // It may be known that there was no such name.
+                self.session.nodes.forget_name(dir.id, &name);
                 Ok(Made { entry: Entry { node: node.id, attr }, dir: change })
             }
             Reply::Failed(failed, wcc) => {

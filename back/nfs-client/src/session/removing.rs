@@ -90,9 +90,13 @@ impl View {
         if let Some(replaced) = nodes.at(to_dir.id, &to) {
             replaced.doubt();
         }
-        if let Some(moved) = nodes.removed(from_dir.id, &from) {
-            nodes.place(&moved, &to_dir, &to, to_dir.epoch());
-            moved.doubt();
+        match nodes.removed(from_dir.id, &from) {
+            Some(moved) => {
+                nodes.place(&moved, &to_dir, &to, to_dir.epoch());
+                moved.doubt();
+            }
+            // Nobody here knows what was moved; but the name no longer leads to nothing, or to what it did.
+            None => nodes.forget_name(to_dir.id, &to),
         }
         Ok(renamed)
     }
