@@ -18,14 +18,16 @@ use tombolo_nfs_client_tests::mount::{hard, server};
 use tombolo_nfs_tests::bed::{PATH, Plan};
 
 /// What NFS version 3 has no word for.
-const LACKS: Needs = Needs::OPENINGS.union(Needs::APPENDS).union(Needs::KILLS).union(Needs::OLD_TIMES);
+const LACKS: Needs =
+    Needs::RIGHTS.union(Needs::APPENDS).union(Needs::KILLS).union(Needs::OLD_TIMES).union(Needs::AT_ONCE);
 
 /// Reasons to skip that follow from it.
 const MAY_SKIP: &[&str] = &[
-    "needs Needs(OPENINGS)",
+    "needs Needs(RIGHTS)",
     "needs Needs(APPENDS)",
     "needs Needs(KILLS)",
     "needs Needs(OLD_TIMES)",
+    "needs Needs(AT_ONCE)",
     "needs Needs(XATTRS)",
     "needs Needs(LOCKS)",
     "needs Needs(RANGES)",

@@ -16,11 +16,13 @@ use tombolo_nfs_tests::client::Transport;
 use tombolo_nfs_tests::file_system::NfsExport;
 
 /// What NFS version 3 has no word for.
-const LACKS: Needs = Needs::OPENINGS.union(Needs::APPENDS).union(Needs::KILLS).union(Needs::OLD_TIMES);
+const LACKS: Needs =
+    Needs::OPENINGS.union(Needs::RIGHTS).union(Needs::APPENDS).union(Needs::KILLS).union(Needs::OLD_TIMES);
 
 /// Reasons to skip that follow from it.
 const MAY_SKIP: &[&str] = &[
     "needs Needs(OPENINGS)",
+    "needs Needs(RIGHTS)",
     "needs Needs(APPENDS)",
     "needs Needs(KILLS)",
     "needs Needs(OLD_TIMES)",

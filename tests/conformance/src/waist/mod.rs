@@ -28,8 +28,7 @@ bitflags! {
         const HANDLES = 1 << 4;
         /// The optional group of operations on ranges.
         const RANGES = 1 << 5;
-        /// Openings that are the back end's: a file lives on in one after its last name is gone, and what was allowed when it
-        /// was opened stays so. A protocol without OPEN has none.
+        /// Openings that are the back end's: a file lives on in one after its last name is gone. A protocol without OPEN has none.
         const OPENINGS = 1 << 6;
         /// Writes go to the end of a file in one step, whoever else does so.
         const APPENDS = 1 << 7;
@@ -37,6 +36,11 @@ bitflags! {
         const KILLS = 1 << 8;
         /// Times before 1970.
         const OLD_TIMES = 1 << 9;
+        /// What one session writes another reads at once, with neither a sync nor a close between: a client that writes behind
+        /// promises less (close-to-open).
+        const AT_ONCE = 1 << 10;
+        /// What was allowed when a file was opened stays so through that opening.
+        const RIGHTS = 1 << 11;
     }
 }
 

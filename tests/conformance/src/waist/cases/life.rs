@@ -21,7 +21,7 @@ cases! { "life":
     a_name_made_again_is_another_node needs OPENINGS,
     a_number_used_again_is_another_node,
     sessions_see_one_tree,
-    sessions_see_writes_at_once,
+    sessions_see_writes_at_once needs AT_ONCE,
     a_session_that_ends_leaves_others_alone needs OPENINGS,
 }
 

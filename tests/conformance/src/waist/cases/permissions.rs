@@ -22,7 +22,7 @@ cases! { "permissions":
     truncation_is_writing needs OWNERS | CHECKS,
     access_answers_for_the_user needs OWNERS | CHECKS,
     devices_are_the_superusers needs OWNERS | CHECKS,
-    an_opening_outlives_a_change_of_mode needs OWNERS | CHECKS | OPENINGS,
+    an_opening_outlives_a_change_of_mode needs OWNERS | CHECKS | RIGHTS,
     moving_a_directory_writes_it needs OWNERS | CHECKS,
     creating_over_what_exists_asks_for_it needs OWNERS | CHECKS,
     foreign_writes_drop_privileges needs OWNERS | CHECKS,
