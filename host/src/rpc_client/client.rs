@@ -14,13 +14,14 @@ use super::counters::Counts;
 use super::engine::Engine;
 use super::entry::NewCall;
 use super::error::CallError;
+use super::finished::Finished;
 use super::limit::Limit;
 use super::options::{InFlight, Interrupts, Options, Target};
 use super::pending::{Cell, Pending};
 use super::receiver;
 use super::room::Room;
 use super::shared::{Alarm, Shared};
-use super::state::{Finished, State};
+use super::state::State;
 use super::system::SystemWire;
 use super::timers::Sleep;
 use super::wire::Wire;
@@ -120,7 +121,7 @@ impl RpcClient {
         if job.is_some() {
             let mut finished = Finished::default();
             shared.send(job, &mut finished);
-            finished.wake();
+            finished.wake(shared);
         }
         (xid, cell)
     }

@@ -38,7 +38,7 @@ pub(super) struct Connection {
     pub(super) heard_at: Instant,
     /// Since when there have been calls that are not answered.
     pub(super) waiting_since: Instant,
-    /// Something was received over this socket: it is worth connecting again at once.
+    /// A call was answered over this socket: it is worth connecting again at once.
     pub(super) useful: bool,
     /// What the last failure was.
     pub(super) last_error: Option<Errno>,
@@ -122,13 +122,10 @@ impl Connection {
         (self.calls > 0).then(|| self.heard_at.max(self.waiting_since))
     }
 
-    /// Something was received.
-    pub(super) fn heard(&mut self, now: Instant) {
-        self.heard_at = now;
-        if !self.useful {
-            self.useful = true;
-            self.back_off = BACK_OFF.0;
-        }
+    /// A call was answered over it.
+    pub(super) fn answered(&mut self) {
+        self.useful = true;
+        self.back_off = BACK_OFF.0;
     }
 
     /// When to connect again, the last socket being lost now. At once after one that was of use; or else later each time.

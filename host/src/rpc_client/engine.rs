@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::finished::Finished;
 use super::intake::{Intake, Received, Step};
 use super::shared::Shared;
-use super::state::{Finished, State};
+use super::state::State;
 use super::wire::{Event, Socket, SocketToken};
 use tombolo_sys::Errno;
 use tombolo_wire_rpc::RecordError;
@@ -107,7 +108,7 @@ impl Engine {
 
     /// Tells those whose calls have ended.
     fn tell(&mut self) {
-        self.finished.wake();
+        self.finished.wake(&self.shared);
     }
 
     /// There is room to send again.

@@ -102,6 +102,7 @@ impl Entry {
 
     /// Gives up what belongs to others.
     pub(super) fn let_go(&mut self) {
+        self.message = None;
         self.landing = None;
         self.decided = None;
         self.interrupt = Interrupt::default();

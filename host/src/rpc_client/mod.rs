@@ -24,6 +24,7 @@ mod counters;
 mod engine;
 mod entry;
 mod error;
+mod finished;
 mod intake;
 mod limit;
 mod options;

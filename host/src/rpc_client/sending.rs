@@ -7,8 +7,9 @@ use std::time::Instant;
 use super::batch::{Batch, Message, Progress};
 use super::connection::Phase;
 use super::entry::Place;
+use super::finished::Finished;
 use super::pending::Outcome;
-use super::state::{Finished, State};
+use super::state::State;
 use super::wire::Socket;
 use tombolo_sys::Errno;
 
@@ -138,7 +139,10 @@ impl State {
 
     /// Gives a message back to its call, which ends if that was decided meanwhile.
     fn put_back(&mut self, xid: u32, message: Message, place: Place, finished: &mut Finished) {
-        let Some(entry) = self.calls.get_mut(&xid) else { return self.keep_head(message.head) };
+        let Some(entry) = self.calls.get_mut(&xid) else {
+            finished.data.extend(message.data);
+            return self.keep_head(message.head);
+        };
         entry.message = Some(message);
         entry.place = place;
         if let Some(outcome) = entry.decided.take() {

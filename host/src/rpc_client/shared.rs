@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::counters::Counters;
+use super::finished::Finished;
 use super::sending::Job;
-use super::state::{Finished, State};
+use super::state::State;
 use super::wire::Wire;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::Bell;

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::mem;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -12,12 +13,12 @@ use super::connection::Connection;
 use super::counters::Counts;
 use super::entry::{Entry, NewCall, Place};
 use super::error::{Callee, Failure};
+use super::finished::Finished;
 use super::limit::Limit;
 use super::options::{Options, Target, Transport};
 use super::pending::{Cell, Outcome};
 use super::round_trip::RoundTrip;
 use super::timers::Timers;
-use smallvec::SmallVec;
 
 /// Entries rest for so many calls before they are used again: whoever has been told of an outcome may not be done with it yet.
 const SPARE_MIN: usize = 8;
@@ -51,7 +52,7 @@ pub(super) struct State {
     pub(super) raised: Vec<u32>,
     /// The interrupts of all calls are watched, because the server is silent.
     pub(super) watching: bool,
-    /// Something was received from the server.
+    /// The server has answered a call.
     pub(super) known: bool,
     /// Times that the server was silent for long.
     pub(super) silences: u64,
@@ -63,23 +64,6 @@ pub(super) struct State {
     next_serial: u64,
     spare: VecDeque<Box<Entry>>,
     heads: Vec<Vec<u8>>,
-}
-
-/// Calls that have come to their end, and others to wake; done once no lock is held.
-#[derive(Default)]
-pub(super) struct Finished {
-    /// A caller who sends finds one or two, the engine many.
-    pub(super) outcomes: SmallVec<[(Arc<Cell>, Outcome); 2]>,
-    pub(super) wakers: Vec<Waker>,
-}
-
-impl Finished {
-    /// Tells those who wait.
-    pub(super) fn wake(&mut self) {
-        let wakers = &mut self.wakers;
-        wakers.extend(self.outcomes.drain(..).filter_map(|(cell, outcome)| cell.put(outcome)));
-        wakers.drain(..).for_each(Waker::wake);
-    }
 }
 
 /// What a reply has to know of its call.
@@ -231,6 +215,10 @@ impl State {
         let Some(entry) = self.calls.get(&xid).filter(|entry| entry.can_be_answered(index)) else {
             return false;
         };
+        if let Some(connection) = self.connections.get_mut(index) {
+            connection.answered();
+        }
+        self.known = true;
         let took = now.saturating_duration_since(entry.sent_at);
         if entry.transmissions == 1 {
             self.round_trips[usize::from(entry.bulk)].sample(took);
@@ -285,11 +273,14 @@ impl State {
                 connection.landings -= usize::from(entry.has_long_landing);
             }
         }
-        if let Some(message) = entry.message.take() {
-            self.keep_head(message.head);
+        if let Some(message) = &mut entry.message {
+            self.keep_head(mem::take(&mut message.head));
         }
-        finished.outcomes.extend(entry.cell.clone().map(|cell| (cell, outcome)));
-        entry.let_go();
+        finished.calls.push((entry, outcome));
+    }
+
+    /// Keeps what an ended call has left for the next.
+    pub(super) fn keep_entry(&mut self, entry: Box<Entry>) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push_back(entry);
         }

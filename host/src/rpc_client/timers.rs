@@ -62,9 +62,11 @@ impl Future for Sleep {
             state.timers.next_id += 1;
             state.timers.next_id
         });
-        state.timers.sleepers.insert((this.until, id), context.waker().clone());
+        let before = state.timers.sleepers.insert((this.until, id), context.waker().clone());
         let is_news = state.arm(this.until);
         drop(state);
+        // Only now: it may be what keeps a task.
+        drop(before);
         if is_news {
             this.shared.alarm.raise();
         }
@@ -75,7 +77,9 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.shared.lock().timers.sleepers.remove(&(self.until, id));
+            let waker = self.shared.lock().timers.sleepers.remove(&(self.until, id));
+            // Only now that the lock is given up: it may be what keeps a task.
+            drop(waker);
         }
     }
 }

@@ -188,9 +188,8 @@ impl Engine {
 impl State {
     /// Something was received over this connection.
     pub(super) fn heard(&mut self, index: usize, now: Instant) {
-        self.known = true;
         if let Some(connection) = self.connections.get_mut(index) {
-            connection.heard(now);
+            connection.heard_at = now;
         }
         if self.watching {
             self.watching = false;
@@ -213,7 +212,8 @@ impl State {
     /// When to look at the clock next; none if nothing is awaited.
     fn next_deadline(&self) -> Option<Instant> {
         let (timeout, patience) = (self.options.timeout, self.patience());
-        let soft = self.options.recovery == Recovery::Soft;
+        // Datagrams are given up when they would be sent again.
+        let soft = self.options.recovery == Recovery::Soft && !self.datagrams();
         let of_connections = self.connections.iter().filter_map(|connection| match connection.phase {
             Phase::Connecting { since } => Some(since + timeout),
             Phase::Waiting { until } => Some(until),
