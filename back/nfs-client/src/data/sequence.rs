@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-/// A read this far before or behind the place where the last ones ended still belongs to them: several threads that read
-/// one file, or a kernel that does, overtake each other.
+/// A read this far before or behind the place where the last ones ended still belongs to them, or as far as a few reads of its
+/// length: several threads that read one file, or a kernel that does, overtake each other.
 const SLACK_BYTES: u64 = 512 << 10;
+const SLACK_READS: u64 = 4;
 /// How far ahead is read for one who has just begun.
 const WINDOW_MIN_BYTES: usize = 128 << 10;
 
@@ -29,8 +30,9 @@ pub(super) struct Sequence {
 impl Sequence {
     /// A read was asked for. False if it does not follow the earlier ones.
     pub(super) fn follows(&mut self, range: &Range<u64>, reach: &Reach) -> bool {
-        let follows = range.start <= self.front.saturating_add(SLACK_BYTES)
-            && self.front <= range.end.saturating_add(SLACK_BYTES);
+        let slack = (range.end - range.start).saturating_mul(SLACK_READS).max(SLACK_BYTES);
+        let follows =
+            range.start <= self.front.saturating_add(slack) && self.front <= range.end.saturating_add(slack);
         if !follows {
             *self = Self { front: range.end, window: 0 };
             return false;
@@ -110,11 +112,13 @@ mod tests {
 
     #[test]
     fn reads_that_overtake_each_other_are_one_sequence() {
-        let mut sequence = Sequence::default();
-        for at in [0, 2, 1, 4, 3, 6, 5] {
-            assert!(sequence.follows(&(at * 128 * K..(at + 1) * 128 * K), &REACH), "{at}");
+        for len in [128 * K, 1024 * K] {
+            let mut sequence = Sequence::default();
+            for at in [0, 2, 1, 4, 3, 6, 5] {
+                assert!(sequence.follows(&(at * len..(at + 1) * len), &REACH), "{at}");
+            }
+            assert_eq!(sequence.front(), 7 * len);
         }
-        assert_eq!(sequence.front(), 7 * 128 * K);
     }
 
     #[test]
