@@ -214,6 +214,13 @@ impl<S: Service> ServerSide<S> {
 
     fn begin(&mut self, socket: SocketId, peer: Arc<Peer>, call: &[u8]) {
         let Some(service) = self.service.clone() else { return };
+        let word = |index: usize| {
+            call.get(index * 4..).and_then(<[u8]>::first_chunk).map(|w| u32::from_be_bytes(*w))
+        };
+        let (xid, procedure) = (word(0).unwrap_or_default(), word(5).unwrap_or_default());
+        self.network.note(u64::from(xid) << 32 | u64::from(procedure), || {
+            format!("{socket}: call {xid:#x} of procedure {procedure}, {} bytes", call.len())
+        });
         let mut exchange = Box::new(Exchange::new(self.buffers.clone()));
         exchange.fill(Source::from(call.to_vec()), None);
         let (network, service_time) = (self.network.clone(), self.network.weather().service);

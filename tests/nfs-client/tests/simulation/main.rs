@@ -1,8 +1,12 @@
 //! Runs of the client over a simulated wire, each repeated by its seed.
 
+mod caller;
+mod client;
 mod disk;
 mod driver;
 mod echo;
 mod engine;
+mod model;
 mod network;
+mod nfs_host;
 mod seeds;

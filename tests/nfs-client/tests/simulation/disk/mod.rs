@@ -64,7 +64,6 @@ impl Disk {
     }
 
     /// The tree as it is now, to be looked at.
-    #[expect(dead_code)]
     pub fn tree(&self) -> &dyn FileSystem {
         &*self.0.own
     }
