@@ -8,6 +8,7 @@ use tombolo_core::fs::{Change, Error, FileType, Name, NameBuf, NodeId, RenameFla
 use tombolo_wire_nfs3::{Reply, status};
 
 use super::view::View;
+use crate::data;
 use crate::nodes::{Node, Place};
 
 /// A free name is found at once, but for files that were left behind by a client that crashed.
@@ -26,9 +27,9 @@ impl View {
         }
         let change = self.remove(&dir, &name).await?;
         if let Some(node) = self.session.nodes.removed(dir.id, &name) {
-            if node.known().nlink <= 1 && !node.is_open() {
+            if node.known().nlink <= 1 && !node.is_open() && node.data.is_dirty() {
                 // Nobody is owed what was written to it.
-                node.data.truncated(0);
+                data::pause(&self.session, &node, &self.caller).resolve().await?.truncated(0);
             }
             // It may have other names; how many is to be asked.
             node.doubt();
