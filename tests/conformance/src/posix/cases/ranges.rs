@@ -80,7 +80,6 @@ fn data_and_holes_are_found(w: &World) -> Verdict {
     file.set_len(8 * BLOCK).expect("ftruncate");
     file.sync_all().expect("fsync");
     let seek = |whence| rustix::fs::seek(&file, whence);
-    assert_eq!(seek(SeekFrom::Hole(8 * BLOCK - 1)).expect("hole"), 8 * BLOCK - 1);
     assert_eq!(seek(SeekFrom::Data(8 * BLOCK)).expect_err("past the end"), Errno::NXIO);
     // A file system may call everything data; what it calls a hole must be one.
     let data = seek(SeekFrom::Data(0)).expect("data");
@@ -88,6 +87,7 @@ fn data_and_holes_are_found(w: &World) -> Verdict {
     if data == 0 {
         return Err(Skip("holes are not told from data here".into()));
     }
+    assert_eq!(seek(SeekFrom::Hole(8 * BLOCK - 1)).expect("hole"), 8 * BLOCK - 1);
     let hole = seek(SeekFrom::Hole(data)).expect("hole");
     assert!(hole >= data + 4 && hole <= 5 * BLOCK, "a hole begins at {hole}");
     assert_eq!(seek(SeekFrom::Hole(0)).expect("hole"), 0);
