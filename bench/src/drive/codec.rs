@@ -6,6 +6,8 @@ mod ours;
 
 use std::ops::Range;
 
+use tombolo_wire_nfs3::Fattr3;
+
 use crate::nfs::client::Handle;
 
 /// One of them.
@@ -26,6 +28,8 @@ pub struct Moved {
     pub count: u32,
     /// Where in the record the data of a READ lies.
     pub data: Range<usize>,
+    /// The file's attributes, as far as the codec makes them ours.
+    pub attributes: Option<Fattr3>,
 }
 
 impl Codec {

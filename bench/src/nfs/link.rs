@@ -65,7 +65,9 @@ const LATENCY_MS: u32 = 5;
 /// The other network.
 const FAR: &str = "far";
 /// What senders do about congestion: the one that each network may choose. The default of hosts differs.
-const CONGESTION: &str = "net.ipv4.tcp_congestion_control=reno";
+const CONGESTION: &str = "reno";
+/// Sets it in the network that the shell is in.
+const SET_CONGESTION: &str = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control";
 
 /// The other network and the ways to it.
 #[derive(Debug)]
@@ -108,7 +110,7 @@ impl Network {
             .collect();
         format!(
             "links: the loopback of a network namespace, and veth pairs from there to another with a token bucket (tbf) on either \
-             end: {}; packets wait {LATENCY_MS} ms at most. Both use {CONGESTION}",
+             end: {}; packets wait {LATENCY_MS} ms at most. Senders' congestion control: {CONGESTION}",
             buckets.join(", ")
         )
     }
@@ -117,8 +119,8 @@ impl Network {
 fn build() -> Result<()> {
     run("ip", &["netns", "add", FAR])?;
     run("ip", &["-n", FAR, "link", "set", "lo", "up"])?;
-    run("sysctl", &["-qw", CONGESTION])?;
-    run("ip", &["netns", "exec", FAR, "sysctl", "-qw", CONGESTION])?;
+    run("sh", &["-c", SET_CONGESTION])?;
+    run("ip", &["netns", "exec", FAR, "sh", "-c", SET_CONGESTION])?;
     for shaper in Link::ALL.into_iter().filter_map(Link::shaper) {
         let (near, far) = (format!("{}0", shaper.name), format!("{}1", shaper.name));
         run("ip", &["link", "add", &near, "type", "veth", "peer", "name", &far, "netns", FAR])?;

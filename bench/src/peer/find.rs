@@ -19,6 +19,10 @@ pub enum Program {
     Rpcbind,
     /// A client: libnfs's raw calls, see `bench/peers/libnfs-driver.c`.
     LibnfsDriver,
+    /// A client: libnfs's program that copies a file.
+    NfsCp,
+    /// What copies trees over networks elsewhere.
+    Rsync,
 }
 
 impl Program {
@@ -31,6 +35,8 @@ impl Program {
             Program::Ganesha => "nfs-ganesha",
             Program::Rpcbind => "rpcbind",
             Program::LibnfsDriver => "libnfs",
+            Program::NfsCp => "nfs-cp",
+            Program::Rsync => "rsync",
         }
     }
 
@@ -58,6 +64,8 @@ impl Program {
             Program::Ganesha | Program::Rpcbind => {
                 "run `bench/peers/setup`, or `apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind`"
             }
+            Program::NfsCp => "run `bench/peers/setup`, or `apt-get install libnfs-utils`",
+            Program::Rsync => "run `bench/peers/setup`, or `apt-get install rsync`",
             Program::LibnfsDriver => {
                 "run `bench/peers/setup`, or `apt-get install libnfs-dev` and \
                  `cc -O2 -o libnfs-driver bench/peers/libnfs-driver.c -lnfs`, and put it on the PATH"

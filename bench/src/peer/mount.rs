@@ -24,8 +24,6 @@ impl Mount {
 
     /// The same with options of the program's own.
     pub fn with(program: Program, source: &Path, point: &Path, options: &[&str]) -> Result<Self> {
-        fs::create_dir_all(point).doing_to("make", point)?;
-        let before = fs::metadata(point).doing_to("look at", point)?.dev();
         let mut command = Command::new(find(program)?);
         match program {
             Program::Tombolo => {
@@ -39,6 +37,19 @@ impl Mount {
                 command.arg("-f").arg("-o").arg(from).args(options).arg(point);
             }
         }
+        Self::by(program, command, point)
+    }
+
+    /// Tombolo's mount of a URL, by one client of ours.
+    pub fn of_url(url: &str, point: &Path) -> Result<Self> {
+        let mut command = Command::new(find(Program::Tombolo)?);
+        command.args(["mount", "-f", url]).arg(point);
+        Self::by(Program::Tombolo, command, point)
+    }
+
+    fn by(program: Program, mut command: Command, point: &Path) -> Result<Self> {
+        fs::create_dir_all(point).doing_to("make", point)?;
+        let before = fs::metadata(point).doing_to("look at", point)?.dev();
         let server = Server::start(program.name(), &mut command)?;
         let mut mount = Self { server, point: point.to_owned() };
         let mounted = || fs::metadata(point).is_ok_and(|there| there.dev() != before);

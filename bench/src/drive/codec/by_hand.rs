@@ -1,5 +1,6 @@
 //! Network byte order and nothing else, as the paper's "simpler" programs: each number is put where it belongs.
 
+use tombolo_wire_nfs3::{Fattr3, FileType3, NfsTime3, SpecData3};
 use tombolo_wire_xdr::padded;
 
 use super::Moved;
@@ -75,19 +76,50 @@ pub fn write_reply(record: &[u8], xid: u32) -> Option<Moved> {
     let mut at = open(record, xid)?;
     let before = number(record, at)?;
     at += 4 + if before == 1 { WCC_BYTES } else { 0 };
-    let after = number(record, at)?;
-    at += 4 + if after == 1 { ATTRIBUTES_BYTES } else { 0 };
-    Some(Moved { count: number(record, at)?, data: 0..0 })
+    let (attributes, at) = attributes(record, at)?;
+    Some(Moved { count: number(record, at)?, data: 0..0, attributes })
 }
 
 /// See [`super::Codec::read_reply`].
 pub fn read_reply(record: &[u8], xid: u32) -> Option<Moved> {
-    let mut at = open(record, xid)?;
-    let attributes = number(record, at)?;
-    at += 4 + if attributes == 1 { ATTRIBUTES_BYTES } else { 0 };
+    let (attributes, at) = attributes(record, open(record, xid)?)?;
     let (count, len) = (number(record, at)?, number(record, at + 8)? as usize);
-    at += 12;
-    (at + len <= record.len()).then_some(Moved { count, data: at..at + len })
+    let start = at + 12;
+    (start + len <= record.len()).then_some(Moved { count, data: start..start + len, attributes })
+}
+
+/// `post_op_attr`, and what is behind it.
+#[inline]
+fn attributes(record: &[u8], at: usize) -> Option<(Option<Fattr3>, usize)> {
+    if number(record, at)? == 0 {
+        return Some((None, at + 4));
+    }
+    let bytes: &[u8; ATTRIBUTES_BYTES] = record.get(at + 4..)?.first_chunk()?;
+    let (words, _) = bytes.as_chunks::<4>();
+    let word = |number: usize| words.get(number).map_or(0, |word| u32::from_be_bytes(*word));
+    let long = |number: usize| u64::from(word(number)) << 32 | u64::from(word(number + 1));
+    let time = |number: usize| NfsTime3 { seconds: word(number), nseconds: word(number + 1) };
+    let file_type = match word(0) {
+        1 => FileType3::Regular,
+        2 => FileType3::Directory,
+        _ => return None,
+    };
+    let attributes = Fattr3 {
+        file_type,
+        mode: word(1),
+        nlink: word(2),
+        uid: word(3),
+        gid: word(4),
+        size: long(5),
+        used: long(7),
+        rdev: SpecData3 { major: word(9), minor: word(10) },
+        fsid: long(11),
+        fileid: long(13),
+        atime: time(15),
+        mtime: time(17),
+        ctime: time(19),
+    };
+    Some((Some(attributes), at + 4 + ATTRIBUTES_BYTES))
 }
 
 /// Behind mark, header and status.

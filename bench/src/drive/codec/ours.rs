@@ -39,7 +39,7 @@ fn call(out: &mut Vec<u8>, xid: u32, args: &Call<'_>, data_bytes: usize) {
 pub fn write_reply(record: &[u8], xid: u32) -> Option<Moved> {
     let (mut xdr, _) = open(record, xid)?;
     match xdr.value::<WriteReply>().ok()? {
-        Reply::Ok(ok) => Some(Moved { count: ok.count, data: 0..0 }),
+        Reply::Ok(ok) => Some(Moved { count: ok.count, data: 0..0, attributes: ok.file_wcc.after }),
         Reply::Failed(..) => None,
     }
 }
@@ -50,7 +50,8 @@ pub fn read_reply(record: &[u8], xid: u32) -> Option<Moved> {
     match xdr.value::<ReadReply>().ok()? {
         Reply::Ok(ok) => {
             let data = ok.data.range(message_bytes).ok()?;
-            Some(Moved { count: ok.count, data: data.start + Mark::BYTES..data.end + Mark::BYTES })
+            let data = data.start + Mark::BYTES..data.end + Mark::BYTES;
+            Some(Moved { count: ok.count, data, attributes: ok.attributes })
         }
         Reply::Failed(..) => None,
     }

@@ -103,6 +103,13 @@ impl<'a> Bed<'a> {
         if serves == Serves::Disk { self.disk.shared() } else { self.memory.shared() }
     }
 
+    /// A folder in memory that nobody serves.
+    pub fn own(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.memory.beside().join(name);
+        fs::create_dir_all(&folder).doing_to("make", &folder)?;
+        Ok(folder)
+    }
+
     /// Makes sure that the file of a job is there, where a server has files.
     pub fn lay_out(&self, serves: Serves, job: &Job) -> Result<()> {
         if matches!(serves, Serves::Nothing | Serves::Bare) {

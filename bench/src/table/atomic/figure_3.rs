@@ -77,7 +77,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Report {
     report.condition(format!(
         "heads: mark, RPC header with AUTH_SYS, and arguments with a handle of {} bytes, into one buffer that is used again; replies: all of the \
          record but file data, with attributes. `{GENERIC}`: 0.5, one function call for each item through `Read` and `Write`. `{RAW}`: numbers put \
-         and looked for where they have to be, without a look at anything else",
+         and looked for where they have to be, all attributes among them",
         HANDLE.len()
     ));
     report.condition(format!(

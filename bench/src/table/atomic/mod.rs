@@ -2,6 +2,7 @@
 //! for each request, bare TCP and libnfs, over links of several speeds.
 
 mod bed;
+mod build;
 mod copies;
 mod figure_1;
 mod figure_3;
@@ -10,6 +11,7 @@ mod libnfs;
 mod sizes;
 mod table_1;
 mod table_2;
+mod tree;
 
 use std::io::Write;
 
@@ -17,6 +19,7 @@ use self::bed::Bed;
 use super::Plan;
 use crate::args::AtomicArgs;
 use crate::error::{Error, Result};
+use crate::measure::Place;
 use crate::nfs::run_inside_to;
 use crate::report::Report;
 
@@ -28,7 +31,7 @@ const PAPER: &str = "paper";
 /// A part of it: the names of what it makes, and how its reports come about.
 type Part = (&'static [&'static str], fn(&Bed<'_>) -> Result<Vec<Report>>);
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 9] = [
     (&["table-1"], |bed| Ok(vec![table_1::run(bed)])),
     (&["table-2"], |bed| Ok(vec![table_2::run(bed)])),
     (&["figure-1"], |bed| Ok(vec![figure_1::run(bed)])),
@@ -36,6 +39,8 @@ const PARTS: [Part; 7] = [
     (&["figure-2", "figure-4", "figure-5"], |bed| Ok(sizes::run(bed))),
     (&["libnfs"], |bed| Ok(vec![libnfs::run(bed)])),
     (&["copies"], |bed| Ok(vec![copies::run(bed)])),
+    (&["tree"], |bed| Ok(vec![tree::run(bed)?])),
+    (&["build"], |bed| Ok(vec![build::run(bed)?])),
 ];
 
 /// Measures, in networks of the run's own unless the arguments say that this is it already. Each report is published when it is there.
@@ -53,6 +58,8 @@ pub fn run(
         |names: &[&str]| args.only.is_empty() || args.only.iter().any(|only| names.contains(&only.as_str()));
     let bed = Bed::make(plan, &args.disk)?;
     for (_, part) in PARTS.into_iter().filter(|(names, _)| wanted(names)) {
+        // Whatever was pinned before: what is started now may run anywhere.
+        Place::leave()?;
         match part(&bed) {
             Ok(reports) => reports.iter().try_for_each(|report| publish(report, out))?,
             Err(error @ Error::Interrupted) => return Err(error),
