@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use common::{attach, copy, copy_well, local, memory, noise, see};
 use libtombolo::copy::{Existing, Holes, Options, Step};
+use proptest::prelude::*;
 use tempfile::TempDir;
 
 fn recursive() -> Options {
@@ -153,4 +154,43 @@ fn directories_and_pipes_need_to_be_asked_for() {
     }
     let tally = copy_well(&source, "dir", &target, "copy", recursive());
     assert_eq!((tally.others, see(&target, "copy", false)), (1, see(&source, "dir", false)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever a tree looks like, and however few files and bytes may be under way, its copy is the same.
+    #[test]
+    fn any_tree_is_copied(
+        entries in prop::collection::vec((prop::collection::vec(0_u8..4, 1..5), 0_usize..2_500_000, 0_u8..5), 0..30),
+        jobs in 1_usize..5,
+        window in 1_usize..4,
+    ) {
+        let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let top = from.path().join("tree");
+        fs::create_dir(&top).unwrap();
+        for (path, size, kind) in entries {
+            let names: Vec<_> = path.iter().map(|number| format!("{number}")).collect();
+            let (name, dirs) = names.split_last().unwrap();
+            let dir = top.join(dirs.join("/"));
+            // Where a file stands in the way of a directory, or the reverse, there is nothing to plant.
+            if fs::create_dir_all(&dir).is_err() || dir.join(name).exists() {
+                continue;
+            }
+            let size = if kind == 4 { size } else { size / 1000 };
+            let planted = match kind {
+                0 => fs::create_dir(dir.join(name)),
+                1 => symlink("../0", dir.join(name)),
+                _ => fs::write(dir.join(name), noise(size, size as u64)),
+            };
+            prop_assume!(planted.is_ok() || kind == 1);
+        }
+        let options = Options { jobs, window_bytes: window << 20, ..preserving() };
+        let (source, middle, target) = (local(from.path()), attach(&memory(), "memory"), local(to.path()));
+        copy_well(&source, "tree", &middle, "copy", options);
+        copy_well(&middle, "copy", &target, "back", options);
+        let original = see(&source, "tree", true);
+        prop_assert_eq!(&see(&middle, "copy", true), &original);
+        prop_assert_eq!(&see(&target, "back", true), &original);
+    }
 }
