@@ -124,25 +124,23 @@ impl Nodes {
         held.look_ups += 1;
     }
 
-    /// Takes back look-ups. A node that nobody refers to any more is forgotten, with no lock held.
+    /// Takes back look-ups. A node that nobody refers to any more is forgotten, with no lock held. One that is open, or holds
+    /// written bytes, is not: who looks it up meanwhile is to find what was written.
     pub(crate) fn forget(&self, look_ups: &[(NodeId, u64)]) {
         let mut gone = Vec::new();
         let mut table = self.table();
         for &(id, count) in look_ups {
             let Some(held) = table.by_id.get_mut(&id).filter(|_| id != NodeId::ROOT) else { continue };
             held.look_ups = held.look_ups.saturating_sub(count);
-            if held.look_ups == 0
-                && let Some(held) = table.by_id.remove(&id)
-            {
-                table.unname(&held.node);
-                let handle = held.node.handle();
-                if table.by_handle.get(&handle) == Some(&id) {
-                    table.by_handle.remove(&handle);
-                }
-                gone.push(held.node);
-            }
+            gone.extend(table.take_unused(id));
         }
         drop(table);
+        drop(gone);
+    }
+
+    /// A node is no longer open, or no longer holds written bytes: it is forgotten if nobody refers to it.
+    pub(crate) fn let_go(&self, node: &Node) {
+        let gone = self.table().take_unused(node.id);
         drop(gone);
     }
 
@@ -237,6 +235,21 @@ impl Nodes {
 }
 
 impl Table {
+    /// Takes a node out that nobody refers to and nothing is to be done for.
+    fn take_unused(&mut self, id: NodeId) -> Option<Arc<Node>> {
+        let held = self.by_id.get(&id).filter(|_| id != NodeId::ROOT)?;
+        if held.look_ups > 0 || held.node.is_open() || held.node.data.is_dirty() {
+            return None;
+        }
+        let node = self.by_id.remove(&id)?.node;
+        self.unname(&node);
+        let handle = node.handle();
+        if self.by_handle.get(&handle) == Some(&id) {
+            self.by_handle.remove(&handle);
+        }
+        Some(node)
+    }
+
     fn see(&mut self, key: (NodeId, NameBuf), sighting: Sighting) {
         self.absent += usize::from(sighting.node.is_none());
         if let Some(before) = self.by_name.insert(key, sighting) {
@@ -314,6 +327,19 @@ mod tests {
         assert_ne!(other.id, first.id);
         assert_eq!(nodes.node(first.id).expect("still known").fileid, 10);
         assert_eq!(enter(&nodes, 2, 11).id, other.id);
+    }
+
+    #[test]
+    fn what_is_open_is_known_until_it_is_closed() {
+        let nodes = nodes(100);
+        let node = enter(&nodes, 2, 10);
+        node.opened();
+        nodes.forget(&[(node.id, 1)]);
+        assert!(Arc::ptr_eq(&enter(&nodes, 2, 10), &node));
+        nodes.forget(&[(node.id, 1)]);
+        node.closed();
+        nodes.let_go(&node);
+        assert!(nodes.node(node.id).is_err());
     }
 
     #[test]

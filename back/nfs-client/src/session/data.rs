@@ -91,6 +91,7 @@ impl View {
             let server = self.session.nfs.label();
             tracing::error!(server, fileid = node.fileid, %error, "written data are lost");
         }
+        self.session.nodes.let_go(node);
     }
 }
 

@@ -135,7 +135,7 @@ impl View {
         let Some((opening, was_last)) = self.session.openings.end(file) else { return };
         opening.read_ahead.stop();
         let node = opening.node.clone();
-        if !was_last || node.file_type != FileType::Regular {
+        if !was_last {
             return;
         }
         let view = Self { caller: self.caller.detached(), ..self.clone() };
@@ -143,6 +143,8 @@ impl View {
             view.unattended(|view| async move { view.remove_silly(&node).await });
         } else if node.data.is_dirty() {
             view.unattended(|view| async move { view.commit_unattended(&node).await });
+        } else {
+            self.session.nodes.let_go(&node);
         }
     }
 }

@@ -175,5 +175,6 @@ impl View {
             tracing::warn!(server, name = %place.name.as_name(), %error, "a removed file leaves its name behind");
         }
         self.session.nodes.removed(place.dir.id, &place.name);
+        self.session.nodes.let_go(node);
     }
 }
