@@ -6,8 +6,8 @@ use tombolo_core::fs::Result;
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::Procedure;
 
-use crate::operations::{OPERATIONS, Operation};
-use crate::stage::{Stage, assert_names, in_time};
+use crate::operations::{Operation, for_each};
+use crate::stage::{Stage, assert_names};
 
 /// The results of a procedure as an honest server has them.
 fn truth_of(stage: &Stage, operation: &Operation) -> Vec<u8> {
@@ -44,15 +44,9 @@ fn with_results(stage: &Stage, operation: &Operation, text: &str, results: &[u8]
     result
 }
 
-fn each_operation(test: impl Fn(&Operation) + Copy + Send + 'static) {
-    for operation in OPERATIONS {
-        in_time(move || test(operation));
-    }
-}
-
 #[test]
 fn results_that_are_cut_off_are_an_error_that_names_host_and_operation() {
-    each_operation(|operation| {
+    for_each(|operation| {
         let stage = Stage::soft();
         let truth = truth_of(&stage, operation);
         for cut in (0..truth.len()).step_by(4) {
@@ -64,7 +58,7 @@ fn results_that_are_cut_off_are_an_error_that_names_host_and_operation() {
 
 #[test]
 fn results_with_any_word_changed_are_survived() {
-    each_operation(|operation| {
+    for_each(|operation| {
         let stage = Stage::soft();
         let truth = truth_of(&stage, operation);
         for word in 0..truth.len() / 4 {
@@ -86,7 +80,7 @@ fn results_with_any_word_changed_are_survived() {
 
 #[test]
 fn a_status_that_there_is_none_of_is_an_error_that_names_host_and_operation() {
-    each_operation(|operation| {
+    for_each(|operation| {
         let stage = Stage::soft();
         for status in [3_u32, 12_345, 10_009, u32::MAX] {
             let mut results = status.to_be_bytes().to_vec();

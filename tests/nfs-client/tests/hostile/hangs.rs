@@ -7,52 +7,48 @@ use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::Procedure;
 
-use crate::operations::OPERATIONS;
+use crate::operations::for_each;
 use crate::stage::{Stage, in_time, told};
 
 #[test]
 fn a_soft_mount_gives_up_in_time() {
-    for operation in OPERATIONS {
-        in_time(move || {
-            let stage = Stage::soft();
-            let procedure = operation.procedure;
-            let lie = || {
-                stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
-                    true => Say::Silence,
-                    false => Say::Truth,
-                });
-            };
-            let begun = Instant::now();
-            let error = (operation.run)(&stage.world, "silent", &lie).expect_err("no answer");
-            assert!(begun.elapsed() < Duration::from_secs(10), "{procedure:?} took {:?}", begun.elapsed());
-            let timed_out = matches!(error, Error::TimedOut) || told(&error).contains("127.0.0.1");
-            assert!(timed_out, "{procedure:?}: {}", told(&error));
-        });
-    }
+    for_each(|operation| {
+        let stage = Stage::soft();
+        let procedure = operation.procedure;
+        let lie = || {
+            stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
+                true => Say::Silence,
+                false => Say::Truth,
+            });
+        };
+        let begun = Instant::now();
+        let error = (operation.run)(&stage.world, "silent", &lie).expect_err("no answer");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{procedure:?} took {:?}", begun.elapsed());
+        let timed_out = matches!(error, Error::TimedOut) || told(&error).contains("127.0.0.1");
+        assert!(timed_out, "{procedure:?}: {}", told(&error));
+    });
 }
 
 #[test]
 fn an_interrupt_ends_any_call_of_a_hard_mount_that_is_silent() {
-    for operation in OPERATIONS {
-        in_time(move || {
-            let stage = Stage::hard();
-            let procedure = operation.procedure;
-            let (world, interrupt) = stage.world.interruptible();
-            let lie = || {
-                stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
-                    true => Say::Silence,
-                    false => Say::Truth,
-                });
-                let interrupt = interrupt.clone();
-                std::thread::spawn(move || {
-                    std::thread::sleep(Duration::from_millis(200));
-                    interrupt.raise();
-                });
-            };
-            let error = (operation.run)(&world, "silent", &lie).expect_err("interrupted");
-            assert!(matches!(error, Error::Interrupted), "{procedure:?}: {}", told(&error));
-        });
-    }
+    for_each(|operation| {
+        let stage = Stage::hard();
+        let procedure = operation.procedure;
+        let (world, interrupt) = stage.world.interruptible();
+        let lie = || {
+            stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
+                true => Say::Silence,
+                false => Say::Truth,
+            });
+            let interrupt = interrupt.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(200));
+                interrupt.raise();
+            });
+        };
+        let error = (operation.run)(&world, "silent", &lie).expect_err("interrupted");
+        assert!(matches!(error, Error::Interrupted), "{procedure:?}: {}", told(&error));
+    });
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Each procedure that a mounted client calls, and how to make it do so.
 
+use std::sync::mpsc;
+use std::time::Instant;
+
 use tombolo_conformance::waist::World;
 use tombolo_core::fs::{
     AccessMask, Cookie, Create, DirBudget, DirPage, Exclusive, FileType, Mode, NewMode, OpenFlags,
@@ -7,6 +10,8 @@ use tombolo_core::fs::{
 };
 use tombolo_nfs_client_tests::mount::name;
 use tombolo_wire_nfs3::Procedure;
+
+use crate::stage::PATIENCE;
 
 /// An operation of the waist that calls a procedure.
 pub struct Operation {
@@ -35,8 +40,30 @@ pub fn write_and_sync(world: &World, text: &str, lie: &dyn Fn()) -> Result<()> {
     written.and(synced)
 }
 
+/// Runs a test for each operation, all at the same time. One that fails or does not end fails the test.
+#[track_caller]
+pub fn for_each(test: impl Fn(&Operation) + Copy + Send + 'static) {
+    let (done, wait) = mpsc::channel();
+    for operation in OPERATIONS {
+        let done = done.clone();
+        std::thread::spawn(move || {
+            test(operation);
+            let _ = done.send(operation.procedure);
+        });
+    }
+    drop(done);
+    let mut left: Vec<_> = OPERATIONS.iter().map(|operation| operation.procedure).collect();
+    let until = Instant::now() + PATIENCE;
+    while !left.is_empty() {
+        match wait.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(procedure) => left.retain(|other| *other != procedure),
+            Err(why) => panic!("{left:?}: {why}"),
+        }
+    }
+}
+
 /// All of them.
-pub const OPERATIONS: &[Operation] = &[
+const OPERATIONS: &[Operation] = &[
     Operation {
         procedure: Procedure::Getattr,
         run: |world, _, lie| {

@@ -1,7 +1,11 @@
 //! READ answered with more, less, or other than what was asked.
 
-use tombolo_core::fs::OpenFlags;
+use std::time::Duration;
+
+use tombolo_back_nfs_client::Options;
+use tombolo_core::fs::{Error, OpenFlags};
 use tombolo_mem::Buffer;
+use tombolo_nfs_client_tests::mount::hard;
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::results::ReadOk;
 use tombolo_wire_nfs3::{Call, Procedure, Reply};
@@ -124,6 +128,37 @@ fn an_honest_read_is_read() {
         results
     });
     assert_eq!(told.expect("all of it").0, &CONTENTS[..16]);
+}
+
+/// Who gave up gets his memory back, and whatever comes then is nobody's.
+#[test]
+fn an_answer_that_comes_too_late_is_not_written_into_memory_that_was_given_back() {
+    in_time(|| {
+        let options = Options { read_ahead_bytes: 0, ..hard() };
+        let stage = Stage::with(options);
+        stage.world.other_session().file_with("file", &[7; 4096]);
+        let (world, interrupt) = stage.world.interruptible();
+        let node = world.lookup(world.dir, "file").expect("the file").node;
+        let file = world.open(node, OpenFlags::READ).expect("open");
+        // The answer comes after four seconds; the reader waits for half a second, and may leave once the server has been
+        // silent for two.
+        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Read) {
+            true => Say::Truth.after(Duration::from_secs(4)),
+            false => Say::Truth,
+        });
+        let mut buffer = Buffer::new(4096);
+        let read = world.fs.read(&world.cx, file, 0, buffer.sink(0..4096));
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            interrupt.raise();
+        });
+        let read = read.wait();
+        assert!(matches!(read, Err(Error::Interrupted)), "{read:?}");
+        buffer.as_mut_slice().expect("it is ours again").fill(0xee);
+        std::thread::sleep(Duration::from_secs(4));
+        assert!(buffer.as_slice().expect("it is ours").iter().all(|&byte| byte == 0xee), "it was written to");
+        world.release(file);
+    });
 }
 
 /// A file that grows and shrinks with each look.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::OpenFlags;
+use tombolo_core::fs::{Error, OpenFlags};
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_nfs_tests::client::fragment;
 use tombolo_wire_nfs3::Procedure;
@@ -160,5 +160,26 @@ fn a_connection_that_is_reset_at_any_byte_of_an_answer_costs_no_data() {
                 });
             }
         });
+    });
+}
+
+/// Done, and the answer lost: a server that keeps its answers knows a call by its xid.
+#[test]
+fn a_call_that_is_sent_again_has_the_name_that_it_had() {
+    in_time(|| {
+        let stage = Stage::hard();
+        let world = &stage.world;
+        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Mkdir) && asked.nth < 3 {
+            true => Say::All(vec![Say::Unheard, Say::Reset]),
+            false => Say::Truth,
+        });
+        // Nobody kept the answers here: it exists by then.
+        let made = world.mkdir(world.dir, "dir");
+        assert!(matches!(made, Ok(_) | Err(Error::Exists)), "{made:?}");
+        // The first is the one of the world's own directory.
+        let seen = stage.server.seen_of(Procedure::Mkdir).split_off(1);
+        let [first, second, third] = seen[..] else { panic!("{seen:?}") };
+        assert!(first.xid == second.xid && second.xid == third.xid, "{seen:?}");
+        assert!(first.connection < second.connection && second.connection < third.connection, "{seen:?}");
     });
 }

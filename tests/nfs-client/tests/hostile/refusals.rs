@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::results::GetattrReply;
 use tombolo_wire_nfs3::{Status, WccData};
 use tombolo_wire_rpc::{Accepted, AuthStat, Rejected, ReplyHeader};
 
-use crate::operations::OPERATIONS;
+use crate::operations::for_each;
 use crate::stage::{Stage, assert_names, in_time};
 
 const REFUSALS: &[Refusal] = &[
@@ -41,23 +41,21 @@ impl Refusal {
 
 #[test]
 fn a_call_that_rpc_refuses_is_an_error_that_names_host_and_operation() {
-    for operation in OPERATIONS {
-        in_time(move || {
-            let stage = Stage::soft();
-            let procedure = operation.procedure;
-            for (index, &refusal) in REFUSALS.iter().enumerate() {
-                let lie = || {
-                    stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
-                        true => refusal.say(asked),
-                        false => Say::Truth,
-                    });
-                };
-                let result = (operation.run)(&stage.world, &format!("refused-{index}"), &lie);
-                assert_names(result, &format!("{procedure:?}"));
-                stage.server.be_honest();
-            }
-        });
-    }
+    for_each(|operation| {
+        let stage = Stage::soft();
+        let procedure = operation.procedure;
+        for (index, &refusal) in REFUSALS.iter().enumerate() {
+            let lie = || {
+                stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
+                    true => refusal.say(asked),
+                    false => Say::Truth,
+                });
+            };
+            let result = (operation.run)(&stage.world, &format!("refused-{index}"), &lie);
+            assert_names(result, &format!("{procedure:?}"));
+            stage.server.be_honest();
+        }
+    });
 }
 
 /// Results of a failure whose rest is empty words, for any procedure.
@@ -69,20 +67,18 @@ fn failure(status: Status) -> Say {
 
 #[test]
 fn not_now_is_asked_again_until_it_is_now() {
-    for operation in OPERATIONS {
-        in_time(move || {
-            let stage = Stage::hard();
-            let procedure = operation.procedure;
-            let lie = || {
-                stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) && asked.nth < 3 {
-                    true => failure(Status::Jukebox),
-                    false => Say::Truth,
-                });
-            };
-            (operation.run)(&stage.world, "later", &lie).expect("an answer in the end");
-            assert!(stage.server.count_of(procedure) >= 3, "{procedure:?}");
-        });
-    }
+    for_each(|operation| {
+        let stage = Stage::hard();
+        let procedure = operation.procedure;
+        let lie = || {
+            stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) && asked.nth < 3 {
+                true => failure(Status::Jukebox),
+                false => Say::Truth,
+            });
+        };
+        (operation.run)(&stage.world, "later", &lie).expect("an answer in the end");
+        assert!(stage.server.count_of(procedure) >= 3, "{procedure:?}");
+    });
 }
 
 #[test]

@@ -13,7 +13,7 @@ use tombolo_nfs_tests::bed::{Bed, Plan};
 use tombolo_nfs_tests::place::{local_dir, scratch};
 
 /// How long anything may take that does not have to wait for ever.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A client before a server that lies when it is told to.
 pub struct Stage {

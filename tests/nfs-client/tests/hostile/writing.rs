@@ -205,3 +205,28 @@ fn a_committed_that_is_less_than_was_asked_for_is_not_believed() {
         world.release(file);
     });
 }
+
+/// "Not now" to the first write, and a second one to the same bytes in the meantime.
+#[test]
+fn a_write_that_is_put_off_does_not_come_after_a_later_one_to_the_same_bytes() {
+    in_time(|| {
+        let stage = Stage::hard();
+        let world = &stage.world;
+        let file = world.file("file");
+        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Write) && asked.nth < 4 {
+            true => asked.results(&WriteReply::Failed(Status::Jukebox, WccData::NONE)),
+            false => Say::Truth,
+        });
+        let first = vec![b'1'; CONTENTS.len()];
+        let written = world.write(file, &Write::default(), &first).expect("written");
+        assert_eq!(written.count, first.len());
+        // The first has been sent, and put off.
+        while stage.server.count_of(Procedure::Write) == 0 {
+            std::thread::yield_now();
+        }
+        world.put(file, 0, CONTENTS);
+        sync(world, file).expect("synced");
+        world.release(file);
+        assert_eq!(at_the_server(world), CONTENTS);
+    });
+}
