@@ -4,6 +4,7 @@
 tombolo=${TOMBOLO:-$repository/target/release/tombolo}
 scratch=
 mounts=()
+server=
 
 # Makes the scratch directory: tree/ is shared, mnt/ is where it appears. On tmpfs, or with `ext4` on a fresh ext4.
 make_scratch() {
@@ -24,13 +25,37 @@ mount_scratch() {
     mounts+=("$scratch/mnt")
 }
 
+# Serves tree/ by NFS on this host, and mounts that at mnt/ with the given -o options.
+mount_scratch_nfs() {
+    local port=$((20000 + RANDOM % 10000)) begun=$SECONDS options=${1:-}
+    "$tombolo" serve "$scratch/tree" --nfs "127.0.0.1:$port" --squash none --state "$scratch/state" \
+        --control "$scratch/control" >"$scratch/server.log" 2>&1 &
+    server=$!
+    until "$tombolo" mount "nfs://127.0.0.1:$port/tree" "$scratch/mnt" ${options:+-o "$options"}; do
+        kill -0 "$server" 2>/dev/null || die "the server ended: $(cat "$scratch/server.log")"
+        ((SECONDS - begun < 10)) || die "the server cannot be mounted: $(cat "$scratch/server.log")"
+        sleep 0.1
+    done
+    mounts+=("$scratch/mnt")
+}
+
+stop_server() {
+    [ -n "$server" ] || return 0
+    kill "$server" 2>/dev/null || true
+    wait "$server" 2>/dev/null || true
+    server=
+}
+
 clear_scratch() {
     local index
     for ((index = ${#mounts[@]} - 1; index >= 0; index--)); do
         mountpoint -q "${mounts[index]}" || continue
+        # What is mounted from a server goes before it, what it serves after it.
+        [ "${mounts[index]}" != "$scratch/tree" ] || stop_server
         "$tombolo" umount "${mounts[index]}" 2>/dev/null || umount -l "${mounts[index]}" || true
     done
     mounts=()
+    stop_server
     [ -z "$scratch" ] || rm -rf "$scratch"
     scratch=
 }
