@@ -212,8 +212,7 @@ impl State {
     /// When to look at the clock next; none if nothing is awaited.
     fn next_deadline(&self) -> Option<Instant> {
         let (timeout, patience) = (self.options.timeout, self.patience());
-        // Datagrams are given up when they would be sent again.
-        let soft = self.options.recovery == Recovery::Soft && !self.datagrams();
+        let soft = self.options.recovery == Recovery::Soft;
         let of_connections = self.connections.iter().filter_map(|connection| match connection.phase {
             Phase::Connecting { since } => Some(since + timeout),
             Phase::Waiting { until } => Some(until),
