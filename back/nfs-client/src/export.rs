@@ -143,6 +143,16 @@ impl NfsExport {
         self.nfs.rpc()
     }
 
+    /// Written bytes that are held until the server has them on stable storage, of all files.
+    pub fn held_bytes(&self) -> usize {
+        self.budget.held_bytes()
+    }
+
+    /// Written bytes that had to be copied, because their writer did not say that they could be kept: so far, of all files.
+    pub fn copied_bytes(&self) -> u64 {
+        self.budget.copied_bytes()
+    }
+
     /// What one READ and one WRITE carry at most, in bytes, as agreed with the server.
     pub fn transfer_sizes(&self) -> (u32, u32) {
         let sizes = self.nfs.sizes();

@@ -51,10 +51,11 @@ impl Readers {
         self.readers.get_mut(index).map(|(_, reader)| reader)
     }
 
-    /// What was read ahead of this range, or is on its way, is not to be used.
+    /// What was read ahead of this range, or is on its way, is not to be used. The file may end elsewhere now.
     pub(super) fn forget(&mut self, range: &Range<u64>) {
         for (_, reader) in &mut self.readers {
             reader.pieces.retain(|piece| !overlap(&piece.range(), range));
+            reader.pieces.iter_mut().for_each(|piece| piece.knows_end = false);
         }
     }
 
@@ -82,6 +83,8 @@ struct Ahead {
     asked: Instant,
     /// Bytes that the reader has had.
     served: usize,
+    /// Nobody wrote to the file since it was asked for, so it knows where the file ends.
+    knows_end: bool,
     arrived: Option<Arrived>,
 }
 
@@ -138,7 +141,7 @@ impl Reader {
             at = covered.end.min(range.end);
             parts.push(Part::Ahead(piece.id, start..at));
             // The end of the file need not be asked for once more.
-            if piece.arrived.is_some_and(|arrived| arrived.eof) && at < range.end {
+            if piece.ends_file() && at < range.end {
                 return parts;
             }
         }
@@ -169,7 +172,7 @@ impl Reader {
         self.next += 1;
         let id = AheadId(self.next);
         let (offset, len) = (range.start, (range.end - range.start) as usize);
-        let piece = Ahead { id, offset, len, memory, asked: now, served: 0, arrived: None };
+        let piece = Ahead { id, offset, len, memory, asked: now, served: 0, knows_end: true, arrived: None };
         let index = self.pieces.partition_point(|other| other.offset < offset);
         self.pieces.insert(index, piece);
         id
@@ -201,7 +204,7 @@ impl Reader {
         if start >= end {
             return Fetched::Gone;
         }
-        let eof = arrived.eof && end == arrived.count;
+        let eof = piece.ends_file() && end == arrived.count;
         Fetched::Here { bytes: piece.memory.source(start..end), eof, memory: piece.memory.clone() }
     }
 
@@ -217,6 +220,10 @@ impl Reader {
 }
 
 impl Ahead {
+    fn ends_file(&self) -> bool {
+        self.knows_end && self.arrived.is_some_and(|arrived| arrived.eof)
+    }
+
     fn range(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.len as u64)
     }

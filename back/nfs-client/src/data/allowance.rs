@@ -52,6 +52,7 @@ impl Allowance {
     /// Waits for room for a piece of `len_bytes`, and is woken when a quarter is free. Look again after that: others wait as
     /// well.
     pub(super) async fn room(&self, len_bytes: usize) {
+        let _stuck = self.stuck();
         poll_fn(|context| {
             if self.has_room(len_bytes) {
                 return Poll::Ready(());
@@ -66,7 +67,7 @@ impl Allowance {
     /// Wakes those who wait, if there is room. To be called with no lock held: who is woken may go on at once, on this
     /// thread.
     pub(super) fn wake(&self) {
-        if !self.has_quarter() {
+        if self.stuck.load(Ordering::SeqCst) == 0 || !self.has_quarter() {
             return;
         }
         let waiters = std::mem::take(&mut *self.waiting());

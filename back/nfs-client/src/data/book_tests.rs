@@ -15,9 +15,6 @@ use crate::caller::Caller;
 const SIZE: usize = 64;
 const PIECE_MAX: usize = 24;
 
-/// A byte of a file is the number of the write that it is from; 0 was never written.
-type Image = [u8; SIZE];
-
 #[derive(Clone, Debug)]
 enum Step {
     Write {
@@ -54,6 +51,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
+/// A byte of a file is the number of the write that it is from; 0 was never written.
 #[derive(Default)]
 struct World {
     ledger: Ledger,
@@ -183,7 +181,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_forgotten_is_on_the_servers_disk(steps in steps()) {

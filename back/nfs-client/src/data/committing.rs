@@ -95,7 +95,11 @@ async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Call
     node.as_ref().as_ref().state().turn(|state| {
         state.is_committing = false;
         match verifier {
-            Ok(verifier) => state.ledger.committed(verifier),
+            Ok(verifier) => {
+                // Whatever was read ahead there since the server lost it is what was there before.
+                let lost = state.ledger.committed(verifier);
+                lost.iter().for_each(|range| state.readers.forget(range));
+            }
             Err(error) => {
                 state.ledger.commit_failed();
                 state.losses.add(error);
@@ -145,7 +149,7 @@ pub(crate) struct Paused<S: Server> {
 impl<S: Server> Paused<S> {
     /// The file has this size now.
     pub(crate) fn truncated(&self, size: u64) {
-        self.node.as_ref().as_ref().state().truncated(size, Some(self.turn));
+        self.node.as_ref().as_ref().state().truncated(size, self.turn);
     }
 }
 

@@ -1,17 +1,18 @@
 //! The data of one file: who changes it, and who waits for it to change.
 
 use std::future::{Future, poll_fn};
-use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
 use tombolo_core::fs::{Error, Result};
+use tombolo_mem::Source;
 
 use super::ahead::Readers;
 use super::budget::{Budget, Listed};
-use super::ledger::Ledger;
+use super::ledger::{Entry, Ledger};
 use super::losses::Losses;
+use super::memory::Memory;
 use super::piece::Turn;
 
 /// What a node holds of its file's data: written bytes that the server does not have for good, and bytes that were read ahead.
@@ -46,13 +47,6 @@ impl FileData {
     pub(crate) fn drop_read_ahead(&self) {
         if let Some(file) = self.0.get() {
             file.turn(|state| state.readers.forget(&(0..u64::MAX)));
-        }
-    }
-
-    /// The file has this size now. Nothing of it was under way meanwhile: see [`pause`](super::pause).
-    pub(crate) fn truncated(&self, size: u64) {
-        if let Some(file) = self.0.get() {
-            file.truncated(size, None);
         }
     }
 
@@ -138,10 +132,9 @@ impl FileState {
         self.until(|state| (!state.ledger.has_pending(turn)).then_some(())).await;
     }
 
-    /// The file was cut to a size by one who saw all writes before `turn`, or simply all.
-    pub(super) fn truncated(&self, size: u64, turn: Option<Turn>) {
+    /// The file was cut to a size by one who saw all writes before `turn`.
+    pub(super) fn truncated(&self, size: u64, turn: Turn) {
         self.turn(|state| {
-            let turn = turn.unwrap_or_else(|| state.ledger.next_turn());
             state.ledger.truncated(size, turn);
             state.readers.forget(&(size..u64::MAX));
         });
@@ -175,9 +168,19 @@ impl State {
         self.listed.get_or_insert_with(list);
     }
 
-    /// The bytes of a range that a later reader must not take from what was read ahead.
-    pub(super) fn written(&mut self, range: &Range<u64>) {
-        self.readers.forget(range);
+    /// Adds written bytes to the book. What was read ahead of them, or is being read, is older.
+    pub(super) fn add(&mut self, entry: &Entry<'_>, memory: Memory, piece_max: usize) {
+        self.readers.forget(&entry.range(memory.len()));
+        self.ledger.add(entry, memory, piece_max);
+    }
+
+    /// As [`add`](Self::add), if the bytes can be copied behind those that wait.
+    pub(super) fn add_copy(&mut self, entry: &Entry<'_>, from: &Source, piece_max: usize) -> bool {
+        let is_added = self.ledger.add_copy(entry, from, piece_max);
+        if is_added {
+            self.readers.forget(&entry.range(from.len()));
+        }
+        is_added
     }
 
     /// Tells the mount what is held now. Says of whom, if it is any mount's.

@@ -36,6 +36,13 @@ pub(super) struct Entry<'a> {
     pub(super) caller: &'a Caller,
 }
 
+impl Entry<'_> {
+    /// What `len` bytes of it cover.
+    pub(super) fn range(&self, len: usize) -> Range<u64> {
+        self.offset..self.offset.saturating_add(len as u64)
+    }
+}
+
 /// The book of one file.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
@@ -158,8 +165,8 @@ impl Ledger {
     }
 
     /// The COMMIT is answered. What was answered with another verifier is lost there and waits again (RFC 1813 §3.3.21,
-    /// §4.8).
-    pub(super) fn committed(&mut self, verifier: WriteVerifier) {
+    /// §4.8): these ranges.
+    pub(super) fn committed(&mut self, verifier: WriteVerifier) -> Vec<Range<u64>> {
         let mut lost = Vec::new();
         self.take_covered(|entry| {
             if entry.verifier != verifier {
@@ -167,6 +174,7 @@ impl Ledger {
             }
         });
         self.settle_owed(|owed| owed.verifier == Some(verifier));
+        let ranges = lost.iter().map(Piece::range).collect();
         for mut piece in lost {
             piece.losses = piece.losses.saturating_add(1);
             if piece.losses >= LOSSES_MAX {
@@ -174,6 +182,7 @@ impl Ledger {
             }
             self.wait(piece);
         }
+        ranges
     }
 
     /// The COMMIT failed. What it was for is lost.
@@ -220,10 +229,9 @@ impl Ledger {
 
     /// If all there is is one piece that has not left, it goes to be stable at once: that spares a COMMIT.
     pub(super) fn make_only_piece_stable(&mut self) {
-        if self.waiting.len() == 1 && self.under_way.is_empty() && self.uncommitted.is_empty() {
-            if let Some(only) = self.waiting.front_mut() {
-                only.stability = Stability::FileSync;
-            }
+        let is_only = self.waiting.len() == 1 && self.under_way.is_empty() && self.uncommitted.is_empty();
+        if let Some(only) = self.waiting.front_mut().filter(|_| is_only) {
+            only.stability = Stability::FileSync;
         }
     }
 
@@ -306,10 +314,9 @@ impl Ledger {
             return Some(memory);
         }
         let Some(last) = self.waiting.back_mut() else { return Some(memory) };
-        let Some(joined) = Arc::get_mut(&mut last.memory) else { return Some(memory) };
-        if let Err(memory) = joined.append(memory) {
-            return Some(memory);
-        }
+        let joined = Arc::get_mut(&mut last.memory).filter(|joined| joined.has_spans_for(&memory));
+        let Some(joined) = joined else { return Some(memory) };
+        joined.append(memory);
         last.len += len;
         last.turn = turn;
         self.waiting_bytes += len;
@@ -317,7 +324,7 @@ impl Ledger {
     }
 
     fn may_join_last(&self, entry: &Entry<'_>, len: usize, piece_max: usize) -> bool {
-        let range = entry.offset..entry.offset.saturating_add(len as u64);
+        let range = entry.range(len);
         let Some(last) = self.waiting.back() else { return false };
         last.end() == entry.offset
             && last.len + len <= piece_max

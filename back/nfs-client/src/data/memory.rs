@@ -64,11 +64,13 @@ impl Memory {
         true
     }
 
-    /// Adds memory whose bytes follow in the file. Gives it back if that would make too many spans.
-    pub(super) fn append(&mut self, more: Memory) -> Result<(), Memory> {
-        if self.source.segments().len() + more.source.segments().len() > SEGMENTS_MAX {
-            return Err(more);
-        }
+    /// Whether both together are not too many spans.
+    pub(super) fn has_spans_for(&self, more: &Memory) -> bool {
+        self.source.segments().len() + more.source.segments().len() <= SEGMENTS_MAX
+    }
+
+    /// Adds memory whose bytes follow in the file.
+    pub(super) fn append(&mut self, more: Memory) {
         let Memory { source, mut leases, slack_bytes, charge } = more;
         self.source.append(source);
         if !leases.is_empty() {
@@ -79,7 +81,6 @@ impl Memory {
             self.slack_bytes = 0;
         }
         self.charge.absorb(charge);
-        Ok(())
     }
 }
 
@@ -104,7 +105,8 @@ mod tests {
         assert!(!memory.append_copy(&Source::from(vec![0; 1 << 20])), "more than the buffer has");
 
         let kept = Memory::keep(Source::from(b"kept".to_vec()), allowance.take(4).expect("room"));
-        memory.append(kept).expect("few spans");
+        assert!(memory.has_spans_for(&kept));
+        memory.append(kept);
         assert_eq!(memory.source(8, 8).to_vec(9), b"abcdkept");
         assert!(!memory.append_copy(&Source::from(b"!".to_vec())), "it would not come last");
         assert!(allowance.used_bytes() >= 2048, "the whole buffer counts");

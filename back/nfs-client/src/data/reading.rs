@@ -9,10 +9,11 @@ use std::task::Poll;
 use tombolo_core::fs::{Answer, Error, ReadDone, Result};
 use tombolo_host::buffers::Lease;
 use tombolo_host::task;
-use tombolo_mem::Sink;
+use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::Procedure;
 
 use super::ahead::{AheadId, Fetched, Part, ReaderId};
+use super::budget::Budget;
 use super::file::{FileState, State, unless};
 use super::piece::{Piece, Turn};
 use super::sequence::Reach;
@@ -93,13 +94,10 @@ pub(crate) fn read<S: Server>(
         range,
         into,
     };
-    match reading.plan(turn) {
-        Some(plan) if reading.is_at_hand(&plan) => {
-            let done = reading.from_memory(&plan);
-            plan.fetches.into_iter().for_each(|fetch| reading.fetch(fetch));
-            Answer::ok(done)
-        }
-        plan => Answer::later(reading.finish(turn, plan)),
+    let plan = reading.plan(turn);
+    match plan.as_ref().and_then(|plan| reading.at_hand(plan)) {
+        Some(here) => Answer::ok(reading.copy_all(here, plan)),
+        None => Answer::later(reading.finish(turn, plan)),
     }
 }
 
@@ -118,10 +116,26 @@ struct Reading<S: Server> {
 struct Plan {
     parts: Vec<Part>,
     /// Written bytes that the server may yet lose. If it has, it does not say so to who reads.
-    written: Vec<Piece>,
+    written: Overlay,
     /// Where the file ends as far as those know who write it here.
     end: u64,
     fetches: Vec<Fetch>,
+}
+
+/// Written bytes that are held for a read. They are the last holder's when they are committed meanwhile, so who waits for room
+/// is told when they go.
+struct Overlay {
+    pieces: Vec<Piece>,
+    budget: Arc<Budget>,
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        if !self.pieces.is_empty() {
+            self.pieces.clear();
+            self.budget.written.wake();
+        }
+    }
 }
 
 /// A READ ahead. It tells what came of it when it is dropped, also if it was never sent.
@@ -152,6 +166,24 @@ impl Drop for Fetch {
 }
 
 type Coming = Pin<Box<dyn Future<Output = Result<ReadDone>> + Send>>;
+
+/// A part that was read ahead and has come.
+struct Here {
+    id: AheadId,
+    range: Range<u64>,
+    bytes: Source,
+    eof: bool,
+    memory: Lease,
+}
+
+impl Fetched {
+    fn here(self, id: AheadId, range: &Range<u64>) -> Option<Here> {
+        match self {
+            Self::Here { bytes, eof, memory } => Some(Here { id, range: range.clone(), bytes, eof, memory }),
+            Self::Pending | Self::Gone => None,
+        }
+    }
+}
 
 /// How much of a read is there.
 #[derive(Default)]
@@ -194,6 +226,7 @@ impl<S: Server> Reading<S> {
             let written = state.ledger.uncommitted_pieces(&self.range);
             let end = state.end().unwrap_or(0);
             let covered: usize = written.iter().map(|piece| piece.len).sum();
+            let written = Overlay { pieces: written, budget: self.server.budget().clone() };
             if covered == self.into.len() {
                 return Some(Plan { parts: Vec::new(), written, end, fetches: Vec::new() });
             }
@@ -227,14 +260,18 @@ impl<S: Server> Reading<S> {
         fetches
     }
 
-    /// Whether no byte has to come from the server.
-    fn is_at_hand(&self, plan: &Plan) -> bool {
-        self.file.look(|state| {
-            plan.parts.iter().all(|part| match part {
-                Part::Direct(_) => false,
-                Part::Ahead(id, range) => matches!(self.look_up(state, *id, range), Fetched::Here { .. }),
-            })
-        })
+    /// All bytes, if none has to come from the server.
+    fn at_hand(&self, plan: &Plan) -> Option<Vec<Here>> {
+        let here = self.file.look(|state| {
+            let here = plan.parts.iter().map(|part| match part {
+                Part::Direct(_) => None,
+                Part::Ahead(id, range) => self.look_up(state, *id, range).here(*id, range),
+            });
+            here.collect::<Option<Vec<Here>>>()
+        })?;
+        let all = here.iter().map(|part| part.bytes.len()).sum::<usize>() == self.into.len();
+        let ends = here.last().is_some_and(|part| part.eof);
+        (all || ends || plan.parts.is_empty()).then_some(here)
     }
 
     fn look_up(&self, state: &State, id: AheadId, range: &Range<u64>) -> Fetched {
@@ -243,34 +280,31 @@ impl<S: Server> Reading<S> {
     }
 
     /// Copies what is at hand.
-    fn from_memory(&self, plan: &Plan) -> ReadDone {
+    fn copy_all(&self, here: Vec<Here>, plan: Option<Plan>) -> ReadDone {
         let mut progress = Progress::default();
-        for part in &plan.parts {
-            let Part::Ahead(id, range) = part else { continue };
-            if let Some(done) = self.serve(*id, range) {
-                progress.add(Ok(done), length(range));
-            }
+        for part in here {
+            let len = length(&part.range);
+            progress.add(Ok(self.copy(part)), len);
         }
+        let Some(mut plan) = plan else { return ReadDone { count: progress.count, eof: progress.eof } };
         if plan.parts.is_empty() {
-            progress = Progress { count: self.into.len(), ..Progress::default() };
+            progress.count = self.into.len();
         }
-        self.with_written(progress, plan)
+        plan.fetches.drain(..).for_each(|fetch| self.fetch(fetch));
+        self.with_written(&progress, &plan)
     }
 
-    /// Copies a part that was read ahead to where it belongs, if it is there.
-    fn serve(&self, id: AheadId, range: &Range<u64>) -> Option<ReadDone> {
-        let Fetched::Here { bytes, eof, memory } = self.file.look(|state| self.look_up(state, id, range))
-        else {
-            return None;
-        };
-        let count = bytes.copy_to_sink(&self.sink(range));
+    /// Copies a part that was read ahead to where it belongs.
+    fn copy(&self, part: Here) -> ReadDone {
+        let Here { id, range, bytes, eof, memory } = part;
+        let count = bytes.copy_to_sink(&self.sink(&range));
         drop((bytes, memory));
         self.file.quietly(|state| {
             if let Some(reader) = self.reader.and_then(|reader| state.readers.reader_mut(reader)) {
                 reader.served(id, count);
             }
         });
-        Some(ReadDone { count, eof })
+        ReadDone { count, eof }
     }
 
     /// Reads ahead, without anybody waiting for it.
@@ -318,9 +352,15 @@ impl<S: Server> Reading<S> {
                 Part::Ahead(id, range) => progress.add(self.ahead(*id, range).await, length(range)),
             }
         }
+        // The file was to end with what was read ahead, and does not any more.
+        let read_end = self.range.start + progress.count as u64;
+        if !progress.is_over && !progress.eof && read_end < self.range.end {
+            let rest = read_end..self.range.end;
+            progress.add(self.straight(rest.clone()).await, length(&rest));
+        }
         match progress.error.take() {
             Some(error) => Err(error),
-            None => Ok(self.with_written(progress, &plan)),
+            None => Ok(self.with_written(&progress, &plan)),
         }
     }
 
@@ -365,19 +405,22 @@ impl<S: Server> Reading<S> {
             Ok(())
         };
         unless(self.server.impatience(&self.caller), arrived).await?;
-        let mut done = ReadDone { count: 0, eof: false };
-        if let Some(served) = self.serve(id, range) {
-            done = served;
-        }
+        let here = self.file.look(|state| self.look_up(state, id, range)).here(id, range);
+        let done = here.map_or(ReadDone { count: 0, eof: false }, |here| self.copy(here));
         if done.eof || done.count == length(range) {
             return Ok(done);
         }
-        let rest = range.start + done.count as u64..range.end;
-        for piece in self.pieces(&rest) {
-            let len = length(&piece);
+        let more = self.straight(range.start + done.count as u64..range.end).await?;
+        Ok(ReadDone { count: done.count + more.count, eof: more.eof })
+    }
+
+    /// Reads a range, piece by piece.
+    async fn straight(&self, range: Range<u64>) -> Result<ReadDone> {
+        let mut done = ReadDone { count: 0, eof: false };
+        for piece in self.pieces(&range) {
             let more = self.direct(&piece).await?;
             done = ReadDone { count: done.count + more.count, eof: more.eof };
-            if more.count < len {
+            if more.count < length(&piece) {
                 break;
             }
         }
@@ -393,8 +436,8 @@ impl<S: Server> Reading<S> {
     }
 
     /// Puts what was written and may yet be lost over what was read, and says how much that is together.
-    fn with_written(&self, progress: Progress, plan: &Plan) -> ReadDone {
-        let Progress { mut count, eof, is_over, .. } = progress;
+    fn with_written(&self, progress: &Progress, plan: &Plan) -> ReadDone {
+        let &Progress { mut count, eof, is_over, .. } = progress;
         let end = usize::try_from(plan.end.saturating_sub(self.range.start)).unwrap_or(usize::MAX);
         let end = end.min(self.into.len());
         if end > count {
@@ -402,7 +445,7 @@ impl<S: Server> Reading<S> {
             self.into.zero(count, end - count);
             count = end;
         }
-        for piece in &plan.written {
+        for piece in &plan.written.pieces {
             let at = (piece.offset - self.range.start) as usize;
             let mut place = self.into.clone();
             place.advance(at);

@@ -11,6 +11,7 @@ use super::budget::{Budget, Listed, Relieve};
 use super::committing::start_commit;
 use super::file::{FileState, State, unless};
 use super::ledger::Entry;
+use super::losses::Seen;
 use super::memory::Memory;
 use super::piece::{Piece, Turn};
 use super::server::{Server, Wrote};
@@ -62,17 +63,14 @@ fn enter<S: Server>(
         let offset = place(state);
         let end = offset.checked_add(from.len() as u64).filter(|end| i64::try_from(*end).is_ok());
         let end = end.ok_or(Error::FileTooLarge)?;
-        state.written(&(offset..end));
         state.begin_write(end);
-        Ok((offset, end))
+        Ok((offset, end, state.losses.seen()))
     });
-    let end = match begun {
-        Ok((offset, end)) => {
-            how.offset = offset;
-            end
-        }
+    let (offset, end, seen) = match begun {
+        Ok(begun) => begun,
         Err(error) => return Answer::Done(Err(error)),
     };
+    how.offset = offset;
     let mut writing = Writing {
         server: server.clone(),
         node: node.clone(),
@@ -81,6 +79,7 @@ fn enter<S: Server>(
         rest: from,
         done: 0,
         end,
+        seen,
     };
     match writing.take_in() {
         None if how.stability == Stability::Unstable => Answer::ok(writing.written()),
@@ -97,6 +96,8 @@ struct Writing<S: Server> {
     rest: Source,
     done: usize,
     end: u64,
+    /// The losses that were told before it began.
+    seen: Seen,
 }
 
 /// What a write waits for.
@@ -137,7 +138,7 @@ impl<S: Server> Writing<S> {
             caller: &self.caller,
         };
         let may_gather = !has_room && !self.how.keepable;
-        if may_gather && file.quietly(|state| state.ledger.add_copy(&entry, piece, piece_max)) {
+        if may_gather && file.turn(|state| state.add_copy(&entry, piece, piece_max)) {
             self.server.budget().count_copied(piece.len());
             return None;
         }
@@ -161,8 +162,8 @@ impl<S: Server> Writing<S> {
                 budget.copy(piece, spare, charge)
             }
         };
-        file.quietly(|state| {
-            state.ledger.add(&entry, memory, piece_max);
+        file.turn(|state| {
+            state.add(&entry, memory, piece_max);
             state.list(|| (budget.clone(), self.list(budget)));
         });
         None
@@ -179,11 +180,11 @@ impl<S: Server> Writing<S> {
             stuck = self.take_in();
         }
         if self.how.stability > Stability::Unstable {
-            let (turn, seen) = self.file().look(|state| (state.ledger.next_turn(), state.losses.seen()));
-            let file = self.file().clone();
+            let file = self.file();
+            let turn = all_so_far(file);
             let answered = async {
                 file.answered(turn).await;
-                file.turn(|state| state.losses.report(seen))
+                file.turn(|state| state.losses.report(self.seen))
             };
             unless(self.server.impatience(&self.caller), answered).await?;
         }

@@ -26,7 +26,7 @@ impl View {
         let Some(path) = self.path(node) else { return Ok(false) };
         let Some(mut dir) = self.session.root.handle_again(&self.caller).await? else { return Ok(false) };
         if path.is_empty() {
-            return Ok(self.is_back(node, dir).await?);
+            return self.is_back(node, dir).await;
         }
         let last = path.len() - 1;
         for (depth, (step, name)) in path.iter().enumerate() {
