@@ -5,69 +5,8 @@ mod common;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
-use std::process::Command;
 
-use common::{Place, Ran, is_mounted, signal, until};
-
-/// A place whose mount is taken away when the test ends in the middle. Without FUSE there is nothing to test: that is
-/// a failure, unless somebody says that it is to be borne.
-struct MountPlace(Place);
-
-impl MountPlace {
-    fn new() -> Option<Self> {
-        if fs::File::options().read(true).write(true).open("/dev/fuse").is_ok() {
-            return Some(Self(Place::new()));
-        }
-        assert!(std::env::var_os("TOMBOLO_ALLOW_SKIP").is_some(), "/dev/fuse does not open");
-        eprintln!("skipped: /dev/fuse does not open");
-        None
-    }
-
-    fn mount(&self, options: &str) {
-        self.0.run(&["mount", "dir:tree", "mnt", "-o", options]).succeeded();
-    }
-
-    fn umount(&self) {
-        self.0.run(&["umount", "mnt"]).succeeded();
-    }
-
-    fn mnt(&self) -> PathBuf {
-        self.0.path("mnt")
-    }
-
-    fn status(&self) -> serde_json::Value {
-        let told = self.0.run(&["top", "--once", "--json"]);
-        told.succeeded();
-        let mut value: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
-        value["servers"][0]["status"].take()
-    }
-
-    fn server_pid(&self) -> u32 {
-        self.status()["pid"].as_u64().and_then(|pid| pid.try_into().ok()).expect("a process")
-    }
-
-    /// Whether any process of this mount still runs.
-    fn is_served(&self) -> bool {
-        let own = self.mnt();
-        let own = own.to_str().expect("a path in UTF-8");
-        fs::read_dir("/proc").expect("proc").flatten().any(|process| {
-            let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
-            words.split(|byte| *byte == 0).any(|word| word == own.as_bytes())
-        })
-    }
-}
-
-impl Drop for MountPlace {
-    fn drop(&mut self) {
-        while is_mounted(&self.mnt()) {
-            let ended = Command::new("umount").arg("-l").arg(self.mnt()).status();
-            if !ended.is_ok_and(|status| status.success()) {
-                return;
-            }
-        }
-    }
-}
+use common::{MountPlace, Ran, is_mounted, signal, until};
 
 #[test]
 fn a_mount_is_ready_when_the_command_returns_and_gone_when_umount_does() {

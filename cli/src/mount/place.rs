@@ -1,5 +1,6 @@
 //! Where to mount.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +28,11 @@ impl MountPoint {
         let cannot = |error: &io::Error| Failure::cannot(&mounting, error);
         let point = absolute(path).map_err(|error| cannot(&error))?;
         let entry = mounted_at(&point).map_err(|error| cannot(&error))?;
-        let there = point.metadata();
+        let ours = entry.as_ref().is_some_and(|entry| entry.kind == KIND);
+        // What the kernel still knows of a dead mount's root it tells for a while; to list it, it asks.
+        let there = point
+            .metadata()
+            .and_then(|metadata| if ours { fs::read_dir(&point).map(|_| metadata) } else { Ok(metadata) });
         match (&there, entry) {
             (Err(error), Some(entry))
                 if error.kind() == io::ErrorKind::NotConnected && entry.kind == KIND =>

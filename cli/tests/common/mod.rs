@@ -91,6 +91,74 @@ impl Place {
     }
 }
 
+/// A place whose mount is taken away when the test ends in the middle. Without FUSE there is nothing to test: that is
+/// a failure, unless somebody says that it is to be borne.
+pub struct MountPlace(pub Place);
+
+impl MountPlace {
+    pub fn new() -> Option<Self> {
+        if fs::File::options().read(true).write(true).open("/dev/fuse").is_ok() {
+            return Some(Self(Place::new()));
+        }
+        assert!(std::env::var_os("TOMBOLO_ALLOW_SKIP").is_some(), "/dev/fuse does not open");
+        eprintln!("skipped: /dev/fuse does not open");
+        None
+    }
+
+    pub fn mount(&self, options: &str) {
+        self.0.run(&["mount", "dir:tree", "mnt", "-o", options]).succeeded();
+    }
+
+    /// What `tombolo top` shows of the server of `mnt`.
+    pub fn top(&self) -> serde_json::Value {
+        let told = self.0.run(&["top", "--once", "--json"]);
+        told.succeeded();
+        let value: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+        let mnt = self.0.text("mnt");
+        let serves = |server: &&serde_json::Value| {
+            server["status"]["ways"].as_array().is_some_and(|ways| ways.iter().any(|way| way["at"] == *mnt))
+        };
+        value["servers"].as_array().and_then(|all| all.iter().find(serves)).expect("its server").clone()
+    }
+
+    pub fn umount(&self) {
+        self.0.run(&["umount", "mnt"]).succeeded();
+    }
+
+    pub fn mnt(&self) -> PathBuf {
+        self.0.path("mnt")
+    }
+
+    pub fn status(&self) -> serde_json::Value {
+        self.top()["status"].take()
+    }
+
+    pub fn server_pid(&self) -> u32 {
+        self.status()["pid"].as_u64().and_then(|pid| pid.try_into().ok()).expect("a process")
+    }
+
+    /// Whether any process of this mount still runs.
+    pub fn is_served(&self) -> bool {
+        let own = self.mnt();
+        let own = own.to_str().expect("a path in UTF-8");
+        fs::read_dir("/proc").expect("proc").flatten().any(|process| {
+            let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).any(|word| word == own.as_bytes())
+        })
+    }
+}
+
+impl Drop for MountPlace {
+    fn drop(&mut self) {
+        while is_mounted(&self.mnt()) {
+            let ended = Command::new("umount").arg("-l").arg(self.mnt()).status();
+            if !ended.is_ok_and(|status| status.success()) {
+                return;
+            }
+        }
+    }
+}
+
 /// A running server, killed when the test ends in the middle.
 pub struct Server {
     child: Child,
