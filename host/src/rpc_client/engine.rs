@@ -37,6 +37,8 @@ pub(super) struct Lane {
     pub(super) intake: Intake,
     /// There may be more to receive.
     pub(super) readable: bool,
+    /// The end of the stream is there behind what was received last, and nobody will tell again.
+    pub(super) finished: bool,
 }
 
 /// How receiving ended.
@@ -67,6 +69,24 @@ impl Engine {
         }
         self.turn(index);
         self.tell();
+    }
+
+    /// The peer sends no more: what it has sent is there to be received, and then the end. Told before [`ready`](Self::ready).
+    pub fn finished(&mut self, token: SocketToken) {
+        if let Some(lane) = self.lane(token.index()).filter(|lane| lane.token == token) {
+            lane.finished = true;
+        }
+    }
+
+    /// Tries to receive where there is one connection only, without being told that there is anything. Whether there was.
+    pub(super) fn look(&mut self) -> bool {
+        let mut places =
+            self.lanes.iter_mut().enumerate().filter_map(|(index, lane)| Some((index, lane.as_mut()?)));
+        let (Some((index, lane)), None) = (places.next(), places.next()) else { return false };
+        lane.readable = true;
+        let worked = self.turn(index);
+        self.tell();
+        worked
     }
 
     /// Does what is due, and what callers have left to do.
@@ -125,28 +145,32 @@ impl Engine {
         self.shared.pump(index, &mut self.finished);
     }
 
-    /// Receives what there is over a connection, up to a limit, and lets go on what waited for it.
-    fn turn(&mut self, index: usize) {
+    /// Receives what there is over a connection, up to a limit, and lets go on what waited for it. Whether there was anything.
+    fn turn(&mut self, index: usize) -> bool {
         if !self.lane(index).is_some_and(|lane| lane.readable) {
-            return;
+            return false;
         }
-        self.shared.counters.turns.add(1);
-        let end = self.receive(index);
+        let mut bytes = 0;
+        let end = self.receive(index, &mut bytes);
         if let Some(lane) = self.lane(index) {
             lane.readable = matches!(end, End::Used);
         }
-        if let End::Lost(why) = end {
-            self.lose(index, why);
+        match end {
+            End::Empty if bytes == 0 => return false,
+            End::Lost(why) => self.lose(index, why),
+            _ => {}
         }
+        self.shared.counters.turns.add(1);
         self.let_go_on();
+        true
     }
 
-    fn receive(&mut self, index: usize) -> End {
+    fn receive(&mut self, index: usize, bytes: &mut usize) -> End {
         let Self { shared, lanes, finished, .. } = self;
         let Some(Some(lane)) = lanes.get_mut(index) else { return End::Empty };
-        let (mut replies, mut bytes) = (0, 0);
+        let mut replies = 0;
         let mut awaits_data = shared.lock().awaits_data(index);
-        while replies < TURN_REPLIES && bytes < TURN_BYTES {
+        while replies < TURN_REPLIES && *bytes < TURN_BYTES {
             let received = match lane.intake.receive(&*lane.socket, awaits_data) {
                 Ok(Received { bytes: 0, .. }) if !shared.datagrams => return End::Lost(Errno::CONNRESET),
                 Ok(received) => received,
@@ -159,7 +183,7 @@ impl Engine {
                 }
                 Err(error) => return End::Lost(error),
             };
-            bytes += received.bytes;
+            *bytes += received.bytes;
             shared.counters.received_bytes.add(received.bytes);
             shared.counters.landed_bytes.add(received.landed);
             let now = shared.wire.now();
@@ -169,6 +193,9 @@ impl Engine {
             awaits_data = state.awaits_data(index);
             drop(state);
             match answered {
+                Ok(_) if received.is_less && lane.socket.is_emptied_by_less() && !lane.finished => {
+                    return End::Empty;
+                }
                 Ok(count) => replies += count,
                 Err(fault) => {
                     tracing::warn!(callee = &*shared.label, %fault, "connecting anew");

@@ -88,6 +88,8 @@ pub(super) struct Received {
     pub(super) bytes: usize,
     /// Of those, what went straight to its place.
     pub(super) landed: usize,
+    /// There was room for more.
+    pub(super) is_less: bool,
 }
 
 impl Intake {
@@ -122,17 +124,18 @@ impl Intake {
         self.make_room();
         let room = if short { STAGING_SHORT_BYTES } else { STAGING_BYTES };
         let staging = self.staging.sink(self.end..self.end.saturating_add(room));
-        let (bytes, landed) = match &mut self.stage {
+        let (room, bytes, landed) = match &mut self.stage {
             Stage::Land(landed) => {
+                let room = landed.sink.len() + staging.len();
                 let bytes = socket.receive(&[&landed.sink, &staging])?;
                 let there = bytes.min(landed.sink.len());
                 landed.sink.advance(there);
-                (bytes, there)
+                (room, bytes, there)
             }
-            _ => (socket.receive(&[&staging])?, 0),
+            _ => (staging.len(), socket.receive(&[&staging])?, 0),
         };
         self.end += bytes - landed;
-        Ok(Received { bytes, landed })
+        Ok(Received { bytes, landed, is_less: bytes < room })
     }
 
     /// Takes a whole datagram out of what was received.

@@ -15,6 +15,9 @@ use tombolo_sys::epoll;
 /// When waiting fails, as it does where the kernel has no memory, it is tried again after so long.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// Of so many looks one is at everything, and the others at the connection if there is only one.
+const LOOKS: u32 = 8;
+
 /// Starts it. It ends with the last client.
 pub(super) fn start(engine: Engine, wire: Arc<SystemWire>) -> io::Result<()> {
     let receiver = Receiver { engine, wire, events: Vec::new(), window: Window::default() };
@@ -48,8 +51,15 @@ impl Receiver {
             return false;
         }
         let since = Instant::now();
+        let mut looks = 0;
         while self.window.pause(since) {
-            if self.engine.shared.alarm.is_raised() || self.look_around(Some(Duration::ZERO)) {
+            looks += 1;
+            let found = self.engine.shared.alarm.is_raised()
+                || match looks % LOOKS {
+                    0 => self.look_around(Some(Duration::ZERO)),
+                    _ => self.guarded(Engine::look).unwrap_or(true),
+                };
+            if found {
                 return true;
             }
         }
@@ -79,18 +89,26 @@ impl Receiver {
         for event in &events {
             let happened =
                 Event { readable: event.readable || event.ended, writable: event.writable || event.ended };
-            self.guarded(|engine| engine.ready(SocketToken::from_number(event.token), happened));
+            let token = SocketToken::from_number(event.token);
+            self.guarded(|engine| {
+                if event.finished || event.ended {
+                    engine.finished(token);
+                }
+                engine.ready(token, happened);
+            });
         }
         let any = !events.is_empty();
         self.events = events;
         any
     }
 
-    /// Whoever is woken goes on with a task on this thread. If that panics, the others are not to suffer.
-    fn guarded(&mut self, work: impl FnOnce(&mut Engine)) {
+    /// A fault of ours shall not leave all calls without an answer.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Engine) -> T) -> Option<T> {
         let engine = &mut self.engine;
-        if catch_unwind(AssertUnwindSafe(|| work(engine))).is_err() {
-            tracing::error!(callee = &*self.engine.shared.label, "a task panicked on the receiver's thread");
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(engine)));
+        if outcome.is_err() {
+            tracing::error!(callee = &*self.engine.shared.label, "the receiver panicked");
         }
+        outcome.ok()
     }
 }

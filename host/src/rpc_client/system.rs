@@ -119,6 +119,11 @@ impl Socket for SystemSocket {
         tcp::receive(self.fd.as_fd(), into)
     }
 
+    fn is_emptied_by_less(&self) -> bool {
+        // Of a stream; a datagram may be followed by another.
+        self.transport == Transport::Tcp
+    }
+
     fn shut_down(&self) {
         // It may not be connected; then there is nothing to end.
         let _ = socket::shut_down(&self.fd);

@@ -125,7 +125,7 @@ impl Engine {
                 }
                 drop(state);
                 if let Some(place) = self.lanes.get_mut(index) {
-                    *place = Some(Lane { token, socket, intake, readable: false });
+                    *place = Some(Lane { token, socket, intake, readable: false, finished: false });
                 }
             }
             Err(error) => self.lose(index, error),

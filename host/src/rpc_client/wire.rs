@@ -40,6 +40,12 @@ pub trait Socket: Send + Sync {
 
     /// Ends it in both directions, whoever still holds it.
     fn shut_down(&self);
+
+    /// Whether a receive that brought less than there was room for has taken all there was, so that another is in vain before it
+    /// is told once more. The end of a stream must then be told with [`Engine::finished`](super::Engine::finished).
+    fn is_emptied_by_less(&self) -> bool {
+        false
+    }
 }
 
 /// Names a socket among those of an engine, for ever.
