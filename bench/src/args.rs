@@ -1,5 +1,6 @@
 //! The command line of `tombolo bench`.
 
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub struct BenchArgs {
     #[arg(long, global = true, value_name = "MS")]
     pub turn: Option<u64>,
     /// Where to make the directory that is served: best on a file system in memory.
-    #[arg(long, global = true, value_name = "DIR", default_value = "/dev/shm")]
+    #[arg(long, global = true, value_name = "DIR", default_value = WITHIN)]
     pub within: PathBuf,
     /// Also write the report as NAME.json and NAME.svg into this directory.
     #[arg(long, global = true, value_name = "DIR")]
@@ -122,9 +123,19 @@ pub struct AtomicArgs {
     #[arg(long, hide = true)]
     pub here: bool,
     /// A directory on a disk, for what is measured on one.
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    #[arg(long, value_name = "DIR", default_value = DISK)]
     pub disk: PathBuf,
 }
+
+impl Default for AtomicArgs {
+    fn default() -> Self {
+        Self { only: Vec::new(), here: false, disk: DISK.into() }
+    }
+}
+
+/// Where files in memory are, and files on a disk.
+const WITHIN: &str = "/dev/shm";
+const DISK: &str = "/var/tmp";
 
 /// Rounds and turns of a run that is to be believed.
 const ROUNDS: usize = 15;
@@ -145,6 +156,35 @@ impl BenchArgs {
             within: self.within.clone(),
             command: self.command(),
         }
+    }
+
+    /// The command line of this program once more, for the NFS client's tables in the networks that it finds itself in.
+    pub fn atomic_here(&self, atomic: &AtomicArgs) -> Vec<OsString> {
+        let mut words: Vec<OsString> = ["bench", "atomic", "--here"].map(OsString::from).into();
+        let mut add = |option: &str, value: &OsStr| words.extend([option.into(), value.to_owned()]);
+        atomic.only.iter().for_each(|only| add("--only", only.as_ref()));
+        if let Some(rounds) = self.rounds {
+            add("--rounds", rounds.to_string().as_ref());
+        }
+        if let Some(turn_ms) = self.turn {
+            add("--turn", turn_ms.to_string().as_ref());
+        }
+        for (option, folder, usual) in [("--within", &self.within, WITHIN), ("--disk", &atomic.disk, DISK)] {
+            // Left out where it would only lengthen the command line that a report names.
+            if folder.as_os_str() != usual {
+                add(option, folder.as_os_str());
+            }
+        }
+        if let Some(out) = &self.out {
+            add("--out", out.as_os_str());
+        }
+        words.extend(
+            [(self.quick, "--quick"), (self.json, "--json")]
+                .into_iter()
+                .filter(|(on, _)| *on)
+                .map(|(_, word)| word.into()),
+        );
+        words
     }
 
     /// The command line that makes the same table again.

@@ -26,7 +26,7 @@ use std::io::Write;
 pub use args::BenchArgs;
 pub use error::{Error, Result};
 
-use args::TableArgs;
+use args::{AtomicArgs, TableArgs};
 use error::Doing;
 use report::{Report, Style};
 use table::Plan;
@@ -58,9 +58,7 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Guest { source, only } => publish(args, &table::guest::run(&plan, source, only)?, out),
         TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
         TableArgs::Nfs(nfs) => publish(args, &table::nfs::run(&plan, &nfs.only, nfs.here)?, out),
-        TableArgs::Atomic(atomic) => {
-            table::atomic::run(&plan, atomic, out, |report, out| publish(args, report, out))
-        }
+        TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
         // Done above.
         TableArgs::Limit { .. } | TableArgs::Drive(_) => Ok(()),
         TableArgs::Touch { shared, files } => {
@@ -93,7 +91,18 @@ fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    match run_atomic(args, &AtomicArgs::default(), plan, out) {
+        Err(error @ Error::Absent(_)) => writeln!(out, "left out: {error}").doing(|| "print".to_owned()),
+        done => done,
+    }
+}
+
+/// The NFS client's tables and figures, in networks of their own: there this program runs once more.
+fn run_atomic(args: &BenchArgs, atomic: &AtomicArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
+    if atomic.here {
+        return table::atomic::run(plan, atomic, out, |report, out| publish(args, report, out));
+    }
+    nfs::run_inside_to(&args.atomic_here(atomic), out)
 }
 
 fn publish(args: &BenchArgs, report: &Report, out: &mut dyn Write) -> Result<()> {

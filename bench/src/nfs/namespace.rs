@@ -1,6 +1,7 @@
 //! A network of the run's own. nfs-ganesha registers with rpcbind, which is one for each network: in a namespace of its
 //! own it meets no other, and ends with the run. Whoever is compared with it runs in there too.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,14 +18,14 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs this program again with `arguments` in network and mount namespaces of its own, and returns what it prints. What it says
 /// on standard error goes where ours goes. [`Error::Absent`] where that is not allowed.
-pub fn run_inside(arguments: &[&str]) -> Result<String> {
+pub fn run_inside(arguments: &[impl AsRef<OsStr>]) -> Result<String> {
     let mut text = Vec::new();
     run_inside_to(arguments, &mut text)?;
     String::from_utf8(text).map_err(|_| failed("printed no text".to_owned()))
 }
 
 /// The same, and passes on what it prints as it comes.
-pub fn run_inside_to(arguments: &[&str], out: &mut dyn Write) -> Result<()> {
+pub fn run_inside_to(arguments: &[impl AsRef<OsStr>], out: &mut dyn Write) -> Result<()> {
     allowed()?;
     let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
     let mut command = isolated(&program);

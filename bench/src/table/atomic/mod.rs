@@ -20,7 +20,6 @@ use super::Plan;
 use crate::args::AtomicArgs;
 use crate::error::{Error, Result};
 use crate::measure::Place;
-use crate::nfs::run_inside_to;
 use crate::report::Report;
 
 const OURS: &str = "tombolo";
@@ -43,17 +42,13 @@ const PARTS: [Part; 9] = [
     (&["build"], |bed| Ok(vec![build::run(bed)?])),
 ];
 
-/// Measures, in networks of the run's own unless the arguments say that this is it already. Each report is published when it is there.
+/// Measures, in networks of the run's own, which this process is in already. Each report is published when it is there.
 pub fn run(
     plan: &Plan,
     args: &AtomicArgs,
     out: &mut dyn Write,
     mut publish: impl FnMut(&Report, &mut dyn Write) -> Result<()>,
 ) -> Result<()> {
-    if !args.here {
-        let arguments = std::env::args().skip(1).chain(["--here".to_owned()]).collect::<Vec<_>>();
-        return run_inside_to(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), out);
-    }
     let wanted =
         |names: &[&str]| args.only.is_empty() || args.only.iter().any(|only| names.contains(&only.as_str()));
     let bed = Bed::make(plan, &args.disk)?;

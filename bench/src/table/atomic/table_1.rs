@@ -116,7 +116,10 @@ fn measure(bed: &Bed<'_>, setting: &Setting, report: &mut Report) -> Result<()> 
         enter(&mut entrants, report, &throughput, (column, &variant), entrant);
     }
     let (series, dropped) = bed.contest(ROUNDS).run(entrants);
+    let known = report.figures.len();
     report.take(&throughput, &series, &dropped);
+    // Of the costs only the switches are asked for, and those by the megabyte.
+    report.figures.iter_mut().skip(known).for_each(|figure| figure.cost = None);
     let count =
         |series| Figure::per_megabyte(&switches, series, Unit::PerMegabyte, |cost| cost.caller_switches);
     report.figures.extend(series.iter().filter_map(count));
