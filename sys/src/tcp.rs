@@ -65,6 +65,13 @@ pub fn tune(stream: impl AsFd, silence: Duration) -> Result<()> {
     set_tcp_keepidle(&stream, silence)
 }
 
+/// From now on the stream counts as readable once so many bytes are there, at its end, or when no more have room. Receiving takes
+/// whatever there is all the same.
+pub fn tell_from(stream: impl AsFd, bytes: usize) -> Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
 /// Receives into the sinks, one after the other; returns how many bytes came, 0 only at the end of the stream or when there
 /// is no room. EAGAIN when nothing is there.
 pub fn receive(stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
@@ -108,6 +115,21 @@ pub fn send(stream: BorrowedFd<'_>, gather: &mut Gather<'_>) -> Result<usize> {
 /// Tells the peer that nothing more will be sent.
 pub fn end_sending(stream: impl AsFd) -> Result<()> {
     retry(|| shutdown(&stream, Shutdown::Write))
+}
+
+/// Sets an option whose value is an int.
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> Result<()> {
+    let value_bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value is an int that lives through the call, and its length is given.
+    let outcome = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), value_bytes)
+    };
+    check(outcome.into()).map(|_| ())
 }
 
 /// A message of these spans, without an address.
@@ -249,6 +271,26 @@ mod tests {
         drop(client);
         assert_eq!(receive(stream.as_fd(), &[&first.sink(0..3)]), Ok(0));
         assert_eq!(receive(stream.as_fd(), &[]), Ok(0));
+    }
+
+    #[test]
+    fn a_stream_can_be_readable_from_so_many_bytes_on() {
+        let (stream, mut client) = pair();
+        let epoll = crate::epoll::Epoll::new().expect("epoll");
+        epoll.add(&stream, 1, crate::epoll::Interest::Readable).expect("add");
+        let mut events = Vec::new();
+        tell_from(&stream, 1000).expect("set");
+        client.write_all(&[1; 999]).expect("write");
+        epoll.wait(&mut events, Some(Duration::from_millis(20))).expect("wait");
+        assert_eq!(events, []);
+        client.write_all(&[1; 1]).expect("write");
+        epoll.wait(&mut events, Some(Duration::from_secs(10))).expect("wait");
+        assert_eq!(events.len(), 1);
+        let buffer = Buffer::new(999);
+        assert_eq!(receive(stream.as_fd(), &[&buffer.sink(0..999)]), Ok(999));
+        drop(client);
+        epoll.wait(&mut events, Some(Duration::from_secs(10))).expect("wait");
+        assert!(events.iter().any(|event| event.readable), "its end is always told");
     }
 
     #[test]

@@ -171,18 +171,7 @@ fn local(message: &libc::msghdr) -> Option<Local> {
 }
 
 fn switch_on(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int) -> Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the value is an int that lives through the call, and its length is given.
-    let outcome = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            (&raw const on).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    check(outcome.into()).map(|_| ())
+    tcp::set_option(socket, level, option, 1)
 }
 
 impl std::fmt::Debug for Local {
