@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::finished::Finished;
 use super::intake::{Intake, Received, Step};
+use super::low_water::LowWater;
 use super::shared::Shared;
 use super::state::State;
 use super::wire::{Event, Socket, SocketToken};
@@ -37,6 +38,7 @@ pub(super) struct Lane {
     pub(super) intake: Intake,
     /// There may be more to receive.
     pub(super) readable: bool,
+    pub(super) low_water: LowWater,
     /// The end of the stream is there behind what was received last, and nobody will tell again.
     pub(super) finished: bool,
 }
@@ -152,8 +154,12 @@ impl Engine {
         }
         let mut bytes = 0;
         let end = self.receive(index, &mut bytes);
+        let now = self.shared.wire.now();
         if let Some(lane) = self.lane(index) {
             lane.readable = matches!(end, End::Used);
+            if bytes > 0 && matches!(end, End::Empty) {
+                lane.low_water.after_turn(&*lane.socket, bytes, lane.intake.missing_data(), now);
+            }
         }
         match end {
             End::Empty if bytes == 0 => return false,

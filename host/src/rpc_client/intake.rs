@@ -112,6 +112,14 @@ impl Intake {
         }
     }
 
+    /// Bytes of data that are missing of the reply that is coming in.
+    pub(super) fn missing_data(&self) -> usize {
+        match &self.stage {
+            Stage::Land(landed) => landed.sink.len(),
+            _ => 0,
+        }
+    }
+
     /// Lets go of the memory that data are being received into; the rest of that reply is skipped.
     pub(super) fn abandon_landing(&mut self) {
         if let Stage::Land(landed) = &self.stage {

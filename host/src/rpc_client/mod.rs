@@ -27,6 +27,7 @@ mod error;
 mod finished;
 mod intake;
 mod limit;
+mod low_water;
 mod options;
 mod pending;
 mod receiver;

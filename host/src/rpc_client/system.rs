@@ -124,6 +124,11 @@ impl Socket for SystemSocket {
         self.transport == Transport::Tcp
     }
 
+    fn tell_from(&self, bytes: usize) {
+        // Where it cannot be, it is told of less.
+        let _ = tcp::tell_from(&self.fd, bytes);
+    }
+
     fn shut_down(&self) {
         // It may not be connected; then there is nothing to end.
         let _ = socket::shut_down(&self.fd);

@@ -9,6 +9,7 @@ use super::engine::{Engine, Lane};
 use super::entry::{Entry, Place};
 use super::error::CallError;
 use super::intake::Intake;
+use super::low_water::LowWater;
 use super::options::{Interrupts, Recovery};
 use super::state::{SILENT, State};
 use super::wire::Socket;
@@ -125,7 +126,14 @@ impl Engine {
                 }
                 drop(state);
                 if let Some(place) = self.lanes.get_mut(index) {
-                    *place = Some(Lane { token, socket, intake, readable: false, finished: false });
+                    *place = Some(Lane {
+                        token,
+                        socket,
+                        intake,
+                        low_water: LowWater::new(),
+                        readable: false,
+                        finished: false,
+                    });
                 }
             }
             Err(error) => self.lose(index, error),

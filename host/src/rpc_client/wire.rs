@@ -46,6 +46,9 @@ pub trait Socket: Send + Sync {
     fn is_emptied_by_less(&self) -> bool {
         false
     }
+
+    /// From now on it need not be told readable before so many bytes are there, or the end, or no more have room.
+    fn tell_from(&self, _bytes: usize) {}
 }
 
 /// Names a socket among those of an engine, for ever.

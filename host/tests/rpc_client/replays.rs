@@ -189,3 +189,33 @@ fn long_data_land_with_little_copied() {
     assert_eq!(counts.landed_bytes + counts.copied_bytes, lens.iter().sum::<usize>() as u64);
     assert!(counts.copied_bytes < 20_000, "{} bytes were copied", counts.copied_bytes);
 }
+
+/// Brings data piece by piece, one every so often; how many turns that took.
+fn turns_for(pieces: usize, piece_bytes: usize, every: Duration) -> u64 {
+    let (mut script, line, first) = Script::connected(Options::default());
+    let len = pieces * piece_bytes;
+    let mut buffer = Buffer::new(len);
+    let pending = read(&script.client, 1, len, &buffer);
+    let call = line.calls().remove(1);
+    let before = script.client.counts().turns;
+    for piece in call.reply(&data_results(&pattern(1, len))).chunks(piece_bytes) {
+        script.bring(&line, piece);
+        script.pass(every);
+    }
+    let turns = script.client.counts().turns - before;
+    assert_eq!(outcome(pending).data_bytes, len);
+    assert!(buffer.as_slice().expect("it was let go") == pattern(1, len));
+    // What comes next is told at once.
+    script.bring(&line, &framed(&message(call.xid.wrapping_sub(1), b"small")));
+    assert_eq!(outcome(first).results, b"small");
+    turns
+}
+
+#[test]
+fn packets_of_long_data_do_not_wake_the_receiver_one_by_one() {
+    // 1 Gbit/s in pieces of 16 KiB.
+    let turns = turns_for(64, 16 << 10, Duration::from_micros(131));
+    assert!(turns <= 10, "{turns} turns for a mebibyte");
+    // A link so slow that every piece is a sign of life.
+    assert_eq!(turns_for(64, 16 << 10, Duration::from_millis(200)), 65);
+}

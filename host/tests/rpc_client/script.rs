@@ -47,6 +47,8 @@ struct Inner {
     coming: VecDeque<u8>,
     coming_datagrams: VecDeque<Vec<u8>>,
     at_a_time: usize,
+    /// Of fewer bytes nobody is told.
+    told_from: usize,
     closed: bool,
     shut_down: bool,
 }
@@ -132,6 +134,9 @@ impl Script {
             true => line.lock().coming_datagrams.push_back(bytes.to_vec()),
             false => line.lock().coming.extend(bytes),
         }
+        if line.is_quiet() {
+            return;
+        }
         self.engine.ready(line.token, Event { writable: false, readable: true });
         self.turn();
     }
@@ -174,6 +179,12 @@ impl Line {
         self.lock().at_a_time = bytes;
     }
 
+    /// Whether less has come than is told.
+    fn is_quiet(&self) -> bool {
+        let inner = self.lock();
+        !self.datagrams && inner.coming.len() < inner.told_from
+    }
+
     pub fn is_shut_down(&self) -> bool {
         self.lock().shut_down
     }
@@ -196,6 +207,7 @@ impl Wire for ScriptWire {
             coming: VecDeque::new(),
             coming_datagrams: VecDeque::new(),
             at_a_time: usize::MAX,
+            told_from: 1,
             closed: false,
             shut_down: false,
         };
@@ -260,6 +272,10 @@ impl Socket for OurEnd {
             rest = &rest[sink.write_at(0, rest)..];
         }
         Ok(bytes.len() - rest.len())
+    }
+
+    fn tell_from(&self, bytes: usize) {
+        self.0.lock().told_from = bytes;
     }
 
     fn shut_down(&self) {
