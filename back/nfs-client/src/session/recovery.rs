@@ -26,7 +26,9 @@ impl View {
         let Some(path) = self.path(node) else { return Ok(false) };
         let Some(mut dir) = self.session.root.handle_again(&self.caller).await? else { return Ok(false) };
         if path.is_empty() {
-            return self.is_back(node, dir).await;
+            // With the handle that it had it is not lost. What was stale is another node that the call is about: one that was
+            // made by this very call when it came the first time, say, and that was removed before it came again.
+            return if dir == lost { Ok(false) } else { self.is_back(node, dir).await };
         }
         let last = path.len() - 1;
         for (depth, (step, name)) in path.iter().enumerate() {
