@@ -1,7 +1,7 @@
 //! The whole client against the whole server: what callers are told is true, whatever the wire and the server do.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use crate::engine::target;
 use crate::model::{Id, Kind, Model, ROOT};
 use crate::nfs_host::NfsHost;
 use crate::seeds::{Scenario, Telling, run_seeds};
+use crate::shared::{Shared, Sharer};
 
 /// Longer than any wait of a client, once all is well.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -34,6 +35,8 @@ struct ClientRun<const STREAMS: bool> {
     seed: u64,
     callers: u64,
     steps: u64,
+    /// Callers that share names and blocks, beside those that have a directory each.
+    sharers: u64,
     weather: Weather,
     plan: Plan,
     options: Options,
@@ -45,15 +48,17 @@ impl<const STREAMS: bool> Scenario for ClientRun<STREAMS> {
         let transport = if STREAMS { Transport::Tcp } else { Transport::Udp };
         let callers = rng.below(3) + 1;
         let steps = *rng.pick(&[10, 30, 60]);
+        let sharers = *rng.pick(&[0, 0, 2, 4]);
         let (weather, plan) = (Weather::draw(&mut rng), Plan::draw(&mut rng, false));
         let options = draw_options(&mut rng, transport);
-        Self { seed, callers, steps, weather, plan, options }
+        Self { seed, callers, steps, sharers, weather, plan, options }
     }
 
     fn smaller(&self) -> Vec<Self> {
         let mut smaller: Vec<_> =
             self.plan.smaller().into_iter().map(|plan| Self { plan, ..self.clone() }).collect();
-        smaller.extend((1..self.callers).map(|callers| Self { callers, ..self.clone() }));
+        smaller.extend((0..self.callers).map(|callers| Self { callers, ..self.clone() }));
+        smaller.extend((0..self.sharers).map(|sharers| Self { sharers, ..self.clone() }));
         let steps = [self.steps / 2, self.steps * 3 / 4, self.steps.saturating_sub(1)];
         smaller.extend(
             steps.into_iter().filter(|steps| *steps < self.steps).map(|steps| Self { steps, ..self.clone() }),
@@ -87,8 +92,21 @@ fn draw_options(rng: &mut Rng, transport: Transport) -> Options {
     }
 }
 
-/// What the callers have made, once they are done.
-type Models = Arc<Mutex<BTreeMap<u64, Model>>>;
+/// What has come of it so far.
+#[derive(Clone, Default)]
+struct Progress {
+    /// What the callers have made, once they are done.
+    models: Arc<Mutex<BTreeMap<u64, Model>>>,
+    shared: Arc<Shared>,
+    sharers_done: Arc<AtomicU64>,
+}
+
+impl Progress {
+    fn done(&self) -> u64 {
+        let callers = self.models.lock().expect("one thread").len() as u64;
+        callers + self.sharers_done.load(Ordering::Relaxed)
+    }
+}
 
 /// Runs it; the digest of what happened.
 fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> u64 {
@@ -106,18 +124,13 @@ fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> 
     let target = target(transport, nfs3::PROGRAM, nfs3::VERSION);
     let (rpc, engine) = RpcClient::over(wire.clone(), target, scenario.options.rpc.clone());
     driver.add(wire, engine);
-    let models = Models::default();
-    start_callers(scenario, rpc.clone(), root, &world, &models, &mut rng);
-    let finished = || models.lock().expect("one thread").len() as u64;
-    if let Err(stuck) = driver.run(PATIENCE, || finished() == scenario.callers) {
-        panic!(
-            "{stuck:?}: {} of {} callers have come to their end; {:?}",
-            finished(),
-            scenario.callers,
-            rpc.counts()
-        );
+    let progress = Progress::default();
+    start_callers(scenario, rpc.clone(), root, &world, &progress, &mut rng);
+    let all = scenario.callers + scenario.sharers;
+    if let Err(stuck) = driver.run(PATIENCE, || progress.done() == all) {
+        panic!("{stuck:?}: {} of {all} callers have come to their end; {:?}", progress.done(), rpc.counts());
     }
-    check_end(driver, rpc, &world, &models);
+    check_end(driver, rpc, &world, &progress);
     network.digest()
 }
 
@@ -126,42 +139,55 @@ fn start_callers<const STREAMS: bool>(
     rpc: RpcClient,
     root: nfs3::FileHandleBuf,
     world: &World,
-    models: &Models,
+    progress: &Progress,
     rng: &mut Rng,
 ) {
-    let (options, steps, world, models) =
-        (scenario.options.clone(), scenario.steps, world.clone(), models.clone());
-    let rngs: Vec<_> = (0..scenario.callers).map(|_| rng.fork()).collect();
+    let (options, steps) = (scenario.options.clone(), scenario.steps);
+    let (world, progress) = (world.clone(), progress.clone());
+    let caller_rngs: Vec<_> = (0..scenario.callers).map(|_| rng.fork()).collect();
+    let sharer_rngs: Vec<_> = (0..scenario.sharers).map(|_| rng.fork()).collect();
     task::spawn(async move {
         let export = NfsExport::over(rpc, root, options).await.expect("an export");
         let client = Client { session: SESSION, label: "callers".into(), checks: PermissionCheck::BackEnd };
         let fs = export.attach(&client).expect("a session");
-        for (number, rng) in (0..).zip(rngs) {
-            let (world, fs, models) = (world.clone(), fs.clone(), models.clone());
+        for (number, rng) in (0..).zip(caller_rngs) {
+            let (world, fs, progress) = (world.clone(), fs.clone(), progress.clone());
             task::spawn(async move {
                 let mut caller = Caller::begin(world, fs, number, rng).await;
                 for _ in 0..steps {
                     caller.step().await;
                 }
                 let model = caller.end().await;
-                models.lock().expect("one thread").insert(number, model);
+                progress.models.lock().expect("one thread").insert(number, model);
+            });
+        }
+        for rng in sharer_rngs {
+            let (world, fs, progress) = (world.clone(), fs.clone(), progress.clone());
+            task::spawn(async move {
+                let mut sharer = Sharer::begin(world, fs, progress.shared.clone(), rng).await;
+                for _ in 0..steps {
+                    sharer.step().await;
+                }
+                sharer.end().await;
+                progress.sharers_done.fetch_add(1, Ordering::Relaxed);
             });
         }
     });
 }
 
 /// Everything has come to its end, and the server has what the callers made, also after a loss of power.
-fn check_end(mut driver: Driver<NfsService, NfsHost>, rpc: RpcClient, world: &World, models: &Models) {
+fn check_end(mut driver: Driver<NfsService, NfsHost>, rpc: RpcClient, world: &World, progress: &Progress) {
     // What nobody waited for is done as well.
     let _ = driver.run(Duration::from_secs(400), || false);
     let counts = rpc.counts();
     assert_eq!((counts.outstanding, counts.waiting, counts.garbage), (0, 0, 0), "{counts:?}");
     driver.host.fails(1000);
     let restarted = world.starts.load(Ordering::Relaxed) > 2;
-    for (number, model) in &*models.lock().expect("one thread") {
+    for (number, model) in &*progress.models.lock().expect("one thread") {
         let found = Tree(world.disk.tree()).find(NodeId::ROOT, format!("caller-{number}").as_bytes());
         Tree(world.disk.tree()).compare(model, ROOT, found.expect("the caller's directory"), restarted);
     }
+    progress.shared.check_end(world.disk.tree());
     drop(rpc);
     let _ = driver.run(Duration::from_secs(100), || world.network.open_clients() == 0);
     assert_eq!(world.network.open_clients(), 0, "sockets are left");

@@ -10,3 +10,4 @@ mod model;
 mod network;
 mod nfs_host;
 mod seeds;
+mod shared;

@@ -238,7 +238,8 @@ impl Caller {
     }
 }
 
-fn mode(bits: u32) -> tombolo_core::fs::NewMode {
+/// A mode without a umask.
+pub fn mode(bits: u32) -> tombolo_core::fs::NewMode {
     tombolo_core::fs::NewMode::settled(tombolo_core::fs::Mode::new(bits))
 }
 
