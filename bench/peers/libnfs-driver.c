@@ -4,7 +4,8 @@
  *   libnfs-driver ADDRESS NFSPORT MOUNTPORT EXPORT FILE
  *
  * A line `getattr OUTSTANDING COUNT`, `read OUTSTANDING COUNT BYTES FILEBYTES` or `write OUTSTANDING COUNT BYTES FILEBYTES`
- * (UNSTABLE, and one COMMIT at the end) is one run. Its answer on standard output, in the machine's byte order: 64 bits of
+ * (UNSTABLE, and one COMMIT at the end) is one run. `fetch` and `store` are the same to and from memory for the whole file, as a program
+ * has it; the others use the same few bytes again and again. Its answer on standard output, in the machine's byte order: 64 bits of
  * nanoseconds that the run took, 32 bits N, and N times 32 bits of nanoseconds that one call took, where one was outstanding.
  */
 #include <poll.h>
@@ -37,7 +38,14 @@ struct run {
     uint64_t last_ns;
     uint32_t *laps;
     char *data;
-    int committed;
+    /* Of the whole file, or none. */
+    char *memory;
+};
+
+/* One of the outstanding calls. */
+struct request {
+    struct run *run;
+    uint64_t offset;
 };
 
 static int finished;
@@ -130,11 +138,12 @@ static struct nfs_fh3 handle_of(struct handle *handle)
     return fh;
 }
 
-static void submit(struct run *run);
+static void submit(struct request *request);
 
 static void on_answer(struct rpc_context *rpc, int status, void *data, void *private_data)
 {
-    struct run *run = private_data;
+    struct request *request = private_data;
+    struct run *run = request->run;
     check(rpc, "call", status, NFS3_OK);
     if (run->kind == GETATTR) {
         check(rpc, "GETATTR", status, ((GETATTR3res *)data)->status);
@@ -143,6 +152,8 @@ static void on_answer(struct rpc_context *rpc, int status, void *data, void *pri
         check(rpc, "READ", status, reply->status);
         if (reply->READ3res_u.resok.data.data_len != run->bytes)
             die("READ", "short");
+        if (run->memory)
+            memcpy(run->memory + request->offset, reply->READ3res_u.resok.data.data_val, run->bytes);
     } else {
         WRITE3res *reply = data;
         check(rpc, "WRITE", status, reply->status);
@@ -155,25 +166,28 @@ static void on_answer(struct rpc_context *rpc, int status, void *data, void *pri
         run->last_ns = now;
     }
     run->done++;
-    submit(run);
+    submit(request);
 }
 
-static void submit(struct run *run)
+static void submit(struct request *request)
 {
+    struct run *run = request->run;
     struct nfs_fh3 fh = handle_of(run->file);
     uint64_t offset = run->file_bytes ? run->sent * run->bytes % run->file_bytes : 0;
+    char *data = run->memory ? run->memory + offset : run->data;
     int queued;
+    request->offset = offset;
     if (run->sent == run->count)
         return;
     if (run->kind == GETATTR) {
         GETATTR3args args = { fh };
-        queued = rpc_nfs3_getattr_async(run->rpc, on_answer, &args, run);
+        queued = rpc_nfs3_getattr_async(run->rpc, on_answer, &args, request);
     } else if (run->kind == READ) {
         READ3args args = { fh, offset, (count3)run->bytes };
-        queued = rpc_nfs3_read_async(run->rpc, on_answer, &args, run);
+        queued = rpc_nfs3_read_async(run->rpc, on_answer, &args, request);
     } else {
-        WRITE3args args = { fh, offset, (count3)run->bytes, UNSTABLE, { (u_int)run->bytes, run->data } };
-        queued = rpc_nfs3_write_async(run->rpc, on_answer, &args, run);
+        WRITE3args args = { fh, offset, (count3)run->bytes, UNSTABLE, { (u_int)run->bytes, data } };
+        queued = rpc_nfs3_write_async(run->rpc, on_answer, &args, request);
     }
     if (queued != 0)
         die("send", rpc_get_error(run->rpc));
@@ -192,9 +206,14 @@ static void do_run(struct run *run)
 {
     uint64_t begun = now_ns(), i;
     uint32_t laps = run->outstanding == 1 ? (uint32_t)run->count : 0;
+    struct request *requests = calloc(run->outstanding ? run->outstanding : 1, sizeof *requests);
+    if (!requests)
+        die("run", "no memory");
     run->last_ns = begun;
-    for (i = 0; i < run->outstanding; i++)
-        submit(run);
+    for (i = 0; i < run->outstanding; i++) {
+        requests[i].run = run;
+        submit(&requests[i]);
+    }
     while (run->done < run->count) {
         struct pollfd poller = { .fd = rpc_get_fd(run->rpc), .events = (short)rpc_which_events(run->rpc) };
         if (poll(&poller, 1, 30000) <= 0)
@@ -207,9 +226,26 @@ static void do_run(struct run *run)
         wait_for(run->rpc, "COMMIT", rpc_nfs3_commit_async(run->rpc, on_committed, &args, NULL));
     }
     begun = now_ns() - begun;
+    free(requests);
     if (fwrite(&begun, sizeof begun, 1, stdout) != 1 || fwrite(&laps, sizeof laps, 1, stdout) != 1 ||
         fwrite(run->laps, sizeof *run->laps, laps, stdout) != laps || fflush(stdout) != 0)
         die("answer", "standard output is closed");
+}
+
+/* Memory for a whole file, which stays from run to run. */
+static char *file_memory(uint64_t bytes)
+{
+    static char *memory;
+    static uint64_t have;
+    if (have < bytes) {
+        free(memory);
+        memory = malloc(bytes);
+        if (!memory)
+            die("run", "no memory");
+        memset(memory, 'm', bytes);
+        have = bytes;
+    }
+    return memory;
 }
 
 int main(int argc, char **argv)
@@ -235,7 +271,17 @@ int main(int argc, char **argv)
         struct run run = { .rpc = rpc, .file = &file };
         if (sscanf(line, "%15s %lu %lu %lu %lu", kind, &outstanding, &count, &bytes, &file_bytes) < 3)
             die("command", line);
-        run.kind = strcmp(kind, "read") == 0 ? READ : strcmp(kind, "write") == 0 ? WRITE : GETATTR;
+        if (strcmp(kind, "read") == 0 || strcmp(kind, "fetch") == 0)
+            run.kind = READ;
+        else if (strcmp(kind, "write") == 0 || strcmp(kind, "store") == 0)
+            run.kind = WRITE;
+        else
+            run.kind = GETATTR;
+        if (strcmp(kind, "fetch") == 0 || strcmp(kind, "store") == 0) {
+            if (bytes == 0 || file_bytes % bytes != 0)
+                die("command", line);
+            run.memory = file_memory(file_bytes);
+        }
         run.outstanding = outstanding;
         run.count = count;
         run.bytes = bytes;

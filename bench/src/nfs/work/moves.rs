@@ -1,13 +1,14 @@
 //! Files moved by a client that is a process of its own.
 
 use super::Driver;
-use crate::drive::Job;
+use crate::drive::{Job, Way};
 use crate::error::Result;
 use crate::measure::{Clock, Work};
 
 /// One file again and again.
 pub struct Moves {
     driver: Driver,
+    command: String,
     job: Job,
     count_max: u64,
 }
@@ -15,15 +16,22 @@ pub struct Moves {
 impl Moves {
     /// At most `count_max` of them in a turn.
     pub fn new(driver: Driver, job: Job, count_max: u64) -> Self {
-        Self { driver, job, count_max }
+        Self { driver, command: job.to_string(), job, count_max }
+    }
+
+    /// The same by libnfs, which has other words for what lies in memory of the file's size.
+    pub fn by_libnfs(driver: Driver, job: Job, count_max: u64) -> Self {
+        let Job { way, limit, piece_bytes, file_bytes } = job;
+        let word = if way == Way::Read { "fetch" } else { "store" };
+        let command = format!("{word} {limit} {} {piece_bytes} {file_bytes}", job.pieces());
+        Self { driver, command, job, count_max }
     }
 }
 
 impl Work for Moves {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let command = self.job.to_string();
         for _ in 0..count {
-            let (took, _) = self.driver.run(&command)?;
+            let (took, _) = self.driver.run(&self.command)?;
             clock.record(took, 1);
         }
         Ok(())

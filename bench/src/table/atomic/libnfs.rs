@@ -42,7 +42,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Report {
     report.condition(format!(
         "files of {} MiB over loopback, to and from our server on a file system in memory, {LIMIT} requests in flight; a file is written with UNSTABLE \
          and one COMMIT. `{LIBNFS}`: 4.0, its raw calls (`bench/peers/libnfs-driver.c`), which neither look ahead nor keep anything; `{OURS}`: the \
-         product through the waist. Processor time and context switches are the clients'",
+         product through the waist. Both have the whole file in memory of their own: libnfs's program copies to there what it is given. Processor time and context switches are the clients'",
         FILE_BYTES >> 20
     ));
     report
@@ -76,7 +76,7 @@ fn libnfs(server: &Nfs, job: Job) -> Result<Entrant<'static>> {
     let driver = Driver::libnfs(server, &file)?;
     Ok(Entrant {
         name: (LIBNFS.to_owned(), String::new()),
-        work: Box::new(Moves::new(driver, job, 4)),
+        work: Box::new(Moves::by_libnfs(driver, job, 4)),
         servers: vec![server.server()],
         place: Some(Place::TwoCores),
     })
