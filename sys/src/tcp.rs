@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::sockopt::{
-    set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_tcp_keepidle, set_tcp_nodelay,
-    socket_error,
+    set_ipv6_v6only, set_socket_keepalive, set_socket_linger, set_socket_reuseaddr, set_tcp_keepidle,
+    set_tcp_nodelay, socket_error,
 };
 use rustix::net::{
     AddressFamily, Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect as start_connecting,
@@ -63,6 +63,12 @@ pub fn tune(stream: impl AsFd, silence: Duration) -> Result<()> {
     set_tcp_nodelay(&stream, true)?;
     set_socket_keepalive(&stream, true)?;
     set_tcp_keepidle(&stream, silence)
+}
+
+/// When it is closed, nothing of the stream is left: what the peer has not got is dropped, the peer is told, and the address can be
+/// used for another at once.
+pub fn forget_when_closed(stream: impl AsFd) -> Result<()> {
+    set_socket_linger(stream, Some(Duration::ZERO))
 }
 
 /// From now on the stream counts as readable once so many bytes are there, at its end, or when no more have room. Receiving takes
@@ -252,6 +258,21 @@ mod tests {
         let (_accepted, from) = accept(listener.as_fd()).expect("accept");
         assert_eq!(from.port(), free);
         assert_eq!(connect(address, Some(address.port())).err(), Some(Errno::ADDRINUSE));
+    }
+
+    #[test]
+    fn a_stream_that_is_forgotten_leaves_its_port() {
+        let listener = listen(any_port(), 8).expect("listen");
+        let address = local_address(&listener).expect("address");
+        let first = connect(address, None).expect("connect");
+        let port = local_address(&first).expect("address").port();
+        let (accepted, _) = accept(listener.as_fd()).expect("accept");
+        forget_when_closed(&first).expect("set");
+        crate::socket::shut_down(&first).expect("shut down");
+        drop(first);
+        let second = connect(address, Some(port)).expect("connect from the same port");
+        assert_eq!(connected(&second), Ok(()));
+        drop(accepted);
     }
 
     #[test]
