@@ -1,6 +1,8 @@
 //! The sockets and the clock of this machine.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::options::{Target, Transport};
@@ -22,6 +24,8 @@ const BELL: u64 = u64::MAX;
 /// Sockets of this machine, watched by an epoll.
 pub(super) struct SystemWire {
     epoll: Epoll,
+    /// The port that each connection was made from last. A server may know a call that is sent again by it.
+    ports: Mutex<BTreeMap<usize, u16>>,
 }
 
 struct SystemSocket {
@@ -36,7 +40,7 @@ impl SystemWire {
         if let Some(bell) = bell {
             epoll.add(bell, BELL, Interest::Readable)?;
         }
-        Ok(Self { epoll })
+        Ok(Self { epoll, ports: Mutex::default() })
     }
 
     /// Waits for something to happen, or for so long. Events go to `events`; the bell is no event.
@@ -55,6 +59,22 @@ impl SystemWire {
             Transport::Tcp => tcp::connect(target.address, from_port),
             Transport::Udp => udp::connect(target.address, from_port),
         }
+    }
+
+    /// From the port of before if there was one, or as is wished.
+    fn open_again(&self, target: &Target, index: usize, reserved_port: Option<bool>) -> Result<OwnedFd> {
+        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is left of the last connection may still have it.
+        let again = ports.get(&index).and_then(|port| Self::open(target, Some(*port)).ok());
+        let fd = match (again, reserved_port) {
+            (Some(fd), _) => fd,
+            (None, Some(false)) => Self::open(target, None)?,
+            (None, wish) => self.open_reserved(target, wish == Some(true))?,
+        };
+        if let Ok(address) = tcp::local_address(&fd) {
+            ports.insert(index, address.port());
+        }
+        Ok(fd)
     }
 
     /// From a reserved port if there is one for us.
@@ -80,10 +100,7 @@ impl Wire for SystemWire {
         token: SocketToken,
         reserved_port: Option<bool>,
     ) -> Result<Box<dyn Socket>> {
-        let fd = match reserved_port {
-            Some(false) => Self::open(target, None)?,
-            wish => self.open_reserved(target, wish == Some(true))?,
-        };
+        let fd = self.open_again(target, token.index(), reserved_port)?;
         if target.transport == Transport::Tcp {
             tcp::tune(&fd, SILENCE)?;
         }
@@ -130,7 +147,8 @@ impl Socket for SystemSocket {
     }
 
     fn shut_down(&self) {
-        // It may not be connected; then there is nothing to end.
+        // So that the port is free for the next one at once. It may not be connected; then there is nothing to end.
+        let _ = tcp::forget_when_closed(&self.fd);
         let _ = socket::shut_down(&self.fd);
     }
 }

@@ -116,3 +116,27 @@ fn calls_come_from_a_reserved_port_where_we_may_have_one() {
         assert!(std::time::Instant::now() < end, "nobody came");
     }
 }
+
+#[test]
+fn a_connection_is_made_anew_from_the_same_port() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("bind");
+    let target = target(listener.local_addr().expect("address"), Transport::Tcp);
+    let options = Options { reserved_port: Some(false), ..Options::default() };
+    let client = RpcClient::start(target, options).expect("start");
+    let mut ports = Vec::new();
+    let mut pending = echo(&client, ECHO, b"hello");
+    for _ in 0..4 {
+        let (mut stream, from) = listener.accept().expect("accept");
+        ports.push(from.port());
+        let mut call = [0; 44 + 5];
+        stream.read_exact(&mut call).expect("a call");
+        let xid = u32::from_be_bytes([call[4], call[5], call[6], call[7]]);
+        let reply = super::script::framed(&super::script::message(xid, b""));
+        stream.write_all(&reply).expect("a reply");
+        assert!(wait(pending).is_ok());
+        pending = echo(&client, ECHO, b"hello");
+    }
+    ports.dedup();
+    assert_eq!(ports.len(), 1, "{ports:?}");
+}

@@ -230,6 +230,27 @@ fn a_hard_call_waits_for_ever() {
 }
 
 #[test]
+fn a_connection_that_only_takes_is_made_anew() {
+    let (mut script, line, _first) = Script::connected(Options::default());
+    for second in 0..59 {
+        let _pending = echo(&script.client, ECHO, b"is anybody there?");
+        assert!(!line.is_shut_down(), "after {second} s");
+        script.pass(SECOND);
+    }
+    script.pass(SECOND * 2);
+    assert!(line.is_shut_down());
+    // One that takes what did not fit before is there, if slow.
+    let (mut script, line, _first) = Script::connected(Options::default());
+    line.set_room(0);
+    let _pending = write(&script.client, vec![7; 100_000]);
+    for _ in 0..10 {
+        script.pass(SECOND * 50);
+        script.take_more(&line, 1000);
+    }
+    assert!(!line.is_shut_down());
+}
+
+#[test]
 fn a_soft_call_fails_after_its_time_outs() {
     let options = Options { recovery: Recovery::Soft, in_flight: InFlight::Fixed(1), ..Options::default() };
     let (mut script, line, first) = Script::connected(options);
