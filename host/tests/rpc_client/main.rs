@@ -8,3 +8,4 @@ mod limits;
 mod recovery;
 mod replays;
 mod script;
+mod storms;
