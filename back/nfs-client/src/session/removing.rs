@@ -170,9 +170,17 @@ impl View {
         let Some(place) = node.place() else { return };
         // What was written to it is nobody's any more, but it must not come after the end.
         let _ = self.settle(node).await;
-        if let Err(error) = self.remove(&place.dir, &place.name).await {
+        let removed = self.remove(&place.dir, &place.name).await;
+        if let Err(error) = &removed {
             let server = self.session.nfs.label();
             tracing::warn!(server, name = %place.name.as_name(), %error, "a removed file leaves its name behind");
+        }
+        // The server had it all, but not for good: it need not be kept to be sent again.
+        if removed.is_ok()
+            && node.data.is_dirty()
+            && let Ok(paused) = data::pause(&self.session, node, &self.caller).resolve().await
+        {
+            paused.truncated(0);
         }
         self.session.nodes.removed(place.dir.id, &place.name);
         self.session.nodes.let_go(node);
