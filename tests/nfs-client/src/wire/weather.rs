@@ -136,12 +136,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Any of them. Handles are only lost where that is wanted.
-    pub fn draw(rng: &mut Rng, may_lose_handles: bool) -> Self {
-        let while_ = |rng: &mut Rng| {
-            let longest = *rng.pick(&[10_000, 1_000_000, 30_000_000, 150_000_000]);
-            rng.between(us(0, longest))
-        };
+    /// Any of them.
+    pub fn draw(rng: &mut Rng) -> Self {
         match rng.below(10) {
             0 | 1 => Self::Reset,
             2 | 3 => {
@@ -151,15 +147,21 @@ impl Fault {
             }
             4 => Self::Close,
             5 => Self::HalfOpen,
-            6 => Self::Partition(while_(rng)),
-            7 => Self::Refuse(while_(rng)),
-            8 => Self::Freeze(while_(rng)),
-            _ => Self::Restart {
-                down: while_(rng),
-                power: rng.chance(300),
-                lost: *rng.pick(&[0, 500, 1000, 1000]),
-                new_handles: may_lose_handles && rng.chance(200),
-            },
+            6 => Self::Partition(a_while(rng)),
+            7 => Self::Refuse(a_while(rng)),
+            8 => Self::Freeze(a_while(rng)),
+            _ => Self::draw_restart(rng),
         }
     }
+
+    /// Some restart. Handles stay good.
+    pub fn draw_restart(rng: &mut Rng) -> Self {
+        let lost = *rng.pick(&[0, 500, 1000, 1000]);
+        Self::Restart { down: a_while(rng), power: rng.chance(300), lost, new_handles: false }
+    }
+}
+
+fn a_while(rng: &mut Rng) -> Duration {
+    let longest = *rng.pick(&[10_000, 1_000_000, 30_000_000, 150_000_000]);
+    rng.between(us(0, longest))
 }

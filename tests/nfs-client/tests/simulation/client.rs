@@ -25,6 +25,7 @@ use crate::model::{Id, Kind, Model, ROOT};
 use crate::nfs_host::NfsHost;
 use crate::seeds::{Scenario, Telling, run_seeds};
 use crate::shared::{Shared, Sharer};
+use crate::visitor::{Baton, Visitor};
 
 /// Longer than any wait of a client, once all is well.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -37,6 +38,8 @@ struct ClientRun<const STREAMS: bool> {
     steps: u64,
     /// Callers that share names and blocks, beside those that have a directory each.
     sharers: u64,
+    /// Turns that a second machine takes at a file, and this one as well.
+    visits: u64,
     weather: Weather,
     plan: Plan,
     options: Options,
@@ -48,10 +51,10 @@ impl<const STREAMS: bool> Scenario for ClientRun<STREAMS> {
         let transport = if STREAMS { Transport::Tcp } else { Transport::Udp };
         let callers = rng.below(3) + 1;
         let steps = *rng.pick(&[10, 30, 60]);
-        let sharers = *rng.pick(&[0, 0, 2, 4]);
-        let (weather, plan) = (Weather::draw(&mut rng), Plan::draw(&mut rng, false));
+        let (sharers, visits) = (*rng.pick(&[0, 0, 2, 4]), *rng.pick(&[0, 0, 8]));
+        let (weather, plan) = (Weather::draw(&mut rng), Plan::draw(&mut rng, 300));
         let options = draw_options(&mut rng, transport);
-        Self { seed, callers, steps, sharers, weather, plan, options }
+        Self { seed, callers, steps, sharers, visits, weather, plan, options }
     }
 
     fn smaller(&self) -> Vec<Self> {
@@ -59,6 +62,12 @@ impl<const STREAMS: bool> Scenario for ClientRun<STREAMS> {
             self.plan.smaller().into_iter().map(|plan| Self { plan, ..self.clone() }).collect();
         smaller.extend((0..self.callers).map(|callers| Self { callers, ..self.clone() }));
         smaller.extend((0..self.sharers).map(|sharers| Self { sharers, ..self.clone() }));
+        smaller.extend(
+            [0, 1, 2]
+                .into_iter()
+                .filter(|visits| *visits < self.visits)
+                .map(|visits| Self { visits, ..self.clone() }),
+        );
         let steps = [self.steps / 2, self.steps * 3 / 4, self.steps.saturating_sub(1)];
         smaller.extend(
             steps.into_iter().filter(|steps| *steps < self.steps).map(|steps| Self { steps, ..self.clone() }),
@@ -98,13 +107,13 @@ struct Progress {
     /// What the callers have made, once they are done.
     models: Arc<Mutex<BTreeMap<u64, Model>>>,
     shared: Arc<Shared>,
-    sharers_done: Arc<AtomicU64>,
+    others_done: Arc<AtomicU64>,
 }
 
 impl Progress {
     fn done(&self) -> u64 {
         let callers = self.models.lock().expect("one thread").len() as u64;
-        callers + self.sharers_done.load(Ordering::Relaxed)
+        callers + self.others_done.load(Ordering::Relaxed)
     }
 }
 
@@ -117,70 +126,110 @@ fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> 
     let mut host = NfsHost::new(&network, disk.clone(), rng.fork());
     let root = NfsHost::root(&host.starts(false));
     network.set_weather(scenario.weather);
-    let world = World { network: network.clone(), disk, starts: host.starts_so_far() };
+    let world = World { network: network.clone(), disk, starts: host.starts_so_far(), lent: Arc::default() };
     let mut driver = Driver::new(&network, host, scenario.plan.clone());
-    let wire = ClientWire::new(&network, 1, rng.fork());
-    let transport = if STREAMS { Transport::Tcp } else { Transport::Udp };
-    let target = target(transport, nfs3::PROGRAM, nfs3::VERSION);
-    let (rpc, engine) = RpcClient::over(wire.clone(), target, scenario.options.rpc.clone());
-    driver.add(wire, engine);
-    let progress = Progress::default();
-    start_callers(scenario, rpc.clone(), root, &world, &progress, &mut rng);
-    let all = scenario.callers + scenario.sharers;
-    if let Err(stuck) = driver.run(PATIENCE, || progress.done() == all) {
-        panic!("{stuck:?}: {} of {all} callers have come to their end; {:?}", progress.done(), rpc.counts());
+    let (progress, baton) = (Progress::default(), Arc::<Baton>::default());
+    let mut machines = Vec::new();
+    for machine in 0..1 + u64::from(scenario.visits > 0) {
+        let wire = ClientWire::new(&network, 1 + machine as u16, rng.fork());
+        let transport = if STREAMS { Transport::Tcp } else { Transport::Udp };
+        let target = target(transport, nfs3::PROGRAM, nfs3::VERSION);
+        let (rpc, engine) = RpcClient::over(wire.clone(), target, scenario.options.rpc.clone());
+        driver.add(wire, engine);
+        let users = Users {
+            visitor: (scenario.visits > 0).then(|| (machine, scenario.visits, rng.fork(), baton.clone())),
+            callers: if machine == 0 {
+                (0..scenario.callers).map(|_| rng.fork()).collect()
+            } else {
+                Vec::new()
+            },
+            sharers: if machine == 0 {
+                (0..scenario.sharers).map(|_| rng.fork()).collect()
+            } else {
+                Vec::new()
+            },
+            steps: scenario.steps,
+        };
+        machines.push(rpc.clone());
+        task::spawn(start(rpc, root, scenario.options.clone(), users, world.clone(), progress.clone()));
     }
-    check_end(driver, rpc, &world, &progress);
+    let all = scenario.callers + scenario.sharers + 2 * u64::from(scenario.visits > 0);
+    if let Err(stuck) = driver.run(PATIENCE, || progress.done() == all) {
+        let counts: Vec<_> = machines.iter().map(RpcClient::counts).collect();
+        panic!("{stuck:?}: {} of {all} users have come to their end; {counts:?}", progress.done());
+    }
+    check_end(driver, machines, &world, &progress);
     network.digest()
 }
 
-fn start_callers<const STREAMS: bool>(
-    scenario: &ClientRun<STREAMS>,
+/// Who uses a machine.
+struct Users {
+    callers: Vec<Rng>,
+    sharers: Vec<Rng>,
+    /// Which machine, how many turns.
+    visitor: Option<(u64, u64, Rng, Arc<Baton>)>,
+    steps: u64,
+}
+
+/// Mounts the export on a machine, and lets its users begin.
+async fn start(
     rpc: RpcClient,
     root: nfs3::FileHandleBuf,
-    world: &World,
-    progress: &Progress,
-    rng: &mut Rng,
+    options: Options,
+    users: Users,
+    world: World,
+    progress: Progress,
 ) {
-    let (options, steps) = (scenario.options.clone(), scenario.steps);
-    let (world, progress) = (world.clone(), progress.clone());
-    let caller_rngs: Vec<_> = (0..scenario.callers).map(|_| rng.fork()).collect();
-    let sharer_rngs: Vec<_> = (0..scenario.sharers).map(|_| rng.fork()).collect();
-    task::spawn(async move {
-        let export = NfsExport::over(rpc, root, options).await.expect("an export");
-        let client = Client { session: SESSION, label: "callers".into(), checks: PermissionCheck::BackEnd };
-        let fs = export.attach(&client).expect("a session");
-        for (number, rng) in (0..).zip(caller_rngs) {
-            let (world, fs, progress) = (world.clone(), fs.clone(), progress.clone());
-            task::spawn(async move {
-                let mut caller = Caller::begin(world, fs, number, rng).await;
-                for _ in 0..steps {
-                    caller.step().await;
-                }
-                let model = caller.end().await;
-                progress.models.lock().expect("one thread").insert(number, model);
-            });
-        }
-        for rng in sharer_rngs {
-            let (world, fs, progress) = (world.clone(), fs.clone(), progress.clone());
-            task::spawn(async move {
-                let mut sharer = Sharer::begin(world, fs, progress.shared.clone(), rng).await;
-                for _ in 0..steps {
-                    sharer.step().await;
-                }
-                sharer.end().await;
-                progress.sharers_done.fetch_add(1, Ordering::Relaxed);
-            });
-        }
-    });
+    let export = NfsExport::over(rpc, root, options).await.expect("an export");
+    let client = Client { session: SESSION, label: "users".into(), checks: PermissionCheck::BackEnd };
+    let fs = export.attach(&client).expect("a session");
+    let steps = users.steps;
+    for (number, rng) in (0..).zip(users.callers) {
+        let (world, fs, progress) = (world.clone(), fs.clone(), progress.clone());
+        task::spawn(async move {
+            let mut caller = Caller::begin(world, fs, number, rng).await;
+            for _ in 0..steps {
+                caller.step().await;
+            }
+            let model = caller.end().await;
+            progress.models.lock().expect("one thread").insert(number, model);
+        });
+    }
+    for rng in users.sharers {
+        let (world, fs, progress) = (world.clone(), fs.clone(), progress.clone());
+        task::spawn(async move {
+            let mut sharer = Sharer::begin(world, fs, progress.shared.clone(), rng).await;
+            for _ in 0..steps {
+                sharer.step().await;
+            }
+            sharer.end().await;
+            progress.others_done.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    if let Some((machine, visits, rng, baton)) = users.visitor {
+        let visitor = Visitor { network: world.network.clone(), fs, rng, baton, machine };
+        task::spawn(async move {
+            visitor.run(visits).await;
+            progress.others_done.fetch_add(1, Ordering::Relaxed);
+        });
+    }
 }
 
 /// Everything has come to its end, and the server has what the callers made, also after a loss of power.
-fn check_end(mut driver: Driver<NfsService, NfsHost>, rpc: RpcClient, world: &World, progress: &Progress) {
+fn check_end(
+    mut driver: Driver<NfsService, NfsHost>,
+    machines: Vec<RpcClient>,
+    world: &World,
+    progress: &Progress,
+) {
     // What nobody waited for is done as well.
     let _ = driver.run(Duration::from_secs(400), || false);
-    let counts = rpc.counts();
-    assert_eq!((counts.outstanding, counts.waiting, counts.garbage), (0, 0, 0), "{counts:?}");
+    for counts in machines.iter().map(RpcClient::counts) {
+        assert_eq!((counts.outstanding, counts.waiting, counts.garbage), (0, 0, 0), "{counts:?}");
+    }
+    for lent in &mut *world.lent.lock().expect("one thread") {
+        assert!(lent.as_slice().is_some(), "somebody still has what was written");
+    }
     driver.host.fails(1000);
     let restarted = world.starts.load(Ordering::Relaxed) > 2;
     for (number, model) in &*progress.models.lock().expect("one thread") {
@@ -188,7 +237,7 @@ fn check_end(mut driver: Driver<NfsService, NfsHost>, rpc: RpcClient, world: &Wo
         Tree(world.disk.tree()).compare(model, ROOT, found.expect("the caller's directory"), restarted);
     }
     progress.shared.check_end(world.disk.tree());
-    drop(rpc);
+    drop(machines);
     let _ = driver.run(Duration::from_secs(100), || world.network.open_clients() == 0);
     assert_eq!(world.network.open_clients(), 0, "sockets are left");
 }

@@ -29,14 +29,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Some faults, and a while after them all is well.
-    pub fn draw(rng: &mut Rng, may_lose_handles: bool) -> Self {
+    /// Some faults, and a while after them all is well. So many of them, in thousandths, are restarts in any case.
+    pub fn draw(rng: &mut Rng, restarts: u32) -> Self {
         let spread = *rng.pick(&[100_000, 2_000_000, 60_000_000]);
         let mut at = Duration::ZERO;
         let mut faults = Vec::new();
         for _ in 0..rng.below(6) {
             at += rng.between((Duration::ZERO, Duration::from_micros(spread)));
-            faults.push((at, Fault::draw(rng, may_lose_handles)));
+            let fault = if rng.chance(restarts) { Fault::draw_restart(rng) } else { Fault::draw(rng) };
+            faults.push((at, fault));
         }
         let heals_at = at + rng.between((Duration::ZERO, Duration::from_secs(200)));
         Self { faults, heals_at }

@@ -197,7 +197,7 @@ impl<const STREAMS: bool> Scenario for EngineRun<STREAMS> {
     fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let manners = draw_manners(&mut rng, if STREAMS { Transport::Tcp } else { Transport::Udp });
-        let (weather, plan) = (Weather::draw(&mut rng), Plan::draw(&mut rng, false));
+        let (weather, plan) = (Weather::draw(&mut rng), Plan::draw(&mut rng, 0));
         let options = draw_options(&mut rng, manners);
         Self { seed, manners, weather, plan, options }
     }

@@ -11,3 +11,4 @@ mod network;
 mod nfs_host;
 mod seeds;
 mod shared;
+mod visitor;

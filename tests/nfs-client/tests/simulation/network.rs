@@ -120,8 +120,7 @@ fn run_streams(seed: u64) -> u64 {
     client.begin_again();
     let mut again_at = PATIENCE;
     network.nudge(again_at);
-    let mut fault =
-        Some((rng.between((Duration::ZERO, Duration::from_secs(1))), Fault::draw(&mut rng, false)));
+    let mut fault = Some((rng.between((Duration::ZERO, Duration::from_secs(1))), Fault::draw(&mut rng)));
     while !client.unanswered.is_empty() {
         assert!(network.now() < Duration::from_secs(10_000), "seed {seed} never ends");
         let usable = match network.step() {

@@ -160,6 +160,7 @@ impl Caller {
             // It is the caller's again.
             buffer.sink(0..len).write_at(0, &vec![0xee; len]);
         }
+        self.world.lent.lock().expect("one thread").push(buffer);
     }
 
     fn put(&mut self, id: Id, offset: u64, bytes: &[u8]) {

@@ -7,14 +7,15 @@ mod names;
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use tombolo_core::fs::{
     Attr, Ctx, Entry, Error, File, FileSystem, FileType, Name, NodeId, OpenFlags, Result, SessionId,
 };
+use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::wire::{Network, Rng};
 
 use crate::disk::Disk;
@@ -31,6 +32,8 @@ pub struct World {
     pub disk: Disk,
     /// How often the server has started.
     pub starts: Arc<AtomicU64>,
+    /// Memory that was lent for writes, to see at the end that it came back.
+    pub lent: Arc<Mutex<Vec<Buffer>>>,
 }
 
 /// A caller.
