@@ -81,6 +81,25 @@ fn announced_lengths_take_no_memory() {
 }
 
 #[test]
+fn a_record_longer_than_any_reply_is_not_taken_in() {
+    const PIECE_BYTES: usize = 64 << 10;
+    let _turn = turn();
+    let (world, server, _honest) = stage(soft());
+    grows_by_at_most(24 * MIB, || {
+        server.now(|asked: &Asked<'_>| match asked.nth {
+            // 128 MiB for a GETATTR, and they do come.
+            1 if asked.is(Procedure::Getattr) => {
+                let mark = (1_u32 << 31 | 128 << 20).to_be_bytes();
+                let head = [mark.as_slice(), &asked.reply(&[])].concat();
+                Say::All(vec![Say::Bytes(head), Say::Repeated(vec![0; PIECE_BYTES], 2048)])
+            }
+            _ => Say::Truth,
+        });
+        world.attr(world.dir);
+    });
+}
+
+#[test]
 fn a_record_that_never_ends_takes_no_more_than_the_longest_reply() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());

@@ -22,6 +22,8 @@ pub enum Say {
     Record(Vec<u8>),
     /// It sends these bytes as they are.
     Bytes(Vec<u8>),
+    /// It sends these bytes so many times.
+    Repeated(Vec<u8>, usize),
     /// It says nothing.
     Silence,
     /// It closes the connection.
@@ -67,6 +69,7 @@ impl fmt::Debug for Say {
             Self::Results(_) => "Results",
             Self::Record(_) => "Record",
             Self::Bytes(_) => "Bytes",
+            Self::Repeated(..) => "Repeated",
             Self::Silence => "Silence",
             Self::Close => "Close",
             Self::Reset => "Reset",

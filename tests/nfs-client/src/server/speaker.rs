@@ -62,6 +62,7 @@ pub(super) fn carry_out(
         Say::Results(results) => mouth.record(&asked.reply(&results)),
         Say::Record(message) => mouth.record(&message),
         Say::Bytes(bytes) => mouth.bytes(&bytes),
+        Say::Repeated(bytes, times) => (0..times).try_for_each(|_| mouth.bytes(&bytes)),
         Say::Silence => Ok(()),
         Say::Close => mouth.close(false),
         Say::Reset => mouth.close(true),
