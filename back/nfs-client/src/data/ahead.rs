@@ -151,16 +151,17 @@ impl Reader {
         parts
     }
 
-    /// What to read ahead next, in a file that ends there. None if that is enough, or as much is held as may be.
-    pub(super) fn next(&mut self, file_end: u64, reach: &Reach) -> Option<Range<u64>> {
+    /// What to read ahead next of one who reads this range, in a file that ends there. None if that is enough, or as much is held
+    /// as may be: the reach, and what is being read.
+    pub(super) fn next(&mut self, reading: &Range<u64>, file_end: u64, reach: &Reach) -> Option<Range<u64>> {
         let known_end = self.pieces.back().map_or(0, |piece| piece.range().end);
         let next = self.sequence.next(known_end, file_end, reach)?;
-        let len = (next.end - next.start) as usize;
-        let front = self.sequence.front();
+        let size = |range: &Range<u64>| usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let held_max = reach.window_max.saturating_add(size(reading));
         let mut held: usize = self.pieces.iter().map(|piece| piece.len).sum();
         // What the reader has left behind makes room.
-        while held + len > reach.window_max {
-            let first = self.pieces.front().filter(|piece| piece.range().end <= front)?;
+        while held.saturating_add(size(&next)) > held_max {
+            let first = self.pieces.front().filter(|piece| piece.range().end <= reading.start)?;
             held -= first.len;
             self.pieces.pop_front();
         }

@@ -30,6 +30,7 @@
 
 mod ahead;
 mod allowance;
+mod begun;
 mod budget;
 mod committing;
 mod copy_of_error;

@@ -1,10 +1,7 @@
 //! From the wire to the reader.
 
-use std::future::{Future, poll_fn};
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::Poll;
 
 use tombolo_core::fs::{Answer, Error, ReadDone, Result};
 use tombolo_host::buffers::Lease;
@@ -13,6 +10,7 @@ use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::Procedure;
 
 use super::ahead::{AheadId, Fetched, Part, ReaderId};
+use super::begun::Begun;
 use super::budget::Budget;
 use super::file::{FileState, State, unless};
 use super::piece::{Piece, Turn};
@@ -165,7 +163,7 @@ impl Drop for Fetch {
     }
 }
 
-type Coming = Pin<Box<dyn Future<Output = Result<ReadDone>> + Send>>;
+type Coming = Begun<Result<ReadDone>>;
 
 /// A part that was read ahead and has come.
 struct Here {
@@ -250,7 +248,7 @@ impl<S: Server> Reading<S> {
         let State { readers, ledger, .. } = state;
         let Some(opening) = readers.reader_mut(reader) else { return fetches };
         while self.server.has_room() && fetches.len() < FETCHES_MAX {
-            let Some(mut range) = opening.next(file_end, reach) else { break };
+            let Some(mut range) = opening.next(&self.range, file_end, reach) else { break };
             range.end = ledger.pending_from(&range);
             let len = (range.end - range.start) as usize;
             let Some(memory) = self.server.budget().ahead.take(len).filter(|_| len > 0) else { break };
@@ -310,11 +308,9 @@ impl<S: Server> Reading<S> {
     /// Reads ahead, without anybody waiting for it.
     fn fetch(&self, fetch: Fetch) {
         let (server, node, caller) = (self.server.clone(), self.node.clone(), self.caller.detached());
-        task::spawn(async move {
-            let into = fetch.memory.sink(0..length(&fetch.range));
-            let came = read_all(&server, &node, &caller, fetch.range.start, into).await;
-            fetch.done(came.ok());
-        });
+        let (start, into) = (fetch.range.start, fetch.memory.sink(0..length(&fetch.range)));
+        let call = Begun::new(async move { read_all(&server, &node, &caller, start, into).await });
+        task::spawn(async move { fetch.done(call.await.ok()) });
     }
 
     async fn finish(self, turn: Turn, plan: Option<Plan>) -> Result<ReadDone> {
@@ -332,7 +328,7 @@ impl<S: Server> Reading<S> {
                 plan
             }
         };
-        let mut coming = self.begin(&plan.parts).await;
+        let mut coming = self.begin(&plan.parts);
         for fetch in plan.fetches.drain(..) {
             self.fetch(fetch);
         }
@@ -365,29 +361,20 @@ impl<S: Server> Reading<S> {
     }
 
     /// Sends the READs of all parts that come straight from the server.
-    async fn begin(&self, parts: &[Part]) -> Vec<(Begun, usize)> {
+    fn begin(&self, parts: &[Part]) -> Vec<(Coming, usize)> {
         let direct = parts.iter().filter_map(|part| match part {
             Part::Direct(range) => Some(range),
             Part::Ahead(..) => None,
         });
-        let mut begun: Vec<(Begun, usize)> = direct
-            .flat_map(|range| self.pieces(range))
-            .map(|range| (Begun::Coming(self.direct(&range)), length(&range)))
-            .collect();
-        poll_fn(|context| {
-            for (piece, _) in &mut begun {
-                piece.begin(context);
-            }
-            Poll::Ready(())
-        })
-        .await;
-        begun
+        let pieces = direct.flat_map(|range| self.pieces(range));
+        pieces.map(|range| (self.direct(&range), length(&range))).collect()
     }
 
+    /// Sends a READ.
     fn direct(&self, range: &Range<u64>) -> Coming {
         let (server, node, caller) = (self.server.clone(), self.node.clone(), self.caller.clone());
         let (offset, into) = (range.start, self.sink(range));
-        Box::pin(async move { read_all(&server, &node, &caller, offset, into).await })
+        Begun::new(async move { read_all(&server, &node, &caller, offset, into).await })
     }
 
     /// A range as READs.
@@ -458,33 +445,6 @@ impl<S: Server> Reading<S> {
 
 /// So many READs ahead begin with one read.
 const FETCHES_MAX: usize = 16;
-
-/// A READ that was sent.
-enum Begun {
-    Coming(Coming),
-    Here(Option<Result<ReadDone>>),
-}
-
-impl Begun {
-    fn begin(&mut self, context: &mut std::task::Context<'_>) {
-        if let Self::Coming(coming) = self
-            && let Poll::Ready(result) = coming.as_mut().poll(context)
-        {
-            *self = Self::Here(Some(result));
-        }
-    }
-}
-
-impl Future for Begun {
-    type Output = Result<ReadDone>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            Self::Coming(coming) => coming.as_mut().poll(context),
-            Self::Here(result) => Poll::Ready(result.take().unwrap_or(Err(Error::Interrupted))),
-        }
-    }
-}
 
 /// Reads until the sink is full or the file ends. A server may send less than was asked for (RFC 1813 §3.3.6).
 async fn read_all<S: Server>(

@@ -57,11 +57,6 @@ impl Sequence {
         let reaches_end = window_end == file_end && room > 0;
         (room >= piece_max || reaches_end).then(|| start..start + room.min(piece_max))
     }
-
-    /// Where the reads are.
-    pub(super) fn front(&self) -> u64 {
-        self.front
-    }
 }
 
 #[cfg(test)]
@@ -117,7 +112,7 @@ mod tests {
             for at in [0, 2, 1, 4, 3, 6, 5] {
                 assert!(sequence.follows(&(at * len..(at + 1) * len), &REACH), "{at}");
             }
-            assert_eq!(sequence.front(), 7 * len);
+            assert_eq!(sequence.front, 7 * len);
         }
     }
 

@@ -7,9 +7,10 @@ use tombolo_host::task;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::Procedure;
 
+use super::begun::Begun;
 use super::budget::{Budget, Listed, Relieve};
 use super::committing::start_commit;
-use super::file::{FileState, State, unless};
+use super::file::{FileState, State, either, unless};
 use super::ledger::Entry;
 use super::losses::Seen;
 use super::memory::Memory;
@@ -104,8 +105,8 @@ struct Writing<S: Server> {
 enum Stuck {
     /// The mount holds as much as it may.
     Memory(usize),
-    /// As much is outstanding as may be, and the file has a full WRITE in its queue.
-    Room,
+    /// As much is outstanding as may be, and the file's queue has no place for so many bytes.
+    Room(usize),
     /// Somebody wants that nothing of this file leaves.
     Pause,
 }
@@ -145,7 +146,7 @@ impl<S: Server> Writing<S> {
         let stuck = file.look(|state| match () {
             () if state.ledger.waiting_bytes() + piece.len() <= piece_max => None,
             () if state.pauses > 0 => Some(Stuck::Pause),
-            () if !has_room => Some(Stuck::Room),
+            () if !has_room => Some(Stuck::Room(piece.len())),
             () => None,
         });
         if stuck.is_some() {
@@ -200,7 +201,12 @@ impl<S: Server> Writing<S> {
                 budget.relieve();
                 budget.written.room(len).await;
             }
-            Stuck::Room => self.server.room().await,
+            Stuck::Room(len) => {
+                let piece_max = self.server.sizes().write_max.max(1);
+                let has_place = |state: &State| state.ledger.waiting_bytes() + len <= piece_max;
+                let place = self.file().until(|state| has_place(state).then_some(()));
+                either(place, self.server.room()).await;
+            }
             Stuck::Pause => self.file().until(|state| (state.pauses == 0).then_some(())).await,
         }
         Ok(())
@@ -266,8 +272,9 @@ pub(super) fn send_what_may_leave<S: Server>(server: &Arc<S>, node: &Arc<S::Node
     let file = node.as_ref().as_ref().state();
     loop {
         let has_room = server.has_room();
-        match file.quietly(|state| state.next(has_room)) {
-            Next::Send(piece) => task::spawn(send(server.clone(), node.clone(), piece)),
+        // Who waits for a place in the queue is told when one is free.
+        match file.turn(|state| state.next(has_room)) {
+            Next::Send(piece) => send(server, node, piece),
             Next::WaitForRoom => task::spawn(send_when_there_is_room(server.clone(), node.clone())),
             Next::Nothing => return,
         }
@@ -280,23 +287,26 @@ async fn send_when_there_is_room<S: Server>(server: Arc<S>, node: Arc<S::Node>) 
     send_what_may_leave(&server, &node);
 }
 
-/// Makes a WRITE, and notes what became of it.
-async fn send<S: Server>(server: Arc<S>, node: Arc<S::Node>, piece: Piece) {
-    let Piece { offset, len, stability, .. } = piece;
+/// Sends a WRITE. Whoever brings the answer notes what became of it.
+fn send<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, piece: Piece) {
     let from = piece.source();
-    let call = server.clone().write(piece.caller.clone(), node.clone(), offset, from, stability);
-    // The book has the bytes.
-    drop(piece);
-    let wrote = call.await.and_then(|wrote| plausible(&*server, wrote, len, stability));
-    node.as_ref().as_ref().state().turn(|state| match wrote {
-        Ok(wrote) => state.ledger.answered(offset, wrote),
-        Err(error) => {
-            state.ledger.failed(offset);
-            state.losses.add(error);
-        }
+    let Piece { offset, len, stability, caller, memory, .. } = piece;
+    // The book has it: there it is freed when the time comes.
+    drop(memory);
+    let call = Begun::new(server.clone().write(caller, node.clone(), offset, from, stability));
+    let (server, node) = (server.clone(), node.clone());
+    task::spawn(async move {
+        let wrote = call.await.and_then(|wrote| plausible(&*server, wrote, len, stability));
+        node.as_ref().as_ref().state().turn(|state| match wrote {
+            Ok(wrote) => state.ledger.answered(offset, wrote),
+            Err(error) => {
+                state.ledger.failed(offset);
+                state.losses.add(error);
+            }
+        });
+        send_what_may_leave(&server, &node);
+        server.budget().relieve();
     });
-    send_what_may_leave(&server, &node);
-    server.budget().relieve();
 }
 
 /// What a server may say to a WRITE (RFC 1813 §3.3.7).

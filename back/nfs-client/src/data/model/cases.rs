@@ -1,1 +1,338 @@
 //! Cases worth a name.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Answer, Error, Interrupt, ReadDone, Result, Stability, Write, Written};
+use tombolo_mem::{Buffer, Source};
+
+use super::super::{ReadAhead, append, commit, pause, read, write};
+use super::{Asked, File, Model, Quirk, SIZES};
+use crate::caller::Caller;
+
+const MANY: usize = 1 << 20;
+
+struct Mount {
+    server: Arc<Model>,
+    file: Arc<File>,
+    caller: Caller,
+}
+
+impl Mount {
+    fn new(dirty_bytes_max: usize, in_flight_max: usize) -> Self {
+        let server = Model::new(SIZES, dirty_bytes_max, in_flight_max);
+        Self { server, file: Arc::default(), caller: Caller::default() }
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Answer<Written> {
+        let how = Write { offset, keepable: true, ..Write::default() };
+        write(&self.server, &self.file, &self.caller, &how, Source::from(bytes.to_vec()))
+    }
+
+    fn commit(&self) -> Answer<()> {
+        commit(&self.server, &self.file, &self.caller)
+    }
+
+    /// What the server was asked and has not answered.
+    fn asked(&self) -> Vec<String> {
+        let state = self.server.state();
+        let name = |asked: &Asked| match asked {
+            Asked::Read { offset, into } => format!("READ {} at {offset}", into.len()),
+            Asked::Write { offset, bytes, stability } => {
+                format!("WRITE {} at {offset} {stability:?}", bytes.len())
+            }
+            Asked::Commit => "COMMIT".to_owned(),
+            Asked::Cut(size) => format!("SETATTR {size}"),
+        };
+        state.calls.iter().map(|call| name(&call.asked)).collect()
+    }
+
+    /// The server does what it was asked first, in some way.
+    fn turn(&self, quirk: Quirk) {
+        self.server.work(0, quirk);
+        self.server.tell(0);
+    }
+
+    /// The server does all that it is asked, until the answer is there.
+    fn served<T: Send + 'static>(&self, answer: Answer<T>) -> Result<T> {
+        let slot = waited_for(answer);
+        for _ in 0..1000 {
+            if let Some(result) = slot.lock().expect("nobody panics").take() {
+                return result;
+            }
+            self.turn(Quirk::default());
+        }
+        panic!("there is no answer, and nothing to do: {:?}", self.asked());
+    }
+
+    fn read(&self, ahead: &ReadAhead, offset: u64, len: usize) -> (Result<ReadDone>, Vec<u8>) {
+        let mut buffer = Buffer::new(len);
+        let into = buffer.sink(0..len);
+        let done = self.served(read(&self.server, &self.file, &self.caller, ahead, offset, into));
+        let bytes = buffer.as_slice().expect("nobody writes to it after the answer").to_vec();
+        (done, bytes)
+    }
+
+    fn on_disk(&self) -> Vec<u8> {
+        self.server.state().stable.clone()
+    }
+}
+
+type Slot<T> = Arc<std::sync::Mutex<Option<Result<T>>>>;
+
+fn waited_for<T: Send + 'static>(answer: Answer<T>) -> Slot<T> {
+    let slot: Slot<T> = Arc::default();
+    let to = slot.clone();
+    tombolo_host::task::spawn(async move {
+        let result = answer.resolve().await;
+        *to.lock().expect("nobody panics") = Some(result);
+    });
+    slot
+}
+
+fn said<T>(slot: &Slot<T>) -> Option<Result<T>> {
+    slot.lock().expect("nobody panics").take()
+}
+
+fn text(error: &Error) -> String {
+    let Error::Io { source: Some(source) } = error else { panic!("{error:?}") };
+    source.to_string()
+}
+
+#[test]
+fn a_write_is_on_the_wire_when_it_is_answered() {
+    let mount = Mount::new(MANY, 8);
+    assert!(mount.write(0, &[1; 20]).is_done());
+    assert_eq!(mount.asked(), ["WRITE 16 at 0 Unstable", "WRITE 4 at 16 Unstable"]);
+    mount.served(mount.commit()).unwrap();
+    assert_eq!(mount.on_disk(), [1; 20]);
+    assert_eq!(mount.server.state().commits, 1);
+}
+
+#[test]
+fn what_may_be_kept_is_not_copied_and_the_rest_is_copied_once() {
+    let mount = Mount::new(MANY, 1);
+    assert!(mount.write(0, &[1; 16]).is_done());
+    assert_eq!(mount.server.budget.copied_bytes(), 0);
+    for at in 0..3 {
+        let how = Write { offset: 16 + at * 4, ..Write::default() };
+        let bytes = Source::from(vec![2; 4]);
+        write(&mount.server, &mount.file, &mount.caller, &how, bytes).wait().unwrap();
+    }
+    assert_eq!(mount.server.budget.copied_bytes(), 12);
+    mount.served(mount.commit()).unwrap();
+    assert_eq!(mount.on_disk(), [[1; 16].as_slice(), &[2; 12]].concat());
+}
+
+#[test]
+fn small_writes_that_must_wait_leave_together_and_no_more_wait_than_one_write_carries() {
+    for keepable in [true, false] {
+        let mount = Mount::new(MANY, 1);
+        let small = |at: u64| {
+            let how = Write { offset: at * 2, keepable, ..Write::default() };
+            write(&mount.server, &mount.file, &mount.caller, &how, Source::from(vec![at as u8 + 1; 2]))
+        };
+        for at in 0..9 {
+            assert!(small(at).is_done(), "{at}");
+        }
+        let tenth = waited_for(small(9));
+        assert!(said(&tenth).is_none(), "the queue is full");
+        mount.turn(Quirk::default());
+        assert_eq!(mount.asked(), ["WRITE 16 at 2 Unstable"], "keepable: {keepable}");
+        assert!(said(&tenth).is_some_and(|written| written.is_ok()));
+        mount.served(mount.commit()).unwrap();
+        assert_eq!(mount.on_disk(), (0..10).flat_map(|at| [at + 1; 2]).collect::<Vec<u8>>());
+    }
+}
+
+#[test]
+fn a_small_file_that_has_not_left_needs_no_commit() {
+    let mount = Mount::new(MANY, 1);
+    let other = Mount { file: Arc::default(), server: mount.server.clone(), caller: Caller::default() };
+    other.write(50, b"busy").wait().unwrap();
+    mount.write(0, b"small").wait().unwrap();
+    mount.served(mount.commit()).unwrap();
+    assert_eq!(mount.server.state().commits, 0);
+    assert_eq!(mount.on_disk(), b"small");
+}
+
+#[test]
+fn what_a_server_does_not_take_it_is_sent_again_and_one_that_takes_nothing_is_an_error() {
+    let mount = Mount::new(MANY, 1);
+    mount.write(0, b"0123456789").wait().unwrap();
+    mount.turn(Quirk { bytes_max: Some(3), ..Quirk::default() });
+    assert_eq!(mount.asked(), ["WRITE 7 at 3 Unstable"]);
+    mount.turn(Quirk { lies: true, ..Quirk::default() });
+    let error = mount.served(mount.commit()).unwrap_err();
+    assert_eq!(text(&error), "model: Write: it has written nothing, and names no error");
+}
+
+#[test]
+fn a_verifier_that_changes_at_each_call_ends_with_stable_writes() {
+    let mount = Mount::new(MANY, 4);
+    mount.server.state().is_fickle = true;
+    mount.write(0, &[1; 40]).wait().unwrap();
+    mount.served(mount.commit()).unwrap();
+    assert_eq!(mount.on_disk(), [1; 40]);
+    assert!(mount.server.state().commits <= 3, "{} commits", mount.server.state().commits);
+    assert_eq!(mount.server.budget.held_bytes(), 0);
+}
+
+#[test]
+fn a_server_that_does_not_keep_what_is_to_be_stable_is_an_error() {
+    let mount = Mount::new(MANY, 4);
+    let how = Write { stability: Stability::FileSync, ..Write::default() };
+    let bytes = Source::from(b"abc".to_vec());
+    let written = waited_for(write(&mount.server, &mount.file, &mount.caller, &how, bytes));
+    assert!(said(&written).is_none(), "it waits for the server");
+    mount.turn(Quirk { lies: true, ..Quirk::default() });
+    let error = said(&written).expect("an answer").unwrap_err();
+    assert_eq!(text(&error), "model: Write: what was to be stable is not");
+}
+
+#[test]
+fn a_loss_is_told_to_all_who_wait_and_once_to_the_next() {
+    let mount = Mount::new(MANY, 4);
+    mount.write(0, b"lost").wait().unwrap();
+    let waiting = [waited_for(mount.commit()), waited_for(mount.commit())];
+    mount.turn(Quirk { fails: true, ..Quirk::default() });
+    for flush in &waiting {
+        assert!(matches!(said(flush), Some(Err(Error::NoSpace))));
+    }
+    mount.commit().wait().expect("it was told, and is over");
+
+    mount.write(0, b"lost").wait().unwrap();
+    mount.turn(Quirk { fails: true, ..Quirk::default() });
+    assert!(matches!(mount.write(0, b"next").wait(), Err(Error::NoSpace)));
+    mount.write(0, b"next").wait().unwrap();
+    mount.served(mount.commit()).unwrap();
+    assert_eq!(mount.on_disk(), b"next");
+}
+
+#[test]
+fn who_is_interrupted_gets_away_and_what_was_written_arrives() {
+    let mut mount = Mount::new(MANY, 4);
+    let interrupt = Interrupt::new();
+    mount.caller.interrupt = interrupt.clone();
+    mount.write(0, b"abc").wait().unwrap();
+    let flush = waited_for(mount.commit());
+    assert!(said(&flush).is_none());
+    interrupt.raise();
+    assert!(matches!(said(&flush), Some(Err(Error::Interrupted))));
+    mount.caller = Caller::default();
+    mount.served(mount.commit()).unwrap();
+    assert_eq!(mount.on_disk(), b"abc");
+}
+
+#[test]
+fn who_needs_memory_gets_it_from_a_file_that_nobody_flushes() {
+    let mount = Mount::new(1500, 8);
+    let idle = Mount { file: Arc::default(), server: mount.server.clone(), caller: Caller::default() };
+    for at in [0, 20] {
+        idle.write(at, b"i").wait().unwrap();
+        mount.turn(Quirk::default());
+    }
+    let written = waited_for(mount.write(40, b"needs memory"));
+    assert!(said(&written).is_none());
+    assert_eq!(mount.asked(), ["COMMIT"]);
+    mount.turn(Quirk::default());
+    assert!(said(&written).is_some_and(|written| written.is_ok()));
+}
+
+#[test]
+fn what_was_cut_off_does_not_come_back_when_the_server_has_lost_the_rest() {
+    let mount = Mount::new(MANY, 4);
+    mount.write(0, &[7; 12]).wait().unwrap();
+    let paused = mount.served(pause(&mount.server, &mount.file, &mount.caller)).unwrap();
+    {
+        let mut state = mount.server.state();
+        state.cache.truncate(4);
+        state.stable.resize(4, 0);
+    }
+    paused.truncated(4);
+    drop(paused);
+    mount.server.restart(false);
+    mount.served(mount.commit()).unwrap();
+    assert_eq!(mount.on_disk(), [7; 4]);
+}
+
+#[test]
+fn appends_come_one_after_the_other() {
+    let mount = Mount::new(MANY, 1);
+    let how = Write { keepable: true, ..Write::default() };
+    let all: Vec<_> = (0..9)
+        .map(|at| {
+            let bytes = Source::from(vec![at + 1; 5]);
+            waited_for(append(&mount.server, &mount.file, &mount.caller, &how, bytes))
+        })
+        .collect();
+    for _ in 0..20 {
+        mount.turn(Quirk::default());
+    }
+    mount.served(mount.commit()).unwrap();
+    assert!(all.iter().all(|written| said(written).is_some_and(|written| written.is_ok())));
+    assert_eq!(mount.on_disk(), (0..9).flat_map(|at| [at + 1; 5]).collect::<Vec<u8>>());
+}
+
+#[test]
+fn a_reader_sees_what_was_written_though_the_server_has_lost_it() {
+    let mount = Mount::new(MANY, 4);
+    mount.write(10, b"abc").wait().unwrap();
+    mount.turn(Quirk::default());
+    mount.server.restart(false);
+    let (done, bytes) = mount.read(&ReadAhead::default(), 8, 16);
+    assert_eq!(done.unwrap(), ReadDone { count: 5, eof: true });
+    assert_eq!(&bytes[..5], b"\0\0abc");
+}
+
+#[test]
+fn a_server_that_reads_nothing_and_does_not_end_is_an_error() {
+    let mount = Mount::new(MANY, 4);
+    mount.server.state().cache = vec![1; 20];
+    let mut buffer = Buffer::new(8);
+    let ahead = ReadAhead::default();
+    let done = waited_for(read(&mount.server, &mount.file, &mount.caller, &ahead, 0, buffer.sink(0..8)));
+    mount.turn(Quirk { lies: true, ..Quirk::default() });
+    let error = said(&done).expect("an answer").unwrap_err();
+    assert_eq!(text(&error), "model: Read: it sends nothing, and says that the file goes on");
+    assert!(buffer.as_mut_slice().is_some());
+}
+
+#[test]
+fn a_reader_from_the_beginning_finds_the_next_bytes_at_hand() {
+    let mount = Mount::new(MANY, 8);
+    mount.server.state().cache = (0..100).collect();
+    let ahead = ReadAhead::default();
+    let mut buffer = Buffer::new(16);
+    let sink = buffer.sink(0..16);
+    let first = waited_for(read(&mount.server, &mount.file, &mount.caller, &ahead, 0, sink));
+    let asked = mount.asked();
+    assert_eq!(asked, ["READ 16 at 0", "READ 16 at 16", "READ 16 at 32", "READ 16 at 48"], "48 bytes ahead");
+    for _ in 0..4 {
+        mount.turn(Quirk::default());
+    }
+    assert_eq!(said(&first).expect("an answer").unwrap().count, 16);
+    let sink = buffer.sink(0..16);
+    let second = read(&mount.server, &mount.file, &mount.caller, &ahead, 16, sink);
+    assert!(second.is_done(), "it was at hand");
+    assert_eq!(buffer.as_slice().expect("lent no more"), (16..32).collect::<Vec<u8>>());
+    assert_eq!(mount.asked(), ["READ 16 at 64"], "what is used up is read further ahead");
+
+    mount.write(32, b"new").wait().unwrap();
+    let (done, bytes) = mount.read(&ahead, 32, 8);
+    assert_eq!(done.unwrap().count, 8);
+    assert_eq!(bytes, b"new\x23\x24\x25\x26\x27");
+}
+
+#[test]
+fn a_read_ends_with_the_file_and_goes_on_where_the_server_sends_less() {
+    let mount = Mount::new(MANY, 8);
+    mount.server.state().cache = (0..40).collect();
+    let mut buffer = Buffer::new(64);
+    let ahead = ReadAhead::default();
+    let done = waited_for(read(&mount.server, &mount.file, &mount.caller, &ahead, 0, buffer.sink(0..64)));
+    for _ in 0..20 {
+        mount.turn(Quirk { bytes_max: Some(5), ..Quirk::default() });
+    }
+    assert_eq!(said(&done).expect("an answer").unwrap(), ReadDone { count: 40, eof: true });
+    assert_eq!(buffer.as_slice().expect("lent no more")[..40], (0..40).collect::<Vec<u8>>());
+}
