@@ -156,13 +156,29 @@ impl View {
                 }
                 Err(error) => return Err(error),
             }
-            let renamed = self.move_name((dir, name), (dir, &silly)).await?;
+            let change = match self.move_name((dir, name), (dir, &silly)).await {
+                Ok(renamed) => renamed.from_dir,
+                // The server did it, forgot that when it was started anew, and was asked again.
+                Err(Error::NotFound) if self.leads_to(dir, &silly, node).await? => Change::default(),
+                Err(error) => return Err(error),
+            };
             self.session.nodes.removed(dir.id, name);
             self.session.nodes.place(node, dir, &silly, dir.epoch());
             node.make_silly(Place { dir: dir.clone(), name: silly });
-            return Ok(renamed.from_dir);
+            return Ok(change);
         }
         Err(Error::Busy)
+    }
+
+    async fn leads_to(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) -> Result<bool> {
+        match self.find(dir, name).await {
+            Ok((entry, _)) => {
+                self.session.nodes.forget(&[(entry.node, 1)]);
+                Ok(entry.node == node.id)
+            }
+            Err(Error::NotFound) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes the name away that a file was given when it was removed.
