@@ -2,7 +2,8 @@
 //!
 //! Three clients make the same calls to the same server (ours, with a service that does nothing) in turn: a thread that writes
 //! and reads and knows the sizes, our client with a thread that waits for each answer, and our client with tasks that go on
-//! where the answer comes in. An argument chooses loads by a part of their name.
+//! where the answer comes in. Then 64 tasks make bulk calls under in-flight limits, fixed and adaptive. An argument chooses loads by
+//! a part of their name; `limit` the last part.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 use std::collections::VecDeque;
@@ -23,6 +24,7 @@ use tombolo_wire_rpc::Credential;
 
 const ROUNDS: usize = 7;
 const TIME: Duration = Duration::from_millis(150);
+const LIMIT_TIME: Duration = Duration::from_millis(400);
 
 /// Bytes of the arguments or data of a call and of its reply's data, and how many calls are outstanding.
 #[derive(Clone, Copy)]
@@ -86,6 +88,9 @@ fn main() {
         "", "out", "client", "p50 us", "calls/s", "MB/s", "cpu us"
     );
     let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    if wanted.is_empty() || wanted == "limit" {
+        limits(address);
+    }
     for load in LOADS.iter().filter(|load| load.name.contains(&wanted)) {
         let mut rounds = KINDS.map(|_| Vec::new());
         for _ in 0..ROUNDS {
@@ -117,12 +122,43 @@ fn main() {
     }
 }
 
+/// Bulk calls under several limits, in turn.
+fn limits(address: SocketAddr) {
+    const MODES: [InFlight; 7] = [
+        InFlight::Fixed(1),
+        InFlight::Fixed(2),
+        InFlight::Fixed(4),
+        InFlight::Fixed(8),
+        InFlight::Fixed(16),
+        InFlight::Fixed(64),
+        InFlight::Adaptive { max: 64 },
+    ];
+    for load in LOADS.iter().filter(|load| load.outstanding == 8) {
+        let load = Load { outstanding: 64, ..*load };
+        let mut rounds = MODES.map(|_| (Vec::new(), 0));
+        for _ in 0..ROUNDS {
+            for (mode, (rates, limit)) in MODES.iter().zip(&mut rounds) {
+                let client = client(address, *mode);
+                let begin = Instant::now();
+                let count = tasks(&client, load, LIMIT_TIME).len();
+                let bytes = count * (load.data_in + load.data_out);
+                rates.push(bytes as f64 / 1e6 / begin.elapsed().as_secs_f64());
+                *limit = client.in_flight();
+            }
+        }
+        for (mode, (mut rates, limit)) in MODES.iter().zip(rounds) {
+            rates.sort_by(f64::total_cmp);
+            println!("{:>13} {mode:?} (at last {limit}): {:.0} MB/s", load.name, rates[rates.len() / 2]);
+        }
+    }
+}
+
 fn measure(kind: Kind, address: SocketAddr, load: Load) -> Row {
     let (begin, cpu, before) = (Instant::now(), processor_time(), waits());
     let mut times = match kind {
         Kind::Bare => bare(address, load),
-        Kind::Waiting => waiting(&client(address), load),
-        Kind::Tasks => tasks(&client(address), load),
+        Kind::Waiting => waiting(&client(address, InFlight::Fixed(64)), load),
+        Kind::Tasks => tasks(&client(address, InFlight::Fixed(64)), load, TIME),
     };
     let (seconds, cpu) = (begin.elapsed().as_secs_f64(), processor_time() - cpu);
     times.sort_by(f64::total_cmp);
@@ -135,10 +171,9 @@ fn measure(kind: Kind, address: SocketAddr, load: Load) -> Row {
     }
 }
 
-fn client(address: SocketAddr) -> RpcClient {
+fn client(address: SocketAddr, in_flight: InFlight) -> RpcClient {
     let target = Target { address, transport: Transport::Tcp, program: 1, version: 1 };
-    let options =
-        Options { in_flight: InFlight::Fixed(64), reserved_port: Some(false), ..Options::default() };
+    let options = Options { in_flight, reserved_port: Some(false), ..Options::default() };
     RpcClient::start(target, options).expect("start")
 }
 
@@ -205,7 +240,7 @@ fn waiting(client: &RpcClient, load: Load) -> Vec<f64> {
     times
 }
 
-fn tasks(client: &RpcClient, load: Load) -> Vec<f64> {
+fn tasks(client: &RpcClient, load: Load, time: Duration) -> Vec<f64> {
     let (sender, receiver) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
     let left = Arc::new(AtomicUsize::new(load.outstanding));
@@ -225,7 +260,7 @@ fn tasks(client: &RpcClient, load: Load) -> Vec<f64> {
             sender.send(times).expect("send");
         });
     }
-    std::thread::sleep(TIME);
+    std::thread::sleep(time);
     stop.store(true, Ordering::Relaxed);
     drop(sender);
     receiver.iter().flatten().collect()

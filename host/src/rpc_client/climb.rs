@@ -7,8 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-/// The limit at first: enough to keep a fast link busy with one small file.
-const START: u32 = 8;
+/// The limit at first, until a call says how long calls are; then as many as are so long together, within bounds. Short ones must be
+/// many to keep anybody busy, and long ones that lie about in memory grow cold.
+const START: u32 = 4;
+const START_BYTES: usize = 2 << 20;
+const START_BOUNDS: (u32, u32) = (2, 16);
 
 /// A round lasts for so many answers for each call of the limit, for so many answers, and for so long at least.
 const ROUND_TURNS: u32 = 3;
@@ -22,7 +25,7 @@ const GAIN: f64 = 1.03;
 /// A lower limit is kept that moves hardly less, if calls only wait for each other:
 const NO_LOSS: f64 = 0.985;
 /// they take so many times as long as the fastest did.
-const QUEUEING: u32 = 4;
+const QUEUEING: u32 = 3;
 
 /// Rounds between two attempts: at first, and at most, where they come to nothing.
 const CALM: (u32, u32) = (2, 16);
@@ -34,6 +37,7 @@ const DOWNWARDS: u32 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Climb {
     max: u32,
+    has_begun: bool,
     /// The limit that is held, or doubled.
     held: u32,
     phase: Phase,
@@ -79,6 +83,7 @@ impl Climb {
         let held = START.min(max);
         Self {
             max,
+            has_begun: false,
             held,
             phase: Phase::Doubling { before: held },
             round: Round::default(),
@@ -95,6 +100,16 @@ impl Climb {
         match self.phase {
             Phase::Trying { limit } => limit,
             _ => self.held,
+        }
+    }
+
+    /// A call is made that moves so many bytes. The first decides where the search begins.
+    pub(super) fn begun(&mut self, bytes: usize) {
+        if !self.has_begun {
+            self.has_begun = true;
+            let count = u32::try_from(START_BYTES / bytes.max(1)).unwrap_or(u32::MAX);
+            self.held = count.clamp(START_BOUNDS.0, START_BOUNDS.1).min(self.max);
+            self.phase = Phase::Doubling { before: self.held };
         }
     }
 
@@ -117,7 +132,12 @@ impl Climb {
         round.bytes += bytes as u64;
         round.took += took;
         let lasted = now.saturating_duration_since(since);
-        if round.answers < (ROUND_TURNS * limit).max(ROUND_ANSWERS_MIN) || lasted < ROUND_MIN {
+        let enough = match self.phase {
+            // Over a long link each round costs; and it lasts.
+            Phase::Doubling { .. } => 2 * limit,
+            _ => (ROUND_TURNS * limit).max(ROUND_ANSWERS_MIN),
+        };
+        if round.answers < enough || lasted < ROUND_MIN {
             return;
         }
         let wanted_more = round.fills >= (round.answers / limit / 4).max(1);
@@ -180,6 +200,8 @@ impl Climb {
         let held = self.held;
         let downwards = self.queueing || held >= self.max || self.attempts.is_multiple_of(DOWNWARDS);
         let limit = match downwards {
+            // In long strides as well: where memory caches overflow, fewer are no better until they are few.
+            true if self.queueing || self.attempts.is_multiple_of(2 * DOWNWARDS) => held.div_ceil(2),
             true => held - (held / 3).max(1).min(held - 1),
             false => (held + (held / 2).max(1)).min(self.max),
         };

@@ -189,6 +189,7 @@ impl State {
         connection.landings += usize::from(entry.has_long_landing);
         if entry.bulk {
             self.bulk_out += 1;
+            self.limit.begun(entry.bytes);
             if self.bulk_out >= self.limit.count() {
                 self.limit.filled();
             }
