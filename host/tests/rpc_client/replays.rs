@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tombolo_host::rpc_client::{Options, Pending, Reply};
+use tombolo_host::rpc_client::{InFlight, Options, Pending, Reply};
 use tombolo_mem::Buffer;
 
 use super::common::*;
@@ -172,7 +172,8 @@ fn replies_in_fragments_are_glued() {
 
 #[test]
 fn long_data_land_with_little_copied() {
-    let (mut script, line, first) = Script::connected(Options::default());
+    let (mut script, line, first) =
+        Script::connected(Options { in_flight: InFlight::Fixed(8), ..Options::default() });
     let lens = [1 << 20, 300_000, 5, 1 << 20];
     let mut buffers: Vec<_> = lens.iter().map(|len| Buffer::new(*len)).collect();
     let pending: Vec<_> =
