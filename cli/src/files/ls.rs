@@ -92,7 +92,7 @@ impl LsArgs {
             let target = link_target(&node, &attr).map_err(|error| place.cannot("look at", &error))?;
             let name = tombolo_core::fs::Name::new(b"-").map_err(|_| Failure::silent())?.to_owned();
             let row = Row { name, path: place.word.clone(), attr: Some(attr), node: None, target };
-            return self.show(vec![row], |row| row.path.clone(), report);
+            return self.show(&[row], |row| row.path.clone(), report);
         }
         let mut ahead = vec![(place.word.clone(), node)];
         while let Some((path, node)) = ahead.pop() {
@@ -115,7 +115,7 @@ impl LsArgs {
                 ahead.extend(below.filter_map(|row| Some((row.path.clone(), row.node.clone()?))));
             }
             let shown_name = |row: &Row| shown::name(row.name.as_name().as_bytes());
-            self.show(rows, shown_name, report)?;
+            self.show(&rows, shown_name, report)?;
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl LsArgs {
         Ok(rows)
     }
 
-    fn show(&self, rows: Vec<Row>, named: impl Fn(&Row) -> String, report: &mut Report) -> Outcome {
+    fn show(&self, rows: &[Row], named: impl Fn(&Row) -> String, report: &mut Report) -> Outcome {
         if self.json {
             let facts = rows.iter().filter_map(|row| {
                 Some(Facts::new(row.path.clone(), row.attr.as_ref()?, row.target.as_deref()))
@@ -176,7 +176,7 @@ impl LsArgs {
             return Ok(());
         }
         if self.long {
-            return print(&long(&rows, named));
+            return print(&long(rows, named));
         }
         let names: Vec<_> = rows.iter().map(named).collect();
         let width = (!self.one && io::stdout().is_terminal()).then(terminal_columns).flatten();

@@ -8,7 +8,7 @@ use tombolo_core::fs::{Error, Name, NameBuf};
 use tombolo_sys::process;
 
 use crate::failure::Failure;
-use crate::location::{End, Location, NfsUrl, OpenOptions};
+use crate::location::{End, Location, NfsOptions, NfsUrl, OpenOptions};
 
 use super::problem;
 use super::user::Myself;
@@ -16,6 +16,8 @@ use super::user::Myself;
 /// Opens places, and uses what is open already: two files of one export need one connection.
 pub struct Places {
     myself: Myself,
+    /// Options of NFS clients and their values, where a URL says nothing of them.
+    unless_asked: &'static [(&'static str, &'static str)],
     servers: Vec<OpenExport>,
 }
 
@@ -50,14 +52,21 @@ impl Places {
         if let Err(errno) = process::raise_open_file_limit() {
             tracing::debug!(%errno, "the limit of open files stays");
         }
-        Self { myself: Myself::ask(), servers: Vec::new() }
+        Self { myself: Myself::ask(), unless_asked: &[], servers: Vec::new() }
+    }
+
+    /// For copies, which bound what is under way themselves: with an adaptive limit, the writes of many small files would wait
+    /// for each other, and two connections have two threads of most servers.
+    pub fn for_copies() -> Self {
+        Self { unless_asked: &[("inflight", "64"), ("nconnect", "2")], ..Self::new() }
     }
 
     /// Opens the tree that a location lies in.
     pub fn open(&mut self, location: &Location, end: End) -> Result<Place, Failure> {
         let label = label_of(location);
         let word = super::shown::name(&label);
-        let options = OpenOptions { end, ..OpenOptions::default() };
+        let nfs = self.options(location);
+        let options = OpenOptions { end, nfs, ..OpenOptions::default() };
         let url = match location {
             Location::Nfs(url) => url,
             Location::Dir(_) => {
@@ -84,6 +93,25 @@ impl Places {
             self.servers.push(OpenExport { server, path, tree: tree.clone() });
         }
         Ok(Place { tree, path: opened.path, label, word, is_remote: true })
+    }
+
+    fn options(&self, location: &Location) -> NfsOptions {
+        let mut options = NfsOptions::default();
+        let Location::Nfs(url) = location else { return options };
+        let said: Vec<_> =
+            url.options.words().map(|word| word.split_once('=').unwrap_or((word, ""))).collect();
+        // Datagrams have one socket, and what is lost when there are too many tells how many there may be.
+        if said.iter().any(|&said| matches!(said, ("udp", _) | ("proto", "udp"))) {
+            return options;
+        }
+        for &(name, value) in self.unless_asked {
+            if !said.iter().any(|&(said, _)| said == name)
+                && let Err(reason) = options.add(name, Some(value))
+            {
+                tracing::debug!(name, reason, "an option that is not taken");
+            }
+        }
+        options
     }
 
     fn attach(
@@ -176,6 +204,17 @@ mod tests {
         ] {
             assert_eq!(named(word).as_deref(), name, "{word}");
         }
+    }
+
+    #[test]
+    fn what_a_url_says_of_its_client_counts() {
+        let words = |url: &str| -> Vec<String> {
+            let places = Places::for_copies();
+            places.options(&url.parse().expect(url)).words().map(str::to_owned).collect()
+        };
+        assert_eq!(words("nfs://h/a"), ["inflight=64", "nconnect=2"]);
+        assert_eq!(words("nfs://h/a?inflight=auto&soft"), ["nconnect=2"]);
+        assert!(words("nfs://h/a?proto=udp").is_empty() && words("dir:/a").is_empty());
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Node {
 
     /// Opens this file.
     pub async fn open(&self, flags: OpenFlags) -> Result<File> {
-        let opened = self.tree().fs().open(&self.tree().cx_with_attr(), self.id(), flags).resolve().await?;
+        let opened = self.tree().fs().open(&self.tree().cx(), self.id(), flags).resolve().await?;
         Ok(File::new(self.clone(), opened.open, opened.attr))
     }
 

@@ -29,7 +29,7 @@ pub async fn remove_tree(
     path: &[u8],
     failed: &mut (dyn FnMut(&[u8], &Error) + Send),
 ) -> Removal {
-    let mut task = Task { levels: Vec::new(), removal: Removal::default(), failed };
+    let mut task = Task { levels: Vec::new(), removal: Removal::default(), plus: false, failed };
     match dir.find(name).resolve().await {
         Ok(node) => match task.begin(dir, node, name.to_owned(), path.to_vec()).await {
             Ok(()) => task.run().await,
@@ -43,6 +43,8 @@ pub async fn remove_tree(
 struct Task<'a> {
     levels: Vec<Level>,
     removal: Removal,
+    /// Listings say of what kind entries are only when they are asked for everything (RFC 1813 §3.3.16, READDIR).
+    plus: bool,
     failed: &'a mut (dyn FnMut(&[u8], &Error) + Send),
 }
 
@@ -69,7 +71,7 @@ impl Task<'_> {
             self.removal.removed += 1;
             return Ok(());
         }
-        let listing = node.list(false).await?;
+        let listing = node.list(self.plus).await?;
         let page = Vec::new().into_iter();
         let (parent, going) = (parent.clone(), Window::new());
         self.levels.push(Level {
@@ -91,20 +93,26 @@ impl Task<'_> {
         while let Some(level) = self.levels.last_mut() {
             let Some(item) = level.page.next() else {
                 match level.listing.next_page().await {
+                    Ok(Some(page)) if !self.plus && page.iter().any(|item| item.file_type.is_none()) => {
+                        self.plus = true;
+                        self.list_again().await;
+                    }
                     Ok(Some(page)) => level.page = page.into_iter(),
                     Ok(None) => self.finish_level().await,
-                    Err(error) => {
-                        let path = level.path.clone();
-                        self.fail(&path, &error);
-                        self.finish_level().await;
-                    }
+                    Err(error) => self.give_up_listing(&error).await,
                 }
                 continue;
             };
             if item.file_type.is_none_or(|file_type| file_type == FileType::Directory) {
                 let (node, path) = (level.node.clone(), joined(&level.path, item.name.as_name()));
-                let outcome = match node.find(item.name.as_name()).resolve().await {
+                let found = match item.node {
+                    Some(found) => Ok(found),
+                    None => node.find(item.name.as_name()).resolve().await,
+                };
+                let outcome = match found {
                     Ok(found) => self.begin(&node, found, item.name, path.clone()).await,
+                    // Somebody else did it.
+                    Err(Error::NotFound) => Ok(()),
                     Err(error) => Err(error),
                 };
                 if let Err(error) = outcome {
@@ -117,6 +125,22 @@ impl Task<'_> {
             if level.going.len() >= IN_FLIGHT {
                 self.settle().await;
             }
+        }
+    }
+
+    /// Begins a directory anew.
+    async fn list_again(&mut self) {
+        let Some(level) = self.levels.last_mut() else { return };
+        match level.node.list(self.plus).await {
+            Ok(listing) => level.listing = listing,
+            Err(error) => self.give_up_listing(&error).await,
+        }
+    }
+
+    async fn give_up_listing(&mut self, error: &Error) {
+        if let Some(path) = self.levels.last().map(|level| level.path.clone()) {
+            self.fail(&path, error);
+            self.finish_level().await;
         }
     }
 
@@ -156,7 +180,7 @@ impl Task<'_> {
             }
             // Something was added, or the listing skipped some when others were removed.
             Err(Error::NotEmpty) if level.round < ROUNDS_MAX && level.removed > 0 => {
-                match level.node.list(false).await {
+                match level.node.list(self.plus).await {
                     Ok(listing) => {
                         (level.listing, level.removed) = (listing, 0);
                         level.round += 1;

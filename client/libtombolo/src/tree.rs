@@ -105,11 +105,6 @@ impl Tree {
             want: Want::empty(),
         }
     }
-
-    /// A context that also wants the attributes at an open.
-    pub(crate) fn cx_with_attr(&self) -> Ctx {
-        Ctx { want: Want::OPEN_ATTRS, ..self.cx() }
-    }
 }
 
 impl fmt::Debug for Tree {

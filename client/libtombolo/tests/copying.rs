@@ -5,10 +5,11 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use common::{attach, copy, copy_well, local, memory, noise, see};
-use libtombolo::copy::{Existing, Holes, Options, Step};
+use common::{Watch, add, attach, copy, copy_well, local, memory, noise, see};
+use libtombolo::copy::{Copier, Existing, Holes, Options, Step};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -139,6 +140,25 @@ fn a_directory_is_not_copied_into_itself_and_a_file_not_onto_itself() {
     assert!(top.path().join("a/copy/file").exists() && !top.path().join("a/copy/copy").exists());
     let (_, watch) = copy(&tree, "a/file", &inside, "file", Options::default());
     assert_eq!(watch.failures.lock().unwrap()[0].step, Step::SameFile);
+}
+
+#[test]
+fn two_sources_do_not_mix_in_one_target() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    for (dir, seed) in [("one", 1), ("two", 2)] {
+        fs::create_dir(from.path().join(dir)).unwrap();
+        fs::write(from.path().join(dir).join("file"), noise(6 << 20, seed)).unwrap();
+    }
+    let (source, target) = (local(from.path()), local(to.path()));
+    let watch = Arc::<Watch>::default();
+    let copier = Copier::start(recursive(), watch.clone()).unwrap();
+    for dir in ["one/file", "two/file"] {
+        add(&copier, &source, dir, &target, "file");
+    }
+    copier.finish();
+    let copied = fs::read(to.path().join("file")).unwrap();
+    assert!(copied == noise(6 << 20, 1) || copied == noise(6 << 20, 2));
+    assert!(watch.failures.lock().unwrap().iter().all(|failure| failure.step == Step::Twice));
 }
 
 #[test]

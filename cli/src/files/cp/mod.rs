@@ -81,7 +81,7 @@ impl CpArgs {
     /// Copies everything that can be copied. What went wrong is on standard error, a line each; a summary on standard output.
     pub fn run(&self, log: LogArgs) -> Outcome {
         let is_quiet = log.quiet > 0;
-        let mut places = Places::new();
+        let mut places = Places::for_copies();
         let to = places.open(&self.target, End::Target)?;
         let style = Style::for_user(is_quiet, self.progress, io::stderr().is_terminal());
         let report = Arc::new(Report::new(style, to.tree.clone()));

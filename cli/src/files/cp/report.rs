@@ -125,6 +125,7 @@ impl Report {
                 Failure::cannot(format_args!("copy {from} to {to}"), "one is a directory, the other is not")
                     .remedy("remove it first")
             }
+            Step::Twice => Failure::cannot(copying, format!("another source becomes {to} too")),
             Step::Changed => Failure::cannot(copying, "it was changed while the copy was resumed")
                 .remedy("copy it once more: it begins anew"),
         }

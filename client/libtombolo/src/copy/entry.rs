@@ -7,6 +7,7 @@ use tombolo_core::fs::{Attr, Error, FileType, Name, NameBuf, RenameFlags};
 use crate::node::Node;
 use crate::tree::is_same_file;
 
+use super::claims::Claim;
 use super::directory::Directory;
 use super::event::Step;
 use super::links::Role;
@@ -46,10 +47,13 @@ impl Entry {
         self.name.as_name()
     }
 
-    /// The name that the copy has until it is complete.
-    pub fn part_name(&self) -> Result<NameBuf, Trouble> {
-        let longest = self.dir()?.tree().fs().profile().name_max;
-        part::name_of(self.name(), longest).map_err(|error| (Step::Make, error))
+    /// The name that the copy has until it is complete, and the right to use it.
+    pub fn part(&self, work: &Work) -> Result<(NameBuf, Claim), Trouble> {
+        let dir = self.dir()?;
+        let longest = dir.tree().fs().profile().name_max;
+        let part = part::name_of(self.name(), longest).map_err(|error| (Step::Make, error))?;
+        let claim = work.claims.take(dir.id(), &part).ok_or((Step::Twice, Error::Busy))?;
+        Ok((part, claim))
     }
 
     /// Gives a complete copy its name.

@@ -61,6 +61,8 @@ pub enum Step {
     SameFile,
     /// What stands at the target is of another kind: a directory for a file, or the reverse.
     OtherKind,
+    /// Another source is becoming the same file just now.
+    Twice,
     /// The source was changed while a copy of it that had been resumed went on.
     Changed,
 }

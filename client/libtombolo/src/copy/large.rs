@@ -20,7 +20,7 @@ impl Work {
     /// Copies a file; `None` when it was stopped.
     pub(super) async fn large(self: &Arc<Self>, entry: &Entry) -> Result<Option<Node>, Trouble> {
         let source = entry.from.open(OpenFlags::READ).await.map_err(reading)?;
-        let part = entry.part_name()?;
+        let (part, _claim) = entry.part(self)?;
         let start = self.start_of(entry, &part).await;
         let dir = entry.dir()?;
         let mode =

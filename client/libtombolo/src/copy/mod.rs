@@ -17,6 +17,7 @@
 //! Reading order: this file, `walk`, `entry`, `small`, `large`; `mark`, `attributes`, `links` are rules of their own.
 
 mod attributes;
+mod claims;
 mod directory;
 mod entry;
 mod event;
@@ -42,6 +43,7 @@ use crate::node::Node;
 use crate::run::{Crew, Group, Permits, Spawner, block_on};
 use crate::stock::Stock;
 
+use claims::Claims;
 use directory::Directory;
 pub use event::{Event, Failure, Observer, Step};
 use links::Links;
@@ -141,6 +143,7 @@ struct Work {
     stock: Stock,
     counters: Counters,
     links: Links,
+    claims: Claims,
     stopped: AtomicBool,
     /// Owners cannot be kept at the target: it was tried.
     owners_refused: AtomicBool,
@@ -187,6 +190,7 @@ impl Copier {
             stock: Stock::new(options.window_bytes),
             counters: Counters::default(),
             links: Links::default(),
+            claims: Claims::default(),
             stopped: AtomicBool::new(false),
             owners_refused: AtomicBool::new(false),
         };

@@ -39,7 +39,7 @@ impl Work {
                 Err(error) => return Err((Step::Make, error)),
             }
         }
-        let part = entry.part_name()?;
+        let (part, _claim) = entry.part(self)?;
         let target =
             create(entry, part.as_name(), mode, Exclusive::No).await.map_err(|error| (Step::Make, error))?;
         let filled = self.fill(entry, &source, &target, &lease, read.count).await;

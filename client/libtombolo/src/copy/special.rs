@@ -43,7 +43,7 @@ impl Work {
             }
             Place::Free => make(entry.dir()?, entry.name()).resolve().await.map_err(making)?,
             Place::Taken => {
-                let part = entry.part_name()?;
+                let (part, _claim) = entry.part(self)?;
                 // What an earlier copy left there is in the way.
                 entry.clean_up(part.as_name()).await;
                 let made = make(entry.dir()?, part.as_name()).resolve().await.map_err(making)?;

@@ -1,0 +1,34 @@
+//! Which parts are being written.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tombolo_core::fs::{NameBuf, NodeId};
+
+/// The parts that this copy writes at present. Two sources that would become one file would write one part.
+#[derive(Clone, Default)]
+pub(super) struct Claims(Arc<Mutex<HashSet<(NodeId, NameBuf)>>>);
+
+/// The right to write a part.
+pub(super) struct Claim {
+    claims: Claims,
+    part: (NodeId, NameBuf),
+}
+
+impl Claims {
+    /// Takes the right, unless somebody has it.
+    pub fn take(&self, dir: NodeId, part: &NameBuf) -> Option<Claim> {
+        let part = (dir, part.clone());
+        self.lock().insert(part.clone()).then(|| Claim { claims: self.clone(), part })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<(NodeId, NameBuf)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.claims.lock().remove(&self.part);
+    }
+}
