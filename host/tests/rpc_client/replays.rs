@@ -89,6 +89,46 @@ fn a_connection_may_break_at_any_byte_that_is_sent() {
 }
 
 #[test]
+fn what_is_sent_again_keeps_its_order_and_its_numbers() {
+    let options = Options { in_flight: InFlight::Fixed(50), ..Options::default() };
+    let (mut script, line, _first) = Script::connected(options);
+    let _small: Vec<_> = (0..40).map(|_| echo(&script.client, ECHO, b"small")).collect();
+    let _bulk: Vec<_> = (0..40).map(|fill| write(&script.client, vec![fill; 100])).collect();
+    let before = line.calls();
+    // Half of them are answered, each second one.
+    for call in before.iter().step_by(2) {
+        script.bring(&line, &answer(call));
+    }
+    script.close(&line);
+    script.pass(Duration::from_secs(1));
+    let next = script.line(1);
+    script.connect(&next);
+    let left: Vec<_> = before.into_iter().skip(1).step_by(2).collect();
+    assert_eq!(next.calls(), left);
+}
+
+#[test]
+fn a_reply_over_a_new_connection_to_what_was_not_sent_there_is_nobodys() {
+    let (mut script, line, first) = Script::connected(Options::default());
+    let call = line.calls().remove(0);
+    script.bring(&line, &framed(&message(7, b"")));
+    script.close(&line);
+    script.pass(Duration::from_secs(1));
+    let next = script.line(1);
+    next.set_room(0);
+    script.connect(&next);
+    let other = write(&script.client, vec![1; 10]);
+    script.bring(&next, &framed(&message(call.xid.wrapping_add(1), b"guessed")));
+    assert_eq!(script.client.counts().unknown_replies, 2);
+    script.take_more(&next, usize::MAX);
+    for call in next.calls() {
+        script.bring(&next, &answer(&call));
+    }
+    outcome(first);
+    assert_eq!(outcome(other).results, written(&[1; 10]));
+}
+
+#[test]
 fn a_connection_may_break_at_any_byte_that_is_received() {
     let mut whole = usize::MAX;
     let mut cut = 0;
