@@ -123,6 +123,7 @@ impl<S: Service> ServerSide<S> {
         let ended = self.service.take();
         let mut state = self.network.state();
         state.listening = false;
+        state.lose_datagrams_to_server();
         if let Some(down) = power {
             state.host_down_until = state.now + down;
         }
