@@ -25,9 +25,9 @@ use target::Target;
 
 /// Copy files and trees between NFS servers and this host, in any direction, without a mount.
 ///
-/// Many files are under way at once, and many pieces of a large one. A copy never stands half-done under its name: what
-/// replaces a file, and what is larger than 1 MiB, arrives as `.NAME.tombolo-part` and is renamed when it is complete; so a
-/// file that is replaced becomes a new one, and a link in its place is replaced, not followed.
+/// Many files are under way at once, and many pieces of a large one. What replaces a file, and what is larger than 1 MiB,
+/// arrives as `.NAME.tombolo-part` and is renamed when it is complete, so that nobody sees half of it; a file that is
+/// replaced becomes a new one, and a link in its place is replaced, not followed.
 ///
 /// An interrupted copy goes on with --resume: parts are continued where they are known to be complete, and files that
 /// are there with the size and time of their source are left out (copy with -p from the start, so that times are the
