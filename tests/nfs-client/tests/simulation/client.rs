@@ -308,12 +308,12 @@ impl Tree<'_> {
 
 #[test]
 fn what_callers_are_told_over_streams_is_true() {
-    run_seeds::<ClientRun<true>>(60);
+    run_seeds::<ClientRun<true>>(150);
 }
 
 #[test]
 fn what_callers_are_told_over_datagrams_is_true() {
-    run_seeds::<ClientRun<false>>(60);
+    run_seeds::<ClientRun<false>>(150);
 }
 
 #[test]
