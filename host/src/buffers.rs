@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tombolo_mem::{Buffer, Sink, Source};
 
@@ -63,7 +63,8 @@ struct Shelf {
 struct Chunk {
     buffer: Buffer,
     shelf: usize,
-    stock: Arc<Stock>,
+    /// Where it goes back to. The stock owns what lies on its shelves, not the other way round.
+    stock: Weak<Stock>,
     /// None: one of the server's own.
     account: Mutex<Option<Arc<Account>>>,
     /// How many leases there are.
@@ -96,7 +97,7 @@ impl Stock {
             Arc::new(Chunk {
                 buffer,
                 shelf,
-                stock: self.clone(),
+                stock: Arc::downgrade(self),
                 account: Mutex::default(),
                 leases: AtomicUsize::new(0),
             })
@@ -324,8 +325,10 @@ impl Drop for Lease {
             return;
         }
         let account = lock(&chunk.account).take();
-        let (stock, size) = (chunk.stock.clone(), SIZES[chunk.shelf]);
-        stock.put_back(chunk);
+        let size = SIZES[chunk.shelf];
+        if let Some(stock) = chunk.stock.upgrade() {
+            stock.put_back(chunk);
+        }
         if let Some(account) = account {
             account.give_back(size);
         }
@@ -399,6 +402,18 @@ mod tests {
         let again = buffers.take(33_000).expect("one that was used");
         assert_eq!(again.source(0..1).to_vec(1), b"2");
         assert_eq!(buffers.0.lent_bytes(), again.len());
+    }
+
+    #[test]
+    fn what_nobody_has_goes_with_its_stock() {
+        let buffers = Buffers::new(LIMITS);
+        let stock = Arc::downgrade(&buffers.0.stock);
+        drop(buffers.take(100).expect("a buffer"));
+        assert!(stock.upgrade().expect("it is there").has_spare());
+        let kept = buffers.take(40_000).expect("another");
+        drop(buffers);
+        drop(kept);
+        assert!(stock.upgrade().is_none(), "it is kept by its own buffers");
     }
 
     #[test]
