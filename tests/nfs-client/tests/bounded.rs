@@ -235,3 +235,32 @@ fn unstable_data_that_are_never_committed_are_bounded() {
     });
     server.be_honest();
 }
+
+/// A short session: it reads, lists, writes, and leaves.
+fn session(world: &World) {
+    let other = world.other_session();
+    let node = other.file_with("file", &[7; 100_000]);
+    assert_eq!(other.contents(node).len(), 100_000);
+    let file = other.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open");
+    other.put(file, 50_000, &[8; 100_000]);
+    other.unlink("file").expect("unlink");
+    other.release(file);
+    other.names(other.dir);
+}
+
+#[test]
+fn sessions_that_end_leave_nothing() {
+    let _turn = turn();
+    let (world, _server, _honest) = stage(soft());
+    (0..50).for_each(|_| session(&world));
+    grows_by_at_most(12 * MIB, || (0..400).for_each(|_| session(&world)));
+}
+
+#[test]
+fn mounts_that_end_leave_nothing() {
+    let _turn = turn();
+    let (world, server, _honest) = stage(soft());
+    let mount = || session(&world.through(mounted(server.address(), Options::default())));
+    (0..50).for_each(|_| mount());
+    grows_by_at_most(12 * MIB, || (0..400).for_each(|_| mount()));
+}

@@ -66,7 +66,29 @@ struct Shared {
 impl Scripted {
     /// Starts before the honest server at `behind`, on a free port, for TCP and UDP.
     pub fn start(behind: SocketAddr, script: impl FnMut(&Asked<'_>) -> Say + Send + 'static) -> Self {
-        let (listener, datagrams) = sockets();
+        Self::over(sockets(), behind, script)
+    }
+
+    /// The same, at this port.
+    ///
+    /// # Panics
+    /// When somebody else is there.
+    pub fn start_at(
+        port: u16,
+        behind: SocketAddr,
+        script: impl FnMut(&Asked<'_>) -> Say + Send + 'static,
+    ) -> Self {
+        let address = (Ipv4Addr::LOCALHOST, port);
+        let listener = TcpListener::bind(address).expect("a free port");
+        let datagrams = UdpSocket::bind(address).expect("a free port");
+        Self::over((listener, datagrams), behind, script)
+    }
+
+    fn over(
+        (listener, datagrams): (TcpListener, UdpSocket),
+        behind: SocketAddr,
+        script: impl FnMut(&Asked<'_>) -> Say + Send + 'static,
+    ) -> Self {
         let shared = Arc::new(Shared {
             address: listener.local_addr().expect("the server's address"),
             behind: Mutex::new(behind),

@@ -4,18 +4,17 @@ use std::process::{Command, Stdio};
 
 /// What prepares the namespaces: rpcbind wants to write below /run, and nothing that it does there shall stay.
 const PREPARE: &str = "ip link set lo up && mount -t tmpfs -o mode=755 none /run && exec \"$0\" \"$@\"";
-/// What has to be there, and the Debian packages that bring it.
-const PROGRAMS: [(&str, &str); 4] = [
-    ("unshare", "util-linux"),
-    ("ip", "iproute2"),
-    ("rpcbind", "rpcbind"),
-    ("ganesha.nfsd", "nfs-ganesha nfs-ganesha-vfs"),
-];
+/// Programs, and the Debian packages that bring them.
+pub type Needs = &'static [(&'static str, &'static str)];
+/// What a network of one's own takes.
+pub const NETWORK: Needs = &[("unshare", "util-linux"), ("ip", "iproute2")];
+/// What the stranger's server takes.
+pub const GANESHA: Needs = &[("rpcbind", "rpcbind"), ("ganesha.nfsd", "nfs-ganesha nfs-ganesha-vfs")];
 
 /// Runs an ignored test of this program in namespaces that end, with all in them, when it does.
 #[track_caller]
-pub fn run_inside(test: &str) {
-    if let Some(why) = missing() {
+pub fn run_inside(test: &str, needs: Needs) {
+    if let Some(why) = missing(needs) {
         eprintln!("skipped: {why}");
         return;
     }
@@ -28,8 +27,8 @@ pub fn run_inside(test: &str) {
     assert!(status.success(), "{test} failed in its network");
 }
 
-fn missing() -> Option<String> {
-    for (program, packages) in PROGRAMS {
+fn missing(needs: Needs) -> Option<String> {
+    for (program, packages) in NETWORK.iter().chain(needs) {
         let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
             .chain(["/usr/sbin".into(), "/sbin".into()])
             .any(|folder| folder.join(program).exists());

@@ -1,0 +1,66 @@
+//! Portmappers of our own. What runs in namespaces of its own.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use tombolo_back_memory::Memory;
+use tombolo_back_nfs_client::{NfsExport, Options, Ports, Server, Transport};
+use tombolo_nfs_client_tests::mount::world;
+use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
+use tombolo_nfs_tests::bed::{Bed, PATH};
+use tombolo_wire_rpc::portmap;
+use tombolo_wire_rpc::{Accepted, ReplyHeader};
+
+fn server() -> Server {
+    let ports = Ports::Portmapper { nfs: None };
+    let address = IpAddr::from(Ipv4Addr::LOCALHOST);
+    Server { name: "localhost".to_owned(), address, ports, transport: Transport::Tcp }
+}
+
+/// The error of a mount that this portmapper leads to.
+fn refused(answer: impl Fn(&Asked<'_>) -> Say + Send + 'static) -> String {
+    let bed = Bed::over(Memory::default());
+    let portmapper = Scripted::start_at(portmap::PORT, bed.address(), answer);
+    let error = NfsExport::mount(&server(), PATH, Options::default()).expect_err("it leads nowhere");
+    assert!(!portmapper.seen().is_empty(), "nobody asked it");
+    let mut line = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        line.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    assert!(line.contains("localhost") && !line.contains('\n'), "{line}");
+    line
+}
+
+#[test]
+#[ignore = "run in namespaces of its own"]
+fn one_that_lies() {
+    // No such program; ports that there are none of; results that are none, and too many.
+    let words: [&[u32]; 6] = [&[0], &[65_536], &[u32::MAX], &[], &[1, 2, 3], &[9]];
+    for words in words {
+        let results: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let line = refused(move |_| Say::Results(results.clone()));
+        eprintln!("{words:?}: {line}");
+    }
+    refused(|_| Say::Results(vec![0, 0, 1]));
+    refused(|_| Say::Close);
+    refused(|_| Say::Silence);
+    refused(|asked| asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)));
+}
+
+#[test]
+#[ignore = "run in namespaces of its own"]
+fn one_that_leads_to_ports() {
+    let bed = Bed::over(Memory::default());
+    let port = u32::from(bed.address().port());
+    let portmapper = Scripted::start_at(portmap::PORT, bed.address(), move |asked| {
+        assert_eq!((asked.program, asked.procedure), (portmap::PROGRAM, portmap::GETPORT));
+        Say::Results(port.to_be_bytes().to_vec())
+    });
+    let export = NfsExport::mount(&server(), PATH, Options::default()).expect("mounted");
+    let world = world(Arc::new(export));
+    let node = world.file_with("file", b"contents");
+    assert_eq!(world.contents(node), b"contents");
+    assert_eq!(portmapper.seen().len(), 2, "once for each program");
+}
