@@ -83,7 +83,8 @@ struct Ahead {
     asked: Instant,
     /// Bytes that the reader has had.
     served: usize,
-    /// Nobody wrote to the file since it was asked for, so it knows where the file ends.
+    /// The server had all that was written when it was asked for, and nobody wrote to the file since: it knows where the file
+    /// ends.
     knows_end: bool,
     arrived: Option<Arrived>,
 }
@@ -168,12 +169,18 @@ impl Reader {
         Some(next)
     }
 
-    /// These bytes are asked for.
-    pub(super) fn fetch(&mut self, range: &Range<u64>, memory: Lease, now: Instant) -> AheadId {
+    /// These bytes are asked for. `knows_end`: the server has all that was written, so what it says of the file's end counts.
+    pub(super) fn fetch(
+        &mut self,
+        range: &Range<u64>,
+        memory: Lease,
+        now: Instant,
+        knows_end: bool,
+    ) -> AheadId {
         self.next += 1;
         let id = AheadId(self.next);
         let (offset, len) = (range.start, (range.end - range.start) as usize);
-        let piece = Ahead { id, offset, len, memory, asked: now, served: 0, knows_end: true, arrived: None };
+        let piece = Ahead { id, offset, len, memory, asked: now, served: 0, knows_end, arrived: None };
         let index = self.pieces.partition_point(|other| other.offset < offset);
         self.pieces.insert(index, piece);
         id

@@ -252,7 +252,7 @@ impl<S: Server> Reading<S> {
             range.end = ledger.pending_from(&range);
             let len = (range.end - range.start) as usize;
             let Some(memory) = self.server.budget().ahead.take(len).filter(|_| len > 0) else { break };
-            let id = opening.fetch(&range, memory.clone(), now);
+            let id = opening.fetch(&range, memory.clone(), now, ledger.is_empty());
             fetches.push(Fetch { file: self.file.clone(), reader, id, range, memory, came: None });
         }
         fetches
