@@ -44,6 +44,8 @@ impl View {
             Reply::Ok(wcc) => Ok(self.absorb_change(dir, &wcc, asked)),
             Reply::Failed(failed, wcc) => {
                 self.absorb_change(dir, &wcc, asked);
+                // What was believed of the name may be wrong.
+                self.session.nodes.forget_name(dir.id, name);
                 Err(status::from_status(failed))
             }
         }
@@ -63,6 +65,7 @@ impl View {
             }
             Reply::Failed(failed, wcc) => {
                 self.absorb_change(&dir, &wcc, asked);
+                self.session.nodes.forget_name(dir.id, &name);
                 Err(status::from_status(failed))
             }
         }
@@ -85,7 +88,11 @@ impl View {
             && let Some(node) = self.open_file_at(&to_dir, &to).await?
             && nodes.at(from_dir.id, &from).is_none_or(|moved| moved.id != node.id)
         {
-            self.rename_silly(&to_dir, &to, &node).await?;
+            match self.rename_silly(&to_dir, &to, &node).await {
+                // It is not there any more, and needs no other name.
+                Ok(_) | Err(Error::NotFound) => {}
+                Err(error) => return Err(error),
+            }
         }
         let renamed = self.move_name((&from_dir, &from), (&to_dir, &to)).await?;
         if let Some(replaced) = nodes.at(to_dir.id, &to) {
@@ -118,7 +125,10 @@ impl View {
             from_dir: self.absorb_change(from_dir, &wcc.from_dir, asked),
             to_dir: self.absorb_change(to_dir, &wcc.to_dir, asked),
         };
-        failed.map_or(Ok(renamed), |failed| Err(status::from_status(failed)))
+        let Some(failed) = failed else { return Ok(renamed) };
+        self.session.nodes.forget_name(from_dir.id, from);
+        self.session.nodes.forget_name(to_dir.id, to);
+        Err(status::from_status(failed))
     }
 
     /// The file of this name, if this session has it open and it has no other name. Where what the name leads to is not known,
