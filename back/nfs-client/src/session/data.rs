@@ -40,6 +40,8 @@ impl View {
             let view = self.clone();
             let node = opening.node.clone();
             Answer::later(async move {
+                // What the server says while it has not answered our own writes may be from before them.
+                view.settle(&node).await?;
                 view.fetch(&node).await?;
                 view.append(&node, &how, from).resolve().await
             })

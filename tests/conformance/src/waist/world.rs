@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::fs::{
     Attr, Change, Client, Cookie, Create, Created, Ctx, DirBudget, DirPage, Entry, Error, Exclusive, Export,
-    File, FileSystem, FileType, Identity, Interrupt, Locks, Made, Mode, Name, NewMode, NodeId, OpenFlags,
-    Opened, PermissionCheck, PersistentHandles, Ranges, RenameFlags, Renamed, Result, SessionId, SetAttr,
-    Want, Write, Written, Xattrs,
+    File, FileSystem, FileType, Identity, Interrupt, LockOwner, Locks, Made, Mode, Name, NewMode, NodeId,
+    OpenFlags, Opened, PermissionCheck, PersistentHandles, Ranges, RenameFlags, Renamed, Result, SessionId,
+    SetAttr, Want, Write, Written, Xattrs,
 };
 use tombolo_mem::{Buffer, Source};
 
@@ -210,6 +210,7 @@ impl World {
     pub fn file_with(&self, text: &str, bytes: &[u8]) -> NodeId {
         let file = self.file(text);
         self.put(file, 0, bytes);
+        self.fs.flush(&self.cx, file, LockOwner(0)).wait().expect("closed");
         self.release(file);
         file.node
     }
