@@ -172,9 +172,16 @@ mod tests {
         meter.look_at(0..u64::MAX);
         child.stdin.as_mut().unwrap().write_all(&[7; 1000]).unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 1000]).unwrap();
+        // The bytes are here before the call that sent them has come back and was told.
+        let begun = std::time::Instant::now();
+        while meter.moved().sent_inside < 1000 && begun.elapsed().as_secs() < 10 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let moved = meter.moved();
         drop(child.stdin.take());
         child.wait().unwrap();
-        let moved = meter.moved();
-        assert_eq!((moved.sent_inside, moved.received_inside), (1000, 1000), "{moved:?}");
+        // Beside these it reads what it needs to begin.
+        assert_eq!(moved.sent_inside, 1000, "{moved:?}");
+        assert!(moved.received_inside >= 1000, "{moved:?}");
     }
 }
