@@ -1,5 +1,6 @@
 //! How long attributes are believed.
 
+use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Attr, FileType, WeakAttr};
@@ -10,8 +11,10 @@ use crate::options::AttributeTimes;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Freshness {
     attr: Attr,
-    /// When the call that brought them was made.
+    /// When the call that brought them was made, or one that brought no others.
     asked: Instant,
+    /// When they came. A call that was made before that may have been carried out before or after what they tell of.
+    came: Instant,
     /// How long they are believed from then on.
     lifetime: Duration,
     /// They are to be asked for again, whatever their age.
@@ -21,14 +24,19 @@ pub(super) struct Freshness {
 impl Freshness {
     /// Attributes that were asked for at `asked`.
     pub(super) fn new(attr: Attr, asked: Instant, times: &AttributeTimes) -> Self {
-        Self { attr, asked, lifetime: span(times, attr.file_type).0, doubtful: false }
+        Self { attr, asked, came: asked, lifetime: span(times, attr.file_type).0, doubtful: false }
     }
 
-    /// Takes in attributes that were asked for at `asked`. Replies overtake each other: those that are older than what is
-    /// known, by when they were asked for and by the server's own time of change, are not.
-    pub(super) fn learn(&mut self, attr: Attr, asked: Instant, times: &AttributeTimes) {
-        if asked < self.asked && attr.ctime <= self.attr.ctime {
-            return;
+    /// Takes in attributes that were asked for at `asked` and came `now`. Those of a call that was made after what is known came
+    /// are news. Others may be older: replies overtake each other, and a server does what it has at one time in any order. Then its
+    /// own time of change tells; where that is the same for both, the file is as long as either says, and asked about again.
+    pub(super) fn learn(&mut self, attr: Attr, asked: Instant, now: Instant, times: &AttributeTimes) {
+        if asked < self.came {
+            match attr.ctime.cmp(&self.attr.ctime) {
+                Ordering::Less => return,
+                Ordering::Equal => return self.reconcile(&attr, asked, now),
+                Ordering::Greater => {}
+            }
         }
         let (least, most) = span(times, attr.file_type);
         let unchanged = WeakAttr::from(&attr) == WeakAttr::from(&self.attr);
@@ -42,7 +50,19 @@ impl Freshness {
         };
         self.attr = attr;
         self.asked = self.asked.max(asked);
+        self.came = self.came.max(now);
         self.doubtful = false;
+    }
+
+    /// Two answers of one time, of which nobody knows which is the later.
+    fn reconcile(&mut self, attr: &Attr, asked: Instant, now: Instant) {
+        if WeakAttr::from(attr) == WeakAttr::from(&self.attr) && attr.nlink == self.attr.nlink {
+            self.asked = self.asked.max(asked);
+            self.came = self.came.max(now);
+        } else {
+            self.attr.size = self.attr.size.max(attr.size);
+            self.doubtful = true;
+        }
     }
 
     /// What is known, however old.
@@ -116,25 +136,44 @@ mod tests {
         let at = |secs| start + Duration::from_secs(secs);
         let mut known = Freshness::new(attr(1), start, &TIMES);
         assert!(known.believed(at(2)).is_some() && known.believed(at(3)).is_none());
-        known.learn(attr(1), at(4), &TIMES);
+        known.learn(attr(1), at(4), at(4), &TIMES);
         assert!(known.believed(at(9)).is_some() && known.believed(at(10)).is_none());
-        known.learn(attr(1), at(11), &TIMES);
+        known.learn(attr(1), at(11), at(11), &TIMES);
         assert!(known.believed(at(20)).is_some() && known.believed(at(21)).is_none(), "the most is ten");
-        known.learn(attr(2), at(22), &TIMES);
+        known.learn(attr(2), at(22), at(22), &TIMES);
         assert!(known.believed(at(25)).is_none());
     }
 
     #[test]
     fn an_old_answer_that_comes_late_is_not_taken_for_news() {
         let start = Instant::now();
-        let later = start + Duration::from_secs(1);
-        let mut known = Freshness::new(attr(5), later, &TIMES);
-        known.learn(attr(4), start, &TIMES);
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut known = Freshness::new(attr(5), at(1), &TIMES);
+        known.learn(attr(4), start, at(2), &TIMES);
         assert_eq!(known.known().ctime.secs, 5);
-        known.learn(attr(6), start, &TIMES);
+        known.learn(attr(6), start, at(2), &TIMES);
         assert_eq!(known.known().ctime.secs, 6, "the server's own time says that it is news");
-        known.learn(attr(2), later, &TIMES);
+        known.learn(attr(2), at(3), at(4), &TIMES);
         assert_eq!(known.known().ctime.secs, 2, "a server's clock may be set back");
+    }
+
+    #[test]
+    fn a_question_that_was_under_way_beside_a_write_does_not_undo_what_the_write_told() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let long = |ctime| Attr { size: 100, ..attr(ctime) };
+        // WRITE asked at 1, GETATTR asked at 2 and carried out before it; the WRITE's answer came first.
+        let mut known = Freshness::new(attr(1), start, &TIMES);
+        known.learn(long(2), at(1), at(3), &TIMES);
+        known.learn(attr(1), at(2), at(4), &TIMES);
+        assert_eq!(known.known().size, 100);
+        // The same within one tick of the server's clock: nobody knows, so it is asked again.
+        let mut known = Freshness::new(attr(1), start, &TIMES);
+        known.learn(long(1), at(1), at(3), &TIMES);
+        known.learn(attr(1), at(2), at(4), &TIMES);
+        assert_eq!((known.known().size, known.believed(at(5))), (100, None));
+        known.learn(attr(1), at(6), at(7), &TIMES);
+        assert_eq!(known.believed(at(8)).map(|attr| attr.size), Some(0), "asked after all that is news");
     }
 
     #[test]
@@ -143,7 +182,7 @@ mod tests {
         let mut known = Freshness::new(attr(1), now, &TIMES);
         known.doubt();
         assert!(known.believed(now).is_none() && !known.is_since(now));
-        known.learn(attr(1), now, &TIMES);
+        known.learn(attr(1), now, now, &TIMES);
         assert!(known.believed(now).is_some() && known.is_since(now));
     }
 

@@ -5,8 +5,10 @@
 //! attributes are as fresh as the options want them.
 
 mod freshness;
+mod leaving;
 mod node;
 mod table;
 
+pub(crate) use leaving::Leaving;
 pub(crate) use node::{Epoch, Node, Place};
 pub(crate) use table::{Nodes, Seen};

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tombolo_core::fs::{Attr, FileType, Identity, NameBuf, NodeId, WeakAttr};
+use tombolo_core::fs::{Attr, FileType, Identity, NameBuf, NodeId, Raised, WeakAttr};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, WccData, attr};
 
 use super::freshness::Freshness;
+use super::leaving::Departures;
 use crate::data::FileData;
 use crate::options::AttributeTimes;
 
@@ -35,6 +36,8 @@ pub(crate) struct Node {
     state: Mutex<State>,
     /// Openings of this session.
     openings: AtomicU32,
+    /// Removals that are under way.
+    pub(super) departures: Departures,
     /// Written and read-ahead data.
     pub data: FileData,
 }
@@ -89,6 +92,7 @@ impl Node {
             times,
             state: Mutex::new(state),
             openings: AtomicU32::new(0),
+            departures: Departures::default(),
             data: FileData::default(),
         }
     }
@@ -98,16 +102,16 @@ impl Node {
         self.state().handle
     }
 
-    /// Takes in attributes that came with a reply to a call of `asked`. Those of another node or of another type are not
+    /// Takes in attributes that came `now` with a reply to a call of `asked`. Those of another node or of another type are not
     /// this node's: the server gave the handle a new meaning. False then.
-    pub(crate) fn learn(&self, fattr: &Fattr3, asked: Instant) -> bool {
+    pub(crate) fn learn(&self, fattr: &Fattr3, asked: Instant, now: Instant) -> bool {
         let attr = attr::attr(fattr);
         if attr.fileid != self.fileid || attr.file_type != self.file_type {
             return false;
         }
         let mut state = self.state();
         let before = state.freshness.known();
-        state.freshness.learn(attr, asked, &self.times);
+        state.freshness.learn(attr, asked, now, &self.times);
         if WeakAttr::from(&state.freshness.known()) != WeakAttr::from(&before) {
             state.epoch.0 += 1;
         }
@@ -116,7 +120,7 @@ impl Node {
 
     /// Takes in what a change of ours did. If nobody else made one since the attributes were heard of last, the names that
     /// are known stay good (RFC 1813 §2.6: that is what `wcc_data` is for).
-    pub(crate) fn learn_change(&self, wcc: &WccData, asked: Instant) -> bool {
+    pub(crate) fn learn_change(&self, wcc: &WccData, asked: Instant, now: Instant) -> bool {
         let Some(fattr) = &wcc.after else {
             self.doubt();
             return true;
@@ -126,7 +130,7 @@ impl Node {
             let known = WeakAttr::from(&state.freshness.known());
             (wcc.before.as_ref().map(attr::weak_attr) == Some(known), state.epoch)
         };
-        let learnt = self.learn(fattr, asked);
+        let learnt = self.learn(fattr, asked, now);
         if learnt && is_ours_alone {
             let mut state = self.state();
             if state.epoch.0 == epoch.0 + 1 {
@@ -254,6 +258,11 @@ impl Node {
     /// Has this session openings of it?
     pub(crate) fn is_open(&self) -> bool {
         self.openings.load(Ordering::Acquire) > 0
+    }
+
+    /// The end of a removal that may not have seen an opening of now, if one is under way.
+    pub(crate) fn departed(&self) -> Option<Raised> {
+        self.departures.end()
     }
 
     pub(super) fn set_handle(&self, handle: FileHandleBuf) {

@@ -95,12 +95,18 @@ impl Nodes {
     ///
     /// # Errors
     /// More nodes than a session may know.
-    pub(crate) fn enter(&self, handle: FileHandleBuf, fattr: &Fattr3, asked: Instant) -> Result<Arc<Node>> {
+    pub(crate) fn enter(
+        &self,
+        handle: FileHandleBuf,
+        fattr: &Fattr3,
+        asked: Instant,
+        now: Instant,
+    ) -> Result<Arc<Node>> {
         let mut table = self.table();
         if let Some(id) = table.by_handle.get(&handle).copied()
             && let Some(held) = table.by_id.get_mut(&id)
         {
-            if held.node.learn(fattr, asked) {
+            if held.node.learn(fattr, asked, now) {
                 held.look_ups += 1;
                 return Ok(held.node.clone());
             }
@@ -315,7 +321,7 @@ mod tests {
 
     fn enter(nodes: &Nodes, number: u8, fileid: u64) -> Arc<Node> {
         let file = fattr(fileid, FileType3::Regular, 1);
-        nodes.enter(handle(number), &file, Instant::now()).expect("room")
+        nodes.enter(handle(number), &file, Instant::now(), Instant::now()).expect("room")
     }
 
     #[test]
@@ -348,7 +354,7 @@ mod tests {
         let node = enter(&nodes, 2, 10);
         enter(&nodes, 2, 10);
         assert!(matches!(
-            nodes.enter(handle(3), &fattr(11, FileType3::Regular, 1), Instant::now()),
+            nodes.enter(handle(3), &fattr(11, FileType3::Regular, 1), Instant::now(), Instant::now()),
             Err(Error::NoMemory)
         ));
         nodes.forget(&[(node.id, 1), (NodeId::ROOT, 100)]);
@@ -373,11 +379,11 @@ mod tests {
             before: Some(WccAttr { size: before.size, mtime: before.mtime, ctime: before.ctime }),
             after: Some(fattr(1, FileType3::Directory, 2)),
         };
-        root.learn_change(&own, Instant::now());
+        root.learn_change(&own, Instant::now(), Instant::now());
         assert!(nodes.seen(&root, &name("a")).is_some());
         // The same again: what was before is not what we knew.
         let foreign = WccData { after: Some(fattr(1, FileType3::Directory, 3)), ..own };
-        root.learn_change(&foreign, Instant::now());
+        root.learn_change(&foreign, Instant::now(), Instant::now());
         assert!(nodes.seen(&root, &name("a")).is_none() && nodes.seen(&root, &name("b")).is_none());
         assert!(nodes.at(root.id, &name("a")).is_some(), "where it was last seen is known still");
     }

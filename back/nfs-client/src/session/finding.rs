@@ -78,7 +78,7 @@ impl View {
                 answered(self.session.nfs.getattr(&self.caller, handle).await?)?
             }
         };
-        let node = self.session.nodes.enter(handle, &fattr, asked)?;
+        let node = self.session.nodes.enter(handle, &fattr, asked, self.now())?;
         self.session.nodes.place(&node, dir, name, dir.epoch());
         Ok((Entry { node: node.id, attr: node.known() }, node))
     }

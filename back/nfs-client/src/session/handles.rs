@@ -47,7 +47,7 @@ impl View {
     async fn resolve(self, handle: FileHandleBuf) -> Result<Entry> {
         let asked = self.now();
         let fattr = answered(self.session.nfs.getattr(&self.caller, handle).await?)?;
-        let node = self.session.nodes.enter(handle, &fattr, asked)?;
+        let node = self.session.nodes.enter(handle, &fattr, asked, self.now())?;
         Ok(Entry { node: node.id, attr: node.known() })
     }
 
@@ -64,7 +64,7 @@ impl View {
         let found = answered(reply)?;
         match found.attributes {
             Some(fattr) => {
-                let node = self.session.nodes.enter(found.handle, &fattr, asked)?;
+                let node = self.session.nodes.enter(found.handle, &fattr, asked, self.now())?;
                 Ok(Entry { node: node.id, attr: node.known() })
             }
             None => self.resolve(found.handle).await,

@@ -105,7 +105,7 @@ impl View {
         if let (Some(name), Some(handle), Some(fattr), true) =
             (name, listed.handle, listed.attributes, page.wants_entries())
         {
-            let node = self.session.nodes.enter(handle, &fattr, given.asked)?;
+            let node = self.session.nodes.enter(handle, &fattr, given.asked, self.now())?;
             self.session.nodes.place(&node, &opening.node, &name.to_owned(), given.epoch);
             entry = Some(Entry { node: node.id, attr: node.known() });
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Create, Created, Error, Exclusive, File, FileType, Mode, NameBuf, NodeId,
-    OpenFlags, Opened, PermissionCheck, Result, SetAttr,
+    OpenFlags, OpenId, Opened, PermissionCheck, Result, SetAttr,
 };
 use tombolo_wire_nfs3::args::CreateHow;
 use tombolo_wire_nfs3::{CreateVerifier, Sattr3};
@@ -20,9 +20,24 @@ impl View {
         let node = self.session.nodes.node(node)?;
         check_type(node.file_type, flags)?;
         self.settle(&node).await?;
-        let attr = self.may_open(&node, flags).await?;
-        let open = self.session.openings.add(&node, flags)?;
+        let (open, attr) = self.open_node(&node, flags).await?;
         Ok(Opened { open, attr: Some(attr) })
+    }
+
+    /// Counts the opening first, so that whoever removes the file from now on keeps a name for it; waits for the end of what
+    /// removes it already; and then asks.
+    async fn open_node(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<(OpenId, Attr)> {
+        let open = self.session.openings.add(node, flags)?;
+        if let Some(departed) = node.departed() {
+            departed.await;
+        }
+        match self.may_open(node, flags).await {
+            Ok(attr) => Ok((open, attr)),
+            Err(error) => {
+                self.release(File { node: node.id, open });
+                Err(error)
+            }
+        }
     }
 
     async fn may_open(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<Attr> {
@@ -114,11 +129,10 @@ impl View {
             }
             check_type(node.file_type, flags)?;
             self.settle(&node).await?;
-            let attr = self.may_open(&node, flags).await?;
-            Ok((attr, self.session.openings.add(&node, flags)?))
+            self.open_node(&node, flags).await
         };
         match opened.await {
-            Ok((attr, open)) => {
+            Ok((open, attr)) => {
                 entry.attr = attr;
                 Ok(Created { entry, open, dir: Change::default() })
             }

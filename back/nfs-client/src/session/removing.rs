@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::{Reply, status};
 
 use super::view::View;
 use crate::data;
-use crate::nodes::{Node, Place};
+use crate::nodes::{Leaving, Node, Place};
 
 /// A free name is found at once, but for files that were left behind by a client that crashed.
 const TRIES_MAX: usize = 100;
@@ -18,12 +18,13 @@ impl View {
     /// REMOVE, or RENAME while the file is open.
     pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let dir = self.session.nodes.node(parent)?;
-        if let Some(node) = self.open_file_at(&dir, &name).await? {
-            return self.rename_silly(&dir, &name, &node).await;
-        }
-        if let Some(node) = self.session.nodes.at(dir.id, &name) {
+        let leaving = self.leaving(&dir, &name).await?;
+        if let Some(node) = leaving.as_ref().map(Leaving::node) {
+            if must_keep_a_name(node) {
+                return self.rename_silly(&dir, &name, node).await;
+            }
             // Or a WRITE that comes too late finds no file.
-            self.settle(&node).await?;
+            self.settle(node).await?;
         }
         let change = self.remove(&dir, &name).await?;
         if let Some(node) = self.session.nodes.removed(dir.id, &name) {
@@ -84,11 +85,12 @@ impl View {
         let nodes = &self.session.nodes;
         let (from_dir, to_dir) = (nodes.node(from_parent)?, nodes.node(to_parent)?);
         let is_itself = from_dir.id == to_dir.id && from == to;
-        if !is_itself
-            && let Some(node) = self.open_file_at(&to_dir, &to).await?
+        let leaving = if is_itself { None } else { self.leaving(&to_dir, &to).await? };
+        if let Some(node) = leaving.as_ref().map(Leaving::node)
+            && must_keep_a_name(node)
             && nodes.at(from_dir.id, &from).is_none_or(|moved| moved.id != node.id)
         {
-            match self.rename_silly(&to_dir, &to, &node).await {
+            match self.rename_silly(&to_dir, &to, node).await {
                 // It is not there any more, and needs no other name.
                 Ok(_) | Err(Error::NotFound) => {}
                 Err(error) => return Err(error),
@@ -131,25 +133,23 @@ impl View {
         Err(status::from_status(failed))
     }
 
-    /// The file of this name, if this session has it open and it has no other name. Where what the name leads to is not known,
-    /// and any file is open at all, the server is asked.
-    async fn open_file_at(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Option<Arc<Node>>> {
+    /// What this name leads to, and that it is to be taken away. Where that is not known, and any file is open at all, the
+    /// server is asked.
+    async fn leaving(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Option<Leaving>> {
+        if let Some(node) = self.session.nodes.at(dir.id, name) {
+            return Ok(Some(Leaving::begin(node)));
+        }
         if !self.session.openings.any_file() {
             return Ok(None);
         }
-        let node = match self.session.nodes.at(dir.id, name) {
-            Some(node) => node,
-            None => match self.find(dir, name).await {
-                Ok((entry, node)) => {
-                    self.session.nodes.forget(&[(entry.node, 1)]);
-                    node
-                }
-                Err(Error::NotFound) => return Ok(None),
-                Err(error) => return Err(error),
-            },
-        };
-        let is_to_be_kept = node.is_open() && node.file_type == FileType::Regular && node.known().nlink <= 1;
-        Ok(is_to_be_kept.then_some(node).filter(|node| !node.is_silly()))
+        match self.find(dir, name).await {
+            Ok((entry, node)) => {
+                self.session.nodes.forget(&[(entry.node, 1)]);
+                Ok(Some(Leaving::begin(node)))
+            }
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn rename_silly(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) -> Result<Change> {
@@ -211,4 +211,9 @@ impl View {
         self.session.nodes.removed(place.dir.id, &place.name);
         self.session.nodes.let_go(node);
     }
+}
+
+/// Is it open here, and has it no other name?
+fn must_keep_a_name(node: &Node) -> bool {
+    node.is_open() && node.file_type == FileType::Regular && node.known().nlink <= 1 && !node.is_silly()
 }

@@ -99,7 +99,7 @@ impl View {
     /// Takes in attributes that came with a reply, where any did.
     pub(super) fn absorb(&self, node: &Node, attributes: &PostOpAttr, asked: Instant) {
         match attributes {
-            Some(fattr) if node.learn(fattr, asked) => {}
+            Some(fattr) if node.learn(fattr, asked, self.now()) => {}
             // None came, though something may have changed; or they are another node's.
             _ => node.doubt(),
         }
@@ -114,7 +114,7 @@ impl View {
 
     /// Takes in what a change did to a directory or file.
     pub(super) fn absorb_change(&self, node: &Node, wcc: &WccData, asked: Instant) -> Change {
-        if !node.learn_change(wcc, asked) {
+        if !node.learn_change(wcc, asked, self.now()) {
             node.doubt();
         }
         if self.wants_changes { attr::change(wcc) } else { Change::default() }
@@ -149,7 +149,7 @@ impl View {
 
     /// Attributes of a node as a reply has them. Another number or type is another file behind the same handle.
     fn told(&self, node: &Arc<Node>, fattr: &Fattr3, asked: Instant) -> Result<Attr> {
-        if node.learn(fattr, asked) {
+        if node.learn(fattr, asked, self.now()) {
             return Ok(node.known());
         }
         tracing::warn!(
