@@ -132,7 +132,11 @@ fn mount_says_what_it_cannot_mount() {
     all_fail(
         &place,
         &[
-            (&["mount", "tree", "mnt"], USAGE, &["\"tree\" is not something to mount: write dir:PATH"]),
+            (
+                &["mount", "tree", "mnt"],
+                USAGE,
+                &["\"tree\" is not a place: write nfs://HOST[:PORT]/NAME or dir:PATH"],
+            ),
             (&["mount", "dir:nothere", "mnt"], FAILED, &["dir:nothere", "No such file"]),
             (&["mount", "dir:plain", "mnt"], FAILED, &["not a directory"]),
             (&["mount", "dir:tree", "nothere"], FAILED, &["mount at nothere", "No such file"]),

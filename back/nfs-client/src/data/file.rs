@@ -196,6 +196,18 @@ impl State {
     }
 }
 
+/// Waits for either.
+pub(super) async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|context| {
+        if one.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        other.as_mut().poll(context)
+    })
+    .await;
+}
+
 /// Does the work unless the one who waits for it loses patience first. The work must be such that it can be left.
 pub(super) async fn unless<T>(
     impatience: impl Future<Output = ()>,

@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::Procedure;
 use super::begun::Begun;
 use super::budget::{Budget, Listed, Relieve};
 use super::committing::start_commit;
-use super::file::{FileState, State, unless};
+use super::file::{FileState, State, either, unless};
 use super::ledger::Entry;
 use super::losses::Seen;
 use super::memory::Memory;
@@ -105,6 +105,8 @@ struct Writing<S: Server> {
 enum Stuck {
     /// The mount holds as much as it may.
     Memory(usize),
+    /// As much is outstanding as may be, and the file's queue has no place for so many bytes.
+    Room(usize),
     /// Somebody wants that nothing of this file leaves.
     Pause,
 }
@@ -141,12 +143,14 @@ impl<S: Server> Writing<S> {
             self.server.budget().count_copied(piece.len());
             return None;
         }
-        // A full in-flight limit holds nobody up: what cannot leave yet waits in the book, as far as the mount's memory goes. A
-        // writer that was woken for each WRITE that is answered would cost a change of threads for each.
-        let may_wait =
-            |state: &State| state.pauses == 0 || state.ledger.waiting_bytes() + piece.len() <= piece_max;
-        if !file.look(may_wait) {
-            return Some(Stuck::Pause);
+        let stuck = file.look(|state| match () {
+            () if state.ledger.waiting_bytes() + piece.len() <= piece_max => None,
+            () if state.pauses > 0 => Some(Stuck::Pause),
+            () if !has_room => Some(Stuck::Room(piece.len())),
+            () => None,
+        });
+        if stuck.is_some() {
+            return stuck;
         }
         let budget = self.server.budget();
         let Some(charge) = budget.written.take(piece.len()) else {
@@ -196,6 +200,12 @@ impl<S: Server> Writing<S> {
                 // What is answered from now on sees that somebody waits; this is for what was answered before.
                 budget.relieve();
                 budget.written.room(len).await;
+            }
+            Stuck::Room(len) => {
+                let piece_max = self.server.sizes().write_max.max(1);
+                let has_place = |state: &State| state.ledger.waiting_bytes() + len <= piece_max;
+                let place = self.file().until(|state| has_place(state).then_some(()));
+                either(place, self.server.room()).await;
             }
             Stuck::Pause => self.file().until(|state| (state.pauses == 0).then_some(())).await,
         }
