@@ -80,6 +80,9 @@ pub(super) struct State {
     /// What holds its bytes, and its place there, while it has some.
     listed: Option<(Arc<Budget>, Listed)>,
     wakers: Vec<Waker>,
+    /// Those who wait for a place in the queue, and how little must wait in it before they are woken, in bytes: a writer who is
+    /// woken for each WRITE that is answered costs more than the WRITE.
+    writers: (usize, Vec<Waker>),
 }
 
 impl FileState {
@@ -91,9 +94,10 @@ impl FileState {
             let before = state.ledger.uncommitted_bytes();
             let result = change(&mut state);
             let budget = state.account(before);
-            (result, std::mem::take(&mut state.wakers), budget)
+            let writers = if state.has_places() { std::mem::take(&mut state.writers.1) } else { Vec::new() };
+            (result, (std::mem::take(&mut state.wakers), writers), budget)
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.0.into_iter().chain(wakers.1).for_each(Waker::wake);
         if let Some(budget) = budget {
             budget.written.wake();
         }
@@ -127,6 +131,22 @@ impl FileState {
         .await
     }
 
+    /// Waits until no more than so many bytes wait to leave.
+    pub(super) async fn places(&self, waiting_bytes_max: usize) {
+        poll_fn(|context| {
+            let mut state = self.lock();
+            if state.ledger.waiting_bytes() <= waiting_bytes_max {
+                return Poll::Ready(());
+            }
+            state.writers.0 = waiting_bytes_max;
+            if !state.writers.1.iter().any(|waker| waker.will_wake(context.waker())) {
+                state.writers.1.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Waits until all writes before `turn` are answered.
     pub(super) async fn answered(&self, turn: Turn) {
         self.until(|state| (!state.ledger.has_pending(turn)).then_some(())).await;
@@ -149,6 +169,10 @@ impl State {
     /// Where the file ends as far as those know who write it here.
     pub(super) fn end(&self) -> Option<u64> {
         self.ledger.end().max(self.beginning.iter().max().copied())
+    }
+
+    fn has_places(&self) -> bool {
+        self.ledger.waiting_bytes() <= self.writers.0
     }
 
     /// A write that ends there looks for room.
@@ -194,18 +218,6 @@ impl State {
         }
         Some(budget)
     }
-}
-
-/// Waits for either.
-pub(super) async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    poll_fn(|context| {
-        if one.as_mut().poll(context).is_ready() {
-            return Poll::Ready(());
-        }
-        other.as_mut().poll(context)
-    })
-    .await;
 }
 
 /// Does the work unless the one who waits for it loses patience first. The work must be such that it can be left.

@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::Procedure;
 use super::begun::Begun;
 use super::budget::{Budget, Listed, Relieve};
 use super::committing::start_commit;
-use super::file::{FileState, State, either, unless};
+use super::file::{FileState, State, unless};
 use super::ledger::Entry;
 use super::losses::Seen;
 use super::memory::Memory;
@@ -20,6 +20,15 @@ use crate::caller::Caller;
 
 /// Small writes that must wait are gathered in buffers with so much room for what follows them.
 const SPARE_BYTES: usize = 128 << 10;
+
+/// So much of a file may wait to leave when as much is outstanding as may be: so many full WRITEs, and no more than so many bytes
+/// unless one is longer. A writer who finds no place goes on when a quarter of that is left.
+const QUEUE_WRITES: usize = 16;
+const QUEUE_BYTES: usize = 4 << 20;
+
+fn queue_bytes(piece_max: usize) -> usize {
+    piece_max.saturating_mul(QUEUE_WRITES).min(QUEUE_BYTES).max(piece_max)
+}
 
 /// Writes, and answers as soon as the bytes are on their way or have a place in the queue; with a stability asked for, once the
 /// server says that they have it. Fails with what earlier writes of anybody to this file failed with, if nobody was told yet;
@@ -105,8 +114,8 @@ struct Writing<S: Server> {
 enum Stuck {
     /// The mount holds as much as it may.
     Memory(usize),
-    /// As much is outstanding as may be, and the file's queue has no place for so many bytes.
-    Room(usize),
+    /// As much is outstanding as may be, and the file's queue is full.
+    Room,
     /// Somebody wants that nothing of this file leaves.
     Pause,
 }
@@ -144,9 +153,9 @@ impl<S: Server> Writing<S> {
             return None;
         }
         let stuck = file.look(|state| match () {
-            () if state.ledger.waiting_bytes() + piece.len() <= piece_max => None,
+            () if state.ledger.waiting_bytes() + piece.len() <= queue_bytes(piece_max) => None,
             () if state.pauses > 0 => Some(Stuck::Pause),
-            () if !has_room => Some(Stuck::Room(piece.len())),
+            () if !has_room => Some(Stuck::Room),
             () => None,
         });
         if stuck.is_some() {
@@ -201,11 +210,9 @@ impl<S: Server> Writing<S> {
                 budget.relieve();
                 budget.written.room(len).await;
             }
-            Stuck::Room(len) => {
+            Stuck::Room => {
                 let piece_max = self.server.sizes().write_max.max(1);
-                let has_place = |state: &State| state.ledger.waiting_bytes() + len <= piece_max;
-                let place = self.file().until(|state| has_place(state).then_some(()));
-                either(place, self.server.room()).await;
+                self.file().places(queue_bytes(piece_max) / 4).await;
             }
             Stuck::Pause => self.file().until(|state| (state.pauses == 0).then_some(())).await,
         }

@@ -124,23 +124,27 @@ fn what_may_be_kept_is_not_copied_and_the_rest_is_copied_once() {
 }
 
 #[test]
-fn small_writes_that_must_wait_leave_together_and_no_more_wait_than_one_write_carries() {
+fn small_writes_that_must_wait_leave_together_and_no_more_wait_than_the_queue_holds() {
+    // Sixteen WRITEs of 16 bytes, and the one that is under way.
+    const FIT: u64 = 16 * 16 / 8 + 1;
     for keepable in [true, false] {
-        let mount = Mount::new(MANY, 1);
+        let mount = Mount::new(16 * MANY, 1);
         let small = |at: u64| {
-            let how = Write { offset: at * 2, keepable, ..Write::default() };
-            write(&mount.server, &mount.file, &mount.caller, &how, Source::from(vec![at as u8 + 1; 2]))
+            let how = Write { offset: at * 8, keepable, ..Write::default() };
+            write(&mount.server, &mount.file, &mount.caller, &how, Source::from(vec![at as u8 + 1; 8]))
         };
-        for at in 0..9 {
+        for at in 0..FIT {
             assert!(small(at).is_done(), "{at}");
         }
-        let tenth = waited_for(small(9));
-        assert!(said(&tenth).is_none(), "the queue is full");
+        let last = waited_for(small(FIT));
+        assert!(said(&last).is_none(), "the queue is full");
         mount.turn(Quirk::default());
-        assert_eq!(mount.asked(), ["WRITE 16 at 2 Unstable"], "keepable: {keepable}");
-        assert!(said(&tenth).is_some_and(|written| written.is_ok()));
+        assert_eq!(mount.asked(), ["WRITE 16 at 8 Unstable"], "keepable: {keepable}");
+        assert!(said(&last).is_none(), "nobody is woken for one WRITE");
+        (0..12).for_each(|_| mount.turn(Quirk::default()));
+        assert!(said(&last).is_some_and(|written| written.is_ok()));
         mount.served(mount.commit()).unwrap();
-        assert_eq!(mount.on_disk(), (0..10).flat_map(|at| [at + 1; 2]).collect::<Vec<u8>>());
+        assert_eq!(mount.on_disk(), (0..=FIT).flat_map(|at| [at as u8 + 1; 8]).collect::<Vec<u8>>());
     }
 }
 
