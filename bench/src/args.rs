@@ -75,7 +75,7 @@ pub enum TableArgs {
         /// Where to listen.
         address: SocketAddr,
     },
-    /// The NFS client beside one with a thread for each request, as seed 002 measured it, on links of several speeds.
+    /// The NFS client beside one with a thread for each request, as Faber's paper on a workstation-based network file system measured it, on links of several speeds.
     Atomic(AtomicArgs),
     /// Move files as a client of some kind, as told on standard input; `atomic` runs it.
     #[command(hide = true)]

@@ -16,7 +16,8 @@ use crate::top::TopArgs;
 use crate::tune::TuneArgs;
 use crate::umount::UmountArgs;
 
-/// Files for virtual machines: shares directories of this host with guests and with the host itself.
+/// Files for virtual machines: shares directories of this host with guests and with the host itself, mounts NFS servers, and
+/// copies from and to them.
 #[derive(Parser)]
 #[command(name = "tombolo", version, arg_required_else_help = true, after_help = AFTER_HELP)]
 pub struct Cli {

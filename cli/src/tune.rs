@@ -32,7 +32,8 @@ impl TuneArgs {
             return Err(Failure::cannot(&tuning, "nothing is mounted there"));
         }
         let Some(mut server) = server_of(&point) else {
-            return Err(Failure::cannot(&tuning, "no server of this user serves it"));
+            let reason = "no server with its control socket in the usual directory serves it";
+            return Err(Failure::cannot(&tuning, reason).remedy("mount it as this user, without --control"));
         };
         server.set(&self.options).map(drop).map_err(|error| Failure::cannot(&tuning, &error))
     }

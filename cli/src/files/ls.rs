@@ -94,8 +94,8 @@ impl LsArgs {
             let row = Row { name, path: place.word.clone(), attr: Some(attr), node: None, target };
             return self.show(&[row], |row| row.path.clone(), report);
         }
-        let mut ahead = vec![(place.word.clone(), node)];
-        while let Some((path, node)) = ahead.pop() {
+        let mut ahead = vec![(place.word.clone(), node, 0)];
+        while let Some((path, node, depth)) = ahead.pop() {
             let rows = match self.rows(&path, &node) {
                 Ok(rows) => rows,
                 Err(error) => {
@@ -109,10 +109,11 @@ impl LsArgs {
                 print(&format!("{}{path}:", if report.is_first { "" } else { "\n" }))?;
             }
             report.is_first = false;
-            if self.recursive {
+            // A server can make up directories without end.
+            if self.recursive && depth < libtombolo::DEPTH_MAX {
                 let is_dir = |row: &&Row| row.attr.is_some_and(|attr| attr.file_type == FileType::Directory);
                 let below = rows.iter().rev().filter(is_dir);
-                ahead.extend(below.filter_map(|row| Some((row.path.clone(), row.node.clone()?))));
+                ahead.extend(below.filter_map(|row| Some((row.path.clone(), row.node.clone()?, depth + 1))));
             }
             let shown_name = |row: &Row| shown::name(row.name.as_name().as_bytes());
             self.show(&rows, shown_name, report)?;

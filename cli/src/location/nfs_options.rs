@@ -111,6 +111,8 @@ impl NfsOptions {
             NfsOption::AttributeTime(AttributeTime::All | AttributeTime::FileMax, time) => {
                 Some(!time.is_zero())
             }
+            // A least time alone says nothing: it is cut to the most.
+            NfsOption::AttributeTime(AttributeTime::FileMin | AttributeTime::DirMin, _) => None,
             NfsOption::AttributeTime(..) => Some(true),
             _ => None,
         });

@@ -35,7 +35,8 @@ pub struct MountOptions {
     pub no_exec: bool,
 }
 
-/// What is so anyway: the kernel always checks permissions, and a FUSE mount keeps no access times of its own.
+/// What is so anyway, or needs no word: the kernel checks permissions where it has to (see `noperm`), and a FUSE mount keeps no
+/// access times of its own.
 const ALWAYS_SO: &[&str] = &[
     "async",
     "atime",
@@ -160,6 +161,7 @@ mod tests {
         assert_eq!(options("actimeo=0").coherence(&url), Coherence::Strict);
         assert_eq!(options("noac,coherence=auto").coherence(&url), Coherence::Auto);
         assert_eq!(options("noac,actimeo=3").coherence(&url), Coherence::Auto);
+        assert_eq!(options("noac,acregmin=3").coherence(&url), Coherence::Strict);
         assert_eq!(options("hard").coherence(&options("noac").nfs), Coherence::Strict);
         assert_eq!(options("coherence=strict").nfs_options(&url).attributes_kept(), Some(false));
         assert_eq!(options("coherence=strict,actimeo=3").nfs_options(&url).attributes_kept(), Some(true));

@@ -28,3 +28,7 @@ pub use remove::{Removal, remove_tree};
 pub use run::block_on;
 pub use stream::{StreamError, StreamOptions};
 pub use tree::{Tree, User};
+
+/// No tree is followed deeper than this. A path of that many names is longer than any system takes, but a server can make
+/// directories up without end.
+pub const DEPTH_MAX: u32 = 4096;

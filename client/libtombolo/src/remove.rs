@@ -2,6 +2,7 @@
 
 use tombolo_core::fs::{Error, FileType, Name, NameBuf, Result};
 
+use crate::DEPTH_MAX;
 use crate::listing::Listing;
 use crate::node::Node;
 use crate::run::Window;
@@ -70,6 +71,9 @@ impl Task<'_> {
             parent.remove(name.as_name()).resolve().await?;
             self.removal.removed += 1;
             return Ok(());
+        }
+        if self.levels.len() >= DEPTH_MAX as usize {
+            return Err(Error::NameTooLong);
         }
         let listing = node.list(self.plus).await?;
         let page = Vec::new().into_iter();

@@ -66,7 +66,7 @@ const PAPERS: [(&str, &str, f64); 4] = [
 
 /// Measures.
 pub(super) fn run(bed: &Bed<'_>) -> Report {
-    let title = "Figure 1 of seed 002: the ladder of bottlenecks, writing a file";
+    let title = "Figure 1 of Faber's paper: the ladder of bottlenecks, writing a file";
     let mut report = bed.report("atomic-figure-1", title);
     report.condition_of(&bed.contest(ROUNDS));
     for rung in &RUNGS {

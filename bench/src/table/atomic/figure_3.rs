@@ -58,7 +58,7 @@ const ATTRIBUTES: Fattr3 = Fattr3 {
 
 /// Measures.
 pub(super) fn run(bed: &Bed<'_>) -> Report {
-    let mut report = bed.report("atomic-figure-3", "Figure 3 of seed 002: codecs");
+    let mut report = bed.report("atomic-figure-3", "Figure 3 of Faber's paper: codecs");
     let contest = Contest { count_max: 2_000_000, ..bed.contest(ROUNDS) };
     report.condition_of(&contest);
     for row in [HEAD, WRITTEN, READ] {

@@ -1,4 +1,4 @@
-//! `atomic`: seed 002's tables and figures, with our client in the place of the one that it describes, beside a client with a thread
+//! `atomic`: Faber's paper's tables and figures, with our client in the place of the one that it describes, beside a client with a thread
 //! for each request, bare TCP and libnfs, over links of several speeds.
 
 mod bed;

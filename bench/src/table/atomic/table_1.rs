@@ -77,7 +77,7 @@ const PAPERS_FILE_MB: f64 = 33.554_432;
 
 /// Measures.
 pub(super) fn run(bed: &Bed<'_>) -> Report {
-    let title = "Table 1 of seed 002: throughput and context switches over the in-flight limit";
+    let title = "Table 1 of Faber's paper: throughput and context switches over the in-flight limit";
     let mut report = bed.report("atomic-table-1", title);
     report.condition_of(&bed.contest(ROUNDS));
     for setting in &SETTINGS {

@@ -30,7 +30,7 @@ const STEPS: [(&str, Kind, Option<f64>); 5] = [
 
 /// Measures.
 pub(super) fn run(bed: &Bed<'_>) -> Report {
-    let mut report = bed.report("atomic-table-2", "Table 2 of seed 002: what each optimization does");
+    let mut report = bed.report("atomic-table-2", "Table 2 of Faber's paper: what each optimization does");
     report.condition_of(&bed.contest(ROUNDS));
     if let Err(error) = measure(bed, &mut report) {
         report.absent(error.to_string());

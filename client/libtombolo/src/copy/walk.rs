@@ -5,6 +5,7 @@ use std::vec::IntoIter;
 
 use tombolo_core::fs::{Attr, Error, FileType, NameBuf};
 
+use crate::DEPTH_MAX;
 use crate::listing::{Item, Listing};
 use crate::node::Node;
 use crate::run::Permit;
@@ -13,9 +14,6 @@ use super::Work;
 use super::directory::Directory;
 use super::entry::Entry;
 use super::event::{Failure, Step};
-
-/// No tree is followed deeper than this. A path of that many names is longer than any system takes.
-const DEPTH_MAX: u32 = 4096;
 
 /// A directory that is being walked.
 struct Level {
