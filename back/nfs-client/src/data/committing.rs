@@ -157,5 +157,7 @@ impl<S: Server> Drop for Paused<S> {
     fn drop(&mut self) {
         self.node.as_ref().as_ref().state().turn(|state| state.pauses -= 1);
         send_what_may_leave(&self.server, &self.node);
+        // Who came to need memory meanwhile asked in vain.
+        self.server.budget().relieve();
     }
 }

@@ -1,6 +1,7 @@
 //! A server that does one thing at a time, when it is told to, and the tests that tell it.
 
 mod cases;
+mod orders;
 mod random;
 mod world;
 
