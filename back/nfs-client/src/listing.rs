@@ -28,6 +28,8 @@ pub(crate) struct Page {
     pub asked: Instant,
     /// The directory's, when the page came.
     pub epoch: Epoch,
+    /// Its changes, before the page was asked for.
+    pub changes: u64,
 }
 
 /// A listing that comes by where it was is one without end.
@@ -71,7 +73,9 @@ impl Progress {
         {
             return Err("the listing repeats a cookie");
         }
-        if page.start == Cookie::START {
+        let last = self.page.as_ref().and_then(|page| page.listing.entries.last());
+        if last.is_none_or(|last| last.cookie.0 != page.start.0) {
+            // Another listing, or a jump: only one that goes on and on can go in circles.
             self.circle = Circle::default();
         }
         if let Some(last) = entries.last()

@@ -95,9 +95,10 @@ impl Entry {
         }
     }
 
-    /// Whether a reply over this connection can be its answer.
+    /// Whether a reply over this connection can be its answer. Of one whose end is decided, and which somebody still sends, it is
+    /// not: its memory goes back to its owner as soon as that is done.
     pub(super) fn can_be_answered(&self, connection: usize) -> bool {
-        self.out && self.connection == connection
+        self.out && self.decided.is_none() && self.connection == connection
     }
 
     /// Gives up what belongs to others.

@@ -221,7 +221,7 @@ impl State {
 }
 
 /// Does the work unless the one who waits for it loses patience first. The work must be such that it can be left.
-pub(super) async fn unless<T>(
+pub(crate) async fn unless<T>(
     impatience: impl Future<Output = ()>,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {

@@ -51,7 +51,7 @@ mod model;
 
 pub(crate) use budget::Budget;
 pub(crate) use committing::{commit, pause, settle};
-pub(crate) use file::FileData;
+pub(crate) use file::{FileData, unless};
 pub(crate) use reading::{ReadAhead, read};
 pub(crate) use server::{Server, Sizes, Wrote};
 pub(crate) use writing::{append, write};

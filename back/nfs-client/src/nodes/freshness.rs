@@ -81,9 +81,10 @@ impl Freshness {
         !self.doubtful && self.asked >= time
     }
 
-    /// Something has changed that is not seen in the attributes.
-    pub(super) fn doubt(&mut self) {
+    /// Something has changed that is not seen in the attributes. What was asked before `now` does not tell of it.
+    pub(super) fn doubt(&mut self, now: Instant) {
         self.doubtful = true;
+        self.came = self.came.max(now);
     }
 }
 
@@ -180,7 +181,7 @@ mod tests {
     fn doubt_ends_belief_until_the_next_answer() {
         let now = Instant::now();
         let mut known = Freshness::new(attr(1), now, &TIMES);
-        known.doubt();
+        known.doubt(now);
         assert!(known.believed(now).is_none() && !known.is_since(now));
         known.learn(attr(1), now, now, &TIMES);
         assert!(known.believed(now).is_some() && known.is_since(now));

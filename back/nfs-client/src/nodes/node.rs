@@ -47,6 +47,8 @@ struct State {
     handle: FileHandleBuf,
     freshness: Freshness,
     epoch: Epoch,
+    /// Counts all changes of the directory, ours as well, when they begin and when they are answered.
+    changes: u64,
     place: Option<Place>,
     /// It was unlinked while open, and has a name that nobody gave it.
     silly: bool,
@@ -80,6 +82,7 @@ impl Node {
             handle,
             freshness,
             epoch: Epoch::default(),
+            changes: 0,
             place: None,
             silly: false,
             access: Vec::new(),
@@ -114,6 +117,7 @@ impl Node {
         state.freshness.learn(attr, asked, now, &self.times);
         if WeakAttr::from(&state.freshness.known()) != WeakAttr::from(&before) {
             state.epoch.0 += 1;
+            state.changes += 1;
         }
         true
     }
@@ -122,7 +126,7 @@ impl Node {
     /// are known stay good (RFC 1813 §2.6: that is what `wcc_data` is for).
     pub(crate) fn learn_change(&self, wcc: &WccData, asked: Instant, now: Instant) -> bool {
         let Some(fattr) = &wcc.after else {
-            self.doubt();
+            self.doubt(now);
             return true;
         };
         let (is_ours_alone, epoch) = {
@@ -138,6 +142,16 @@ impl Node {
             }
         }
         learnt
+    }
+
+    /// A change of ours begins, or is answered: what was asked beside it may tell of a time before or after.
+    pub(crate) fn changing(&self) {
+        self.state().changes += 1;
+    }
+
+    /// Counts its changes. What two calls say of one name fits together only if this is the same for both.
+    pub(crate) fn changes(&self) -> u64 {
+        self.state().changes
     }
 
     /// Which epoch it is in.
@@ -172,8 +186,8 @@ impl Node {
     }
 
     /// The attributes are to be asked for, whatever their age.
-    pub(crate) fn doubt(&self) {
-        self.state().freshness.doubt();
+    pub(crate) fn doubt(&self, now: Instant) {
+        self.state().freshness.doubt(now);
     }
 
     fn as_writers_see(&self, mut attr: Attr) -> Attr {
@@ -245,6 +259,11 @@ impl Node {
         drop(before);
     }
 
+    /// It has its old name back.
+    pub(crate) fn make_plain(&self) {
+        self.state().silly = false;
+    }
+
     /// One opening more.
     pub(crate) fn opened(&self) {
         self.openings.fetch_add(1, Ordering::AcqRel);
@@ -271,5 +290,17 @@ impl Node {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One directory after the other, not each within the one below it: a server can nest them deeper than a stack goes.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let take =
+            |node: &mut Node| node.state.get_mut().unwrap_or_else(PoisonError::into_inner).place.take();
+        let mut next = take(self);
+        while let Some(Place { dir, .. }) = next {
+            next = Arc::into_inner(dir).and_then(|mut node| take(&mut node));
+        }
     }
 }

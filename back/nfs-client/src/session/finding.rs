@@ -43,18 +43,23 @@ impl View {
 
     /// Finds a name; it counts a look-up.
     pub(super) async fn find(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<(Entry, Arc<Node>)> {
-        let asked = self.now();
+        let (asked, changes) = (self.now(), dir.changes());
         let bytes = name.as_name().as_bytes();
         let reply = self.on(dir, |handle| self.session.nfs.lookup(&self.caller, handle, bytes)).await?;
         match reply {
             Reply::Ok(found) => {
                 self.absorb(dir, &found.dir_attributes, asked);
                 dir.grant(&self.caller.identity, AccessBits::LOOKUP, AccessBits::LOOKUP, asked);
-                self.enter(dir, name, found.handle, &found.attributes, asked).await
+                let found = self.enter(dir, name, found.handle, &found.attributes, asked).await?;
+                if dir.changes() != changes {
+                    // Beside a change of the directory: who asks for the name next asks the server.
+                    self.session.nodes.forget_name(dir.id, name);
+                }
+                Ok(found)
             }
             Reply::Failed(failed, dir_attributes) => {
                 self.absorb(dir, &dir_attributes, asked);
-                if failed == Status::NoEnt && dir_attributes.is_some() {
+                if failed == Status::NoEnt && dir_attributes.is_some() && dir.changes() == changes {
                     self.session.nodes.place_nothing(dir, name, dir.epoch());
                 }
                 Err(status::from_status(failed))

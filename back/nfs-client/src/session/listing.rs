@@ -47,11 +47,11 @@ impl View {
             Cookie::START => CookieVerifier::default(),
             _ => self.verifier(opening).await?,
         };
-        let asked = self.now();
+        let (asked, changes) = (self.now(), opening.node.changes());
         let (listing, plus) = self.some(opening, (Cookie3(cookie.0), verifier), plus).await?;
         self.absorb(&opening.node, &listing.dir_attributes, asked);
         let epoch = opening.node.epoch();
-        let page = Page { start: cookie, listing: Arc::new(listing), plus, asked, epoch };
+        let page = Page { start: cookie, listing: Arc::new(listing), plus, asked, epoch, changes };
         self.progress(opening, |progress| progress.take(page.clone()))
             .map_err(|what| self.session.nfs.nonsense(Procedure::Readdirplus, what))?;
         Ok(page)
@@ -101,9 +101,11 @@ impl View {
                 self.session.nfs.nonsense(Procedure::Readdirplus, what)
             })?),
         };
+        // The names of a directory that was changed since may lead elsewhere: they are looked up.
+        let is_current = opening.node.changes() == given.changes;
         let mut entry = None;
         if let (Some(name), Some(handle), Some(fattr), true) =
-            (name, listed.handle, listed.attributes, page.wants_entries())
+            (name, listed.handle, listed.attributes, page.wants_entries() && is_current)
         {
             let node = self.session.nodes.enter(handle, &fattr, given.asked, self.now())?;
             self.session.nodes.place(&node, &opening.node, &name.to_owned(), given.epoch);

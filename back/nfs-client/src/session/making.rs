@@ -27,6 +27,7 @@ impl View {
         C: Future<Output = Result<Reply<New, WccData>>>,
     {
         let asked = self.now();
+        dir.changing();
         match self.on(dir, call).await? {
             Reply::Ok(new) => {
                 let change = self.absorb_change(dir, &new.dir_wcc, asked);
@@ -97,6 +98,7 @@ impl View {
     pub(super) async fn link(self, node: NodeId, parent: NodeId, name: NameBuf) -> Result<Made> {
         let (node, dir) = (self.session.nodes.node(node)?, self.session.nodes.node(parent)?);
         let asked = self.now();
+        dir.changing();
         let bytes = name.as_name().as_bytes();
         let call = |file, dir| self.session.nfs.link(&self.caller, file, (dir, bytes));
         match self.on_both((&node, &dir), call).await? {

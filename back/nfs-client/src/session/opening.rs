@@ -11,7 +11,11 @@ use tombolo_wire_nfs3::{CreateVerifier, Sattr3};
 
 use super::attributes::access_bits;
 use super::view::View;
+use crate::data::{self, Server};
 use crate::nodes::Node;
+
+/// A name that others make and remove all the time is tried for so often.
+const TRIES_MAX: usize = 100;
 
 impl View {
     /// Opens a node. Its attributes are asked for now, whatever is known: an open sees what was closed before it, wherever
@@ -29,7 +33,15 @@ impl View {
     async fn open_node(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<(OpenId, Attr)> {
         let open = self.session.openings.add(node, flags)?;
         if let Some(departed) = node.departed() {
-            departed.await;
+            let impatience = self.session.impatience(&self.caller);
+            let waited = async {
+                departed.await;
+                Ok(())
+            };
+            if let Err(error) = data::unless(impatience, waited).await {
+                self.release(File { node: node.id, open });
+                return Err(error);
+            }
         }
         match self.may_open(node, flags).await {
             Ok(attr) => Ok((open, attr)),
@@ -74,18 +86,24 @@ impl View {
             Exclusive::Verifier(verifier) => {
                 self.create_once(&dir, &name, verifier, how.mode.masked(), how.flags).await
             }
-            Exclusive::No => loop {
-                let guarded = CreateHow::Guarded(attributes);
-                match self.create_as(&dir, &name, guarded, how.flags).await {
-                    Err(Error::Exists) => {}
-                    result => return result,
+            Exclusive::No => {
+                for _ in 0..TRIES_MAX {
+                    if self.caller.interrupt.is_raised() {
+                        return Err(Error::Interrupted);
+                    }
+                    let guarded = CreateHow::Guarded(attributes);
+                    match self.create_as(&dir, &name, guarded, how.flags).await {
+                        Err(Error::Exists) => {}
+                        result => return result,
+                    }
+                    match self.open_existing(&dir, &name, how.flags).await {
+                        // Removed meanwhile.
+                        Err(Error::NotFound | Error::Stale) => {}
+                        result => return result,
+                    }
                 }
-                match self.open_existing(&dir, &name, how.flags).await {
-                    // Removed meanwhile.
-                    Err(Error::NotFound | Error::Stale) => {}
-                    result => return result,
-                }
-            },
+                Err(Error::Stale)
+            }
         }
     }
 

@@ -33,13 +33,14 @@ impl View {
                 data::pause(&self.session, &node, &self.caller).resolve().await?.truncated(0);
             }
             // It may have other names; how many is to be asked.
-            node.doubt();
+            node.doubt(self.now());
         }
         Ok(change)
     }
 
     async fn remove(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Change> {
         let asked = self.now();
+        dir.changing();
         let bytes = name.as_name().as_bytes();
         match self.on(dir, |handle| self.session.nfs.remove(&self.caller, handle, bytes)).await? {
             Reply::Ok(wcc) => Ok(self.absorb_change(dir, &wcc, asked)),
@@ -56,11 +57,12 @@ impl View {
     pub(super) async fn rmdir(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let dir = self.session.nodes.node(parent)?;
         let asked = self.now();
+        dir.changing();
         let bytes = name.as_name().as_bytes();
         match self.on(&dir, |handle| self.session.nfs.rmdir(&self.caller, handle, bytes)).await? {
             Reply::Ok(wcc) => {
                 if let Some(node) = self.session.nodes.removed(dir.id, &name) {
-                    node.doubt();
+                    node.doubt(self.now());
                 }
                 Ok(self.absorb_change(&dir, &wcc, asked))
             }
@@ -86,24 +88,34 @@ impl View {
         let (from_dir, to_dir) = (nodes.node(from_parent)?, nodes.node(to_parent)?);
         let is_itself = from_dir.id == to_dir.id && from == to;
         let leaving = if is_itself { None } else { self.leaving(&to_dir, &to).await? };
+        let mut moved_away = None;
         if let Some(node) = leaving.as_ref().map(Leaving::node)
             && must_keep_a_name(node)
             && nodes.at(from_dir.id, &from).is_none_or(|moved| moved.id != node.id)
         {
             match self.rename_silly(&to_dir, &to, node).await {
+                Ok(_) => moved_away = Some(node),
                 // It is not there any more, and needs no other name.
-                Ok(_) | Err(Error::NotFound) => {}
+                Err(Error::NotFound) => {}
                 Err(error) => return Err(error),
             }
         }
-        let renamed = self.move_name((&from_dir, &from), (&to_dir, &to)).await?;
+        let renamed = match self.move_name((&from_dir, &from), (&to_dir, &to)).await {
+            Ok(renamed) => renamed,
+            Err(error) => {
+                if let Some(node) = moved_away {
+                    self.give_back(&to_dir, &to, node).await;
+                }
+                return Err(error);
+            }
+        };
         if let Some(replaced) = nodes.at(to_dir.id, &to) {
-            replaced.doubt();
+            replaced.doubt(self.now());
         }
         match nodes.removed(from_dir.id, &from) {
             Some(moved) => {
                 nodes.place(&moved, &to_dir, &to, to_dir.epoch());
-                moved.doubt();
+                moved.doubt(self.now());
             }
             // Nobody here knows what was moved; but the name no longer leads to nothing, or to what it did.
             None => nodes.forget_name(to_dir.id, &to),
@@ -117,6 +129,8 @@ impl View {
         (to_dir, to): (&Arc<Node>, &NameBuf),
     ) -> Result<Renamed> {
         let asked = self.now();
+        from_dir.changing();
+        to_dir.changing();
         let (old, new) = (from.as_name().as_bytes(), to.as_name().as_bytes());
         let call = |from_dir, to_dir| self.session.nfs.rename(&self.caller, (from_dir, old), (to_dir, new));
         let (wcc, failed) = match self.on_both((from_dir, to_dir), call).await? {
@@ -175,9 +189,29 @@ impl View {
             self.session.nodes.removed(dir.id, name);
             self.session.nodes.place(node, dir, &silly, dir.epoch());
             node.make_silly(Place { dir: dir.clone(), name: silly });
+            if !node.is_open() {
+                // Its last opening ended meanwhile, and did not know.
+                let (view, node) = (Self { caller: self.caller.detached(), ..self.clone() }, node.clone());
+                view.unattended(|view| async move { view.remove_silly(&node).await });
+            }
             return Ok(change);
         }
         Err(Error::Busy)
+    }
+
+    /// Gives a file its name back that was to be replaced and was not, unless somebody else has the name by now.
+    async fn give_back(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) {
+        let Some(place) = node.place().filter(|_| node.is_silly()) else { return };
+        match self.find(dir, name).await {
+            Err(Error::NotFound) => {}
+            Ok((entry, _)) => return self.session.nodes.forget(&[(entry.node, 1)]),
+            Err(_) => return,
+        }
+        if self.move_name((dir, &place.name), (dir, name)).await.is_ok() {
+            node.make_plain();
+            self.session.nodes.removed(dir.id, &place.name);
+            self.session.nodes.place(node, dir, name, dir.epoch());
+        }
     }
 
     async fn leads_to(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) -> Result<bool> {

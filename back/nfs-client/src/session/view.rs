@@ -101,7 +101,7 @@ impl View {
         match attributes {
             Some(fattr) if node.learn(fattr, asked, self.now()) => {}
             // None came, though something may have changed; or they are another node's.
-            _ => node.doubt(),
+            _ => node.doubt(self.now()),
         }
     }
 
@@ -114,8 +114,9 @@ impl View {
 
     /// Takes in what a change did to a directory or file.
     pub(super) fn absorb_change(&self, node: &Node, wcc: &WccData, asked: Instant) -> Change {
+        node.changing();
         if !node.learn_change(wcc, asked, self.now()) {
-            node.doubt();
+            node.doubt(self.now());
         }
         if self.wants_changes { attr::change(wcc) } else { Change::default() }
     }
@@ -127,7 +128,7 @@ impl View {
         let fattr = match answered(reply) {
             Ok(fattr) => fattr,
             Err(error) => {
-                node.doubt();
+                node.doubt(self.now());
                 return Err(error);
             }
         };
