@@ -81,6 +81,11 @@ impl Freshness {
         !self.doubtful && self.asked >= time
     }
 
+    /// Whether it is to be asked for again, whatever its age.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.doubtful
+    }
+
     /// Something has changed that is not seen in the attributes. What was asked before `now` does not tell of it.
     pub(super) fn doubt(&mut self, now: Instant) {
         self.doubtful = true;

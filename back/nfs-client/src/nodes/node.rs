@@ -185,6 +185,11 @@ impl Node {
         known.map(|attr| self.as_writers_see(attr))
     }
 
+    /// Are the attributes to be asked for, whatever their age?
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.state().freshness.is_doubtful()
+    }
+
     /// The attributes are to be asked for, whatever their age.
     pub(crate) fn doubt(&self, now: Instant) {
         self.state().freshness.doubt(now);

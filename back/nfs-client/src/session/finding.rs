@@ -85,6 +85,16 @@ impl View {
         };
         let node = self.session.nodes.enter(handle, &fattr, asked, self.now())?;
         self.session.nodes.place(&node, dir, name, dir.epoch());
-        Ok((Entry { node: node.id, attr: node.known() }, node))
+        let attr = match node.is_doubtful() {
+            false => node.known(),
+            true => match self.fetch(&node).await {
+                Ok(attr) => attr,
+                Err(error) => {
+                    self.session.nodes.forget(&[(node.id, 1)]);
+                    return Err(error);
+                }
+            },
+        };
+        Ok((Entry { node: node.id, attr }, node))
     }
 }

@@ -109,7 +109,11 @@ impl View {
         {
             let node = self.session.nodes.enter(handle, &fattr, given.asked, self.now())?;
             self.session.nodes.place(&node, &opening.node, &name.to_owned(), given.epoch);
-            entry = Some(Entry { node: node.id, attr: node.known() });
+            match node.is_doubtful() {
+                false => entry = Some(Entry { node: node.id, attr: node.known() }),
+                // What the page says and what else was said do not fit: whoever wants to know asks.
+                true => self.session.nodes.forget(&[(node.id, 1)]),
+            }
         }
         let pushed = page.push(DirEntry {
             name: bytes,
