@@ -10,6 +10,9 @@ use super::view::View;
 use crate::calls::answered;
 use crate::nodes::{Node, Seen};
 
+/// How often one look-up finds files that are gone at once before it is told so: a server may never say anything else.
+const LOOKS_MAX: u32 = 16;
+
 impl View {
     /// What a name leads to, if that is known and to be believed: the name was seen, its directory has not changed since, and
     /// its attributes are fresh. None if the server is to be asked.
@@ -41,28 +44,34 @@ impl View {
         self.find(&dir, &name).await.map(|(entry, _)| entry)
     }
 
-    /// Finds a name; it counts a look-up.
+    /// Finds a name; it counts a look-up. A file that is gone before its attributes are known gave its name to another one,
+    /// so the name is looked up again.
     pub(super) async fn find(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<(Entry, Arc<Node>)> {
-        let (asked, changes) = (self.now(), dir.changes());
-        let bytes = name.as_name().as_bytes();
-        let reply = self.on(dir, |handle| self.session.nfs.lookup(&self.caller, handle, bytes)).await?;
-        match reply {
-            Reply::Ok(found) => {
-                self.absorb(dir, &found.dir_attributes, asked);
-                dir.grant(&self.caller.identity, AccessBits::LOOKUP, AccessBits::LOOKUP, asked);
-                let found = self.enter(dir, name, found.handle, &found.attributes, asked).await?;
-                if dir.changes() != changes {
-                    // Beside a change of the directory: who asks for the name next asks the server.
-                    self.session.nodes.forget_name(dir.id, name);
+        let mut looks = 1;
+        loop {
+            let (asked, changes) = (self.now(), dir.changes());
+            let bytes = name.as_name().as_bytes();
+            let reply = self.on(dir, |handle| self.session.nfs.lookup(&self.caller, handle, bytes)).await?;
+            let found = match reply {
+                Reply::Ok(found) => found,
+                Reply::Failed(failed, dir_attributes) => {
+                    self.absorb(dir, &dir_attributes, asked);
+                    if failed == Status::NoEnt && dir_attributes.is_some() && dir.changes() == changes {
+                        self.session.nodes.place_nothing(dir, name, dir.epoch());
+                    }
+                    return Err(status::from_status(failed));
                 }
-                Ok(found)
+            };
+            self.absorb(dir, &found.dir_attributes, asked);
+            dir.grant(&self.caller.identity, AccessBits::LOOKUP, AccessBits::LOOKUP, asked);
+            let entered = self.enter(dir, name, found.handle, &found.attributes, asked).await;
+            if dir.changes() != changes {
+                // Beside a change of the directory: who asks for the name next asks the server.
+                self.session.nodes.forget_name(dir.id, name);
             }
-            Reply::Failed(failed, dir_attributes) => {
-                self.absorb(dir, &dir_attributes, asked);
-                if failed == Status::NoEnt && dir_attributes.is_some() && dir.changes() == changes {
-                    self.session.nodes.place_nothing(dir, name, dir.epoch());
-                }
-                Err(status::from_status(failed))
+            match entered {
+                Err(Error::Stale) if looks < LOOKS_MAX => looks += 1,
+                entered => return entered,
             }
         }
     }
