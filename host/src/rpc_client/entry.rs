@@ -50,6 +50,8 @@ pub(super) struct Entry {
     pub(super) failures: u32,
     /// The silence of the server in which its interrupt was watched last.
     pub(super) watched_in: u64,
+    /// Its interrupt is watched for good: it is old itself.
+    pub(super) is_watched: bool,
     /// What it has come to, told when the one who sends it is done with its memory.
     pub(super) decided: Option<Outcome>,
 }
@@ -91,6 +93,7 @@ impl Entry {
             transmissions: 0,
             failures: 0,
             watched_in: 0,
+            is_watched: false,
             decided: None,
         }
     }

@@ -64,7 +64,8 @@ pub enum Recovery {
 pub enum Interrupts {
     /// At once.
     Always,
-    /// Once the server has been silent for two seconds: until then the answer is worth waiting for.
+    /// Once the server has been silent for two seconds, or has not answered this call for as long: until then the answer is
+    /// worth waiting for.
     WhenSilent,
     /// Never.
     Never,

@@ -232,7 +232,8 @@ impl State {
             // Of a datagram it is the last time-out that counts.
             let patient = soft && !self.datagrams() && entry.place != Place::Waiting;
             let lost = patient.then(|| entry.begun_at + patience);
-            [again, lost].into_iter().flatten()
+            let old = self.is_to_be_watched(entry).then(|| entry.begun_at + SILENT);
+            [again, lost, old].into_iter().flatten()
         });
         let silence = match self.options.interrupts {
             Interrupts::WhenSilent if !self.watching => self.silent_since().map(|since| since + SILENT),
@@ -306,27 +307,41 @@ impl State {
         lost.into_iter().map(|(xid, entry)| (xid, error(entry))).collect()
     }
 
-    /// Whether interrupts end calls now.
-    fn may_interrupt(&self, now: Instant) -> bool {
-        let is_silent =
-            || self.silent_since().is_some_and(|since| now.saturating_duration_since(since) >= SILENT);
+    /// Whether nothing was heard of the server for long enough that interrupts end calls.
+    fn is_silent(&self, now: Instant) -> bool {
+        self.silent_since().is_some_and(|since| now.saturating_duration_since(since) >= SILENT)
+    }
+
+    /// Whether an interrupt ends this call now. A server that answers others may still never answer this one.
+    fn may_interrupt(&self, entry: &Entry, now: Instant) -> bool {
         match self.options.interrupts {
             Interrupts::Always => true,
-            Interrupts::WhenSilent => is_silent(),
+            Interrupts::WhenSilent => self.is_silent(now) || is_old(entry, now),
             Interrupts::Never => false,
         }
     }
 
-    /// Calls whose interrupts are to be watched from now on, because the server is silent.
+    /// Whether the call's interrupt is to be watched once the call is old.
+    fn is_to_be_watched(&self, entry: &Entry) -> bool {
+        let when_silent = self.options.interrupts == Interrupts::WhenSilent;
+        when_silent && !entry.is_watched && entry.interrupt.can_be_raised()
+    }
+
+    /// Calls whose interrupts are to be watched from now on, because the server is silent or they are old.
     fn newly_watched(&mut self, now: Instant) -> Vec<(u32, Interrupt)> {
-        if self.options.interrupts != Interrupts::WhenSilent || !self.may_interrupt(now) {
+        if self.options.interrupts != Interrupts::WhenSilent {
             return Vec::new();
         }
-        self.watching = true;
+        let is_silent = self.is_silent(now);
+        self.watching |= is_silent;
         let silences = self.silences;
         let mut watched = Vec::new();
         for (xid, entry) in &mut self.calls {
-            if entry.interrupt.can_be_raised() && entry.watched_in != silences {
+            if entry.is_watched || !entry.interrupt.can_be_raised() {
+                continue;
+            }
+            entry.is_watched = is_old(entry, now);
+            if entry.is_watched || is_silent && entry.watched_in != silences {
                 entry.watched_in = silences;
                 watched.push((*xid, entry.interrupt.clone()));
             }
@@ -338,15 +353,18 @@ impl State {
     /// Calls that end because their interrupt was raised.
     fn interrupted(&mut self, now: Instant) -> Vec<(u32, CallError)> {
         let raised = std::mem::take(&mut self.raised);
-        if !self.may_interrupt(now) {
-            return Vec::new();
-        }
         let mut ending = Vec::new();
         for xid in raised {
-            if let Some(entry) = self.calls.get(&xid).filter(|entry| entry.interrupt.is_raised()) {
+            let entry = self.calls.get(&xid).filter(|entry| entry.interrupt.is_raised());
+            if let Some(entry) = entry.filter(|entry| self.may_interrupt(entry, now)) {
                 ending.push((xid, CallError::Interrupted { callee: self.callee(entry.procedure) }));
             }
         }
         ending
     }
+}
+
+/// Whether a call has waited so long that an interrupt ends it whatever else the server says.
+fn is_old(entry: &Entry, now: Instant) -> bool {
+    now.saturating_duration_since(entry.begun_at) >= SILENT
 }

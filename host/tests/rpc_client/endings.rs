@@ -181,9 +181,9 @@ fn by_default_an_interrupt_waits_until_the_server_is_silent() {
     interrupt.raise();
     // It says something, if not what was asked for.
     script.bring(&line, &framed(&message(1, b"")));
-    script.pass(SECOND * 3 / 2);
+    script.pass(SECOND / 2);
     assert!(!pending.is_ready());
-    script.pass(SECOND);
+    script.pass(SECOND * 2);
     assert!(is_interrupted(pending));
     // One that is raised while the server is silent already, of a call that came then.
     let late = Interrupt::new();
@@ -191,6 +191,25 @@ fn by_default_an_interrupt_waits_until_the_server_is_silent() {
     script.turn();
     late.raise();
     script.turn();
+    assert!(is_interrupted(pending));
+}
+
+#[test]
+fn an_interrupt_ends_a_call_that_is_not_answered_while_others_are() {
+    let (mut script, line, _first) = Script::connected(Options::default());
+    let interrupt = Interrupt::new();
+    let pending = interruptible(&script, &interrupt);
+    line.calls();
+    interrupt.raise();
+    for half_second in 0..6 {
+        let other = echo(&script.client, ECHO, b"other");
+        script.turn();
+        let calls = line.calls();
+        script.bring(&line, &calls.last().expect("the other call").reply(b"fine"));
+        assert!(other.wait().is_ok());
+        assert_eq!(pending.is_ready(), half_second >= 4, "after {half_second} half seconds");
+        script.pass(SECOND / 2);
+    }
     assert!(is_interrupted(pending));
 }
 
