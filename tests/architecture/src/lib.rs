@@ -26,6 +26,7 @@ pub const ROOMS: &[Room] = &[
     room("sys", 1, true, true),
     room("core", 2, false, true),
     room("wire", 3, false, true),
+    room("shm", 3, true, true),
     room("host", 4, false, true),
     room("layer", 5, false, false),
     room("back", 5, false, false),

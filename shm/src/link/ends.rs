@@ -1,0 +1,193 @@
+//! The two ends of a link as one side sees them.
+
+use std::num::NonZeroU32;
+
+use tombolo_mem::{OutOfBounds, Region};
+
+use crate::link::layout::Layout;
+
+/// Which side of a link somebody is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Sends requests, and gives out the bulk memory of both regions.
+    Client,
+    /// Answers them, and may send call-backs.
+    Server,
+}
+
+impl Role {
+    /// The other side.
+    pub fn peer(self) -> Role {
+        match self {
+            Role::Client => Role::Server,
+            Role::Server => Role::Client,
+        }
+    }
+}
+
+/// Which life of a link it is: a slot of an earlier one never fits. The server chooses it; it is never zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Epoch(NonZeroU32);
+
+impl Epoch {
+    /// The epoch of that number; `None` for zero.
+    pub fn new(number: u32) -> Option<Epoch> {
+        NonZeroU32::new(number).map(Epoch)
+    }
+
+    /// Its number.
+    pub fn number(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// How one side can wake the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BellKind {
+    /// Both run on one kernel: a shared futex on the word in the producer's header.
+    Futex,
+    /// There is no bell (a guest and its host): who sleeps looks again at intervals.
+    Silent,
+}
+
+/// One end's memory: a region or a part of one (a half of a file that both sides have).
+#[derive(Debug, Clone)]
+pub struct Extent {
+    region: Region,
+    offset: usize,
+    len: usize,
+}
+
+impl Extent {
+    /// `len` bytes of the region from `offset` on; an error if they do not lie inside.
+    pub fn new(region: Region, offset: u64, len: u64) -> Result<Extent, OutOfBounds> {
+        let region_len = region.len();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+        match start.checked_add(bytes) {
+            Some(end) if end <= region_len => Ok(Extent { region, offset: start, len: bytes }),
+            _ => Err(OutOfBounds { offset: start, len: bytes, region_len }),
+        }
+    }
+
+    /// The whole region.
+    pub fn whole(region: Region) -> Extent {
+        Extent { offset: 0, len: region.len(), region }
+    }
+
+    /// The region that it lies in.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Where it begins in the region, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset as u64
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where in the region `len` bytes at `offset` of this end lie; an error if they are not all inside of it. This is the one
+    /// check between an offset that a peer named and its memory.
+    #[inline]
+    pub fn place(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
+        let outside = || OutOfBounds {
+            offset: usize::try_from(offset).unwrap_or(usize::MAX),
+            len: usize::try_from(len).unwrap_or(usize::MAX),
+            region_len: self.len,
+        };
+        match offset.checked_add(len) {
+            // At most `self.len`, so it fits, and the sum with `self.offset` is inside the region.
+            Some(end) if end <= self.len as u64 => Ok(self.offset + offset as usize),
+            _ => Err(outside()),
+        }
+    }
+
+    /// Copies `out.len()` bytes from `offset` of this end. Each is one that was there during the call.
+    #[inline]
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.region.read_at(self.place(offset, out.len() as u64)?, out)
+    }
+
+    /// Copies `bytes` to `offset` of this end, which must be ours.
+    #[inline]
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        self.region.write_at(self.place(offset, bytes.len() as u64)?, bytes)
+    }
+}
+
+/// A link as one side sees it, ready for rings: both ends are mapped, checked, and at least as long as the layout says.
+#[derive(Debug, Clone)]
+pub struct Ends {
+    /// Which side we are.
+    pub role: Role,
+    /// The memory that we write.
+    pub own: Extent,
+    /// The memory that the peer writes, and may change at any moment.
+    pub peer: Extent,
+    /// Where things lie in either.
+    pub layout: Layout,
+    /// Which life of the link it is.
+    pub epoch: Epoch,
+    /// How one side wakes the other.
+    pub bell: BellKind,
+}
+
+impl Ends {
+    /// The client's and the server's side of a link over private memory: for tests, and for a client and a server in one
+    /// process.
+    pub fn in_memory(layout: Layout) -> (Ends, Ends) {
+        let len = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
+        let client = Extent::whole(Region::heap(len));
+        let server = Extent::whole(Region::heap(len));
+        let epoch = Epoch(NonZeroU32::MIN);
+        let bell = BellKind::Futex;
+        (
+            Ends { role: Role::Client, own: client.clone(), peer: server.clone(), layout, epoch, bell },
+            Ends { role: Role::Server, own: server, peer: client, layout, epoch, bell },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_side_writes_the_other_reads() {
+        let (client, server) = Ends::in_memory(Layout::with_bulk(8, 8, 0).expect("a layout"));
+        client.own.write_at(4096, b"request").expect("inside");
+        server.own.write_at(4096, b"answer!").expect("inside");
+        let mut got = [0; 7];
+        server.peer.read_at(4096, &mut got).expect("inside");
+        assert_eq!(&got, b"request");
+        client.peer.read_at(4096, &mut got).expect("inside");
+        assert_eq!(&got, b"answer!");
+    }
+
+    #[test]
+    fn a_part_of_a_region_cannot_be_left() {
+        let region = Region::heap(8192);
+        let upper = Extent::new(region.clone(), 4096, 2048).expect("inside");
+        upper.write_at(0, b"x").expect("inside");
+        let mut got = [0];
+        region.read_at(4096, &mut got).expect("inside");
+        assert_eq!(&got, b"x");
+        assert_eq!(upper.place(2047, 1).expect("the last byte"), 4096 + 2047);
+        assert_eq!(upper.place(2048, 0).expect("nothing, at the end"), 4096 + 2048);
+        for (offset, len) in [(2047, 2), (2048, 1), (4096, 0), (u64::MAX, 1), (1, u64::MAX), (0, 2049)] {
+            assert!(upper.place(offset, len).is_err(), "{offset} {len}");
+        }
+        for (offset, len) in [(8192, 1), (0, 8193), (u64::MAX, 2), (2, u64::MAX)] {
+            assert!(Extent::new(region.clone(), offset, len).is_err(), "{offset} {len}");
+        }
+    }
+}
