@@ -44,3 +44,16 @@ need_crate() {
     cargo install --quiet --locked --root "$into" "$crate" --version "$version" ||
         die "cargo could not install $crate $version"
 }
+
+# Prints where a `tombolo` is that runs in any guest: linked statically, and without what only debuggers read.
+static_tombolo() {
+    local built=${TOMBOLO_STATIC:-$repository/target/x86_64-unknown-linux-gnu/release/tombolo} stripped
+    stripped=$beds/tombolo.$(cksum <<<"$built" | cut -d ' ' -f 1)
+    [ -x "$built" ] || die "no static tombolo at $built: make static"
+    if [ ! -e "$stripped" ] || [ "$built" -nt "$stripped" ]; then
+        # Cases run beside each other.
+        strip -o "$stripped.$$" "$built"
+        mv "$stripped.$$" "$stripped"
+    fi
+    echo "$stripped"
+}
