@@ -3,13 +3,17 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help build demo test test-rust test-planted test-mount test-guests test-crash test-posix lint bench bench-quick clean
+.PHONY: help build static demo test test-rust test-planted test-mount test-guests test-crash test-posix lint bench bench-quick clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 build: ## the binary, target/release/tombolo
 	$(CARGO) build --release -p tombolo-cli
+
+static: ## the binary without libraries, for guests: target/x86_64-unknown-linux-gnu/release/tombolo
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
+		$(CARGO) build --release -p tombolo-cli --target x86_64-unknown-linux-gnu
 
 demo: build ## share a source tree with a real guest and build it there
 	demo/run
