@@ -1,10 +1,16 @@
 //! What two ends of a link agree on: where things lie in a region, who is who, and whether the other side lives.
+//!
+//! Reading order: `layout`, `ends`, `header`, `terms`.
 
 mod ends;
+mod header;
 mod layout;
+mod terms;
 
 pub use ends::{BellKind, Ends, Epoch, Extent, Role};
+pub use header::{ASLEEP_OFFSET, BELL_OFFSET, HEARTBEAT_OFFSET, Header, HeaderError};
 pub use layout::{
     BACK_SLOTS_MAX, BACK_SLOTS_MIN, FRAME_BYTES, HEADER_BYTES, Layout, LayoutError, REGION_BYTES_MAX,
     SLOT_BYTES, SLOTS_MAX, SLOTS_MIN,
 };
+pub use terms::{Agreement, Features, Instance, Protocol, VERSION};

@@ -1,0 +1,210 @@
+//! The header page of a region (docs/formats/link.md, "Header").
+//!
+//! The first 64 bytes say what the region is, for whoever looks at it; what two sides of a socket agreed on counts, not
+//! what a header repeats. The words behind them change all the time. Each lies alone in a pair of cache lines (processors fetch
+//! pairs), so that one side's stores do not take away what the other is looking at.
+
+use std::mem::{offset_of, size_of};
+
+use thiserror::Error;
+use tombolo_mem::OutOfBounds;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::link::ends::{BellKind, Epoch, Extent, Role};
+use crate::link::layout::{HEADER_BYTES, Layout, LayoutError};
+use crate::link::terms::{Features, Instance, VERSION};
+
+/// Where the owner's heartbeat lies: u64, one more each time.
+pub const HEARTBEAT_OFFSET: u64 = 128;
+/// Where the owner's consumer says that it sleeps: u32, 0 awake, 1 asleep.
+pub const ASLEEP_OFFSET: u64 = 256;
+/// The owner's bell: u32, one more with each ring. The peer's consumer sleeps on it.
+pub const BELL_OFFSET: u64 = 384;
+
+const MAGIC: [u8; 8] = *b"TMBLRGN\0";
+
+/// What a region's header says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Whose region it is.
+    pub role: Role,
+    /// Both sides speak these extensions.
+    pub features: Features,
+    /// Where things lie.
+    pub layout: Layout,
+    /// Which life of the link it is.
+    pub epoch: Epoch,
+    /// How the peer is woken.
+    pub bell: BellKind,
+    /// Which client or server owns it.
+    pub instance: Instance,
+}
+
+/// Why a page is no header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum HeaderError {
+    /// The region is shorter than a header.
+    #[error("no room for a header")]
+    Short(#[from] OutOfBounds),
+    /// It does not begin with the right bytes.
+    #[error("not the header of a region")]
+    Magic,
+    /// It is of another version.
+    #[error("a header of version {version}, and {VERSION} is known")]
+    Version {
+        /// The version that it names.
+        version: u32,
+    },
+    /// A number that means nothing.
+    #[error("{what} {value} means nothing")]
+    Value {
+        /// What it was to be.
+        what: &'static str,
+        /// The number.
+        value: u32,
+    },
+    /// The sizes do not fit each other.
+    #[error("sizes that make no sense")]
+    Layout(#[from] LayoutError),
+}
+
+impl Header {
+    /// Makes the end a fresh one: clears header page and rings, so that nothing of an earlier life is left, and says what it is.
+    /// Only the owner may do that, and before the peer looks.
+    pub fn format(&self, own: &Extent) -> Result<(), OutOfBounds> {
+        const ZEROES: [u8; 4096] = [0; 4096];
+        for page in (0..self.layout.buffers_offset()).step_by(ZEROES.len()) {
+            own.write_at(page, &ZEROES)?;
+        }
+        own.write_at(0, Raw::from(self).as_bytes())
+    }
+
+    /// What the header at the start of `end` says. Copied out once, then checked.
+    pub fn read(end: &Extent) -> Result<Header, HeaderError> {
+        let mut raw = Raw::new_zeroed();
+        end.read_at(0, raw.as_mut_bytes())?;
+        Header::try_from(&raw)
+    }
+}
+
+/// The bytes themselves. All numbers are little-endian.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U32,
+    role: U32,
+    features: U64,
+    slots: U32,
+    back_slots: U32,
+    bytes: U64,
+    epoch: U32,
+    bell: U32,
+    instance: [u8; 16],
+}
+
+const _: () = {
+    assert!(offset_of!(Raw, version) == 8);
+    assert!(offset_of!(Raw, role) == 12);
+    assert!(offset_of!(Raw, features) == 16);
+    assert!(offset_of!(Raw, slots) == 24);
+    assert!(offset_of!(Raw, back_slots) == 28);
+    assert!(offset_of!(Raw, bytes) == 32);
+    assert!(offset_of!(Raw, epoch) == 40);
+    assert!(offset_of!(Raw, bell) == 44);
+    assert!(offset_of!(Raw, instance) == 48);
+    assert!(size_of::<Raw>() == 64);
+    assert!(size_of::<Raw>() as u64 <= HEARTBEAT_OFFSET);
+    assert!(BELL_OFFSET + 4 <= HEADER_BYTES);
+};
+
+impl From<&Header> for Raw {
+    fn from(header: &Header) -> Raw {
+        Raw {
+            magic: MAGIC,
+            version: U32::new(VERSION),
+            role: U32::new(header.role.number()),
+            features: U64::new(header.features.bits()),
+            slots: U32::new(header.layout.slots()),
+            back_slots: U32::new(header.layout.back_slots()),
+            bytes: U64::new(header.layout.bytes()),
+            epoch: U32::new(header.epoch.number()),
+            bell: U32::new(header.bell.number()),
+            instance: header.instance.0,
+        }
+    }
+}
+
+impl TryFrom<&Raw> for Header {
+    type Error = HeaderError;
+
+    fn try_from(raw: &Raw) -> Result<Header, HeaderError> {
+        if raw.magic != MAGIC {
+            return Err(HeaderError::Magic);
+        }
+        if raw.version.get() != VERSION {
+            return Err(HeaderError::Version { version: raw.version.get() });
+        }
+        let value = |what, value: U32| HeaderError::Value { what, value: value.get() };
+        Ok(Header {
+            role: Role::from_number(raw.role.get()).ok_or_else(|| value("role", raw.role))?,
+            features: Features::from_bits(raw.features.get()),
+            layout: Layout::new(raw.slots.get(), raw.back_slots.get(), raw.bytes.get())?,
+            epoch: Epoch::new(raw.epoch.get()).ok_or_else(|| value("epoch", raw.epoch))?,
+            bell: BellKind::from_number(raw.bell.get()).ok_or_else(|| value("bell", raw.bell))?,
+            instance: Instance(raw.instance),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_mem::Region;
+
+    use super::*;
+
+    fn header(layout: Layout) -> Header {
+        Header {
+            role: Role::Server,
+            features: Features::NONE,
+            layout,
+            epoch: Epoch::new(7).expect("not zero"),
+            bell: BellKind::Silent,
+            instance: Instance([3; 16]),
+        }
+    }
+
+    #[test]
+    fn formatting_leaves_nothing_of_an_earlier_life() {
+        let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
+        let len = usize::try_from(layout.bytes()).expect("small");
+        let end = Extent::whole(Region::from(vec![0xAA; len]));
+        header(layout).format(&end).expect("room");
+        assert_eq!(Header::read(&end), Ok(header(layout)));
+        let mut rest =
+            vec![0xFF; usize::try_from(layout.buffers_offset()).expect("small") - size_of::<Raw>()];
+        end.read_at(size_of::<Raw>() as u64, &mut rest).expect("inside");
+        assert!(rest.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn what_is_no_header_is_told_apart() {
+        let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
+        let end = Extent::whole(Region::heap(usize::try_from(layout.bytes()).expect("small")));
+        assert_eq!(Header::read(&end), Err(HeaderError::Magic));
+        let spoilt = |at: u64, bytes: &[u8]| {
+            header(layout).format(&end).expect("room");
+            end.write_at(at, bytes).expect("inside");
+            Header::read(&end)
+        };
+        assert_eq!(spoilt(8, &[2]), Err(HeaderError::Version { version: 2 }));
+        assert_eq!(spoilt(12, &[9]), Err(HeaderError::Value { what: "role", value: 9 }));
+        assert_eq!(spoilt(40, &[0]), Err(HeaderError::Value { what: "epoch", value: 0 }));
+        assert_eq!(spoilt(44, &[7]), Err(HeaderError::Value { what: "bell", value: 7 }));
+        assert_eq!(spoilt(24, &[9]), Err(HeaderError::Layout(LayoutError::Slots { slots: 9 })));
+        assert!(matches!(spoilt(36, &[1, 2, 3, 4]), Err(HeaderError::Layout(LayoutError::Bytes { .. }))));
+        let short = Extent::whole(Region::heap(63));
+        assert!(matches!(Header::read(&short), Err(HeaderError::Short(_))));
+    }
+}

@@ -1,0 +1,138 @@
+//! What two sides have to agree on before they share memory.
+
+use std::fmt;
+use std::ops::{BitAnd, BitOr};
+
+use crate::link::ends::{BellKind, Epoch, Role};
+use crate::link::layout::Layout;
+
+/// The version of the layout and of the handshake that this crate speaks.
+pub const VERSION: u32 = 1;
+
+/// Extensions, one bit each. Those that a peer names and nobody here knows are kept until both sides' are intersected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features(u64);
+
+impl Features {
+    /// No extension.
+    pub const NONE: Features = Features(0);
+    /// The client answers call-backs.
+    pub const CALL_BACKS: Features = Features(1);
+
+    /// The set of those bits, known or not.
+    pub fn from_bits(bits: u64) -> Features {
+        Features(bits)
+    }
+
+    /// The bits.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether all of `other` are among them.
+    pub fn contains(self, other: Features) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl BitAnd for Features {
+    type Output = Features;
+    fn bitand(self, other: Features) -> Features {
+        Features(self.0 & other.0)
+    }
+}
+
+impl BitOr for Features {
+    type Output = Features;
+    fn bitor(self, other: Features) -> Features {
+        Features(self.0 | other.0)
+    }
+}
+
+/// What is spoken over a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// The file-system waist in a layout of its own (docs/formats/vrpc.md).
+    Vrpc,
+    /// Messages of ONC RPC, as NFS sends them over a network.
+    OncRpc,
+}
+
+/// Which life of a client or of a server: random, made when it starts. A client keeps its own over all its links, so that
+/// a server knows it again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Instance(pub [u8; 16]);
+
+impl fmt::Display for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What both sides agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreement {
+    /// The version of layout and handshake.
+    pub version: u32,
+    /// Extensions that both speak.
+    pub features: Features,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// Where things lie in either region.
+    pub layout: Layout,
+    /// Which life of the link it is.
+    pub epoch: Epoch,
+    /// How one side wakes the other.
+    pub bell: BellKind,
+    /// Which life of the server it is.
+    pub server: Instance,
+}
+
+// The numbers that stand for them in every message and header.
+
+impl Role {
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Role::Client => 1,
+            Role::Server => 2,
+        }
+    }
+
+    pub(crate) fn from_number(number: u32) -> Option<Role> {
+        [Role::Client, Role::Server].into_iter().find(|role| role.number() == number)
+    }
+}
+
+impl BellKind {
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            BellKind::Futex => 1,
+            BellKind::Silent => 2,
+        }
+    }
+
+    pub(crate) fn from_number(number: u32) -> Option<BellKind> {
+        [BellKind::Futex, BellKind::Silent].into_iter().find(|bell| bell.number() == number)
+    }
+}
+
+impl Protocol {
+    /// The number that stands for it.
+    pub fn number(self) -> u32 {
+        match self {
+            Protocol::Vrpc => 1,
+            Protocol::OncRpc => 2,
+        }
+    }
+
+    /// What the number stands for, if anything.
+    pub fn from_number(number: u32) -> Option<Protocol> {
+        [Protocol::Vrpc, Protocol::OncRpc].into_iter().find(|protocol| protocol.number() == number)
+    }
+}
