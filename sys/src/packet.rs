@@ -1,0 +1,168 @@
+//! Unix sockets of whole messages (SOCK_SEQPACKET), with descriptors beside the bytes. None of the calls waits, but
+//! [`connect`] for a listener whose queue is full.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::fchmod;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    listen as start_listening, recvmsg, sendmsg, socket_with, socketpair,
+};
+use smallvec::SmallVec;
+
+use crate::errno::{Errno, Result, retry};
+use crate::open::permission;
+
+/// Most descriptors that go with one message. A peer may get a few more across.
+pub const DESCRIPTORS_MAX: usize = 4;
+
+/// A message that arrived.
+#[derive(Debug)]
+pub struct Packet {
+    /// Bytes of it that are in the buffer. 0 when the peer has closed its end: empty messages are not told from that.
+    pub len: usize,
+    /// What came beside them.
+    pub descriptors: SmallVec<[OwnedFd; 1]>,
+    /// There were more bytes or descriptors than there was room for; they are gone, and the descriptors closed.
+    pub truncated: bool,
+}
+
+/// Listens at `path`, whose file has the permission bits `mode` from its first moment on, less the process's mask. EADDRINUSE when
+/// the path exists, whether or not anybody listens there; ENAMETOOLONG beyond 107 bytes.
+pub fn listen(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    // unix(7): the file takes its mode from the socket.
+    fchmod(&socket, permission(mode))?;
+    bind(&socket, &address)?;
+    start_listening(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// Whether somebody listens for such messages at `path`. Never waits: one too busy to accept is there all the same, and so is
+/// one who listens for a stream.
+pub fn listens(path: &Path) -> Result<bool> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    match retry(|| rustix::net::connect(&socket, &address)) {
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Connects to who listens at `path`. ENOENT when there is nothing, ECONNREFUSED when nobody listens there any more, EPROTOTYPE
+/// when it is a socket of another type.
+pub fn connect(path: &Path) -> Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    retry(|| rustix::net::connect(&socket, &address))?;
+    Ok(socket)
+}
+
+/// The next who connected; EAGAIN when there is none.
+pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
+    retry(|| accept_with(&listener, SocketFlags::CLOEXEC))
+}
+
+/// Two sockets that are connected to each other.
+pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Sends a message of at least one byte and at most [`DESCRIPTORS_MAX`] descriptors. EAGAIN when the peer does not read, EPIPE when it
+/// is gone.
+pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut room);
+    if descriptors.len() > DESCRIPTORS_MAX {
+        return Err(Errno::INVAL);
+    }
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::INVAL);
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    retry(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, flags)).map(|_| ())
+}
+
+/// Takes the next message; EAGAIN when there is none yet.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Packet> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut room);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = retry(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags))?;
+    let mut descriptors = SmallVec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let truncated = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(Packet { len: got.bytes.min(buffer.len()), descriptors, truncated })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn messages_stay_whole_and_bring_descriptors() {
+        let (ours, theirs) = pair().expect("a pair");
+        let mut buffer = [0; 64];
+        assert_eq!(receive(&ours, &mut buffer).err(), Some(Errno::AGAIN));
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        send(&theirs, b"one", &[writer.as_fd()]).expect("send");
+        send(&theirs, b"second", &[]).expect("send");
+        drop(writer);
+        let first = receive(&ours, &mut buffer).expect("a message");
+        assert_eq!((&buffer[..first.len], first.descriptors.len(), first.truncated), (&b"one"[..], 1, false));
+        let second = receive(&ours, &mut buffer).expect("a message");
+        assert_eq!((&buffer[..second.len], second.descriptors.len()), (&b"second"[..], 0));
+        std::io::Write::write_all(&mut File::from(first.descriptors.into_iter().next().expect("one")), b"x")
+            .expect("write");
+        let mut got = String::new();
+        reader.read_to_string(&mut got).expect("read");
+        assert_eq!(got, "x");
+        drop(theirs);
+        assert_eq!(receive(&ours, &mut buffer).expect("the end").len, 0);
+        assert_eq!(send(&ours, b"x", &[]), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_told_and_closed() {
+        let (ours, theirs) = pair().expect("a pair");
+        let mut buffer = [0; 4];
+        send(&theirs, b"too long", &[]).expect("send");
+        let packet = receive(&ours, &mut buffer).expect("a message");
+        assert_eq!((packet.len, packet.truncated), (4, true));
+        let many = [theirs.as_fd(); DESCRIPTORS_MAX + 1];
+        assert_eq!(send(&theirs, b"x", &many), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn a_listener_is_found_and_its_peer_is_known() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let listener = listen(&path, 0o600, 8).expect("listen");
+        assert_eq!(accept(&listener).err(), Some(Errno::AGAIN));
+        assert_eq!(listens(&path), Ok(true));
+        drop(accept(&listener));
+        let client = connect(&path).expect("connect");
+        let server = accept(&listener).expect("accept");
+        let peer = crate::socket::peer(server.as_fd()).expect("a peer");
+        assert_eq!(peer.pid.unsigned_abs(), std::process::id());
+        assert_eq!(crate::socket::listens(&path), Err(Errno::PROTOTYPE));
+        drop((listener, client));
+        assert_eq!(listens(&path), Ok(false));
+        assert_eq!(connect(&path).err(), Some(Errno::CONNREFUSED));
+    }
+}
