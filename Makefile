@@ -33,7 +33,7 @@ test-mount: build ## the conformance suite through FUSE mounts of this host, and
 test-posix: build ## pjdfstest and fsx through a FUSE mount
 	tests/posix/on-mount
 
-test-guests: build ## real guests: UML and QEMU
+test-guests: build static ## real guests: UML and QEMU
 	tests/guests/setup
 	tests/guests/cases
 
