@@ -5,6 +5,8 @@
 //!
 //! Not here: what a request means (`wire/vrpc`), and threads, sockets and policies (`host/src/links`).
 //!
-//! Reading order: [`link`].
+//! Reading order: [`link`], [`region`], [`address`].
 
+pub mod address;
 pub mod link;
+pub mod region;

@@ -1,0 +1,341 @@
+//! Addresses that mean the same to everybody on a link: a number that names the domain whose memory it is, and the place in it.
+//!
+//! Whoever sends a reference translates once, and whoever receives one checks it against the table of the domains that were
+//! introduced to it. There is no other way from a number to memory.
+
+use std::fmt;
+use std::ops::Range;
+
+use thiserror::Error;
+use tombolo_mem::{Region, Sink, Source};
+
+use crate::link::{Ends, Extent, Role};
+
+/// Bits of the offset; the domain's are above.
+pub const OFFSET_BITS: u32 = 48;
+/// Most domains that one table knows.
+pub const DOMAINS_MAX: usize = 64;
+
+/// Whose memory it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Domain(pub u16);
+
+impl Domain {
+    /// The client of the link.
+    pub const CLIENT: Domain = Domain(0);
+    /// The server of the link.
+    pub const SERVER: Domain = Domain(1);
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A place in the memory of a domain: domain (16 bits) and offset in bytes (48 bits). Whether there is anything is for a
+/// [`BaseTable`] to say.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GlobalAddress(u64);
+
+impl GlobalAddress {
+    /// The place; none if the offset needs more than 48 bits.
+    pub fn new(domain: Domain, offset: u64) -> Option<GlobalAddress> {
+        (offset >> OFFSET_BITS == 0).then(|| GlobalAddress(u64::from(domain.0) << OFFSET_BITS | offset))
+    }
+
+    /// The address that these bits are; any are one.
+    pub fn from_bits(bits: u64) -> GlobalAddress {
+        GlobalAddress(bits)
+    }
+
+    /// As it goes over a link.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whose memory it is.
+    pub fn domain(self) -> Domain {
+        Domain((self.0 >> OFFSET_BITS) as u16)
+    }
+
+    /// Where in it, in bytes.
+    pub fn offset(self) -> u64 {
+        self.0 & ((1 << OFFSET_BITS) - 1)
+    }
+}
+
+impl fmt::Debug for GlobalAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{:#x}", self.domain().0, self.offset())
+    }
+}
+
+/// Why a reference leads nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum AddressError {
+    /// Nobody introduced that domain.
+    #[error("domain {domain} is not known")]
+    Domain {
+        /// The domain.
+        domain: Domain,
+    },
+    /// It does not lie in the part of the domain's memory that may be named.
+    #[error("{len_bytes} bytes at {offset:#x} of domain {domain} are not there to be named")]
+    Range {
+        /// The domain.
+        domain: Domain,
+        /// Offset in it, in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len_bytes: u64,
+    },
+    /// It is to be written, and it is not ours.
+    #[error("the memory of domain {domain} is not ours to write")]
+    NotOurs {
+        /// The domain.
+        domain: Domain,
+    },
+}
+
+/// Why a domain is not introduced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum IntroductionError {
+    /// There is one of that number already.
+    #[error("domain {domain} is known already")]
+    Known {
+        /// The domain.
+        domain: Domain,
+    },
+    /// There are [`DOMAINS_MAX`] already.
+    #[error("more than {DOMAINS_MAX} domains")]
+    TooMany,
+    /// The part that may be named is not inside of its memory.
+    #[error("a part that is outside of the memory of domain {domain}")]
+    Outside {
+        /// The domain.
+        domain: Domain,
+    },
+}
+
+/// Where the memory of each domain is mapped, and which part of it may be named.
+#[derive(Debug, Clone)]
+pub struct BaseTable {
+    /// By number of the domain.
+    bases: Vec<(Domain, Base)>,
+}
+
+#[derive(Debug, Clone)]
+struct Base {
+    memory: Extent,
+    nameable: Range<u64>,
+    ours: bool,
+}
+
+/// A reference that was checked.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The region that it lies in.
+    pub region: &'a Region,
+    /// Where in that region, in bytes.
+    pub offset: usize,
+    /// How long it is, in bytes.
+    pub len: usize,
+}
+
+impl BaseTable {
+    /// The two domains of a link, with the bulk memory of both to be named: header, rings and buffers have owners that a
+    /// reference must not get around.
+    pub fn of_link(ends: &Ends) -> BaseTable {
+        let bulk = ends.layout.bulk_offset()..ends.layout.bytes();
+        let own = Base { memory: ends.own.clone(), nameable: bulk.clone(), ours: true };
+        let peer = Base { memory: ends.peer.clone(), nameable: bulk, ours: false };
+        let (client, server) = match ends.role {
+            Role::Client => (own, peer),
+            Role::Server => (peer, own),
+        };
+        BaseTable { bases: vec![(Domain::CLIENT, client), (Domain::SERVER, server)] }
+    }
+
+    /// Makes one more domain known, whose memory is for reading.
+    pub fn introduce(
+        &mut self,
+        domain: Domain,
+        memory: Extent,
+        nameable: Range<u64>,
+    ) -> Result<(), IntroductionError> {
+        if nameable.start > nameable.end || nameable.end > memory.len().min(1 << OFFSET_BITS) {
+            return Err(IntroductionError::Outside { domain });
+        }
+        if self.bases.len() >= DOMAINS_MAX {
+            return Err(IntroductionError::TooMany);
+        }
+        match self.bases.binary_search_by_key(&domain, |(domain, _)| *domain) {
+            Ok(_) => Err(IntroductionError::Known { domain }),
+            Err(at) => {
+                self.bases.insert(at, (domain, Base { memory, nameable, ours: false }));
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets a domain. What was resolved before stays valid, as it holds the memory.
+    pub fn forget(&mut self, domain: Domain) {
+        self.bases.retain(|(known, _)| *known != domain);
+    }
+
+    /// The memory that `len` bytes at the address are, for reading.
+    #[inline]
+    pub fn resolve(&self, address: GlobalAddress, len: u64) -> Result<Place<'_>, AddressError> {
+        self.base(address.domain())?.place(address, len)
+    }
+
+    /// A source of those bytes.
+    pub fn source(&self, address: GlobalAddress, len: u64) -> Result<Source, AddressError> {
+        let place = self.resolve(address, len)?;
+        let mut source = Source::new();
+        source.push(place.region, place.offset, place.len).map_err(|_| range(address, len))?;
+        Ok(source)
+    }
+
+    /// A sink of those bytes, which must be our own.
+    pub fn sink(&self, address: GlobalAddress, len: u64) -> Result<Sink, AddressError> {
+        let base = self.base(address.domain())?;
+        if !base.ours {
+            return Err(AddressError::NotOurs { domain: address.domain() });
+        }
+        let place = base.place(address, len)?;
+        let mut sink = Sink::new();
+        sink.push(place.region, place.offset, place.len).map_err(|_| range(address, len))?;
+        Ok(sink)
+    }
+
+    #[inline]
+    fn base(&self, domain: Domain) -> Result<&Base, AddressError> {
+        let at = self.bases.binary_search_by_key(&domain, |(domain, _)| *domain);
+        let base = at.ok().and_then(|at| self.bases.get(at));
+        base.map(|(_, base)| base).ok_or(AddressError::Domain { domain })
+    }
+}
+
+impl Base {
+    #[inline]
+    fn place(&self, address: GlobalAddress, len: u64) -> Result<Place<'_>, AddressError> {
+        let offset = address.offset();
+        let end = offset.checked_add(len).ok_or(range(address, len))?;
+        if offset < self.nameable.start || end > self.nameable.end {
+            return Err(range(address, len));
+        }
+        let at = self.memory.place(offset, len).map_err(|_| range(address, len))?;
+        // It lies inside of memory that is mapped.
+        let len = usize::try_from(len).map_err(|_| range(address, len))?;
+        Ok(Place { region: self.memory.region(), offset: at, len })
+    }
+}
+
+#[cold]
+fn range(address: GlobalAddress, len_bytes: u64) -> AddressError {
+    AddressError::Range { domain: address.domain(), offset: address.offset(), len_bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::link::Layout;
+
+    fn at(domain: Domain, offset: u64) -> GlobalAddress {
+        GlobalAddress::new(domain, offset).expect("48 bits")
+    }
+
+    #[test]
+    fn a_reference_of_one_side_is_the_same_bytes_on_the_other() {
+        let layout = Layout::with_bulk(8, 8, 8192).expect("a layout");
+        let (client, server) = Ends::in_memory(layout);
+        let (ours, theirs) = (BaseTable::of_link(&client), BaseTable::of_link(&server));
+        let place = at(Domain::CLIENT, layout.bulk_offset() + 100);
+        assert_eq!(ours.sink(place, 5).expect("our own bulk memory").write_at(0, b"hello"), 5);
+        let mut got = [0; 5];
+        assert_eq!(theirs.source(place, 5).expect("to be read").read_at(0, &mut got), 5);
+        assert_eq!(&got, b"hello");
+        assert_eq!(theirs.sink(place, 5).err(), Some(AddressError::NotOurs { domain: Domain::CLIENT }));
+        assert!(theirs.sink(at(Domain::SERVER, layout.bulk_offset()), 8192).is_ok());
+    }
+
+    #[test]
+    fn rings_and_buffers_cannot_be_named() {
+        let layout = Layout::with_bulk(8, 8, 8192).expect("a layout");
+        let table = BaseTable::of_link(&Ends::in_memory(layout).0);
+        let bulk = layout.bulk_offset();
+        for (offset, len) in [
+            (0, 1),
+            (4096, 64),
+            (bulk - 1, 2),
+            (bulk, 8193),
+            (bulk + 8192, 1),
+            (bulk, u64::MAX),
+            (1 << 47, 1),
+        ] {
+            let domain = Domain::CLIENT;
+            let expected = AddressError::Range { domain, offset, len_bytes: len };
+            assert_eq!(table.resolve(at(domain, offset), len).err(), Some(expected), "{offset} {len}");
+        }
+        assert!(table.resolve(at(Domain::CLIENT, bulk), 8192).is_ok());
+        let stranger = at(Domain(2), bulk);
+        assert_eq!(table.resolve(stranger, 1).err(), Some(AddressError::Domain { domain: Domain(2) }));
+    }
+
+    #[test]
+    fn domains_are_introduced_and_forgotten() {
+        let mut table = BaseTable::of_link(&Ends::in_memory(Layout::with_bulk(8, 8, 0).expect("a layout")).0);
+        let memory = Extent::whole(Region::heap(4096));
+        let domain = Domain(700);
+        assert_eq!(
+            table.introduce(domain, memory.clone(), 0..4097),
+            Err(IntroductionError::Outside { domain })
+        );
+        table.introduce(domain, memory.clone(), 1024..4096).expect("new");
+        assert_eq!(table.introduce(domain, memory.clone(), 0..1), Err(IntroductionError::Known { domain }));
+        assert!(table.resolve(at(domain, 1024), 3072).is_ok());
+        assert!(table.resolve(at(domain, 1023), 1).is_err());
+        assert_eq!(table.sink(at(domain, 1024), 1).err(), Some(AddressError::NotOurs { domain }));
+        table.forget(domain);
+        assert_eq!(table.resolve(at(domain, 1024), 1).err(), Some(AddressError::Domain { domain }));
+        for number in 2..u16::try_from(DOMAINS_MAX).expect("small") {
+            table.introduce(Domain(number), memory.clone(), 0..4096).expect("room");
+        }
+        assert_eq!(table.introduce(domain, memory, 0..1), Err(IntroductionError::TooMany));
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_is_its_two_parts(bits: u64, domain: u16, offset: u64) {
+            let any = GlobalAddress::from_bits(bits);
+            prop_assert_eq!(GlobalAddress::new(any.domain(), any.offset()), Some(any));
+            match GlobalAddress::new(Domain(domain), offset) {
+                Some(address) => prop_assert_eq!((address.domain(), address.offset()), (Domain(domain), offset)),
+                None => prop_assert!(offset >= 1 << 48),
+            }
+        }
+
+        /// Whatever is asked for: what is granted lies inside of what may be named, and all of that is granted.
+        #[test]
+        fn what_resolves_is_inside(start in 0u64..9000, end in 0u64..9000, bits: u64, near in 0u64..9000, len in prop_oneof![0u64..9000, any::<u64>()]) {
+            let memory = Extent::new(Region::heap(16384), 4096, 8192).expect("inside");
+            let mut table = BaseTable { bases: Vec::new() };
+            let introduced = table.introduce(Domain(5), memory, start..end);
+            prop_assert_eq!(introduced.is_ok(), start <= end && end <= 8192);
+            for address in [GlobalAddress::from_bits(bits), at(Domain(5), near)] {
+                let good = introduced.is_ok() && address.domain() == Domain(5) && address.offset() >= start
+                    && u128::from(address.offset()) + u128::from(len) <= u128::from(end);
+                let resolved = table.resolve(address, len);
+                prop_assert_eq!(resolved.is_ok(), good);
+                if let Ok(place) = resolved {
+                    prop_assert_eq!(place.offset as u64, 4096 + address.offset());
+                    prop_assert_eq!(place.len as u64, len);
+                }
+            }
+        }
+    }
+}

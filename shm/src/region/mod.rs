@@ -1,0 +1,82 @@
+//! Memory that two domains have in common, by kind.
+//!
+//! - [`sealed`]: between processes of one kernel. The owner writes, everybody else reads, and the kernel sees to that.
+//! - [`file`], [`pci`], [`mmapper`]: one file that both sides can write all of: QEMU's ivshmem and UML's iomem on the host, and what
+//!   their guests see of it. Nothing but good manners keeps a side in its half.
+
+pub mod file;
+pub mod mmapper;
+pub mod pci;
+pub mod sealed;
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use tombolo_mem::MapError;
+
+/// Why there is no such region.
+#[derive(Debug, Error)]
+pub enum RegionError {
+    /// The peer's memory is not sealed as it must be, so it could be truncated, or written by others.
+    #[error("the memory is not sealed")]
+    NotSealed,
+    /// It is smaller than was said.
+    #[error("the memory has {bytes} bytes, and {wanted_bytes} are needed")]
+    TooSmall {
+        /// What it has.
+        bytes: u64,
+        /// What it should have.
+        wanted_bytes: u64,
+    },
+    /// Its size is not a number of whole pages, or more than an address space holds.
+    #[error("{}: {bytes} bytes are no region", path.display())]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// There is no device with shared memory.
+    #[error("no PCI device {}", which.as_deref().unwrap_or("1af4:1110 (ivshmem)"))]
+    NoDevice {
+        /// The device that was asked for, if it was one in particular.
+        which: Option<String>,
+    },
+    /// There are several, and none was named.
+    #[error("several PCI devices share memory, name one: {}", found.join(", "))]
+    Several {
+        /// Their addresses.
+        found: Vec<String>,
+    },
+    /// It cannot be mapped.
+    #[error("{what}: {source}")]
+    Map {
+        /// What was to be mapped.
+        what: String,
+        /// Why not.
+        #[source]
+        source: MapError,
+    },
+    /// The system refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done, or the file.
+        what: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl RegionError {
+    fn io(what: impl std::fmt::Display, source: impl Into<io::Error>) -> RegionError {
+        RegionError::Io { what: what.to_string(), source: source.into() }
+    }
+
+    fn map(what: impl std::fmt::Display, source: MapError) -> RegionError {
+        RegionError::Map { what: what.to_string(), source }
+    }
+}
+
+const PAGE_BYTES: u64 = 4096;
