@@ -1,6 +1,6 @@
 use std::io;
 
-/// A span that does not lie inside its region, or an access that is not aligned.
+/// A span that does not lie inside its region, an access that is not aligned, or a write to a region that is read-only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at offset {offset} do not fit a region of {region_len} bytes")]
 pub struct OutOfBounds {
@@ -8,7 +8,7 @@ pub struct OutOfBounds {
     pub offset: usize,
     /// How long it was to be, in bytes.
     pub len: usize,
-    /// The region's length in bytes.
+    /// The region's length in bytes; 0 for a write to one that is read-only, where nothing has room.
     pub region_len: usize,
 }
 

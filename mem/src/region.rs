@@ -8,7 +8,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// A span of memory that lives as long as anybody holds it.
 ///
@@ -21,7 +21,16 @@ pub struct Region(Arc<Span>);
 struct Span {
     start: NonNull<u8>,
     len: usize,
+    /// Whether we may store there. A store all the same would end the process.
+    writable: bool,
     owner: Owner,
+}
+
+/// What we may do with a mapping.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    ReadWrite,
 }
 
 /// What gives the memory back when the last holder is gone.
@@ -47,17 +56,43 @@ unsafe impl Sync for Span {}
 
 const PAGE: usize = 4096;
 
+/// A load and a store of one machine word.
+macro_rules! atomic_access {
+    ($word:ty, $atomic:ty, $load:ident, $store:ident, $what:literal) => {
+        #[doc = concat!("Loads ", $what, " in the host's byte order, in one access with the given ordering, which must be one that")]
+        /// loads know. Fails outside of the region and at an address that is not aligned.
+        #[inline]
+        pub fn $load(&self, offset: usize, order: Ordering) -> Result<$word, OutOfBounds> {
+            let at = self.aligned_span(offset, size_of::<$word>(), size_of::<$word>())?;
+            // SAFETY: inside the region, aligned, and alive as long as `self` is borrowed; an atomic may be changed by others
+            // at any time.
+            Ok(unsafe { <$atomic>::from_ptr(at.cast()) }.load(order))
+        }
+
+        #[doc = concat!("Stores ", $what, " in the host's byte order, in one access with the given ordering, which must be one that")]
+        /// stores know. Fails outside of the region, on a read-only one, and at an address that is not aligned.
+        #[inline]
+        pub fn $store(&self, offset: usize, value: $word, order: Ordering) -> Result<(), OutOfBounds> {
+            self.writable(offset, size_of::<$word>())?;
+            let at = self.aligned_span(offset, size_of::<$word>(), size_of::<$word>())?;
+            // SAFETY: as for the load, and the region may be written.
+            unsafe { <$atomic>::from_ptr(at.cast()) }.store(value, order);
+            Ok(())
+        }
+    };
+}
+
 impl Region {
     /// Zeroed private memory that begins on a page boundary. Aborts when memory is exhausted, as `Vec` does.
     pub fn heap(len: usize) -> Region {
         let layout = Layout::from_size_align(len, PAGE).unwrap_or_else(|_| capacity_overflow(len));
         if len == 0 {
-            return Region::new(NonNull::dangling(), 0, Owner::Empty);
+            return Region::private(NonNull::dangling(), 0, Owner::Empty);
         }
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc::alloc_zeroed(layout) };
         let start = NonNull::new(memory).unwrap_or_else(|| alloc::handle_alloc_error(layout));
-        Region::new(start, len, Owner::Heap(layout))
+        Region::private(start, len, Owner::Heap(layout))
     }
 
     /// Maps `len` bytes of `file` from byte `offset`, shared and writable. The peer that gave us the file may write
@@ -66,18 +101,32 @@ impl Region {
     ///
     /// The offset needs no alignment. At most [`REGION_LIMIT`](crate::REGION_LIMIT) mapped regions live at a time.
     pub fn map(file: impl AsFd, offset: u64, len: usize) -> Result<Region, MapError> {
+        Region::map_for(Access::ReadWrite, file.as_fd(), offset, len)
+    }
+
+    /// Maps `len` bytes of a peer's `file` from byte `offset`, shared, for reading only: a descriptor that was opened for
+    /// reading is enough. As [`map`](Self::map) otherwise. Whatever would write to the region is refused.
+    pub fn map_read_only(file: impl AsFd, offset: u64, len: usize) -> Result<Region, MapError> {
+        Region::map_for(Access::Read, file.as_fd(), offset, len)
+    }
+
+    fn map_for(access: Access, file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Region, MapError> {
         let span_error = || MapError::Span { offset, len: len as u64 };
-        let plan = MapPlan::new(file.as_fd(), offset, len)?;
+        let plan = MapPlan::new(file, offset, len)?;
         let slot = sigbus::Slot::take().map_err(MapError::System)?.ok_or(MapError::TooMany)?;
         let file_offset = libc::off_t::try_from(plan.file_offset).map_err(|_| span_error())?;
+        let protection = match access {
+            Access::Read => libc::PROT_READ,
+            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        };
         // SAFETY: a new shared mapping at an address of the kernel's choice touches no memory that is in use.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 plan.len,
-                libc::PROT_READ | libc::PROT_WRITE,
+                protection,
                 libc::MAP_SHARED | libc::MAP_NORESERVE,
-                file.as_fd().as_raw_fd(),
+                file.as_raw_fd(),
                 file_offset,
             )
         };
@@ -88,7 +137,8 @@ impl Region {
         slot.publish(start.as_ptr() as usize, plan.len);
         // SAFETY: `lead` is less than the mapping's length (the plan adds it to `len`, which is not zero).
         let first = unsafe { start.add(plan.lead) };
-        Ok(Region::new(first, len, Owner::Mapping(Mapping { start, len: plan.len, slot })))
+        let owner = Owner::Mapping(Mapping { start, len: plan.len, slot });
+        Ok(Region(Arc::new(Span { start: first, len, writable: access == Access::ReadWrite, owner })))
     }
 
     /// Length in bytes.
@@ -99,6 +149,11 @@ impl Region {
     /// Whether the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
+    }
+
+    /// Whether we may write to it. Others may in any case.
+    pub fn is_writable(&self) -> bool {
+        self.0.writable
     }
 
     /// Whether the file beneath the region was truncated while it was in use. The bytes are then private zeroes (plus
@@ -124,39 +179,48 @@ impl Region {
         Ok(())
     }
 
-    /// Copies `bytes` into the region at `offset`.
+    /// Copies `bytes` into the region at `offset`. Fails on a read-only region too.
     #[inline]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let to = self.span(offset, bytes.len())?;
-        // SAFETY: `span` checked that the target lies inside the region, which `self` keeps alive.
+        let to = self.writable_span(offset, bytes.len())?;
+        // SAFETY: `writable_span` checked that the target lies inside the region and is ours to write; `self` keeps it alive.
         unsafe { copy::copy(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
 
-    /// Loads two bytes at an even offset, in the host's byte order, in one access with the given ordering.
-    /// Fails outside of the region and at an address that is not even. The ordering must be one that loads know.
-    #[inline]
-    pub fn load_u16(&self, offset: usize, order: Ordering) -> Result<u16, OutOfBounds> {
-        Ok(self.atomic_u16(offset)?.load(order))
-    }
+    atomic_access!(u16, AtomicU16, load_u16, store_u16, "two bytes");
+    atomic_access!(u32, AtomicU32, load_u32, store_u32, "four bytes");
+    atomic_access!(u64, AtomicU64, load_u64, store_u64, "eight bytes");
 
-    /// Stores two bytes at an even offset, in the host's byte order, in one access with the given ordering.
-    /// Fails outside of the region and at an address that is not even. The ordering must be one that stores know.
+    /// The address of `len` bytes at `offset`, if they lie inside and are aligned for an access of `align` bytes.
     #[inline]
-    pub fn store_u16(&self, offset: usize, value: u16, order: Ordering) -> Result<(), OutOfBounds> {
-        self.atomic_u16(offset)?.store(value, order);
-        Ok(())
-    }
-
-    #[inline]
-    fn atomic_u16(&self, offset: usize) -> Result<&AtomicU16, OutOfBounds> {
-        let at = self.span(offset, size_of::<u16>())?.cast::<u16>();
-        if !at.is_aligned() {
-            return Err(self.out_of_bounds(offset, size_of::<u16>()));
+    pub(crate) fn aligned_span(
+        &self,
+        offset: usize,
+        len: usize,
+        align: usize,
+    ) -> Result<*mut u8, OutOfBounds> {
+        let at = self.span(offset, len)?;
+        if !(at as usize).is_multiple_of(align) {
+            return Err(self.out_of_bounds(offset, len));
         }
-        // SAFETY: two bytes inside the region, aligned, alive as long as `self` is borrowed; an atomic may be
-        // changed by others at any time.
-        Ok(unsafe { AtomicU16::from_ptr(at) })
+        Ok(at)
+    }
+
+    /// The address of `len` bytes at `offset`, if they lie inside of a region that we may write.
+    #[inline]
+    pub(crate) fn writable_span(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
+        self.writable(offset, len)?;
+        self.span(offset, len)
+    }
+
+    /// Fails for `len` bytes at `offset` if nothing may be written here.
+    #[inline]
+    pub(crate) fn writable(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        if !self.0.writable {
+            return Err(OutOfBounds { offset, len, region_len: 0 });
+        }
+        Ok(())
     }
 
     /// The address of `len` bytes at `offset`, if they lie inside.
@@ -186,8 +250,8 @@ impl Region {
         Some(unsafe { std::slice::from_raw_parts_mut(span.start.as_ptr(), span.len) })
     }
 
-    fn new(start: NonNull<u8>, len: usize, owner: Owner) -> Region {
-        Region(Arc::new(Span { start, len, owner }))
+    fn private(start: NonNull<u8>, len: usize, owner: Owner) -> Region {
+        Region(Arc::new(Span { start, len, writable: true, owner }))
     }
 
     fn out_of_bounds(&self, offset: usize, len: usize) -> OutOfBounds {
@@ -201,7 +265,7 @@ impl From<Vec<u8>> for Region {
         let mut bytes = ManuallyDrop::new(bytes);
         let (len, capacity) = (bytes.len(), bytes.capacity());
         let start = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        Region::new(start, len, Owner::Vec { capacity })
+        Region::private(start, len, Owner::Vec { capacity })
     }
 }
 
@@ -228,7 +292,7 @@ impl Drop for Span {
             Owner::Mapping(mapping) => {
                 // First, so that the fault handler never takes a later mapping at this address for ours.
                 mapping.slot.retract();
-                // SAFETY: mapped in `Region::map` with this very length; the last holder is gone.
+                // SAFETY: mapped in `Region::map_for` with this very length; the last holder is gone.
                 unsafe { libc::munmap(mapping.start.as_ptr().cast(), mapping.len) };
             }
         }

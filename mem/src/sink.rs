@@ -26,9 +26,10 @@ impl Sink {
         self.0.len() == 0
     }
 
-    /// Adds `len` bytes of the region from `offset` at the end. Fails if they do not lie inside the region, or if
-    /// the whole would pass `isize::MAX` bytes.
+    /// Adds `len` bytes of the region from `offset` at the end. Fails if they do not lie inside the region, if the region
+    /// is read-only, or if the whole would pass `isize::MAX` bytes.
     pub fn push(&mut self, region: &Region, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        region.writable(offset, len)?;
         self.0.push(region, offset, len)
     }
 
@@ -74,11 +75,11 @@ impl Sink {
     }
 }
 
-/// All of the region.
+/// All of the region; nothing of a read-only one.
 impl From<&Region> for Sink {
     fn from(region: &Region) -> Sink {
         let mut sink = Sink::new();
-        // A whole region lies inside itself and is no longer than an allocation can be.
+        // Refused if the region is read-only; otherwise it lies inside itself and is no longer than an allocation can be.
         let _ = sink.push(region, 0, region.len());
         sink
     }

@@ -5,8 +5,12 @@
 //!
 //! Not here: what a request means (`wire/vrpc`), and threads, sockets and policies (`host/src/links`).
 //!
-//! Reading order: [`link`], [`region`], [`address`].
+//! Reading order: [`link`], [`region`], [`address`], [`ring`], [`bell`], [`area`].
 
 pub mod address;
+pub mod area;
+pub mod bell;
+pub mod cells;
 pub mod link;
 pub mod region;
+pub mod ring;

@@ -1,0 +1,153 @@
+//! What rings and bells are made of: cache lines and words that one side writes and the other reads.
+//!
+//! In production both lie in a [`Region`](tombolo_mem::Region). The tests have others, so that the very same code runs on
+//! memory whose every interleaving is tried.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tombolo_mem::{Lines, LinesMut, Word, WordMut};
+use tombolo_sys::futex::{self, Woken};
+
+/// Lines that are read: the slots of a peer's ring. Line numbers wrap at [`count`](Self::count), a power of two.
+pub trait Cells {
+    /// How many lines there are.
+    fn count(&self) -> usize;
+
+    /// The word (0 to 7) of a line, as eight bytes that were stored there, in the host's byte order.
+    fn load(&self, line: usize, word: usize, order: Ordering) -> u64;
+
+    /// Where the line lies, if it is memory that a processor can watch.
+    fn address(&self, _line: usize) -> Option<*const u8> {
+        None
+    }
+}
+
+/// Lines that we write, and nobody else.
+pub trait CellsMut {
+    /// How many lines there are.
+    fn count(&self) -> usize;
+
+    /// Stores the word (0 to 7) of a line, in the host's byte order.
+    fn store(&self, line: usize, word: usize, value: u64, order: Ordering);
+}
+
+/// A word that is read, and slept on.
+pub trait BellWord {
+    /// Its value.
+    fn load(&self, order: Ordering) -> u32;
+
+    /// Sleeps while its value is `seen`, until it is [woken](BellWordMut::wake), for no longer than `timeout`. May return for no
+    /// reason.
+    fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap;
+
+    /// Wakes one that sleeps on it.
+    fn wake(&self);
+
+    /// Keeps every load and store of this thread before it from passing one after it.
+    fn fence();
+}
+
+/// A word that we write, and nobody else.
+pub trait BellWordMut: BellWord {
+    /// Sets its value.
+    fn store(&self, value: u32, order: Ordering);
+
+    /// Adds one, and wraps.
+    fn bump(&self);
+}
+
+/// How a sleep on a word ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nap {
+    /// Somebody may have woken us.
+    Over,
+    /// The time was up.
+    TimedOut,
+    /// Nobody can sleep there: the memory lost its file, or the system forbids it.
+    Impossible,
+}
+
+impl Cells for Lines {
+    #[inline]
+    fn count(&self) -> usize {
+        Lines::count(self)
+    }
+
+    #[inline(always)]
+    fn load(&self, line: usize, word: usize, order: Ordering) -> u64 {
+        Lines::load(self, line, word, order)
+    }
+
+    fn address(&self, line: usize) -> Option<*const u8> {
+        Some(Lines::address(self, line))
+    }
+}
+
+impl CellsMut for LinesMut {
+    #[inline]
+    fn count(&self) -> usize {
+        Lines::count(self)
+    }
+
+    #[inline(always)]
+    fn store(&self, line: usize, word: usize, value: u64, order: Ordering) {
+        LinesMut::store(self, line, word, value, order);
+    }
+}
+
+impl BellWord for Word {
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        Word::load(self, order)
+    }
+
+    fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap {
+        match futex::wait(self, seen, timeout) {
+            Ok(Woken::Maybe | Woken::Changed) => Nap::Over,
+            Ok(Woken::TimedOut) => Nap::TimedOut,
+            Err(_) => Nap::Impossible,
+        }
+    }
+
+    fn wake(&self) {
+        // Fails only if the word's file was truncated: then nobody can sleep there.
+        let _ = futex::wake(self);
+    }
+
+    #[inline]
+    fn fence() {
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+impl BellWord for WordMut {
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        Word::load(self, order)
+    }
+
+    fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap {
+        BellWord::wait(&**self, seen, timeout)
+    }
+
+    fn wake(&self) {
+        BellWord::wake(&**self);
+    }
+
+    #[inline]
+    fn fence() {
+        <Word as BellWord>::fence();
+    }
+}
+
+impl BellWordMut for WordMut {
+    #[inline]
+    fn store(&self, value: u32, order: Ordering) {
+        WordMut::store(self, value, order);
+    }
+
+    fn bump(&self) {
+        WordMut::add(self, 1, Ordering::Release);
+    }
+}
