@@ -1,10 +1,12 @@
 //! What two ends of a link agree on: where things lie in a region, who is who, and whether the other side lives.
 //!
-//! Reading order: `layout`, `ends`, `header`, `terms`.
+//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `negotiate`.
 
 mod ends;
 mod header;
 mod layout;
+mod message;
+mod negotiate;
 mod terms;
 
 pub use ends::{BellKind, Ends, Epoch, Extent, Role};
@@ -13,4 +15,9 @@ pub use layout::{
     BACK_SLOTS_MAX, BACK_SLOTS_MIN, FRAME_BYTES, HEADER_BYTES, Layout, LayoutError, REGION_BYTES_MAX,
     SLOT_BYTES, SLOTS_MAX, SLOTS_MIN,
 };
-pub use terms::{Agreement, Features, Instance, Protocol, VERSION};
+pub use message::{
+    Cause, Goodbye, Hello, LABEL_BYTES_MAX, MESSAGE_BYTES_MAX, Message, MessageError, NAME_BYTES_MAX,
+    REASON_BYTES_MAX, RefusalCode, Refused, Welcome,
+};
+pub use negotiate::{Limits, WelcomeError};
+pub use terms::{Agreement, Bells, Features, Instance, Protocol, VERSION};

@@ -49,6 +49,50 @@ impl BitOr for Features {
     }
 }
 
+/// A set of ways to be woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bells(u32);
+
+impl Bells {
+    /// [`BellKind::Futex`].
+    pub const FUTEX: Bells = Bells(1);
+    /// [`BellKind::Silent`].
+    pub const SILENT: Bells = Bells(2);
+
+    /// The set of those bits, known or not.
+    pub fn from_bits(bits: u32) -> Bells {
+        Bells(bits)
+    }
+
+    /// The bits.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether that way is among them.
+    pub fn contains(self, bell: BellKind) -> bool {
+        let bit = match bell {
+            BellKind::Futex => Bells::FUTEX,
+            BellKind::Silent => Bells::SILENT,
+        };
+        self.0 & bit.0 != 0
+    }
+}
+
+impl BitAnd for Bells {
+    type Output = Bells;
+    fn bitand(self, other: Bells) -> Bells {
+        Bells(self.0 & other.0)
+    }
+}
+
+impl BitOr for Bells {
+    type Output = Bells;
+    fn bitor(self, other: Bells) -> Bells {
+        Bells(self.0 | other.0)
+    }
+}
+
 /// What is spoken over a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {

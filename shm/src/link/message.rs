@@ -1,0 +1,503 @@
+//! The messages by which a link is made and ended (docs/formats/link.md, "Messages"). No I/O: bytes in, messages out.
+//!
+//! Decoding is strict: a message has exactly the length that it says, texts are UTF-8 without control characters and bounded,
+//! and a number that means nothing is refused, but for feature bits and the codes of a refusal, of which there may be more one day.
+
+use std::fmt;
+use std::mem::{offset_of, size_of};
+
+use thiserror::Error;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::link::ends::BellKind;
+use crate::link::terms::{Bells, Features, Instance, Protocol};
+
+/// Longest message, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 512;
+/// Longest name of an export, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest label of a client, in bytes.
+pub const LABEL_BYTES_MAX: usize = 64;
+/// Longest reason, in bytes.
+pub const REASON_BYTES_MAX: usize = 256;
+
+const MAGIC: [u8; 8] = *b"TMBLLINK";
+
+/// A message of either side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// The client's first; its memory comes along.
+    Hello(Hello),
+    /// The server agrees; its memory comes along.
+    Welcome(Welcome),
+    /// The server does not.
+    Refused(Refused),
+    /// Either side's last.
+    Goodbye(Goodbye),
+}
+
+/// What a client wishes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// The oldest version that it speaks.
+    pub version_min: u32,
+    /// The newest.
+    pub version_max: u32,
+    /// Extensions that it speaks.
+    pub offered: Features,
+    /// Those of them that it cannot do without.
+    pub required: Features,
+    /// Slots that it wants at most; see [`Layout`](crate::link::Layout), which these three need not make yet.
+    pub slots: u32,
+    /// Slots of the back ring that it wants at most.
+    pub back_slots: u32,
+    /// The size of its memory, of which the server may want to use less.
+    pub bytes: u64,
+    /// Which life of which client it is.
+    pub client: Instance,
+    /// What it wants to speak; none if it is nothing that we know.
+    pub protocol: Option<Protocol>,
+    /// By what it can be woken.
+    pub bells: Bells,
+    /// The export; empty for the only one there is.
+    pub export: String,
+    /// What to call it in a log.
+    pub label: String,
+}
+
+/// What the server has decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Welcome {
+    /// The version.
+    pub version: u32,
+    /// The extensions.
+    pub features: Features,
+    /// Slots of the rings, at most as many as were wanted.
+    pub slots: u32,
+    /// Slots of the back rings, at most as many as were wanted.
+    pub back_slots: u32,
+    /// How much of each region is used, at most as much as the client has.
+    pub bytes: u64,
+    /// Which life of the link it is.
+    pub epoch: u32,
+    /// How sides are woken.
+    pub bell: BellKind,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// Which life of the server it is.
+    pub server: Instance,
+}
+
+/// Why there is no link.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{code}: {reason}")]
+pub struct Refused {
+    /// For programs.
+    pub code: RefusalCode,
+    /// For people: no control characters, at most [`REASON_BYTES_MAX`] bytes.
+    pub reason: String,
+}
+
+/// Why there is no link, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefusalCode {
+    /// No version in common.
+    Version,
+    /// The client needs an extension that the server lacks.
+    Features,
+    /// The server does not speak that.
+    Protocol,
+    /// The sizes cannot be had.
+    Sizes,
+    /// The client's memory is not as it must be.
+    Memory,
+    /// No way to wake each other in common.
+    Bell,
+    /// The operator does not allow it.
+    NotAllowed,
+    /// There is no such export.
+    NoExport,
+    /// There are too many links.
+    TooMany,
+    /// The message was none.
+    Malformed,
+    /// Something failed on the server's side; it may go better another time.
+    Failed,
+    /// A code of a newer server.
+    Other(u32),
+}
+
+/// Why a side ends the link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Goodbye {
+    /// For programs.
+    pub cause: Cause,
+    /// For people: no control characters, at most [`REASON_BYTES_MAX`] bytes.
+    pub reason: String,
+}
+
+/// Why a side ends the link, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// It is done, in order.
+    Leaving,
+    /// The other side broke the rules.
+    Cut,
+    /// It cannot go on.
+    Failed,
+}
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum MessageError {
+    /// It is shorter than its fixed part, longer than a message may be, or not as long as it says.
+    #[error("a message of {bytes} bytes, which is not how long it should be")]
+    Length {
+        /// How many bytes there are.
+        bytes: usize,
+    },
+    /// It does not begin with the right bytes.
+    #[error("not a message of a link")]
+    Magic,
+    /// A number that means nothing.
+    #[error("{what} {value} means nothing")]
+    Value {
+        /// What it was to be.
+        what: &'static str,
+        /// The number.
+        value: u32,
+    },
+    /// A text that is too long, not UTF-8, or has control characters.
+    #[error("the {what} is not a text as it must be")]
+    Text {
+        /// Which.
+        what: &'static str,
+    },
+}
+
+impl Message {
+    /// The message that all of `bytes` are.
+    pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
+        let length = || MessageError::Length { bytes: bytes.len() };
+        let (head, rest) = Head::read_from_prefix(bytes).map_err(|_| length())?;
+        if head.magic != MAGIC {
+            return Err(MessageError::Magic);
+        }
+        if bytes.len() > MESSAGE_BYTES_MAX || usize::try_from(head.len.get()) != Ok(bytes.len()) {
+            return Err(length());
+        }
+        match head.kind.get() {
+            1 => decode_hello(rest, length).map(Message::Hello),
+            2 => decode_welcome(rest, length).map(Message::Welcome),
+            3 => {
+                let (code, reason) = decode_reason(rest, length)?;
+                Ok(Message::Refused(Refused { code: RefusalCode::from_number(code), reason }))
+            }
+            4 => {
+                let (cause, reason) = decode_reason(rest, length)?;
+                let senseless = MessageError::Value { what: "cause", value: cause };
+                Ok(Message::Goodbye(Goodbye { cause: Cause::from_number(cause).ok_or(senseless)?, reason }))
+            }
+            value => Err(MessageError::Value { what: "kind", value }),
+        }
+    }
+
+    /// Its bytes, at most [`MESSAGE_BYTES_MAX`]. Texts are cut to their limits, and control characters in them replaced.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut rest = Vec::with_capacity(MESSAGE_BYTES_MAX);
+        let kind = match self {
+            Message::Hello(hello) => {
+                encode_hello(hello, &mut rest);
+                1
+            }
+            Message::Welcome(welcome) => {
+                rest.extend_from_slice(RawWelcome::from(welcome).as_bytes());
+                2
+            }
+            Message::Refused(refused) => {
+                encode_reason(refused.code.number(), &refused.reason, &mut rest);
+                3
+            }
+            Message::Goodbye(goodbye) => {
+                encode_reason(goodbye.cause.number(), &goodbye.reason, &mut rest);
+                4
+            }
+        };
+        let len = U32::new(u32::try_from(size_of::<Head>() + rest.len()).unwrap_or(u32::MAX));
+        let mut bytes = Head { magic: MAGIC, kind: U32::new(kind), len }.as_bytes().to_vec();
+        bytes.append(&mut rest);
+        bytes
+    }
+}
+
+impl Refused {
+    /// A refusal; the reason is cut to what a message holds.
+    pub fn new(code: RefusalCode, reason: impl fmt::Display) -> Refused {
+        Refused { code, reason: tamed(&reason.to_string(), REASON_BYTES_MAX) }
+    }
+}
+
+impl Goodbye {
+    /// A goodbye; the reason is cut to what a message holds.
+    pub fn new(cause: Cause, reason: impl fmt::Display) -> Goodbye {
+        Goodbye { cause, reason: tamed(&reason.to_string(), REASON_BYTES_MAX) }
+    }
+}
+
+const REFUSAL_CODES: [(RefusalCode, u32, &str); 11] = [
+    (RefusalCode::Version, 1, "no version in common"),
+    (RefusalCode::Features, 2, "an extension is missing"),
+    (RefusalCode::Protocol, 3, "that protocol is not spoken"),
+    (RefusalCode::Sizes, 4, "sizes that cannot be had"),
+    (RefusalCode::Memory, 5, "memory that is not as it must be"),
+    (RefusalCode::Bell, 6, "no bell in common"),
+    (RefusalCode::NotAllowed, 7, "not allowed"),
+    (RefusalCode::NoExport, 8, "no such export"),
+    (RefusalCode::TooMany, 9, "too many links"),
+    (RefusalCode::Malformed, 10, "not understood"),
+    (RefusalCode::Failed, 11, "the server failed"),
+];
+
+impl RefusalCode {
+    fn number(self) -> u32 {
+        match self {
+            RefusalCode::Other(number) => number,
+            known => {
+                REFUSAL_CODES.iter().find(|(code, ..)| *code == known).map_or(0, |(_, number, _)| *number)
+            }
+        }
+    }
+
+    fn from_number(number: u32) -> RefusalCode {
+        let known = REFUSAL_CODES.iter().find(|(_, known, _)| *known == number);
+        known.map_or(RefusalCode::Other(number), |(code, ..)| *code)
+    }
+}
+
+impl fmt::Display for RefusalCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match REFUSAL_CODES.iter().find(|(code, ..)| code == self) {
+            Some((.., words)) => f.write_str(words),
+            None => write!(f, "refused with code {}", self.number()),
+        }
+    }
+}
+
+impl Cause {
+    fn number(self) -> u32 {
+        match self {
+            Cause::Leaving => 1,
+            Cause::Cut => 2,
+            Cause::Failed => 3,
+        }
+    }
+
+    fn from_number(number: u32) -> Option<Cause> {
+        [Cause::Leaving, Cause::Cut, Cause::Failed].into_iter().find(|cause| cause.number() == number)
+    }
+}
+
+// The bytes. All numbers are little-endian. Offsets are from the start of the message, of which the head is the first 16 bytes.
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 8],
+    kind: U32,
+    len: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHello {
+    version_min: U32,
+    version_max: U32,
+    offered: U64,
+    required: U64,
+    slots: U32,
+    back_slots: U32,
+    bytes: U64,
+    client: [u8; 16],
+    protocol: U32,
+    bells: U32,
+    export_len: U32,
+    label_len: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawWelcome {
+    version: U32,
+    bell: U32,
+    features: U64,
+    slots: U32,
+    back_slots: U32,
+    bytes: U64,
+    epoch: U32,
+    protocol: U32,
+    server: [u8; 16],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawReason {
+    code: U32,
+    len: U32,
+}
+
+const _: () = {
+    const HEAD: usize = size_of::<Head>();
+    assert!(HEAD == 16);
+    assert!(offset_of!(Head, kind) == 8);
+    assert!(offset_of!(Head, len) == 12);
+    assert!(HEAD + offset_of!(RawHello, version_max) == 20);
+    assert!(HEAD + offset_of!(RawHello, offered) == 24);
+    assert!(HEAD + offset_of!(RawHello, required) == 32);
+    assert!(HEAD + offset_of!(RawHello, slots) == 40);
+    assert!(HEAD + offset_of!(RawHello, back_slots) == 44);
+    assert!(HEAD + offset_of!(RawHello, bytes) == 48);
+    assert!(HEAD + offset_of!(RawHello, client) == 56);
+    assert!(HEAD + offset_of!(RawHello, protocol) == 72);
+    assert!(HEAD + offset_of!(RawHello, bells) == 76);
+    assert!(HEAD + offset_of!(RawHello, export_len) == 80);
+    assert!(HEAD + offset_of!(RawHello, label_len) == 84);
+    assert!(HEAD + size_of::<RawHello>() == 88);
+    assert!(HEAD + size_of::<RawHello>() + NAME_BYTES_MAX + LABEL_BYTES_MAX <= MESSAGE_BYTES_MAX);
+    assert!(HEAD + offset_of!(RawWelcome, bell) == 20);
+    assert!(HEAD + offset_of!(RawWelcome, features) == 24);
+    assert!(HEAD + offset_of!(RawWelcome, slots) == 32);
+    assert!(HEAD + offset_of!(RawWelcome, back_slots) == 36);
+    assert!(HEAD + offset_of!(RawWelcome, bytes) == 40);
+    assert!(HEAD + offset_of!(RawWelcome, epoch) == 48);
+    assert!(HEAD + offset_of!(RawWelcome, protocol) == 52);
+    assert!(HEAD + offset_of!(RawWelcome, server) == 56);
+    assert!(HEAD + size_of::<RawWelcome>() == 72);
+    assert!(HEAD + offset_of!(RawReason, len) == 20);
+    assert!(HEAD + size_of::<RawReason>() + REASON_BYTES_MAX <= MESSAGE_BYTES_MAX);
+};
+
+fn decode_hello(bytes: &[u8], length: impl Fn() -> MessageError) -> Result<Hello, MessageError> {
+    let (raw, texts) = RawHello::read_from_prefix(bytes).map_err(|_| length())?;
+    let (export, texts) = split(texts, raw.export_len, &length)?;
+    let (label, texts) = split(texts, raw.label_len, &length)?;
+    if !texts.is_empty() {
+        return Err(length());
+    }
+    Ok(Hello {
+        version_min: raw.version_min.get(),
+        version_max: raw.version_max.get(),
+        offered: Features::from_bits(raw.offered.get()),
+        required: Features::from_bits(raw.required.get()),
+        slots: raw.slots.get(),
+        back_slots: raw.back_slots.get(),
+        bytes: raw.bytes.get(),
+        client: Instance(raw.client),
+        protocol: Protocol::from_number(raw.protocol.get()),
+        bells: Bells::from_bits(raw.bells.get()),
+        export: text("name of the export", export, NAME_BYTES_MAX)?,
+        label: text("label", label, LABEL_BYTES_MAX)?,
+    })
+}
+
+fn encode_hello(hello: &Hello, bytes: &mut Vec<u8>) {
+    let export = tamed(&hello.export, NAME_BYTES_MAX);
+    let label = tamed(&hello.label, LABEL_BYTES_MAX);
+    let raw = RawHello {
+        version_min: U32::new(hello.version_min),
+        version_max: U32::new(hello.version_max),
+        offered: U64::new(hello.offered.bits()),
+        required: U64::new(hello.required.bits()),
+        slots: U32::new(hello.slots),
+        back_slots: U32::new(hello.back_slots),
+        bytes: U64::new(hello.bytes),
+        client: hello.client.0,
+        protocol: U32::new(hello.protocol.map_or(0, Protocol::number)),
+        bells: U32::new(hello.bells.bits()),
+        export_len: len_of(&export),
+        label_len: len_of(&label),
+    };
+    bytes.extend_from_slice(raw.as_bytes());
+    bytes.extend_from_slice(export.as_bytes());
+    bytes.extend_from_slice(label.as_bytes());
+}
+
+fn decode_welcome(bytes: &[u8], length: impl Fn() -> MessageError) -> Result<Welcome, MessageError> {
+    let raw = RawWelcome::read_from_bytes(bytes).map_err(|_| length())?;
+    let value = |what, value: U32| MessageError::Value { what, value: value.get() };
+    Ok(Welcome {
+        version: raw.version.get(),
+        features: Features::from_bits(raw.features.get()),
+        slots: raw.slots.get(),
+        back_slots: raw.back_slots.get(),
+        bytes: raw.bytes.get(),
+        epoch: raw.epoch.get(),
+        bell: BellKind::from_number(raw.bell.get()).ok_or_else(|| value("bell", raw.bell))?,
+        protocol: Protocol::from_number(raw.protocol.get()).ok_or_else(|| value("protocol", raw.protocol))?,
+        server: Instance(raw.server),
+    })
+}
+
+impl From<&Welcome> for RawWelcome {
+    fn from(welcome: &Welcome) -> RawWelcome {
+        RawWelcome {
+            version: U32::new(welcome.version),
+            bell: U32::new(welcome.bell.number()),
+            features: U64::new(welcome.features.bits()),
+            slots: U32::new(welcome.slots),
+            back_slots: U32::new(welcome.back_slots),
+            bytes: U64::new(welcome.bytes),
+            epoch: U32::new(welcome.epoch),
+            protocol: U32::new(welcome.protocol.number()),
+            server: welcome.server.0,
+        }
+    }
+}
+
+fn decode_reason(bytes: &[u8], length: impl Fn() -> MessageError) -> Result<(u32, String), MessageError> {
+    let (raw, texts) = RawReason::read_from_prefix(bytes).map_err(|_| length())?;
+    let (reason, rest) = split(texts, raw.len, &length)?;
+    if !rest.is_empty() {
+        return Err(length());
+    }
+    Ok((raw.code.get(), text("reason", reason, REASON_BYTES_MAX)?))
+}
+
+fn encode_reason(code: u32, reason: &str, bytes: &mut Vec<u8>) {
+    let reason = tamed(reason, REASON_BYTES_MAX);
+    bytes.extend_from_slice(RawReason { code: U32::new(code), len: len_of(&reason) }.as_bytes());
+    bytes.extend_from_slice(reason.as_bytes());
+}
+
+fn split<'a>(
+    bytes: &'a [u8],
+    len: U32,
+    length: &impl Fn() -> MessageError,
+) -> Result<(&'a [u8], &'a [u8]), MessageError> {
+    let len = usize::try_from(len.get()).map_err(|_| length())?;
+    bytes.split_at_checked(len).ok_or_else(length)
+}
+
+fn text(what: &'static str, bytes: &[u8], max: usize) -> Result<String, MessageError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| MessageError::Text { what })?;
+    if text.len() > max || text.chars().any(char::is_control) {
+        return Err(MessageError::Text { what });
+    }
+    Ok(text.to_owned())
+}
+
+/// The text as it may be sent.
+fn tamed(text: &str, max: usize) -> String {
+    let mut tamed = String::new();
+    for letter in text.chars().map(|letter| if letter.is_control() { '?' } else { letter }) {
+        if tamed.len() + letter.len_utf8() > max {
+            break;
+        }
+        tamed.push(letter);
+    }
+    tamed
+}
+
+fn len_of(text: &str) -> U32 {
+    U32::new(u32::try_from(text.len()).unwrap_or(u32::MAX))
+}

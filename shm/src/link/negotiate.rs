@@ -1,0 +1,235 @@
+//! How two sides come to terms. No I/O: a server holds a hello against its limits, and a client what comes back against its hello.
+
+use thiserror::Error;
+
+use crate::link::ends::{BellKind, Epoch};
+use crate::link::layout::{BACK_SLOTS_MAX, Layout, LayoutError, SLOTS_MAX};
+use crate::link::message::{Hello, RefusalCode, Refused, Welcome};
+use crate::link::terms::{Agreement, Bells, Features, Instance, Protocol, VERSION};
+
+/// What a server agrees to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Extensions that it speaks.
+    pub features: Features,
+    /// What it speaks.
+    pub protocols: Vec<Protocol>,
+    /// Most slots of a link's rings.
+    pub slots: u32,
+    /// Most slots of a link's back rings.
+    pub back_slots: u32,
+    /// Largest region, in bytes. A link costs the server as much of its own, once the client has it filled.
+    pub bytes: u64,
+    /// By what it can be woken.
+    pub bells: Bells,
+}
+
+impl Default for Limits {
+    /// For links between processes: vrpc, as many slots as there can be, 64 MiB.
+    fn default() -> Self {
+        Limits {
+            features: Features::CALL_BACKS,
+            protocols: vec![Protocol::Vrpc],
+            slots: SLOTS_MAX,
+            back_slots: BACK_SLOTS_MAX,
+            bytes: 64 << 20,
+            bells: Bells::FUTEX | Bells::SILENT,
+        }
+    }
+}
+
+/// Why a server's answer is not believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum WelcomeError {
+    /// The server decided something that was not offered.
+    #[error("the server's {what} is none that was offered")]
+    NotOffered {
+        /// What.
+        what: &'static str,
+    },
+    /// The sizes make no sense.
+    #[error("the server's sizes make no sense")]
+    Layout(#[from] LayoutError),
+}
+
+impl Limits {
+    /// What a link for this client will be like, if it can have one. Epoch and instance are the server's to choose.
+    pub fn agree(&self, hello: &Hello, epoch: Epoch, server: Instance) -> Result<Agreement, Refused> {
+        if hello.version_min > VERSION || hello.version_max < VERSION {
+            return Err(Refused::new(
+                RefusalCode::Version,
+                format_args!("{VERSION} is spoken here, not {} to {}", hello.version_min, hello.version_max),
+            ));
+        }
+        if !(self.features & hello.offered).contains(hello.required) {
+            let missing = hello.required.bits() & !self.features.bits();
+            return Err(Refused::new(RefusalCode::Features, format_args!("{missing:#x}")));
+        }
+        let protocol = hello.protocol.filter(|protocol| self.protocols.contains(protocol));
+        let protocol = protocol
+            .ok_or_else(|| Refused::new(RefusalCode::Protocol, "it may be that of another server"))?;
+        let bells = self.bells & hello.bells;
+        let bell = [BellKind::Futex, BellKind::Silent].into_iter().find(|bell| bells.contains(*bell));
+        let bell = bell.ok_or_else(|| Refused::new(RefusalCode::Bell, "neither of the client's"))?;
+        let sizes = |error: LayoutError| Refused::new(RefusalCode::Sizes, error);
+        // First what the client says, for less than nonsense may make sense.
+        let wanted = Layout::new(hello.slots, hello.back_slots, hello.bytes).map_err(sizes)?;
+        let layout = Layout::new(
+            wanted.slots().min(self.slots),
+            wanted.back_slots().min(self.back_slots),
+            wanted.bytes().min(self.bytes),
+        )
+        .map_err(sizes)?;
+        Ok(Agreement {
+            version: VERSION,
+            features: self.features & hello.offered,
+            protocol,
+            layout,
+            epoch,
+            bell,
+            server,
+        })
+    }
+}
+
+impl Agreement {
+    /// How the server says it.
+    pub fn welcome(&self) -> Welcome {
+        Welcome {
+            version: self.version,
+            features: self.features,
+            slots: self.layout.slots(),
+            back_slots: self.layout.back_slots(),
+            bytes: self.layout.bytes(),
+            epoch: self.epoch.number(),
+            bell: self.bell,
+            protocol: self.protocol,
+            server: self.server,
+        }
+    }
+}
+
+impl Hello {
+    /// Holds the server's answer against what was offered. Nothing in it is believed that a client could be harmed by.
+    pub fn check(&self, welcome: &Welcome) -> Result<Agreement, WelcomeError> {
+        let offered = |what, holds: bool| if holds { Ok(()) } else { Err(WelcomeError::NotOffered { what }) };
+        offered("version", (self.version_min..=self.version_max).contains(&welcome.version))?;
+        offered(
+            "set of extensions",
+            self.offered.contains(welcome.features) && welcome.features.contains(self.required),
+        )?;
+        offered("protocol", self.protocol == Some(welcome.protocol))?;
+        offered("bell", self.bells.contains(welcome.bell))?;
+        offered("number of slots", welcome.slots <= self.slots && welcome.back_slots <= self.back_slots)?;
+        offered("size", welcome.bytes <= self.bytes)?;
+        let epoch = Epoch::new(welcome.epoch).ok_or(WelcomeError::NotOffered { what: "epoch" })?;
+        Ok(Agreement {
+            version: welcome.version,
+            features: welcome.features,
+            protocol: welcome.protocol,
+            layout: Layout::new(welcome.slots, welcome.back_slots, welcome.bytes)?,
+            epoch,
+            bell: welcome.bell,
+            server: welcome.server,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            version_min: 1,
+            version_max: 3,
+            offered: Features::CALL_BACKS | Features::from_bits(1 << 40),
+            required: Features::NONE,
+            slots: 256,
+            back_slots: 16,
+            bytes: 128 << 20,
+            client: Instance([1; 16]),
+            protocol: Some(Protocol::Vrpc),
+            bells: Bells::FUTEX,
+            export: "src".into(),
+            label: "test".into(),
+        }
+    }
+
+    fn agree(limits: &Limits, hello: &Hello) -> Result<Agreement, Refused> {
+        limits.agree(hello, Epoch::new(5).expect("not zero"), Instance([2; 16]))
+    }
+
+    #[test]
+    fn both_sides_come_to_the_same_terms_within_what_either_can_do() {
+        let limits = Limits { slots: 64, ..Limits::default() };
+        let agreement = agree(&limits, &hello()).expect("an agreement");
+        assert_eq!((agreement.layout.slots(), agreement.layout.back_slots()), (64, 16));
+        assert_eq!(agreement.layout.bytes(), 64 << 20);
+        assert_eq!((agreement.features, agreement.bell), (Features::CALL_BACKS, BellKind::Futex));
+        assert_eq!(hello().check(&agreement.welcome()), Ok(agreement));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_refused_with_its_own_code() {
+        let refusal = |change: fn(&mut Hello)| {
+            let mut hello = hello();
+            change(&mut hello);
+            agree(&Limits::default(), &hello).map_err(|refused| refused.code)
+        };
+        assert_eq!(refusal(|hello| hello.version_min = 2), Err(RefusalCode::Version));
+        assert_eq!(refusal(|hello| hello.version_max = 0), Err(RefusalCode::Version));
+        assert_eq!(
+            refusal(|hello| hello.required = Features::from_bits(1 << 40)),
+            Err(RefusalCode::Features)
+        );
+        // Required, but not even offered.
+        assert_eq!(
+            refusal(|hello| (hello.offered, hello.required) = (Features::NONE, Features::CALL_BACKS)),
+            Err(RefusalCode::Features)
+        );
+        assert_eq!(refusal(|hello| hello.protocol = None), Err(RefusalCode::Protocol));
+        assert_eq!(refusal(|hello| hello.protocol = Some(Protocol::OncRpc)), Err(RefusalCode::Protocol));
+        assert_eq!(refusal(|hello| hello.bells = Bells::from_bits(0x80)), Err(RefusalCode::Bell));
+        for change in [
+            (|hello| hello.slots = 0) as fn(&mut Hello),
+            |hello| hello.slots = u32::MAX,
+            |hello| hello.back_slots = 9,
+            |hello| hello.bytes = 0,
+            |hello| hello.bytes = u64::MAX,
+            |hello| hello.bytes = (1 << 20) + 1,
+        ] {
+            assert_eq!(refusal(change), Err(RefusalCode::Sizes));
+        }
+        let tight = Limits { bytes: 8192, ..Limits::default() };
+        assert_eq!(agree(&tight, &hello()).map_err(|refused| refused.code), Err(RefusalCode::Sizes));
+    }
+
+    #[test]
+    fn a_server_that_decides_what_was_not_offered_is_not_believed() {
+        let sound = agree(&Limits::default(), &hello()).expect("an agreement").welcome();
+        let spoilt = |change: fn(&mut Welcome)| {
+            let mut welcome = sound.clone();
+            change(&mut welcome);
+            hello().check(&welcome)
+        };
+        assert!(spoilt(|_| ()).is_ok());
+        for change in [
+            (|welcome| welcome.version = 4) as fn(&mut Welcome),
+            |welcome| welcome.features = Features::from_bits(1 << 41),
+            |welcome| welcome.slots = 512,
+            |welcome| welcome.slots = 0,
+            |welcome| welcome.back_slots = 32,
+            |welcome| welcome.bytes = 256 << 20,
+            |welcome| welcome.bytes = 4096,
+            |welcome| welcome.epoch = 0,
+            |welcome| welcome.bell = BellKind::Silent,
+            |welcome| welcome.protocol = Protocol::OncRpc,
+        ] {
+            assert!(spoilt(change).is_err());
+        }
+        let needy = Hello { required: Features::CALL_BACKS, ..hello() };
+        let without = Welcome { features: Features::NONE, ..sound.clone() };
+        assert_eq!(needy.check(&without), Err(WelcomeError::NotOffered { what: "set of extensions" }));
+    }
+}

@@ -1,0 +1,174 @@
+//! The messages of a link: what is sent arrives, and what is no message is told apart.
+
+use proptest::prelude::*;
+use tombolo_shm::link::{
+    BellKind, Bells, Cause, Features, Goodbye, Hello, Instance, MESSAGE_BYTES_MAX, Message, MessageError,
+    Protocol, RefusalCode, Refused, Welcome,
+};
+
+fn hello() -> Hello {
+    Hello {
+        version_min: 1,
+        version_max: 2,
+        offered: Features::from_bits(0x0807_0605_0403_0201),
+        required: Features::NONE,
+        slots: 64,
+        back_slots: 8,
+        bytes: 1 << 20,
+        client: Instance(*b"0123456789abcdef"),
+        protocol: Some(Protocol::Vrpc),
+        bells: Bells::FUTEX,
+        export: "src".into(),
+        label: "mount".into(),
+    }
+}
+
+fn welcome() -> Welcome {
+    Welcome {
+        version: 1,
+        features: Features::CALL_BACKS,
+        slots: 64,
+        back_slots: 8,
+        bytes: 1 << 20,
+        epoch: 0x0403_0201,
+        bell: BellKind::Silent,
+        protocol: Protocol::OncRpc,
+        server: Instance(*b"fedcba9876543210"),
+    }
+}
+
+/// Byte by byte, as docs/formats/link.md has it, so that nobody changes the format by mistake.
+#[test]
+fn a_hello_is_laid_out_as_the_format_says() {
+    let mut expected = Vec::new();
+    expected.extend_from_slice(b"TMBLLINK");
+    expected.extend_from_slice(&[1, 0, 0, 0, 96, 0, 0, 0]);
+    expected.extend_from_slice(&[1, 0, 0, 0, 2, 0, 0, 0]);
+    expected.extend_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    expected.extend_from_slice(&[0; 8]);
+    expected.extend_from_slice(&[64, 0, 0, 0, 8, 0, 0, 0]);
+    expected.extend_from_slice(&[0, 0, 16, 0, 0, 0, 0, 0]);
+    expected.extend_from_slice(b"0123456789abcdef");
+    expected.extend_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0]);
+    expected.extend_from_slice(&[3, 0, 0, 0, 5, 0, 0, 0]);
+    expected.extend_from_slice(b"srcmount");
+    assert_eq!(Message::Hello(hello()).encode(), expected);
+    assert_eq!(Message::decode(&expected), Ok(Message::Hello(hello())));
+}
+
+#[test]
+fn a_welcome_is_laid_out_as_the_format_says() {
+    let mut expected = Vec::new();
+    expected.extend_from_slice(b"TMBLLINK");
+    expected.extend_from_slice(&[2, 0, 0, 0, 72, 0, 0, 0]);
+    expected.extend_from_slice(&[1, 0, 0, 0, 2, 0, 0, 0]);
+    expected.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+    expected.extend_from_slice(&[64, 0, 0, 0, 8, 0, 0, 0]);
+    expected.extend_from_slice(&[0, 0, 16, 0, 0, 0, 0, 0]);
+    expected.extend_from_slice(&[1, 2, 3, 4, 2, 0, 0, 0]);
+    expected.extend_from_slice(b"fedcba9876543210");
+    assert_eq!(Message::Welcome(welcome()).encode(), expected);
+    assert_eq!(Message::decode(&expected), Ok(Message::Welcome(welcome())));
+}
+
+#[test]
+fn refusals_and_goodbyes_carry_their_reasons() {
+    for code in [RefusalCode::Version, RefusalCode::Failed, RefusalCode::Other(99)] {
+        let message = Message::Refused(Refused::new(code, "because"));
+        assert_eq!(Message::decode(&message.encode()), Ok(message));
+    }
+    for cause in [Cause::Leaving, Cause::Cut, Cause::Failed] {
+        let message = Message::Goodbye(Goodbye::new(cause, ""));
+        assert_eq!(Message::decode(&message.encode()), Ok(message));
+    }
+    let long = Refused::new(RefusalCode::Failed, format_args!("a\nb\u{1b}[2J{}", "ü".repeat(300)));
+    assert!(long.reason.starts_with("a?b?[2Jü") && long.reason.len() <= 256, "{}", long.reason);
+    assert_eq!(Message::decode(&Message::Refused(long.clone()).encode()), Ok(Message::Refused(long)));
+}
+
+#[test]
+fn lengths_must_be_exact() {
+    for message in [
+        Message::Hello(hello()),
+        Message::Welcome(welcome()),
+        Message::Refused(Refused::new(RefusalCode::Sizes, "x")),
+        Message::Goodbye(Goodbye::new(Cause::Cut, "x")),
+    ] {
+        let bytes = message.encode();
+        for len in 0..bytes.len() {
+            assert_eq!(Message::decode(&bytes[..len]), Err(MessageError::Length { bytes: len }));
+            // The same with a length that fits what is there, but not what must be there.
+            let mut cut = bytes[..len].to_vec();
+            if let Some(field) = cut.get_mut(12..16) {
+                field.copy_from_slice(&u32::try_from(len).expect("small").to_le_bytes());
+                assert_eq!(Message::decode(&cut), Err(MessageError::Length { bytes: len }));
+            }
+        }
+        let mut long = bytes.clone();
+        long.push(0);
+        long[12] += 1;
+        assert_eq!(Message::decode(&long), Err(MessageError::Length { bytes: long.len() }));
+    }
+    let mut huge = Message::Hello(hello()).encode();
+    huge.resize(MESSAGE_BYTES_MAX + 1, b'x');
+    huge[12..16].copy_from_slice(&513u32.to_le_bytes());
+    huge[84..88].copy_from_slice(&(513u32 - 91).to_le_bytes());
+    assert_eq!(Message::decode(&huge), Err(MessageError::Length { bytes: 513 }));
+}
+
+#[test]
+fn texts_must_be_texts_within_their_limits() {
+    let sound = Message::Hello(hello()).encode();
+    for bad in [b"s\0c", b"s\x1bc", b"s\xffc", b"\xe2\x82s"] {
+        let mut bytes = sound.clone();
+        bytes[88..91].copy_from_slice(bad);
+        assert_eq!(Message::decode(&bytes), Err(MessageError::Text { what: "name of the export" }));
+    }
+    let mut bytes = sound.clone();
+    bytes[80..84].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(Message::decode(&bytes), Err(MessageError::Length { bytes: 96 }));
+    let mut label = sound;
+    label.resize(91 + 65, b'x');
+    label[12..16].copy_from_slice(&156u32.to_le_bytes());
+    label[84..88].copy_from_slice(&65u32.to_le_bytes());
+    assert_eq!(Message::decode(&label), Err(MessageError::Text { what: "label" }));
+}
+
+#[test]
+fn numbers_that_mean_nothing_are_refused() {
+    let spoilt = |message: &Message, at: usize| {
+        let mut bytes = message.encode();
+        bytes[at] = 77;
+        Message::decode(&bytes)
+    };
+    let hello = Message::Hello(hello());
+    assert_eq!(spoilt(&hello, 0), Err(MessageError::Magic));
+    assert_eq!(spoilt(&hello, 8), Err(MessageError::Value { what: "kind", value: 77 }));
+    assert!(matches!(spoilt(&hello, 72), Ok(Message::Hello(Hello { protocol: None, .. }))));
+    let welcome = Message::Welcome(welcome());
+    assert_eq!(spoilt(&welcome, 20), Err(MessageError::Value { what: "bell", value: 77 }));
+    assert_eq!(spoilt(&welcome, 52), Err(MessageError::Value { what: "protocol", value: 77 }));
+    let goodbye = Message::Goodbye(Goodbye::new(Cause::Cut, ""));
+    assert_eq!(spoilt(&goodbye, 16), Err(MessageError::Value { what: "cause", value: 77 }));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_message_or_are_not(bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..6) {
+        let _ = Message::decode(&bytes);
+        let mut likely = b"TMBLLINK".to_vec();
+        likely.extend_from_slice(&[kind, 0, 0, 0]);
+        likely.extend_from_slice(&u32::try_from(bytes.len() + 16).expect("small").to_le_bytes());
+        likely.extend_from_slice(&bytes);
+        if let Ok(message) = Message::decode(&likely) {
+            prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn any_hello_arrives(export in "\\PC{0,60}", label in "\\PC{0,16}", slots: u32, bytes: u64, bits: u64) {
+        let hello = Hello { export, label, slots, bytes, required: Features::from_bits(bits), ..hello() };
+        let message = Message::Hello(hello);
+        prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
+    }
+}
