@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::finished::Finished;
-use super::intake::{Intake, Received, Step};
+use super::intake::{Intake, Received, Senseless, Step};
 use super::low_water::LowWater;
 use super::shared::Shared;
 use super::state::State;
 use super::wire::{Event, Socket, SocketToken};
 use tombolo_sys::Errno;
-use tombolo_wire_rpc::RecordError;
 
 /// Replies and bytes of one turn; then those who wait for them are woken.
 const TURN_REPLIES: usize = 64;
@@ -204,7 +203,10 @@ impl Engine {
                 }
                 Ok(count) => replies += count,
                 Err(fault) => {
-                    tracing::warn!(callee = &*shared.label, %fault, "connecting anew");
+                    tracing::warn!(callee = &*shared.label, fault = %fault.why, "connecting anew");
+                    let is_ours = shared.lock().make_no_sense(index, &fault, now, finished);
+                    let counters = &shared.counters;
+                    if is_ours { &counters.garbage } else { &counters.unknown_replies }.add(1);
                     return End::Lost(Errno::BADMSG);
                 }
             }
@@ -235,14 +237,14 @@ impl Engine {
     }
 }
 
-/// Answers the calls whose replies are there. How many; an error if the stream makes no sense.
+/// Answers the calls whose replies are there. How many; an error if the stream makes no sense any more.
 fn answer_all(
     shared: &Shared,
     state: &mut State,
     lane: &mut Lane,
     now: Instant,
     finished: &mut Finished,
-) -> Result<usize, RecordError> {
+) -> Result<usize, Senseless> {
     let index = lane.token.index();
     let mut count = 0;
     loop {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error as ThisError;
 use tombolo_sys::Errno;
-use tombolo_wire_rpc::{Accepted, Rejected};
+use tombolo_wire_rpc::{Accepted, RecordError, Rejected};
 
 /// Whose call it was: [`Options::label`](super::Options::label) and the procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +98,9 @@ pub enum Garbage {
     /// Its header.
     #[error("its header: {0}")]
     Header(tombolo_wire_xdr::Error),
+    /// It is longer than [`Options::reply_bytes_max`](super::Options::reply_bytes_max).
+    #[error("{0}")]
+    Record(RecordError),
     /// Data lie where the reply ends or beyond, or they are more than were asked for.
     #[error("{len_bytes} bytes of data at {start} of {results_bytes}, where {room_bytes} were asked for")]
     Data {

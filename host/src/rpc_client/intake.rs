@@ -2,7 +2,7 @@
 //!
 //! What is received goes to a staging buffer, many small replies at a time. Of a reply whose data have a place of their own
 //! the rest is received straight there, and only what came along with its head is copied. What goes wrong with one reply is
-//! that call's failure; what makes the stream senseless (a record that is too long) is the connection's.
+//! that call's failure; a record that is too long is that as well, and what follows in the stream is of no use any more.
 
 use std::mem;
 
@@ -10,6 +10,7 @@ use super::call::Reply;
 use super::reply::{Incoming, Judged, judge, whole, xid_of};
 use super::state::Known;
 use super::wire::Socket;
+use smallvec::SmallVec;
 use tombolo_mem::{Buffer, Sink};
 use tombolo_sys::Errno;
 use tombolo_wire_rpc::{Found as Part, Mark, RecordError, Records};
@@ -75,6 +76,13 @@ pub(super) enum Step {
 
 /// Says what is known of the call that a reply answers.
 pub(super) type Lookup<'a> = &'a mut dyn FnMut(u32) -> Option<Known>;
+
+/// The stream makes no sense from here on.
+pub(super) struct Senseless {
+    /// What stands where the record's transaction id does.
+    pub(super) xid: u32,
+    pub(super) why: RecordError,
+}
 
 impl Step {
     fn of(incoming: Option<Incoming>) -> Self {
@@ -154,7 +162,7 @@ impl Intake {
     }
 
     /// Finds the next reply in what was received.
-    pub(super) fn next(&mut self, lookup: Lookup<'_>) -> Result<Step, RecordError> {
+    pub(super) fn next(&mut self, lookup: Lookup<'_>) -> Result<Step, Senseless> {
         loop {
             let (used, step) = match mem::replace(&mut self.stage, Stage::Start) {
                 Stage::Start => self.start(lookup)?,
@@ -176,7 +184,7 @@ impl Intake {
     }
 
     /// A record begins, if anything does.
-    fn start(&mut self, lookup: Lookup<'_>) -> Result<(usize, Option<Step>), RecordError> {
+    fn start(&mut self, lookup: Lookup<'_>) -> Result<(usize, Option<Step>), Senseless> {
         let receive = Ok((0, Some(Step::Receive)));
         // Nobody else has a part of it between two system calls.
         let bytes =
@@ -188,10 +196,13 @@ impl Intake {
             return Ok((0, None));
         }
         let body_bytes = mark.len_bytes as usize;
-        if body_bytes > self.limit_bytes {
-            return Err(RecordError::TooLong { announced_bytes: body_bytes, limit_bytes: self.limit_bytes });
-        }
         let body = bytes.get(Mark::BYTES..).unwrap_or_default();
+        if body_bytes > self.limit_bytes {
+            // Its transaction id is waited for: whose reply it is.
+            let Some(xid) = xid_of(body) else { return receive };
+            let why = RecordError::TooLong { announced_bytes: body_bytes, limit_bytes: self.limit_bytes };
+            return Err(Senseless { xid, why });
+        }
         if let Some(body) = body.get(..body_bytes) {
             return Ok((Mark::BYTES + body_bytes, Some(Step::of(whole(body, lookup)))));
         }
@@ -211,7 +222,7 @@ impl Intake {
         mut body: Vec<u8>,
         rest: Rest,
         lookup: Lookup<'_>,
-    ) -> Result<(usize, Option<Step>), RecordError> {
+    ) -> Result<(usize, Option<Step>), Senseless> {
         let bytes =
             self.staging.as_slice().and_then(|bytes| bytes.get(self.start..self.end)).unwrap_or_default();
         let (used, rest) = match rest {
@@ -221,7 +232,19 @@ impl Intake {
                 (there, (there < missing).then_some(Rest::Bytes(missing - there)))
             }
             Rest::Pieces => {
-                let found = self.records.find(bytes, bytes.len())?;
+                let found = match self.records.find(bytes, bytes.len()) {
+                    Ok(found) => found,
+                    Err(why) => {
+                        // The mark of this piece stands in front of what is missing of the transaction id.
+                        let front = body.iter().chain(bytes.iter().skip(Mark::BYTES)).copied();
+                        let front: SmallVec<[u8; 4]> = front.take(4).collect();
+                        if let Some(xid) = xid_of(&front) {
+                            return Err(Senseless { xid, why });
+                        }
+                        self.stage = Stage::Collect { body, rest: Rest::Pieces };
+                        return Ok((0, Some(Step::Receive)));
+                    }
+                };
                 let complete = match &found {
                     Part::Piece { body: piece, complete } => {
                         body.extend_from_slice(bytes.get(piece.clone()).unwrap_or_default());

@@ -89,7 +89,7 @@ pub struct Options {
     pub interrupts: Interrupts,
     /// Whether to call from a port below 1024, as many servers demand: true insists, none does it where we may.
     pub reserved_port: Option<bool>,
-    /// The longest reply, in bytes. A connection over which a longer one is announced is made anew.
+    /// The longest reply, in bytes. A call that is answered by a longer one fails, and the connection is made anew.
     pub reply_bytes_max: usize,
     /// Whose calls these are, for errors and the log: `host:/name`.
     pub label: String,

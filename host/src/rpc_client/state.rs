@@ -12,8 +12,9 @@ use super::call::{Landing, Reply};
 use super::connection::Connection;
 use super::counters::Counts;
 use super::entry::{Entry, NewCall, Place};
-use super::error::{Callee, Failure};
+use super::error::{Callee, Failure, Garbage};
 use super::finished::Finished;
+use super::intake::Senseless;
 use super::limit::Limit;
 use super::options::{Options, Target, Transport};
 use super::pending::{Cell, Outcome};
@@ -232,6 +233,25 @@ impl State {
         let procedure = entry.procedure;
         let outcome = outcome.map_err(|failure| failure.of(self.callee(procedure)));
         self.end(xid, outcome, now, finished);
+        true
+    }
+
+    /// The stream of this connection makes no sense from a reply on: the call that it names fails, or else it would be sent again
+    /// for the same. Connecting anew is in no hurry, whatever was answered before. False if it names no call.
+    pub(super) fn make_no_sense(
+        &mut self,
+        index: usize,
+        fault: &Senseless,
+        now: Instant,
+        finished: &mut Finished,
+    ) -> bool {
+        if let Some(connection) = self.connections.get_mut(index) {
+            connection.useful = false;
+        }
+        let entry = self.calls.get(&fault.xid).filter(|entry| entry.can_be_answered(index));
+        let Some(procedure) = entry.map(|entry| entry.procedure) else { return false };
+        let failure = Failure::Garbage(Garbage::Record(fault.why));
+        self.end(fault.xid, Err(failure.of(self.callee(procedure))), now, finished);
         true
     }
 

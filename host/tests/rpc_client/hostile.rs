@@ -73,30 +73,79 @@ fn what_is_no_answer_is_that_calls_failure() {
     }
 }
 
+/// What is longer than 10,000 bytes, and begins with this word.
+fn too_long(word: [u8; 4]) -> [Vec<u8>; 3] {
+    let piece = |body: &[u8]| [&(body.len() as u32).to_be_bytes()[..], body].concat();
+    let (first, rest) = word.split_at(2);
+    [
+        [&0xffff_ffff_u32.to_be_bytes()[..], &word, &[7; 100]].concat(),
+        // In fragments that add up.
+        [piece(&word), piece(&[7; 2500]).repeat(5)].concat(),
+        // Whose word is cut in two.
+        [piece(first), piece(&[]), 0x7fff_ffff_u32.to_be_bytes().to_vec(), rest.to_vec()].concat(),
+    ]
+}
+
 #[test]
-fn a_record_that_is_too_long_ends_the_connection_and_not_the_call() {
+fn a_record_that_is_too_long_fails_its_call_and_the_others_are_sent_again() {
+    for (form, at_a_time) in (0..3).flat_map(|form| [(form, usize::MAX), (form, 1)]) {
+        let options = Options { reply_bytes_max: 10_000, ..Options::default() };
+        let (mut script, line, first) = Script::connected(options);
+        let other = echo(&script.client, ECHO, b"other");
+        let calls = line.calls();
+        line.set_at_a_time(at_a_time);
+        script.bring(&line, &too_long(calls[0].xid.to_be_bytes())[form]);
+        assert!(first.is_ready());
+        let error = first.wait().expect_err("nobody takes so much");
+        assert!(matches!(error, CallError::Garbage { why: Garbage::Record(_), .. }), "{error}");
+        assert!(line.is_shut_down() && !other.is_ready());
+        script.pass(Duration::from_millis(100));
+        let next = script.line(1);
+        script.connect(&next);
+        assert_eq!(next.calls(), calls[1..], "the other one is sent again, and no other");
+        script.bring(&next, &calls[1].reply(b"fine"));
+        assert_eq!(other.wait().expect("a reply").results, b"fine");
+        assert_eq!(script.client.counts().garbage, 1);
+    }
+}
+
+#[test]
+fn a_record_that_is_too_long_for_a_call_in_the_middle_of_its_sending_fails_it() {
+    let (mut script, line, _first) = Script::connected(Options::default());
+    line.calls();
+    line.set_room(1000);
+    let pending = write(&script.client, vec![7; 10_000]);
+    script.bring(&line, &too_long(0xffff_fff1_u32.to_be_bytes())[0]);
+    assert!(pending.is_ready());
+    assert!(matches!(pending.wait(), Err(CallError::Garbage { why: Garbage::Record(_), .. })));
+    assert!(line.is_shut_down());
+    script.pass(Duration::from_millis(99));
+    assert_eq!(script.line_count(), 1, "connecting anew is in no hurry");
+}
+
+#[test]
+fn who_talks_nonsense_is_connected_to_later_each_time() {
     let options = Options { reply_bytes_max: 10_000, ..Options::default() };
     let (mut script, line, first) = Script::connected(options);
     let call = line.calls().remove(0);
-    script.bring(&line, &0xffff_ffff_u32.to_be_bytes());
-    assert!(line.is_shut_down() && !first.is_ready());
-    // At once where nothing was wrong before; later and later where nothing but this ever comes.
-    for attempt in 1..6 {
-        script.pass(Duration::from_secs(11));
-        let next = script.line(attempt);
-        script.connect(&next);
-        assert_eq!(next.calls().len(), 1, "the call is sent again");
-        // In fragments that add up.
-        for _ in 0..5 {
-            script.bring(&next, &[&2500_u32.to_be_bytes()[..], &[0; 2500]].concat());
-        }
-        assert!(next.is_shut_down());
+    script.bring(&line, &call.reply(b"right"));
+    first.wait().expect("a reply");
+    let second = echo(&script.client, ECHO, b"second");
+    let mut line = line;
+    // Also behind a right answer.
+    for (attempt, wait_ms) in [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000].into_iter().enumerate() {
+        let [whole, pieces, _] = too_long(*b"/1.1");
+        script.bring(&line, [&whole, &pieces, &b"HTTP/1.1 400 Bad Request".to_vec()][attempt % 3]);
+        assert!(line.is_shut_down() && !second.is_ready());
+        script.pass(Duration::from_millis(wait_ms - 1));
+        assert_eq!(script.line_count(), attempt + 1, "{wait_ms}");
+        script.pass(Duration::from_millis(1));
+        line = script.line(attempt + 1);
+        script.connect(&line);
+        assert_eq!(line.calls().len(), 1, "the call is sent again");
     }
-    script.pass(Duration::from_secs(11));
-    let next = script.line(6);
-    script.connect(&next);
-    script.bring(&next, &call.reply(b"at last"));
-    assert_eq!(first.wait().expect("a reply").results, b"at last");
+    script.bring(&line, &framed(&message(call.xid.wrapping_add(1), b"at last")));
+    assert_eq!(second.wait().expect("a reply").results, b"at last");
 }
 
 #[test]

@@ -105,6 +105,25 @@ fn a_record_longer_than_any_reply_ends_the_connection() {
 }
 
 #[test]
+fn a_record_longer_than_any_reply_each_time_fails_the_call_and_not_the_mount() {
+    in_time(|| {
+        let stage = Stage::hard();
+        let world = &stage.world;
+        let truth = world.attr(world.dir);
+        for mark in [0xffff_ffff_u32, 0x7fff_ffff] {
+            stage.server.now(move |asked: &Asked<'_>| match asked.is(Procedure::Getattr) {
+                true => Say::Bytes([&mark.to_be_bytes(), reply(asked).as_slice(), &[0; 4096]].concat()),
+                false => Say::Truth,
+            });
+            let lied_to = world.fs.getattr(&world.cx, world.dir, None).wait();
+            assert_names(lied_to.map(|_| ()), "getattr");
+        }
+        stage.server.now(|_: &Asked<'_>| Say::Truth);
+        assert_eq!(world.attr(world.dir), truth);
+    });
+}
+
+#[test]
 fn fragments_without_an_end_end_the_connection() {
     survives_one(|asked| {
         let piece = fragment(&[0x55; 60_000], false);
