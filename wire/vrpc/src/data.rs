@@ -1,0 +1,295 @@
+//! Where the bytes of a read or write lie: in the frame, or in bulk memory that the message refers to.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::frame::{Items, Reader};
+use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
+
+/// Most references in one message.
+pub const REFERENCES_MAX: usize = 128;
+
+/// Bytes of bulk memory. That they lie in a region of the link is for the receiver to check; here it is only sure that they are not
+/// empty and do not leave their domain.
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Reference {
+    address: U64,
+    len_bytes: U32,
+    reserved: U32,
+}
+
+const _: () = assert!(size_of::<Reference>() == 16);
+
+/// Bits of a global address that are an offset in a domain.
+const OFFSET_BITS: u32 = 48;
+
+impl Reference {
+    /// `len_bytes` at the global address `address`: domain in the upper 16 bits, offset in the lower 48.
+    pub fn new(address: u64, len_bytes: u32) -> Result<Self, DecodeError> {
+        let offset = address & ((1 << OFFSET_BITS) - 1);
+        // Neither term has more than 48 bits, so the sum does not overflow.
+        if len_bytes == 0 || offset + u64::from(len_bytes) > 1 << OFFSET_BITS {
+            return Err(DecodeError::Reference { address, len_bytes });
+        }
+        Ok(Self { address: U64::new(address), len_bytes: U32::new(len_bytes), reserved: U32::ZERO })
+    }
+
+    /// The global address of the first byte.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address.get()
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> u32 {
+        self.len_bytes.get()
+    }
+
+    fn check(&self) -> Result<(), DecodeError> {
+        if self.reserved != U32::ZERO {
+            return Err(DecodeError::Reserved);
+        }
+        Self::new(self.address(), self.len_bytes()).map(|_| ())
+    }
+}
+
+impl std::fmt::Debug for Reference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}@{:#x}", self.len_bytes, self.address)
+    }
+}
+
+/// A scatter-gather list: 1 to [`REFERENCES_MAX`] references, less than 4 GiB together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct References<'a> {
+    list: &'a [Reference],
+    len_bytes: u32,
+}
+
+impl<'a> References<'a> {
+    /// Checks each of them and their sum.
+    pub fn new(list: &'a [Reference]) -> Result<Self, DecodeError> {
+        if list.is_empty() || list.len() > REFERENCES_MAX {
+            return Err(DecodeError::ListLength(list.len() as u64));
+        }
+        let mut sum = 0u32;
+        for reference in list {
+            reference.check()?;
+            sum = sum
+                .checked_add(reference.len_bytes())
+                .ok_or(DecodeError::Value { field: "length of data", value: u64::MAX })?;
+        }
+        Ok(Self { list, len_bytes: sum })
+    }
+
+    /// The references, in the order of the data.
+    #[must_use]
+    pub fn as_slice(&self) -> &'a [Reference] {
+        self.list
+    }
+
+    /// Bytes of all of them together.
+    #[must_use]
+    pub fn len_bytes(&self) -> u32 {
+        self.len_bytes
+    }
+}
+
+/// Bytes that a request brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data<'a> {
+    /// In the frame.
+    Inline(&'a [u8]),
+    /// In the frame, where whoever encodes appends exactly so many bytes behind what `encode` wrote. Decoding never gives it.
+    Follows {
+        /// How many bytes.
+        len_bytes: u32,
+    },
+    /// In one place in bulk memory.
+    One(Reference),
+    /// In several.
+    List(References<'a>),
+}
+
+/// Where a request wants bytes put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// In the frame of the answer: at most so many, and never more than [`FRAME_BYTES`].
+    Inline {
+        /// How many bytes.
+        len_bytes: u32,
+    },
+    /// In one place in bulk memory.
+    One(Reference),
+    /// In several, one filled after the other.
+    List(References<'a>),
+}
+
+/// Bytes that an answer brings, where the request wanted them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returned<'a> {
+    /// In the frame.
+    Inline(&'a [u8]),
+    /// In the frame, where whoever encodes appends exactly so many bytes behind what `encode` wrote. Decoding never gives it.
+    Follows {
+        /// How many bytes.
+        len_bytes: u32,
+    },
+    /// So many bytes from the start of the place in bulk memory. That it is no more than the request asked for is for the receiver
+    /// to check.
+    Placed {
+        /// How many bytes.
+        len_bytes: u32,
+    },
+}
+
+impl Data<'_> {
+    /// How many bytes; saturates beyond what a message can say.
+    #[must_use]
+    pub fn len_bytes(&self) -> u32 {
+        match self {
+            Self::Inline(bytes) => saturated(bytes.len()),
+            Self::Follows { len_bytes } => *len_bytes,
+            Self::One(reference) => reference.len_bytes(),
+            Self::List(list) => list.len_bytes(),
+        }
+    }
+}
+
+impl Place<'_> {
+    /// How many bytes at most.
+    #[must_use]
+    pub fn len_bytes(&self) -> u32 {
+        match self {
+            Self::Inline { len_bytes } => *len_bytes,
+            Self::One(reference) => reference.len_bytes(),
+            Self::List(list) => list.len_bytes(),
+        }
+    }
+}
+
+impl Returned<'_> {
+    /// How many bytes; saturates beyond what a message can say.
+    #[must_use]
+    pub fn len_bytes(&self) -> u32 {
+        match self {
+            Self::Inline(bytes) => saturated(bytes.len()),
+            Self::Follows { len_bytes } | Self::Placed { len_bytes } => *len_bytes,
+        }
+    }
+}
+
+/// What of data or a place lies in the body.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    /// [`INLINE`], [`ONE`] or [`LIST`].
+    pub form: u8,
+    /// Of the one reference; otherwise 0.
+    pub address: U64,
+    /// Of all bytes together.
+    pub len_bytes: U32,
+}
+
+/// The bits of an operation's flags that say where data lie.
+pub(crate) const FORM: u8 = 0b11;
+const INLINE: u8 = 0;
+const ONE: u8 = 1;
+const LIST: u8 = 2;
+
+impl Span {
+    fn new(form: u8, address: u64, len_bytes: u32) -> Self {
+        Self { form, address: U64::new(address), len_bytes: U32::new(len_bytes) }
+    }
+
+    /// Appends to the frame what belongs there, and says what belongs into the body.
+    pub fn of_data<W: FrameSink + ?Sized>(
+        data: &Data<'_>,
+        frame: &mut Items<'_, W>,
+    ) -> Result<Self, EncodeError> {
+        match *data {
+            Data::Inline(bytes) => {
+                frame.bytes(bytes)?;
+                Ok(Self::new(INLINE, 0, saturated(bytes.len())))
+            }
+            Data::Follows { len_bytes } => {
+                frame.follows(len_bytes)?;
+                Ok(Self::new(INLINE, 0, len_bytes))
+            }
+            Data::One(reference) => Ok(Self::new(ONE, reference.address(), reference.len_bytes())),
+            Data::List(list) => Self::of_list(list, frame),
+        }
+    }
+
+    /// As [`Span::of_data`].
+    pub fn of_place<W: FrameSink + ?Sized>(
+        place: &Place<'_>,
+        frame: &mut Items<'_, W>,
+    ) -> Result<Self, EncodeError> {
+        match *place {
+            Place::Inline { len_bytes } if len_bytes as usize > FRAME_BYTES => {
+                Err(EncodeError::Value { field: "length in a frame", value: len_bytes.into() })
+            }
+            Place::Inline { len_bytes } => Ok(Self::new(INLINE, 0, len_bytes)),
+            Place::One(reference) => Ok(Self::new(ONE, reference.address(), reference.len_bytes())),
+            Place::List(list) => Self::of_list(list, frame),
+        }
+    }
+
+    fn of_list<W: FrameSink + ?Sized>(
+        list: References<'_>,
+        frame: &mut Items<'_, W>,
+    ) -> Result<Self, EncodeError> {
+        frame.bytes(list.list.as_bytes())?;
+        Ok(Self::new(LIST, 0, list.len_bytes))
+    }
+
+    /// The data of a request; they are the last thing in its frame.
+    pub fn data<'a>(self, frame: &mut Reader<'a>) -> Result<Data<'a>, DecodeError> {
+        match self.form {
+            INLINE => {
+                self.no_address()?;
+                Ok(Data::Inline(frame.bytes(self.len_bytes.get() as usize)?))
+            }
+            ONE => Ok(Data::One(Reference::new(self.address.get(), self.len_bytes.get())?)),
+            _ => Ok(Data::List(self.list(frame)?)),
+        }
+    }
+
+    /// The place of a request; it is the last thing in its frame.
+    pub fn place<'a>(self, frame: &mut Reader<'a>) -> Result<Place<'a>, DecodeError> {
+        match self.form {
+            INLINE => {
+                self.no_address()?;
+                let len_bytes = self.len_bytes.get();
+                if len_bytes as usize > FRAME_BYTES {
+                    return Err(DecodeError::Value { field: "length in a frame", value: len_bytes.into() });
+                }
+                Ok(Place::Inline { len_bytes })
+            }
+            ONE => Ok(Place::One(Reference::new(self.address.get(), self.len_bytes.get())?)),
+            _ => Ok(Place::List(self.list(frame)?)),
+        }
+    }
+
+    fn list<'a>(self, frame: &mut Reader<'a>) -> Result<References<'a>, DecodeError> {
+        if self.form != LIST {
+            return Err(DecodeError::UnknownFlags(self.form.into()));
+        }
+        self.no_address()?;
+        let list = References::new(frame.rest_as_list()?)?;
+        if list.len_bytes != self.len_bytes.get() {
+            return Err(DecodeError::Value { field: "sum of the list", value: self.len_bytes.get().into() });
+        }
+        Ok(list)
+    }
+
+    fn no_address(self) -> Result<(), DecodeError> {
+        if self.address == U64::ZERO { Ok(()) } else { Err(DecodeError::Reserved) }
+    }
+}
+
+fn saturated(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}

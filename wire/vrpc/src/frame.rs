@@ -1,0 +1,223 @@
+//! The part of a message behind its body: items one after the other, each at a multiple of eight bytes.
+
+use tombolo_mem::Sink;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{DecodeError, EncodeError, FRAME_BYTES};
+
+/// Each item of a frame begins at a multiple of this.
+pub(crate) const ALIGN: usize = 8;
+
+/// Where frames are written: a buffer of the pool, or a private one.
+pub trait FrameSink {
+    /// Appends all of `bytes`. False, and nothing is appended, when there is no room.
+    #[must_use]
+    fn append(&mut self, bytes: &[u8]) -> bool;
+}
+
+/// A frame in private memory.
+#[derive(Debug)]
+pub struct FrameBuf<'a> {
+    memory: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> FrameBuf<'a> {
+    /// An empty frame in `memory`, of which at most [`FRAME_BYTES`] are used.
+    pub fn new(memory: &'a mut [u8]) -> Self {
+        let len = memory.len().min(FRAME_BYTES);
+        let (memory, _) = memory.split_at_mut(len);
+        Self { memory, len: 0 }
+    }
+
+    /// What was written.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.memory.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl FrameSink for FrameBuf<'_> {
+    #[inline]
+    fn append(&mut self, bytes: &[u8]) -> bool {
+        let Some(end) = self.len.checked_add(bytes.len()) else { return false };
+        let Some(room) = self.memory.get_mut(self.len..end) else { return false };
+        room.copy_from_slice(bytes);
+        self.len = end;
+        true
+    }
+}
+
+/// A frame, or a listing of any size, that is written straight into memory which others may see.
+#[derive(Debug)]
+pub struct SinkFrame<'a> {
+    sink: &'a Sink,
+    len: usize,
+}
+
+impl<'a> SinkFrame<'a> {
+    /// Writes from the start of `sink` on.
+    #[must_use]
+    pub fn new(sink: &'a Sink) -> Self {
+        Self { sink, len: 0 }
+    }
+
+    /// How much was written, in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True before anything was written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl FrameSink for SinkFrame<'_> {
+    fn append(&mut self, bytes: &[u8]) -> bool {
+        if self.sink.len() - self.len < bytes.len() {
+            return false;
+        }
+        self.len += self.sink.write_at(self.len, bytes);
+        true
+    }
+}
+
+/// Writes items.
+pub(crate) struct Items<'f, W: ?Sized> {
+    frame: &'f mut W,
+    len: usize,
+}
+
+impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
+    pub fn new(frame: &'f mut W) -> Self {
+        Self { frame, len: 0 }
+    }
+
+    /// How much was written, in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends an item that follows the one before at the next multiple of [`ALIGN`].
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let padding = [0; ALIGN].split_at(padding(self.len)).0;
+        let fits = padding.is_empty() || self.frame.append(padding);
+        if !(fits && self.frame.append(bytes)) {
+            return Err(EncodeError::FrameFull);
+        }
+        self.len += padding.len() + bytes.len();
+        Ok(())
+    }
+
+    pub fn item<T: IntoBytes + Immutable>(&mut self, item: &T) -> Result<(), EncodeError> {
+        self.bytes(item.as_bytes())
+    }
+
+    /// Makes room for so many bytes that somebody else will append.
+    pub fn follows(&mut self, len_bytes: u32) -> Result<(), EncodeError> {
+        let padding = if len_bytes == 0 { 0 } else { padding(self.len) };
+        let end = (self.len + padding).checked_add(len_bytes as usize);
+        if end.is_none_or(|end| end > FRAME_BYTES) || !self.frame.append([0; ALIGN].split_at(padding).0) {
+            return Err(EncodeError::FrameFull);
+        }
+        self.len += padding;
+        Ok(())
+    }
+
+    /// Appends an item without regard to where it begins: the next one of a list.
+    pub fn next_of_list<T: IntoBytes + Immutable>(&mut self, item: &T) -> Result<(), EncodeError> {
+        let bytes = item.as_bytes();
+        if !self.frame.append(bytes) {
+            return Err(EncodeError::FrameFull);
+        }
+        self.len += bytes.len();
+        Ok(())
+    }
+}
+
+/// Reads items.
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(frame: &'a [u8]) -> Result<Self, DecodeError> {
+        match frame.len().checked_sub(FRAME_BYTES) {
+            None | Some(0) => Ok(Self { rest: frame, position: 0 }),
+            Some(extra_bytes) => Err(DecodeError::FrameLong { extra_bytes }),
+        }
+    }
+
+    /// Without a bound: listings in bulk memory.
+    pub fn of_listing(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, position: 0 }
+    }
+
+    pub fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// The next item, of `len` bytes.
+    #[inline]
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        if len == 0 {
+            return Ok(&[]);
+        }
+        if self.raw(padding(self.position))?.iter().any(|&byte| byte != 0) {
+            return Err(DecodeError::Reserved);
+        }
+        self.raw(len)
+    }
+
+    pub fn item<T: FromBytes + Unaligned + Immutable + KnownLayout>(&mut self) -> Result<&'a T, DecodeError> {
+        let bytes = self.bytes(size_of::<T>())?;
+        T::ref_from_bytes(bytes).map_err(|_| DecodeError::FrameShort { missing_bytes: size_of::<T>() })
+    }
+
+    pub fn list<T: FromBytes + Unaligned + Immutable + KnownLayout>(
+        &mut self,
+        len: usize,
+    ) -> Result<&'a [T], DecodeError> {
+        let len_bytes = len.checked_mul(size_of::<T>()).ok_or(DecodeError::ListLength(len as u64))?;
+        let bytes = self.bytes(len_bytes)?;
+        <[T]>::ref_from_bytes(bytes).map_err(|_| DecodeError::ListLength(len as u64))
+    }
+
+    /// All that follows, as one list; how long it is follows from the frame's length.
+    pub fn rest_as_list<T: FromBytes + Unaligned + Immutable + KnownLayout>(
+        &mut self,
+    ) -> Result<&'a [T], DecodeError> {
+        let len = self.rest.len().saturating_sub(padding(self.position)) / size_of::<T>();
+        self.list(len)
+    }
+
+    /// Fails unless everything was read.
+    #[inline]
+    pub fn finish(&self) -> Result<(), DecodeError> {
+        match self.rest.len() {
+            0 => Ok(()),
+            extra_bytes => Err(DecodeError::FrameLong { extra_bytes }),
+        }
+    }
+
+    fn raw(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        let Some((bytes, rest)) = self.rest.split_at_checked(len) else {
+            return Err(DecodeError::FrameShort { missing_bytes: len.saturating_sub(self.rest.len()) });
+        };
+        self.rest = rest;
+        self.position += len;
+        Ok(bytes)
+    }
+}
+
+/// Bytes from `position` to the next multiple of [`ALIGN`].
+fn padding(position: usize) -> usize {
+    position.wrapping_neg() % ALIGN
+}

@@ -1,0 +1,48 @@
+//! The operations of the waist in a native, fixed layout, for two domains that share memory.
+//!
+//! A codec without I/O: it knows no ring, region or bell. A message is a `kind`, a body of [`BODY_BYTES`] that travels in the
+//! ring's slot, and a frame of at most [`FRAME_BYTES`] that lies in a buffer of the pool. All numbers are little-endian, each at a
+//! multiple of its own size, the same for 32-bit and 64-bit peers, so encoding is copying. What is small and hot fits into the body
+//! alone. The bytes are specified in `docs/formats/vrpc.md`.
+//!
+//! - [`Request`] and its [`Header`], [`Reply`] and [`Outcome`]: `encode` and `decode`, neither of which allocates.
+//! - [`Data`], [`Place`] and [`Reference`]: file data, in the frame or by reference to bulk memory.
+//! - [`listing`]: the entries of a directory.
+//! - [`Status`]: the waist's errors as numbers, and back.
+//!
+//! Decoding expects *private* bytes, copied once out of the peer's memory. It refuses whatever it does not know, and accepts one
+//! encoding of each message only: what decodes encodes to the same bytes.
+//!
+//! Not here: whether an address leads anywhere (`shm`), what an operation means (`front/vrpc-server`, `back/vrpc-client`).
+//!
+//! Reading order: `kind`, `request`, `request/encode`, `layout`.
+#![forbid(unsafe_code)]
+
+mod attr;
+mod data;
+mod error;
+mod frame;
+mod kind;
+mod layout;
+pub mod listing;
+mod lists;
+mod reply;
+mod request;
+mod status;
+
+pub use data::{Data, Place, REFERENCES_MAX, Reference, References, Returned};
+pub use error::{DecodeError, EncodeError};
+pub use frame::{FrameBuf, FrameSink, SinkFrame};
+pub use kind::{Kind, REPLY};
+pub use lists::{FORGETS_MAX, Forgets, GROUPS_MAX, Groups};
+pub use reply::{HANDLE_BYTES_MAX, HandleBytes, Offers, Outcome, Reply, Session, encode_failure};
+pub use request::{CallerId, Header, Request};
+pub use status::Status;
+
+/// Size of the part of a message that lies in the ring's slot.
+pub const BODY_BYTES: usize = 48;
+/// Largest size of the part of a message that lies in a buffer of the pool.
+pub const FRAME_BYTES: usize = 4096;
+
+/// The part of a message that lies in the ring's slot.
+pub type Body = [u8; BODY_BYTES];

@@ -1,0 +1,171 @@
+//! Lists of pairs and of numbers in a frame, read where they lie.
+
+use tombolo_core::fs::NodeId;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use crate::frame::{Items, Reader};
+use crate::layout::ForgetEntry;
+use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
+
+/// Most nodes that one message forgets.
+pub const FORGETS_MAX: usize = FRAME_BYTES / size_of::<ForgetEntry>();
+/// Most supplementary groups of a caller.
+pub const GROUPS_MAX: usize = FRAME_BYTES / size_of::<U32>();
+
+/// Nodes, and how many look-ups of each are taken back.
+#[derive(Clone, Copy)]
+pub struct Forgets<'a>(ForgetsForm<'a>);
+
+#[derive(Clone, Copy)]
+enum ForgetsForm<'a> {
+    Single(NodeId, u64),
+    Given(&'a [(NodeId, u64)]),
+    Wire(&'a [ForgetEntry]),
+}
+
+impl<'a> Forgets<'a> {
+    /// One node.
+    #[must_use]
+    pub fn one(node: NodeId, look_ups: u64) -> Self {
+        Self(ForgetsForm::Single(node, look_ups))
+    }
+
+    /// Several. At most [`FORGETS_MAX`] can be encoded, and at least one.
+    #[must_use]
+    pub fn new(list: &'a [(NodeId, u64)]) -> Self {
+        match *list {
+            [(node, look_ups)] => Self::one(node, look_ups),
+            _ => Self(ForgetsForm::Given(list)),
+        }
+    }
+
+    /// How many nodes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self.0 {
+            ForgetsForm::Single(..) => 1,
+            ForgetsForm::Given(list) => list.len(),
+            ForgetsForm::Wire(list) => list.len(),
+        }
+    }
+
+    /// True for a list that cannot be sent.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Node and look-ups, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (NodeId, u64)> + use<'a> {
+        let form = self.0;
+        (0..self.len()).map(move |index| {
+            let entry = match form {
+                ForgetsForm::Single(node, look_ups) => Some((node, look_ups)),
+                ForgetsForm::Given(list) => list.get(index).copied(),
+                ForgetsForm::Wire(list) => {
+                    list.get(index).map(|entry| (NodeId(entry.node.get()), entry.look_ups.get()))
+                }
+            };
+            entry.unwrap_or((NodeId(0), 0))
+        })
+    }
+
+    pub(crate) fn single(&self) -> Option<(NodeId, u64)> {
+        if self.len() == 1 { self.iter().next() } else { None }
+    }
+
+    pub(crate) fn encode<W: FrameSink + ?Sized>(&self, frame: &mut Items<'_, W>) -> Result<(), EncodeError> {
+        if self.is_empty() || self.len() > FORGETS_MAX {
+            return Err(EncodeError::Value { field: "number of nodes", value: self.len() as u64 });
+        }
+        for (node, look_ups) in self.iter() {
+            frame.item(&ForgetEntry { node: U64::new(node.0), look_ups: U64::new(look_ups) })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn decode(frame: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match frame.rest_as_list()? {
+            list @ ([] | [_]) => Err(DecodeError::ListLength(list.len() as u64)),
+            list => Ok(Self(ForgetsForm::Wire(list))),
+        }
+    }
+}
+
+/// Supplementary groups.
+#[derive(Clone, Copy)]
+pub struct Groups<'a>(GroupsForm<'a>);
+
+#[derive(Clone, Copy)]
+enum GroupsForm<'a> {
+    Given(&'a [u32]),
+    Wire(&'a [U32]),
+}
+
+impl<'a> Groups<'a> {
+    /// These. At most [`GROUPS_MAX`] can be encoded.
+    #[must_use]
+    pub fn new(list: &'a [u32]) -> Self {
+        Self(GroupsForm::Given(list))
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self.0 {
+            GroupsForm::Given(list) => list.len(),
+            GroupsForm::Wire(list) => list.len(),
+        }
+    }
+
+    /// True when there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The groups, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
+        let form = self.0;
+        (0..self.len()).map(move |index| {
+            let group = match form {
+                GroupsForm::Given(list) => list.get(index).copied(),
+                GroupsForm::Wire(list) => list.get(index).map(|group| group.get()),
+            };
+            group.unwrap_or_default()
+        })
+    }
+
+    pub(crate) fn encode<W: FrameSink + ?Sized>(&self, frame: &mut Items<'_, W>) -> Result<(), EncodeError> {
+        if let GroupsForm::Wire(list) = self.0 {
+            return frame.bytes(list.as_bytes());
+        }
+        self.iter().try_for_each(|group| frame.next_of_list(&U32::new(group)))
+    }
+
+    pub(crate) fn decode(frame: &mut Reader<'a>, len: usize) -> Result<Self, DecodeError> {
+        Ok(Self(GroupsForm::Wire(frame.list(len)?)))
+    }
+}
+
+macro_rules! compared_by_entry {
+    ($($name:ident),+) => {
+        $(
+            impl PartialEq for $name<'_> {
+                fn eq(&self, other: &Self) -> bool {
+                    self.iter().eq(other.iter())
+                }
+            }
+
+            impl Eq for $name<'_> {}
+
+            impl std::fmt::Debug for $name<'_> {
+                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.debug_list().entries(self.iter()).finish()
+                }
+            }
+        )+
+    };
+}
+compared_by_entry!(Forgets, Groups);
