@@ -1,9 +1,10 @@
 //! What two ends of a link agree on: where things lie in a region, who is who, and whether the other side lives.
 //!
-//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `negotiate`.
+//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `negotiate`, `heart`.
 
 mod ends;
 mod header;
+mod heart;
 mod layout;
 mod message;
 mod negotiate;
@@ -11,6 +12,7 @@ mod terms;
 
 pub use ends::{BellKind, Ends, Epoch, Extent, Role};
 pub use header::{ASLEEP_OFFSET, BELL_OFFSET, HEARTBEAT_OFFSET, Header, HeaderError};
+pub use heart::{BEAT, Health, Patience, Pulse, Watch};
 pub use layout::{
     BACK_SLOTS_MAX, BACK_SLOTS_MIN, FRAME_BYTES, HEADER_BYTES, Layout, LayoutError, REGION_BYTES_MAX,
     SLOT_BYTES, SLOTS_MAX, SLOTS_MIN,
