@@ -1,13 +1,9 @@
 //! An export of a server, mounted.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Client, Export, FileSystem, Profile, Result};
+use tombolo_core::fs::{Client, Export, FileSystem, Profile, Result, block_on};
 use tombolo_host::rpc_client::{Counts, InFlight, RpcClient, Target};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
@@ -45,7 +41,7 @@ impl NfsExport {
     /// # Errors
     /// [`MountError`], a line for people.
     pub fn mount(server: &Server, path: &str, options: Options) -> std::result::Result<Self, MountError> {
-        wait(Self::mounted(server, path, options))
+        block_on(Self::mounted(server, path, options))
     }
 
     /// The paths that a server exports, in its order.
@@ -56,7 +52,7 @@ impl NfsExport {
         server: &Server,
         reserved_port: Option<bool>,
     ) -> std::result::Result<Vec<Vec<u8>>, MountError> {
-        wait(mounting::exports(server, reserved_port))
+        block_on(mounting::exports(server, reserved_port))
     }
 
     async fn mounted(
@@ -123,7 +119,7 @@ impl NfsExport {
             return;
         }
         let Some(Mounted { server, path, reserved_port }) = &self.root.mounted else { return };
-        if let Err(error) = wait(mounting::leave(server, path, *reserved_port)) {
+        if let Err(error) = block_on(mounting::leave(server, path, *reserved_port)) {
             tracing::debug!(%error, "the server was not told");
         }
     }
@@ -174,24 +170,5 @@ impl Export for NfsExport {
             root: self.root.clone(),
             options: &self.options,
         }))))
-    }
-}
-
-/// Waits for a future on this thread.
-fn wait<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(result) => return result,
-            Poll::Pending => thread::park(),
-        }
     }
 }

@@ -2,11 +2,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 
-use super::{Error, Result};
+use super::{Error, Result, block_on};
 
 /// The rest of an operation that could not be finished at once. It knows no runtime: any thread may poll it, and its
 /// waker may be called from any thread.
@@ -109,16 +106,7 @@ impl<T> Answer<T> {
     pub fn wait(self) -> Result<T> {
         match self {
             Self::Done(result) => result,
-            Self::Later(mut later) => {
-                let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-                let mut context = Context::from_waker(&waker);
-                loop {
-                    match later.as_mut().poll(&mut context) {
-                        Poll::Ready(result) => return result,
-                        Poll::Pending => std::thread::park(),
-                    }
-                }
-            }
+            Self::Later(later) => block_on(later),
         }
     }
 }
@@ -139,17 +127,10 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Answer<T> {
     }
 }
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::Poll;
 
     /// A future that pends once and is woken by another thread.
     fn slow<T: Send + 'static>(value: T) -> Answer<T> {

@@ -6,6 +6,7 @@
 
 mod answer;
 mod attr;
+mod block_on;
 mod budget;
 mod ctx;
 mod dir;
@@ -20,6 +21,7 @@ mod open;
 
 pub use answer::{Answer, Later};
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
+pub use block_on::block_on;
 pub use budget::{Budget, Limits, Permit, Resource};
 pub use ctx::{Ctx, Identity, RequestId, RequestKey, Want};
 pub use dir::{DirBudget, DirEntry, DirPage};

@@ -4,11 +4,11 @@ use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
 
 use super::call::Reply;
 use super::error::CallError;
+use tombolo_core::fs::block_on;
 
 /// What a call comes to.
 pub(super) type Outcome = Result<Reply, CallError>;
@@ -32,42 +32,14 @@ enum Answer {
     Taken,
 }
 
-thread_local! {
-    /// Wakes this thread.
-    static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 impl Pending {
     pub(super) fn new(cell: Arc<Cell>) -> Self {
         Self(cell)
     }
 
     /// Waits for the answer on this thread. For a client whose receiver is another one.
-    pub fn wait(mut self) -> Outcome {
-        if let Some(outcome) = self.0.take(None) {
-            return outcome;
-        }
-        UNPARK.with(|waker| {
-            let mut context = Context::from_waker(waker);
-            loop {
-                match Pin::new(&mut self).poll(&mut context) {
-                    Poll::Ready(outcome) => return outcome,
-                    Poll::Pending => thread::park(),
-                }
-            }
-        })
+    pub fn wait(self) -> Outcome {
+        block_on(self)
     }
 
     /// Whether the answer is there.
@@ -81,7 +53,7 @@ impl Future for Pending {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        match self.0.take(Some(context.waker())) {
+        match self.0.take(context.waker()) {
             Some(outcome) => Poll::Ready(outcome),
             None => Poll::Pending,
         }
@@ -113,24 +85,18 @@ impl Cell {
     }
 
     /// Takes the answer if it is there; or else remembers who waits for it.
-    fn take(&self, waiter: Option<&Waker>) -> Option<Outcome> {
+    fn take(&self, waiter: &Waker) -> Option<Outcome> {
         let mut answer = self.lock();
-        match (&mut *answer, waiter) {
-            (Answer::Known(_), _) => match mem::replace(&mut *answer, Answer::Taken) {
-                Answer::Known(outcome) => Some(outcome),
-                _ => None,
+        match &mut *answer {
+            Answer::Known(_) => match mem::replace(&mut *answer, Answer::Taken) {
+                Answer::Known(outcome) => return Some(outcome),
+                _ => return None,
             },
-            (Answer::Awaited(waker), Some(waiter)) => {
-                waker.clone_from(waiter);
-                None
-            }
-            (Answer::Unknown, Some(waiter)) => {
-                *answer = Answer::Awaited(waiter.clone());
-                None
-            }
-            (Answer::Taken, Some(_)) => None,
-            (_, None) => None,
+            Answer::Awaited(waker) => waker.clone_from(waiter),
+            Answer::Unknown => *answer = Answer::Awaited(waiter.clone()),
+            Answer::Taken => {}
         }
+        None
     }
 
     fn lock(&self) -> MutexGuard<'_, Answer> {

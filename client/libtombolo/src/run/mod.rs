@@ -4,14 +4,13 @@
 //! how much is under way at once, and a [`Group`] tells when all that was begun has ended. [`Window`] keeps a number of
 //! operations of one kind under way and gives their results back in order.
 
-mod block_on;
 mod crew;
 mod group;
 mod permits;
 mod window;
 
-pub use block_on::block_on;
 pub(crate) use crew::{Crew, Spawner};
 pub(crate) use group::Group;
 pub(crate) use permits::{Permit, Permits};
+pub use tombolo_core::fs::block_on;
 pub(crate) use window::Window;
