@@ -10,6 +10,9 @@ pub(crate) const ALIGN: usize = 8;
 
 /// Where frames are written: a buffer of the pool, or a private one.
 pub trait FrameSink {
+    /// How many bytes more can be appended.
+    fn room_bytes(&self) -> usize;
+
     /// Appends all of `bytes`. False, and nothing is appended, when there is no room.
     #[must_use]
     fn append(&mut self, bytes: &[u8]) -> bool;
@@ -38,6 +41,10 @@ impl<'a> FrameBuf<'a> {
 }
 
 impl FrameSink for FrameBuf<'_> {
+    fn room_bytes(&self) -> usize {
+        self.memory.len() - self.len
+    }
+
     #[inline]
     fn append(&mut self, bytes: &[u8]) -> bool {
         let Some(end) = self.len.checked_add(bytes.len()) else { return false };
@@ -76,8 +83,12 @@ impl<'a> SinkFrame<'a> {
 }
 
 impl FrameSink for SinkFrame<'_> {
+    fn room_bytes(&self) -> usize {
+        self.sink.len() - self.len
+    }
+
     fn append(&mut self, bytes: &[u8]) -> bool {
-        if self.sink.len() - self.len < bytes.len() {
+        if self.room_bytes() < bytes.len() {
             return false;
         }
         self.len += self.sink.write_at(self.len, bytes);
@@ -99,6 +110,11 @@ impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
     /// How much was written, in bytes.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// True when an item of `len` bytes still fits.
+    pub fn fits(&self, len: usize) -> bool {
+        len.checked_add(padding(self.len)).is_some_and(|len| len <= self.frame.room_bytes())
     }
 
     /// Appends an item that follows the one before at the next multiple of [`ALIGN`].

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod bits;
 mod data;
 mod error;
 mod frame;

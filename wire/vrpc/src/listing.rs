@@ -28,13 +28,12 @@ pub fn budget_within(budget: &DirBudget, place_bytes: usize) -> DirBudget {
 /// Writes a listing entry by entry.
 pub struct ListingWriter<'f, W: ?Sized> {
     items: Items<'f, W>,
-    room_bytes: usize,
 }
 
 impl<'f, W: FrameSink + ?Sized> ListingWriter<'f, W> {
-    /// Writes to `frame` at most `room_bytes`.
-    pub fn new(frame: &'f mut W, room_bytes: usize) -> Self {
-        Self { items: Items::new(frame), room_bytes }
+    /// Writes to `frame`, which is empty and no larger than the place that was asked for.
+    pub fn new(frame: &'f mut W) -> Self {
+        Self { items: Items::new(frame) }
     }
 
     /// Appends an entry. False when it does not fit: then the listing ends before it, and whatever was looked up for it must be
@@ -42,9 +41,7 @@ impl<'f, W: FrameSink + ?Sized> ListingWriter<'f, W> {
     #[must_use]
     pub fn push(&mut self, entry: &DirEntry<'_>) -> bool {
         let Ok(name_len) = u8::try_from(entry.name.len()) else { return false };
-        let needed = entry_bytes(entry.entry.is_some()) + entry.name.len();
-        let start = self.items.len().next_multiple_of(ALIGN);
-        if name_len == 0 || start.checked_add(needed).is_none_or(|end| end > self.room_bytes) {
+        if name_len == 0 || !self.items.fits(entry_bytes(entry.entry.is_some()) + entry.name.len()) {
             return false;
         }
         let head = EntryItem {

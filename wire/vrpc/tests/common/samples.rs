@@ -1,0 +1,370 @@
+//! One message or more of every kind, always the same. What is recorded in `tests/corpus/v1.txt` was made from these.
+
+use tombolo_core::fs::*;
+use tombolo_wire_vrpc::*;
+
+pub const HEADER: Header =
+    Header { sequence: 0x1122_3344_5566_7788, caller: CallerId(0x0102), want: Want::CHANGE_ATTRS };
+const PLAIN: Header = Header { sequence: 1, caller: CallerId(0), want: Want::empty() };
+
+const NODE: NodeId = NodeId(0xa1a2_a3a4_a5a6_a7a8);
+const OTHER: NodeId = NodeId(0xb1b2_b3b4_b5b6_b7b8);
+const FILE: File = File { node: NODE, open: OpenId(0xc1c2_c3c4_c5c6_c7c8) };
+const TARGET: File = File { node: OTHER, open: OpenId(0xd1d2_d3d4_d5d6_d7d8) };
+const OFFSET: u64 = 0x0102_0304_0506_0708;
+const MODE: NewMode = NewMode { mode: Mode::new(0o4755), umask: Mode::new(0o022) };
+const LOCK: Lock = Lock {
+    family: LockFamily::Posix,
+    kind: LockKind::Write,
+    range: LockRange { start: 5, last: u64::MAX },
+    owner: LockOwner(0xe1e2_e3e4_e5e6_e7e8),
+    pid: 4242,
+};
+
+fn name(bytes: &'static [u8]) -> Name<'static> {
+    Name::new(bytes).unwrap()
+}
+
+fn acl() -> XattrName<'static> {
+    XattrName::new(b"system.posix_acl_access").unwrap()
+}
+
+fn time(secs: i64, nanos: u32) -> Timestamp {
+    Timestamp { secs, nanos }
+}
+
+fn reference(address: u64, len_bytes: u32) -> Reference {
+    Reference::new(address, len_bytes).unwrap()
+}
+
+fn list() -> References<'static> {
+    let list = vec![reference(0x0001_0000_0000_2000, 0x1000), reference(0x0001_0000_0000_8000, 0x234)];
+    References::new(list.leak()).unwrap()
+}
+
+fn one() -> Reference {
+    reference(0x0001_0000_0001_0040, 0x10000)
+}
+
+/// The longest name.
+fn long_name() -> Name<'static> {
+    Name::new(&[b'n'; NAME_MAX]).unwrap()
+}
+
+pub fn requests() -> Vec<(Header, Request<'static>)> {
+    let mut all = session_requests();
+    all.extend(name_requests());
+    all.extend(file_requests());
+    all.extend(group_requests());
+    all
+}
+
+fn session_requests() -> Vec<(Header, Request<'static>)> {
+    vec![
+        (PLAIN, Request::Null),
+        (HEADER, Request::Null),
+        (PLAIN, Request::Profile),
+        (HEADER, Request::Caller { uid: 1000, gid: 100, groups: Groups::new(&[]) }),
+        (HEADER, Request::Caller { uid: u32::MAX, gid: 1, groups: Groups::new(&[4, 24, 0x8000_0001]) }),
+        (PLAIN, Request::Interrupt { id: 0xf1f2_f3f4 }),
+        (PLAIN, Request::Forget(Forgets::one(NODE, 3))),
+        (PLAIN, Request::Forget(Forgets::new(&[(NODE, 1), (OTHER, u64::MAX), (NodeId(2), 0)]))),
+    ]
+}
+
+fn name_requests() -> Vec<(Header, Request<'static>)> {
+    let set = SetAttr {
+        mode: Some(Mode::new(0o1777)),
+        uid: Some(7),
+        gid: Some(8),
+        size: Some(1 << 40),
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::At(time(-1, 999_999_999))),
+        guard_ctime: Some(time(5, 6)),
+        kill_privileges: true,
+    };
+    let create = Create {
+        mode: MODE,
+        flags: OpenFlags::READ | OpenFlags::WRITE | OpenFlags::KILL_PRIVILEGES,
+        exclusive: Exclusive::Verifier(*b"verifier"),
+    };
+    let short = name(b"exactly 27 bytes in a name!");
+    let device = Device { major: 8, minor: 17 };
+    vec![
+        (HEADER, Request::Lookup { parent: NODE, name: name(b"a") }),
+        (HEADER, Request::Lookup { parent: NODE, name: short }),
+        (HEADER, Request::Lookup { parent: NODE, name: name(b"one byte too long for a slot") }),
+        (HEADER, Request::Lookup { parent: NODE, name: long_name() }),
+        (HEADER, Request::Setattr { node: NODE, open: Some(FILE.open), set }),
+        (HEADER, Request::Setattr { node: NODE, open: None, set: SetAttr::default() }),
+        (HEADER, Request::Access { node: NODE, mask: AccessMask::READ | AccessMask::EXECUTE }),
+        (HEADER, Request::Readlink { node: NODE, place: Place::Inline { len_bytes: 4096 } }),
+        (HEADER, Request::Create { parent: NODE, name: name(b"new"), how: create }),
+        (HEADER, Request::Create { parent: NODE, name: long_name(), how: Create::default() }),
+        (
+            HEADER,
+            Request::CreateUnnamed {
+                parent: NODE,
+                how: Create { exclusive: Exclusive::Yes, ..Create::default() },
+            },
+        ),
+        (HEADER, Request::Mkdir { parent: NODE, name: name(b"dir"), mode: MODE }),
+        (HEADER, Request::Symlink { parent: NODE, name: name(b"link"), target: Data::Inline(b"../to") }),
+        (HEADER, Request::Symlink { parent: NODE, name: long_name(), target: Data::One(one()) }),
+        (
+            HEADER,
+            Request::Mknod {
+                parent: NODE,
+                name: name(b"sda1"),
+                file_type: FileType::BlockDevice,
+                mode: MODE,
+                rdev: device,
+            },
+        ),
+        (HEADER, Request::Link { node: OTHER, parent: NODE, name: name(b"second") }),
+        (HEADER, Request::Unlink { parent: NODE, name: name(b"old") }),
+        (HEADER, Request::Unlink { parent: NODE, name: long_name() }),
+        (HEADER, Request::Rmdir { parent: NODE, name: name(b"dir") }),
+        (
+            HEADER,
+            Request::Rename {
+                from_parent: NODE,
+                from: name(b"from"),
+                to_parent: OTHER,
+                to: long_name(),
+                flags: RenameFlags::NO_REPLACE,
+            },
+        ),
+    ]
+}
+
+fn file_requests() -> Vec<(Header, Request<'static>)> {
+    let write = Write {
+        offset: OFFSET,
+        stability: Stability::FileSync,
+        kill_privileges: true,
+        in_place: true,
+        keepable: true,
+    };
+    let fuse = DirBudget { size_bytes: 65_536, entry_bytes: 152, align: 8, plus: true };
+    let nfs = DirBudget { size_bytes: 1_000, entry_bytes: 24, align: 4, plus: false };
+    let start = Cookie::START;
+    vec![
+        (HEADER, Request::Getattr { node: NODE, open: None }),
+        (HEADER, Request::Getattr { node: NODE, open: Some(FILE.open) }),
+        (Header { want: Want::all(), ..HEADER }, Request::Open { node: NODE, flags: OpenFlags::all() }),
+        (HEADER, Request::Release { file: FILE }),
+        (HEADER, Request::Flush { file: FILE, owner: LOCK.owner }),
+        (HEADER, Request::Fsync { file: FILE, what: SyncWhat::All }),
+        (HEADER, Request::Fsync { file: FILE, what: SyncWhat::Data }),
+        (HEADER, Request::Read { file: FILE, offset: OFFSET, place: Place::Inline { len_bytes: 512 } }),
+        (HEADER, Request::Read { file: FILE, offset: OFFSET, place: Place::One(one()) }),
+        (HEADER, Request::Read { file: FILE, offset: OFFSET, place: Place::List(list()) }),
+        (HEADER, Request::Write { file: FILE, how: write, data: Data::Inline(b"a few bytes") }),
+        (HEADER, Request::Write { file: FILE, how: write, data: Data::One(one()) }),
+        (HEADER, Request::Write { file: FILE, how: Write::default(), data: Data::List(list()) }),
+        (HEADER, Request::Readdir { file: FILE, cookie: start, budget: fuse, place: Place::One(one()) }),
+        (
+            HEADER,
+            Request::Readdir {
+                file: FILE,
+                cookie: Cookie(9),
+                budget: nfs,
+                place: Place::Inline { len_bytes: 4096 },
+            },
+        ),
+        (HEADER, Request::Readdir { file: FILE, cookie: Cookie(9), budget: nfs, place: Place::List(list()) }),
+        (HEADER, Request::Statfs { node: NODE }),
+        (HEADER, Request::Syncfs),
+    ]
+}
+
+fn group_requests() -> Vec<(Header, Request<'static>)> {
+    let small = Place::Inline { len_bytes: 256 };
+    let flock =
+        Lock { family: LockFamily::Flock, kind: LockKind::Read, range: LockRange::ALL, pid: 0, ..LOCK };
+    let set =
+        |value, how, kill_set_gid| Request::XattrSet { node: NODE, name: acl(), value, how, kill_set_gid };
+    let handle = HandleBytes { kind: -2, bytes: b"\x01\x02\x03\x04\x05\x06\x07\x08\x09" };
+    vec![
+        (HEADER, Request::XattrGet { node: NODE, name: acl(), place: small }),
+        (HEADER, Request::XattrGet { node: NODE, name: acl(), place: Place::One(one()) }),
+        (HEADER, set(Data::Inline(b"value"), XattrSet::Create, true)),
+        (HEADER, set(Data::One(one()), XattrSet::Replace, false)),
+        (HEADER, set(Data::Inline(b""), XattrSet::Any, false)),
+        (HEADER, Request::XattrList { node: NODE, place: small }),
+        (HEADER, Request::XattrRemove { node: NODE, name: acl() }),
+        (HEADER, Request::LockTest { file: FILE, lock: LOCK }),
+        (HEADER, Request::Lock { file: FILE, lock: LOCK, wait: false }),
+        (HEADER, Request::Lock { file: FILE, lock: flock, wait: true }),
+        (HEADER, Request::Unlock { file: FILE, family: LOCK.family, range: LOCK.range, owner: LOCK.owner }),
+        (HEADER, Request::HandleOf { node: NODE }),
+        (HEADER, Request::Resolve { handle }),
+        (HEADER, Request::Parent { node: NODE }),
+        (
+            HEADER,
+            Request::Allocate { file: FILE, offset: OFFSET, len_bytes: 1 << 33, mode: AllocateMode::all() },
+        ),
+        (HEADER, Request::Seek { file: FILE, offset: OFFSET, whence: Whence::Data }),
+        (HEADER, Request::Seek { file: FILE, offset: OFFSET, whence: Whence::Hole }),
+        (
+            HEADER,
+            Request::Copy { from: FILE, from_offset: OFFSET, to: TARGET, to_offset: 7, len_bytes: 1 << 33 },
+        ),
+    ]
+}
+
+pub fn attr() -> Attr {
+    Attr {
+        file_type: FileType::Regular,
+        mode: Mode::new(0o4755),
+        nlink: 2,
+        uid: 3,
+        gid: 4,
+        size: 0x0506_0708_090a_0b0c,
+        blocks: 13,
+        block_size: 4096,
+        rdev: Device { major: 14, minor: 15 },
+        fsid: 16,
+        fileid: 17,
+        generation: 18,
+        atime: time(19, 20),
+        mtime: time(-21, 22),
+        ctime: time(23, 999_999_999),
+        btime: Some(time(25, 26)),
+    }
+}
+
+pub fn replies() -> Vec<(Kind, Outcome<'static>)> {
+    let mut all: Vec<(Kind, Outcome<'static>)> = done_replies();
+    all.extend(node_replies());
+    all.extend(data_replies());
+    all.push((Kind::Lookup, Err(Status::NotFound)));
+    all.push((Kind::Read, Err(Status::Io)));
+    all
+}
+
+fn done_replies() -> Vec<(Kind, Outcome<'static>)> {
+    let profile = Profile {
+        permission_check: PermissionCheck::BackEnd,
+        read_only: true,
+        name_max: 255,
+        file_size_max: i64::MAX as u64,
+        time_granularity_ns: 1,
+    };
+    let session = Session {
+        profile,
+        offers: Offers::XATTRS | Offers::RANGES,
+        volume: Volume(*b"0123456789abcdef"),
+        transfer_bytes_max: 1 << 20,
+        callers_max: 256,
+    };
+    let done = [
+        Kind::Null,
+        Kind::Caller,
+        Kind::Interrupt,
+        Kind::Forget,
+        Kind::Access,
+        Kind::Release,
+        Kind::Flush,
+        Kind::Fsync,
+        Kind::Syncfs,
+        Kind::XattrSet,
+        Kind::XattrRemove,
+        Kind::Lock,
+        Kind::Unlock,
+        Kind::Allocate,
+    ];
+    let mut all: Vec<(Kind, Outcome<'static>)> = done.map(|kind| (kind, Ok(Reply::Done))).to_vec();
+    all.push((Kind::Profile, Ok(Reply::Session(session))));
+    all
+}
+
+fn node_replies() -> Vec<(Kind, Outcome<'static>)> {
+    let before = WeakAttr { size: 1, mtime: time(2, 3), ctime: time(-4, 5) };
+    let full = Change { before: Some(before), after: Some(attr()) };
+    let after = Change { before: None, after: Some(attr()) };
+    let dir = Attr { file_type: FileType::Directory, btime: None, ..attr() };
+    let entry = Entry { node: NODE, attr: dir };
+    let none = Change::default();
+    let open = FILE.open;
+    vec![
+        (Kind::Lookup, Ok(Reply::Entry(entry))),
+        (Kind::Resolve, Ok(Reply::Entry(entry))),
+        (Kind::Parent, Ok(Reply::Entry(entry))),
+        (Kind::Getattr, Ok(Reply::Attr(attr()))),
+        (Kind::Setattr, Ok(Reply::Setattr(attr(), none))),
+        (Kind::Setattr, Ok(Reply::Setattr(attr(), full))),
+        (Kind::Mkdir, Ok(Reply::Made(Made { entry, dir: full }))),
+        (Kind::Symlink, Ok(Reply::Made(Made { entry, dir: none }))),
+        (Kind::Mknod, Ok(Reply::Made(Made { entry, dir: after }))),
+        (Kind::Link, Ok(Reply::Made(Made { entry, dir: none }))),
+        (Kind::Create, Ok(Reply::Created(Created { entry, open, dir: none }))),
+        (Kind::CreateUnnamed, Ok(Reply::Created(Created { entry, open, dir: full }))),
+        (Kind::Unlink, Ok(Reply::Change(none))),
+        (Kind::Rmdir, Ok(Reply::Change(full))),
+        (Kind::Rename, Ok(Reply::Renamed(Renamed { from_dir: full, to_dir: after }))),
+        (Kind::Rename, Ok(Reply::Renamed(Renamed::default()))),
+        (Kind::Open, Ok(Reply::Opened(Opened { open, attr: None }))),
+        (Kind::Open, Ok(Reply::Opened(Opened { open, attr: Some(attr()) }))),
+    ]
+}
+
+fn data_replies() -> Vec<(Kind, Outcome<'static>)> {
+    let entry = Entry { node: NODE, attr: attr() };
+    let listing = listing(&[
+        DirEntry {
+            name: b"..",
+            fileid: 1,
+            file_type: Some(FileType::Directory),
+            cookie: Cookie(1),
+            entry: None,
+        },
+        DirEntry {
+            name: b"file",
+            fileid: 17,
+            file_type: Some(FileType::Regular),
+            cookie: Cookie(2),
+            entry: Some(&entry),
+        },
+        DirEntry { name: b"unknown type", fileid: 3, file_type: None, cookie: Cookie(u64::MAX), entry: None },
+    ]);
+    let change = Change { before: None, after: Some(attr()) };
+    let written = Written { count: 0x1_0000, stability: Stability::DataSync, file: change };
+    let stat = StatFs {
+        block_size: 4096,
+        blocks: 2,
+        blocks_free: 3,
+        blocks_available: 4,
+        files: 5,
+        files_free: 6,
+        name_max: 255,
+    };
+    let placed = Returned::Placed { len_bytes: 0x1234 };
+    vec![
+        (Kind::Read, Ok(Reply::Read { data: placed, eof: false })),
+        (Kind::Read, Ok(Reply::Read { data: Returned::Inline(b"small data"), eof: true })),
+        (Kind::Read, Ok(Reply::Read { data: Returned::Inline(b""), eof: true })),
+        (Kind::Write, Ok(Reply::Written(written))),
+        (Kind::Readdir, Ok(Reply::Readdir { listing: Returned::Inline(listing), end: true })),
+        (Kind::Readdir, Ok(Reply::Readdir { listing: placed, end: false })),
+        (Kind::Readlink, Ok(Reply::Bytes(Returned::Inline(b"../target")))),
+        (Kind::XattrGet, Ok(Reply::Bytes(placed))),
+        (Kind::XattrList, Ok(Reply::Bytes(Returned::Inline(b"user.a\0user.b\0")))),
+        (Kind::Statfs, Ok(Reply::StatFs(stat))),
+        (Kind::LockTest, Ok(Reply::Conflict(None))),
+        (Kind::LockTest, Ok(Reply::Conflict(Some(LOCK)))),
+        (Kind::HandleOf, Ok(Reply::Handle(HandleBytes { kind: 1, bytes: b"handle" }))),
+        (Kind::Seek, Ok(Reply::Offset(OFFSET))),
+        (Kind::Copy, Ok(Reply::Offset(1 << 33))),
+    ]
+}
+
+/// The entries as a listing.
+pub fn listing(entries: &[DirEntry<'_>]) -> &'static [u8] {
+    let mut memory = vec![0; FRAME_BYTES];
+    let mut frame = FrameBuf::new(&mut memory);
+    let mut writer = listing::ListingWriter::new(&mut frame);
+    assert!(entries.iter().all(|entry| writer.push(entry)));
+    frame.as_bytes().to_vec().leak()
+}
