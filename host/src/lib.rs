@@ -8,6 +8,7 @@
 pub mod buffers;
 pub mod control;
 pub mod daemon;
+pub mod links;
 pub mod listener;
 pub mod logging;
 pub mod metrics;

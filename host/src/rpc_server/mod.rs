@@ -26,7 +26,7 @@ mod mailbox;
 mod options;
 mod outbox;
 mod places;
-mod seldom;
+pub(crate) mod seldom;
 mod server;
 mod service;
 mod token;

@@ -7,7 +7,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// A kind of log line.
 #[derive(Debug, Default)]
-pub(super) struct Seldom(Mutex<Heard>);
+pub(crate) struct Seldom(Mutex<Heard>);
 
 #[derive(Debug, Default)]
 struct Heard {
@@ -17,7 +17,7 @@ struct Heard {
 
 impl Seldom {
     /// Whether to write a line now, and how many were left out since the last.
-    pub(super) fn turn(&self) -> Option<u64> {
+    pub(crate) fn turn(&self) -> Option<u64> {
         self.turn_at(Instant::now())
     }
 

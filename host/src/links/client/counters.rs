@@ -1,0 +1,64 @@
+//! What a line has done, in numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::links::counter::Counter;
+
+/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests sent.
+    pub calls: u64,
+    /// Answers received.
+    pub answers: u64,
+    /// Those of them that the caller received itself.
+    pub own: u64,
+    /// Ids that are out (a gauge).
+    pub in_flight: u64,
+    /// Calls that wait for an id (a gauge).
+    pub queued: u64,
+    /// Calls that had to wait for an id.
+    pub queued_total: u64,
+    /// Times that the sleeping server was woken.
+    pub rings: u64,
+    /// Times that the receiver thread went to sleep on the bell.
+    pub sleeps: u64,
+}
+
+/// The numbers where they are counted.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Counters {
+    /// By who has the sending side.
+    pub(super) calls: Counter,
+    /// By the leader.
+    pub(super) intake: Intake,
+    pub(super) queued_total: AtomicU64,
+    /// By the receiver thread.
+    pub(super) sleeps: Counter,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Intake {
+    pub(super) answers: Counter,
+    pub(super) own: Counter,
+}
+
+impl Counters {
+    pub(super) fn answers(&self) -> u64 {
+        self.intake.answers.get()
+    }
+
+    pub(super) fn read(&self, rings: u64) -> Counts {
+        Counts {
+            answers: self.intake.answers.get(),
+            own: self.intake.own.get(),
+            calls: self.calls.get(),
+            queued_total: self.queued_total.load(Ordering::Relaxed),
+            rings,
+            sleeps: self.sleeps.get(),
+            ..Counts::default()
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Where a line hears the server's bell.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+use std::time::Duration;
+
+use tombolo_mem::{OutOfBounds, Word, WordMut};
+use tombolo_shm::link::{ASLEEP_OFFSET, BELL_OFFSET, BellKind, Ends};
+use tombolo_sys::futex::{self, Woken};
+
+/// Says to the server whether this side sleeps. Unlike [`Sleeper`](tombolo_shm::bell::Sleeper) it does not sleep itself: any
+/// thread may say that one is needed to be woken, while another one sleeps.
+#[derive(Debug)]
+pub(super) struct Ear {
+    asleep: Option<WordMut>,
+    /// What it says of the sleep at present, or the last one: odd, and another number each time. The server rings once for each.
+    number: u32,
+    is_armed: bool,
+}
+
+impl Ear {
+    pub(super) fn new(ends: &Ends) -> Result<Self, OutOfBounds> {
+        let asleep = match ends.bell {
+            BellKind::Futex => Some(WordMut::new(ends.own.region(), ends.own.place(ASLEEP_OFFSET, 4)?)?),
+            BellKind::Silent => None,
+        };
+        Ok(Self { asleep, number: 0, is_armed: false })
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        self.is_armed
+    }
+
+    /// From now on the server rings when it answers. What it answered before is to be looked for once more after this.
+    pub(super) fn arm(&mut self) {
+        self.is_armed = true;
+        let Some(asleep) = &self.asleep else { return };
+        self.number = self.number.wrapping_add(1) | 1;
+        asleep.store(self.number, Release);
+        fence(SeqCst);
+    }
+
+    /// It need not ring any more.
+    pub(super) fn disarm(&mut self) {
+        self.is_armed = false;
+        if let Some(asleep) = &self.asleep {
+            self.number = self.number.wrapping_add(1);
+            asleep.store(self.number, Relaxed);
+        }
+    }
+}
+
+/// The server's bell, for one thread to sleep on.
+#[derive(Debug)]
+pub(super) struct Bell(Word);
+
+impl Bell {
+    /// None if there is no bell.
+    pub(super) fn new(ends: &Ends) -> Result<Option<Self>, OutOfBounds> {
+        let word = Word::new(ends.peer.region(), ends.peer.place(BELL_OFFSET, 4)?)?;
+        Ok((ends.bell == BellKind::Futex).then_some(Self(word)))
+    }
+
+    /// How often it has rung. To be asked before the ring is looked at for the last time.
+    pub(super) fn rung(&self) -> u32 {
+        self.0.load(Acquire)
+    }
+
+    /// Sleeps until it has rung more often than `rung`, or somebody nudges, or the time is up. False if nobody can sleep there.
+    pub(super) fn wait(&self, rung: u32, timeout: Duration) -> bool {
+        matches!(
+            futex::wait(&self.0, rung, Some(timeout)),
+            Ok(Woken::Maybe | Woken::Changed | Woken::TimedOut)
+        )
+    }
+
+    /// Wakes the thread that sleeps there, if it does already.
+    pub(super) fn nudge(&self) {
+        // Fails only where nobody can sleep.
+        let _ = futex::wake(&self.0);
+    }
+}

@@ -1,0 +1,120 @@
+//! The thread that hears of answers nobody looks for.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use super::core::Core;
+use super::wakes::Wakes;
+use crate::links::end::{End, Lie};
+use crate::links::lock;
+
+/// After so long it looks whether the memory is still there, though nobody rings.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// Without a bell: the first pause between two looks, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+
+/// Where the thread rests when there is no bell and nobody is registered.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    is_called: Mutex<bool>,
+    called: Condvar,
+}
+
+impl Rest {
+    /// There is something to do.
+    pub(super) fn call(&self) {
+        let mut is_called = lock(&self.is_called);
+        if !*is_called {
+            *is_called = true;
+            self.called.notify_one();
+        }
+    }
+
+    /// Until there is something to do, or the time is up. Whether there is.
+    fn rest(&self, at_most: Duration) -> bool {
+        let is_called = lock(&self.is_called);
+        let outcome = self.called.wait_timeout_while(is_called, at_most, |is_called| !*is_called);
+        let mut is_called = match outcome {
+            Ok((is_called, _)) => is_called,
+            Err(poisoned) => poisoned.into_inner().0,
+        };
+        std::mem::take(&mut *is_called)
+    }
+}
+
+/// Receives until the line ends.
+pub(super) fn run(core: &Arc<Core>) {
+    while !core.fate.is_over() {
+        // Waking a task runs it, and what it does may panic; the others have done nothing.
+        let turn = catch_unwind(AssertUnwindSafe(|| match &core.bell {
+            Some(_) => core.receive_by_bell(),
+            None => core.receive_by_looking(),
+        }));
+        match turn {
+            Ok(Ok(())) => {}
+            Ok(Err(lie)) => core.end(End::Lie(lie)),
+            Err(_) => tracing::error!(link = &*core.label, "a task that was woken by an answer panicked"),
+        }
+    }
+}
+
+impl Core {
+    /// One look, and one sleep on the bell.
+    fn receive_by_bell(&self) -> Result<(), Lie> {
+        let Some(bell) = &self.bell else { return Ok(()) };
+        // Before the look: who rings after it is heard.
+        let rung = bell.rung();
+        self.look_for_all()?;
+        if self.fate.is_over() {
+            return Ok(());
+        }
+        self.counters.sleeps.bump();
+        if !bell.wait(rung, LOOK_AFTER) {
+            // Only where the memory is gone, or a system forbids it.
+            self.rest.rest(PAUSES.1);
+        }
+        Ok(())
+    }
+
+    /// Looks at growing intervals as long as anybody is registered, and rests otherwise.
+    fn receive_by_looking(&self) -> Result<(), Lie> {
+        let mut pause = PAUSES.0;
+        while !self.waiting.is_empty() && !self.fate.is_over() {
+            let before = self.counters.answers();
+            self.look_for_all()?;
+            if self.counters.answers() != before {
+                pause = PAUSES.0;
+            }
+            if self.rest.rest(pause) {
+                pause = PAUSES.0;
+            } else {
+                pause = (pause * 2).min(PAUSES.1);
+            }
+        }
+        if !self.fate.is_over() {
+            self.counters.sleeps.bump();
+            self.rest.rest(LOOK_AFTER);
+        }
+        Ok(())
+    }
+
+    /// Takes out all that is there, wakes those who are registered for it, and arms for the rest of them.
+    fn look_for_all(&self) -> Result<(), Lie> {
+        let mut wakes = Wakes::default();
+        loop {
+            let mut intake = self.lead();
+            // The bell was heard: the next one must be asked for anew.
+            self.disarm(&mut intake);
+            if self.peer.region().is_poisoned() {
+                return Err(Lie::MemoryGone);
+            }
+            self.drain(&mut intake, None, &mut wakes)?;
+            let is_full = wakes.is_full();
+            self.leave(intake, &mut wakes);
+            if !is_full || self.fate.is_over() {
+                return Ok(());
+            }
+        }
+    }
+}

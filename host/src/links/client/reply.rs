@@ -1,0 +1,31 @@
+//! What a server answered.
+
+use super::frame::Frame;
+use super::spans::Spans;
+
+/// What the server answered. Private copies: nothing in it can change any more, but for what lies in the spans.
+#[derive(Debug)]
+pub struct Reply {
+    /// How it went, or what it is.
+    pub kind: u32,
+    /// Results of fixed length.
+    pub body: [u8; 48],
+    /// Results of variable length.
+    pub frame: Frame,
+    /// The bulk memory that the call was given. Once it is dropped others may be given it.
+    pub spans: Spans,
+}
+
+/// As it came out of the ring.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) kind: u32,
+    pub(super) body: [u8; 48],
+    pub(super) frame: Frame,
+}
+
+impl Answer {
+    pub(super) fn with(self, spans: Spans) -> Reply {
+        Reply { kind: self.kind, body: self.body, frame: self.frame, spans }
+    }
+}

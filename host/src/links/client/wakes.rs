@@ -1,0 +1,37 @@
+//! Those who are to be woken once no lock is held any more.
+
+use std::task::Waker;
+
+use smallvec::SmallVec;
+
+/// So many are woken at a time.
+const WAKES: usize = 16;
+
+/// Those who are to be woken. Waking may run whatever they go on with, so it must wait until no lock is held.
+#[derive(Debug, Default)]
+pub(super) struct Wakes(SmallVec<[Waker; WAKES]>);
+
+impl Wakes {
+    #[inline]
+    pub(super) fn push(&mut self, waker: Option<Waker>) {
+        self.0.extend(waker);
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether there is no room for those of another answer, who are two at most.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() + 2 > WAKES
+    }
+
+    #[inline]
+    pub(super) fn wake_all(&mut self) {
+        if !self.is_empty() {
+            self.0.drain(..).for_each(Waker::wake);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! One number among those that a link keeps.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number with one writer at a time, who needs no locked instruction for it.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(super) fn bump(&self) {
+        self.0.store(self.get() + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

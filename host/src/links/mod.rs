@@ -1,0 +1,25 @@
+//! Links over shared memory: who may have one, how they are made, and requests over them.
+//!
+//! [`server`] answers the requests of links, with one thread each; [`client`] sends them, from any number of threads, and
+//! mostly without another thread between a caller and its answer. Both run over any pair of ends
+//! ([`Ends`](tombolo_shm::link::Ends)), and both treat the other side as hostile: whatever breaks the rules ends the link ([`Lie`]), and
+//! nothing else.
+//!
+//! Not here: what a request means, what lies where in the shared memory (`tombolo_shm`).
+//!
+//! Reading order: `end`, [`server`], [`client`].
+
+pub mod client;
+mod counter;
+mod end;
+pub mod server;
+
+pub use end::{End, Lie};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks also what a thread held when it panicked: the critical sections here leave nothing half done.
+#[inline]
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

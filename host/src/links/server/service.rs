@@ -1,0 +1,80 @@
+//! What answers requests, and what a request is made of.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+use tombolo_shm::link::Instance;
+
+use super::responder::Responder;
+
+/// Opens sessions. Knows no links.
+pub trait Service: Send + Sync {
+    /// A peer wishes to have a link; what its requests are to be answered by. Called before there is memory for the link,
+    /// on a thread where it may block for a moment.
+    fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal>;
+}
+
+/// Answers the requests of one link.
+pub trait Session: Send + Sync {
+    /// Answers one request, now or later, from any thread. Called on the link's thread, one request after the other, so it must not
+    /// block: what takes longer keeps the responder and goes on elsewhere. If it panics, the link is cut.
+    ///
+    /// It is dropped when the link has ended and all responders are gone.
+    fn serve(&self, request: Request<'_>, responder: Responder);
+
+    /// The link has ended, so nobody waits for what is under way: the time to interrupt it. Called once, from any thread, which must
+    /// not be blocked; requests may still come to [`serve`](Self::serve) meanwhile.
+    fn ended(&self) {}
+}
+
+/// A request. Nothing in it can change any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// What is asked.
+    pub kind: u32,
+    /// Arguments of fixed length.
+    pub body: [u8; 48],
+    /// Arguments of variable length: a private copy, at most 4 KiB. It is gone when `serve` returns.
+    pub frame: &'a [u8],
+}
+
+/// Who is at the other end of a link.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Which export it asked for.
+    pub export: String,
+    /// Who it is, as this kernel says; none if there is no common kernel.
+    pub credentials: Option<Credentials>,
+    /// Which life of which client, as it says itself.
+    pub client: Instance,
+    /// What to call it in the log.
+    pub label: Arc<str>,
+}
+
+/// Whose process it is, in this process's namespaces, when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+/// Why a peer gets no session.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// There is no such export.
+    #[error("there is no export of that name")]
+    NoSuchExport,
+    /// It may not have this export.
+    #[error("not allowed")]
+    NotAllowed,
+    /// There are too many links.
+    #[error("too many links")]
+    TooMany,
+    /// It cannot be opened at the moment.
+    #[error("{0}")]
+    Failed(Arc<str>),
+}
