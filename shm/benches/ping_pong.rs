@@ -18,6 +18,9 @@ use tombolo_sys::{affinity, futex, memfd};
 
 const ROUNDS: usize = 15;
 
+/// Runs once and gives nanoseconds for a round trip.
+type Column = Box<dyn Fn() -> f64>;
+
 fn main() {
     let cores = affinity::cores(None).expect("cores");
     let (Some(&first), Some(&last)) = (cores.first(), cores.last()) else { return };
@@ -25,7 +28,7 @@ fn main() {
     for (what, cores, spinning) in [("two cores", [first, last], 200_000), ("one core", [first, first], 2000)]
     {
         let waiting = 10_000;
-        let mut table: Vec<(&str, Box<dyn Fn() -> f64>)> = vec![
+        let mut table: Vec<(&str, Column)> = vec![
             ("bare futex", Box::new(move || bare_futex(cores, waiting))),
             ("ring, event", Box::new(move || linked(cores, Mode::Event, waiting))),
             ("ring, adaptive", Box::new(move || linked(cores, Mode::Adaptive, spinning))),
