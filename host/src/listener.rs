@@ -2,13 +2,14 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use tombolo_sys::{Errno, socket};
+use tombolo_sys::{Errno, packet, socket};
 
 /// Why a socket cannot be listened on.
 #[derive(Debug, Error)]
@@ -54,16 +55,25 @@ impl Listener {
     /// Listens at `path`; the file gets the permission bits `mode`. A socket that nobody listens on any more, left by a
     /// server that was killed, is replaced; two servers that find it at the same time do not replace each other's.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, ListenError> {
+        Self::bind_as(&STREAM, path, mode)
+    }
+
+    /// The same for a socket of whole messages (SOCK_SEQPACKET), which does not wait in `accept`.
+    pub fn bind_packets(path: &Path, mode: u32) -> Result<Self, ListenError> {
+        Self::bind_as(&PACKETS, path, mode)
+    }
+
+    fn bind_as(kind: &Kind, path: &Path, mode: u32) -> Result<Self, ListenError> {
         let io = |source: io::Error| ListenError::Io { path: path.to_owned(), source };
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
         let _turn = turn(directory).map_err(io)?;
-        let socket = match socket::listen_unix(path, mode, BACKLOG) {
+        let socket = match (kind.listen)(path, mode, BACKLOG) {
             Err(Errno::ADDRINUSE) => {
-                remove_stale(path)?;
-                socket::listen_unix(path, mode, BACKLOG)
+                remove_stale(kind, path)?;
+                (kind.listen)(path, mode, BACKLOG)
             }
             outcome => outcome,
         };
@@ -96,6 +106,15 @@ impl Drop for Listener {
     }
 }
 
+/// A kind of socket: how to listen with one, and how to find out whether somebody does.
+struct Kind {
+    listen: fn(&Path, u32, i32) -> tombolo_sys::Result<OwnedFd>,
+    listens: fn(&Path) -> tombolo_sys::Result<bool>,
+}
+
+const STREAM: Kind = Kind { listen: socket::listen_unix, listens: socket::listens };
+const PACKETS: Kind = Kind { listen: packet::listen, listens: packet::listens };
+
 const BACKLOG: i32 = 16;
 const TURN_PATIENCE: Duration = Duration::from_secs(5);
 const TURN_PAUSE: Duration = Duration::from_millis(5);
@@ -117,7 +136,7 @@ fn turn(directory: &Path) -> io::Result<File> {
     }
 }
 
-fn remove_stale(path: &Path) -> Result<(), ListenError> {
+fn remove_stale(kind: &Kind, path: &Path) -> Result<(), ListenError> {
     let io = |source: io::Error| ListenError::Io { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -127,7 +146,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
         }
         Ok(_) => {}
     }
-    if socket::listens(path).map_err(|error| io(error.into()))? {
+    if (kind.listens)(path).map_err(|error| io(error.into()))? {
         return Err(ListenError::Busy { path: path.to_owned() });
     }
     fs::remove_file(path).map_err(io)
@@ -139,13 +158,16 @@ mod tests {
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("s");
-        drop(UnixListener::bind(&path).expect("a socket that will be stale"));
-        let live = Listener::bind(&path, 0o600).expect("the stale one is replaced");
-        assert!(matches!(Listener::bind(&path, 0o600), Err(ListenError::Busy { .. })));
-        drop(live);
-        assert!(!path.exists());
+        for bind in [Listener::bind, Listener::bind_packets] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let path = dir.path().join("s");
+            drop(UnixListener::bind(&path).expect("a socket that will be stale"));
+            let live = bind(&path, 0o600).expect("the stale one is replaced");
+            assert!(matches!(bind(&path, 0o600), Err(ListenError::Busy { .. })));
+            assert!(matches!(Listener::bind_packets(&path, 0o600), Err(ListenError::Busy { .. })));
+            drop(live);
+            assert!(!path.exists());
+        }
     }
 
     #[test]

@@ -5,14 +5,23 @@
 //! ([`Ends`](tombolo_shm::link::Ends)), and both treat the other side as hostile: whatever breaks the rules ends the link ([`Lie`]), and
 //! nothing else.
 //!
+//! Between processes a link is asked for at a socket: [`listen`] and [`connect`] make it, [`policy`] says who may, and
+//! [`tether`] watches the socket afterwards, whose end is the other side's.
+//!
 //! Not here: what a request means, what lies where in the shared memory (`tombolo_shm`).
 //!
-//! Reading order: `end`, [`server`], [`client`].
+//! Reading order: `end`, [`server`], [`client`]; [`listen`], [`connect`], [`tether`], [`policy`].
 
 pub mod client;
+pub mod connect;
 mod counter;
 mod end;
+mod heart;
+pub mod listen;
+pub mod policy;
 pub mod server;
+pub mod tether;
+mod welcome;
 
 pub use end::{End, Lie};
 

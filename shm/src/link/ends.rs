@@ -30,6 +30,9 @@ impl Role {
 pub struct Epoch(NonZeroU32);
 
 impl Epoch {
+    /// Of a link whose memory was never used before.
+    pub const FIRST: Epoch = Epoch(NonZeroU32::MIN);
+
     /// The epoch of that number; `None` for zero.
     pub fn new(number: u32) -> Option<Epoch> {
         NonZeroU32::new(number).map(Epoch)
@@ -148,7 +151,7 @@ impl Ends {
         let len = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
         let client = Extent::whole(Region::heap(len));
         let server = Extent::whole(Region::heap(len));
-        let epoch = Epoch(NonZeroU32::MIN);
+        let epoch = Epoch::FIRST;
         let bell = BellKind::Futex;
         (
             Ends { role: Role::Client, own: client.clone(), peer: server.clone(), layout, epoch, bell },

@@ -1,0 +1,289 @@
+//! Asking for a link.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{
+    Agreement, Bells, Ends, Extent, Features, Goodbye, Header, Hello, Instance, Layout, LayoutError,
+    MESSAGE_BYTES_MAX, Message, MessageError, Protocol, Refused, Role, VERSION, Welcome, WelcomeError,
+};
+use tombolo_shm::region::RegionError;
+use tombolo_shm::region::sealed::{self, Sealed};
+use tombolo_sys::epoll::{Epoll, Interest};
+use tombolo_sys::{Errno, packet};
+
+use super::client::{Line, StartError};
+use super::end::End;
+use super::heart::Heart;
+use super::tether::{Keeper, Tether, Watcher};
+use super::welcome::goodbye;
+
+/// What to ask for.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// The export; empty for the only one there is.
+    pub export: String,
+    /// What the server is to call us in its log.
+    pub label: String,
+    /// Which life of which client we are; the same for all links of a process.
+    pub client: Instance,
+    /// What is to be spoken.
+    pub protocol: Protocol,
+    /// Extensions that we speak.
+    pub offered: Features,
+    /// Those of them that we cannot do without.
+    pub required: Features,
+    /// The most that we want; the server may give less.
+    pub layout: Layout,
+    /// How long the server has to answer.
+    pub timeout: Duration,
+}
+
+impl ConnectOptions {
+    /// 64 slots, 8 MiB, vrpc, ten seconds.
+    pub fn new(export: &str, label: &str, client: Instance) -> Result<ConnectOptions, LayoutError> {
+        Ok(ConnectOptions {
+            export: export.into(),
+            label: label.into(),
+            client,
+            protocol: Protocol::Vrpc,
+            offered: Features::NONE,
+            required: Features::NONE,
+            layout: Layout::new(64, 8, 8 << 20)?,
+            timeout: Duration::from_secs(10),
+        })
+    }
+}
+
+/// Why there is no link.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// Nobody is there; somebody may be later.
+    #[error("{}: no server listens there", path.display())]
+    Away {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// It is the socket of something else.
+    #[error("{}: not the socket of links", path.display())]
+    NotLinks {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The server said no.
+    #[error("{}: {refused}", path.display())]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        refused: Refused,
+    },
+    /// The server did not answer in time.
+    #[error("{}: the server does not answer", path.display())]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The server closed the socket without an answer: it ended, or had no room for one more.
+    #[error("{}: the server closed the connection", path.display())]
+    Closed {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// What came is no answer.
+    #[error("{}: {fault}", path.display())]
+    Answer {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        fault: AnswerFault,
+    },
+    /// Memory or a descriptor cannot be had.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Our own memory cannot be had.
+    #[error("no memory to share")]
+    Memory(#[source] RegionError),
+}
+
+/// Why an answer to a hello is none.
+#[derive(Debug, Error)]
+pub enum AnswerFault {
+    /// It is no message.
+    #[error("the server's answer makes no sense")]
+    Message(#[from] MessageError),
+    /// It is a message that answers nothing.
+    #[error("the server answers with something else")]
+    Other,
+    /// It is not what was asked for.
+    #[error("the server's answer is not to be believed")]
+    Welcome(#[from] WelcomeError),
+    /// There should be one descriptor with it.
+    #[error("{count} descriptors came with the answer instead of one")]
+    Descriptors {
+        /// How many there were.
+        count: usize,
+    },
+    /// The server's memory is not as it must be.
+    #[error("the server's memory is refused")]
+    Memory(#[from] RegionError),
+}
+
+/// A link that was made, not in use yet.
+#[derive(Debug)]
+pub struct Connection {
+    /// What was agreed on.
+    pub agreement: Agreement,
+    /// Both sides' memory, as the client sees it.
+    pub ends: Ends,
+    socket: OwnedFd,
+}
+
+/// Asks who listens at `path` for a link. Waits for the answer.
+pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, ConnectError> {
+    let io = |source: io::Error| ConnectError::Io { path: path.to_owned(), source };
+    let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
+    let own = Sealed::create("tombolo-client", options.layout.bytes()).map_err(ConnectError::Memory)?;
+    let hello = hello(options);
+    let socket = packet::connect(path).map_err(|error| match error {
+        Errno::NOENT | Errno::CONNREFUSED => ConnectError::Away { path: path.to_owned() },
+        Errno::PROTOTYPE | Errno::NOTSOCK => ConnectError::NotLinks { path: path.to_owned() },
+        error => io(error.into()),
+    })?;
+    // A server that turns us away at once may have closed the socket: its answer is there all the same.
+    let _ = packet::send(&socket, &Message::Hello(hello.clone()).encode(), &[own.as_fd()]);
+    let (welcome, memory) = receive(path, &socket, options.timeout)?;
+    let agreement = hello.check(&welcome).map_err(|error| answer(error.into()))?;
+    let theirs = sealed::map_peer(memory, agreement.layout.bytes()).map_err(|error| answer(error.into()))?;
+    let ends = Ends {
+        role: Role::Client,
+        own: Extent::whole(own.region().clone()),
+        peer: Extent::whole(theirs),
+        layout: agreement.layout,
+        epoch: agreement.epoch,
+        bell: agreement.bell,
+    };
+    // Our memory is at least as large as what the server wants of it.
+    header(&agreement, options.client).format(&ends.own).map_err(|error| io(io::Error::other(error)))?;
+    Ok(Connection { agreement, ends, socket })
+}
+
+impl Connection {
+    /// Takes the link into use. `mode` says how callers wait for answers, `label` what to call the link in messages. When the server
+    /// ends it the line is lost; when the line is lost for another reason the server is told. Dropping the tether ends it in order.
+    pub fn start(
+        self,
+        watcher: &Watcher,
+        label: impl Into<Arc<str>>,
+        mode: Mode,
+    ) -> Result<(Line, Tether), StartError> {
+        let line = Line::start(&self.ends, label, mode)?;
+        let heart = Heart::new(&self.ends, Instant::now());
+        let keeper = Box::new(Anchored { line: line.clone(), heart });
+        let tether = watcher.watch(self.socket, keeper).map_err(StartError::Thread)?;
+        Ok((line, tether))
+    }
+}
+
+struct Anchored {
+    line: Line,
+    heart: Heart,
+}
+
+impl Keeper for Anchored {
+    fn tick(&mut self, now: Instant) -> Option<Goodbye> {
+        // A server that is late answers late, and one that is dead closes its socket: nothing to be done about its heart.
+        let _ = self.heart.tick(now);
+        self.line.end().map(|end| goodbye(&end))
+    }
+
+    fn ended(self: Box<Self>, end: End) {
+        self.line.cut(end);
+    }
+}
+
+impl Drop for Anchored {
+    fn drop(&mut self) {
+        self.line.cut(End::Stopped);
+    }
+}
+
+fn hello(options: &ConnectOptions) -> Hello {
+    Hello {
+        version_min: VERSION,
+        version_max: VERSION,
+        offered: options.offered | options.required,
+        required: options.required,
+        slots: options.layout.slots(),
+        back_slots: options.layout.back_slots(),
+        bytes: options.layout.bytes(),
+        client: options.client,
+        protocol: Some(options.protocol),
+        bells: Bells::FUTEX,
+        export: options.export.clone(),
+        label: options.label.clone(),
+    }
+}
+
+fn header(agreement: &Agreement, client: Instance) -> Header {
+    Header {
+        role: Role::Client,
+        features: agreement.features,
+        layout: agreement.layout,
+        epoch: agreement.epoch,
+        bell: agreement.bell,
+        instance: client,
+    }
+}
+
+fn receive(path: &Path, socket: &OwnedFd, timeout: Duration) -> Result<(Welcome, OwnedFd), ConnectError> {
+    let io = |error: Errno| ConnectError::Io { path: path.to_owned(), source: error.into() };
+    let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
+    let epoll = Epoll::new().map_err(io)?;
+    epoll.add(socket, 0, Interest::Readable).map_err(io)?;
+    let until = Instant::now() + timeout;
+    let mut events = Vec::new();
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let packet = loop {
+        match packet::receive(socket.as_fd(), &mut buffer) {
+            Ok(packet) => break packet,
+            // The server closed with our hello unread; what it sent before comes next.
+            Err(Errno::CONNRESET) => {}
+            Err(Errno::AGAIN) => {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(ConnectError::Silent { path: path.to_owned() });
+                }
+                epoll.wait(&mut events, Some(left)).map_err(io)?;
+            }
+            Err(error) => return Err(io(error)),
+        }
+    };
+    let bytes = buffer.get(..packet.len).unwrap_or_default();
+    if bytes.is_empty() {
+        return Err(ConnectError::Closed { path: path.to_owned() });
+    }
+    let count = packet.descriptors.len();
+    let mut descriptors = packet.descriptors.into_iter();
+    match Message::decode(bytes).map_err(|error| answer(error.into()))? {
+        Message::Refused(refused) => Err(ConnectError::Refused { path: path.to_owned(), refused }),
+        Message::Welcome(welcome) => match (descriptors.next(), descriptors.next()) {
+            (Some(memory), None) => Ok((welcome, memory)),
+            _ => Err(answer(AnswerFault::Descriptors { count })),
+        },
+        _ => Err(answer(AnswerFault::Other)),
+    }
+}

@@ -1,0 +1,223 @@
+//! Which processes may have links to which exports, as the operator's file says.
+//!
+//! ```toml
+//! # Whoever is allowed by one of these may. Without a file: root, and the user whom the server runs as.
+//! [[allow]]
+//! exports = ["/src"]        # without it: all
+//! users = [1000, 1001]      # effective user ids
+//! groups = [100]            # effective group ids; supplementary groups do not count
+//!
+//! [[allow]]
+//! exports = ["/public"]
+//! everybody = true
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use thiserror::Error;
+use tombolo_sys::creds;
+
+use super::server::Credentials;
+
+/// Who may have links to what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    exports: Option<Vec<String>>,
+    #[serde(default)]
+    users: Vec<u32>,
+    #[serde(default)]
+    groups: Vec<u32>,
+    #[serde(default)]
+    everybody: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    #[serde(default)]
+    allow: Vec<Rule>,
+}
+
+/// Why a file of rules is not used.
+#[derive(Debug, Error)]
+pub enum PolicyError {
+    /// It cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Others than root and the server's user may change it.
+    #[error("{}: it belongs to user {uid} with mode {mode:03o}: others could change who is allowed", path.display())]
+    Unsafe {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It is longer than such a file may be.
+    #[error("{}: longer than {FILE_BYTES_MAX} bytes", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It makes no sense.
+    #[error("{}: {source}", path.display())]
+    Senseless {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: toml::de::Error,
+    },
+    /// A rule that allows nobody, which is rarely what was meant.
+    #[error("{}: rule {number} names no users and no groups, and does not say everybody = true", path.display())]
+    Nobody {
+        /// The file.
+        path: PathBuf,
+        /// Which rule, from 1.
+        number: usize,
+    },
+}
+
+/// Longest file of rules, in bytes.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+impl Policy {
+    /// What holds without a file: root, and the user whom this process runs as, may have links to all exports.
+    pub fn own_user() -> Policy {
+        let (uid, _) = creds::own_ids();
+        Policy { rules: vec![Rule { exports: None, users: vec![0, uid], groups: vec![], everybody: false }] }
+    }
+
+    /// The rules of a file, which replace the default. The file is read once.
+    pub fn load(path: &Path) -> Result<Policy, PolicyError> {
+        let io = |source| PolicyError::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        let (own_uid, _) = creds::own_ids();
+        let (uid, mode) = (metadata.uid(), metadata.mode() & 0o777);
+        if (uid != 0 && uid != own_uid) || mode & 0o022 != 0 {
+            return Err(PolicyError::Unsafe { path: path.to_owned(), uid, mode });
+        }
+        let mut text = String::new();
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(io)?;
+        if read as u64 > FILE_BYTES_MAX {
+            return Err(PolicyError::TooLong { path: path.to_owned() });
+        }
+        let Text { allow: rules } = toml::from_str(&text)
+            .map_err(|source| PolicyError::Senseless { path: path.to_owned(), source })?;
+        let nobody = |rule: &Rule| rule.users.is_empty() && rule.groups.is_empty() && !rule.everybody;
+        match rules.iter().position(nobody) {
+            Some(at) => Err(PolicyError::Nobody { path: path.to_owned(), number: at + 1 }),
+            None => Ok(Policy { rules }),
+        }
+    }
+
+    /// Whether there is anything that they may have a link to.
+    pub fn admits(&self, who: Credentials) -> bool {
+        self.rules.iter().any(|rule| rule.fits(who))
+    }
+
+    /// Whether they may have a link to the export of that name, which is compared letter by letter.
+    pub fn allows(&self, who: Credentials, export: &str) -> bool {
+        self.rules.iter().any(|rule| {
+            let named = rule.exports.as_ref().is_none_or(|names| names.iter().any(|name| name == export));
+            named && rule.fits(who)
+        })
+    }
+}
+
+impl Rule {
+    fn fits(&self, who: Credentials) -> bool {
+        self.everybody || self.users.contains(&who.uid) || self.groups.contains(&who.gid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn who(uid: u32, gid: u32) -> Credentials {
+        Credentials { pid: 1, uid, gid }
+    }
+
+    fn load(text: &str) -> Result<Policy, PolicyError> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("links.toml");
+        fs::write(&path, text).expect("write");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("chmod");
+        Policy::load(&path)
+    }
+
+    #[test]
+    fn without_a_file_it_is_root_and_the_servers_user() {
+        let (uid, _) = creds::own_ids();
+        let policy = Policy::own_user();
+        assert!(policy.allows(who(uid, 5), "/any"));
+        assert!(policy.allows(who(0, 0), "/any"));
+        assert!(!policy.admits(who(uid + 1, 5)));
+        assert!(!policy.allows(who(uid + 1, 0), "/any"));
+    }
+
+    #[test]
+    fn a_file_says_who_may_have_what_and_nothing_else_holds() {
+        let policy = load(
+            "[[allow]]\nexports = ['/src']\nusers = [1000]\n[[allow]]\ngroups = [100]\n\
+             [[allow]]\nexports = ['/public']\neverybody = true\n",
+        )
+        .expect("rules");
+        assert!(policy.allows(who(1000, 1), "/src"));
+        assert!(!policy.allows(who(1000, 1), "/other"));
+        assert!(!policy.allows(who(1000, 1), "/src/below"));
+        assert!(policy.allows(who(7, 100), "/other"));
+        assert!(policy.allows(who(7, 7), "/public"));
+        assert!(!policy.allows(who(7, 7), "/src"));
+        assert!(!policy.allows(who(0, 0), "/src"), "not even root");
+        assert!(!load("").expect("nobody").admits(who(0, 0)));
+    }
+
+    #[test]
+    fn files_that_make_no_sense_or_that_others_may_change_are_refused() {
+        for text in [
+            "[[allow]]\nuser = [1]\n",
+            "[[allow]]\nusers = ['root']\n",
+            "allow = 3",
+            "[[allow]]\nusers = [-1]",
+        ] {
+            assert!(matches!(load(text), Err(PolicyError::Senseless { .. })), "{text}");
+        }
+        assert!(matches!(
+            load("[[allow]]\neverybody = true\n[[allow]]\nexports = ['/x']"),
+            Err(PolicyError::Nobody { number: 2, .. })
+        ));
+        assert!(matches!(
+            load(&"#".repeat(usize::try_from(FILE_BYTES_MAX).expect("small") + 1)),
+            Err(PolicyError::TooLong { .. })
+        ));
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("links.toml");
+        assert!(matches!(Policy::load(&path), Err(PolicyError::Io { .. })));
+        fs::write(&path, "").expect("write");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).expect("chmod");
+        assert!(matches!(Policy::load(&path), Err(PolicyError::Unsafe { mode: 0o664, .. })));
+    }
+}

@@ -1,0 +1,351 @@
+//! The socket that stays open beside a link: its end tells the other side's death, and its last message an orderly leave.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tombolo_shm::link::{Cause, Goodbye, MESSAGE_BYTES_MAX, Message};
+use tombolo_sys::epoll::{Bell, Epoll, Event, Interest};
+use tombolo_sys::{Errno, packet, socket};
+
+use super::end::{End, Lie};
+use super::lock;
+
+/// What a link's owner does about its socket, on the watcher's thread: none of it may block.
+pub trait Keeper: Send {
+    /// Called every [`TICK`]. What it returns ends the link, and is said to the other side; [`ended`](Self::ended) is not called then.
+    fn tick(&mut self, now: Instant) -> Option<Goodbye>;
+
+    /// The other side has ended the link.
+    fn ended(self: Box<Self>, end: End);
+}
+
+/// How often links are looked after.
+pub const TICK: Duration = Duration::from_millis(100);
+
+/// Watches the sockets of any number of links, with one thread. Dropping it says goodbye on all of them.
+#[derive(Debug)]
+pub struct Watcher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Our end of one link's socket. Dropping it says goodbye.
+#[derive(Debug)]
+pub struct Tether {
+    watched: Arc<Watched>,
+    shared: Arc<Shared>,
+    token: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    epoll: Epoll,
+    bell: Bell,
+    stopping: AtomicBool,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    last_token: u64,
+    by_token: HashMap<u64, Entry>,
+}
+
+struct Entry {
+    watched: Arc<Watched>,
+    keeper: Box<dyn Keeper>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    socket: OwnedFd,
+    /// Whether either side has ended it.
+    over: AtomicBool,
+}
+
+/// The token of the bell; entries count from 1.
+const BELL: u64 = 0;
+
+impl Watcher {
+    /// Starts it.
+    pub fn start() -> io::Result<Watcher> {
+        let shared = Arc::new(Shared {
+            epoll: Epoll::new()?,
+            bell: Bell::new()?,
+            stopping: AtomicBool::new(false),
+            entries: Mutex::default(),
+        });
+        shared.epoll.add(&shared.bell, BELL, Interest::Readable)?;
+        let running = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("link-ends".into()).spawn(move || watch(&running))?;
+        Ok(Watcher { shared, thread: Some(thread) })
+    }
+
+    /// Watches a link's socket. The keeper hears when the other side ends the link, if this side has not before.
+    pub fn watch(&self, socket: OwnedFd, keeper: Box<dyn Keeper>) -> io::Result<Tether> {
+        let watched = Arc::new(Watched { socket, over: AtomicBool::new(false) });
+        let token = {
+            let mut entries = lock(&self.shared.entries);
+            entries.last_token += 1;
+            let token = entries.last_token;
+            if entries.by_token.insert(token, Entry { watched: Arc::clone(&watched), keeper }).is_none() {
+                // The thread may be waiting without an end in sight.
+                self.shared.bell.ring();
+            }
+            token
+        };
+        if let Err(error) = self.shared.epoll.add(&watched.socket, token, Interest::Readable) {
+            lock(&self.shared.entries).by_token.remove(&token);
+            return Err(error.into());
+        }
+        Ok(Tether { watched, shared: Arc::clone(&self.shared), token })
+    }
+
+    /// How many links are watched.
+    pub fn count(&self) -> usize {
+        lock(&self.shared.entries).by_token.len()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let entries = std::mem::take(&mut lock(&self.shared.entries).by_token);
+        for entry in entries.into_values() {
+            entry.watched.end(&Goodbye::new(Cause::Leaving, "the process ends"));
+        }
+    }
+}
+
+impl Tether {
+    /// Ends the link in order.
+    pub fn leave(&self) {
+        self.end(&Goodbye::new(Cause::Leaving, ""));
+    }
+
+    /// Ends the link and tells the other side why. Does not wait for it.
+    pub fn end(&self, goodbye: &Goodbye) {
+        self.watched.end(goodbye);
+        let entry = lock(&self.shared.entries).by_token.remove(&self.token);
+        if entry.is_some() {
+            let _ = self.shared.epoll.remove(&self.watched.socket);
+        }
+    }
+
+    /// Whether either side has ended the link.
+    pub fn is_over(&self) -> bool {
+        self.watched.over.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Tether {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Watched {
+    fn end(&self, goodbye: &Goodbye) {
+        if self.over.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // A peer that is gone or does not read learns it from the end of the socket.
+        let _ = packet::send(&self.socket, &Message::Goodbye(goodbye.clone()).encode(), &[]);
+        let _ = socket::shut_down(&self.socket);
+    }
+
+    /// How the other side ended the link; none if it did not.
+    fn look(&self) -> Option<End> {
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        // Linux tells that the peer closed with something of ours unread before it hands out what the peer sent: look again.
+        let packet = match packet::receive(self.socket.as_fd(), &mut buffer) {
+            Err(Errno::CONNRESET) => packet::receive(self.socket.as_fd(), &mut buffer),
+            outcome => outcome,
+        };
+        let packet = match packet {
+            Err(Errno::AGAIN) => return None,
+            Err(_) => return Some(End::Died),
+            Ok(packet) => packet,
+        };
+        let bytes = buffer.get(..packet.len).unwrap_or_default();
+        Some(match Message::decode(bytes) {
+            _ if bytes.is_empty() => End::Died,
+            Ok(Message::Goodbye(goodbye)) => said(&goodbye),
+            Ok(_) => End::Lie(Lie::Senseless("a message that has no place after the first two".into())),
+            Err(error) => End::Lie(Lie::Senseless(error.to_string().into())),
+        })
+    }
+}
+
+fn said(goodbye: &Goodbye) -> End {
+    match goodbye.cause {
+        Cause::Leaving => End::Left,
+        Cause::Cut => End::Failed(format!("the peer cut the link: {}", goodbye.reason).into()),
+        Cause::Failed => End::Failed(format!("the peer failed: {}", goodbye.reason).into()),
+    }
+}
+
+fn watch(shared: &Shared) {
+    let mut events = Vec::new();
+    let mut next_tick = Instant::now();
+    while !shared.stopping.load(Ordering::SeqCst) {
+        let idle = lock(&shared.entries).by_token.is_empty();
+        let timeout = (!idle).then(|| next_tick.saturating_duration_since(Instant::now()));
+        if let Err(error) = shared.epoll.wait(&mut events, timeout) {
+            tracing::error!(%error, "links are not watched any more");
+            return;
+        }
+        for event in &events {
+            match event.token {
+                BELL => shared.bell.silence(),
+                _ => handle(shared, event),
+            }
+        }
+        let now = Instant::now();
+        if now >= next_tick {
+            tick(shared, now);
+            next_tick = now + TICK;
+        }
+    }
+}
+
+fn tick(shared: &Shared, now: Instant) {
+    let mut ended = Vec::new();
+    {
+        let mut entries = lock(&shared.entries);
+        for (token, entry) in &mut entries.by_token {
+            if let Some(goodbye) = entry.keeper.tick(now) {
+                ended.push((*token, goodbye));
+            }
+        }
+    }
+    for (token, goodbye) in ended {
+        let entry = lock(&shared.entries).by_token.remove(&token);
+        if let Some(entry) = entry {
+            let _ = shared.epoll.remove(&entry.watched.socket);
+            entry.watched.end(&goodbye);
+        }
+    }
+}
+
+fn handle(shared: &Shared, event: &Event) {
+    let watched = lock(&shared.entries).by_token.get(&event.token).map(|entry| Arc::clone(&entry.watched));
+    let Some(watched) = watched else { return };
+    let Some(end) = watched.look() else { return };
+    let Some(entry) = lock(&shared.entries).by_token.remove(&event.token) else { return };
+    let _ = shared.epoll.remove(&watched.socket);
+    if watched.over.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let _ = socket::shut_down(&watched.socket);
+    entry.keeper.ended(end);
+}
+
+impl std::fmt::Debug for Entries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entries").field("count", &self.by_token.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Far more than it takes.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Tells a test what it hears, and leaves when it is told to.
+    struct Teller {
+        ended: mpsc::Sender<End>,
+        leaves: Arc<AtomicBool>,
+    }
+
+    impl Keeper for Teller {
+        fn tick(&mut self, _: Instant) -> Option<Goodbye> {
+            self.leaves.load(Ordering::SeqCst).then(|| Goodbye::new(Cause::Cut, "too many requests"))
+        }
+
+        fn ended(self: Box<Self>, end: End) {
+            let _ = self.ended.send(end);
+        }
+    }
+
+    fn keep(watcher: &Watcher, socket: OwnedFd) -> (Tether, mpsc::Receiver<End>, Arc<AtomicBool>) {
+        let (sender, ended) = mpsc::channel();
+        let leaves = Arc::new(AtomicBool::new(false));
+        let keeper = Box::new(Teller { ended: sender, leaves: Arc::clone(&leaves) });
+        (watcher.watch(socket, keeper).expect("watched"), ended, leaves)
+    }
+
+    fn watched(watcher: &Watcher) -> (Tether, OwnedFd, mpsc::Receiver<End>) {
+        let (ours, theirs) = packet::pair().expect("a pair");
+        let (tether, ended, _) = keep(watcher, ours);
+        (tether, theirs, ended)
+    }
+
+    #[test]
+    fn death_a_goodbye_and_nonsense_are_told_apart() {
+        let watcher = Watcher::start().expect("a watcher");
+        let (tether, theirs, ended) = watched(&watcher);
+        drop(theirs);
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(End::Died));
+        assert!(tether.is_over());
+
+        let (_tether, theirs, ended) = watched(&watcher);
+        let goodbye = Message::Goodbye(Goodbye::new(Cause::Leaving, "done"));
+        packet::send(&theirs, &goodbye.encode(), &[]).expect("send");
+        drop(theirs);
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(End::Left));
+
+        let (_tether, theirs, ended) = watched(&watcher);
+        packet::send(&theirs, b"nonsense", &[]).expect("send");
+        assert!(matches!(ended.recv_timeout(PATIENCE), Ok(End::Lie(_))));
+        assert_eq!(watcher.count(), 0);
+    }
+
+    #[test]
+    fn whoever_leaves_is_heard_and_hears_nothing() {
+        for by_tick in [false, true] {
+            let (one, other) = (Watcher::start().expect("a watcher"), Watcher::start().expect("a second"));
+            let (ours, theirs) = packet::pair().expect("a pair");
+            let (tether, ended, leaves) = keep(&one, ours);
+            let (_peer, heard, _) = keep(&other, theirs);
+            match by_tick {
+                true => leaves.store(true, Ordering::SeqCst),
+                false => tether.end(&Goodbye::new(Cause::Cut, "too many requests")),
+            }
+            let why = heard.recv_timeout(PATIENCE).expect("an end");
+            assert_eq!(why, End::Failed("the peer cut the link: too many requests".into()));
+            // The keeper is dropped without a word.
+            assert_eq!(ended.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+            assert!(tether.is_over());
+        }
+    }
+
+    #[test]
+    fn a_watcher_that_goes_says_goodbye() {
+        let watcher = Watcher::start().expect("a watcher");
+        let (tether, theirs, ended) = watched(&watcher);
+        drop(watcher);
+        assert!(tether.is_over());
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        let packet = packet::receive(&theirs, &mut buffer).expect("a goodbye");
+        assert!(matches!(
+            Message::decode(&buffer[..packet.len]),
+            Ok(Message::Goodbye(Goodbye { cause: Cause::Leaving, .. }))
+        ));
+        assert_eq!(ended.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+}
