@@ -1,0 +1,58 @@
+//! Any bytes as a request of the waist's native protocol: what decodes must encode to the very same bytes, and what it refers to must lie in
+//! its domain.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tombolo_wire_vrpc::{
+    BODY_BYTES, Body, Data, FORGETS_MAX, FRAME_BYTES, FrameBuf, GROUPS_MAX, Kind, Place, Reference, Request,
+};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&number, rest)) = bytes.split_first() else { return };
+    let Some((body, frame)) = rest.split_first_chunk::<BODY_BYTES>() else { return };
+    let (header, request) = match Request::decode(number.into(), body, frame) {
+        Ok(decoded) => decoded,
+        Err(_) => return,
+    };
+    assert_eq!(request.kind(), Kind::from_number(number.into()).expect("it decoded"));
+    check(&request);
+    let (mut body_again, mut memory): (Body, _) = ([0xee; BODY_BYTES], [0xee; FRAME_BYTES]);
+    let mut frame_again = FrameBuf::new(&mut memory);
+    let kind =
+        request.encode(&header, &mut body_again, &mut frame_again).expect("what decodes can be encoded");
+    assert_eq!(kind.number(), u32::from(number));
+    assert_eq!((&body_again, frame_again.as_bytes()), (body, frame), "{request:?}");
+});
+
+fn check(request: &Request<'_>) {
+    match request {
+        Request::Caller { groups, .. } => assert!(groups.iter().count() <= GROUPS_MAX),
+        Request::Forget(forgets) => assert!((1..=FORGETS_MAX).contains(&forgets.iter().count())),
+        Request::Write { data, .. }
+        | Request::XattrSet { value: data, .. }
+        | Request::Symlink { target: data, .. } => match data {
+            Data::Inline(bytes) => assert!(bytes.len() <= FRAME_BYTES),
+            Data::Follows { .. } => panic!("never decoded"),
+            Data::One(reference) => check_references(&[*reference], data.len_bytes()),
+            Data::List(list) => check_references(list.as_slice(), data.len_bytes()),
+        },
+        Request::Read { place, .. } | Request::Readdir { place, .. } | Request::XattrGet { place, .. } => {
+            match place {
+                Place::Inline { len_bytes } => assert!(*len_bytes as usize <= FRAME_BYTES),
+                Place::One(reference) => check_references(&[*reference], place.len_bytes()),
+                Place::List(list) => check_references(list.as_slice(), place.len_bytes()),
+            }
+        }
+        _ => {}
+    }
+}
+
+fn check_references(list: &[Reference], len_bytes: u32) {
+    let mut sum = 0;
+    for reference in list {
+        let last = reference.address() + (u64::from(reference.len_bytes()) - 1);
+        assert_eq!(last >> 48, reference.address() >> 48, "{reference:?}");
+        sum += u64::from(reference.len_bytes());
+    }
+    assert_eq!(sum, u64::from(len_bytes));
+}
