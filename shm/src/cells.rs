@@ -46,6 +46,11 @@ pub trait BellWord {
 
     /// Keeps every load and store of this thread before it from passing one after it.
     fn fence();
+
+    /// Lets other threads run that wait for this processor.
+    fn yield_now() {
+        std::thread::yield_now();
+    }
 }
 
 /// A word that we write, and nobody else.

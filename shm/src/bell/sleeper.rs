@@ -1,5 +1,4 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use tombolo_mem::{OutOfBounds, Region, Word, WordMut};
@@ -222,7 +221,7 @@ impl<W: BellWord, M: BellWordMut> Nudger<W, M> {
         // It may be about to sleep, after its last look and before the kernel has it: then nobody is there to be woken yet.
         while self.napping.load(Relaxed) != 0 && self.nudged.load(Relaxed) != 0 {
             bell.wake();
-            yield_now();
+            M::yield_now();
         }
     }
 }

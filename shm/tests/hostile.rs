@@ -1,0 +1,207 @@
+//! What a reader gets from a ring whose writer lies.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::thread;
+
+use proptest::prelude::*;
+use tombolo_mem::{LINE_BYTES, LinesMut, Region};
+use tombolo_shm::link::{Epoch, Extent};
+use tombolo_shm::ring::{Consumer, Message, Producer};
+
+const SLOTS: u32 = 8;
+const EPOCH: u32 = 0x0001_0203;
+
+fn epoch(number: u32) -> Epoch {
+    Epoch::new(number).expect("not zero")
+}
+
+/// A ring's memory, and who reads it.
+fn ring() -> (Extent, Consumer) {
+    let end = Extent::whole(Region::heap(SLOTS as usize * LINE_BYTES));
+    let consumer = Consumer::at(&end, 0, SLOTS, epoch(EPOCH)).expect("a ring");
+    (end, consumer)
+}
+
+fn producer(end: &Extent, life: u32) -> Producer {
+    Producer::at(end, 0, SLOTS, epoch(life)).expect("a ring")
+}
+
+fn message(id: u32) -> Message {
+    Message { id, frame_len: !id, kind: id ^ 0x5555, body: std::array::from_fn(|at| at as u8 ^ id as u8) }
+}
+
+fn set_turn(end: &Extent, slot: u32, turn: u32) {
+    let at = slot as usize * LINE_BYTES;
+    end.region().store_u32(at, turn.to_le(), Release).expect("inside");
+}
+
+#[test]
+fn a_slot_has_the_bytes_that_the_format_says() {
+    let (end, _) = ring();
+    let mut producer = producer(&end, 0xABCD_0102);
+    (0..SLOTS).for_each(|id| producer.push(&message(id)));
+    let body = std::array::from_fn(|at| at as u8);
+    producer.push(&Message { id: 0x1112_1314, frame_len: 0x2122_2324, kind: 0x3132_3334, body });
+    let mut slot = [0; 64];
+    end.read_at(0, &mut slot).expect("inside");
+    assert_eq!(slot[..4], [0x02, 0x00, 0x02, 0x01], "the second lap, below the epoch's low half");
+    assert_eq!(slot[4..16], [0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31]);
+    assert_eq!(slot[16..], body);
+}
+
+#[test]
+fn messages_come_in_order_whole_and_once_over_more_laps_than_a_turn_counts() {
+    let (end, mut consumer) = ring();
+    let mut producer = producer(&end, EPOCH);
+    let mut id = 0;
+    for round in 0..2 * u32::from(u16::MAX) {
+        let burst = 1 + round % SLOTS;
+        (0..burst).for_each(|n| producer.push(&message(id + n)));
+        for _ in 0..burst {
+            assert!(consumer.is_ready());
+            assert_eq!(consumer.pop(), Some(message(id)));
+            id += 1;
+        }
+        assert!(!consumer.is_ready() && consumer.pop().is_none());
+        assert_eq!(consumer.check(), Ok(()));
+    }
+    assert!(id / SLOTS > u32::from(u16::MAX), "the lap has wrapped");
+}
+
+#[test]
+fn a_turn_that_runs_backwards_or_ahead_is_no_message_and_is_told() {
+    for wrong in [-2i32, -3, -100, 1, 2, 100, 0x8000] {
+        let (end, mut consumer) = ring();
+        let mut producer = producer(&end, EPOCH);
+        for id in 0..SLOTS * 5 + 3 {
+            producer.push(&message(id));
+            assert_eq!(consumer.pop(), Some(message(id)));
+        }
+        let awaited = EPOCH << 16 | 6;
+        let lap = (awaited as u16).wrapping_add(wrong as u16);
+        set_turn(&end, 3, EPOCH << 16 | u32::from(lap));
+        assert_eq!(consumer.pop(), None, "{wrong}");
+        let fault = consumer.check().expect_err("a lie");
+        assert_eq!((fault.slot, fault.awaited), (3, awaited));
+        set_turn(&end, 3, awaited);
+        assert!(consumer.check().is_ok() && consumer.pop().is_some());
+    }
+}
+
+#[test]
+fn nothing_of_an_earlier_life_is_a_message() {
+    for old in [EPOCH - 1, EPOCH + 1, EPOCH ^ 0x8000, EPOCH << 8, 1] {
+        let (end, mut consumer) = ring();
+        let mut former = producer(&end, old);
+        for id in 0..3 * SLOTS {
+            former.push(&message(id));
+            assert_eq!(consumer.pop(), None, "{old:#x}");
+        }
+        assert!(consumer.check().is_err());
+    }
+}
+
+#[test]
+fn who_sends_more_than_there_are_slots_is_found_out() {
+    let (end, mut consumer) = ring();
+    let mut producer = producer(&end, EPOCH);
+    (0..=SLOTS).for_each(|id| producer.push(&message(id)));
+    assert_eq!(consumer.pop(), None, "the first message is gone");
+    assert!(consumer.check().is_err());
+}
+
+#[test]
+fn a_slot_that_is_rewritten_while_it_is_read_gives_some_mix_and_nothing_else() {
+    let (end, mut consumer) = ring();
+    let stop = AtomicBool::new(false);
+    let kinds = [message(1), message(2)];
+    thread::scope(|scope| {
+        let (stop, kinds) = (&stop, &kinds);
+        let lines = LinesMut::new(end.region(), 0, SLOTS as usize).expect("lines");
+        scope.spawn(move || {
+            // Whole laps of the two in turn, without waiting for anybody: each lap's turn comes by again and again.
+            while !stop.load(Relaxed) {
+                for lap in 1..4u64 {
+                    let message = &kinds[lap as usize % 2];
+                    for slot in 0..SLOTS as usize {
+                        let turn = u64::from(EPOCH << 16) & 0xFFFF_FFFF | lap;
+                        lines.store(slot, 0, (turn | u64::from(message.id) << 32).to_le(), Relaxed);
+                        let sizes = u64::from(message.frame_len) | u64::from(message.kind) << 32;
+                        lines.store(slot, 1, sizes.to_le(), Relaxed);
+                        for (word, bytes) in message.body.as_chunks::<8>().0.iter().enumerate() {
+                            lines.store(slot, word + 2, u64::from_ne_bytes(*bytes), Relaxed);
+                        }
+                    }
+                }
+            }
+        });
+        let mut found = 0;
+        while found < 3 * SLOTS {
+            let Some(mixed) = consumer.pop() else {
+                let _ = consumer.check();
+                continue;
+            };
+            found += 1;
+            for (at, byte) in mixed.body.iter().enumerate() {
+                assert!([0, kinds[0].body[at], kinds[1].body[at]].contains(byte));
+            }
+            assert!(kinds.iter().any(|kind| kind.id == mixed.id));
+        }
+        stop.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn a_file_that_is_taken_away_is_an_empty_ring() {
+    let file = tombolo_sys::memfd::create("ring", 4096).expect("memory");
+    let own = Extent::whole(Region::map(&file, 0, 4096).expect("a mapping"));
+    let peer = Extent::whole(Region::map_read_only(&file, 0, 4096).expect("a mapping"));
+    let mut producer = producer(&own, EPOCH);
+    let mut consumer = Consumer::at(&peer, 0, SLOTS, epoch(EPOCH)).expect("a ring");
+    for id in 0..SLOTS + 1 {
+        producer.push(&message(id));
+        assert_eq!(consumer.pop(), Some(message(id)));
+    }
+    producer.push(&message(9));
+    std::fs::File::from(file).set_len(0).expect("no seal forbids it");
+    assert_eq!(consumer.pop(), None);
+    assert!(peer.region().is_poisoned() && consumer.check().is_err());
+    producer.push(&message(10));
+}
+
+#[test]
+fn rings_lie_inside_on_lines_and_are_powers_of_two() {
+    let end = Extent::whole(Region::heap(4096));
+    for (offset, slots) in [(0, 128), (64, 64), (8, 8), (0, 0), (0, 24), (u64::MAX, 8), (0, 1 << 31)] {
+        assert!(Producer::at(&end, offset, slots, epoch(1)).is_err(), "{offset} {slots}");
+        assert!(Consumer::at(&end, offset, slots, epoch(1)).is_err(), "{offset} {slots}");
+    }
+}
+
+proptest! {
+    /// Whatever the memory holds: a message is what bears the awaited turn, and what comes out is what was there.
+    #[test]
+    fn any_bytes_are_read_without_harm(
+        bytes in proptest::collection::vec(any::<u8>(), SLOTS as usize * LINE_BYTES),
+        fits in proptest::collection::vec(proptest::bool::weighted(0.9), SLOTS as usize),
+    ) {
+        let (end, mut consumer) = ring();
+        end.write_at(0, &bytes).expect("inside");
+        for (slot, fits) in (0..SLOTS).zip(&fits) {
+            set_turn(&end, slot, if *fits { EPOCH << 16 | 1 } else { EPOCH << 16 | 7 });
+        }
+        let mut seen = 0;
+        while let Some(message) = consumer.pop() {
+            let slot = &bytes[seen * LINE_BYTES..][..LINE_BYTES];
+            prop_assert_eq!(&message.id.to_le_bytes(), &slot[4..8]);
+            prop_assert_eq!(&message.frame_len.to_le_bytes(), &slot[8..12]);
+            prop_assert_eq!(&message.kind.to_le_bytes(), &slot[12..16]);
+            prop_assert_eq!(&message.body, &slot[16..]);
+            seen += 1;
+        }
+        prop_assert_eq!(seen, fits.iter().position(|fits| !fits).unwrap_or(fits.len()));
+        // A whole lap of them leaves the next slot as an honest peer would.
+        prop_assert_eq!(consumer.check().is_ok(), seen == fits.len());
+    }
+}

@@ -1,0 +1,120 @@
+//! Every interleaving of a few steps, and every value that weak memory allows a load to have.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tombolo_shm::bell::Outcome;
+
+use crate::world::{Loom, Side, World, message, sides};
+
+/// Tries them all, up to so many switches away from a thread that could go on.
+fn every_interleaving(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.max_branches = 20_000;
+    model.check(run);
+}
+
+fn look(side: &mut Side<Loom>) -> u32 {
+    loop {
+        if let Some(found) = side.consumer.pop() {
+            assert_eq!(found, message(found.id), "torn");
+            return found.id;
+        }
+        Loom::yield_now();
+    }
+}
+
+#[test]
+fn a_message_is_whole_when_its_turn_is_there() {
+    every_interleaving(3, || {
+        let [mut client, mut server] = sides::<Loom>(2);
+        let end = Loom::spawn(move || (1..3).for_each(|id| client.producer.push(&message(id))));
+        assert_eq!([look(&mut server), look(&mut server)], [1, 2]);
+        end();
+    });
+}
+
+#[test]
+fn a_slot_is_written_again_only_when_it_was_read() {
+    every_interleaving(2, || {
+        let [mut client, mut server] = sides::<Loom>(1);
+        let end = Loom::spawn(move || {
+            for id in 1..4 {
+                assert_eq!(look(&mut server), id);
+                server.producer.push(&message(id));
+            }
+        });
+        for id in 1..4 {
+            client.producer.push(&message(id));
+            assert_eq!(look(&mut client), id);
+        }
+        end();
+    });
+}
+
+#[test]
+fn who_goes_to_sleep_is_woken() {
+    every_interleaving(3, || {
+        let [mut client, mut server] = sides::<Loom>(2);
+        let end = Loom::spawn(move || {
+            client.send(1);
+            client.send(2);
+        });
+        assert_eq!([server.receive(), server.receive()], [1, 2]);
+        end();
+    });
+}
+
+#[test]
+fn a_ring_in_vain_takes_nothing_from_the_next_sleep() {
+    every_interleaving(2, || {
+        let [mut client, mut server] = sides::<Loom>(1);
+        let end = Loom::spawn(move || {
+            (1..3).for_each(|id| {
+                assert_eq!(server.receive(), id);
+                server.send(id);
+            });
+        });
+        (1..3).for_each(|id| {
+            client.send(id);
+            assert_eq!(client.receive(), id);
+        });
+        end();
+    });
+}
+
+#[test]
+fn two_threads_that_ring_leave_nobody_asleep() {
+    every_interleaving(2, || {
+        let [client, mut server] = sides::<Loom>(2);
+        let Side { mut producer, ringer, .. } = client;
+        let other = Arc::clone(&ringer);
+        producer.push(&message(1));
+        let first = Loom::spawn(move || other.ring());
+        let second = Loom::spawn(move || {
+            producer.push(&message(2));
+            ringer.ring();
+        });
+        assert_eq!([server.receive(), server.receive()], [1, 2]);
+        first();
+        second();
+    });
+}
+
+#[test]
+fn a_nudge_ends_a_sleep_or_the_next_one() {
+    every_interleaving(3, || {
+        let [_client, mut server] = sides::<Loom>(1);
+        let (nudger, told) = (server.sleeper.nudger(), Arc::new(AtomicU32::new(0)));
+        let tells = Arc::clone(&told);
+        let end = Loom::spawn(move || {
+            tells.store(1, Relaxed);
+            nudger.nudge();
+        });
+        assert_eq!(server.sleeper.wait(None, &server.consumer), Outcome::Nudged);
+        assert_eq!(told.load(Relaxed), 1);
+        end();
+    });
+}

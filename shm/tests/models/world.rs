@@ -1,0 +1,184 @@
+//! Memory and threads of a model checker.
+
+use std::sync::Arc;
+
+use tombolo_shm::bell::{Mode, Outcome, Ringer, Sleeper};
+use tombolo_shm::cells::{BellWordMut, Cells, CellsMut};
+use tombolo_shm::link::Epoch;
+use tombolo_shm::ring::{Consumer, Message, Producer};
+
+/// What a model checker provides.
+pub trait World: 'static {
+    type Lines: Cells + CellsMut + Clone + Send + 'static;
+    type Word: BellWordMut + Clone + Send + Sync + 'static;
+
+    fn lines(count: usize) -> Self::Lines;
+    fn word() -> Self::Word;
+    /// Runs it beside us; what is returned waits for its end.
+    fn spawn(run: impl FnOnce() + Send + 'static) -> impl FnOnce();
+    fn yield_now();
+}
+
+/// One side of a link.
+pub struct Side<W: World> {
+    pub producer: Producer<W::Lines>,
+    pub consumer: Consumer<W::Lines>,
+    pub ringer: Arc<Ringer<W::Word, W::Word>>,
+    pub sleeper: Sleeper<W::Word, W::Word>,
+}
+
+/// Both sides of a link with that many slots, neither of which looks before it sleeps.
+pub fn sides<W: World>(slots: usize) -> [Side<W>; 2] {
+    let lines = [W::lines(slots), W::lines(slots)];
+    let asleep = [W::word(), W::word()];
+    let bells = [W::word(), W::word()];
+    let side = |own: usize| {
+        let peer = 1 - own;
+        let epoch = Epoch::new(0x00AB_0005).expect("not zero");
+        let (nudged, napping) = (W::word(), W::word());
+        let bell = Some(bells[peer].clone());
+        Side {
+            producer: Producer::new(lines[own].clone(), epoch),
+            consumer: Consumer::new(lines[peer].clone(), epoch),
+            ringer: Arc::new(Ringer::new(Some(asleep[peer].clone()), bells[own].clone())),
+            sleeper: Sleeper::new(Mode::Event, asleep[own].clone(), bell, nudged, napping),
+        }
+    };
+    [side(0), side(1)]
+}
+
+impl<W: World> Side<W> {
+    pub fn send(&mut self, id: u32) {
+        self.producer.push(&message(id));
+        self.ringer.ring();
+    }
+
+    /// The next message, which must be whole. Sleeps until it is there.
+    pub fn receive(&mut self) -> u32 {
+        loop {
+            self.consumer.check().expect("an honest peer");
+            if let Some(found) = self.consumer.pop() {
+                assert_eq!(found, message(found.id), "torn");
+                return found.id;
+            }
+            assert_eq!(self.sleeper.wait(None, &self.consumer), Outcome::Ready);
+        }
+    }
+}
+
+/// A message whose every word says which one it is.
+pub fn message(id: u32) -> Message {
+    Message { id, frame_len: id, kind: id, body: [id as u8; 48] }
+}
+
+/// A world of one of the two crates, whose names are the same.
+macro_rules! world {
+    ($name:ident, $checker:ident) => {
+        mod $checker {
+            use std::sync::Arc;
+            use std::sync::atomic::Ordering::{self, Relaxed, Release, SeqCst};
+            use std::time::Duration;
+
+            use $checker::sync::atomic::{AtomicU32, AtomicU64, fence};
+            use $checker::sync::{Condvar, Mutex};
+            use $checker::thread;
+
+            use tombolo_shm::cells::{BellWord, BellWordMut, Cells, CellsMut, Nap};
+
+            pub struct $name;
+
+            #[derive(Clone)]
+            pub struct Lines(Arc<Vec<[AtomicU64; 8]>>);
+
+            impl Cells for Lines {
+                fn count(&self) -> usize {
+                    self.0.len()
+                }
+
+                fn load(&self, line: usize, word: usize, order: Ordering) -> u64 {
+                    self.0[line][word].load(order)
+                }
+            }
+
+            impl CellsMut for Lines {
+                fn count(&self) -> usize {
+                    self.0.len()
+                }
+
+                fn store(&self, line: usize, word: usize, value: u64, order: Ordering) {
+                    self.0[line][word].store(value, order);
+                }
+            }
+
+            /// The kernel keeps a lock around the look at the word and the falling asleep, and takes it to wake.
+            #[derive(Clone)]
+            pub struct Word(Arc<(AtomicU32, Mutex<()>, Condvar)>);
+
+            impl BellWord for Word {
+                fn load(&self, order: Ordering) -> u32 {
+                    self.0.0.load(order)
+                }
+
+                fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap {
+                    assert_eq!(timeout, None, "there is no time here");
+                    let kernel = self.0.1.lock().unwrap();
+                    if self.0.0.load(Relaxed) == seen {
+                        drop(self.0.2.wait(kernel).unwrap());
+                    }
+                    Nap::Over
+                }
+
+                fn wake(&self) {
+                    let _kernel = self.0.1.lock().unwrap();
+                    self.0.2.notify_one();
+                }
+
+                fn fence() {
+                    fence(SeqCst);
+                }
+
+                fn yield_now() {
+                    thread::yield_now();
+                }
+            }
+
+            impl BellWordMut for Word {
+                fn store(&self, value: u32, order: Ordering) {
+                    self.0.0.store(value, order);
+                }
+
+                fn bump(&self) {
+                    self.0.0.fetch_add(1, Release);
+                }
+            }
+
+            impl super::World for $name {
+                type Lines = Lines;
+                type Word = Word;
+
+                fn lines(count: usize) -> Lines {
+                    let line = || std::array::from_fn(|_| AtomicU64::new(0));
+                    Lines(Arc::new((0..count).map(|_| line()).collect()))
+                }
+
+                fn word() -> Word {
+                    Word(Arc::new((AtomicU32::new(0), Mutex::new(()), Condvar::new())))
+                }
+
+                fn spawn(run: impl FnOnce() + Send + 'static) -> impl FnOnce() {
+                    let thread = thread::spawn(run);
+                    || thread.join().unwrap()
+                }
+
+                fn yield_now() {
+                    thread::yield_now();
+                }
+            }
+        }
+
+        pub use $checker::$name;
+    };
+}
+
+world!(Loom, loom);
+world!(Shuttle, shuttle);
