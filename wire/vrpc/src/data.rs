@@ -170,6 +170,23 @@ impl Place<'_> {
     }
 }
 
+impl Place<'_> {
+    /// Fails unless `returned` lies here and is no more than was asked for: what a client checks in an answer before it looks at the
+    /// bytes.
+    pub fn accept(&self, returned: &Returned<'_>) -> Result<(), DecodeError> {
+        let inline = matches!(self, Self::Inline { .. });
+        let returned_inline = !matches!(returned, Returned::Placed { .. });
+        let len_bytes = returned.len_bytes();
+        if inline != returned_inline || len_bytes > self.len_bytes() {
+            return Err(DecodeError::Value {
+                field: "number of bytes for the place",
+                value: len_bytes.into(),
+            });
+        }
+        Ok(())
+    }
+}
+
 impl Returned<'_> {
     /// How many bytes; saturates beyond what a message can say.
     #[must_use]

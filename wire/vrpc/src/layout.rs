@@ -43,6 +43,12 @@ macro_rules! layouts {
                 )+
             };
         )+
+
+        /// Name, size and fields (offset, name, size) of each structure, to be compared with what the documentation says.
+        #[cfg(test)]
+        const LAYOUTS: &[(&str, usize, &[(usize, &str, usize)])] = &[
+            $((stringify!($name), $size, &[$(($offset, stringify!($field), size_of::<$ty>())),+])),+
+        ];
     };
 }
 
@@ -356,4 +362,42 @@ impl Natural for AttrItem {
 }
 impl Natural for LockItem {
     const BYTES: usize = 8;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LAYOUTS;
+    use crate::{Kind, Status};
+
+    const FORMAT: &str = include_str!("../../../docs/formats/vrpc.md");
+
+    /// As `docs/formats/vrpc.md` has it.
+    fn row(&(name, size, fields): &(&str, usize, &[(usize, &str, usize)])) -> String {
+        let fields: Vec<String> =
+            fields.iter().map(|(offset, name, size)| format!("{offset} {name} ({size})")).collect();
+        format!("| `{name}` | {size} | {} |", fields.join(", "))
+    }
+
+    #[test]
+    fn the_documentation_has_every_structure_and_no_other() {
+        let missing: Vec<String> =
+            LAYOUTS.iter().map(row).filter(|row| !FORMAT.lines().any(|line| line.starts_with(row))).collect();
+        assert!(missing.is_empty(), "{}", missing.join("\n"));
+        let rows = FORMAT.lines().filter(|line| line.starts_with("| `") && line.contains(" (")).count();
+        assert_eq!(rows, LAYOUTS.len());
+    }
+
+    #[test]
+    fn the_documentation_has_every_kind_and_status_with_its_number() {
+        let kinds = Kind::ALL.iter().map(|kind| format!("| {} | {kind:?} |", kind.number()));
+        let statuses = Status::ALL.iter().map(|status| format!("| {} | `{status:?}` |", status.number()));
+        let missing: Vec<String> =
+            kinds.chain(statuses).filter(|row| !FORMAT.lines().any(|line| line.starts_with(row))).collect();
+        assert!(missing.is_empty(), "{}", missing.join("\n"));
+        let numbered = |line: &&str| {
+            let number = line.strip_prefix("| ").and_then(|rest| rest.split(' ').next());
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        assert_eq!(FORMAT.lines().filter(numbered).count(), Kind::ALL.len() + Status::ALL.len());
+    }
 }

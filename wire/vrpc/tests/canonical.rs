@@ -206,3 +206,16 @@ fn an_answer_of_the_wrong_shape_is_not_said() {
     let wrong = encode_outcome(Kind::Getattr, &Ok(Reply::Done)).unwrap_err();
     assert_eq!(wrong, EncodeError::WrongReply(Kind::Getattr));
 }
+
+#[test]
+fn an_answer_with_more_than_was_asked_for_or_elsewhere_is_not_accepted() {
+    let one = Place::One(Reference::new(0, 8).unwrap());
+    let inline = Place::Inline { len_bytes: 8 };
+    let placed = |len_bytes| Returned::Placed { len_bytes };
+    assert!(one.accept(&placed(8)).is_ok() && one.accept(&placed(0)).is_ok());
+    assert!(one.accept(&placed(9)).is_err() && one.accept(&placed(u32::MAX)).is_err());
+    assert!(one.accept(&Returned::Inline(b"")).is_err());
+    assert!(inline.accept(&Returned::Inline(b"12345678")).is_ok());
+    assert!(inline.accept(&Returned::Inline(b"123456789")).is_err());
+    assert!(inline.accept(&placed(0)).is_err());
+}
