@@ -82,7 +82,8 @@ pub enum Request<'a> {
     Fsync { file: File, what: SyncWhat },
     /// `FileSystem::read`.
     Read { file: File, offset: u64, place: Place<'a> },
-    /// `FileSystem::write`.
+    /// `FileSystem::write`. That the source is keepable does not travel, and is never decoded: the client uses its memory again once the
+    /// answer is there, and cannot know who holds it.
     Write { file: File, how: Write, data: Data<'a> },
     /// `FileSystem::readdir`. The page is filled as the caller counts, and no further than its listing fits into the place.
     Readdir { file: File, cookie: Cookie, budget: DirBudget, place: Place<'a> },
@@ -192,8 +193,6 @@ pub(crate) mod flag {
     pub const KILL_PRIVILEGES: u8 = 1 << 4;
     /// WRITE: where it is aimed, even when appending.
     pub const IN_PLACE: u8 = 1 << 5;
-    /// WRITE: the source may be kept.
-    pub const KEEPABLE: u8 = 1 << 6;
     /// READDIR: with attributes.
     pub const PLUS: u8 = 1 << 2;
     /// XATTR_SET: it must not exist.

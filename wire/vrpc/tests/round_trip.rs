@@ -162,6 +162,17 @@ fn data_that_follow_stand_where_data_given_would() {
     }
 }
 
+/// The server must not keep what lies in memory that the client uses again.
+#[test]
+fn that_data_may_be_kept_does_not_travel() {
+    let (header, request) =
+        common::samples::requests().into_iter().find(|(_, request)| request.kind() == Kind::Write).unwrap();
+    let Request::Write { file, mut how, data } = request else { panic!("{request:?}") };
+    let plain = encode_request(&header, &request).unwrap();
+    how.keepable = true;
+    assert_eq!(encode_request(&header, &Request::Write { file, how, data }).unwrap(), plain);
+}
+
 #[test]
 fn frames_are_written_into_memory_of_others_as_into_private_memory() {
     for (header, request) in common::samples::requests() {

@@ -227,14 +227,14 @@ impl<'a> Decoder<'a> {
     }
 
     fn write(&mut self) -> Result<Request<'a>, DecodeError> {
-        let known = FORM | flag::STABILITY | flag::KILL_PRIVILEGES | flag::IN_PLACE | flag::KEEPABLE;
+        let known = FORM | flag::STABILITY | flag::KILL_PRIVILEGES | flag::IN_PLACE;
         let (file, offset, span) = self.transfer(known)?;
         let how = Write {
             offset,
             stability: stability((self.flags & flag::STABILITY) >> flag::STABILITY_SHIFT)?,
             kill_privileges: self.flags & flag::KILL_PRIVILEGES != 0,
             in_place: self.flags & flag::IN_PLACE != 0,
-            keepable: self.flags & flag::KEEPABLE != 0,
+            keepable: false,
         };
         Ok(Request::Write { file, how, data: span.data(&mut self.frame)? })
     }

@@ -243,7 +243,6 @@ impl<W: FrameSink + ?Sized> Encoder<'_, '_, W> {
         let mut flags = stability << flag::STABILITY_SHIFT;
         flags |= if how.kill_privileges { flag::KILL_PRIVILEGES } else { 0 };
         flags |= if how.in_place { flag::IN_PLACE } else { 0 };
-        flags |= if how.keepable { flag::KEEPABLE } else { 0 };
         let span = Span::of_data(&data, &mut self.frame)?;
         Ok(self.transfer(file, how.offset, span, flags))
     }

@@ -111,15 +111,9 @@ fn stability() -> impl Strategy<Value = Stability> {
 }
 
 fn write() -> impl Strategy<Value = Write> {
-    (any::<(u64, bool, bool, bool)>(), stability()).prop_map(
-        |((offset, kill_privileges, in_place, keepable), stability)| Write {
-            offset,
-            stability,
-            kill_privileges,
-            in_place,
-            keepable,
-        },
-    )
+    (any::<(u64, bool, bool)>(), stability()).prop_map(|((offset, kill_privileges, in_place), stability)| {
+        Write { offset, stability, kill_privileges, in_place, keepable: false }
+    })
 }
 
 fn create() -> impl Strategy<Value = Create> {

@@ -144,7 +144,7 @@ fn file_requests() -> Vec<(Header, Request<'static>)> {
         stability: Stability::FileSync,
         kill_privileges: true,
         in_place: true,
-        keepable: true,
+        keepable: false,
     };
     let fuse = DirBudget { size_bytes: 65_536, entry_bytes: 152, align: 8, plus: true };
     let nfs = DirBudget { size_bytes: 1_000, entry_bytes: 24, align: 4, plus: false };
