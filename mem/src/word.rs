@@ -66,6 +66,11 @@ impl WordMut {
         self.0.atomic().store(value, order);
     }
 
+    /// Sets its value to `new` if it is `current`, in one step, ordered before and after everything else; says whether it was.
+    pub fn replace(&self, current: u32, new: u32) -> bool {
+        self.0.atomic().compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     /// Adds to its value, which wraps.
     #[inline]
     pub fn add(&self, n: u32, order: Ordering) {

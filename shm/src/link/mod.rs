@@ -1,6 +1,6 @@
 //! What two ends of a link agree on: where things lie in a region, who is who, and whether the other side lives.
 //!
-//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `negotiate`, `heart`.
+//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `negotiate`, `heart`; and where there is no socket `page`, `seat`.
 
 mod ends;
 mod header;
@@ -8,6 +8,8 @@ mod heart;
 mod layout;
 mod message;
 mod negotiate;
+mod page;
+mod seat;
 mod terms;
 
 pub use ends::{BellKind, Ends, Epoch, Extent, Role};
@@ -22,4 +24,6 @@ pub use message::{
     REASON_BYTES_MAX, RefusalCode, Refused, Welcome,
 };
 pub use negotiate::{Limits, WelcomeError};
+pub use page::{PageError, length_of};
+pub use seat::{ClientSeat, ClientStep, HELLO_PATIENCE, PageEnd, ServerSeat, ServerStep};
 pub use terms::{Agreement, Bells, Features, Instance, Protocol, VERSION};
