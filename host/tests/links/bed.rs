@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tombolo_host::links::client::Line;
 use tombolo_host::links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
@@ -115,7 +116,7 @@ pub fn peer(label: &str) -> Peer {
 pub struct Bed {
     pub session: Arc<TestSession>,
     pub server: Server,
-    pub handle: LinkHandle,
+    pub _handle: LinkHandle,
     pub line: Line,
 }
 
@@ -129,9 +130,9 @@ impl Bed {
         let server = Server::new(Arc::new(TestService(session.clone())));
         let peer = peer("test");
         let opened = server.open(&peer).expect("a session");
-        let handle = server.serve(&ends, &peer, opened, server_mode).expect("a link");
+        let _handle = server.serve(&ends, &peer, opened, server_mode).expect("a link");
         let line = Line::start(&client, "test", mode).expect("a line");
-        Bed { session, server, handle, line }
+        Bed { session, server, _handle, line }
     }
 }
 
@@ -146,4 +147,13 @@ pub fn body(number: u64) -> [u8; 48] {
 /// Its frame: some bytes that tell numbers apart.
 pub fn frame(number: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (number.wrapping_mul(31) ^ at.wrapping_mul(7)) as u8).collect()
+}
+
+/// Waits until it is so. Panics when that takes longer than anything here should.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < Duration::from_secs(60), "not in time: {what}");
+        std::thread::sleep(Duration::from_micros(100));
+    }
 }

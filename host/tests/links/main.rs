@@ -2,3 +2,7 @@
 
 mod bed;
 mod echo;
+mod endings;
+mod hostile_client;
+mod hostile_server;
+mod ids;

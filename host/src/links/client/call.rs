@@ -20,7 +20,8 @@ use super::reply::{Answer, Reply};
 use super::spans::Spans;
 use super::ticket::{Stage as TicketStage, Ticket};
 use super::wakes::Wakes;
-use crate::links::end::{End, Lie};
+use crate::links::end::Lie;
+use crate::links::lock;
 
 /// A call that was made. Dropping it gives up the answer, not the request: its id stays out, and its spans in use, until the server
 /// has answered.
@@ -276,6 +277,7 @@ fn queue(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWr
     }
     let ticket = Arc::new(Ticket::new(kind, body, Some(buffer), len_bytes));
     let Some(id) = core.ids.take_or_wait(&ticket) else {
+        core.put_all_aside();
         core.counters.queued_total.fetch_add(1, Ordering::Relaxed);
         return Stage::Queued(ticket);
     };
@@ -309,35 +311,33 @@ impl Core {
         let mut wakes = Wakes::default();
         let mut since = None;
         loop {
-            if entry.phase() == Phase::Answered {
+            if entry.phase(id) == Phase::Answered {
                 return Some(Ok(self.take(entry, id)?));
             }
             if self.fate.is_over() {
                 return Some(Err(self.lost()));
             }
             let Some(mut intake) = self.try_lead() else {
-                if !self.follow(entry, &mut since) {
+                if !self.follow(entry, id, &mut since) {
                     return None;
                 }
                 continue;
             };
             // It may have been answered after the look and before the lead.
-            if entry.phase() == Phase::Answered {
+            if entry.phase(id) == Phase::Answered {
                 self.leave(intake, &mut wakes);
                 continue;
             }
             let found = self.look_as_leader(&mut intake, id, &mut wakes, &mut since);
             if let Found::Lie(lie) = found {
-                drop(intake);
-                self.end(End::Lie(lie));
-                wakes.wake_all();
+                self.caught(intake, lie, &mut wakes);
                 continue;
             }
             self.leave(intake, &mut wakes);
             match found {
                 Found::Answer(answer) => return Some(Ok(answer)),
                 // What was found while leaving may be ours.
-                Found::Nothing if entry.phase() == Phase::Answered => {}
+                Found::Nothing if entry.phase(id) == Phase::Answered => {}
                 Found::Nothing => return None,
                 Found::Others | Found::Lie(_) => {}
             }
@@ -390,12 +390,12 @@ impl Core {
     }
 
     /// Looks at the desk for a moment while another leads. False if it is time to do something else.
-    fn follow(&self, entry: &Entry, since: &mut Option<Instant>) -> bool {
+    fn follow(&self, entry: &Entry, id: u32, since: &mut Option<Instant>) -> bool {
         if self.mode == Mode::Event {
             return false;
         }
         for _ in 0..LOOKS {
-            if entry.phase() == Phase::Answered {
+            if entry.phase(id) == Phase::Answered {
                 return true;
             }
             spin_loop();
@@ -410,11 +410,7 @@ impl Core {
         let Some(mut intake) = self.try_lead() else { return };
         match self.drain(&mut intake, None, &mut wakes) {
             Ok(_) => self.leave(intake, &mut wakes),
-            Err(lie) => {
-                drop(intake);
-                self.end(End::Lie(lie));
-                wakes.wake_all();
-            }
+            Err(lie) => self.caught(intake, lie, &mut wakes),
         }
     }
 
@@ -423,7 +419,7 @@ impl Core {
         let entry = self.entry(id);
         let before = {
             let mut desk = entry.desk();
-            match entry.phase() {
+            match entry.phase(id) {
                 Phase::Answered => None,
                 Phase::Awaited if desk.waker.as_ref().is_some_and(|before| before.will_wake(waker)) => None,
                 Phase::Awaited => desk.waker.replace(waker.clone()),
@@ -437,13 +433,13 @@ impl Core {
         };
         // Not under the lock: dropping a waker may drop a task, and what that holds.
         drop(before);
-        if entry.phase() != Phase::Answered {
+        if entry.phase(id) != Phase::Answered {
             // A line that has ended wakes those whom it finds registered, and no others.
             if self.fate.is_over() {
                 return Some(Err(self.lost()));
             }
             self.see_to_it();
-            if entry.phase() != Phase::Answered {
+            if entry.phase(id) != Phase::Answered {
                 return None;
             }
         }
@@ -454,6 +450,9 @@ impl Core {
     fn take(&self, entry: &Entry, id: u32) -> Option<Answer> {
         let answer = {
             let mut desk = entry.desk();
+            if entry.look().0 != id {
+                return lock(&self.aside).remove(&id);
+            }
             let answer = desk.answer.take()?;
             entry.set(id, Phase::Free);
             answer
@@ -468,15 +467,10 @@ impl Core {
     fn abandon(&self, id: u32, spans: Spans) {
         let entry = self.entry(id);
         let mut desk = entry.desk();
-        match entry.phase() {
+        match entry.phase(id) {
             Phase::Answered => {
-                let answer = desk.answer.take();
-                entry.set(id, Phase::Free);
                 drop(desk);
-                drop((answer, spans));
-                let mut wakes = Wakes::default();
-                self.free(id, &mut wakes);
-                wakes.wake_all();
+                drop((self.take(entry, id), spans));
                 return;
             }
             Phase::Awaited => self.waiting.leave(),

@@ -1,5 +1,6 @@
 //! What the threads of one line share: requests on their way out, and what is known of each.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +19,7 @@ use super::frame::{FRAME_MAX, FrameWriter, Stock};
 use super::ids::Ids;
 use super::intake::Intake;
 use super::receiver::Rest;
+use super::reply::Answer;
 use super::ticket::{Stage, Ticket};
 use super::wakes::Wakes;
 use crate::links::end::{End, Fate};
@@ -35,6 +37,8 @@ pub(super) struct Core {
     pub(super) ids: Ids,
     pub(super) stock: Arc<Stock>,
     pub(super) counters: Counters,
+    /// Answers that nobody has taken yet, while calls wait for ids.
+    pub(super) aside: Mutex<HashMap<u32, Answer>>,
     /// Bulk memory of this side, and of the peer's.
     pub(super) areas: [Area; 2],
     pub(super) bell: Option<Bell>,
@@ -72,6 +76,7 @@ impl Core {
             ids: Ids::new(layout.slots()),
             stock: Arc::new(Stock::new(layout.slots() as usize)),
             counters: Counters::default(),
+            aside: Mutex::default(),
             areas: [Area::new(bulk.clone()), Area::new(bulk)],
             bell: Bell::new(ends)?,
             entries: (0..layout.slots()).map(Entry::new).collect(),
@@ -172,6 +177,16 @@ impl Core {
             let frame_len = ticket.frame_len as u32;
             self.push(&Message { id, frame_len, kind: ticket.kind, body: ticket.body });
             return;
+        }
+    }
+
+    /// A call waits for an id. Answers that nobody has taken are put aside, for it may be the same caller who waits for the one and would
+    /// take the others later.
+    #[cold]
+    pub(super) fn put_all_aside(&self) {
+        let mut wakes = Wakes::default();
+        for entry in &self.entries {
+            self.put_aside(entry, entry.desk(), &mut wakes);
         }
     }
 

@@ -44,7 +44,7 @@ pub(super) enum Phase {
     Sent = 1,
     /// Sent, and somebody is to be woken.
     Awaited = 2,
-    /// The answer is on the desk.
+    /// The answer is on the desk, or put aside.
     Answered = 3,
     /// Sent, and nobody wants the answer.
     Abandoned = 4,
@@ -66,10 +66,15 @@ impl Phase {
 impl Entry {
     /// Of the buffer of that index.
     pub(super) fn new(index: u32) -> Self {
-        // The id of another buffer: no answer to an id of this one fits before one is issued.
         let entry = Self { state: AtomicU64::new(0), desk: Mutex::default() };
-        entry.set(index ^ 1, Phase::Free);
+        entry.clear(index);
         entry
+    }
+
+    /// No id of this buffer has anything to do with it: none was issued, or the answer of the last one was put aside.
+    pub(super) fn clear(&self, id: u32) {
+        // The id of another buffer fits none.
+        self.set(id ^ 1, Phase::Free);
     }
 
     #[inline]
@@ -84,9 +89,13 @@ impl Entry {
         ((state >> 32) as u32, Phase::of(state))
     }
 
+    /// How far the request of that id is, which was issued. One that has another id now is answered.
     #[inline]
-    pub(super) fn phase(&self) -> Phase {
-        self.look().1
+    pub(super) fn phase(&self, id: u32) -> Phase {
+        match self.look() {
+            (issued, phase) if issued == id => phase,
+            _ => Phase::Answered,
+        }
     }
 
     pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {

@@ -1,6 +1,7 @@
 //! Ids that are free, and calls that wait for one, in order.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::ticket::Ticket;
@@ -11,6 +12,8 @@ use crate::links::lock;
 pub(super) struct Ids {
     inner: Mutex<Inner>,
     slots: u32,
+    /// Whether somebody waits.
+    is_wanted: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -23,7 +26,8 @@ struct Inner {
 impl Ids {
     pub(super) fn new(slots: u32) -> Self {
         let free = (0..slots).rev().collect();
-        Self { inner: Mutex::new(Inner { free, waiting: VecDeque::new() }), slots }
+        let inner = Mutex::new(Inner { free, waiting: VecDeque::new() });
+        Self { inner, slots, is_wanted: AtomicBool::new(false) }
     }
 
     /// A free id, unless others wait for one.
@@ -38,6 +42,7 @@ impl Ids {
         let id = inner.free.pop();
         if id.is_none() {
             inner.waiting.push_back(ticket.clone());
+            self.is_wanted.store(true, Ordering::SeqCst);
         }
         id
     }
@@ -49,7 +54,10 @@ impl Ids {
         let next = id.wrapping_add(self.slots);
         let mut inner = lock(&self.inner);
         match inner.waiting.pop_front() {
-            Some(ticket) => Some((ticket, next)),
+            Some(ticket) => {
+                self.is_wanted.store(!inner.waiting.is_empty(), Ordering::SeqCst);
+                Some((ticket, next))
+            }
             None => {
                 inner.free.push(next);
                 None
@@ -60,6 +68,12 @@ impl Ids {
     /// As `give_back`, of an id that was not used after all.
     pub(super) fn put_back(&self, id: u32) -> Option<(Arc<Ticket>, u32)> {
         self.give_back(id.wrapping_sub(self.slots))
+    }
+
+    /// Whether somebody waits for an id.
+    #[inline]
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::SeqCst)
     }
 
     /// Those who wait.

@@ -37,11 +37,12 @@ use tombolo_shm::ring::{Consumer, Message};
 
 use super::core::{Core, Waiting};
 use super::ear::Ear;
-use super::entry::Phase;
+use super::entry::{Desk, Entry, Phase};
 use super::frame::{FRAME_MAX, Frame};
 use super::reply::Answer;
 use super::wakes::Wakes;
 use crate::links::end::{End, Lie};
+use crate::links::lock;
 use crate::spin::Window;
 
 /// What the leader has.
@@ -164,7 +165,26 @@ impl Core {
             }
         }
         entry.set(id, Phase::Answered);
+        // Who is to take the answer may be the one who waits for an id.
+        if self.ids.is_wanted() {
+            self.put_aside(entry, desk, wakes);
+        }
         Ok(())
+    }
+
+    /// Keeps an answer that nobody has taken yet elsewhere, and frees its id.
+    #[cold]
+    pub(super) fn put_aside(&self, entry: &Entry, mut desk: MutexGuard<'_, Desk>, wakes: &mut Wakes) {
+        let (id, phase) = entry.look();
+        if phase != Phase::Answered {
+            return;
+        }
+        if let Some(answer) = desk.answer.take() {
+            lock(&self.aside).insert(id, answer);
+        }
+        entry.clear(id);
+        drop(desk);
+        self.free(id, wakes);
     }
 
     /// Copies what the server could change, and checks it.
@@ -199,11 +219,7 @@ impl Core {
                 match self.arm(&mut intake, wakes) {
                     Ok(true) => continue,
                     Ok(false) => {}
-                    Err(lie) => {
-                        drop(intake);
-                        self.end(End::Lie(lie));
-                        return wakes.wake_all();
-                    }
+                    Err(lie) => return self.caught(intake, lie, wakes),
                 }
             }
             drop(intake);
@@ -217,6 +233,14 @@ impl Core {
                 None => return,
             }
         }
+    }
+
+    /// Gives the lead up for good: the server lied.
+    #[cold]
+    pub(super) fn caught(&self, intake: MutexGuard<'_, Intake>, lie: Lie, wakes: &mut Wakes) {
+        drop(intake);
+        self.end(End::Lie(lie));
+        wakes.wake_all();
     }
 
     /// Asks the server to ring, and looks once more. Whether something was there: then the line is not armed.

@@ -5,8 +5,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::core::Core;
+use super::ear::Bell;
 use super::wakes::Wakes;
-use crate::links::end::{End, Lie};
+use crate::links::end::Lie;
 use crate::links::lock;
 
 /// After so long it looks whether the memory is still there, though nobody rings.
@@ -48,41 +49,37 @@ pub(super) fn run(core: &Arc<Core>) {
     while !core.fate.is_over() {
         // Waking a task runs it, and what it does may panic; the others have done nothing.
         let turn = catch_unwind(AssertUnwindSafe(|| match &core.bell {
-            Some(_) => core.receive_by_bell(),
+            Some(bell) => core.receive_by_bell(bell),
             None => core.receive_by_looking(),
         }));
-        match turn {
-            Ok(Ok(())) => {}
-            Ok(Err(lie)) => core.end(End::Lie(lie)),
-            Err(_) => tracing::error!(link = &*core.label, "a task that was woken by an answer panicked"),
+        if turn.is_err() {
+            tracing::error!(link = &*core.label, "a task that was woken by an answer panicked");
         }
     }
 }
 
 impl Core {
     /// One look, and one sleep on the bell.
-    fn receive_by_bell(&self) -> Result<(), Lie> {
-        let Some(bell) = &self.bell else { return Ok(()) };
+    fn receive_by_bell(&self, bell: &Bell) {
         // Before the look: who rings after it is heard.
         let rung = bell.rung();
-        self.look_for_all()?;
+        self.look_for_all();
         if self.fate.is_over() {
-            return Ok(());
+            return;
         }
         self.counters.sleeps.bump();
         if !bell.wait(rung, LOOK_AFTER) {
             // Only where the memory is gone, or a system forbids it.
             self.rest.rest(PAUSES.1);
         }
-        Ok(())
     }
 
     /// Looks at growing intervals as long as anybody is registered, and rests otherwise.
-    fn receive_by_looking(&self) -> Result<(), Lie> {
+    fn receive_by_looking(&self) {
         let mut pause = PAUSES.0;
         while !self.waiting.is_empty() && !self.fate.is_over() {
             let before = self.counters.answers();
-            self.look_for_all()?;
+            self.look_for_all();
             if self.counters.answers() != before {
                 pause = PAUSES.0;
             }
@@ -96,24 +93,26 @@ impl Core {
             self.counters.sleeps.bump();
             self.rest.rest(LOOK_AFTER);
         }
-        Ok(())
     }
 
     /// Takes out all that is there, wakes those who are registered for it, and arms for the rest of them.
-    fn look_for_all(&self) -> Result<(), Lie> {
+    fn look_for_all(&self) {
         let mut wakes = Wakes::default();
-        loop {
+        while !self.fate.is_over() {
             let mut intake = self.lead();
             // The bell was heard: the next one must be asked for anew.
             self.disarm(&mut intake);
-            if self.peer.region().is_poisoned() {
-                return Err(Lie::MemoryGone);
+            let drained = match self.peer.region().is_poisoned() {
+                true => Err(Lie::MemoryGone),
+                false => self.drain(&mut intake, None, &mut wakes),
+            };
+            if let Err(lie) = drained {
+                return self.caught(intake, lie, &mut wakes);
             }
-            self.drain(&mut intake, None, &mut wakes)?;
             let is_full = wakes.is_full();
             self.leave(intake, &mut wakes);
-            if !is_full || self.fate.is_over() {
-                return Ok(());
+            if !is_full {
+                return;
             }
         }
     }

@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 /// So many are woken at a time.
 const WAKES: usize = 16;
 
-/// Those who are to be woken. Waking may run whatever they go on with, so it must wait until no lock is held.
+/// Those who are to be woken. Waking may run whatever they go on with, so it must wait until no lock is held. Dropping it wakes them
+/// too: whoever is in it is registered nowhere else any more.
 #[derive(Debug, Default)]
 pub(super) struct Wakes(SmallVec<[Waker; WAKES]>);
 
@@ -33,5 +34,11 @@ impl Wakes {
         if !self.is_empty() {
             self.0.drain(..).for_each(Waker::wake);
         }
+    }
+}
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        self.wake_all();
     }
 }
