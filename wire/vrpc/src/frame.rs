@@ -3,6 +3,7 @@
 use tombolo_mem::Sink;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::request::zero;
 use crate::{DecodeError, EncodeError, FRAME_BYTES};
 
 /// Each item of a frame begins at a multiple of this.
@@ -186,9 +187,7 @@ impl<'a> Reader<'a> {
         if len == 0 {
             return Ok(&[]);
         }
-        if self.raw(padding(self.position))?.iter().any(|&byte| byte != 0) {
-            return Err(DecodeError::Reserved);
-        }
+        zero(self.raw(padding(self.position))?)?;
         self.raw(len)
     }
 

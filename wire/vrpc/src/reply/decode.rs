@@ -30,15 +30,15 @@ impl<'a> Reply<'a> {
         }
         let answer: &Answer = transmute_ref!(body);
         let mut from = Decoder { body, flags: answer.flags.get(), frame: Reader::new(frame)? };
+        // An answer is a few hundred bytes: it is made where it is wanted, and not moved once it is known to be good.
         let outcome = match answer.status.get() {
-            0 => Ok(from.reply(Shape::of_kind(expected))?),
-            number => {
-                from.nothing(0)?;
-                Err(Status::from_number(number).ok_or(DecodeError::UnknownStatus(number))?)
-            }
+            0 => from.reply(Shape::of_kind(expected)),
+            number => from.failure(number),
         };
-        from.frame.finish()?;
-        Ok(outcome)
+        if outcome.is_ok() {
+            from.frame.finish()?;
+        }
+        outcome
     }
 }
 
@@ -51,8 +51,13 @@ struct Decoder<'a> {
 const CHANGE: u32 = flag::BEFORE | flag::AFTER;
 
 impl<'a> Decoder<'a> {
-    fn reply(&mut self, shape: Shape) -> Result<Reply<'a>, DecodeError> {
-        Ok(match shape {
+    fn failure(&self, number: u32) -> Result<Outcome<'a>, DecodeError> {
+        self.nothing(0)?;
+        Status::from_number(number).map(Err).ok_or(DecodeError::UnknownStatus(number))
+    }
+
+    fn reply(&mut self, shape: Shape) -> Result<Outcome<'a>, DecodeError> {
+        Ok(Ok(match shape {
             Shape::Done => {
                 self.nothing(0)?;
                 Reply::Done
@@ -103,7 +108,7 @@ impl<'a> Decoder<'a> {
             Shape::Conflict => self.conflict()?,
             Shape::Handle => Reply::Handle(self.handle()?),
             Shape::Offset => Reply::Offset(self.count(0)?.count.get()),
-        })
+        }))
     }
 
     fn has(&self, bit: u32) -> bool {
@@ -189,7 +194,12 @@ impl<'a> Decoder<'a> {
         let wrong = DecodeError::Value { field: "number of bytes", value: result.count.get() };
         let count = u32::try_from(result.count.get()).map_err(|_| wrong)?;
         let stability = stability(result.stability)?;
-        Ok(Written { count: count as usize, stability, file: self.change(flag::BEFORE, flag::AFTER)? })
+        // Mostly nobody wants to know, and a change is large.
+        let file = match self.flags {
+            0 => Change::default(),
+            _ => self.change(flag::BEFORE, flag::AFTER)?,
+        };
+        Ok(Written { count: count as usize, stability, file })
     }
 
     fn conflict(&self) -> Result<Reply<'a>, DecodeError> {

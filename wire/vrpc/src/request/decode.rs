@@ -33,9 +33,12 @@ impl<'a> Request<'a> {
             want: Want::from_bits(want).ok_or(DecodeError::UnknownFlags(want.into()))?,
         };
         let mut from = Decoder { body, flags: envelope.tail.flags, frame: Reader::new(frame)? };
-        let request = from.request(kind)?;
-        from.frame.finish()?;
-        Ok((header, request))
+        // A request is made where it is wanted, and not moved once it is known to be good.
+        let decoded = from.request(kind, header);
+        if decoded.is_ok() {
+            from.frame.finish()?;
+        }
+        decoded
     }
 }
 
@@ -46,11 +49,11 @@ struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    fn request(&mut self, kind: Kind) -> Result<Request<'a>, DecodeError> {
-        Ok(match kind {
-            Kind::Null => self.no_args(Request::Null)?,
-            Kind::Profile => self.no_args(Request::Profile)?,
-            Kind::Syncfs => self.no_args(Request::Syncfs)?,
+    fn request(&mut self, kind: Kind, header: Header) -> Result<(Header, Request<'a>), DecodeError> {
+        let request = match kind {
+            Kind::Null => self.no_args().map(|()| Request::Null)?,
+            Kind::Profile => self.no_args().map(|()| Request::Profile)?,
+            Kind::Syncfs => self.no_args().map(|()| Request::Syncfs)?,
             Kind::Caller => self.caller()?,
             Kind::Interrupt => self.interrupt()?,
             Kind::Forget => Request::Forget(self.forgets()?),
@@ -116,7 +119,8 @@ impl<'a> Decoder<'a> {
             }
             Kind::Seek => self.seek()?,
             Kind::Copy => self.copy()?,
-        })
+        };
+        Ok((header, request))
     }
 
     fn only(&self, flags: u8) -> Result<(), DecodeError> {
@@ -126,11 +130,10 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn no_args(&self, request: Request<'a>) -> Result<Request<'a>, DecodeError> {
+    fn no_args(&self) -> Result<(), DecodeError> {
         let args: NoArgs = transmute!(*self.body);
         self.only(0)?;
-        zero(&args.reserved)?;
-        Ok(request)
+        zero(&args.reserved)
     }
 
     fn caller(&mut self) -> Result<Request<'a>, DecodeError> {
@@ -463,9 +466,13 @@ pub(crate) fn stability(number: u8) -> Result<Stability, DecodeError> {
     }
 }
 
-/// Refuses what has no meaning in this version.
+/// Refuses what has no meaning in this version. It looks at all bytes, which is quicker than stopping at the first.
+#[inline]
 pub(crate) fn zero(reserved: &[u8]) -> Result<(), DecodeError> {
-    if reserved.iter().all(|&byte| byte == 0) { Ok(()) } else { Err(DecodeError::Reserved) }
+    match reserved.iter().fold(0, |sum, byte| sum | byte) {
+        0 => Ok(()),
+        _ => Err(DecodeError::Reserved),
+    }
 }
 
 fn file(node: u64, open: u64) -> File {
