@@ -131,7 +131,7 @@ fn a_link_is_made_and_left_and_made_again() {
             assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
             assert!(matches!(early.step(bed.now), Ok(ClientStep::Busy)));
         }
-        server.reopen().expect("inside");
+        server.reopen(bed.now).expect("inside");
     }
     epochs.dedup();
     assert_eq!(epochs.len(), 3);
@@ -170,7 +170,7 @@ fn a_client_that_dies_is_noticed_by_its_heart() {
     };
     assert_eq!(end, PageEnd::Died);
     assert!(bed.now > silent_since + Duration::from_secs(4));
-    server.reopen().expect("inside");
+    server.reopen(bed.now).expect("inside");
     // It was only asleep, and finds its place taken.
     let mut next = bed.client(2);
     bed.link(&mut server, &mut next).expect("a link");
@@ -309,7 +309,7 @@ proptest! {
                 bed.region.write_at(at, &bytes).expect("inside");
             }
             if let ServerStep::Over(_) = bed.serve(&mut server) {
-                server.reopen().expect("inside");
+                server.reopen(bed.now).expect("inside");
             }
             let _ = client.step(bed.now);
         }
@@ -326,7 +326,7 @@ proptest! {
             for _ in 0..60 {
                 bed.later(100);
                 if let ServerStep::Over(_) = bed.serve(&mut server) {
-                    server.reopen().expect("inside");
+                    server.reopen(bed.now).expect("inside");
                 }
             }
         }

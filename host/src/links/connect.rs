@@ -221,7 +221,7 @@ impl Drop for Anchored {
     }
 }
 
-fn hello(options: &ConnectOptions) -> Hello {
+pub(super) fn hello(options: &ConnectOptions) -> Hello {
     Hello {
         version_min: VERSION,
         version_max: VERSION,

@@ -8,6 +8,8 @@
 //! Between processes a link is asked for at a socket: [`listen`] and [`connect`] make it, [`policy`] says who may, and
 //! [`tether`] watches the socket afterwards, whose end is the other side's.
 //!
+//! Between a guest and its host there is no socket: [`memory`] finds what they have in common, [`seated`] makes links over it.
+//!
 //! Not here: what a request means, what lies where in the shared memory (`tombolo_shm`).
 //!
 //! Reading order: `end`, [`server`], [`client`]; [`listen`], [`connect`], [`tether`], [`policy`].
@@ -18,7 +20,9 @@ mod counter;
 mod end;
 mod heart;
 pub mod listen;
+pub mod memory;
 pub mod policy;
+pub mod seated;
 pub mod server;
 pub mod tether;
 mod welcome;

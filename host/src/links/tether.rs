@@ -186,7 +186,7 @@ impl Watched {
     }
 }
 
-fn said(goodbye: &Goodbye) -> End {
+pub(super) fn said(goodbye: &Goodbye) -> End {
     match goodbye.cause {
         Cause::Leaving => End::Left,
         Cause::Cut => End::Failed(format!("the peer cut the link: {}", goodbye.reason).into()),

@@ -205,18 +205,18 @@ fn header(agreement: &Agreement) -> Header {
 }
 
 /// A number that no earlier life of the same memory is likely to have had.
-fn epoch() -> Result<Epoch, Refused> {
+pub(super) fn epoch() -> Result<Epoch, Refused> {
     let mut bytes = [0; 4];
     random::fill(&mut bytes).map_err(|error| failed(std::io::Error::from(error)))?;
     // Zero is none, and once in four thousand million links it comes.
     Ok(Epoch::new(u32::from_le_bytes(bytes)).unwrap_or(Epoch::FIRST))
 }
 
-fn failed(error: impl std::fmt::Display) -> Refused {
+pub(super) fn failed(error: impl std::fmt::Display) -> Refused {
     Refused::new(RefusalCode::Failed, error)
 }
 
-fn refused(refusal: &Refusal) -> Refused {
+pub(super) fn refused(refusal: &Refusal) -> Refused {
     let code = match refusal {
         Refusal::NoSuchExport => RefusalCode::NoExport,
         Refusal::NotAllowed => RefusalCode::NotAllowed,

@@ -18,10 +18,10 @@ use tombolo_shm::link::Instance;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Opens any export but "/none", and answers with what was asked. Kind 9 is answered by breaking the link.
-struct Echo {
-    opened: Sender<Peer>,
+pub struct Echo {
+    pub opened: Sender<Peer>,
     /// Told when a session is dropped.
-    closed: Sender<Arc<str>>,
+    pub closed: Sender<Arc<str>>,
 }
 
 struct EchoSession {

@@ -4,3 +4,4 @@ mod common;
 mod endings;
 mod hostile;
 mod made;
+mod seated;

@@ -56,8 +56,8 @@ enum ServerState {
     Claimed { until: Instant },
     /// A hello is being answered.
     Asked,
-    /// The client was turned away and is to read why.
-    Refused { until: Instant },
+    /// The client was turned away, or told that the link is over, and is to read why.
+    Parting { until: Instant },
     /// The client was welcomed and prepares its half.
     Welcomed { agreement: Agreement, until: Instant },
     /// The link goes on.
@@ -139,7 +139,7 @@ impl ServerSeat {
                 }
             }
             ServerState::Claimed { until }
-            | ServerState::Refused { until }
+            | ServerState::Parting { until }
             | ServerState::Welcomed { until, .. }
                 if *until <= now =>
             {
@@ -151,7 +151,7 @@ impl ServerSeat {
                 self.state = ServerState::Running;
                 return Ok(ServerStep::Ready(Box::new(ends)));
             }
-            ServerState::Welcomed { .. } | ServerState::Refused { .. } if said(Phase::Over) => self.open()?,
+            ServerState::Welcomed { .. } | ServerState::Parting { .. } if said(Phase::Over) => self.open()?,
             ServerState::Running => {
                 let lost = self.watch.look(heartbeat(&self.peer), now) == Health::Lost;
                 let end = ended(&self.page, Role::Client, self.round, Phase::Ready, lost);
@@ -178,7 +178,7 @@ impl ServerSeat {
     pub fn refuse(&mut self, refused: &Refused, now: Instant) -> Result<(), PageError> {
         self.page.set_message(Role::Server, &Message::Refused(refused.clone()))?;
         self.say(Phase::Refused);
-        self.state = ServerState::Refused { until: now + HELLO_PATIENCE };
+        self.state = ServerState::Parting { until: now + HELLO_PATIENCE };
         Ok(())
     }
 
@@ -190,9 +190,14 @@ impl ServerSeat {
         Ok(())
     }
 
-    /// Waits for the next client, once the memory of the last one's link is not used any more.
-    pub fn reopen(&mut self) -> Result<(), PageError> {
+    /// Waits for the next client, once the memory of the last one's link is not used any more. If it was we who ended the link, the
+    /// client is left some time to read why.
+    pub fn reopen(&mut self, now: Instant) -> Result<(), PageError> {
         match self.state {
+            ServerState::Over if self.said.phase == Phase::Over => {
+                self.state = ServerState::Parting { until: now + HELLO_PATIENCE };
+                Ok(())
+            }
             ServerState::Over => self.open(),
             _ => Ok(()),
         }

@@ -1,0 +1,133 @@
+//! Memory that both sides of a link can write all of, wherever it is: a file of the host, or what a guest sees of one.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use tombolo_mem::Region;
+use tombolo_shm::link::{PageError, length_of};
+use tombolo_shm::region::{RegionError, file, mmapper, pci};
+
+/// Where such memory is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemoryPlace {
+    /// A file: QEMU's `mem-path` of an ivshmem device, or the file of UML's `iomem=`.
+    File(PathBuf),
+    /// In a guest: a PCI device (ivshmem) by its address, or the only one there is.
+    Pci(Option<String>),
+    /// In a UML guest: `/dev/mmapper`, which does not know its length.
+    Mmapper(PathBuf),
+}
+
+/// Memory that was mapped.
+#[derive(Debug)]
+pub struct CommonMemory {
+    pub(super) region: Region,
+    /// How much of it a link uses.
+    pub(super) total: u64,
+    /// Held by a server: nobody else serves there.
+    pub(super) lock: Option<File>,
+}
+
+/// Why there is no such memory.
+#[derive(Debug, Error)]
+pub enum MemoryError {
+    /// It cannot be mapped.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// There is no page of a server yet, or none that can be used.
+    #[error("{place}: {source}")]
+    Page {
+        /// Where.
+        place: String,
+        /// What is wrong with it.
+        #[source]
+        source: PageError,
+    },
+    /// Another server has it.
+    #[error("{}: another server is there", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A server must say how long the device is.
+    #[error("{}: its length is not known: say how long it is", path.display())]
+    Length {
+        /// The device.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl CommonMemory {
+    /// For a server. A file that is not there is made, of `bytes`; of a device that does not know its length they are the
+    /// length. A file is locked, so that one server at a time has it.
+    pub fn to_serve(place: &MemoryPlace, bytes: Option<u64>) -> Result<CommonMemory, MemoryError> {
+        let (region, lock) = match place {
+            MemoryPlace::File(path) => {
+                let region = match bytes {
+                    Some(bytes) => file::open_or_create(path, bytes)?,
+                    None => file::open(path)?,
+                };
+                (region, Some(lock(path)?))
+            }
+            MemoryPlace::Pci(address) => (pci::open(Path::new(pci::DEVICES), address.as_deref())?, None),
+            MemoryPlace::Mmapper(path) => {
+                let bytes = bytes.ok_or_else(|| MemoryError::Length { path: path.clone() })?;
+                (mmapper::open(path, bytes)?, None)
+            }
+        };
+        Ok(CommonMemory { total: region.len() as u64, region, lock })
+    }
+
+    /// For a client. A server must have been there before: its page says how long the memory is.
+    pub fn to_use(place: &MemoryPlace) -> Result<CommonMemory, MemoryError> {
+        let page_error = |source| MemoryError::Page { place: place.to_string(), source };
+        let (region, total) = match place {
+            MemoryPlace::Mmapper(path) => {
+                let first = mmapper::open(path, 4096)?;
+                let total = length_of(&first).map_err(page_error)?;
+                (mmapper::open(path, total)?, total)
+            }
+            MemoryPlace::File(path) => known(file::open(path)?).map_err(page_error)?,
+            MemoryPlace::Pci(address) => {
+                known(pci::open(Path::new(pci::DEVICES), address.as_deref())?).map_err(page_error)?
+            }
+        };
+        Ok(CommonMemory { region, total, lock: None })
+    }
+}
+
+fn known(region: Region) -> Result<(Region, u64), PageError> {
+    let total = length_of(&region)?;
+    Ok((region, total))
+}
+
+fn lock(path: &Path) -> Result<File, MemoryError> {
+    let io = |source| MemoryError::Io { path: path.to_owned(), source };
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(MemoryError::Busy { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(io(error)),
+    }
+}
+
+impl std::fmt::Display for MemoryPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            MemoryPlace::File(path) | MemoryPlace::Mmapper(path) => path.display().fmt(f),
+            MemoryPlace::Pci(Some(address)) => write!(f, "PCI device {address}"),
+            MemoryPlace::Pci(None) => f.write_str("the PCI device that shares memory"),
+        }
+    }
+}
