@@ -469,7 +469,9 @@ pub(crate) fn stability(number: u8) -> Result<Stability, DecodeError> {
 /// Refuses what has no meaning in this version. It looks at all bytes, which is quicker than stopping at the first.
 #[inline]
 pub(crate) fn zero(reserved: &[u8]) -> Result<(), DecodeError> {
-    match reserved.iter().fold(0, |sum, byte| sum | byte) {
+    let (words, bytes) = reserved.as_chunks();
+    let words = words.iter().fold(0, |all, word| all | u64::from_ne_bytes(*word));
+    match bytes.iter().fold(words, |all, byte| all | u64::from(*byte)) {
         0 => Ok(()),
         _ => Err(DecodeError::Reserved),
     }
