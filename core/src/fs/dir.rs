@@ -69,6 +69,11 @@ impl DirPage {
         self.end = false;
     }
 
+    /// What the page may hold in all, for who fills it somewhere else.
+    pub fn budget(&self) -> DirBudget {
+        self.budget
+    }
+
     /// More entries than this do not fit, whatever their names.
     pub fn entries_max(&self) -> usize {
         self.budget.size_bytes / self.budget.entry_bytes.max(1)

@@ -1,0 +1,77 @@
+//! Answers as they came.
+
+use tombolo_core::fs::{Error, Result};
+use tombolo_host::links::client::Reply as Raw;
+use tombolo_mem::Source;
+use tombolo_wire_vrpc::{DecodeError, Kind, Outcome, Reply, Returned};
+
+use crate::link::Link;
+
+/// An answer to a request of that kind.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) kind: Kind,
+    pub(crate) reply: Raw,
+}
+
+impl Answered {
+    pub(crate) fn decode(&self) -> std::result::Result<Outcome<'_>, DecodeError> {
+        Reply::decode(self.kind, self.reply.kind, &self.reply.body, &self.reply.frame)
+    }
+
+    /// What a request that succeeded was answered with. A server that makes no sense loses the link.
+    pub(crate) fn success(&self, link: &Link) -> Result<Reply<'_>> {
+        match self.decode() {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(status)) => Err(status.into()),
+            Err(error) => Err(link.senseless(error)),
+        }
+    }
+
+    /// What `pick` takes out of it.
+    pub(crate) fn picked<T>(&self, link: &Link, pick: impl FnOnce(Reply<'_>) -> Option<T>) -> Result<T> {
+        pick(self.success(link)?).ok_or_else(|| link.lied("an answer of another kind"))
+    }
+
+    /// The bytes that came, wherever the request wanted them: in the frame, or in its span of the server's memory.
+    pub(crate) fn bytes(&self, link: &Link, returned: &Returned<'_>, limit_bytes: usize) -> Result<Vec<u8>> {
+        match self.placed(link, returned, limit_bytes)? {
+            Some(source) => {
+                let bytes = source.to_vec(limit_bytes);
+                whole(&source)?;
+                Ok(bytes)
+            }
+            None => match returned {
+                Returned::Inline(bytes) => Ok(bytes.to_vec()),
+                _ => Ok(Vec::new()),
+            },
+        }
+    }
+
+    /// The bytes in the server's memory; none if they came in the frame. An error if they are where they were not wanted, or too
+    /// many.
+    pub(crate) fn placed(
+        &self,
+        link: &Link,
+        returned: &Returned<'_>,
+        limit_bytes: usize,
+    ) -> Result<Option<Source>> {
+        if returned.len_bytes() as usize > limit_bytes {
+            return Err(link.lied("more bytes than were asked for"));
+        }
+        match (returned, self.reply.spans.at(0)) {
+            (Returned::Placed { len_bytes }, Some(span)) => {
+                let mut source = link.line.in_source(span).map_err(Error::io)?;
+                source.truncate(*len_bytes as usize);
+                Ok(Some(source))
+            }
+            (Returned::Inline(_), None) => Ok(None),
+            _ => Err(link.lied("bytes where they were not asked for")),
+        }
+    }
+}
+
+/// Fails if the memory that was read is not the server's any more: then it was zeros.
+pub(crate) fn whole(source: &Source) -> Result<()> {
+    if source.is_poisoned() { Err(Error::Disconnected) } else { Ok(()) }
+}

@@ -1,0 +1,66 @@
+//! Bulk memory of the link, and waiting for it.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+use tombolo_shm::area::{Area, Span};
+
+/// Those who wait for bulk memory. Whoever gives some back says so.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    waiters: Mutex<Vec<Waker>>,
+    is_waited: AtomicBool,
+}
+
+impl Room {
+    /// `len_bytes` in one piece, once they are there; the area must be as large. None once `is_lost`.
+    pub(crate) async fn wait(&self, area: &Area, len_bytes: u64, is_lost: impl Fn() -> bool) -> Option<Span> {
+        poll_fn(|context| {
+            if let Some(span) = area.take(len_bytes) {
+                return Poll::Ready(Some(span));
+            }
+            {
+                let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+                if !waiters.iter().any(|waker| waker.will_wake(context.waker())) {
+                    waiters.push(context.waker().clone());
+                }
+                self.is_waited.store(true, Ordering::SeqCst);
+            }
+            // What was given back before that was said to nobody.
+            match area.take(len_bytes) {
+                Some(span) => Poll::Ready(Some(span)),
+                None if is_lost() => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Some may have been given back, or the link was lost.
+    pub(crate) fn changed(&self) {
+        if self.is_waited.load(Ordering::SeqCst) {
+            let waiters = {
+                let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+                self.is_waited.store(false, Ordering::SeqCst);
+                std::mem::take(&mut *waiters)
+            };
+            waiters.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// The longest piece of at most `len_bytes` that is there now, but not less than `least_bytes`.
+pub(crate) fn largest(area: &Area, len_bytes: usize, least_bytes: usize) -> Option<Span> {
+    let mut len = len_bytes;
+    loop {
+        if let Some(span) = area.take(len as u64) {
+            return Some(span);
+        }
+        len /= 2;
+        if len < least_bytes {
+            return None;
+        }
+    }
+}

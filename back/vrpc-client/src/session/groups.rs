@@ -1,0 +1,180 @@
+//! The optional groups; which of them there are is for the server to say.
+
+use tombolo_core::fs::{
+    AllocateMode, Answer, Ctx, Entry, Error, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId,
+    PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
+};
+use tombolo_host::links::client::Spans;
+use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reply, Request};
+
+use super::names::{FRAME_DATA_MAX, filled, in_reference};
+use super::{VrpcFileSystem, pick, waiting};
+use crate::ask::Question;
+use crate::link::Link;
+use crate::reply::Answered;
+
+/// Longest value of an attribute, and longest list of names (xattr(7)).
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+fn bytes(link: &Link, answered: &Answered, limit_bytes: usize) -> Result<Vec<u8>, Error> {
+    match answered.success(link)? {
+        Reply::Bytes(returned) => answered.bytes(link, &returned, limit_bytes),
+        _ => Err(link.lied("an answer of another kind")),
+    }
+}
+
+impl VrpcFileSystem {
+    /// The value of an attribute, or without a name the names of all.
+    fn xattr_bytes(
+        &self,
+        cx: &Ctx,
+        node: NodeId,
+        name: Option<XattrName<'_>>,
+        limit_bytes: usize,
+    ) -> Answer<Vec<u8>> {
+        let limit = limit_bytes.min(XATTR_BYTES_MAX);
+        if limit <= FRAME_BYTES {
+            let request = xattr_request(node, name, Place::Inline { len_bytes: limit as u32 });
+            return self.link.ask(cx, request.into(), move |link, answered| bytes(link, &answered, limit));
+        }
+        let name = name.map(|name| name.as_bytes().to_vec());
+        let cx = cx.clone();
+        let limit =
+            limit.min(usize::try_from(self.link.line.in_area().capacity_bytes()).unwrap_or(usize::MAX));
+        self.link.with_in_span(limit, move |link, span| {
+            let place = match in_reference(link, &span) {
+                Ok(reference) => Place::One(reference),
+                Err(error) => return Answer::err(error),
+            };
+            let name = match name.as_deref().map(XattrName::new).transpose() {
+                Ok(name) => name,
+                Err(error) => return Answer::err(error),
+            };
+            let request = xattr_request(node, name, place);
+            let question = Question { request, tail: &[], spans: Spans::from(span) };
+            link.ask(&cx, question, move |link, answered| bytes(link, &answered, limit))
+        })
+    }
+}
+
+fn xattr_request<'a>(node: NodeId, name: Option<XattrName<'a>>, place: Place<'a>) -> Request<'a> {
+    match name {
+        Some(name) => Request::XattrGet { node, name, place },
+        None => Request::XattrList { node, place },
+    }
+}
+
+impl Xattrs for VrpcFileSystem {
+    fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
+        self.xattr_bytes(cx, node, Some(name), limit_bytes)
+    }
+
+    fn set(
+        &self,
+        cx: &Ctx,
+        node: NodeId,
+        name: XattrName<'_>,
+        value: &[u8],
+        how: XattrSet,
+        kill_set_gid: bool,
+    ) -> Answer<()> {
+        if value.len() > XATTR_BYTES_MAX {
+            return Answer::err(Error::TooBig);
+        }
+        if value.len() <= FRAME_DATA_MAX {
+            let value = Data::Inline(value);
+            return self.link.ask_to(cx, Request::XattrSet { node, name, value, how, kill_set_gid });
+        }
+        let (name, value, cx) = (name.as_bytes().to_vec(), value.to_vec(), cx.clone());
+        self.link.with_out_span(value.len(), move |link, span| {
+            let value = match filled(link, &span, &value) {
+                Ok(data) => data,
+                Err(error) => return Answer::err(error),
+            };
+            let name = match XattrName::new(&name) {
+                Ok(name) => name,
+                Err(error) => return Answer::err(error),
+            };
+            let request = Request::XattrSet { node, name, value, how, kill_set_gid };
+            let question = Question { request, tail: &[], spans: Spans::from(span) };
+            link.ask(&cx, question, |link, answered| answered.success(link).map(|_| ()))
+        })
+    }
+
+    fn list(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Answer<Vec<u8>> {
+        self.xattr_bytes(cx, node, None, limit_bytes)
+    }
+
+    fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()> {
+        self.link.ask_to(cx, Request::XattrRemove { node, name })
+    }
+}
+
+impl Locks for VrpcFileSystem {
+    fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
+        self.link.ask_for(cx, Request::LockTest { file, lock: *lock }, pick!(Conflict))
+    }
+
+    fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
+        if wait {
+            waiting::lock(&self.link, cx, file, *lock)
+        } else {
+            self.link.ask_to(cx, Request::Lock { file, lock: *lock, wait })
+        }
+    }
+
+    fn unlock(
+        &self,
+        cx: &Ctx,
+        file: File,
+        family: LockFamily,
+        range: LockRange,
+        owner: LockOwner,
+    ) -> Answer<()> {
+        self.link.ask_to(cx, Request::Unlock { file, family, range, owner })
+    }
+}
+
+impl PersistentHandles for VrpcFileSystem {
+    fn volume(&self) -> Volume {
+        self.link.terms.volume
+    }
+
+    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        self.link.ask_for(cx, Request::HandleOf { node }, |reply| match reply {
+            Reply::Handle(handle) => Some(handle.into()),
+            _ => None,
+        })
+    }
+
+    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
+        self.link.ask_for(cx, Request::Resolve { handle: handle.into() }, pick!(Entry))
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        self.link.ask_for(cx, Request::Parent { node }, pick!(Entry))
+    }
+}
+
+impl Ranges for VrpcFileSystem {
+    fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
+        self.link.ask_to(cx, Request::Allocate { file, offset, len_bytes: len, mode })
+    }
+
+    fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
+        self.link.ask_for(cx, Request::Seek { file, offset, whence }, pick!(Offset))
+    }
+
+    fn copy(
+        &self,
+        cx: &Ctx,
+        from: File,
+        from_offset: u64,
+        to: File,
+        to_offset: u64,
+        len: u64,
+    ) -> Answer<u64> {
+        let request = Request::Copy { from, from_offset, to, to_offset, len_bytes: len };
+        self.link.ask_for(cx, request, pick!(Offset))
+    }
+}

@@ -1,0 +1,80 @@
+//! Directories.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Answer, Cookie, Ctx, DirPage, File, NodeId, Result};
+use tombolo_host::links::client::Spans;
+use tombolo_wire_vrpc::listing::Listing;
+use tombolo_wire_vrpc::{FRAME_BYTES, Place, Reply, Request};
+
+use super::names::in_reference;
+use crate::ask::Question;
+use crate::link::Link;
+use crate::reply::Answered;
+use crate::room::largest;
+
+/// Most bytes of one listing.
+const LISTING_BYTES_MAX: usize = 64 << 10;
+
+pub(super) fn readdir(
+    link: &Arc<Link>,
+    cx: &Ctx,
+    file: File,
+    cookie: Cookie,
+    mut page: DirPage,
+) -> Answer<DirPage> {
+    let budget = page.budget();
+    let wanted = budget.size_bytes.min(LISTING_BYTES_MAX);
+    let span = if wanted > FRAME_BYTES { largest(link.line.in_area(), wanted, FRAME_BYTES) } else { None };
+    let room_bytes = span.as_ref().map_or(FRAME_BYTES, |span| span.len() as usize);
+    let place = match &span {
+        None => Place::Inline { len_bytes: FRAME_BYTES as u32 },
+        Some(span) => match in_reference(link, span) {
+            Ok(reference) => Place::One(reference),
+            Err(error) => return Answer::err(error),
+        },
+    };
+    let spans = span.map_or_else(Spans::none, Spans::from);
+    let request = Request::Readdir { file, cookie, budget, place };
+    let (teller, teller_cx) = (link.clone(), cx.clone());
+    let filled = link.ask(cx, Question { request, tail: &[], spans }, move |link, answered| {
+        let left = fill(link, &answered, &mut page, room_bytes)?;
+        Ok((page, left))
+    });
+    filled.map(move |(page, left)| {
+        for some in left.chunks(tombolo_wire_vrpc::FORGETS_MAX) {
+            teller.tell(&teller_cx, Request::Forget(tombolo_wire_vrpc::Forgets::new(some)));
+        }
+        page
+    })
+}
+
+/// Moves the entries of an answer to the page. Those that do not fit are not there for the caller: says which look-ups are to be
+/// taken back.
+fn fill(
+    link: &Link,
+    answered: &Answered,
+    page: &mut DirPage,
+    room_bytes: usize,
+) -> Result<Vec<(NodeId, u64)>> {
+    let Reply::Readdir { listing, end } = answered.success(link)? else {
+        return Err(link.lied("an answer of another kind"));
+    };
+    let bytes = answered.bytes(link, &listing, room_bytes)?;
+    let mut left = Vec::new();
+    let mut is_full = false;
+    for entry in Listing::new(&bytes).entries() {
+        let entry = entry.map_err(|error| link.senseless(error))?;
+        if entry.entry.is_some() && !page.wants_entries() {
+            return Err(link.lied("attributes that were not asked for"));
+        }
+        is_full = is_full || !page.push(entry.as_dir_entry());
+        if is_full {
+            left.extend(entry.entry.map(|entry| (entry.node, 1)));
+        }
+    }
+    if end && !is_full {
+        page.set_end();
+    }
+    Ok(left)
+}

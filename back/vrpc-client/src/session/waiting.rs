@@ -1,0 +1,81 @@
+//! Locks that are waited for.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tombolo_core::fs::{Answer, Ctx, File, Interrupt, Later, Lock, Raised, Result};
+use tombolo_host::task;
+use tombolo_wire_vrpc::Request;
+
+use crate::link::Link;
+
+/// Waits for a lock. Who drops the answer does not get it: the request is interrupted, and a lock that was granted all the same is
+/// given back.
+pub(super) fn lock(link: &Arc<Link>, cx: &Ctx, file: File, lock: Lock) -> Answer<()> {
+    let interrupt = Interrupt::new();
+    let own = Ctx { interrupt: interrupt.clone(), ..cx.clone() };
+    match link.ask_to(&own, Request::Lock { file, lock, wait: true }) {
+        Answer::Done(result) => Answer::Done(result),
+        Answer::Later(later) => {
+            let wish = cx.interrupt.can_be_raised().then(|| cx.interrupt.raised());
+            Answer::later(Waiting {
+                later: Some(later),
+                wish,
+                interrupt,
+                link: link.clone(),
+                cx: own,
+                file,
+                lock,
+            })
+        }
+    }
+}
+
+struct Waiting {
+    /// None once it is answered.
+    later: Option<Later<()>>,
+    /// The caller's.
+    wish: Option<Raised>,
+    /// The request's, which is also raised when nobody waits any more.
+    interrupt: Interrupt,
+    link: Arc<Link>,
+    cx: Ctx,
+    file: File,
+    lock: Lock,
+}
+
+impl Future for Waiting {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = &mut *self;
+        if let Some(wish) = &mut this.wish
+            && Pin::new(wish).poll(context).is_ready()
+        {
+            this.wish = None;
+            this.interrupt.raise();
+        }
+        let Some(later) = &mut this.later else { return Poll::Pending };
+        let answer = later.as_mut().poll(context);
+        if answer.is_ready() {
+            this.later = None;
+        }
+        answer
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(later) = self.later.take() else { return };
+        self.interrupt.raise();
+        let (link, cx, file, lock) = (self.link.clone(), self.cx.clone(), self.file, self.lock);
+        task::spawn(async move {
+            if later.await.is_ok() {
+                let Lock { family, range, owner, .. } = lock;
+                link.tell(&cx, Request::Unlock { file, family, range, owner });
+            }
+        });
+    }
+}

@@ -1,0 +1,45 @@
+//! The identities that a peer has given numbers.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tombolo_core::fs::Identity;
+use tombolo_wire_vrpc::CallerId;
+
+/// The identities of one link, by number: at most so many, each with at most as many groups as a frame holds.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    known: Mutex<Vec<Option<Identity>>>,
+    max: u16,
+}
+
+impl Callers {
+    pub(crate) fn new(max: u16) -> Self {
+        Self { known: Mutex::default(), max }
+    }
+
+    /// From now on the number means this one. False for a number beyond the limit.
+    #[must_use]
+    pub(crate) fn set(&self, caller: CallerId, identity: Identity) -> bool {
+        if caller.0 >= self.max {
+            return false;
+        }
+        let index = usize::from(caller.0);
+        let mut known = self.known();
+        if known.len() <= index {
+            known.resize(index + 1, None);
+        }
+        if let Some(place) = known.get_mut(index) {
+            *place = Some(identity);
+        }
+        true
+    }
+
+    /// Who has the number.
+    pub(crate) fn identity(&self, caller: CallerId) -> Option<Identity> {
+        self.known().get(usize::from(caller.0)).cloned().flatten()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<Option<Identity>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

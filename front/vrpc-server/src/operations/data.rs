@@ -1,0 +1,47 @@
+//! File data.
+
+use tombolo_core::fs::{File, Write};
+use tombolo_host::links::Lie;
+use tombolo_wire_vrpc::{Data, Place, Reply, Returned};
+
+use crate::exchange::Exchange;
+use crate::places::{self, Room, wire_len};
+
+pub(super) fn read(mut exchange: Exchange<'_>, file: File, offset: u64, place: &Place<'_>) {
+    if place.len_bytes() > exchange.shared.options.transfer_bytes_max {
+        return exchange.cut(too_much());
+    }
+    let room = match Room::of(place, &exchange.responder) {
+        Ok(room) => room,
+        Err(lie) => return exchange.cut(lie),
+    };
+    let sink = room.sink(&mut exchange.parts);
+    let room_bytes = room.len_bytes();
+    let in_frame = matches!(room, Room::Frame(_));
+    let answer = exchange.fs().read(exchange.cx, file, offset, sink);
+    exchange.close(answer, move |closing, done| {
+        let len = done.count.min(room_bytes);
+        if in_frame {
+            closing.send_data(len, |data| Reply::Read { data: Returned::Inline(data), eof: done.eof });
+        } else {
+            let data = Returned::Placed { len_bytes: wire_len(len) };
+            closing.send(&Reply::Read { data, eof: done.eof });
+        }
+    });
+}
+
+pub(super) fn write(mut exchange: Exchange<'_>, file: File, how: Write, data: &Data<'_>) {
+    if data.len_bytes() > exchange.shared.options.transfer_bytes_max {
+        return exchange.cut(too_much());
+    }
+    let source = match places::source(data, &mut exchange.parts, &exchange.responder) {
+        Ok(source) => source,
+        Err(lie) => return exchange.cut(lie),
+    };
+    let answer = exchange.fs().write(exchange.cx, file, &how, source);
+    exchange.answer(answer, Reply::Written);
+}
+
+fn too_much() -> Lie {
+    Lie::Senseless("more data than one request may move".into())
+}

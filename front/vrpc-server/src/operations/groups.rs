@@ -1,0 +1,115 @@
+//! The optional groups, where the file system has them.
+
+use tombolo_core::fs::{Error, NodeId, PersistentHandle, XattrName};
+use tombolo_wire_vrpc::{Place, Reply, Request};
+
+use super::names::{copied, send_bytes};
+use crate::exchange::Exchange;
+use crate::places::Room;
+
+/// Longest value of an attribute, and longest list of names (xattr(7)).
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+pub(super) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
+    match request {
+        Request::XattrGet { .. }
+        | Request::XattrSet { .. }
+        | Request::XattrList { .. }
+        | Request::XattrRemove { .. } => {
+            xattrs(exchange, request);
+        }
+        Request::LockTest { .. } | Request::Lock { .. } | Request::Unlock { .. } => locks(exchange, request),
+        Request::HandleOf { .. } | Request::Resolve { .. } | Request::Parent { .. } => {
+            handles(exchange, request)
+        }
+        Request::Allocate { .. } | Request::Seek { .. } | Request::Copy { .. } => ranges(exchange, request),
+        _ => exchange.refuse(Error::NotImplemented),
+    }
+}
+
+fn xattrs(exchange: Exchange<'_>, request: &Request<'_>) {
+    let Some(xattrs) = exchange.fs().xattrs() else { return exchange.refuse(Error::NotSupported) };
+    let cx = exchange.cx;
+    match *request {
+        Request::XattrGet { node, name, place } => xattr_bytes(exchange, node, Some(name), &place),
+        Request::XattrList { node, place } => xattr_bytes(exchange, node, None, &place),
+        Request::XattrSet { node, name, value, how, kill_set_gid } => {
+            match copied(&value, &exchange, XATTR_BYTES_MAX, Error::TooBig) {
+                Ok(Ok(value)) => {
+                    let answer = xattrs.set(cx, node, name, &value, how, kill_set_gid);
+                    exchange.answer(answer, |()| Reply::Done);
+                }
+                Ok(Err(error)) => exchange.refuse(error),
+                Err(lie) => exchange.cut(lie),
+            }
+        }
+        Request::XattrRemove { node, name } => {
+            exchange.answer(xattrs.remove(cx, node, name), |()| Reply::Done)
+        }
+        _ => exchange.refuse(Error::NotImplemented),
+    }
+}
+
+/// The value of an attribute, or without a name the names of all.
+fn xattr_bytes(exchange: Exchange<'_>, node: NodeId, name: Option<XattrName<'_>>, place: &Place<'_>) {
+    let Some(xattrs) = exchange.fs().xattrs() else { return exchange.refuse(Error::NotSupported) };
+    let room = match Room::of(place, &exchange.responder) {
+        Ok(room) => room,
+        Err(lie) => return exchange.cut(lie),
+    };
+    let limit_bytes = room.len_bytes().min(XATTR_BYTES_MAX);
+    let answer = match name {
+        Some(name) => xattrs.get(exchange.cx, node, name, limit_bytes),
+        None => xattrs.list(exchange.cx, node, limit_bytes),
+    };
+    exchange.close(answer, move |closing, bytes| send_bytes(closing, &room, &bytes));
+}
+
+fn locks(exchange: Exchange<'_>, request: &Request<'_>) {
+    let Some(locks) = exchange.fs().locks() else { return exchange.refuse(Error::NotSupported) };
+    let cx = exchange.cx;
+    match *request {
+        Request::LockTest { file, ref lock } => exchange.answer(locks.test(cx, file, lock), Reply::Conflict),
+        Request::Lock { file, ref lock, wait } => {
+            exchange.answer(locks.lock(cx, file, lock, wait), |()| Reply::Done);
+        }
+        Request::Unlock { file, family, range, owner } => {
+            exchange.answer(locks.unlock(cx, file, family, range, owner), |()| Reply::Done);
+        }
+        _ => exchange.refuse(Error::NotImplemented),
+    }
+}
+
+fn handles(exchange: Exchange<'_>, request: &Request<'_>) {
+    let Some(handles) = exchange.fs().persistent_handles() else {
+        return exchange.refuse(Error::NotSupported);
+    };
+    let cx = exchange.cx;
+    match *request {
+        Request::HandleOf { node } => {
+            exchange.close(handles.handle_of(cx, node), |closing, handle: PersistentHandle| {
+                closing.send(&Reply::Handle((&handle).into()));
+            });
+        }
+        Request::Resolve { handle } => exchange.answer(handles.resolve(cx, &handle.into()), Reply::Entry),
+        Request::Parent { node } => exchange.answer(handles.parent(cx, node), Reply::Entry),
+        _ => exchange.refuse(Error::NotImplemented),
+    }
+}
+
+fn ranges(exchange: Exchange<'_>, request: &Request<'_>) {
+    let Some(ranges) = exchange.fs().ranges() else { return exchange.refuse(Error::NotSupported) };
+    let cx = exchange.cx;
+    match *request {
+        Request::Allocate { file, offset, len_bytes, mode } => {
+            exchange.answer(ranges.allocate(cx, file, offset, len_bytes, mode), |()| Reply::Done);
+        }
+        Request::Seek { file, offset, whence } => {
+            exchange.answer(ranges.seek(cx, file, offset, whence), Reply::Offset);
+        }
+        Request::Copy { from, from_offset, to, to_offset, len_bytes } => {
+            exchange.answer(ranges.copy(cx, from, from_offset, to, to_offset, len_bytes), Reply::Offset);
+        }
+        _ => exchange.refuse(Error::NotImplemented),
+    }
+}

@@ -1,0 +1,69 @@
+//! Directories.
+
+use tombolo_core::fs::{Cookie, Ctx, DirBudget, DirPage, Error, File};
+use tombolo_mem::Sink;
+use tombolo_wire_vrpc::listing::{ListingWriter, budget_within};
+use tombolo_wire_vrpc::{FRAME_BYTES, FrameBuf, FrameSink, Place, Reply, Returned, SinkFrame};
+
+use crate::exchange::{Closing, Exchange};
+use crate::places::{Room, wire_len};
+
+/// Most bytes of a listing: what a session has in private memory for it at a time.
+const LISTING_BYTES_MAX: usize = 64 << 10;
+
+pub(super) fn readdir(
+    mut exchange: Exchange<'_>,
+    file: File,
+    cookie: Cookie,
+    budget: &DirBudget,
+    place: &Place<'_>,
+) {
+    let room = match Room::of(place, &exchange.responder) {
+        Ok(room) => room.at_most(LISTING_BYTES_MAX),
+        Err(lie) => return exchange.cut(lie),
+    };
+    let room_bytes = room.len_bytes();
+    let page = exchange.parts.page(budget_within(budget, room_bytes));
+    let answer = exchange.fs().readdir(exchange.cx, file, cookie, page);
+    let cx = exchange.cx.clone();
+    exchange.close(answer, move |closing, page| {
+        match &room {
+            Room::Frame(_) => send_in_frame(closing, &cx, &page, room_bytes),
+            Room::Bulk(sink) => send_in_bulk(closing, &cx, &page, sink),
+        }
+        closing.parts.keep(page);
+    });
+}
+
+fn send_in_frame(closing: &mut Closing<'_>, cx: &Ctx, page: &DirPage, room_bytes: usize) {
+    let mut bytes = [0; FRAME_BYTES];
+    let mut frame = FrameBuf::new(bytes.get_mut(..room_bytes).unwrap_or_default());
+    let (_, is_whole) = write(&mut frame, closing, cx, page);
+    send(closing, page, is_whole, Returned::Inline(frame.as_bytes()));
+}
+
+fn send_in_bulk(closing: &mut Closing<'_>, cx: &Ctx, page: &DirPage, sink: &Sink) {
+    let (len, is_whole) = write(&mut SinkFrame::new(sink), closing, cx, page);
+    send(closing, page, is_whole, Returned::Placed { len_bytes: wire_len(len) });
+}
+
+fn send(closing: &mut Closing<'_>, page: &DirPage, is_whole: bool, listing: Returned<'_>) {
+    if listing.len_bytes() == 0 && !page.is_empty() {
+        // No progress can be made in so little room; silence about it would look like an entry that does not fit the budget.
+        closing.fail(&Error::OutOfRange);
+    } else {
+        closing.send(&Reply::Readdir { listing, end: page.is_end() && is_whole });
+    }
+}
+
+/// Writes the entries that fit, and takes back the look-ups of those that do not. Says how many bytes, and whether those were all.
+fn write<W: FrameSink>(frame: &mut W, closing: &Closing<'_>, cx: &Ctx, page: &DirPage) -> (usize, bool) {
+    let mut writer = ListingWriter::new(frame);
+    let mut entries = page.iter();
+    let mut left = entries.by_ref().skip_while(|entry| writer.push(entry)).peekable();
+    let is_whole = left.peek().is_none();
+    for entry in left.filter_map(|entry| entry.entry) {
+        closing.shared.file_system.forget(cx, &[(entry.node, 1)]);
+    }
+    (writer.len_bytes(), is_whole)
+}

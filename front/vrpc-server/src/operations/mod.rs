@@ -1,0 +1,68 @@
+//! What each request asks of the file system.
+
+mod control;
+mod data;
+mod groups;
+mod listing;
+mod names;
+
+use tombolo_core::fs::File;
+use tombolo_wire_vrpc::{Reply, Request};
+
+use crate::exchange::Exchange;
+
+/// Begins a request; its answer comes at once or later.
+pub(crate) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
+    let (fs, cx) = (exchange.fs(), exchange.cx);
+    match *request {
+        Request::Null => exchange.done(),
+        Request::Profile => control::profile(exchange),
+        Request::Caller { uid, gid, groups } => control::caller(exchange, uid, gid, groups),
+        Request::Interrupt { id } => control::interrupt(exchange, id),
+        Request::Forget(forgets) => control::forget(exchange, forgets),
+
+        Request::Lookup { parent, name } => exchange.answer(fs.lookup(cx, parent, name), Reply::Entry),
+        Request::Getattr { node, open } => {
+            let file = open.map(|open| File { node, open });
+            exchange.answer(fs.getattr(cx, node, file), Reply::Attr);
+        }
+        Request::Setattr { node, open, ref set } => {
+            let file = open.map(|open| File { node, open });
+            exchange.answer(fs.setattr(cx, node, file, set), |(attr, change)| Reply::Setattr(attr, change));
+        }
+        Request::Access { node, mask } => exchange.answer(fs.access(cx, node, mask), |()| Reply::Done),
+        Request::Readlink { node, place } => names::readlink(exchange, node, &place),
+        Request::Create { parent, name, ref how } => {
+            exchange.answer(fs.create(cx, parent, name, how), Reply::Created);
+        }
+        Request::CreateUnnamed { parent, ref how } => {
+            exchange.answer(fs.create_unnamed(cx, parent, how), Reply::Created);
+        }
+        Request::Mkdir { parent, name, mode } => {
+            exchange.answer(fs.mkdir(cx, parent, name, mode), Reply::Made)
+        }
+        Request::Symlink { parent, name, target } => names::symlink(exchange, parent, name, &target),
+        Request::Mknod { parent, name, file_type, mode, rdev } => {
+            exchange.answer(fs.mknod(cx, parent, name, file_type, mode, rdev), Reply::Made);
+        }
+        Request::Link { node, parent, name } => exchange.answer(fs.link(cx, node, parent, name), Reply::Made),
+        Request::Unlink { parent, name } => exchange.answer(fs.unlink(cx, parent, name), Reply::Change),
+        Request::Rmdir { parent, name } => exchange.answer(fs.rmdir(cx, parent, name), Reply::Change),
+        Request::Rename { from_parent, from, to_parent, to, flags } => {
+            exchange.answer(fs.rename(cx, from_parent, from, to_parent, to, flags), Reply::Renamed);
+        }
+
+        Request::Open { node, flags } => exchange.answer(fs.open(cx, node, flags), Reply::Opened),
+        Request::Release { file } => control::release(exchange, file),
+        Request::Flush { file, owner } => exchange.answer(fs.flush(cx, file, owner), |()| Reply::Done),
+        Request::Fsync { file, what } => exchange.answer(fs.fsync(cx, file, what), |()| Reply::Done),
+        Request::Read { file, offset, place } => data::read(exchange, file, offset, &place),
+        Request::Write { file, how, data } => data::write(exchange, file, how, &data),
+        Request::Readdir { file, cookie, budget, place } => {
+            listing::readdir(exchange, file, cookie, &budget, &place);
+        }
+        Request::Statfs { node } => exchange.answer(fs.statfs(cx, node), Reply::StatFs),
+        Request::Syncfs => exchange.answer(fs.syncfs(cx), |()| Reply::Done),
+        _ => groups::dispatch(exchange, request),
+    }
+}

@@ -1,0 +1,53 @@
+//! Symbolic links, whose targets may be longer than a slot.
+
+use tombolo_core::fs::{Answer, Error, Name, NodeId};
+use tombolo_wire_vrpc::{Data, Place, Reply};
+
+use crate::exchange::{Closing, Exchange};
+use crate::places::{self, Room};
+
+/// Longest target, in bytes (`PATH_MAX`, without its terminator).
+const TARGET_BYTES_MAX: usize = 4095;
+
+pub(super) fn readlink(exchange: Exchange<'_>, node: NodeId, place: &Place<'_>) {
+    let room = match Room::of(place, &exchange.responder) {
+        Ok(room) => room,
+        Err(lie) => return exchange.cut(lie),
+    };
+    let answer = exchange.fs().readlink(exchange.cx, node);
+    exchange.close(answer, move |closing, target| send_bytes(closing, &room, &target));
+}
+
+pub(super) fn symlink(exchange: Exchange<'_>, parent: NodeId, name: Name<'_>, target: &Data<'_>) {
+    let answer = match copied(target, &exchange, TARGET_BYTES_MAX, Error::NameTooLong) {
+        Ok(Ok(target)) => exchange.fs().symlink(exchange.cx, parent, name, &target),
+        Ok(Err(error)) => Answer::err(error),
+        Err(lie) => return exchange.cut(lie),
+    };
+    exchange.answer(answer, Reply::Made);
+}
+
+/// Answers with bytes, where there is room for them.
+pub(super) fn send_bytes(closing: &mut Closing<'_>, room: &Room, bytes: &[u8]) {
+    if bytes.len() > room.len_bytes() {
+        closing.fail(&Error::OutOfRange);
+    } else {
+        closing.send(&Reply::Bytes(room.put(bytes)));
+    }
+}
+
+/// A private copy of a request's bytes, unless there are more than `limit_bytes`.
+pub(super) fn copied(
+    data: &Data<'_>,
+    exchange: &Exchange<'_>,
+    limit_bytes: usize,
+    too_long: Error,
+) -> Result<Result<Vec<u8>, Error>, tombolo_host::links::Lie> {
+    if data.len_bytes() as usize > limit_bytes {
+        return Ok(Err(too_long));
+    }
+    if let Data::Inline(bytes) = data {
+        return Ok(Ok(bytes.to_vec()));
+    }
+    Ok(Ok(places::bulk(data, &exchange.responder)?.to_vec(limit_bytes)))
+}

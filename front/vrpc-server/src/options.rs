@@ -1,0 +1,29 @@
+//! What a session may ask for.
+
+use tombolo_core::fs::{Limits, PermissionCheck};
+
+/// What the sessions of one export may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Who is asked to check what users may do. Identities are the peer's own word in either case: what a peer as a whole may
+    /// do is for who lets it have a link to decide.
+    pub checks: PermissionCheck,
+    /// How much may pend.
+    pub limits: Limits,
+    /// Most bytes that one READ or WRITE may move.
+    pub transfer_bytes_max: u32,
+    /// How many identities a peer may have at a time.
+    pub callers_max: u16,
+}
+
+impl Default for Options {
+    /// Checks by the back end, transfers of 4 MiB, 1024 identities.
+    fn default() -> Self {
+        Options {
+            checks: PermissionCheck::BackEnd,
+            limits: Limits::default(),
+            transfer_bytes_max: 4 << 20,
+            callers_max: 1024,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What one request needs of private memory, kept from one request to the next.
+
+#![allow(clippy::vec_box, reason = "they are moved from hand to hand in their boxes")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tombolo_core::fs::{DirBudget, DirPage, Interrupt};
+use tombolo_mem::{Buffer, Sink, Source};
+use tombolo_wire_vrpc::FRAME_BYTES;
+
+/// So many are kept of one link: what is answered at once needs one, and few links have many requests that pend.
+const KEPT_MAX: usize = 16;
+
+/// Private memory of one request.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    /// Where the variable part of the answer is put together.
+    pub(crate) frame: Box<[u8; FRAME_BYTES]>,
+    pub(crate) interrupt: Interrupt,
+    page: Option<DirPage>,
+    /// Where a READ puts what goes into the answer itself, and where a WRITE finds what came in the request.
+    data: Option<Buffer>,
+}
+
+impl Parts {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            frame: Box::new([0; FRAME_BYTES]),
+            interrupt: Interrupt::new(),
+            page: None,
+            data: None,
+        })
+    }
+
+    /// An empty page with this budget.
+    pub(crate) fn page(&mut self, budget: DirBudget) -> DirPage {
+        match self.page.take() {
+            Some(mut page) => {
+                page.reset(budget);
+                page
+            }
+            None => DirPage::new(budget),
+        }
+    }
+
+    /// Keeps a page for the next listing.
+    pub(crate) fn keep(&mut self, page: DirPage) {
+        self.page = Some(page);
+    }
+
+    /// Room for `len_bytes` of data, at most a frame's.
+    pub(crate) fn room(&mut self, len_bytes: usize) -> Sink {
+        self.data.get_or_insert_with(|| Buffer::new(FRAME_BYTES)).sink(0..len_bytes)
+    }
+
+    /// A copy of `bytes`, at most a frame's, for a file system to read.
+    pub(crate) fn given(&mut self, bytes: &[u8]) -> Source {
+        let data = self.data.get_or_insert_with(|| Buffer::new(FRAME_BYTES));
+        let len = data.sink(0..bytes.len()).write_at(0, bytes);
+        data.source(0..len)
+    }
+
+    /// The first `len_bytes` of what was put there, at the start of the frame.
+    pub(crate) fn data_to_frame(&mut self, len_bytes: usize) -> &[u8] {
+        let frame = self.frame.get_mut(..len_bytes).unwrap_or_default();
+        if let Some(data) = &self.data {
+            data.source(0..len_bytes).read_at(0, frame);
+        }
+        frame
+    }
+}
+
+/// Those of one link that no request has.
+#[derive(Debug, Default)]
+pub(crate) struct Stock(Mutex<Vec<Box<Parts>>>);
+
+impl Stock {
+    pub(crate) fn take(&self) -> Box<Parts> {
+        let kept = self.kept().pop();
+        let mut parts = kept.unwrap_or_else(Parts::new);
+        parts.interrupt.renew();
+        parts
+    }
+
+    pub(crate) fn give_back(&self, parts: Box<Parts>) {
+        let mut kept = self.kept();
+        if kept.len() < KEPT_MAX {
+            kept.push(parts);
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Box<Parts>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

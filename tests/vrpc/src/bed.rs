@@ -1,0 +1,126 @@
+//! A server and a client of it in one process, over links in memory.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport};
+use tombolo_core::fs::{Client, Ctx, Export, PermissionCheck, SessionId};
+use tombolo_front_vrpc_server::{Options, VrpcServer};
+use tombolo_host::links::End;
+use tombolo_host::links::client::Line;
+use tombolo_host::links::server::{LinkHandle, Peer, Server};
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{Ends, Instance, Layout};
+
+/// What the links are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Requests under way at a time.
+    pub slots: u32,
+    /// Bulk memory of either side, in bytes.
+    pub bulk_bytes: u64,
+    /// How both sides wait.
+    pub mode: Mode,
+    /// What sessions may ask for.
+    pub options: Options,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { slots: 64, bulk_bytes: 8 << 20, mode: Mode::Adaptive, options: Options::default() }
+    }
+}
+
+/// A server with one export, and links to it.
+pub struct Bed {
+    /// The server.
+    pub server: Server,
+    plan: Plan,
+    links: Mutex<Vec<Option<LinkHandle>>>,
+    count: AtomicU32,
+}
+
+/// The name of the export.
+pub const EXPORT: &str = "export";
+
+impl Bed {
+    /// A server of `export`, without links.
+    pub fn new(export: Arc<dyn Export>, plan: Plan) -> Arc<Self> {
+        let service = VrpcServer::new().with_export(EXPORT, export, plan.options);
+        let (links, count) = (Mutex::default(), AtomicU32::new(0));
+        Arc::new(Self { server: Server::new(Arc::new(service)), plan, links, count })
+    }
+
+    /// The export as its clients see it.
+    pub fn export(self: &Arc<Self>) -> VrpcExport {
+        VrpcExport::new(Dial(self.clone()))
+    }
+
+    /// The client's ends of a new link that is served.
+    pub fn ends(&self) -> Result<Ends, ConnectError> {
+        let layout = Layout::with_bulk(self.plan.slots, 8, self.plan.bulk_bytes)?;
+        let (client, server) = Ends::in_memory(layout);
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let peer = Peer {
+            export: EXPORT.into(),
+            credentials: None,
+            client: Instance([7; 16]),
+            label: format!("client-{number}").into(),
+        };
+        let session = self.server.open(&peer)?;
+        let handle = self.server.serve(&server, &peer, session, self.plan.mode)?;
+        self.links.lock().expect("no test panics here").push(Some(handle));
+        Ok(client)
+    }
+
+    /// Ends all links there are, as a server that stops does.
+    pub fn stop(&self) {
+        let links = std::mem::take(&mut *self.links.lock().expect("no test panics here"));
+        links.into_iter().flatten().for_each(LinkHandle::stop);
+    }
+
+    /// Why the newest link has ended; none while it goes on.
+    pub fn end(&self) -> Option<End> {
+        self.links.lock().expect("no test panics here").last().and_then(|link| link.as_ref()?.end())
+    }
+}
+
+/// Makes links in memory. Nobody watches over a socket here, so the server's side is told when the client's is gone.
+struct Dial(Arc<Bed>);
+
+/// Ends the server's side once the client's is gone.
+struct HangUp {
+    bed: Arc<Bed>,
+    index: usize,
+}
+
+impl Connect for Dial {
+    fn connect(&self, client: &Client) -> Result<Connected, ConnectError> {
+        let ends = self.0.ends()?;
+        let line = Line::start(&ends, client.label.as_str(), self.0.plan.mode)?;
+        let index = self.0.links.lock().expect("no test panics here").len() - 1;
+        Ok(Connected { line, keep: Box::new(HangUp { bed: self.0.clone(), index }) })
+    }
+}
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        let link =
+            self.bed.links.lock().expect("no test panics here").get_mut(self.index).and_then(Option::take);
+        if let Some(link) = link {
+            link.cut(End::Left);
+            // Waits for the thread: the session is over when this is.
+            link.stop();
+        }
+    }
+}
+
+/// A client that has its permissions checked by the back end.
+pub fn client() -> Client {
+    Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd }
+}
+
+/// The superuser's context.
+pub fn root() -> Ctx {
+    Ctx::root(SessionId(1))
+}

@@ -1,0 +1,79 @@
+//! The waist's cases over the client, a link, the server, and each back end. Nothing is excused: what a file system can do, it
+//! can do over a link.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_memory::Memory;
+use tombolo_conformance::waist::{Needs, Setup, run};
+use tombolo_core::fs::{Export, PermissionCheck};
+use tombolo_front_vrpc_server::Options;
+use tombolo_layer::delay;
+use tombolo_shm::bell::Mode;
+use tombolo_vrpc_tests::bed::{Bed, Plan};
+
+fn run_over(title: &str, export: Arc<dyn Export>, plan: Plan, may_skip: &[&str]) {
+    let bed = Bed::new(export, plan);
+    let export: Arc<dyn Export> = Arc::new(bed.export());
+    let setup = Setup { owners: true, checks: plan.options.checks, lacks: Needs::empty() };
+    run(&export, setup).expect(title, may_skip);
+}
+
+fn memory() -> Arc<dyn Export> {
+    Arc::new(Memory::default())
+}
+
+#[test]
+fn over_memory() {
+    run_over("over memory", memory(), Plan::default(), &[]);
+}
+
+#[test]
+fn over_memory_that_leaves_permissions_to_the_caller() {
+    let options = Options { checks: PermissionCheck::Caller, ..Options::default() };
+    let plan = Plan { options, ..Plan::default() };
+    run_over("over memory, trusting", memory(), plan, &["needs Needs(CHECKS)"]);
+}
+
+#[test]
+fn over_memory_with_few_slots() {
+    run_over("over memory, 8 slots", memory(), Plan { slots: 8, ..Plan::default() }, &[]);
+}
+
+#[test]
+fn over_memory_with_little_bulk_memory() {
+    run_over("over memory, 128 KiB", memory(), Plan { bulk_bytes: 128 << 10, ..Plan::default() }, &[]);
+}
+
+#[test]
+fn over_memory_with_transfers_of_six_thousand_bytes() {
+    let options = Options { transfer_bytes_max: 6000, ..Options::default() };
+    run_over("over memory, 6000 bytes", memory(), Plan { options, ..Plan::default() }, &[]);
+}
+
+#[test]
+fn over_memory_without_looking_for_answers() {
+    run_over("over memory, event", memory(), Plan { mode: Mode::Event, ..Plan::default() }, &[]);
+}
+
+#[test]
+fn over_memory_with_two_numbers_for_callers() {
+    let options = Options { callers_max: 2, ..Options::default() };
+    run_over("over memory, 2 callers", memory(), Plan { options, ..Plan::default() }, &[]);
+}
+
+#[test]
+fn over_memory_that_answers_later() {
+    let export = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
+    run_over("over memory under delay", Arc::new(export), Plan::default(), &[]);
+}
+
+#[test]
+fn over_a_directory_on_tmpfs() {
+    let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
+    let export = LocalDir::open(dir.path(), DirOptions::default()).expect("the export");
+    let lacks = &["the file system beneath does not support it"];
+    run_over("over a directory on tmpfs", Arc::new(export), Plan::default(), lacks);
+}
