@@ -193,7 +193,16 @@ fn what_is_small_and_hot_needs_no_frame() {
 }
 
 #[test]
-fn locks_whose_end_lies_before_their_start_are_not_said() {
+fn locks_whose_end_lies_before_their_start_are_neither_said_nor_believed() {
+    for (header, request) in samples::requests() {
+        if matches!(request.kind(), Kind::LockTest | Kind::Lock | Kind::Unlock) {
+            let mut message = encode_request(&header, &request).unwrap();
+            // The only item begins with the first and the last byte.
+            message.frame[..16].copy_from_slice(&[6, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+            let error = DecodeError::Value { field: "range of a lock", value: 6 };
+            assert_eq!(message.request().unwrap_err(), error);
+        }
+    }
     let (header, request) = samples::requests().into_iter().find(|(_, r)| r.kind() == Kind::Lock).unwrap();
     let Request::Lock { file, mut lock, wait } = request else { panic!() };
     lock.range = LockRange { start: 6, last: 5 };

@@ -10,7 +10,7 @@ use tombolo_wire_vrpc::listing::{Listing, ListingWriter, budget_within, entry_by
 use tombolo_wire_vrpc::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn requests(header in arbitrary::header(), request in arbitrary::request()) {
