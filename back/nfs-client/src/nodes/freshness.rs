@@ -76,6 +76,11 @@ impl Freshness {
         (!self.doubtful && age < self.lifetime).then_some(self.attr)
     }
 
+    /// When it came. What was asked for before may be older.
+    pub(super) fn came(&self) -> Instant {
+        self.came
+    }
+
     /// Whether it is from a call that was made at `time` or later.
     pub(super) fn is_since(&self, time: Instant) -> bool {
         !self.doubtful && self.asked >= time

@@ -4,6 +4,7 @@
 //! way. What it is (number and type) never changes; its handle may, when a server comes back with other ones; its
 //! attributes are as fresh as the options want them.
 
+mod forgotten;
 mod freshness;
 mod leaving;
 mod node;
@@ -11,4 +12,4 @@ mod table;
 
 pub(crate) use leaving::Leaving;
 pub(crate) use node::{Epoch, Node, Place};
-pub(crate) use table::{Nodes, Seen};
+pub(crate) use table::{DEPTH_MAX, Nodes, Seen};

@@ -154,6 +154,12 @@ impl Node {
         self.state().changes
     }
 
+    /// When it was last heard of, if it has changed since it is known.
+    pub(super) fn changed(&self) -> Option<Instant> {
+        let state = self.state();
+        (state.changes > 0).then(|| state.freshness.came())
+    }
+
     /// Which epoch it is in.
     pub(crate) fn epoch(&self) -> Epoch {
         self.state().epoch

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tombolo_core::fs::{Error, NameBuf, NodeId, Result};
+use tombolo_core::fs::{Error, FileType, NameBuf, NodeId, Result};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
+use super::forgotten::Forgotten;
 use super::node::{Epoch, Node, Place};
 use crate::options::AttributeTimes;
 
@@ -27,6 +28,7 @@ struct Table {
     by_name: HashMap<(NodeId, NameBuf), Sighting>,
     /// How many of them are of names that there are not.
     absent: usize,
+    forgotten: Forgotten,
     next: u64,
 }
 
@@ -50,6 +52,9 @@ pub(crate) enum Seen {
 /// So many names that there are not are remembered; then all of these are forgotten.
 const ABSENT_MAX: usize = 1 << 16;
 
+/// A chain of directories longer than this is no path.
+pub(crate) const DEPTH_MAX: usize = 2048;
+
 #[derive(Debug)]
 struct Held {
     node: Arc<Node>,
@@ -72,6 +77,7 @@ impl Nodes {
             by_handle: HashMap::from([(root, NodeId::ROOT)]),
             by_name: HashMap::new(),
             absent: 0,
+            forgotten: Forgotten::default(),
             next: NodeId::ROOT.0 + 1,
         };
         Self { root: node, times, nodes_max, table: Mutex::new(table) }
@@ -91,7 +97,8 @@ impl Nodes {
     }
 
     /// A node that a call of `asked` found: the known one, or a new one. Counts a look-up. A handle that names another file
-    /// than before gets another number.
+    /// than before gets another number. One that was forgotten since the call was made may have changed meanwhile: its
+    /// attributes are doubtful then.
     ///
     /// # Errors
     /// More nodes than a session may know.
@@ -118,6 +125,9 @@ impl Nodes {
         let id = NodeId(table.next);
         table.next += 1;
         let node = Arc::new(Node::new(id, handle, fattr, asked, self.times));
+        if !table.forgotten.may_tell(&handle, asked) {
+            node.doubt(now);
+        }
         table.by_id.insert(id, Held { node: node.clone(), look_ups: 1 });
         table.by_handle.insert(handle, id);
         Ok(node)
@@ -150,7 +160,8 @@ impl Nodes {
         drop(gone);
     }
 
-    /// The node was seen under this name, in a reply to a call that was made when the directory was in this epoch.
+    /// The node was seen under this name, in a reply to a call that was made when the directory was in this epoch. That a
+    /// directory is in itself, or deeper than any path is, is not remembered: its place keeps those above it.
     pub(crate) fn place(&self, node: &Arc<Node>, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
         if node.id == NodeId::ROOT {
             return;
@@ -160,6 +171,11 @@ impl Nodes {
             node.place().is_some_and(|place| place.dir.id == dir.id && place.name == *name);
         if !is_there_already {
             table.unname(node);
+            if node.file_type == FileType::Directory && !may_hold(dir, node) {
+                node.set_place(None);
+                table.unsee(&(dir.id, name.clone()));
+                return;
+            }
             node.set_place(Some(Place { dir: dir.clone(), name: name.clone() }));
         }
         table.see((dir.id, name.clone()), Sighting { node: Some(node.id), epoch });
@@ -253,6 +269,9 @@ impl Table {
         if self.by_handle.get(&handle) == Some(&id) {
             self.by_handle.remove(&handle);
         }
+        if let Some(changed) = node.changed() {
+            self.forgotten.add(handle, changed);
+        }
         Some(node)
     }
 
@@ -280,8 +299,24 @@ impl Table {
     }
 }
 
+/// Whether a directory can be the place of another: it is not below it, nor too deep. Places of directories change with the table
+/// locked, so that two cannot come into each other at the same time.
+fn may_hold(dir: &Arc<Node>, node: &Node) -> bool {
+    let mut above = Some(dir.clone());
+    for _ in 0..DEPTH_MAX {
+        let Some(step) = above else { return true };
+        if step.id == node.id {
+            return false;
+        }
+        above = step.place().map(|place| place.dir);
+    }
+    above.is_none()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tombolo_core::fs::Name;
     use tombolo_wire_nfs3::{FileHandle, FileType3, NfsTime3, SpecData3, WccAttr, WccData};
 
@@ -386,6 +421,59 @@ mod tests {
         root.learn_change(&foreign, Instant::now(), Instant::now());
         assert!(nodes.seen(&root, &name("a")).is_none() && nodes.seen(&root, &name("b")).is_none());
         assert!(nodes.at(root.id, &name("a")).is_some(), "where it was last seen is known still");
+    }
+
+    #[test]
+    fn an_answer_from_before_a_change_is_not_believed_of_a_node_that_was_forgotten_after_it() {
+        let (nodes, start) = (nodes(100), Instant::now());
+        let at = |millis| start + Duration::from_millis(millis);
+        let file = fattr(10, FileType3::Regular, 1);
+        let enter = |asked, came| nodes.enter(handle(2), &file, at(asked), at(came)).expect("room");
+        let node = enter(0, 1);
+        let longer = WccData { before: None, after: Some(Fattr3 { size: 7, ..file }) };
+        // A WRITE, beside a listing that was asked for before it and is answered after it.
+        node.changing();
+        node.learn_change(&longer, at(3), at(4));
+        nodes.forget(&[(node.id, 1)]);
+        let node = enter(2, 5);
+        assert!(node.is_doubtful(), "of 0 bytes");
+        nodes.forget(&[(node.id, 1)]);
+        assert!(!enter(6, 7).is_doubtful(), "asked for after all that is known");
+    }
+
+    #[test]
+    fn directories_that_are_in_each_other_are_freed() {
+        let nodes = nodes(100);
+        let dir = |number| {
+            let fattr = fattr(number, FileType3::Directory, 1);
+            nodes.enter(handle(number as u8), &fattr, Instant::now(), Instant::now()).expect("room")
+        };
+        let dirs = [dir(2), dir(3), dir(4)];
+        for (inner, outer) in [(1, 0), (2, 1), (0, 2), (1, 1), (2, 0), (0, 1)] {
+            nodes.place(&dirs[inner], &dirs[outer], &name("again"), dirs[outer].epoch());
+        }
+        let seen: Vec<_> = dirs.iter().map(Arc::downgrade).collect();
+        dirs.iter().for_each(|dir| nodes.forget(&[(dir.id, 1)]));
+        drop(dirs);
+        assert!(seen.iter().all(|dir| dir.strong_count() == 0), "they keep each other");
+        assert!(nodes.table().by_name.is_empty());
+    }
+
+    #[test]
+    fn a_tree_without_end_keeps_no_more_than_a_path() {
+        let nodes = nodes(100);
+        let (mut seen, mut above) = (Vec::new(), nodes.root().clone());
+        for number in 0..2 * DEPTH_MAX as u64 + 100 {
+            let fattr = fattr(number + 2, FileType3::Directory, 1);
+            let handle = FileHandle::new(&(number + 2).to_be_bytes()).expect("short").to_owned();
+            let below = nodes.enter(handle, &fattr, Instant::now(), Instant::now()).expect("room");
+            nodes.place(&below, &above, &name("deeper"), above.epoch());
+            nodes.forget(&[(above.id, 1)]);
+            seen.push(Arc::downgrade(&below));
+            above = below;
+        }
+        let kept = seen.iter().filter(|node| node.strong_count() > 0).count();
+        assert!(kept <= DEPTH_MAX, "{kept} directories for one");
     }
 
     #[test]

@@ -94,9 +94,15 @@ impl View {
         };
         let node = self.session.nodes.enter(handle, &fattr, asked, self.now())?;
         self.session.nodes.place(&node, dir, name, dir.epoch());
+        let entry = self.entry(&node).await?;
+        Ok((entry, node))
+    }
+
+    /// A node that was just looked up, with attributes that are not doubtful. On failure the look-up is taken back.
+    pub(super) async fn entry(&self, node: &Arc<Node>) -> Result<Entry> {
         let attr = match node.is_doubtful() {
             false => node.known(),
-            true => match self.fetch(&node).await {
+            true => match self.fetch(node).await {
                 Ok(attr) => attr,
                 Err(error) => {
                     self.session.nodes.forget(&[(node.id, 1)]);
@@ -104,6 +110,6 @@ impl View {
                 }
             },
         };
-        Ok((Entry { node: node.id, attr }, node))
+        Ok(Entry { node: node.id, attr })
     }
 }

@@ -1,9 +1,11 @@
 //! Persistent handles: those of the server.
 
+use std::time::Instant;
+
 use tombolo_core::fs::{
     Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
 };
-use tombolo_wire_nfs3::{FileHandle, FileHandleBuf};
+use tombolo_wire_nfs3::{Fattr3, FileHandle, FileHandleBuf};
 
 use super::file_system::NfsFileSystem;
 use super::view::View;
@@ -47,8 +49,12 @@ impl View {
     async fn resolve(self, handle: FileHandleBuf) -> Result<Entry> {
         let asked = self.now();
         let fattr = answered(self.session.nfs.getattr(&self.caller, handle).await?)?;
-        let node = self.session.nodes.enter(handle, &fattr, asked, self.now())?;
-        Ok(Entry { node: node.id, attr: node.known() })
+        self.resolved(handle, &fattr, asked).await
+    }
+
+    async fn resolved(&self, handle: FileHandleBuf, fattr: &Fattr3, asked: Instant) -> Result<Entry> {
+        let node = self.session.nodes.enter(handle, fattr, asked, self.now())?;
+        self.entry(&node).await
     }
 
     /// The directory above; it counts a look-up.
@@ -63,10 +69,7 @@ impl View {
         let reply = self.on(&dir, |handle| self.session.nfs.lookup(&self.caller, handle, b"..")).await?;
         let found = answered(reply)?;
         match found.attributes {
-            Some(fattr) => {
-                let node = self.session.nodes.enter(found.handle, &fattr, asked, self.now())?;
-                Ok(Entry { node: node.id, attr: node.known() })
-            }
+            Some(fattr) => self.resolved(found.handle, &fattr, asked).await,
             None => self.resolve(found.handle).await,
         }
     }

@@ -11,10 +11,7 @@ use tombolo_core::fs::{FileType, NameBuf, Result};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, Reply, attr};
 
 use super::view::View;
-use crate::nodes::Node;
-
-/// A chain of directories longer than this is no path.
-const DEPTH_MAX: usize = 2048;
+use crate::nodes::{DEPTH_MAX, Node};
 
 impl View {
     /// Finds a node whose handle `lost` is no longer known. True when it has another one now, by whoever's work.

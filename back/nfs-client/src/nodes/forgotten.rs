@@ -1,0 +1,61 @@
+//! What was forgotten after it had changed.
+//!
+//! An answer that was under way beside a change may tell of the time before it. A node that is known has heard of the change and knows
+//! better; one that was forgotten meanwhile, as a file is that was written and closed, would believe it.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use tombolo_wire_nfs3::FileHandleBuf;
+
+/// Handles of nodes that are not known any more, and when those were last heard of.
+#[derive(Debug, Default)]
+pub(super) struct Forgotten {
+    heard: HashMap<FileHandleBuf, Instant>,
+    /// The same of all that are not remembered one by one.
+    all: Option<Instant>,
+}
+
+/// So many are remembered one by one. Calls that are under way are far fewer.
+const FORGOTTEN_MAX: usize = 1024;
+
+impl Forgotten {
+    /// A node was forgotten that was last heard of then.
+    pub(super) fn add(&mut self, handle: FileHandleBuf, heard: Instant) {
+        if self.heard.len() >= FORGOTTEN_MAX {
+            self.all = self.all.max(self.heard.drain().map(|(_, heard)| heard).max());
+        }
+        self.heard.insert(handle, heard);
+    }
+
+    /// Whether what was asked then is no older than what was known of it.
+    pub(super) fn may_tell(&self, handle: &FileHandleBuf, asked: Instant) -> bool {
+        let heard = self.heard.get(handle).copied().max(self.all);
+        heard.is_none_or(|heard| asked >= heard)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tombolo_wire_nfs3::FileHandle;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_remembered_by_itself_is_taken_for_as_young_as_any() {
+        let start = Instant::now();
+        let handle = |number: usize| FileHandle::new(&number.to_be_bytes()).expect("short").to_owned();
+        let at = |number: usize| start + Duration::from_millis(number as u64);
+        let mut forgotten = Forgotten::default();
+        for number in 1..=FORGOTTEN_MAX {
+            forgotten.add(handle(number), at(number));
+        }
+        assert!(!forgotten.may_tell(&handle(5), at(4)) && forgotten.may_tell(&handle(5), at(5)));
+        assert!(forgotten.may_tell(&handle(0), start), "never forgotten");
+        forgotten.add(handle(0), at(0));
+        assert_eq!(forgotten.heard.len(), 1);
+        assert!(!forgotten.may_tell(&handle(5), at(5)) && forgotten.may_tell(&handle(5), at(FORGOTTEN_MAX)));
+    }
+}
