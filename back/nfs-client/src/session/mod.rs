@@ -14,6 +14,7 @@ mod opening;
 mod recovery;
 mod removing;
 mod server;
+mod verifiers;
 mod view;
 
 use std::sync::Arc;
@@ -46,6 +47,7 @@ pub(crate) struct Session {
     read_ahead_bytes: usize,
     read_ahead_time: Duration,
     interrupts: Interrupts,
+    verifiers: verifiers::Verifiers,
     /// Tells the names of files that were unlinked while open.
     silly: std::sync::atomic::AtomicU64,
 }
@@ -80,6 +82,7 @@ impl Session {
             // What was read ahead is no older than attributes may be.
             read_ahead_time: options.attributes.file_min,
             interrupts: options.rpc.interrupts,
+            verifiers: verifiers::Verifiers::new(),
             silly: std::sync::atomic::AtomicU64::new(0),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Create, Created, Error, Exclusive, File, FileType, Mode, NameBuf, NodeId,
-    OpenFlags, OpenId, Opened, PermissionCheck, Result, SetAttr,
+    OpenFlags, OpenId, Opened, PermissionCheck, Result, SetAttr, SetTime,
 };
 use tombolo_wire_nfs3::args::CreateHow;
 use tombolo_wire_nfs3::{CreateVerifier, Sattr3};
@@ -82,9 +82,13 @@ impl View {
         let dir = self.session.nodes.node(parent)?;
         let attributes = Sattr3 { mode: Some(how.mode.masked().bits()), ..Sattr3::default() };
         match how.exclusive {
-            Exclusive::Yes => self.create_as(&dir, &name, CreateHow::Guarded(attributes), how.flags).await,
+            Exclusive::Yes => self.create_new(&dir, &name, how.mode.masked(), how.flags).await,
             Exclusive::Verifier(verifier) => {
-                self.create_once(&dir, &name, verifier, how.mode.masked(), how.flags).await
+                // The times stay as they are: who chose the verifier can send his CREATE again until he sets them.
+                let set = SetAttr { mode: Some(how.mode.masked()), ..SetAttr::default() };
+                let exclusive = CreateHow::Exclusive(CreateVerifier(verifier));
+                let created = self.create_as(&dir, &name, exclusive, how.flags).await?;
+                self.finished(created, &set).await
             }
             Exclusive::No => {
                 for _ in 0..TRIES_MAX {
@@ -121,21 +125,43 @@ impl View {
         Ok(Created { entry, open, dir })
     }
 
-    /// A file whose times are where the server may keep the verifier: they are left to whoever chose it, so that he can
-    /// send his CREATE again; he sets all attributes afterwards (RFC 1813 §3.3.8).
-    async fn create_once(
+    /// A file that was not there before. Made by EXCLUSIVE, which knows its own file again when it comes a second time because
+    /// the first answer was lost; by GUARDED, which does not, where the server has no EXCLUSIVE.
+    async fn create_new(
         &self,
         dir: &Arc<Node>,
         name: &NameBuf,
-        verifier: [u8; 8],
         mode: Mode,
         flags: OpenFlags,
     ) -> Result<Created> {
-        let how = CreateHow::Exclusive(CreateVerifier(verifier));
-        let mut created = self.create_as(dir, name, how, flags).await?;
+        if let Some(verifier) = self.session.verifiers.next() {
+            let how = CreateHow::Exclusive(CreateVerifier(verifier));
+            match self.create_as(dir, name, how, flags).await {
+                Ok(created) => {
+                    // The server may have kept the verifier in the times (RFC 1813 §3.3.8).
+                    let (atime, mtime) = (Some(SetTime::Now), Some(SetTime::Now));
+                    let set = SetAttr { mode: Some(mode), atime, mtime, ..SetAttr::default() };
+                    return self.finished(created, &set).await;
+                }
+                Err(Error::NotSupported) => self.session.verifiers.are_not_taken(),
+                Err(error) => return Err(error),
+            }
+        }
+        let attributes = Sattr3 { mode: Some(mode.bits()), ..Sattr3::default() };
+        self.create_as(dir, name, CreateHow::Guarded(attributes), flags).await
+    }
+
+    /// A new file with the attributes that EXCLUSIVE has no room for.
+    async fn finished(&self, mut created: Created, set: &SetAttr) -> Result<Created> {
         let node = self.session.nodes.node(created.entry.node)?;
-        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        created.entry.attr = self.set(&node, &set).await?.0;
+        match self.set(&node, set).await {
+            Ok((attr, _)) => created.entry.attr = attr,
+            Err(error) => {
+                self.release(File { node: node.id, open: created.open });
+                self.session.nodes.forget(&[(node.id, 1)]);
+                return Err(error);
+            }
+        }
         Ok(created)
     }
 
@@ -170,7 +196,7 @@ impl View {
         if !was_last {
             return;
         }
-        let view = Self { caller: self.caller.detached(), ..self.clone() };
+        let view = self.detached();
         if node.is_silly() {
             view.unattended(|view| async move { view.remove_silly(&node).await });
         } else if node.data.is_dirty() {

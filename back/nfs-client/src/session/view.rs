@@ -34,6 +34,11 @@ impl View {
         Self { session: session.clone(), caller: Caller::default(), wants_changes: false }
     }
 
+    /// The same for work that goes on after the operation is answered.
+    pub(super) fn detached(&self) -> Self {
+        Self { caller: self.caller.detached(), ..self.clone() }
+    }
+
     /// Does something that nobody waits for.
     pub(super) fn unattended<W>(self, work: impl FnOnce(Self) -> W)
     where

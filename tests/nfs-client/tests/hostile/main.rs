@@ -2,6 +2,7 @@
 //! operation, or waits where it was told to; it never ends, never hangs so that no signal helps, and never makes data up.
 
 mod answers;
+mod creating;
 mod handles;
 mod hangs;
 mod listings;

@@ -37,20 +37,14 @@ impl Caller {
 
     async fn create(&mut self, dir: Id, name: &[u8]) {
         let flags = self.some_flags();
-        let is_exclusive = self.rng.chance(500);
-        let exclusive = if is_exclusive { Exclusive::Yes } else { Exclusive::No };
+        let exclusive = if self.rng.chance(500) { Exclusive::Yes } else { Exclusive::No };
         self.note(|| format!("create {} in {dir}, {exclusive:?}, {flags:?}", name.escape_ascii()));
         let parent = self.directory(dir).await;
         let how = Create { mode: mode(0o640), flags, exclusive };
         let created =
             self.fs.create(&self.cx, parent, Name::new(name).expect("a name"), &how).resolve().await;
-        let is_there = |error: &Error| is_exclusive && matches!(error, Error::Exists);
-        let Some(created) = self.done("create", created, is_there) else {
-            // Made before the restart, and not opened.
-            let entry = self.entry(parent, name).await.expect("it was made");
-            self.model.make(dir, name, Kind::File(Vec::new()), entry.attr.fileid, 0o640);
-            return;
-        };
+        // Also when the first answer to an exclusive one was lost, and with it the server's memory of it.
+        let created = created.unwrap_or_else(|error| panic!("create: {error}"));
         let id = self.model.make(dir, name, Kind::File(Vec::new()), created.entry.attr.fileid, 0o640);
         self.check_attr("create", id, &created.entry.attr);
         self.opened(id, File { node: created.entry.node, open: created.open }, flags);

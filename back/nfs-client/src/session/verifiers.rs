@@ -1,0 +1,31 @@
+//! Verifiers for CREATE, by which a server knows a file again that it was asked for before (RFC 1813 §3.3.8).
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// No two are the same, in any session of any client, but by chance in 2^64.
+#[derive(Debug)]
+pub(super) struct Verifiers {
+    next: AtomicU64,
+    taken: AtomicBool,
+}
+
+impl Verifiers {
+    pub(super) fn new() -> Self {
+        // Seeded by the system.
+        let start = RandomState::new().build_hasher().finish();
+        Self { next: AtomicU64::new(start), taken: AtomicBool::new(true) }
+    }
+
+    /// One that was never used. None if the server takes none.
+    pub(super) fn next(&self) -> Option<[u8; 8]> {
+        let is_taken = self.taken.load(Ordering::Relaxed);
+        is_taken.then(|| self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes())
+    }
+
+    /// The server has said that it takes none.
+    pub(super) fn are_not_taken(&self) {
+        self.taken.store(false, Ordering::Relaxed);
+    }
+}
