@@ -20,22 +20,45 @@ impl View {
         let dir = self.session.nodes.node(parent)?;
         let leaving = self.leaving(&dir, &name).await?;
         if let Some(node) = leaving.as_ref().map(Leaving::node) {
-            if must_keep_a_name(node) {
+            if self.must_keep_a_name(node).await? {
                 return self.rename_silly(&dir, &name, node).await;
             }
             // Or a WRITE that comes too late finds no file.
             self.settle(node).await?;
+            if node.data.is_dirty() && node.believed(self.now()).is_none() {
+                // Another name would be owed what was written.
+                self.ask_for_links(node).await?;
+            }
         }
         let change = self.remove(&dir, &name).await?;
         if let Some(node) = self.session.nodes.removed(dir.id, &name) {
-            if node.known().nlink <= 1 && !node.is_open() && node.data.is_dirty() {
-                // Nobody is owed what was written to it.
-                data::pause(&self.session, &node, &self.caller).resolve().await?.truncated(0);
+            if node.known().nlink <= 1 && !node.is_open() {
+                self.drop_data(&node).await;
             }
             // It may have other names; how many is to be asked.
             node.doubt(self.now());
         }
         Ok(change)
+    }
+
+    /// Nobody is owed what was written to a file without a name, also where the server has it, but not for good. Who wishes not
+    /// to wait for that has removed the file all the same.
+    async fn drop_data(&self, node: &Arc<Node>) {
+        if !node.data.is_dirty() {
+            return;
+        }
+        match data::pause(&self.session, node, &self.caller).resolve().await {
+            Ok(paused) => paused.truncated(0),
+            Err(_) => {
+                let (view, node) = (self.detached(), node.clone());
+                view.unattended(|view| async move {
+                    if let Ok(paused) = data::pause(&view.session, &node, &view.caller).resolve().await {
+                        paused.truncated(0);
+                    }
+                    view.session.nodes.let_go(&node);
+                });
+            }
+        }
     }
 
     async fn remove(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Change> {
@@ -88,13 +111,13 @@ impl View {
         let (from_dir, to_dir) = (nodes.node(from_parent)?, nodes.node(to_parent)?);
         let is_itself = from_dir.id == to_dir.id && from == to;
         let leaving = if is_itself { None } else { self.leaving(&to_dir, &to).await? };
-        let mut moved_away = None;
+        let mut moved_away = false;
         if let Some(node) = leaving.as_ref().map(Leaving::node)
-            && must_keep_a_name(node)
+            && self.must_keep_a_name(node).await?
             && nodes.at(from_dir.id, &from).is_none_or(|moved| moved.id != node.id)
         {
             match self.rename_silly(&to_dir, &to, node).await {
-                Ok(_) => moved_away = Some(node),
+                Ok(_) => moved_away = true,
                 // It is not there any more, and needs no other name.
                 Err(Error::NotFound) => {}
                 Err(error) => return Err(error),
@@ -103,8 +126,14 @@ impl View {
         let renamed = match self.move_name((&from_dir, &from), (&to_dir, &to)).await {
             Ok(renamed) => renamed,
             Err(error) => {
-                if let Some(node) = moved_away {
-                    self.give_back(&to_dir, &to, node).await;
+                match leaving.filter(|_| moved_away) {
+                    Some(leaving) if matches!(error, Error::Interrupted) => {
+                        self.detached().unattended(|view| async move {
+                            view.give_back(&to_dir, &to, leaving.node()).await;
+                        });
+                    }
+                    Some(leaving) => self.give_back(&to_dir, &to, leaving.node()).await,
+                    None => {}
                 }
                 return Err(error);
             }
@@ -166,6 +195,24 @@ impl View {
         }
     }
 
+    /// Is it open here, and has it no other name? Others make and remove names, too; that one was made is no harm, but before it
+    /// is trusted that there is another one the server is asked.
+    async fn must_keep_a_name(&self, node: &Arc<Node>) -> Result<bool> {
+        if !is_kept(node) {
+            return Ok(false);
+        }
+        Ok(node.known().nlink <= 1 || self.ask_for_links(node).await? == Some(1))
+    }
+
+    /// How many names it has now. None for a file that is gone.
+    async fn ask_for_links(&self, node: &Arc<Node>) -> Result<Option<u32>> {
+        match self.fetch(node).await {
+            Ok(attr) => Ok(Some(attr.nlink)),
+            Err(Error::Stale | Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn rename_silly(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) -> Result<Change> {
         self.settle(node).await?;
         for _ in 0..TRIES_MAX {
@@ -184,6 +231,10 @@ impl View {
                 Ok(renamed) => renamed.from_dir,
                 // The server did it, forgot that when it was started anew, and was asked again.
                 Err(Error::NotFound) if self.leads_to(dir, &silly, node).await? => Change::default(),
+                Err(Error::Interrupted) => {
+                    self.undo_unattended(dir, name, silly, node);
+                    return Err(Error::Interrupted);
+                }
                 Err(error) => return Err(error),
             };
             self.session.nodes.removed(dir.id, name);
@@ -191,7 +242,7 @@ impl View {
             node.make_silly(Place { dir: dir.clone(), name: silly });
             if !node.is_open() {
                 // Its last opening ended meanwhile, and did not know.
-                let (view, node) = (Self { caller: self.caller.detached(), ..self.clone() }, node.clone());
+                let (view, node) = (self.detached(), node.clone());
                 view.unattended(|view| async move { view.remove_silly(&node).await });
             }
             return Ok(change);
@@ -199,18 +250,46 @@ impl View {
         Err(Error::Busy)
     }
 
-    /// Gives a file its name back that was to be replaced and was not, unless somebody else has the name by now.
+    /// Sees to it that a file has the name that it had before somebody wished not to wait for the answer to its silly rename. If
+    /// the server carries that out later than it is asked here, the file keeps the silly name.
+    fn undo_unattended(&self, dir: &Arc<Node>, name: &NameBuf, silly: NameBuf, node: &Arc<Node>) {
+        let (dir, name, leaving) = (dir.clone(), name.clone(), Leaving::begin(node.clone()));
+        self.detached().unattended(|view| async move {
+            let node = leaving.node();
+            if let Ok(true) = view.leads_to(&dir, &silly, node).await {
+                node.make_silly(Place { dir: dir.clone(), name: silly });
+                view.give_back(&dir, &name, node).await;
+            }
+        });
+    }
+
+    /// Gives a file its name back that was to be taken away and was not, unless somebody else has the name by now.
     async fn give_back(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) {
         let Some(place) = node.place().filter(|_| node.is_silly()) else { return };
-        match self.find(dir, name).await {
-            Err(Error::NotFound) => {}
-            Ok((entry, _)) => return self.session.nodes.forget(&[(entry.node, 1)]),
-            Err(_) => return,
-        }
-        if self.move_name((dir, &place.name), (dir, name)).await.is_ok() {
-            node.make_plain();
-            self.session.nodes.removed(dir.id, &place.name);
-            self.session.nodes.place(node, dir, name, dir.epoch());
+        // Whoever closes it meanwhile must not take it away.
+        node.make_plain();
+        let given = match self.find(dir, name).await {
+            Err(Error::NotFound) => self.move_name((dir, &place.name), (dir, name)).await.map(drop),
+            Ok((entry, _)) => {
+                self.session.nodes.forget(&[(entry.node, 1)]);
+                node.make_silly(place);
+                if !node.is_open() {
+                    self.remove_silly(node).await;
+                }
+                return;
+            }
+            Err(error) => Err(error),
+        };
+        match given {
+            Ok(()) => {
+                self.session.nodes.removed(dir.id, &place.name);
+                self.session.nodes.place(node, dir, name, dir.epoch());
+            }
+            Err(Error::NotFound) if matches!(self.leads_to(dir, name, node).await, Ok(true)) => {}
+            Err(error) => {
+                let (server, silly) = (self.session.nfs.label(), place.name.as_name());
+                tracing::warn!(server, name = %name.as_name(), %silly, %error, "a file has lost its name for another");
+            }
         }
     }
 
@@ -230,24 +309,22 @@ impl View {
         let Some(place) = node.place() else { return };
         // What was written to it is nobody's any more, but it must not come after the end.
         let _ = self.settle(node).await;
-        let removed = self.remove(&place.dir, &place.name).await;
-        if let Err(error) = &removed {
-            let server = self.session.nfs.label();
-            tracing::warn!(server, name = %place.name.as_name(), %error, "a removed file leaves its name behind");
-        }
-        // The server had it all, but not for good: it need not be kept to be sent again.
-        if removed.is_ok()
-            && node.data.is_dirty()
-            && let Ok(paused) = data::pause(&self.session, node, &self.caller).resolve().await
-        {
-            paused.truncated(0);
+        match self.remove(&place.dir, &place.name).await {
+            // Not there: the server did it, forgot that when it was started anew, and was asked again.
+            Ok(_) | Err(Error::NotFound) if node.told().nlink <= 1 => self.drop_data(node).await,
+            Ok(_) | Err(Error::NotFound) => {}
+            Err(error) => {
+                let server = self.session.nfs.label();
+                tracing::warn!(server, name = %place.name.as_name(), %error, "a removed file leaves its name behind");
+            }
         }
         self.session.nodes.removed(place.dir.id, &place.name);
-        self.session.nodes.let_go(node);
+        // What is not to be dropped is to be made stable.
+        self.clone().commit_unattended(node).await;
     }
 }
 
-/// Is it open here, and has it no other name?
-fn must_keep_a_name(node: &Node) -> bool {
-    node.is_open() && node.file_type == FileType::Regular && node.known().nlink <= 1 && !node.is_silly()
+/// Does it outlive its name?
+fn is_kept(node: &Node) -> bool {
+    node.is_open() && node.file_type == FileType::Regular && !node.is_silly()
 }

@@ -104,6 +104,23 @@ fn one_of_two_links_of_an_open_file_is_removed_without_ado() {
 }
 
 #[test]
+fn the_last_name_of_an_open_file_is_known_though_others_removed_the_first() {
+    let pair = Pair::new();
+    let world = &pair.one;
+    let file = world.file("file");
+    world.put(file, 0, b"contents");
+    world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+    world.link(file.node, world.dir, "link").expect("link");
+    assert_eq!(world.open_attr(file).nlink, 2);
+    pair.two.unlink("link").expect("unlink");
+    world.unlink("file").expect("unlink");
+    assert_eq!(world.get(file, 0, 100), b"contents");
+    assert_eq!(pair.two.names(pair.two.dir).len(), 1, "what its data live under");
+    close(world, file).expect("closed");
+    gone(&pair);
+}
+
+#[test]
 fn a_directory_whose_last_file_was_removed_while_open_can_go_after_the_close() {
     let pair = Pair::noac();
     let world = &pair.one;

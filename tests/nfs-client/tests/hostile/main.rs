@@ -11,6 +11,7 @@ mod operations;
 mod reading;
 mod records;
 mod refusals;
+mod removing;
 mod restarts;
 mod stage;
 mod types;
