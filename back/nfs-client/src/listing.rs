@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::Cookie;
-use tombolo_wire_nfs3::CookieVerifier;
+use tombolo_wire_nfs3::{CookieVerifier, Procedure};
 
 use crate::calls::{Listed, Listing};
 use crate::nodes::Epoch;
@@ -24,7 +24,10 @@ pub(crate) struct Progress {
 pub(crate) struct Page {
     pub start: Cookie,
     pub listing: Arc<Listing>,
+    /// Who asked has no use for another kind of page.
     pub plus: bool,
+    /// What the server was asked for.
+    pub procedure: Procedure,
     pub asked: Instant,
     /// The directory's, when the page came.
     pub epoch: Epoch,

@@ -23,11 +23,11 @@ use crate::server::{Ports, Server};
 /// Who mounts wants to know at once whether he can.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why an export cannot be mounted. One line for whoever asked for it.
+/// Why an export cannot be mounted. With its sources, each of which says what the one above does not, it is one line for whoever asked.
 #[derive(Debug, ThisError)]
 pub enum MountError {
     /// Nobody answers there.
-    #[error("{server}: {what} cannot be reached: {source}")]
+    #[error("{server}: {what} cannot be used")]
     Unreachable {
         /// The server.
         server: String,
@@ -81,7 +81,7 @@ pub enum MountError {
         source: tombolo_wire_xdr::Error,
     },
     /// The root is there, and cannot be used.
-    #[error("{server}:{path}: its root cannot be used: {source}")]
+    #[error("{server}:{path}: its root cannot be used")]
     Root {
         /// The server.
         server: String,

@@ -38,7 +38,8 @@ impl Root {
         match mounting::root(server, path, *reserved_port).await {
             Ok(handle) => Ok(Some(handle)),
             Err(error) => {
-                tracing::warn!(%error, "the server has lost the root's handle, and does not give another");
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "the server has lost the root's handle, and does not give another");
                 Ok(None)
             }
         }

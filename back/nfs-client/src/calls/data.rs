@@ -1,7 +1,7 @@
 //! File data: sent from where they lie, received to where they go.
 
 use tombolo_core::fs::Result;
-use tombolo_host::rpc_client::{Found, Landing};
+use tombolo_host::rpc_client::{Found, Landing, Reply as RpcReply};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::{CommitReply, ReadReply, WriteReply};
@@ -62,8 +62,11 @@ impl Nfs {
         let mut pause = LATER.0;
         loop {
             let landing = Landing { sink: sink.clone(), find: read_data };
-            let reply = self.once(caller, Call::Read(args), None, Some(landing)).await?;
-            let ok = match self.read(Procedure::Read, all_of::<ReadReply>(&reply.results))? {
+            let RpcReply { results, data_bytes, .. } =
+                self.once(caller, Call::Read(args), None, Some(landing)).await?;
+            let read = all_of::<ReadReply>(&results);
+            self.rpc().recycle(results);
+            let ok = match self.read(Procedure::Read, read)? {
                 Reply::Ok(ok) => ok,
                 Reply::Failed(Status::Jukebox, _) => {
                     self.wait_for_server(caller, &mut pause).await?;
@@ -74,14 +77,10 @@ impl Nfs {
             if ok.count != ok.data.len_bytes() {
                 return Err(self.nonsense(Procedure::Read, "it announces another count than it sends"));
             }
-            if ok.count as usize != reply.data_bytes || reply.data_bytes > asked {
+            if ok.count as usize != data_bytes || data_bytes > asked {
                 return Err(self.nonsense(Procedure::Read, "it sends more than was asked for"));
             }
-            return Ok(Reply::Ok(ReadDone {
-                attributes: ok.attributes,
-                count: reply.data_bytes,
-                eof: ok.eof,
-            }));
+            return Ok(Reply::Ok(ReadDone { attributes: ok.attributes, count: data_bytes, eof: ok.eof }));
         }
     }
 
@@ -98,8 +97,10 @@ impl Nfs {
         let args = WriteArgs { file, offset, count, stable, data: Data::to_send(count) };
         let mut pause = LATER.0;
         loop {
-            let reply = self.once(caller, Call::Write(args), Some(data.clone()), None).await?;
-            match self.read(Procedure::Write, all_of::<WriteReply>(&reply.results))? {
+            let results = self.once(caller, Call::Write(args), Some(data.clone()), None).await?.results;
+            let reply = all_of::<WriteReply>(&results);
+            self.rpc().recycle(results);
+            match self.read(Procedure::Write, reply)? {
                 Reply::Failed(Status::Jukebox, _) => self.wait_for_server(caller, &mut pause).await?,
                 Reply::Ok(ok) if ok.count > count => {
                     return Err(self.nonsense(Procedure::Write, "it has written more than it was sent"));

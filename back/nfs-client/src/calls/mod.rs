@@ -105,8 +105,10 @@ impl Nfs {
     ) -> Result<Reply<T, F>> {
         let mut pause = LATER.0;
         loop {
-            let reply = self.once(caller, call, None, None).await?;
-            match self.read(call.procedure(), read(&reply.results))? {
+            let results = self.once(caller, call, None, None).await?.results;
+            let reply = read(&results);
+            self.rpc.recycle(results);
+            match self.read(call.procedure(), reply)? {
                 Reply::Failed(Status::Jukebox, _) => self.wait_for_server(caller, &mut pause).await?,
                 reply => return Ok(reply),
             }

@@ -48,12 +48,12 @@ impl View {
             _ => self.verifier(opening).await?,
         };
         let (asked, changes) = (self.now(), opening.node.changes());
-        let (listing, plus) = self.some(opening, (Cookie3(cookie.0), verifier), plus).await?;
+        let (listing, procedure) = self.some(opening, (Cookie3(cookie.0), verifier), plus).await?;
         self.absorb(&opening.node, &listing.dir_attributes, asked);
         let epoch = opening.node.epoch();
-        let page = Page { start: cookie, listing: Arc::new(listing), plus, asked, epoch, changes };
+        let page = Page { start: cookie, listing: Arc::new(listing), plus, procedure, asked, epoch, changes };
         self.progress(opening, |progress| progress.take(page.clone()))
-            .map_err(|what| self.session.nfs.nonsense(Procedure::Readdirplus, what))?;
+            .map_err(|what| self.session.nfs.nonsense(procedure, what))?;
         Ok(page)
     }
 
@@ -63,18 +63,18 @@ impl View {
         opening: &Opening,
         from: (Cookie3, CookieVerifier),
         plus: bool,
-    ) -> Result<(Listing, bool)> {
+    ) -> Result<(Listing, Procedure)> {
         let nfs = &self.session.nfs;
         if plus {
             let call = |dir| nfs.readdirplus(&self.caller, dir, from);
             match self.on(&opening.node, call).await? {
-                Reply::Ok(listing) => return Ok((listing, true)),
+                Reply::Ok(listing) => return Ok((listing, Procedure::Readdirplus)),
                 Reply::Failed(Status::NotSupp, _) => {}
                 Reply::Failed(failed, _) => return Err(status::from_status(failed)),
             }
         }
         match self.on(&opening.node, |dir| nfs.readdir(&self.caller, dir, from)).await? {
-            Reply::Ok(listing) => Ok((listing, plus)),
+            Reply::Ok(listing) => Ok((listing, Procedure::Readdir)),
             Reply::Failed(failed, _) => Err(status::from_status(failed)),
         }
     }
@@ -98,7 +98,7 @@ impl View {
             b"." | b".." => None,
             _ => Some(Name::new(bytes).map_err(|_| {
                 let what = "it lists a name that no entry can have";
-                self.session.nfs.nonsense(Procedure::Readdirplus, what)
+                self.session.nfs.nonsense(given.procedure, what)
             })?),
         };
         // The names of a directory that was changed since may lead elsewhere: they are looked up.

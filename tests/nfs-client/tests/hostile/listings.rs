@@ -64,6 +64,23 @@ fn list(world: &World, plus: bool) -> Result<usize, Error> {
     listed
 }
 
+#[test]
+fn what_is_wrong_with_a_listing_is_said_of_the_procedure_that_brought_it() {
+    for (plus, procedure) in [(false, "Readdir: "), (true, "Readdirplus: ")] {
+        in_time(move || {
+            let stage = Stage::soft();
+            // A cookie that leads back, and a name that nothing can have.
+            for (name, cookie) in [("same", 0), ("a/b", 7)] {
+                stage
+                    .server
+                    .now(listing(move |_| Page { entries: vec![(name.to_owned(), cookie)], eof: false }));
+                let told = told(&list(&stage.world, plus).expect_err("no listing"));
+                assert!(told.contains(procedure), "{told}");
+            }
+        });
+    }
+}
+
 /// Fails unless listing such a directory is an error that names the host.
 #[track_caller]
 fn refused(page: impl Fn(u64) -> Page + Clone + Send + 'static) {
