@@ -95,6 +95,7 @@ fn a_record_longer_than_any_reply_is_not_taken_in() {
             }
             _ => Say::Truth,
         });
+        world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("no reply is so long");
         world.attr(world.dir);
     });
 }
@@ -112,6 +113,7 @@ fn a_record_that_never_ends_takes_no_more_than_the_longest_reply() {
             }
             _ => Say::Truth,
         });
+        world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("no reply is so long");
         world.attr(world.dir);
     });
 }
