@@ -47,7 +47,7 @@ impl Window {
         self.length >= WINDOW_MIN
     }
 
-    /// A sleep ended with a message. Looking longer would have spared it if it was short.
+    /// A sleep ended, with a message or because the time was up. Looking longer would have spared it if it was short.
     pub(super) fn slept(&mut self, short: bool) {
         if !short {
             self.length /= 2;

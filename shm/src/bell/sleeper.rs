@@ -154,6 +154,9 @@ impl<W: BellWord + Clone, M: BellWordMut + Clone> Sleeper<W, M> {
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
+                if start.elapsed() >= WINDOW_MAX {
+                    self.window.slept(false);
+                }
                 return Outcome::TimedOut;
             }
             let first = interval == INTERVAL_MIN;

@@ -17,7 +17,7 @@ use crate::link::terms::{Features, Instance, VERSION};
 
 /// Where the owner's heartbeat lies: u64, one more each time.
 pub const HEARTBEAT_OFFSET: u64 = 128;
-/// Where the owner's consumer says that it sleeps: u32, 0 awake, 1 asleep.
+/// Where the owner's consumer says that it sleeps: u32, odd while it does, and another number for each sleep.
 pub const ASLEEP_OFFSET: u64 = 256;
 /// The owner's bell: u32, one more with each ring. The peer's consumer sleeps on it.
 pub const BELL_OFFSET: u64 = 384;
