@@ -23,7 +23,9 @@ use super::lock;
 use super::policy::Policy;
 use super::server::{Credentials, Server};
 use super::tether::Watcher;
-use super::welcome::{self, Guest, Links};
+use super::welcome::{self, Links};
+
+pub use super::welcome::Guest;
 use crate::listener::{ListenError, Listener};
 
 /// How links are given.

@@ -6,7 +6,7 @@
 //! nothing else.
 //!
 //! Between processes a link is asked for at a socket: [`listen`] and [`connect`] make it, [`policy`] says who may, and
-//! [`tether`] watches the socket afterwards, whose end is the other side's.
+//! [`tether`] watches the socket afterwards, whose end is the other side's. [`registry`] lists who offers what.
 //!
 //! Between a guest and its host there is no socket: [`memory`] finds what they have in common, [`seated`] makes links over it.
 //!
@@ -22,6 +22,7 @@ mod heart;
 pub mod listen;
 pub mod memory;
 pub mod policy;
+pub mod registry;
 pub mod seated;
 pub mod server;
 pub mod tether;

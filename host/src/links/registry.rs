@@ -1,0 +1,285 @@
+//! Who offers what on this host: a list that servers write themselves into, and that forgets the dead.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tombolo_shm::link::Health;
+use tombolo_sys::{creds, random};
+
+/// A server, as it says itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announcement {
+    /// What people call it.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Seconds since 1970 when it began.
+    pub since_secs: u64,
+    /// Names of what it exports.
+    pub exports: Vec<String>,
+    /// Where clients ask for links: paths of sockets and of memory in common.
+    pub places: Vec<String>,
+    /// Those who have links.
+    pub guests: Vec<GuestEntry>,
+}
+
+/// One who has a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestEntry {
+    /// What it is called.
+    pub label: String,
+    /// The export.
+    pub export: String,
+    /// Seconds since 1970 when the link was made.
+    pub since_secs: u64,
+    /// How its heart is: "well", "late" or "lost".
+    pub health: String,
+}
+
+/// A list of servers.
+pub trait Registry: Send + Sync {
+    /// Adds a server to the list, for as long as the entry is held and the process lives.
+    fn announce(&self, announcement: &Announcement) -> Result<Box<dyn Entry>, RegistryError>;
+
+    /// All servers that live, in order of their names.
+    fn list(&self) -> Result<Vec<Announcement>, RegistryError>;
+}
+
+/// A server's place in a list. Dropping it takes the server out.
+pub trait Entry: Send {
+    /// Says something else from now on.
+    fn update(&mut self, announcement: &Announcement) -> Result<(), RegistryError>;
+}
+
+/// Why a list cannot be read or written.
+#[derive(Debug, Error)]
+pub enum RegistryError {
+    /// The directory is somebody else's, or others may write to it.
+    #[error("{}: it must be a directory of user {uid} that nobody else can write to", path.display())]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it must be.
+        uid: u32,
+    },
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The list of one host: a directory with two files for each server. `ID.lock` is locked for as long as the server lives, whatever
+/// becomes of it; `ID.json` is what it says, and is replaced as a whole.
+#[derive(Debug, Clone)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+/// Longest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+impl Directory {
+    /// The list in that directory, which is made if it is not there, for its owner only. One that others could write to is refused.
+    pub fn open(path: &Path) -> Result<Directory, RegistryError> {
+        let io = |source| RegistryError::Io { path: path.to_owned(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
+        let metadata = fs::metadata(path).map_err(io)?;
+        let (uid, _) = creds::own_ids();
+        if metadata.uid() != uid || metadata.mode() & 0o022 != 0 {
+            return Err(RegistryError::Unsafe { path: path.to_owned(), uid });
+        }
+        Ok(Directory { path: path.to_owned() })
+    }
+
+    fn io(&self, name: &str) -> impl Fn(io::Error) -> RegistryError {
+        let path = self.path.join(name);
+        move |source| RegistryError::Io { path: path.clone(), source }
+    }
+
+    /// What a live server says; none if it is dead, and then its files are removed.
+    fn look(&self, id: &str) -> io::Result<Option<Announcement>> {
+        let lock_path = self.path.join(format!("{id}.lock"));
+        let data_path = self.path.join(format!("{id}.json"));
+        match File::open(&lock_path)?.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+            Ok(()) => {
+                // Only its death gives others the lock, which they can share; and nobody takes an identity again.
+                for path in [&data_path, &lock_path] {
+                    if let Err(error) = fs::remove_file(path)
+                        && error.kind() != io::ErrorKind::NotFound
+                    {
+                        return Err(error);
+                    }
+                }
+                return Ok(None);
+            }
+        }
+        let mut text = String::new();
+        File::open(&data_path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+        serde_json::from_str(&text).map(Some).map_err(io::Error::from)
+    }
+}
+
+impl Registry for Directory {
+    fn announce(&self, announcement: &Announcement) -> Result<Box<dyn Entry>, RegistryError> {
+        let mut bytes = [0; 8];
+        random::fill(&mut bytes).map_err(|error| self.io("")(error.into()))?;
+        let id = format!("{:016x}", u64::from_le_bytes(bytes));
+        let hidden = format!(".{id}");
+        let lock_name = format!("{id}.lock");
+        // It gets its name once it is locked: without the lock it would be taken for dead.
+        let lock = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.path.join(&hidden))
+            .map_err(self.io(&hidden))?;
+        lock.try_lock().map_err(|error| self.io(&hidden)(error.into()))?;
+        let mut entry = DirectoryEntry { directory: self.clone(), id, _lock: lock };
+        entry.update(announcement)?;
+        fs::rename(self.path.join(&hidden), self.path.join(&lock_name)).map_err(self.io(&lock_name))?;
+        Ok(Box::new(entry))
+    }
+
+    fn list(&self) -> Result<Vec<Announcement>, RegistryError> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(self.io(""))? {
+            let name = entry.map_err(self.io(""))?.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".lock")) else { continue };
+            match self.look(id) {
+                Ok(announcement) => found.extend(announcement),
+                // It ended while we looked.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => tracing::warn!(%error, id, "a server's entry cannot be read"),
+            }
+        }
+        found.sort_by(|one, other| (&one.name, one.pid).cmp(&(&other.name, other.pid)));
+        Ok(found)
+    }
+}
+
+struct DirectoryEntry {
+    directory: Directory,
+    id: String,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+impl Entry for DirectoryEntry {
+    fn update(&mut self, announcement: &Announcement) -> Result<(), RegistryError> {
+        let name = format!("{}.json", self.id);
+        let io = self.directory.io(&name);
+        let text = serde_json::to_vec(announcement).map_err(|error| io(error.into()))?;
+        let new = self.directory.path.join(format!(".{}.new", self.id));
+        let write = || {
+            let mut file =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(&text)?;
+            fs::rename(&new, self.directory.path.join(&name))
+        };
+        write().map_err(io)
+    }
+}
+
+impl Drop for DirectoryEntry {
+    fn drop(&mut self) {
+        // Whatever stays behind is removed by who looks next.
+        for suffix in ["json", "lock"] {
+            let _ = fs::remove_file(self.directory.path.join(format!("{}.{suffix}", self.id)));
+        }
+    }
+}
+
+impl Announcement {
+    /// This process, which begins now.
+    pub fn of_this_process(name: &str) -> Announcement {
+        Announcement {
+            name: name.into(),
+            pid: std::process::id(),
+            since_secs: secs(SystemTime::now()),
+            exports: Vec::new(),
+            places: Vec::new(),
+            guests: Vec::new(),
+        }
+    }
+}
+
+impl From<super::listen::Guest> for GuestEntry {
+    fn from(guest: super::listen::Guest) -> GuestEntry {
+        let health = match guest.health {
+            Health::Well => "well",
+            Health::Late => "late",
+            Health::Lost => "lost",
+        };
+        GuestEntry {
+            label: guest.peer.label.to_string(),
+            export: guest.peer.export,
+            since_secs: secs(guest.since),
+            health: health.into(),
+        }
+    }
+}
+
+fn secs(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn servers_are_listed_while_they_live() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry = Directory::open(&dir.path().join("links")).expect("a directory of its own");
+        assert_eq!(registry.list().expect("a list"), []);
+        let mut first = Announcement::of_this_process("src");
+        first.exports.push("/src".into());
+        let mut entry = registry.announce(&first).expect("announced");
+        let second = Announcement::of_this_process("other");
+        let other = registry.announce(&second).expect("announced");
+        assert_eq!(registry.list().expect("a list"), [second.clone(), first.clone()]);
+        first.exports.push("/more".into());
+        entry.update(&first).expect("updated");
+        drop(other);
+        assert_eq!(registry.list().expect("a list"), [first]);
+        drop(entry);
+        assert_eq!(registry.list().expect("a list"), []);
+        assert_eq!(fs::read_dir(dir.path().join("links")).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn the_dead_are_forgotten_and_cleared_away() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry = Directory::open(dir.path()).expect("a directory");
+        // What is left of a server that was killed: both files, and no lock.
+        fs::write(dir.path().join("00.lock"), "").expect("write");
+        let text = serde_json::to_string(&Announcement::of_this_process("dead")).expect("text");
+        fs::write(dir.path().join("00.json"), text).expect("write");
+        fs::write(dir.path().join("01.lock"), "").expect("write");
+        let _live = registry.announce(&Announcement::of_this_process("live")).expect("announced");
+        let names: Vec<_> = registry.list().expect("a list").into_iter().map(|server| server.name).collect();
+        assert_eq!(names, ["live"]);
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 2);
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).expect("chmod");
+        assert!(matches!(Directory::open(dir.path()), Err(RegistryError::Unsafe { .. })));
+    }
+}
