@@ -12,17 +12,19 @@ use std::time::{Duration, Instant};
 
 use tombolo_host::links::client::{Call, Line};
 use tombolo_host::links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_mem::{Region, WordMut};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Instance, Layout};
-use tombolo_sys::affinity;
+use tombolo_sys::{affinity, futex};
 
 const ROUNDS: usize = 7;
 const TIME: Duration = Duration::from_millis(100);
 
 type Row = (&'static str, fn(&[usize]) -> [f64; 3]);
 
-const ROWS: [Row; 7] = [
+const ROWS: [Row; 8] = [
     ("bare cache lines", bare),
+    ("bare futex", bare_futex),
     ("null, both poll", |cores| null(cores, Mode::Poll, 0)),
     ("null, adaptive", |cores| null(cores, Mode::Adaptive, 0)),
     ("null, event", |cores| null(cores, Mode::Event, 0)),
@@ -86,6 +88,42 @@ fn bare(cores: &[usize]) -> [f64; 3] {
         }
     });
     lines.2.store(true, Ordering::Relaxed);
+    other.join().expect("no panic");
+    figures
+}
+
+/// The same, asleep in between.
+fn bare_futex(cores: &[usize]) -> [f64; 3] {
+    let region = Region::heap(256);
+    let word = |at| WordMut::new(&region, at).expect("a word");
+    let (to, fro, over) = (word(0), word(128), Arc::new(AtomicBool::new(false)));
+    let await_number = |word: &WordMut, number: u32, over: &AtomicBool| loop {
+        let seen = word.load(Ordering::Acquire);
+        if seen == number || over.load(Ordering::Relaxed) {
+            return;
+        }
+        futex::wait(word, seen, Some(Duration::from_millis(100))).expect("a sleep");
+    };
+    let (there, back, over_there) = (to.clone(), fro.clone(), over.clone());
+    pin(cores, 1);
+    let other = thread::spawn(move || {
+        let mut next = 1;
+        while !over_there.load(Ordering::Relaxed) {
+            await_number(&there, next, &over_there);
+            back.store(next, Ordering::Release);
+            futex::wake(&back).expect("a wake-up");
+            next += 1;
+        }
+    });
+    pin(cores, 0);
+    let mut number = 0;
+    let figures = measure(|| {
+        number += 1;
+        to.store(number, Ordering::Release);
+        futex::wake(&to).expect("a wake-up");
+        await_number(&fro, number, &over);
+    });
+    over.store(true, Ordering::Relaxed);
     other.join().expect("no panic");
     figures
 }

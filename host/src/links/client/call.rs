@@ -127,6 +127,11 @@ impl Call {
             if self.core.mode == Mode::Poll || self.core.mode == Mode::Umwait {
                 continue;
             }
+            if let Stage::Sent(id) = self.stage
+                && let Some(outcome) = self.core.doze(id)
+            {
+                return self.finish(outcome);
+            }
             if let Some(outcome) = self.sleep() {
                 return outcome;
             }
@@ -394,6 +399,7 @@ impl Core {
         if self.mode == Mode::Event {
             return false;
         }
+        self.drive_away();
         for _ in 0..LOOKS {
             if entry.phase(id) == Phase::Answered {
                 return true;

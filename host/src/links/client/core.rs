@@ -12,6 +12,7 @@ use tombolo_shm::link::{Ends, Extent, Layout};
 use tombolo_shm::ring::{Message, Producer};
 
 use super::counters::{Counters, Counts};
+use super::doze::Doze;
 use super::ear::Bell;
 use super::entry::{Entry, Phase};
 use super::error::LineError;
@@ -49,7 +50,9 @@ pub(super) struct Core {
     pub(super) intake: Mutex<Intake>,
     /// How many calls are registered to be woken.
     pub(super) waiting: Waiting,
-    /// Where the receiver thread rests if there is no bell.
+    /// Whether the leader sleeps on the bell, and whether it is to stop.
+    pub(super) doze: Doze,
+    /// Where the receiver thread rests while nobody needs it, and if there is no bell.
     pub(super) rest: Rest,
     /// Whether the server rings at its next answer; changed by the leader alone.
     pub(super) is_armed: AtomicBool,
@@ -84,6 +87,7 @@ impl Core {
             ringer: Ringer::of(ends)?,
             intake: Mutex::new(Intake::new(ends)?),
             waiting: Waiting::default(),
+            doze: Doze::default(),
             rest: Rest::default(),
             is_armed: AtomicBool::new(false),
         })
@@ -212,6 +216,7 @@ impl Core {
             bell.nudge();
         }
         self.rest.call();
+        self.drive_away_for_good();
         // Whoever registers after this looks at the fate afterwards.
         for ticket in self.ids.take_waiting() {
             let waker = ticket.lock().waker.take();

@@ -23,6 +23,8 @@ pub struct Counts {
     pub rings: u64,
     /// Times that the receiver thread went to sleep on the bell.
     pub sleeps: u64,
+    /// Times that a caller slept on the bell itself.
+    pub dozes: u64,
 }
 
 /// The numbers where they are counted.
@@ -43,6 +45,7 @@ pub(super) struct Counters {
 pub(super) struct Intake {
     pub(super) answers: Counter,
     pub(super) own: Counter,
+    pub(super) dozes: Counter,
 }
 
 impl Counters {
@@ -54,6 +57,7 @@ impl Counters {
         Counts {
             answers: self.intake.answers.get(),
             own: self.intake.own.get(),
+            dozes: self.intake.dozes.get(),
             calls: self.calls.get(),
             queued_total: self.queued_total.load(Ordering::Relaxed),
             rings,

@@ -50,6 +50,17 @@ impl Ear {
     }
 }
 
+/// How a sleep on the bell ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It may have rung.
+    Something,
+    /// The time was up.
+    Nothing,
+    /// Nobody can sleep there: the memory is gone, or the system forbids it.
+    Nowhere,
+}
+
 /// The server's bell, for one thread to sleep on.
 #[derive(Debug)]
 pub(super) struct Bell(Word);
@@ -66,12 +77,13 @@ impl Bell {
         self.0.load(Acquire)
     }
 
-    /// Sleeps until it has rung more often than `rung`, or somebody nudges, or the time is up. False if nobody can sleep there.
-    pub(super) fn wait(&self, rung: u32, timeout: Duration) -> bool {
-        matches!(
-            futex::wait(&self.0, rung, Some(timeout)),
-            Ok(Woken::Maybe | Woken::Changed | Woken::TimedOut)
-        )
+    /// Sleeps until it has rung more often than `rung`, somebody nudges, or the time is up.
+    pub(super) fn wait(&self, rung: u32, timeout: Duration) -> Heard {
+        match futex::wait(&self.0, rung, Some(timeout)) {
+            Ok(Woken::Maybe | Woken::Changed) => Heard::Something,
+            Ok(Woken::TimedOut) => Heard::Nothing,
+            Err(_) => Heard::Nowhere,
+        }
     }
 
     /// Wakes the thread that sleeps there, if it does already.

@@ -7,7 +7,12 @@
 //!
 //! Calls that nobody looks for are *registered*: a waker lies on the desk, and [`Core::waiting`] counts them. For them the server
 //! has to ring. *Armed* means that the word `asleep` in our header says so, and that the ring was looked at once more since it does.
-//! The receiver thread sleeps on the server's bell all the time; whoever arms need not wake it.
+//! The receiver thread then sleeps on the server's bell, and stays there: whoever arms need not wake it, but for the first time after
+//! a second in which nobody was registered.
+//!
+//! A caller that blocks while its call is the only one need not register. It *dozes*: keeps the lead, arms, and sleeps on the bell
+//! itself, so that one wake-up is spared. It does so only while the receiver thread is not there, for the server wakes one. Another
+//! caller that looks for its answer then drives it away; it registers like others after that.
 //!
 //! # Why no wake-up is lost
 //!
@@ -19,8 +24,8 @@
 //!    server rings: the server looks at `asleep` after it has stored the message, with a full fence on either side (decision 0171).
 //! 2. It gives the lead up, and then looks at `waiting` again: who registers does so first and then tries to become leader, with a full
 //!    fence in between on either side. So either the leader sees who has registered, or they become leader and arm themselves.
-//! 3. A ring is heard once, and the next one needs arming anew, with another number. The receiver thread reads the bell's count, becomes
-//!    leader (it waits for that), takes out what is there, arms if anybody is registered, and sleeps unless the count has changed
+//! 3. A ring is heard once, and the next one needs arming anew, with another number. Who sleeps on the bell reads its count, becomes
+//!    leader (the thread waits for that), takes out what is there, arms if anybody is registered, and sleeps unless the count has changed
 //!    since. So after each ring there is a look at the ring, and arming anew.
 //! 4. A leader that means to look for a while takes the word back, so that it costs the server no system call. It arms when it
 //!    leaves, by 1.
@@ -49,7 +54,9 @@ use crate::spin::Window;
 #[derive(Debug)]
 pub(super) struct Intake {
     pub(super) consumer: Consumer,
-    ear: Ear,
+    pub(super) ear: Ear,
+    /// Whether the receiver thread sleeps on the bell, or is about to. It rests elsewhere while nobody needs it.
+    pub(super) is_manned: bool,
     /// How long callers look, as they have learnt.
     pub(super) window: Window,
 }
@@ -58,7 +65,7 @@ impl Intake {
     pub(super) fn new(ends: &Ends) -> Result<Self, OutOfBounds> {
         let layout = ends.layout;
         let consumer = Consumer::at(&ends.peer, layout.ring_offset(), layout.slots(), ends.epoch)?;
-        Ok(Self { consumer, ear: Ear::new(ends)?, window: Window::default() })
+        Ok(Self { consumer, ear: Ear::new(ends)?, is_manned: false, window: Window::default() })
     }
 }
 
@@ -250,7 +257,8 @@ impl Core {
         if !intake.consumer.is_ready() {
             intake.consumer.check()?;
             self.is_armed.store(true, SeqCst);
-            if self.bell.is_none() {
+            if self.bell.is_none() || !intake.is_manned {
+                intake.is_manned = true;
                 self.rest.call();
             }
             return Ok(false);

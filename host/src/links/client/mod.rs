@@ -12,12 +12,13 @@
 //!
 //! Main types: [`Line`], [`Call`], [`Reply`], [`LineError`].
 //!
-//! Reading order: `line`, `call`, `core`, `entry`; `intake`, which says who receives and why no wake-up is lost, and `receiver`; `ids`
+//! Reading order: `line`, `call`, `core`, `entry`; `intake`, which says who receives and why no wake-up is lost, `doze` and `receiver`; `ids`
 //! and `ticket`.
 
 mod call;
 mod core;
 mod counters;
+mod doze;
 mod ear;
 mod entry;
 mod error;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::core::Core;
-use super::ear::Bell;
+use super::ear::{Bell, Heard};
 use super::wakes::Wakes;
-use crate::links::end::Lie;
+use crate::links::end::{End, Lie};
 use crate::links::lock;
 
 /// After so long it looks whether the memory is still there, though nobody rings.
@@ -59,19 +59,44 @@ pub(super) fn run(core: &Arc<Core>) {
 }
 
 impl Core {
-    /// One look, and one sleep on the bell.
+    /// Rests until somebody is registered; then sleeps on the bell, until it is silent for a while and nobody is.
     fn receive_by_bell(&self, bell: &Bell) {
-        // Before the look: who rings after it is heard.
-        let rung = bell.rung();
-        self.look_for_all();
-        if self.fate.is_over() {
+        if !self.rest.rest(LOOK_AFTER) {
+            if self.peer.region().is_poisoned() {
+                self.end(End::Lie(Lie::MemoryGone));
+            }
             return;
         }
-        self.counters.sleeps.bump();
-        if !bell.wait(rung, LOOK_AFTER) {
-            // Only where the memory is gone, or a system forbids it.
-            self.rest.rest(PAUSES.1);
+        while !self.fate.is_over() {
+            // Before the look: who rings after it is heard.
+            let rung = bell.rung();
+            self.look_for_all();
+            if self.fate.is_over() {
+                return;
+            }
+            self.counters.sleeps.bump();
+            match bell.wait(rung, LOOK_AFTER) {
+                Heard::Something => {}
+                Heard::Nothing if self.is_dismissed() => return,
+                Heard::Nothing => {}
+                Heard::Nowhere => {
+                    self.rest.rest(PAUSES.1);
+                }
+            }
         }
+    }
+
+    /// Whether the receiver thread may go and rest.
+    fn is_dismissed(&self) -> bool {
+        let mut intake = self.lead();
+        let is_dismissed = self.waiting.is_empty();
+        if is_dismissed {
+            // Nobody hears it from now on. Who registers meanwhile is seen to when the lead is given up.
+            self.disarm(&mut intake);
+            intake.is_manned = false;
+        }
+        self.leave(intake, &mut Wakes::default());
+        is_dismissed
     }
 
     /// Looks at growing intervals as long as anybody is registered, and rests otherwise.
