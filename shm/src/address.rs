@@ -299,6 +299,8 @@ mod tests {
         assert_eq!(table.introduce(domain, memory.clone(), 0..1), Err(IntroductionError::Known { domain }));
         assert!(table.resolve(at(domain, 1024), 3072).is_ok());
         assert!(table.resolve(at(domain, 1023), 1).is_err());
+        assert!(table.resolve(at(domain, 1024), 3073).is_err());
+        assert!(table.resolve(at(domain, 4096), 1).is_err());
         assert_eq!(table.sink(at(domain, 1024), 1).err(), Some(AddressError::NotOurs { domain }));
         table.forget(domain);
         assert_eq!(table.resolve(at(domain, 1024), 1).err(), Some(AddressError::Domain { domain }));
