@@ -289,10 +289,11 @@ mod tests {
     #[test]
     fn domains_are_introduced_and_forgotten() {
         let mut table = BaseTable::of_link(&Ends::in_memory(Layout::with_bulk(8, 8, 0).expect("a layout")).0);
-        let memory = Extent::whole(Region::heap(4096));
+        // Only a part may be named, in the middle of the memory.
+        let memory = Extent::whole(Region::heap(8192));
         let domain = Domain(700);
         assert_eq!(
-            table.introduce(domain, memory.clone(), 0..4097),
+            table.introduce(domain, memory.clone(), 0..8193),
             Err(IntroductionError::Outside { domain })
         );
         table.introduce(domain, memory.clone(), 1024..4096).expect("new");
