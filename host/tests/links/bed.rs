@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use tombolo_host::links::client::Line;
 use tombolo_host::links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
 use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Ends, Instance, Layout};
+use tombolo_shm::link::{BellKind, Ends, Extent, Instance, Layout};
+use tombolo_shm::region::sealed::{Sealed, map_peer};
 
 /// What a request asks of the test session.
 pub const ECHO: u32 = 1;
@@ -110,6 +111,28 @@ pub fn layout(slots: u32) -> Layout {
 
 pub fn peer(label: &str) -> Peer {
     Peer { export: "test".into(), credentials: None, client: Instance([7; 16]), label: label.into() }
+}
+
+/// Ends over real memory: each side maps the other's for reading only.
+pub fn sealed_ends(layout: Layout) -> (Ends, Ends) {
+    let (mut client, mut server) = Ends::in_memory(layout);
+    let (ours, theirs) = (sealed("client", layout), sealed("server", layout));
+    let map = |memory: &Sealed| Extent::whole(map_peer(memory, layout.bytes()).expect("mapped"));
+    (client.peer, server.peer) = (map(&theirs), map(&ours));
+    client.own = Extent::whole(ours.region().clone());
+    server.own = Extent::whole(theirs.region().clone());
+    (client, server)
+}
+
+fn sealed(name: &str, layout: Layout) -> Sealed {
+    Sealed::create(name, layout.bytes()).expect("memory")
+}
+
+/// Ends without a bell, as between a guest and its host.
+pub fn silent_ends(layout: Layout) -> (Ends, Ends) {
+    let (mut client, mut server) = Ends::in_memory(layout);
+    (client.bell, server.bell) = (BellKind::Silent, BellKind::Silent);
+    (client, server)
 }
 
 /// A server with one line to it.

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tombolo_host::links::client::Line;
 use tombolo_host::task;
+use tombolo_shm::address::BaseTable;
 use tombolo_shm::bell::Mode;
+use tombolo_shm::link::BellKind;
 
-use crate::bed::{Bed, ECHO, LATER, body, frame};
+use crate::bed::{Bed, ECHO, LATER, body, frame, layout, sealed_ends, silent_ends};
 
 const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Adaptive];
 
@@ -27,6 +29,43 @@ fn each_call_gets_its_own_answer_in_every_mode() {
             assert_eq!((counts.calls, counts.answers, counts.in_flight), (200, 200, 0));
         }
     }
+}
+
+#[test]
+fn real_memory_and_links_without_a_bell_do_as_well() {
+    for mode in MODES {
+        for ends in [sealed_ends(layout(8)), silent_ends(layout(8))] {
+            let bell = ends.0.bell;
+            let bed = Bed::over(ends, mode, Mode::Adaptive);
+            let answerers = bed.session.later.start(1);
+            std::thread::scope(|scope| {
+                for thread in 0..3 {
+                    let line = &bed.line;
+                    scope.spawn(move || run(line, thread, 60, &[ECHO, LATER]));
+                }
+            });
+            bed.session.later.stop();
+            answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
+            assert_eq!(bed.server.counts().requests, 180);
+            assert!(bell == BellKind::Futex || bed.line.counts().rings == 0);
+        }
+    }
+}
+
+#[test]
+fn bulk_memory_carries_data_both_ways() {
+    let layout = layout(8);
+    let (client, ends) = sealed_ends(layout);
+    let server = BaseTable::of_link(&ends);
+    let bed = Bed::over((client, ends), Mode::Adaptive, Mode::Adaptive);
+    let (out, into) = (bed.line.out_area(), bed.line.in_area());
+    let (there, back) = (out.take(100_000).expect("room"), into.take(100_000).expect("room"));
+    let sent = frame(5, 100_000);
+    assert_eq!(bed.line.out_sink(&there).expect("ours").write_at(0, &sent), sent.len());
+    let source = server.source(bed.line.out_address(&there), 100_000).expect("a reference");
+    let sink = server.sink(bed.line.in_address(&back), 100_000).expect("a reference");
+    assert_eq!(source.copy_to_sink(&sink), sent.len());
+    assert!(bed.line.in_source(&back).expect("theirs").to_vec(sent.len()) == sent);
 }
 
 fn run(line: &Line, thread: u64, calls: u64, kinds: &[u32]) {
