@@ -31,13 +31,16 @@ impl View {
             }
         }
         let change = self.remove(&dir, &name).await?;
-        if let Some(node) = self.session.nodes.removed(dir.id, &name) {
-            if node.known().nlink <= 1 && !node.is_open() {
-                self.drop_data(&node).await;
-            }
-            // It may have other names; how many is to be asked.
-            node.doubt(self.now());
+        // Beside another change of the directory the name is forgotten, but not what was found under it.
+        let (seen, found) = (self.session.nodes.removed(dir.id, &name), leaving.as_ref().map(Leaving::node));
+        if let Some(node) = seen.as_ref().or(found)
+            && node.known().nlink <= 1
+            && !node.is_open()
+        {
+            self.drop_data(node).await;
         }
+        // It may have other names; how many is to be asked.
+        seen.iter().chain(found).for_each(|node| node.doubt(self.now()));
         Ok(change)
     }
 
@@ -138,9 +141,8 @@ impl View {
                 return Err(error);
             }
         };
-        if let Some(replaced) = nodes.at(to_dir.id, &to) {
-            replaced.doubt(self.now());
-        }
+        let replaced = (nodes.at(to_dir.id, &to), leaving.as_ref().map(Leaving::node));
+        replaced.0.iter().chain(replaced.1).for_each(|node| node.doubt(self.now()));
         match nodes.removed(from_dir.id, &from) {
             Some(moved) => {
                 nodes.place(&moved, &to_dir, &to, to_dir.epoch());
