@@ -1,5 +1,4 @@
-//! Unix sockets of whole messages (SOCK_SEQPACKET), with descriptors beside the bytes. None of the calls waits, but
-//! [`connect`] for a listener whose queue is full.
+//! Unix sockets of whole messages (SOCK_SEQPACKET), with descriptors beside the bytes. None of the calls waits.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -57,11 +56,12 @@ pub fn listens(path: &Path) -> Result<bool> {
     }
 }
 
-/// Connects to who listens at `path`. ENOENT when there is nothing, ECONNREFUSED when nobody listens there any more, EPROTOTYPE
-/// when it is a socket of another type.
+/// Connects to who listens at `path`. EAGAIN when so many wait there already that there is no place for one more, ENOENT when there
+/// is nothing, ECONNREFUSED when nobody listens there any more, EPROTOTYPE when it is a socket of another type.
 pub fn connect(path: &Path) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     retry(|| rustix::net::connect(&socket, &address))?;
     Ok(socket)
 }
@@ -161,6 +161,10 @@ mod tests {
         let peer = crate::socket::peer(server.as_fd()).expect("a peer");
         assert_eq!(peer.pid.unsigned_abs(), std::process::id());
         assert_eq!(crate::socket::listens(&path), Err(Errno::PROTOTYPE));
+        // One may wait beyond the number that was asked for.
+        let _waiting: Vec<_> = (0..9).map(|_| connect(&path).expect("a place")).collect();
+        assert_eq!(connect(&path).err(), Some(Errno::AGAIN));
+        assert_eq!(listens(&path), Ok(true));
         drop((listener, client));
         assert_eq!(listens(&path), Ok(false));
         assert_eq!(connect(&path).err(), Some(Errno::CONNREFUSED));

@@ -158,14 +158,11 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
     let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
     let own = Sealed::create("tombolo-client", options.layout.bytes()).map_err(ConnectError::Memory)?;
     let hello = hello(options);
-    let socket = packet::connect(path).map_err(|error| match error {
-        Errno::NOENT | Errno::CONNREFUSED => ConnectError::Away { path: path.to_owned() },
-        Errno::PROTOTYPE | Errno::NOTSOCK => ConnectError::NotLinks { path: path.to_owned() },
-        error => io(error.into()),
-    })?;
+    let until = Instant::now() + options.timeout;
+    let socket = dial(path, until)?;
     // A server that turns us away at once may have closed the socket: its answer is there all the same.
     let _ = packet::send(&socket, &Message::Hello(hello.clone()).encode(), &[own.as_fd()]);
-    let (welcome, memory) = receive(path, &socket, options.timeout)?;
+    let (welcome, memory) = receive(path, &socket, until)?;
     let agreement = hello.check(&welcome).map_err(|error| answer(error.into()))?;
     let theirs = sealed::map_peer(memory, agreement.layout.bytes()).map_err(|error| answer(error.into()))?;
     let ends = Ends {
@@ -221,6 +218,26 @@ impl Drop for Anchored {
     }
 }
 
+/// How long one waits before one tries again where too many wait to be accepted.
+const CROWD_PAUSE: Duration = Duration::from_millis(5);
+
+fn dial(path: &Path, until: Instant) -> Result<OwnedFd, ConnectError> {
+    loop {
+        match packet::connect(path) {
+            Ok(socket) => return Ok(socket),
+            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(CROWD_PAUSE),
+            Err(Errno::AGAIN) => return Err(ConnectError::Silent { path: path.to_owned() }),
+            Err(Errno::NOENT | Errno::CONNREFUSED) => {
+                return Err(ConnectError::Away { path: path.to_owned() });
+            }
+            Err(Errno::PROTOTYPE | Errno::NOTSOCK) => {
+                return Err(ConnectError::NotLinks { path: path.to_owned() });
+            }
+            Err(error) => return Err(ConnectError::Io { path: path.to_owned(), source: error.into() }),
+        }
+    }
+}
+
 pub(super) fn hello(options: &ConnectOptions) -> Hello {
     Hello {
         version_min: VERSION,
@@ -249,12 +266,11 @@ fn header(agreement: &Agreement, client: Instance) -> Header {
     }
 }
 
-fn receive(path: &Path, socket: &OwnedFd, timeout: Duration) -> Result<(Welcome, OwnedFd), ConnectError> {
+fn receive(path: &Path, socket: &OwnedFd, until: Instant) -> Result<(Welcome, OwnedFd), ConnectError> {
     let io = |error: Errno| ConnectError::Io { path: path.to_owned(), source: error.into() };
     let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
     let epoll = Epoll::new().map_err(io)?;
     epoll.add(socket, 0, Interest::Readable).map_err(io)?;
-    let until = Instant::now() + timeout;
     let mut events = Vec::new();
     let mut buffer = [0; MESSAGE_BYTES_MAX];
     let packet = loop {

@@ -81,3 +81,18 @@ fn a_place_without_a_server_is_told_from_one_that_refuses() {
     let _stream = std::os::unix::net::UnixListener::bind(&other).expect("a socket of another kind");
     assert!(matches!(connect(&other, &Bed::options("/")), Err(ConnectError::NotLinks { .. })));
 }
+
+/// A server that is stopped: nobody accepts, and the queue is full or the hello unheard.
+#[test]
+fn a_server_that_does_nothing_is_not_waited_for_for_ever() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s");
+    let _listener = tombolo_sys::packet::listen(&path, 0o600, 0).expect("listen");
+    let mut options = Bed::options("/");
+    options.timeout = std::time::Duration::from_millis(20);
+    let first = connect(&path, &options).map(drop);
+    assert!(matches!(first, Err(ConnectError::Silent { .. })), "{first:?}");
+    let _waiting = tombolo_sys::packet::connect(&path);
+    let crowded = connect(&path, &options).map(drop);
+    assert!(matches!(crowded, Err(ConnectError::Silent { .. })), "{crowded:?}");
+}
