@@ -131,18 +131,18 @@ fn run_in_word(word: u64, count: u64) -> Option<u64> {
     (starts != 0).then(|| u64::from(starts.trailing_zeros()))
 }
 
-/// A row of bits, searched a word at a time.
+/// A row of bits. Words without ones are passed over 64 at a time.
 #[derive(Debug)]
 struct Bits {
     words: Box<[u64]>,
-    /// Words before this one have no ones.
-    first: usize,
+    /// A bit per word that has ones.
+    summary: Box<[u64]>,
 }
 
 impl Bits {
     fn new(count: usize) -> Bits {
         let words = vec![0; count.div_ceil(64)].into_boxed_slice();
-        Bits { first: words.len(), words }
+        Bits { summary: vec![0; words.len().div_ceil(64)].into_boxed_slice(), words }
     }
 
     /// Sets or clears `count` bits from `at` on, all inside.
@@ -150,52 +150,85 @@ impl Bits {
         let mut bit = at;
         let end = at + count;
         while bit < end {
-            let in_word = (64 - bit % 64).min(end - bit);
-            let mask = low_bits(in_word as u64) << (bit % 64);
-            let word = &mut self.words[bit / 64];
-            *word = if value { *word | mask } else { *word & !mask };
+            let (index, in_word) = (bit / 64, (64 - bit % 64).min(end - bit));
+            set(&mut self.words[index], low_bits(in_word as u64) << (bit % 64), value);
+            set(&mut self.summary[index / 64], 1 << (index % 64), self.words[index] != 0);
             bit += in_word;
-        }
-        if value && count > 0 {
-            self.first = self.first.min(at / 64);
-        }
-        while self.words.get(self.first) == Some(&0) {
-            self.first += 1;
         }
     }
 
     /// Numbers of the bits that are set, upwards.
     fn ones(&self) -> impl Iterator<Item = usize> + '_ {
-        let words = self.words.iter().enumerate().skip(self.first);
-        words.flat_map(|(index, &word)| {
-            let next = move |rest: &u64| Some(rest & (rest - 1)).filter(|rest| *rest != 0);
-            let rests = std::iter::successors(Some(word).filter(|word| *word != 0), next);
-            rests.map(move |rest| index * 64 + rest.trailing_zeros() as usize)
-        })
+        self.used_words().flat_map(|index| ones_of(self.words[index]).map(move |bit| index * 64 + bit))
     }
 
     /// Where the first `count` ones in a row begin.
     fn find_run(&self, count: usize) -> Option<usize> {
-        // Where the run that is being followed begins, and how long it is so far.
-        let (mut start, mut have) = (0, 0);
-        for (index, &word) in self.words.iter().enumerate().skip(self.first) {
-            let mut bit = 0;
-            while bit < 64 {
-                let ones = (word >> bit).trailing_ones() as usize;
-                if have == 0 {
-                    start = index * 64 + bit;
-                }
-                have += ones;
-                if have >= count {
-                    return Some(start);
-                }
-                bit += ones;
-                if bit < 64 {
-                    have = 0;
-                    bit += ((word >> bit).trailing_zeros() as usize).min(64 - bit);
-                }
+        // How many ones lie just before the word that comes next in `expected`.
+        let (mut before, mut expected) = (0, 0);
+        for index in self.used_words() {
+            let word = self.words[index];
+            if index != expected {
+                before = 0;
             }
+            if before + word.trailing_ones() as usize >= count {
+                return Some(index * 64 - before);
+            }
+            if count <= 64
+                && let Some(bit) = run_in_word(word, count as u64)
+            {
+                return Some(index * 64 + bit as usize);
+            }
+            before = if word == u64::MAX { before + 64 } else { word.leading_ones() as usize };
+            expected = index + 1;
         }
         None
+    }
+
+    /// Numbers of the words that have ones, upwards.
+    fn used_words(&self) -> impl Iterator<Item = usize> + '_ {
+        let summary = self.summary.iter().enumerate();
+        summary.flat_map(|(index, &word)| ones_of(word).map(move |bit| index * 64 + bit))
+    }
+}
+
+fn set(word: &mut u64, mask: u64, value: bool) {
+    *word = if value { *word | mask } else { *word & !mask };
+}
+
+/// Numbers of the bits of a word that are set, upwards.
+fn ones_of(word: u64) -> impl Iterator<Item = usize> {
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+        rest &= rest - 1;
+        Some(bit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_first_run_is_found_wherever_it_lies(
+            runs in proptest::collection::vec((0usize..700, 1usize..200), 0..8),
+            count in 1usize..200,
+        ) {
+            let mut bits = Bits::new(1000);
+            let mut plain = [false; 1000];
+            for (at, len) in runs {
+                bits.set_run(at, len, true);
+                plain[at..at + len].fill(true);
+                bits.set_run(at / 2, len / 3, false);
+                plain[at / 2..at / 2 + len / 3].fill(false);
+            }
+            let first = plain.windows(count).position(|window| window.iter().all(|bit| *bit));
+            prop_assert_eq!(bits.find_run(count), first);
+            let ones: Vec<usize> = (0..1000).filter(|&bit| plain[bit]).collect();
+            prop_assert_eq!(bits.ones().collect::<Vec<_>>(), ones);
+        }
     }
 }

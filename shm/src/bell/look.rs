@@ -126,6 +126,11 @@ fn rest(awaited: &mut impl Awaited, mut is_over: impl FnMut() -> bool) -> bool {
             return false;
         }
         umwait::rest(awaited.line(), || awaited.is_ready());
+        if awaited.is_ready() {
+            break;
+        }
+        // The peer may be waiting for this very processor.
+        yield_now();
     }
     true
 }
