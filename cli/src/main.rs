@@ -9,6 +9,7 @@ mod coherence;
 mod completions;
 mod counters;
 mod doctor;
+mod doorbell;
 mod failure;
 mod files;
 mod invocation;

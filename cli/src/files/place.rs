@@ -69,10 +69,12 @@ impl Places {
         let options = OpenOptions { end, nfs, ..OpenOptions::default() };
         let url = match location {
             Location::Nfs(url) => url,
-            Location::Dir(_) => {
+            Location::Dir(_) | Location::Shm(_) => {
                 let opened = location.open(&options)?;
-                let tree = self.attach(&*opened.export, "local".into(), &word)?;
-                return Ok(Place { tree, path: opened.path, label, word, is_remote: false });
+                let is_remote = matches!(location, Location::Shm(_));
+                let realm = if is_remote { location.to_string() } else { "local".into() };
+                let tree = self.attach(&*opened.export, realm, &word)?;
+                return Ok(Place { tree, path: opened.path, label, word, is_remote });
             }
         };
         let server = NfsUrl { path: b"/".to_vec(), ..url.clone() }.to_string();
@@ -153,6 +155,7 @@ impl Place {
 pub fn own_name(location: &Location) -> Option<NameBuf> {
     let bytes = match location {
         Location::Nfs(url) => url.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?.to_vec(),
+        Location::Shm(place) => place.name()?.as_bytes().to_vec(),
         Location::Dir(path) => match path.components().next_back()? {
             Component::Normal(name) if !ends_with_dot(path) => name.as_bytes().to_vec(),
             _ => return None,
@@ -171,6 +174,7 @@ fn ends_with_dot(path: &Path) -> bool {
 fn label_of(location: &Location) -> Vec<u8> {
     match location {
         Location::Nfs(url) => url.to_string().into_bytes(),
+        Location::Shm(place) => place.to_string().into_bytes(),
         Location::Dir(path) => path.as_os_str().as_bytes().to_vec(),
     }
 }
@@ -195,6 +199,8 @@ mod tests {
             ("a/b", Some("b")),
             ("a/b/", Some("b")),
             ("dir:x", Some("x")),
+            ("shm:x.sock/src/y", Some("y")),
+            ("shm:x.sock/src/..", None),
             (".", None),
             ("a/..", None),
             ("a/.", None),

@@ -1,12 +1,15 @@
-//! Where something lies: on an NFS server, or in a directory of this host.
+//! Where something lies: on an NFS server, behind memory in common, or in a directory of this host.
 //!
-//! A [`Location`] is what users write, [`nfs`] and [`local`] open it. Reading order: this file, [`url`], [`nfs`].
+//! A [`Location`] is what users write, [`nfs`], [`shm`] and [`local`] open it. Reading order: this file, [`url`], [`nfs`].
 
 mod host;
 mod local;
 mod nfs;
 mod nfs_options;
+mod not_mounted;
 mod percent;
+mod shm;
+mod shm_link;
 mod url;
 
 use std::ffi::{OsStr, OsString};
@@ -22,6 +25,9 @@ use crate::failure::Failure;
 
 pub use nfs::{in_flight, mount};
 pub use nfs_options::{Limit, NfsOption, NfsOptions};
+pub use not_mounted::NotMounted;
+pub use shm::ShmPlace;
+pub use shm_link::{Pulse, mount as mount_shm};
 pub use url::NfsUrl;
 
 /// Where something lies.
@@ -29,6 +35,8 @@ pub use url::NfsUrl;
 pub enum Location {
     /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]`, or `HOST:/NAME[/PATH]` as mount.nfs(8) writes it.
     Nfs(NfsUrl),
+    /// `shm:SOCKET/NAME[/PATH]` and the like, an export behind memory in common.
+    Shm(ShmPlace),
     /// `dir:PATH`; where a command takes them, a path alone.
     Dir(PathBuf),
 }
@@ -84,6 +92,7 @@ impl Location {
     pub fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
         match self {
             Self::Nfs(url) => nfs::open(url, options),
+            Self::Shm(place) => shm_link::open(place),
             Self::Dir(path) => local::open(path, options),
         }
     }
@@ -92,7 +101,9 @@ impl Location {
 /// Does the word say that it is not a path?
 fn is_marked(text: &str) -> bool {
     text.split_once(':').is_some_and(|(front, rest)| {
-        (front == "dir" || rest.starts_with('/')) && !front.is_empty() && !front.contains('/')
+        (front == "dir" || ShmPlace::is_scheme(front) || rest.starts_with('/'))
+            && !front.is_empty()
+            && !front.contains('/')
             || (front.starts_with('[') && text.contains("]:/"))
     })
 }
@@ -104,6 +115,9 @@ impl FromStr for Location {
         match text.split_once(':') {
             Some(("dir", "")) => Err("dir: a path is missing: write dir:PATH".into()),
             Some(("dir", path)) => Ok(Self::Dir(path.into())),
+            Some((scheme, place)) if ShmPlace::is_scheme(scheme) && !place.starts_with("//") => {
+                ShmPlace::new(scheme, place).map(Self::Shm)
+            }
             Some((scheme, rest)) if rest.starts_with("//") && scheme != "nfs" => {
                 Err(format!("{scheme}:// is not understood: write {EXAMPLES}"))
             }
@@ -114,12 +128,13 @@ impl FromStr for Location {
     }
 }
 
-const EXAMPLES: &str = "nfs://HOST[:PORT]/NAME or dir:PATH";
+const EXAMPLES: &str = "nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH";
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nfs(url) => url.fmt(f),
+            Self::Shm(place) => place.fmt(f),
             Self::Dir(path) => write!(f, "dir:{}", path.display()),
         }
     }
@@ -137,6 +152,11 @@ mod tests {
             ("host:/a b", "nfs://host/a%20b"),
             ("[::1]:/a", "nfs://[::1]/a"),
             ("dir:/srv", "dir:/srv"),
+            ("shm:/run/x.sock/src", "shm:/run/x.sock/src"),
+            ("shm:x.sock/src", "shm:x.sock/src"),
+            ("shm+pci:/src", "shm+pci:/src"),
+            ("shm+file:region/src", "shm+file:region/src"),
+            ("./shm:x", "dir:./shm:x"),
             ("/srv/x:/y", "dir:/srv/x:/y"),
             ("./host:/a", "dir:./host:/a"),
             ("a:b", "dir:a:b"),
@@ -147,15 +167,20 @@ mod tests {
         assert!(shown("").is_err());
         assert_eq!(
             shown("http://host/a").expect_err("another protocol"),
-            "http:// is not understood: write nfs://HOST[:PORT]/NAME or dir:PATH"
+            "http:// is not understood: write nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH"
         );
     }
 
     #[test]
     fn where_only_places_are_taken_paths_are_not() {
         let mistake = |text: &str| text.parse::<Location>().expect_err(text);
-        assert_eq!(mistake("/srv"), "\"/srv\" is not a place: write nfs://HOST[:PORT]/NAME or dir:PATH");
+        assert_eq!(
+            mistake("/srv"),
+            "\"/srv\" is not a place: write nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH"
+        );
         assert_eq!(mistake("dir:"), "dir: a path is missing: write dir:PATH");
+        assert_eq!(mistake("shm:x.sock"), "shm:x.sock: a name is missing: write shm:SOCKET/NAME");
+        assert!(mistake("shm://x/y").contains("shm:// is not understood"));
         for host in ["host:/a", "nfs:/a"] {
             assert!(host.parse::<Location>().is_ok(), "{host}");
         }

@@ -17,7 +17,7 @@ use tombolo_host::rpc_client::{CallError, InFlight, Interrupts, Options as RpcOp
 use crate::failure::{Failure, Reason};
 
 use super::nfs_options::{AttributeTime, Limit, NfsOption, NfsOptions, Proto};
-use super::{End, NfsUrl, OpenOptions, Opened};
+use super::{End, NfsUrl, NotMounted, OpenOptions, Opened};
 
 /// Opens the export that the URL's path leads to or into.
 pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, Failure> {
@@ -38,7 +38,7 @@ pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, Failure> {
 
 /// Mounts exactly the URL's path, as mount.nfs(8) does: an export, or what the server lets one mount below it.
 pub fn mount(url: &NfsUrl, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
-    let path = text(&url.path).map_err(|reason| NotMounted { away: false, reason })?;
+    let path = text(&url.path).map_err(NotMounted::new)?;
     let settings = Settings::of(url, options);
     at_any_address(url, &settings, |server| NfsExport::mount(server, path, settings.client.clone()))
 }
@@ -51,25 +51,10 @@ pub fn in_flight(limit: Limit) -> InFlight {
     }
 }
 
-/// Why there is no export.
-pub struct NotMounted {
-    /// Whether the server was not there, and may come back.
-    pub away: bool,
-    /// For people.
-    pub reason: String,
-}
-
-impl NotMounted {
-    /// As a failure of a command.
-    pub fn while_doing(self, doing: &str) -> Failure {
-        Failure::cannot(doing, self.reason)
-    }
-}
-
 impl From<&MountError> for NotMounted {
     fn from(error: &MountError) -> Self {
         let away = is_away(error) || matches!(error, MountError::NotRegistered { .. });
-        Self { away, reason: Reason::from(error).into() }
+        Self { away, ..Self::new(Reason::from(error)) }
     }
 }
 
@@ -193,8 +178,7 @@ fn at_any_address<T>(
     settings: &Settings,
     mut attempt: impl FnMut(&Server) -> Result<T, MountError>,
 ) -> Result<T, NotMounted> {
-    let unknown =
-        |reason: Reason| NotMounted { away: true, reason: format!("{}: {}", url.host, String::from(reason)) };
+    let unknown = |reason: Reason| NotMounted::away(format!("{}: {}", url.host, String::from(reason)));
     let addresses = url.host.addresses().map_err(|error: io::Error| unknown((&error).into()))?;
     let mut failed = None;
     for address in addresses {

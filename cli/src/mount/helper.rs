@@ -15,7 +15,7 @@ use super::{Mount, background};
 #[derive(Parser)]
 #[command(name = "mount.tombolo", version)]
 pub struct Helper {
-    /// What to mount: `nfs://HOST[:PORT]/NAME`, `HOST:/NAME` or `dir:PATH`.
+    /// What to mount: `nfs://HOST[:PORT]/NAME`, `HOST:/NAME`, `shm:SOCKET/NAME` or `dir:PATH`.
     source: Location,
     /// Where.
     mountpoint: PathBuf,

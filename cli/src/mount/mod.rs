@@ -32,7 +32,8 @@ pub use server::reason;
 #[derive(Args)]
 #[command(after_help = OPTIONS_HELP)]
 pub struct MountArgs {
-    /// What to mount: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; or `dir:PATH`, a directory of this host.
+    /// What to mount: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `shm:SOCKET/NAME`, an export of a server on this host, over memory
+    /// in common (see below for guests); or `dir:PATH`, a directory of this host.
     source: Location,
     /// Where: an existing directory.
     mountpoint: PathBuf,
@@ -68,6 +69,11 @@ Mount options:
 
 Of directories:
   submounts=show|hide   what becomes of file systems mounted below the directory: part of the tree (the default), or gone
+
+Of servers over memory in common: shm:SOCKET/NAME on this host; in a guest shm+pci:[BDF]/NAME (QEMU's ivshmem; the device's address where there
+are several) or shm+mmapper:/NAME (User Mode Linux); shm+file:FILE/NAME over a file:
+  doorbell=MODE         how to wait for the server: poll (looks all the time), event (sleeps), adaptive (looks while that pays;
+                        the default), umwait (x86 with WAITPKG)
 
 Of NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&soft:
   proto=tcp|udp         what calls travel by (default: tcp)

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 
 use crate::coherence::Coherence;
+use crate::doorbell::Doorbell;
 use crate::location::NfsOptions;
 use crate::submounts::Submounts;
 
@@ -23,6 +24,8 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     /// `submounts=hide|show`.
     pub submounts: Option<Submounts>,
+    /// `doorbell=poll|event|adaptive|umwait`.
+    pub doorbell: Option<Doorbell>,
     /// Those of nfs(5).
     pub nfs: NfsOptions,
     /// `fsname=NAME`: the first column in mount's list.
@@ -76,6 +79,7 @@ impl MountOptions {
             ("perm" | "noperm", None) => self.no_kernel_checks = name == "noperm",
             ("coherence", Some(value)) => self.coherence = Some(one_of(name, value)?),
             ("submounts", Some(value)) => self.submounts = Some(one_of(name, value)?),
+            ("doorbell", Some(value)) => self.doorbell = Some(one_of(name, value)?),
             ("threads", Some(value)) => self.threads = Some(thread_count(value)?),
             ("fsname", Some(value)) if !value.is_empty() => self.fsname = Some(value.into()),
             (name, None) if ALWAYS_SO.contains(&name) || NOT_OURS.contains(&name) => {}
@@ -104,7 +108,7 @@ impl MountOptions {
 }
 
 fn misunderstood(name: &str, value: Option<&str>) -> String {
-    let known = ["coherence", "submounts", "threads", "fsname"].contains(&name);
+    let known = ["coherence", "submounts", "doorbell", "threads", "fsname"].contains(&name);
     match (known, value) {
         (true, _) => format!("mount option {name:?} needs a value: {name}=…"),
         (false, None) => format!("unknown mount option {name:?}"),

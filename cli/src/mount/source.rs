@@ -9,9 +9,10 @@ use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::fs::Export;
 
 use crate::failure::Failure;
-use crate::location::{self, Location, OpenOptions};
+use crate::location::{self, Location, NotMounted, OpenOptions, Pulse};
 
 use super::Mount;
+use super::mountinfo::mounted_at;
 use super::options::MountOptions;
 
 /// What was opened.
@@ -20,6 +21,8 @@ pub struct Source {
     pub export: Arc<dyn Export>,
     /// The client of its server, where it has one.
     pub nfs: Option<Arc<NfsExport>>,
+    /// How the link to its server is, where it has one.
+    pub pulse: Option<Pulse>,
 }
 
 /// The same location with its links and relative parts resolved; fails when it is not there, or has no such options.
@@ -29,7 +32,25 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
         Location::Nfs(_) if options.submounts.is_some() => Err(Failure::usage(
             "mount option submounts=… is for directories of this host: a server decides it by itself",
         )),
+        Location::Nfs(_) | Location::Dir(_) if options.doorbell.is_some() => {
+            Err(Failure::usage("mount option doorbell=… is for memory in common: write shm:SOCKET/NAME"))
+        }
         Location::Nfs(_) => Ok(location),
+        Location::Shm(_) if options.submounts.is_some() => Err(Failure::usage(
+            "mount option submounts=… is for directories of this host: a server decides it by itself",
+        )),
+        Location::Shm(_) if options.nfs.words().next().is_some() => {
+            let foreign: Vec<_> = options.nfs.words().collect();
+            Err(Failure::usage(format!(
+                "mount option {} is for NFS servers, not for memory in common",
+                foreign.join(",")
+            )))
+        }
+        // A server that is started again does not start where we do.
+        Location::Shm(place) => place
+            .absolute()
+            .map(Location::Shm)
+            .map_err(|error| Failure::cannot(format_args!("mount {place}"), &error)),
         Location::Dir(_) if options.nfs.words().next().is_some() => {
             let foreign: Vec<_> = options.nfs.words().collect();
             Err(Failure::usage(format!(
@@ -57,6 +78,7 @@ fn directory(path: &Path) -> Result<std::path::PathBuf, Failure> {
 pub fn name(location: &Location) -> String {
     match location {
         Location::Nfs(url) => url.mount_word(),
+        Location::Shm(place) => place.to_string(),
         Location::Dir(path) => path.display().to_string(),
     }
 }
@@ -65,14 +87,22 @@ impl Source {
     /// Opens it. Whoever starts a server again waits for the server behind it too.
     pub fn open(mount: &Mount, again: bool) -> Result<Self, Failure> {
         match &mount.source {
+            Location::Shm(place) => {
+                let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
+                let linked = patiently(mount, again, NEAR_PAUSE_MAX, || location::mount_shm(place, mode));
+                let (export, pulse) =
+                    linked.map_err(|failed| failed.while_doing(&format!("mount {place}")))?;
+                Ok(Self { export: Arc::new(export), nfs: None, pulse: Some(pulse) })
+            }
             Location::Nfs(url) => {
                 let options = OpenOptions {
                     read_only: mount.options.read_only,
                     nfs: mount.options.nfs_options(&url.options),
                     ..OpenOptions::default()
                 };
-                let nfs = Arc::new(mounted(url, &options, again)?);
-                Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
+                let nfs = patiently(mount, again, FAR_PAUSE_MAX, || location::mount(url, &options));
+                let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
+                Ok(Self { export: nfs.clone(), nfs: Some(nfs), pulse: None })
             }
             Location::Dir(path) => {
                 let options = DirOptions {
@@ -83,25 +113,38 @@ impl Source {
                 let opened = LocalDir::open(path, options);
                 let opened = opened
                     .map_err(|error| Failure::cannot(format_args!("mount {}", mount.source), &error))?;
-                Ok(Self { export: Arc::new(opened), nfs: None })
+                Ok(Self { export: Arc::new(opened), nfs: None, pulse: None })
             }
         }
     }
 }
 
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// For a server elsewhere, which many may wait for.
+const FAR_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// For a server of this host.
+const NEAR_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-fn mounted(url: &location::NfsUrl, options: &OpenOptions, again: bool) -> Result<NfsExport, Failure> {
+/// Tries once; who serves a mount again tries until the server is there. Nobody waits any more once the mount has been taken away.
+fn patiently<T>(
+    mount: &Mount,
+    again: bool,
+    pause_max: Duration,
+    attempt: impl Fn() -> Result<T, NotMounted>,
+) -> Result<T, NotMounted> {
     let mut pause = PAUSE_MIN;
     loop {
-        match location::mount(url, options) {
+        // What a dead server leaves behind stays until somebody takes it away.
+        if again && matches!(mounted_at(&mount.point.path), Ok(None)) {
+            return Err(NotMounted::new("it was unmounted meanwhile"));
+        }
+        match attempt() {
             Err(failed) if again && failed.away => {
                 tracing::warn!(reason = failed.reason, "the server is away: trying again");
                 std::thread::sleep(pause);
-                pause = (pause * 2).min(PAUSE_MAX);
+                pause = (pause * 2).min(pause_max);
             }
-            outcome => return outcome.map_err(|failed| failed.while_doing(&format!("mount {url}"))),
+            outcome => return outcome,
         }
     }
 }

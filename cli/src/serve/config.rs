@@ -4,14 +4,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use tombolo_host::links::memory::MemoryPlace;
 
 use super::address_arg::ListenAddress;
 use super::export_arg::ExportArg;
 use super::fuse_arg::FuseArg;
 use super::nfs_arg::{AllowArg, NfsArg, SquashArg};
 use super::nfs_options::NfsOptions;
+use super::shm_arg::{ShmArg, ShmFileArg};
+use super::shm_options::ShmOptions;
 use super::virtiofs_arg::VirtioFsArg;
 use crate::coherence::Coherence;
+use crate::doorbell::Doorbell;
 use crate::failure::Failure;
 use crate::submounts::Submounts;
 
@@ -25,6 +29,14 @@ pub struct Config {
     pub virtiofs: Vec<VirtioFsArg>,
     /// `fuse = ["/mnt/src,export=/src"]`
     pub fuse: Vec<FuseArg>,
+    /// `shm = ["/run/share.sock,export=/src"]`
+    pub shm: Vec<ShmArg>,
+    /// `shm-file = ["/dev/shm/vm1,size=64M,export=/src"]`
+    pub shm_file: Vec<ShmFileArg>,
+    /// `doorbell = "adaptive"`
+    pub doorbell: Option<Doorbell>,
+    /// `shm-policy = "/etc/tombolo/links.toml"`
+    pub shm_policy: Option<PathBuf>,
     /// `readonly = true`
     pub readonly: Option<bool>,
     /// `coherence = "strict"`
@@ -67,8 +79,15 @@ impl Config {
         let from = path.parent().unwrap_or(Path::new(""));
         let relative = config.dir.iter_mut().map(|arg| &mut arg.dir);
         let relative = relative.chain(config.virtiofs.iter_mut().map(|arg| &mut arg.socket));
+        let relative = relative.chain(config.shm.iter_mut().map(|arg| &mut arg.socket));
+        let files = config.shm_file.iter_mut().filter_map(|arg| match &mut arg.place {
+            MemoryPlace::File(path) => Some(path),
+            MemoryPlace::Pci(_) | MemoryPlace::Mmapper(_) => None,
+        });
+        let relative = relative.chain(files);
         let relative = relative.chain(config.fuse.iter_mut().map(|arg| &mut arg.mountpoint));
-        for path in relative.chain(&mut config.control).chain(&mut config.state) {
+        for path in relative.chain(&mut config.control).chain(&mut config.state).chain(&mut config.shm_policy)
+        {
             *path = from.join(&path);
         }
         Ok(config)
@@ -93,6 +112,16 @@ impl Config {
         }
     }
 
+    /// What it says about memory in common.
+    pub fn shm_options(&mut self) -> ShmOptions {
+        ShmOptions {
+            shm: std::mem::take(&mut self.shm),
+            shm_file: std::mem::take(&mut self.shm_file),
+            doorbell: self.doorbell,
+            shm_policy: self.shm_policy.take(),
+        }
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error: toml::de::Error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
@@ -109,12 +138,13 @@ mod tests {
     fn a_file_speaks_like_the_command_line() {
         let config = Config::parse(
             "dir = ['/srv/src=/src', 'docs']\nvirtiofs = ['vm.sock,tag=t,export=/src']\nreadonly = true\n\
-             coherence = 'strict'\nmetrics = ':9464'\n",
+             coherence = 'strict'\nmetrics = ':9464'\nshm = ['a.sock,export=/src']\ndoorbell = 'event'\n",
         )
         .expect("good");
         assert_eq!(config.dir[1].dir, Path::new("docs"));
         assert_eq!(config.virtiofs[0].tag, "t");
         assert_eq!((config.readonly, config.coherence), (Some(true), Some(Coherence::Strict)));
+        assert_eq!((config.shm.len(), config.doorbell), (1, Some(Doorbell::Event)));
         assert_eq!(config.metrics.expect("an address").to_string(), "127.0.0.1:9464");
     }
 

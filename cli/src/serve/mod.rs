@@ -1,4 +1,4 @@
-//! `tombolo serve`: directories shared with guests and NFS clients.
+//! `tombolo serve`: directories shared with guests, with processes of this host, and with NFS clients.
 
 mod address_arg;
 mod config;
@@ -11,6 +11,10 @@ mod nfs_hints;
 mod nfs_options;
 mod plan;
 mod server;
+mod shm;
+mod shm_arg;
+mod shm_hints;
+mod shm_options;
 mod virtiofs_arg;
 
 use std::path::PathBuf;
@@ -26,9 +30,10 @@ use fuse_arg::FuseArg;
 pub use nfs::state_path;
 use nfs_options::NfsOptions;
 use plan::Plan;
+use shm_options::ShmOptions;
 use virtiofs_arg::VirtioFsArg;
 
-/// Share directories of this host with guests and NFS clients.
+/// Share directories of this host with guests, other processes and NFS clients.
 ///
 /// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
 /// each way in, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, and what its
@@ -71,6 +76,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
+    shm: ShmOptions,
+    #[command(flatten)]
     nfs: NfsOptions,
 }
 
@@ -79,6 +86,10 @@ Configuration file: the same names; what the command line says counts before it.
   dir = [\"/srv/src=/src\", \"/srv/docs\"]
   virtiofs = [\"/run/vm1.sock,export=/src\", \"/run/vm2.sock,tag=docs,export=/docs\"]
   fuse = [\"/mnt/src,export=/src\"]
+  shm = [\"/run/tombolo/share.sock,export=/src\"]
+  shm-file = [\"/dev/shm/vm1,size=64M,export=/src\"]
+  doorbell = \"adaptive\"
+  shm-policy = \"/etc/tombolo/links.toml\"
   nfs = [\"0.0.0.0:2049,export=/src\"]
   readonly = true
   coherence = \"strict\"

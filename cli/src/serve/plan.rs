@@ -8,6 +8,7 @@ use super::config::Config;
 use super::export_arg::{ExportArg, ExportName};
 use super::fuse_arg::FuseArg;
 use super::nfs_options::NfsPlan;
+use super::shm_options::ShmPlan;
 use super::virtiofs_arg::VirtioFsArg;
 use crate::coherence::Coherence;
 use crate::failure::Failure;
@@ -35,6 +36,8 @@ pub struct Plan {
     pub metrics: Option<ListenAddress>,
     /// What is served to NFS clients.
     pub nfs: NfsPlan,
+    /// What is served over memory in common.
+    pub shm: ShmPlan,
 }
 
 /// A directory under a name.
@@ -75,6 +78,7 @@ impl Plan {
     pub fn new(args: ServeArgs) -> Result<Self, Failure> {
         let mut config = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
         let nfs = args.nfs.over(config.nfs_options());
+        let shm = args.shm.over(config.shm_options());
         let dirs = if args.dir.is_empty() { config.dir } else { args.dir };
         let sockets = if args.virtiofs.is_empty() { config.virtiofs } else { args.virtiofs };
         let fuse = if args.fuse.is_empty() { config.fuse } else { args.fuse };
@@ -88,7 +92,8 @@ impl Plan {
         let submounts = args.submounts.or(config.submounts).unwrap_or_default();
         let mounts = planned_mounts(fuse, &exports, submounts)?;
         let nfs = nfs.plan(&exports)?;
-        all_reachable(&exports, &ways, &mounts, &nfs)?;
+        let shm = shm.plan(&exports)?;
+        all_reachable(&exports, &ways, &mounts, &nfs, &shm)?;
         Ok(Self {
             exports,
             ways,
@@ -99,6 +104,7 @@ impl Plan {
             control: args.control.or(config.control),
             metrics: args.metrics.or(config.metrics),
             nfs,
+            shm,
         })
     }
 }
@@ -180,18 +186,21 @@ fn all_reachable(
     ways: &[PlannedWay],
     mounts: &[PlannedMount],
     nfs: &NfsPlan,
+    shm: &ShmPlan,
 ) -> Result<(), Failure> {
     let leads = |index: usize| {
         ways.iter().any(|way| way.export == index)
             || mounts.iter().any(|mount| mount.export == index)
             || nfs.places.iter().any(|place| place.exports.contains(&index))
+            || shm.offers(index)
     };
     let Some((_, export)) = exports.iter().enumerate().find(|(index, _)| !leads(*index)) else {
         return Ok(());
     };
     let problem = format!("cannot serve {}: there is no way in", export.dir.display());
     let which = if exports.len() == 1 { String::new() } else { format!(",export={}", export.name) };
-    Err(Failure::usage(problem).remedy(format_args!("add --virtiofs SOCKET{which} or --nfs PORT{which}")))
+    Err(Failure::usage(problem)
+        .remedy(format_args!("add --virtiofs SOCKET{which}, --shm SOCKET{which} or --nfs PORT{which}")))
 }
 
 fn names(exports: &[PlannedExport]) -> String {

@@ -28,6 +28,7 @@ use super::hints::VirtioFsHint;
 use super::nfs::{NfsServers, Taken};
 use super::nfs_hints::{NfsHint, host_name};
 use super::plan::{Plan, PlannedExport, PlannedMount, PlannedWay};
+use super::shm::ShmServers;
 
 /// Serves until a signal says that it is enough.
 pub fn serve(plan: &Plan) -> Outcome {
@@ -53,6 +54,7 @@ pub fn serve(plan: &Plan) -> Outcome {
 struct Serving {
     mounts: Vec<FuseMount>,
     guests: Vec<VhostServer>,
+    shm: ShmServers,
     nfs: NfsServers,
     sockets: Vec<Listener>,
     metrics: Option<Endpoint>,
@@ -70,11 +72,12 @@ impl Serving {
         let exports = exports.collect::<Result<Vec<_>, _>>()?;
         let session_ids = Arc::new(AtomicU64::new(1));
         let served: Vec<_> = exports.iter().map(|(export, _)| Arc::clone(export)).collect();
+        let shm = ShmServers::start(plan, &served)?;
         let nfs = NfsServers::start(plan, ports, &served, &session_ids)?;
         let counters = plan.exports.iter().zip(&exports);
         let counters =
             counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
-        let service = Service::new(status(plan, &nfs), counters.collect(), nfs.counts(), Vec::new());
+        let service = Service::new(status(plan, &nfs, &shm), counters.collect(), nfs.counts(), Vec::new());
         let metrics = match plan.metrics {
             None => None,
             Some(address) => Some(serve_metrics(address.0, &service)?),
@@ -89,7 +92,7 @@ impl Serving {
         });
         let guests = guests.collect::<Result<_, _>>()?;
         let mut serving =
-            Self { mounts: Vec::new(), guests, nfs, sockets, metrics, _control: control, control_path };
+            Self { mounts: Vec::new(), guests, shm, nfs, sockets, metrics, _control: control, control_path };
         // One after the other: if one fails, those before it are ended with the rest.
         for mount in &plan.mounts {
             let (export, _) = &exports[mount.export];
@@ -113,6 +116,7 @@ impl Serving {
             let export = &plan.exports[planned.export];
             writeln!(out, "ready fuse {} export={}", mount.path().display(), export.name)?;
         }
+        self.shm.announce(&mut out)?;
         let host = host_name();
         for place in self.nfs.places() {
             for export in place.exports.iter().filter_map(|&index| plan.exports.get(index)) {
@@ -234,7 +238,7 @@ fn end(mount: &FuseMount) {
     }
 }
 
-fn status(plan: &Plan, nfs: &NfsServers) -> Status {
+fn status(plan: &Plan, nfs: &NfsServers, shm: &ShmServers) -> Status {
     let exports = plan.exports.iter().map(|export| ExportStatus {
         name: export.name.to_string(),
         source: format!("dir:{}", export.dir.display()),
@@ -262,6 +266,6 @@ fn status(plan: &Plan, nfs: &NfsServers) -> Status {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         exports: exports.collect(),
-        ways: ways.chain(mounts).chain(ports).collect(),
+        ways: ways.chain(mounts).chain(shm.ways()).chain(ports).collect(),
     }
 }

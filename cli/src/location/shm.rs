@@ -1,0 +1,244 @@
+//! Exports behind memory in common: of a server on this host, at a socket (`shm:SOCKET/NAME`); or of one on the other side of memory that a
+//! guest and its host, or two guests, have in common (`shm+file:FILE/NAME`, `shm+pci:[BDF]/NAME`, `shm+mmapper:/NAME`).
+//!
+//! Where the path of a socket or a file ends and the export's name begins the file system tells: nothing lies below those.
+
+use std::fmt;
+use std::fs::{self, FileType};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{PathBuf, absolute};
+
+use tombolo_host::links::memory::MemoryPlace;
+
+use crate::failure::Reason;
+
+/// Where a server is met and the name of an export behind it, as one path; where a command takes that, a path within the export behind
+/// both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShmPlace {
+    scheme: Scheme,
+    path: String,
+}
+
+/// How a server is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Socket,
+    File,
+    Pci,
+    Mmapper,
+}
+
+/// What a [`ShmPlace`] comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShmParts {
+    /// Where the server is met.
+    pub at: Meeting,
+    /// What follows: `/` and components.
+    pub rest: String,
+}
+
+/// Where a server is met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// It listens there.
+    Socket(PathBuf),
+    /// It looks at this memory.
+    Memory(MemoryPlace),
+}
+
+/// Why no server can be met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoMeeting {
+    /// Whether a server may yet come and make the place.
+    pub away: bool,
+    /// For people.
+    pub reason: String,
+    /// Whether it was to be a file.
+    pub file: bool,
+}
+
+/// Where UML has the memory that it shares.
+const MMAPPER: &str = "/dev/mmapper";
+
+impl ShmPlace {
+    /// Is it such a place that stands behind this word and a `:`?
+    pub fn is_scheme(word: &str) -> bool {
+        Scheme::of(word).is_some()
+    }
+
+    /// The place of `text`, which stood behind `scheme:`.
+    pub fn new(scheme: &str, text: &str) -> Result<Self, String> {
+        let kind = Scheme::of(scheme).ok_or_else(|| format!("{scheme}: is not understood"))?;
+        let fits = match (kind, text.split_once('/')) {
+            (_, None) => false,
+            (Scheme::Socket | Scheme::File, Some(_)) => text.rfind('/') != Some(0),
+            (Scheme::Pci, Some(_)) => true,
+            (Scheme::Mmapper, Some((front, _))) => front.is_empty(),
+        };
+        if fits {
+            Ok(Self { scheme: kind, path: text.into() })
+        } else {
+            Err(format!("{scheme}:{text}: a name is missing: write {}", kind.usage()))
+        }
+    }
+
+    /// The same from the root of the file system on.
+    pub fn absolute(&self) -> io::Result<Self> {
+        if matches!(self.scheme, Scheme::Pci | Scheme::Mmapper) {
+            return Ok(self.clone());
+        }
+        let path = absolute(&self.path)?.into_os_string().into_string();
+        let path = path.map_err(|_| io::Error::from(io::ErrorKind::InvalidFilename))?;
+        Ok(Self { scheme: self.scheme, path })
+    }
+
+    /// Its last component, if that is the name of something.
+    pub fn name(&self) -> Option<&str> {
+        let names = self.path.rsplit('/');
+        names.into_iter().find(|name| !name.is_empty()).filter(|name| !matches!(*name, "." | ".."))
+    }
+
+    /// Looks where the server is met.
+    pub fn parts(&self) -> Result<ShmParts, NoMeeting> {
+        let at_first = |at: fn(&str) -> MemoryPlace| {
+            let (front, rest) = self.path.split_at(self.path.find('/').unwrap_or(self.path.len()));
+            ShmParts { at: Meeting::Memory(at(front)), rest: name_of(rest) }
+        };
+        match self.scheme {
+            Scheme::Socket => {
+                let (path, rest) = self.split("socket", FileTypeExt::is_socket)?;
+                Ok(ShmParts { at: Meeting::Socket(path), rest })
+            }
+            Scheme::File => {
+                let (path, rest) = self.split("file", FileType::is_file)?;
+                Ok(ShmParts { at: Meeting::Memory(MemoryPlace::File(path)), rest })
+            }
+            Scheme::Pci => Ok(at_first(|bdf| MemoryPlace::Pci((!bdf.is_empty()).then(|| bdf.to_owned())))),
+            Scheme::Mmapper => Ok(at_first(|_| MemoryPlace::Mmapper(MMAPPER.into()))),
+        }
+    }
+
+    /// The path's part that is of the kind that is looked for, and what follows.
+    fn split(&self, kind: &str, fits: fn(&FileType) -> bool) -> Result<(PathBuf, String), NoMeeting> {
+        let file = self.scheme == Scheme::File;
+        let lasting = |reason: String| NoMeeting { away: false, reason, file };
+        for end in self.path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0) {
+            let (front, rest) = self.path.split_at(end);
+            match fs::metadata(front) {
+                Ok(metadata) if metadata.is_dir() => {}
+                Ok(metadata) if fits(&metadata.file_type()) => return Ok((front.into(), name_of(rest))),
+                Ok(_) => return Err(lasting(format!("{front} is not a {kind}"))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(NoMeeting {
+                        away: true,
+                        reason: format!("there is no {kind} {front}"),
+                        file,
+                    });
+                }
+                Err(error) => {
+                    return Err(lasting(format!("{front}: {}", String::from(Reason::from(&error)))));
+                }
+            }
+        }
+        Err(NoMeeting { away: true, reason: format!("there is no {kind}, only directories"), file })
+    }
+}
+
+/// What follows as the name of an export is written.
+fn name_of(rest: &str) -> String {
+    format!("/{}", rest.trim_matches('/'))
+}
+
+impl Scheme {
+    fn of(word: &str) -> Option<Self> {
+        [Self::Socket, Self::File, Self::Pci, Self::Mmapper].into_iter().find(|scheme| scheme.word() == word)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Socket => "shm",
+            Self::File => "shm+file",
+            Self::Pci => "shm+pci",
+            Self::Mmapper => "shm+mmapper",
+        }
+    }
+
+    fn usage(self) -> &'static str {
+        match self {
+            Self::Socket => "shm:SOCKET/NAME",
+            Self::File => "shm+file:FILE/NAME",
+            Self::Pci => "shm+pci:[BDF]/NAME",
+            Self::Mmapper => "shm+mmapper:/NAME",
+        }
+    }
+}
+
+impl fmt::Display for ShmPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.scheme.word(), self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn the_socket_ends_where_nothing_can_lie_below() {
+        let top = tempfile::tempdir().expect("a directory");
+        let _listener = UnixListener::bind(top.path().join("s")).expect("a socket");
+        fs::create_dir(top.path().join("dir")).expect("made");
+        fs::write(top.path().join("plain"), "x").expect("made");
+        let top = top.path().to_str().expect("a path in UTF-8");
+        let parts =
+            |scheme: &str, rest: &str| ShmPlace::new(scheme, &format!("{top}/{rest}")).expect(rest).parts();
+        for (written, rest) in [("s/src", "/src"), ("s//a/b/", "/a/b"), ("s/", "/"), ("dir/../s/x", "/x")] {
+            let parts = parts("shm", written).expect(written);
+            assert!(matches!(&parts.at, Meeting::Socket(path) if path.ends_with("s")), "{parts:?}");
+            assert_eq!(parts.rest, rest, "{written}");
+        }
+        let away = |scheme: &str, rest: &str| parts(scheme, rest).map_err(|no| no.away);
+        assert_eq!(away("shm", "none/src"), Err(true));
+        assert_eq!(away("shm", "dir/src"), Err(true));
+        assert_eq!(away("shm", "plain/src"), Err(false));
+        assert_eq!(away("shm+file", "s/src"), Err(false));
+        assert_eq!(parts("shm+file", "plain/src").expect("a file").rest, "/src");
+    }
+
+    #[test]
+    fn devices_are_named_before_the_slash() {
+        let at = |scheme: &str, text: &str| {
+            let parts = ShmPlace::new(scheme, text).expect(text).parts().expect(text);
+            (parts.at, parts.rest)
+        };
+        let pci = |bdf: Option<&str>| Meeting::Memory(MemoryPlace::Pci(bdf.map(Into::into)));
+        assert_eq!(at("shm+pci", "/src"), (pci(None), "/src".into()));
+        assert_eq!(at("shm+pci", "00:03.0/a/b"), (pci(Some("00:03.0")), "/a/b".into()));
+        let mmapper = Meeting::Memory(MemoryPlace::Mmapper("/dev/mmapper".into()));
+        assert_eq!(at("shm+mmapper", "/"), (mmapper, "/".into()));
+    }
+
+    #[test]
+    fn a_place_has_a_meeting_point_and_a_name() {
+        for (scheme, text) in [
+            ("shm", ""),
+            ("shm", "x"),
+            ("shm", "/x"),
+            ("shm+file", "x"),
+            ("shm+pci", "00:03.0"),
+            ("shm+mmapper", "x/y"),
+        ] {
+            let mistake = ShmPlace::new(scheme, text).expect_err(text);
+            assert!(mistake.contains(&format!("write {scheme}:")), "{mistake}");
+        }
+        assert!(ShmPlace::new("shm+usb", "/x").is_err());
+        let place = ShmPlace::new("shm", "s/src/y/").expect("good");
+        assert_eq!((place.name(), place.to_string().as_str()), (Some("y"), "shm:s/src/y/"));
+        assert!(place.absolute().expect("a directory to start from").path.starts_with('/'));
+        let device = ShmPlace::new("shm+pci", "/src").expect("good");
+        assert_eq!(device.absolute().expect("as it is"), device);
+    }
+}

@@ -1,0 +1,209 @@
+//! Links to servers over memory in common.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_back_vrpc_client::{Connect, ConnectError as NoSession, Connected, VrpcExport};
+use tombolo_core::fs::Client;
+use tombolo_host::links::client::Line;
+use tombolo_host::links::connect::{ConnectError, ConnectOptions, connect};
+use tombolo_host::links::memory::{CommonMemory, MemoryError, MemoryPlace};
+use tombolo_host::links::seated::{self, JoinError};
+use tombolo_host::links::tether::Watcher;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{Instance, RefusalCode, Refused};
+use tombolo_sys::random;
+
+use super::shm::{Meeting, NoMeeting, ShmParts, ShmPlace};
+use super::{NotMounted, Opened};
+use crate::failure::{Failure, Reason};
+
+/// Knows how the link of the latest session is.
+#[derive(Clone, Default)]
+pub struct Pulse(Arc<Mutex<Option<Line>>>);
+
+impl Pulse {
+    /// Why the link has ended; none while it goes on, and before there was one.
+    pub fn lost(&self) -> Option<String> {
+        let line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        line.as_ref().and_then(Line::end).map(|end| end.to_string())
+    }
+
+    fn follow(&self, line: &Line) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(line.clone());
+    }
+}
+
+/// Opens the export that the place leads to or into: the shortest name that the server knows.
+pub fn open(place: &ShmPlace) -> Result<Opened, Failure> {
+    let opening = format!("open {place}");
+    let ShmParts { at, rest } = place.parts().map_err(|none| NotMounted::from(none).while_doing(&opening))?;
+    let mut failed = None;
+    for end in ends(&rest) {
+        let (name, within) = rest.split_at(end);
+        let name = if name.is_empty() { "/" } else { name };
+        match export(at.clone(), name, Mode::default(), Pulse::default()) {
+            Ok(export) => {
+                let path = within.trim_start_matches('/').as_bytes().to_vec();
+                return Ok(Opened { export: Arc::new(export), path });
+            }
+            Err(NoLink { failed: why, unknown_name: true }) => failed = failed.or(Some(why)),
+            Err(NoLink { failed: why, .. }) => return Err(why.while_doing(&opening)),
+        }
+    }
+    Err(failed.unwrap_or_else(|| NotMounted::new("it names nothing")).while_doing(&opening))
+}
+
+/// Links to exactly the export that the place names.
+pub fn mount(place: &ShmPlace, mode: Mode) -> Result<(VrpcExport, Pulse), NotMounted> {
+    let ShmParts { at, rest } = place.parts()?;
+    let pulse = Pulse::default();
+    let export = export(at, &rest, mode, pulse.clone()).map_err(|no| no.failed)?;
+    Ok((export, pulse))
+}
+
+/// Where a name may end in `/A/B`, the shortest first, as most names are short; the name of all, `/`, is `/A/B` from 0 on.
+fn ends(rest: &str) -> impl Iterator<Item = usize> {
+    let inner = rest.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
+    let whole = (rest.len() > 1).then_some(rest.len());
+    inner.chain(whole).chain([0])
+}
+
+/// The export of that name, if there is one: the first session's link is made already.
+fn export(at: Meeting, name: &str, mode: Mode, pulse: Pulse) -> Result<VrpcExport, NoLink> {
+    let mut client = [0; 16];
+    random::fill(&mut client).map_err(|errno| NotMounted::new(Reason::from(&std::io::Error::from(errno))))?;
+    let options = ConnectOptions::new(name, "tombolo", Instance(client))
+        .map_err(|error| NotMounted::new(Reason::from(&error)))?;
+    let door = Door { at, options, mode, pulse, first: Mutex::default() };
+    let first = door.link()?;
+    *door.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(first);
+    Ok(VrpcExport::new(door))
+}
+
+/// Makes links to one export.
+struct Door {
+    at: Meeting,
+    options: ConnectOptions,
+    mode: Mode,
+    pulse: Pulse,
+    /// The link that was made to see whether there is such an export.
+    first: Mutex<Option<Connected>>,
+}
+
+impl Connect for Door {
+    fn connect(&self, _client: &Client) -> Result<Connected, NoSession> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        first.map_or_else(|| self.link().map_err(|no| no.failed.reason.into()), Ok)
+    }
+}
+
+impl Door {
+    fn link(&self) -> Result<Connected, NoLink> {
+        let connected = match &self.at {
+            Meeting::Socket(socket) => self.link_at(socket),
+            Meeting::Memory(place) => self.link_over(place),
+        }?;
+        self.pulse.follow(&connected.line);
+        Ok(connected)
+    }
+
+    fn link_at(&self, socket: &Path) -> Result<Connected, NoLink> {
+        let watcher = Watcher::start().map_err(|error| NotMounted::new(Reason::from(&error)))?;
+        let connection = connect(socket, &self.options)?;
+        let label = format!("{}{}", socket.display(), self.options.export);
+        let (line, tether) = connection
+            .start(&watcher, label, self.mode)
+            .map_err(|error| NotMounted::new(Reason::from(&error)))?;
+        Ok(Connected { line, keep: Box::new((tether, watcher)) })
+    }
+
+    fn link_over(&self, place: &MemoryPlace) -> Result<Connected, NoLink> {
+        let memory = CommonMemory::to_use(place).map_err(NotMounted::from)?;
+        let label = format!("{place}{}", self.options.export);
+        let (line, tether) = seated::join(memory, &self.options, label, self.mode)
+            .map_err(|error| not_joined(place, &error))?;
+        Ok(Connected { line, keep: Box::new(tether) })
+    }
+}
+
+/// Why there is no link.
+struct NoLink {
+    failed: NotMounted,
+    /// Whether it is about the name: the server may have an export of another.
+    unknown_name: bool,
+}
+
+const LISTEN: &str = "start one there with tombolo serve DIR --shm SOCKET";
+const SIT: &str = "start one on the other side with tombolo serve DIR --shm-file FILE,size=SIZE";
+const ALLOW: &str = "its operator says who may, with --shm-policy FILE";
+
+impl NoLink {
+    fn refused(reason: &str, code: RefusalCode) -> Self {
+        // A refusal need not have a reason.
+        let failed = NotMounted::new(reason.trim_end_matches([':', ' ']));
+        let remedy = (code == RefusalCode::NotAllowed).then_some(ALLOW);
+        let unknown_name = matches!(code, RefusalCode::NoExport | RefusalCode::NotAllowed);
+        Self { failed: NotMounted { remedy, ..failed }, unknown_name }
+    }
+}
+
+impl From<ConnectError> for NoLink {
+    fn from(error: ConnectError) -> Self {
+        let reason = String::from(Reason::from(&error));
+        match error {
+            ConnectError::Refused { refused, .. } => Self::refused(&reason, refused.code),
+            ConnectError::Away { .. } => {
+                NotMounted { remedy: Some(LISTEN), ..NotMounted::away(reason) }.into()
+            }
+            ConnectError::Closed { .. } | ConnectError::Silent { .. } => NotMounted::away(reason).into(),
+            _ => NotMounted::new(reason).into(),
+        }
+    }
+}
+
+impl From<MemoryError> for NotMounted {
+    fn from(error: MemoryError) -> Self {
+        let reason = Reason::from(&error);
+        match error {
+            // Nobody has served there yet, or somebody makes the page just now.
+            MemoryError::Page { .. } => Self { remedy: Some(SIT), ..Self::away(reason) },
+            _ => Self::new(reason),
+        }
+    }
+}
+
+fn not_joined(place: &MemoryPlace, error: &JoinError) -> NoLink {
+    let reason = format!("{place}: {}", String::from(Reason::from(error)));
+    match error {
+        JoinError::Refused(Refused { code, .. }) => NoLink::refused(&reason, *code),
+        JoinError::Busy | JoinError::Silent | JoinError::Ended(_) => {
+            NotMounted { remedy: Some(SIT), ..NotMounted::away(reason) }.into()
+        }
+        _ => NotMounted::new(reason).into(),
+    }
+}
+
+impl From<NotMounted> for NoLink {
+    fn from(failed: NotMounted) -> Self {
+        Self { failed, unknown_name: false }
+    }
+}
+
+impl From<NoMeeting> for NotMounted {
+    fn from(NoMeeting { away, reason, file }: NoMeeting) -> Self {
+        Self { away, remedy: away.then_some(if file { SIT } else { LISTEN }), ..Self::new(reason) }
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_name_is_tried_first() {
+        let tried = |rest: &str| ends(rest).map(|end| rest[..end].to_owned()).collect::<Vec<_>>();
+        assert_eq!(tried("/a/b"), ["/a", "/a/b", ""]);
+        assert_eq!(tried("/a"), ["/a", ""]);
+        assert_eq!(tried("/"), [""]);
+    }
+}

@@ -1,0 +1,164 @@
+//! Where a server is met over memory in common: sockets, where processes of this host ask for links, and memory that a guest has too.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{PathBuf, absolute};
+use std::sync::Arc;
+
+use tombolo_core::fs::Export;
+use tombolo_front_vrpc_server::{Options, VrpcServer};
+use tombolo_host::links::listen::{LinkListener, ListenOptions};
+use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
+use tombolo_host::links::policy::Policy;
+use tombolo_host::links::seated::MemoryListener;
+use tombolo_host::links::server::Server;
+use tombolo_shm::link::Limits;
+
+use super::plan::Plan;
+use super::shm_hints::{MemoryHint, ShmHint};
+use super::shm_options::{PlannedMemory, PlannedShm};
+use crate::failure::Failure;
+use crate::status::WayStatus;
+
+/// Everything that makes links.
+pub struct ShmServers {
+    places: Vec<Place>,
+}
+
+struct Place {
+    at: At,
+    /// The names of the exports that are offered.
+    exports: Vec<String>,
+}
+
+/// Where clients come.
+enum At {
+    Socket { path: PathBuf, _listener: LinkListener },
+    Memory { place: MemoryPlace, size_bytes: u64, _listener: MemoryListener },
+}
+
+impl ShmServers {
+    /// Listens at all sockets of a plan, and looks at all memory.
+    pub fn start(plan: &Plan, exports: &[Arc<dyn Export>]) -> Result<Self, Failure> {
+        let policy = plan.shm.policy.as_deref().map(Policy::load).transpose();
+        let policy = policy.map_err(|error| Failure::cannot("read who may have links", &error))?;
+        let sockets = plan.shm.places.iter().map(|place| listen(place, plan, policy.as_ref(), exports));
+        let mut places = sockets.collect::<Result<Vec<_>, _>>()?;
+        for memory in &plan.shm.memory {
+            places.push(sit(memory, plan, exports)?);
+        }
+        Ok(Self { places })
+    }
+
+    /// A line for each export at each place, with what to type on the other side.
+    pub fn announce(&self, out: &mut impl Write) -> io::Result<()> {
+        for (index, place) in self.places.iter().enumerate() {
+            for export in &place.exports {
+                writeln!(out, "ready {} {} export={export}", place.kind(), place.name())?;
+                match &place.at {
+                    At::Socket { path, .. } => ShmHint { socket: path, export }.write(out)?,
+                    At::Memory { place, size_bytes, .. } => {
+                        MemoryHint { place, size_bytes: *size_bytes, export, index }.write(out)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The ways in.
+    pub fn ways(&self) -> impl Iterator<Item = WayStatus> + '_ {
+        self.places.iter().flat_map(|place| {
+            place.exports.iter().map(|export| WayStatus {
+                kind: place.kind().into(),
+                at: place.name(),
+                export: export.clone(),
+            })
+        })
+    }
+}
+
+impl Place {
+    fn kind(&self) -> &'static str {
+        match self.at {
+            At::Socket { .. } => "shm",
+            At::Memory { .. } => "shm-file",
+        }
+    }
+
+    fn name(&self) -> String {
+        match &self.at {
+            At::Socket { path, .. } => path.display().to_string(),
+            At::Memory { place: MemoryPlace::Pci(None), .. } => "pci:".into(),
+            At::Memory { place: MemoryPlace::Pci(Some(address)), .. } => format!("pci:{address}"),
+            At::Memory { place, .. } => place.to_string(),
+        }
+    }
+}
+
+/// Where a file says who may have links, nothing else keeps them from asking.
+const EVERYBODY: u32 = 0o666;
+
+fn listen(
+    place: &PlannedShm,
+    plan: &Plan,
+    policy: Option<&Policy>,
+    exports: &[Arc<dyn Export>],
+) -> Result<Place, Failure> {
+    let listening = format!("listen at {}", place.socket.display());
+    let (server, names) = server(&place.exports, plan, exports);
+    let mut options = ListenOptions { mode: plan.shm.doorbell, ..ListenOptions::default() };
+    if let Some(policy) = policy {
+        options.policy = policy.clone();
+        options.socket_mode = EVERYBODY;
+    }
+    let path = absolute(&place.socket).map_err(|error| Failure::cannot(&listening, &error))?;
+    let listener = LinkListener::start(&path, server, options);
+    let listener = listener.map_err(|error| Failure::cannot(&listening, &error))?;
+    Ok(Place { at: At::Socket { path, _listener: listener }, exports: names })
+}
+
+fn sit(memory: &PlannedMemory, plan: &Plan, exports: &[Arc<dyn Export>]) -> Result<Place, Failure> {
+    let serving = format!("serve over {}", memory.place);
+    let place = match &memory.place {
+        MemoryPlace::File(path) => absolute(path).map(MemoryPlace::File),
+        place => Ok(place.clone()),
+    };
+    let place = place.map_err(|error| Failure::cannot(&serving, &error))?;
+    if let (MemoryPlace::File(path), None) = (&place, memory.size_bytes)
+        && !path.exists()
+    {
+        let failure = Failure::cannot(&serving, "there is no such file");
+        return Err(failure.remedy("to have it made, add ,size=SIZE"));
+    }
+    let (server, names) = server(&memory.exports, plan, exports);
+    let common = CommonMemory::to_serve(&place, memory.size_bytes);
+    let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
+    // A guest has no name.
+    let label = place.to_string();
+    let listener = MemoryListener::start(common, server, Limits::default(), plan.shm.doorbell, &label);
+    let listener = listener.map_err(|error| Failure::cannot(&serving, &error))?;
+    let size_bytes = memory.size_bytes.unwrap_or_else(|| length(&place));
+    Ok(Place { at: At::Memory { place, size_bytes, _listener: listener }, exports: names })
+}
+
+/// What offers these exports, and their names.
+fn server(offered: &[usize], plan: &Plan, exports: &[Arc<dyn Export>]) -> (Arc<Server>, Vec<String>) {
+    let mut service = VrpcServer::new();
+    let mut names = Vec::new();
+    let offered = offered.iter().filter_map(|&index| exports.get(index).zip(plan.exports.get(index)));
+    for (export, planned) in offered {
+        let name = planned.name.to_string();
+        service = service.with_export(name.clone(), Arc::clone(export), Options::default());
+        names.push(name);
+    }
+    (Arc::new(Server::new(Arc::new(service))), names)
+}
+
+/// For who types the other side's command line; it was there a moment ago.
+fn length(place: &MemoryPlace) -> u64 {
+    match place {
+        MemoryPlace::File(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
+        MemoryPlace::Pci(_) | MemoryPlace::Mmapper(_) => 0,
+    }
+}

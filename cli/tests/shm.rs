@@ -1,0 +1,275 @@
+//! `tombolo serve --shm` and what is reached through it, as users see it. Mounting needs /dev/fuse and the right to mount.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+
+use common::{MountPlace, Place, Server, is_mounted, signal, until};
+
+fn serve(place: &Place, more: &[&str]) -> Server {
+    let words = [&["serve", "tree", "--shm", "link.sock", "--control", "serve.sock"], more].concat();
+    place.serve(&words, "ready control")
+}
+
+fn stop(mut server: Server) {
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_server_says_what_to_type_and_leaves_nothing_behind() {
+    let place = Place::new();
+    let before = place.listing();
+    let server = place.serve(
+        &["serve", "tree", "mnt=/other", "--shm", "link.sock", "--shm", "one,export=/other"],
+        "ready control",
+    );
+    let (link, one) = (place.text("link.sock"), place.text("one"));
+    for line in [
+        format!("ready shm {link} export=/tree\n  this host:  tombolo mount shm:{link}/tree /mnt\n"),
+        format!("ready shm {link} export=/other\n  this host:  tombolo mount shm:{link}/other /mnt\n"),
+        format!("ready shm {one} export=/other\n"),
+    ] {
+        assert!(server.said.contains(&line), "{line:?} is not in\n{}", server.said);
+    }
+    assert!(!server.said.contains(&format!("ready shm {one} export=/tree")), "{}", server.said);
+    let metadata = place.path("link.sock").metadata().expect("a socket");
+    assert!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600);
+    let top = place.run(&["top", "--once"]);
+    top.succeeded();
+    assert!(top.out.contains(&format!("/tree by shm {link}")), "{}", top.out);
+    place.run(&["ls", "shm:one/tree"]).failed(1, &["shm:one/tree", "no such export"]);
+    stop(server);
+    assert_eq!(place.listing(), before);
+}
+
+#[test]
+fn files_are_listed_read_and_copied() {
+    let place = Place::new();
+    let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
+    fs::write(place.path("large"), &large).expect("write");
+    let server = serve(&place, &[]);
+    place.run(&["cp", "-q", "large", "shm:link.sock/tree/dir"]).succeeded();
+    assert!(fs::read_to_string(place.path("tree/dir")).expect("read") == large);
+    let listed = place.run(&["ls", "shm:link.sock/tree"]);
+    assert_eq!((listed.code, listed.out.as_str()), (Some(0), "dir\nfile\n"), "{listed:?}");
+    assert_eq!(place.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
+    place.run(&["cp", "-q", "shm:link.sock/tree/dir", "back"]).succeeded();
+    assert!(fs::read_to_string(place.path("back")).expect("read") == large);
+    place.run(&["rm", "shm:link.sock/tree/dir"]).succeeded();
+    assert!(!place.path("tree/dir").exists());
+    stop(server);
+}
+
+#[test]
+fn an_export_is_mounted_used_and_gone() {
+    let Some(place) = MountPlace::new() else { return };
+    let server = serve(&place.0, &[]);
+    let before = place.0.listing();
+    for options in ["rw", "doorbell=event", "doorbell=poll,allow_other", "coherence=strict,threads=3"] {
+        place.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", options]).succeeded();
+        assert_eq!(fs::read_to_string(place.mnt().join("file")).expect("read"), "content\n", "{options}");
+        let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
+        fs::write(place.mnt().join("new"), &large).expect("write");
+        symlink("new", place.mnt().join("link")).expect("a link");
+        assert!(fs::read_to_string(place.0.path("tree/new")).expect("read") == large, "{options}");
+        assert!(fs::read_to_string(place.mnt().join("link")).expect("read") == large, "{options}");
+        assert_eq!(fs::read_dir(place.mnt()).expect("list").count(), 3, "{options}");
+        for name in ["new", "link"] {
+            fs::remove_file(place.mnt().join(name)).expect("remove");
+        }
+        place.umount();
+        assert!(!is_mounted(&place.mnt()));
+    }
+    assert_eq!(place.0.listing(), before);
+    until("the keepers have ended", || !place.is_served());
+    stop(server);
+}
+
+#[test]
+fn refused_changes_are_refused_on_either_side() {
+    let Some(place) = MountPlace::new() else { return };
+    let server = serve(&place.0, &["--readonly"]);
+    place.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let refused = fs::write(place.mnt().join("new"), "x").expect_err("read-only").kind();
+    assert_eq!(refused, std::io::ErrorKind::ReadOnlyFilesystem);
+    place.umount();
+    stop(server);
+    let server = serve(&place.0, &[]);
+    place.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "ro"]).succeeded();
+    let refused = fs::write(place.mnt().join("new"), "x").expect_err("read-only").kind();
+    assert_eq!(refused, std::io::ErrorKind::ReadOnlyFilesystem);
+    place.umount();
+    stop(server);
+}
+
+#[test]
+fn a_killed_server_of_the_mount_is_replaced() {
+    let Some(place) = MountPlace::new() else { return };
+    let server = serve(&place.0, &[]);
+    place.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let first = place.server_pid();
+    signal(first, "KILL");
+    let file = place.mnt().join("file");
+    until("another serves the mount", || fs::read_to_string(&file).is_ok_and(|text| text == "content\n"));
+    assert_ne!(place.server_pid(), first);
+    place.umount();
+    stop(server);
+}
+
+#[test]
+fn what_cannot_be_mounted_is_said_in_one_line() {
+    let place = Place::new();
+    let server = serve(&place, &[]);
+    for (words, code, said) in [
+        (&["shm:none.sock/tree"][..], 1, &["none.sock", "no socket", "tombolo serve DIR --shm"][..]),
+        (&["shm:plain/tree"], 1, &["plain is not a socket"]),
+        (&["shm:link.sock/none"], 1, &["mount shm:", "no such export"]),
+        (&["shm:link.sock"], 2, &["a name is missing", "shm:SOCKET/NAME"]),
+        (&["shm:link.sock/tree", "-o", "rsize=4096"], 2, &["rsize=4096 is for NFS servers"]),
+        (&["shm:link.sock/tree", "-o", "submounts=hide"], 2, &["submounts"]),
+        (&["dir:tree", "-o", "doorbell=poll"], 2, &["doorbell", "shm:SOCKET/NAME"]),
+        (&["shm:link.sock/tree", "-o", "doorbell=gong"], 2, &["poll, event, adaptive"]),
+    ] {
+        let words = [&["mount"], words, &["mnt"]].concat();
+        eprintln!("tombolo {words:?}");
+        place.run(&words).failed(code, said);
+    }
+    stop(server);
+    // What a server that is gone leaves behind, and one that speaks something else.
+    drop(std::os::unix::net::UnixListener::bind(place.path("dead")).expect("a socket"));
+    place
+        .run(&["mount", "shm:dead/tree", "mnt"])
+        .failed(1, &["dead", "no server listens there", "tombolo serve DIR --shm"]);
+    let other = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    place.run(&["mount", "shm:vm.sock/tree", "mnt"]).failed(1, &["vm.sock", "not the socket of links"]);
+    stop(other);
+}
+
+#[test]
+fn a_mount_goes_on_when_its_server_is_there_again() {
+    let Some(place) = MountPlace::new() else { return };
+    let mut server = serve(&place.0, &[]);
+    place.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let file = place.mnt().join("file");
+    for name in ["KILL", "TERM"] {
+        server.signal(name);
+        server.wait();
+        until("the loss is noticed", || fs::read_to_string(&file).is_err());
+        server = serve(&place.0, &[]);
+        until("the mount is back", || fs::read_to_string(&file).is_ok_and(|text| text == "content\n"));
+        fs::write(place.mnt().join(name), name).expect("write");
+        assert_eq!(fs::read_to_string(place.0.path("tree").join(name)).expect("read"), name);
+    }
+    // Who unmounts while the server is away waits for nobody.
+    server.signal("KILL");
+    server.wait();
+    until("the loss is noticed", || fs::read_to_string(&file).is_err());
+    place.umount();
+    assert!(!is_mounted(&place.mnt()));
+    until("the keeper has ended", || !place.is_served());
+    stop(serve(&place.0, &[]));
+    assert!(!is_mounted(&place.mnt()));
+}
+
+#[test]
+fn in_the_foreground_a_lost_server_ends_the_mount() {
+    let Some(place) = MountPlace::new() else { return };
+    let mut server = serve(&place.0, &[]);
+    let mut mount = place.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
+    server.signal("KILL");
+    server.wait();
+    assert_eq!(mount.wait().code(), Some(1));
+    assert!(!is_mounted(&place.mnt()));
+}
+
+#[test]
+fn a_file_says_who_may_have_what() {
+    let place = Place::new();
+    let rules = |text: &str| fs::write(place.path("links.toml"), text).expect("write");
+    rules("[[allow]]\nexports = ['/tree']\neverybody = true\n");
+    let words = ["serve", "tree", "mnt=/other", "--shm", "link.sock", "--shm-policy", "links.toml"];
+    let server = place.serve(&words, "ready control");
+    assert_eq!(place.path("link.sock").metadata().expect("a socket").permissions().mode() & 0o777, 0o666);
+    assert_eq!(place.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
+    place.run(&["ls", "shm:link.sock/other"]).failed(1, &["not allowed", "--shm-policy"]);
+    stop(server);
+    rules("[[allow]]\nusers = ['root']\n");
+    place.run(&words).failed(1, &["links.toml"]);
+    place
+        .run(&["serve", "tree", "--virtiofs", "s", "--shm-policy", "links.toml"])
+        .failed(2, &["--shm SOCKET"]);
+    place.run(&["serve", "tree", "--shm", "s", "--doorbell", "gong"]).failed(2, &["poll, event, adaptive"]);
+    place.run(&["serve", "tree", "--shm", "s", "--shm", "s"]).failed(2, &["given twice"]);
+    place.run(&["serve", "tree", "--shm", "s,export=/x"]).failed(2, &["no export /x", "there are: /tree"]);
+}
+
+#[test]
+fn the_configuration_has_the_same_words() {
+    let place = Place::new();
+    fs::create_dir(place.path("etc")).expect("mkdir");
+    let text = "dir = ['../tree=/one']\nshm = ['../link.sock']\ndoorbell = 'event'\n";
+    fs::write(place.path("etc/serve.toml"), text).expect("write");
+    let server = place.serve(&["serve", "--config", "etc/serve.toml"], "ready control");
+    assert_eq!(place.run(&["cat", "shm:link.sock/one/file"]).out, "content\n");
+    stop(server);
+}
+
+#[test]
+fn memory_that_a_guest_has_too_is_served_and_mounted() {
+    let Some(place) = MountPlace::new() else { return };
+    let words = ["serve", "tree", "--shm-file", "region,size=16M", "--control", "serve.sock"];
+    let mut server = place.0.serve(&words, "ready control");
+    let region = place.0.text("region");
+    for part in [
+        format!("ready shm-file {region} export=/tree\n"),
+        format!("mem-path={region},size=16777216 -device ivshmem-plain,memdev=shm0\n"),
+        "guest:      tombolo mount shm+pci:/tree /mnt\n".to_owned(),
+        format!("iomem=mmapper,{region}\n"),
+        "guest:      tombolo mount shm+mmapper:/tree /mnt\n".to_owned(),
+        format!("tombolo mount shm+file:{region}/tree /mnt\n"),
+    ] {
+        assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
+    }
+    assert_eq!(place.0.path("region").metadata().expect("made").len(), 16 << 20);
+    place.0.run(&words[..4]).failed(1, &["region", "another server is there"]);
+    let listed = place.0.run(&["ls", "shm+file:region/tree"]);
+    assert_eq!((listed.code, listed.out.as_str()), (Some(0), "file\n"), "{listed:?}");
+    place.0.run(&["mount", "shm+file:region/other", "mnt"]).failed(1, &["no such export"]);
+    place.0.run(&["mount", "shm+file:region/tree", "mnt"]).succeeded();
+    let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
+    fs::write(place.mnt().join("new"), &large).expect("write");
+    assert!(fs::read_to_string(place.0.path("tree/new")).expect("read") == large);
+    assert!(fs::read_to_string(place.mnt().join("new")).expect("read") == large);
+    server.signal("KILL");
+    server.wait();
+    let file = place.mnt().join("file");
+    until("the loss is noticed", || fs::read_to_string(&file).is_err());
+    let server = place.0.serve(&words, "ready control");
+    until("the mount is back", || fs::read_to_string(&file).is_ok_and(|text| text == "content\n"));
+    place.umount();
+    stop(server);
+}
+
+#[test]
+fn memory_that_cannot_be_shared_is_said_in_one_line() {
+    let place = Place::new();
+    for (words, code, said) in [
+        (&["serve", "tree", "--shm-file", "none"][..], 1, &["none", "no such file", ",size=SIZE"][..]),
+        (&["serve", "tree", "--shm-file", "tree,size=1M"], 1, &["serve over tree"]),
+        (&["serve", "tree", "--shm-file", "x,size=1"], 2, &["size=1", "such as 64M"]),
+        (&["serve", "tree", "--shm-file", "mmapper:"], 2, &["add ,size=SIZE"]),
+        (
+            &["mount", "shm+file:none/tree", "mnt"],
+            1,
+            &["there is no file", "none", "--shm-file FILE,size=SIZE"],
+        ),
+        (&["mount", "shm+pci:ff:1f.7/tree", "mnt"], 1, &["shm+pci:ff:1f.7/tree", "no PCI device ff:1f.7"]),
+        (&["mount", "shm+mmapper:/tree", "mnt"], 1, &["/dev/mmapper"]),
+        (&["mount", "shm+mmapper:tree", "mnt"], 2, &["write shm+mmapper:/NAME"]),
+    ] {
+        eprintln!("tombolo {words:?}");
+        place.run(words).failed(code, said);
+    }
+}
