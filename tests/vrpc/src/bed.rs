@@ -8,7 +8,7 @@ use tombolo_core::fs::{Client, Ctx, Export, PermissionCheck, SessionId};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::End;
 use tombolo_host::links::client::Line;
-use tombolo_host::links::server::{LinkHandle, Peer, Server};
+use tombolo_host::links::server::{Counts, LinkHandle, Peer, Server};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Instance, Layout};
 
@@ -77,6 +77,12 @@ impl Bed {
     pub fn stop(&self) {
         let links = std::mem::take(&mut *self.links.lock().expect("no test panics here"));
         links.into_iter().flatten().for_each(LinkHandle::stop);
+    }
+
+    /// What each link that there is has done, as the server counts.
+    pub fn counts(&self) -> Vec<Counts> {
+        let links = self.links.lock().expect("no test panics here");
+        links.iter().flatten().filter_map(LinkHandle::counts).collect()
     }
 
     /// Why the newest link has ended; none while it goes on.

@@ -1,0 +1,170 @@
+//! What a server does with a client that breaks the protocol above the ring: the link is cut, and nobody else notices.
+
+use std::sync::Arc;
+
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{Error, File, FileSystem, Name, NodeId, OpenId};
+use tombolo_host::links::End;
+use tombolo_host::links::client::{Line, LineError, Reply as Raw};
+use tombolo_shm::bell::Mode;
+use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
+use tombolo_wire_vrpc::{
+    Body, CallerId, Data, FrameBuf, Groups, Header, Kind, Place, Reference, Reply, Request, Status,
+};
+
+/// A client that says what it likes.
+struct Liar {
+    bed: Arc<Bed>,
+    line: Line,
+}
+
+impl Liar {
+    fn new() -> Self {
+        let bed = Bed::new(Arc::new(Memory::default()), Plan::default());
+        let ends = bed.ends().expect("a link");
+        let line = Line::start(&ends, "liar", Mode::Event).expect("a line");
+        Self { bed, line }
+    }
+
+    /// One that is known as the superuser.
+    fn introduced() -> Self {
+        let liar = Self::new();
+        let request = Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) };
+        liar.ask(&request).expect("an answer");
+        liar
+    }
+
+    fn ask(&self, request: &Request<'_>) -> Result<Raw, LineError> {
+        let (mut body, mut memory) = ([0; 48], [0; 4096]);
+        let mut frame = FrameBuf::new(&mut memory);
+        request.encode(&Header::default(), &mut body, &mut frame).expect("a request");
+        self.send(request.kind().number(), body, frame.as_bytes())
+    }
+
+    fn send(&self, kind: u32, body: Body, frame: &[u8]) -> Result<Raw, LineError> {
+        let mut call = self.line.call(kind, body, |writer| writer.put(frame));
+        loop {
+            if let Some(outcome) = call.now() {
+                return outcome;
+            }
+            // Nobody watches over a socket here who would tell of the link's end.
+            if let Some(end) = self.bed.end() {
+                self.line.cut(end);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The link is cut with this reason, and a client of the same server goes on.
+    fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
+        assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
+        match self.bed.end() {
+            Some(End::Lie(lie)) => assert!(lie.to_string().contains(reason), "{lie}"),
+            other => panic!("the link ended so: {other:?}"),
+        }
+        let fs = self.bed.export().attach_session(&client()).expect("a session");
+        fs.getattr(&root(), NodeId::ROOT, None).wait().expect("others are served");
+    }
+}
+
+fn no_file() -> File {
+    File { node: NodeId::ROOT, open: OpenId(9) }
+}
+
+#[test]
+fn a_caller_that_was_never_introduced_cuts_the_link() {
+    let liar = Liar::new();
+    let outcome = liar.ask(&Request::Getattr { node: NodeId::ROOT, open: None });
+    liar.is_cut(&outcome, "nobody is caller 0");
+}
+
+#[test]
+fn a_caller_beyond_the_limit_cuts_the_link() {
+    let liar = Liar::new();
+    let request = Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) };
+    let header = Header { caller: CallerId(u16::MAX), ..Header::default() };
+    let mut body = [0; 48];
+    request.encode(&header, &mut body, &mut FrameBuf::new(&mut [])).expect("a request");
+    let outcome = liar.send(Kind::Caller.number(), body, &[]);
+    liar.is_cut(&outcome, "beyond the limit");
+}
+
+#[test]
+fn an_unknown_kind_cuts_the_link() {
+    let liar = Liar::introduced();
+    let outcome = liar.send(4711, [0; 48], &[]);
+    liar.is_cut(&outcome, "kind 4711");
+}
+
+#[test]
+fn bytes_that_mean_nothing_cut_the_link() {
+    let liar = Liar::introduced();
+    let outcome = liar.send(Kind::Null.number(), [0xff; 48], &[]);
+    liar.is_cut(&outcome, "unknown");
+}
+
+#[test]
+fn a_name_with_a_slash_cuts_the_link() {
+    let liar = Liar::introduced();
+    let name = Name::new(b"aXb").expect("a name");
+    let mut body = [0; 48];
+    let request = Request::Lookup { parent: NodeId::ROOT, name };
+    request.encode(&Header::default(), &mut body, &mut FrameBuf::new(&mut [])).expect("a request");
+    let at = body.iter().position(|&byte| byte == b'X').expect("the name is in the body");
+    body[at] = b'/';
+    let outcome = liar.send(Kind::Lookup.number(), body, &[]);
+    liar.is_cut(&outcome, "slash");
+}
+
+#[test]
+fn reading_to_memory_that_is_not_bulk_memory_cuts_the_link() {
+    for address in [0, 1 << 48, (1 << 48) + 4096, 7 << 48, (1 << 48) + (1 << 40)] {
+        let liar = Liar::introduced();
+        let place = Place::One(Reference::new(address, 4096).expect("a reference"));
+        let outcome = liar.ask(&Request::Read { file: no_file(), offset: 0, place });
+        liar.is_cut(&outcome, "leads nowhere");
+    }
+}
+
+#[test]
+fn writing_from_memory_that_is_not_bulk_memory_cuts_the_link() {
+    for address in [0, 4096, 7 << 48, 1 << 40] {
+        let liar = Liar::introduced();
+        let data = Data::One(Reference::new(address, 4096).expect("a reference"));
+        let request = Request::Write { file: no_file(), how: Default::default(), data };
+        let outcome = liar.ask(&request);
+        liar.is_cut(&outcome, "leads nowhere");
+    }
+}
+
+#[test]
+fn more_data_than_one_request_may_move_cut_the_link() {
+    let liar = Liar::introduced();
+    let place = Place::One(Reference::new(1 << 48, 5 << 20).expect("a reference"));
+    let outcome = liar.ask(&Request::Read { file: no_file(), offset: 0, place });
+    liar.is_cut(&outcome, "more data");
+}
+
+#[test]
+fn what_is_merely_unreasonable_gets_an_error_and_the_link_goes_on() {
+    let liar = Liar::introduced();
+    let place = Place::Inline { len_bytes: 100 };
+    let requests = [
+        (Request::Read { file: no_file(), offset: u64::MAX, place }, Error::BadOpen),
+        (Request::Getattr { node: NodeId(u64::MAX), open: None }, Error::Stale),
+        (Request::Release { file: no_file() }, Error::Stale),
+    ];
+    for (request, error) in requests {
+        let raw = liar.ask(&request).expect("an answer");
+        let outcome = Reply::decode(request.kind(), raw.kind, &raw.body, &raw.frame).expect("an answer");
+        match (request, outcome) {
+            (Request::Release { .. }, outcome) => assert!(matches!(outcome, Ok(Reply::Done)), "{outcome:?}"),
+            (_, outcome) => assert_eq!(outcome.err(), Some(Status::from(&error))),
+        }
+    }
+    // Ids that are not out, and nodes that were never given out.
+    liar.ask(&Request::Interrupt { id: u32::MAX }).expect("an answer");
+    let forgets = tombolo_wire_vrpc::Forgets::one(NodeId(77), u64::MAX);
+    liar.ask(&Request::Forget(forgets)).expect("an answer");
+    liar.ask(&Request::Null).expect("the link goes on");
+}

@@ -1,0 +1,249 @@
+//! What a client does with a server that breaks the protocol above the ring: the call fails, the link is cut, and every later call
+//! fails. No lie becomes data.
+
+use std::sync::Arc;
+
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport, VrpcFileSystem};
+use tombolo_core::fs::{
+    Attr, Client, Cookie, DirBudget, DirPage, Entry, Error, File, FileSystem, FileType, Mode as FileMode,
+    Name, NodeId, OpenId, PermissionCheck, Profile, Volume,
+};
+use tombolo_host::links::client::Line;
+use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_mem::Buffer;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{Ends, Instance, Layout};
+use tombolo_vrpc_tests::bed::{client, root};
+use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Offers, Reply, Returned, Session as Terms};
+
+/// What a liar answers: kind, body, frame.
+type Lie = fn(Kind) -> (u32, Body, Vec<u8>);
+
+/// Begins as a good server does, and then lies.
+struct Liar(Lie);
+
+impl Service for Liar {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(Liar(self.0)))
+    }
+}
+
+impl Session for Liar {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        let kind = Kind::from_number(request.kind).expect("the client is honest");
+        let (number, body, frame) = match kind {
+            Kind::Profile => said(kind, &Reply::Session(terms())),
+            Kind::Caller => said(kind, &Reply::Done),
+            _ => (self.0)(kind),
+        };
+        responder.send(number, body, &frame);
+    }
+}
+
+fn terms() -> Terms {
+    let profile = Profile {
+        permission_check: PermissionCheck::BackEnd,
+        read_only: false,
+        name_max: 255,
+        file_size_max: u64::MAX,
+        time_granularity_ns: 1,
+    };
+    let (volume, offers) = (Volume::default(), Offers::all());
+    Terms { profile, offers, volume, transfer_bytes_max: 1 << 20, callers_max: 8 }
+}
+
+fn said(kind: Kind, reply: &Reply<'_>) -> (u32, Body, Vec<u8>) {
+    let (mut body, mut memory) = ([0; 48], [0; 4096]);
+    let mut frame = FrameBuf::new(&mut memory);
+    let number = reply.encode(kind, &mut body, &mut frame).expect("an answer");
+    (number, body, frame.as_bytes().to_vec())
+}
+
+fn attr() -> Attr {
+    Attr {
+        file_type: FileType::Regular,
+        mode: FileMode::new(0o644),
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        size: 5,
+        blocks: 1,
+        block_size: 4096,
+        rdev: Default::default(),
+        fsid: 1,
+        fileid: 2,
+        generation: 0,
+        atime: Default::default(),
+        mtime: Default::default(),
+        ctime: Default::default(),
+        btime: None,
+    }
+}
+
+struct Dial(Lie);
+
+impl Connect for Dial {
+    fn connect(&self, _client: &Client) -> Result<Connected, ConnectError> {
+        let (ours, theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20)?);
+        let server = Server::new(Arc::new(Liar(self.0)));
+        let peer = Peer {
+            export: String::new(),
+            credentials: None,
+            client: Instance([0; 16]),
+            label: "client".into(),
+        };
+        let session = server.open(&peer)?;
+        let handle = server.serve(&theirs, &peer, session, Mode::Event)?;
+        Ok(Connected { line: Line::start(&ours, "server", Mode::Event)?, keep: Box::new((server, handle)) })
+    }
+}
+
+fn lied_to(lie: Lie) -> Arc<VrpcFileSystem> {
+    VrpcExport::new(Dial(lie)).attach_session(&client()).expect("a session")
+}
+
+/// The call failed, and the link is of no use any more.
+fn is_lost<T: std::fmt::Debug>(fs: &VrpcFileSystem, result: Result<T, Error>) {
+    assert!(matches!(result, Err(Error::Io { .. })), "{result:?}");
+    assert!(fs.end().is_some(), "the link goes on");
+    let next = fs.getattr(&root(), NodeId::ROOT, None).wait();
+    assert!(matches!(next, Err(Error::Disconnected)), "{next:?}");
+}
+
+fn file() -> File {
+    File { node: NodeId(2), open: OpenId(1) }
+}
+
+fn read(fs: &VrpcFileSystem, len: usize) -> Result<usize, Error> {
+    let mut buffer = Buffer::new(len);
+    let result = fs.read(&root(), file(), 0, buffer.sink(0..len)).wait().map(|done| done.count);
+    assert!(result.is_ok() || buffer.as_slice().is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0)));
+    result
+}
+
+fn list(fs: &VrpcFileSystem, size_bytes: usize) -> Result<DirPage, Error> {
+    let page = DirPage::new(DirBudget { size_bytes, entry_bytes: 24, align: 8, plus: false });
+    fs.readdir(&root(), file(), Cookie::START, page).wait()
+}
+
+#[test]
+fn an_answer_of_another_kind_is_not_taken_for_one() {
+    let fs = lied_to(|_| said(Kind::Lookup, &Reply::Entry(Entry { node: NodeId(2), attr: attr() })));
+    let result = fs.getattr(&root(), NodeId::ROOT, None).wait();
+    is_lost(&fs, result);
+}
+
+#[test]
+fn attributes_out_of_range_are_not_handed_on() {
+    let fs = lied_to(|kind| {
+        let (number, body, mut frame) = said(kind, &Reply::Attr(attr()));
+        frame.iter_mut().for_each(|byte| *byte = 0xff);
+        (number, body, frame)
+    });
+    let result = fs.getattr(&root(), NodeId::ROOT, None).wait();
+    is_lost(&fs, result);
+}
+
+#[test]
+fn a_frame_that_ends_early_is_no_answer() {
+    let fs = lied_to(|kind| {
+        let (number, body, mut frame) = said(kind, &Reply::Entry(Entry { node: NodeId(2), attr: attr() }));
+        frame.truncate(40);
+        (number, body, frame)
+    });
+    let result = fs.lookup(&root(), NodeId::ROOT, Name::new(b"file").expect("a name")).wait();
+    is_lost(&fs, result);
+}
+
+#[test]
+fn more_bytes_in_the_frame_than_were_asked_for_are_refused() {
+    let fs = lied_to(|kind| said(kind, &Reply::Read { data: Returned::Inline(&[1; 101]), eof: false }));
+    let result = read(&fs, 100);
+    is_lost(&fs, result);
+}
+
+#[test]
+fn more_bytes_in_bulk_memory_than_were_asked_for_are_refused() {
+    let fs =
+        lied_to(|kind| said(kind, &Reply::Read { data: Returned::Placed { len_bytes: 8193 }, eof: false }));
+    let result = read(&fs, 8192);
+    is_lost(&fs, result);
+}
+
+#[test]
+fn bytes_that_are_not_where_they_were_wanted_are_refused() {
+    let placed = |kind| said(kind, &Reply::Read { data: Returned::Placed { len_bytes: 10 }, eof: true });
+    let fs = lied_to(placed);
+    let result = read(&fs, 100);
+    is_lost(&fs, result);
+    let fs = lied_to(|kind| said(kind, &Reply::Read { data: Returned::Inline(&[1; 10]), eof: true }));
+    let result = read(&fs, 8192);
+    is_lost(&fs, result);
+}
+
+#[test]
+fn more_written_than_was_sent_is_refused() {
+    let fs = lied_to(|kind| {
+        let written =
+            tombolo_core::fs::Written { count: 101, stability: Default::default(), file: Default::default() };
+        said(kind, &Reply::Written(written))
+    });
+    let source = tombolo_mem::Source::from(vec![1; 100]);
+    let result = fs.write(&root(), file(), &Default::default(), source).wait().map(|written| written.count);
+    is_lost(&fs, result);
+}
+
+/// A listing with one entry of this name.
+fn listing(kind: Kind, name: &[u8]) -> (u32, Body, Vec<u8>) {
+    let mut memory = [0; 512];
+    let mut frame = FrameBuf::new(&mut memory);
+    let placeholder = vec![b'x'; name.len()];
+    let mut writer = tombolo_wire_vrpc::listing::ListingWriter::new(&mut frame);
+    let entry = tombolo_core::fs::DirEntry {
+        name: &placeholder,
+        fileid: 3,
+        file_type: None,
+        cookie: Cookie(1),
+        entry: None,
+    };
+    assert!(writer.push(&entry));
+    let mut bytes = frame.as_bytes().to_vec();
+    let at = bytes.len() - name.len();
+    bytes[at..].copy_from_slice(name);
+    said(kind, &Reply::Readdir { listing: Returned::Inline(&bytes), end: true })
+}
+
+#[test]
+fn names_with_slashes_or_nul_in_a_listing_are_refused() {
+    let fs = lied_to(|kind| listing(kind, b"a/b"));
+    let result = list(&fs, 4096);
+    is_lost(&fs, result);
+    let fs = lied_to(|kind| listing(kind, b"a\0b"));
+    let result = list(&fs, 4096);
+    is_lost(&fs, result);
+    // What the last two have in common with this one is not why they were refused.
+    let fs = lied_to(|kind| listing(kind, b"a-b"));
+    assert_eq!(list(&fs, 4096).expect("a page").len(), 1);
+}
+
+#[test]
+fn a_listing_of_more_than_the_page_holds_gives_what_fits_and_no_end() {
+    let fs = lied_to(|kind| match kind {
+        Kind::Readdir => listing(kind, &[b'n'; 200]),
+        _ => said(kind, &Reply::Done),
+    });
+    let page = list(&fs, 100).expect("a page");
+    assert!(page.is_empty() && !page.is_end());
+}
+
+#[test]
+fn an_error_that_does_not_exist_is_no_answer() {
+    let fs = lied_to(|kind| {
+        let (number, mut body, _) = said(Kind::Null, &Reply::Done);
+        body[0] = 200;
+        let _ = number;
+        (kind.reply_number(), body, Vec::new())
+    });
+    let result = fs.null(&root()).wait();
+    is_lost(&fs, result);
+}
