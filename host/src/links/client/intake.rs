@@ -31,6 +31,9 @@
 //!    leaves, by 1.
 //!
 //! Tasks are woken when the lead is given up, for they may go on right there, and call.
+//!
+//! `host/tests/link_model.rs` has the same steps as a model, whose interleavings are tried; without any of them it finds a lost
+//! wake-up.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
