@@ -58,6 +58,11 @@ impl Bed {
 
     /// The client's ends of a new link that is served.
     pub fn ends(&self) -> Result<Ends, ConnectError> {
+        self.numbered_ends().map(|(ends, _)| ends)
+    }
+
+    /// As [`ends`](Self::ends), with the number of the link.
+    fn numbered_ends(&self) -> Result<(Ends, usize), ConnectError> {
         let layout = Layout::with_bulk(self.plan.slots, 8, self.plan.bulk_bytes)?;
         let (client, server) = Ends::in_memory(layout);
         let number = self.count.fetch_add(1, Ordering::Relaxed);
@@ -69,8 +74,9 @@ impl Bed {
         };
         let session = self.server.open(&peer)?;
         let handle = self.server.serve(&server, &peer, session, self.plan.mode)?;
-        self.links.lock().expect("no test panics here").push(Some(handle));
-        Ok(client)
+        let mut links = self.links.lock().expect("no test panics here");
+        links.push(Some(handle));
+        Ok((client, links.len() - 1))
     }
 
     /// Ends all links there are, as a server that stops does.
@@ -102,9 +108,8 @@ struct HangUp {
 
 impl Connect for Dial {
     fn connect(&self, client: &Client) -> Result<Connected, ConnectError> {
-        let ends = self.0.ends()?;
+        let (ends, index) = self.0.numbered_ends()?;
         let line = Line::start(&ends, client.label.as_str(), self.0.plan.mode)?;
-        let index = self.0.links.lock().expect("no test panics here").len() - 1;
         Ok(Connected { line, keep: Box::new(HangUp { bed: self.0.clone(), index }) })
     }
 }

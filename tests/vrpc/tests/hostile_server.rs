@@ -103,7 +103,7 @@ fn lied_to(lie: Lie) -> Arc<VrpcFileSystem> {
 }
 
 /// The call failed, and the link is of no use any more.
-fn is_lost<T: std::fmt::Debug>(fs: &VrpcFileSystem, result: Result<T, Error>) {
+fn is_lost<T: std::fmt::Debug>(fs: &VrpcFileSystem, result: &Result<T, Error>) {
     assert!(matches!(result, Err(Error::Io { .. })), "{result:?}");
     assert!(fs.end().is_some(), "the link goes on");
     let next = fs.getattr(&root(), NodeId::ROOT, None).wait();
@@ -130,7 +130,7 @@ fn list(fs: &VrpcFileSystem, size_bytes: usize) -> Result<DirPage, Error> {
 fn an_answer_of_another_kind_is_not_taken_for_one() {
     let fs = lied_to(|_| said(Kind::Lookup, &Reply::Entry(Entry { node: NodeId(2), attr: attr() })));
     let result = fs.getattr(&root(), NodeId::ROOT, None).wait();
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn attributes_out_of_range_are_not_handed_on() {
         (number, body, frame)
     });
     let result = fs.getattr(&root(), NodeId::ROOT, None).wait();
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
 }
 
 #[test]
@@ -152,14 +152,14 @@ fn a_frame_that_ends_early_is_no_answer() {
         (number, body, frame)
     });
     let result = fs.lookup(&root(), NodeId::ROOT, Name::new(b"file").expect("a name")).wait();
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
 }
 
 #[test]
 fn more_bytes_in_the_frame_than_were_asked_for_are_refused() {
     let fs = lied_to(|kind| said(kind, &Reply::Read { data: Returned::Inline(&[1; 101]), eof: false }));
     let result = read(&fs, 100);
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn more_bytes_in_bulk_memory_than_were_asked_for_are_refused() {
     let fs =
         lied_to(|kind| said(kind, &Reply::Read { data: Returned::Placed { len_bytes: 8193 }, eof: false }));
     let result = read(&fs, 8192);
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn bytes_that_are_not_where_they_were_wanted_are_refused() {
     let placed = |kind| said(kind, &Reply::Read { data: Returned::Placed { len_bytes: 10 }, eof: true });
     let fs = lied_to(placed);
     let result = read(&fs, 100);
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
     let fs = lied_to(|kind| said(kind, &Reply::Read { data: Returned::Inline(&[1; 10]), eof: true }));
     let result = read(&fs, 8192);
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn more_written_than_was_sent_is_refused() {
     });
     let source = tombolo_mem::Source::from(vec![1; 100]);
     let result = fs.write(&root(), file(), &Default::default(), source).wait().map(|written| written.count);
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
 }
 
 /// A listing with one entry of this name.
@@ -217,10 +217,10 @@ fn listing(kind: Kind, name: &[u8]) -> (u32, Body, Vec<u8>) {
 fn names_with_slashes_or_nul_in_a_listing_are_refused() {
     let fs = lied_to(|kind| listing(kind, b"a/b"));
     let result = list(&fs, 4096);
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
     let fs = lied_to(|kind| listing(kind, b"a\0b"));
     let result = list(&fs, 4096);
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
     // What the last two have in common with this one is not why they were refused.
     let fs = lied_to(|kind| listing(kind, b"a-b"));
     assert_eq!(list(&fs, 4096).expect("a page").len(), 1);
@@ -245,5 +245,5 @@ fn an_error_that_does_not_exist_is_no_answer() {
         (kind.reply_number(), body, Vec::new())
     });
     let result = fs.null(&root()).wait();
-    is_lost(&fs, result);
+    is_lost(&fs, &result);
 }
