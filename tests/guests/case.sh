@@ -5,6 +5,8 @@
 #   serve SOCKET[,TAG]…  starts a server that shares $tree; more options in $serve_options
 #   own_network      goes on in a network namespace of its own, which `serve_nfs` needs
 #   serve_nfs [OPTION]…  starts a server that exports $tree by NFS, as /tree at port $nfs_port; its state is in $work/state
+#   serve_shm        starts a server that exports $tree as /tree over memory in common with a guest, which mounts it from
+#                    $region with `tombolo` when it gets the options of $with_region
 #   stop_server      ends the server that was started last
 #   guest OPTION…    boots a guest of this bed with the script on standard input
 #   guest_behind LOG OPTION…   the same, not waited for; sets $guest_pid
@@ -116,6 +118,19 @@ serve_nfs() { # [OPTION]…
     servers+=($!)
     disown "${servers[-1]}"
     until_ok is_ready
+}
+
+serve_shm() {
+    [ "${SERVER:-tombolo}" = tombolo ] || skip "$SERVER has no memory in common"
+    rm -f "$work/control"
+    "$tombolo" serve "$tree" --shm-file "$work/region,size=64M" --control "$work/control" >>"$work/server.log" 2>&1 &
+    servers+=($!)
+    disown "${servers[-1]}"
+    until_ok is_ready
+    local region=shm+pci:
+    [ "$bed" = qemu ] || region=shm+mmapper:
+    # shellcheck disable=SC2034 # for the case
+    with_region=(--shm "$work/region,64M" --tombolo --env "region=$region")
 }
 
 # The control socket comes last.
