@@ -12,7 +12,7 @@
 //!
 //! Not here: rings, bells and memory (`tombolo_host::links`, `tombolo_shm`), connecting (`tombolo_host::links::connect`).
 //!
-//! Main types: [`VrpcExport`], [`Connect`], [`VrpcFileSystem`].
+//! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`].
 //!
 //! Reading order: `export`, `link`, `ask`, `session`.
 #![forbid(unsafe_code)]
@@ -25,7 +25,9 @@ mod link;
 mod reply;
 mod room;
 mod session;
+mod socket;
 
 pub use export::{Connect, ConnectError, Connected, VrpcExport};
 pub use lent::{InPlace, Lent};
 pub use session::VrpcFileSystem;
+pub use socket::Socket;

@@ -1,0 +1,84 @@
+//! What is asked most allocates nothing, on either side: client, link, server and back end together.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{
+    Answer, Create, File, FileSystem, Mode as FileMode, Name, NewMode, NodeId, OpenFlags, Write,
+};
+use tombolo_mem::Buffer;
+use tombolo_shm::bell::Mode;
+use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
+
+/// Counts the allocations of the process.
+struct Counting;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are the ones that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The fewest allocations of many tries: an answer that was a moment late pends, and that allocates its future.
+fn fewest(mut call: impl FnMut() -> bool) -> Option<u64> {
+    let mut fewest = None;
+    for _ in 0..2000 {
+        let before = COUNT.load(Ordering::SeqCst);
+        if call() {
+            let count = COUNT.load(Ordering::SeqCst) - before;
+            fewest = Some(fewest.map_or(count, |fewest: u64| fewest.min(count)));
+        }
+    }
+    fewest
+}
+
+fn done<T>(answer: Answer<T>) -> bool {
+    let is_done = answer.is_done();
+    answer.wait().expect("it succeeds");
+    is_done
+}
+
+#[test]
+fn null_getattr_read_and_write_allocate_nothing() {
+    let bed = Bed::new(Arc::new(Memory::default()), Plan { mode: Mode::Poll, ..Plan::default() });
+    let fs = bed.export().attach_session(&client()).expect("a session");
+    let cx = root();
+    let how = Create {
+        mode: NewMode::settled(FileMode::new(0o600)),
+        flags: OpenFlags::READ | OpenFlags::WRITE,
+        ..Create::default()
+    };
+    let name = Name::new(b"file").expect("a name");
+    let created = fs.create(&cx, NodeId::ROOT, name, &how).wait().expect("create");
+    let file = File { node: created.entry.node, open: created.open };
+    let data = Buffer::new(65536);
+    let write = |len: usize| fs.write(&cx, file, &Write::default(), data.source(0..len));
+    let read = |len: usize| fs.read(&cx, file, 0, data.sink(0..len));
+    assert!(done(write(65536)) || bed.end().is_none());
+    let rows: [(&str, &dyn Fn() -> bool); 6] = [
+        ("null", &|| done(fs.null(&cx))),
+        ("getattr", &|| done(fs.getattr(&cx, file.node, None))),
+        ("read 100", &|| done(read(100))),
+        ("read 64 KiB", &|| done(read(65536))),
+        ("write 100", &|| done(write(100))),
+        ("write 64 KiB", &|| done(write(65536))),
+    ];
+    for (what, call) in rows {
+        assert_eq!(fewest(call), Some(0), "{what}");
+    }
+}

