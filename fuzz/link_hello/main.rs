@@ -1,0 +1,66 @@
+//! Any bytes as a message of a link, at the socket's door and in a file's page: what decodes must encode to the same message, a server
+//! agrees to nothing beyond its limits, and a client believes nothing that it did not offer.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tombolo_shm::link::{
+    Agreement, Bells, Epoch, Features, Hello, Instance, Limits, MESSAGE_BYTES_MAX, Message, Protocol, Welcome,
+};
+
+fuzz_target!(|bytes: &[u8]| {
+    decoded(bytes);
+    // The same behind a sound beginning, which is hard to hit upon.
+    let Some((&kind, rest)) = bytes.split_first() else { return };
+    let len = u32::try_from(rest.len() + 16).unwrap_or(u32::MAX);
+    let mut framed = b"TMBLLINK".to_vec();
+    framed.extend_from_slice(&u32::from(kind % 6).to_le_bytes());
+    framed.extend_from_slice(&len.to_le_bytes());
+    framed.extend_from_slice(rest);
+    decoded(&framed);
+});
+
+fn decoded(bytes: &[u8]) {
+    let Ok(message) = Message::decode(bytes) else { return };
+    assert!(bytes.len() <= MESSAGE_BYTES_MAX);
+    let encoded = message.encode();
+    assert!(encoded.len() <= MESSAGE_BYTES_MAX);
+    assert_eq!(Message::decode(&encoded).as_ref(), Ok(&message));
+    match message {
+        Message::Hello(hello) => served(&hello),
+        Message::Welcome(welcome) => believed(&welcome),
+        Message::Refused(_) | Message::Goodbye(_) => {}
+    }
+}
+
+fn served(hello: &Hello) {
+    let limits = Limits { slots: 128, back_slots: 16, bytes: 4 << 20, ..Limits::default() };
+    let epoch = Epoch::new(1).expect("not zero");
+    let Ok(agreement) = limits.agree(hello, epoch, Instance([1; 16])) else { return };
+    assert!(agreement.layout.slots() <= hello.slots.min(limits.slots));
+    assert!(agreement.layout.bytes() <= hello.bytes.min(limits.bytes));
+    assert!(agreement.features.contains(hello.required));
+    assert!(hello.bells.contains(agreement.bell));
+    // What a server agrees to, an honest client believes.
+    assert_eq!(hello.check(&agreement.welcome()), Ok(agreement));
+}
+
+fn believed(welcome: &Welcome) {
+    let hello = Hello {
+        version_min: 1,
+        version_max: 1,
+        offered: Features::CALL_BACKS,
+        required: Features::NONE,
+        slots: 256,
+        back_slots: 64,
+        bytes: 16 << 20,
+        client: Instance([2; 16]),
+        protocol: Some(Protocol::Vrpc),
+        bells: Bells::FUTEX,
+        export: String::new(),
+        label: String::new(),
+    };
+    if let Ok(Agreement { layout, features, version, .. }) = hello.check(welcome) {
+        assert!(layout.slots() <= 256 && layout.back_slots() <= 64 && layout.bytes() <= 16 << 20);
+        assert!(hello.offered.contains(features) && version == 1);
+    }
+}
