@@ -63,6 +63,8 @@ impl MemoryListener {
         let limits = Limits { bells: Bells::SILENT, bytes: limits.bytes.min(seat.half_bytes()), ..limits };
         let (stop, stopped) = mpsc::channel();
         let mut host = Host { seat, server, limits, mode, label: label.into(), instance, stage: Stage::Free };
+        // A client may come as soon as this returns, and must find the page made.
+        host.turn(Instant::now())?;
         let run = move || {
             let mut wait = LOOK;
             while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
