@@ -85,6 +85,13 @@ impl Bed {
         links.into_iter().flatten().for_each(LinkHandle::stop);
     }
 
+    /// Cuts the newest link, as when the peer's process has ended. Does not wait for anything.
+    pub fn cut_newest(&self) {
+        if let Some(link) = self.links.lock().expect("no test panics here").last().and_then(Option::as_ref) {
+            link.cut(End::Died);
+        }
+    }
+
     /// What each link that there is has done, as the server counts.
     pub fn counts(&self) -> Vec<Counts> {
         let links = self.links.lock().expect("no test panics here");
