@@ -44,6 +44,8 @@ pub enum TableArgs {
     All,
     /// What a layer costs: a null answer through zero to four of them.
     Waist,
+    /// Links in shared memory, beside bare cache lines and futexes and the system calls on the same file.
+    Ring,
     /// The FUSE front end: a mount on this host, or virtio-fs through its queues.
     Fuse(FuseArgs),
     /// A developer's job in a guest, beside virtiofsd and the guest's own disk. Needs the source tree.
@@ -66,6 +68,14 @@ pub enum TableArgs {
         shared: PathBuf,
         /// How many files.
         files: usize,
+    },
+    /// Serve a directory over links, one socket for each way to wait; `ring` runs it.
+    #[command(hide = true)]
+    RingServer {
+        /// The directory.
+        shared: PathBuf,
+        /// Where the sockets go.
+        sockets: PathBuf,
     },
     /// Answer bytes with bytes, or NFS calls with the same replies always; `nfs` runs it.
     #[command(hide = true)]

@@ -40,6 +40,9 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::Drive(drive) = &args.table {
         return drive::drive(drive);
     }
+    if let TableArgs::RingServer { shared, sockets } = &args.table {
+        return table::ring::serve(shared, sockets);
+    }
     // Remembered before anything is pinned.
     let _all = measure::spare_cores();
     measure::end_on_signals()?;
@@ -47,6 +50,7 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     match &args.table {
         TableArgs::All => all(args, &plan, out),
         TableArgs::Waist => publish(args, &table::waist::run(&plan)?, out),
+        TableArgs::Ring => publish(args, &table::ring::run(&plan)?, out),
         TableArgs::Fuse(which) => {
             for (table, wanted) in FUSE_TABLES.into_iter().zip(which.tables()) {
                 if wanted {
@@ -60,7 +64,7 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Nfs(nfs) => publish(args, &table::nfs::run(&plan, &nfs.only, nfs.here)?, out),
         TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
         // Done above.
-        TableArgs::Limit { .. } | TableArgs::Drive(_) => Ok(()),
+        TableArgs::Limit { .. } | TableArgs::Drive(_) | TableArgs::RingServer { .. } => Ok(()),
         TableArgs::Touch { shared, files } => {
             let (memory_bytes, descriptors) = table::memory::touch(shared, *files)?;
             writeln!(out, "{memory_bytes} {descriptors}").doing(|| "print".to_owned())
@@ -82,7 +86,16 @@ fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let [virtio, mount, table_6_2] = FUSE_TABLES;
     let guest: Table = |plan| table::guest::run(plan, "lua", &[]);
     let nfs: Table = |plan| table::nfs::run(plan, &[], false);
-    for table in [table::waist::run as Table, virtio, mount, table_6_2, nfs, table::memory::run, guest] {
+    for table in [
+        table::waist::run as Table,
+        table::ring::run,
+        virtio,
+        mount,
+        table_6_2,
+        nfs,
+        table::memory::run,
+        guest,
+    ] {
         match table(plan) {
             Ok(report) => publish(args, &report, out)?,
             Err(error @ Error::Absent(_)) => {

@@ -5,6 +5,7 @@ pub mod guest;
 pub mod memory;
 pub mod mount;
 pub mod nfs;
+pub mod ring;
 pub mod table_6_2;
 pub mod virtio;
 pub mod waist;

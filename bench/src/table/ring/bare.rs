@@ -1,0 +1,142 @@
+//! What two threads on two cores can do with nothing in between: hand each other a number.
+
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tombolo_mem::WordMut;
+use tombolo_shm::region::sealed::Sealed;
+use tombolo_sys::{affinity, futex};
+
+use super::{AT_ONCE, timed_by};
+use crate::error::{Doing, Result};
+use crate::measure::{Clock, Work, spare_cores};
+
+/// Of the memory that both have: each word on a cache line of its own, and not on neighbouring ones.
+const BYTES: u64 = 4096;
+const ANSWER: usize = 256;
+/// After so long a sleeper looks whether the other is still there.
+const NAP: Duration = Duration::from_millis(100);
+
+/// How they wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bare {
+    /// Looking all the time.
+    CacheLine,
+    /// Asleep on a futex.
+    Futex,
+}
+
+impl Work for Bare {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        let mut table = Table::new(*self)?;
+        timed_by(AT_ONCE, count, clock, || {
+            table.turn();
+            Ok(())
+        })
+    }
+}
+
+/// Both sides; the other one is a thread that lives for a turn.
+struct Table {
+    side: Side,
+    last: u32,
+    over: Arc<AtomicBool>,
+    other: Option<JoinHandle<()>>,
+}
+
+/// Says a number, and hears one.
+struct Side {
+    how: Bare,
+    mouth: WordMut,
+    ear: WordMut,
+}
+
+impl Table {
+    fn new(how: Bare) -> Result<Self> {
+        let memory = Sealed::create("bench", BYTES).map_err(std::io::Error::other);
+        let memory = memory.doing(|| "get memory to share".to_owned())?;
+        let word = |at| {
+            let word = WordMut::new(memory.region(), at).map_err(std::io::Error::other);
+            word.doing(|| "find a word in shared memory".to_owned())
+        };
+        let side = Side { how, mouth: word(0)?, ear: word(ANSWER)? };
+        let there = Side { how, mouth: word(ANSWER)?, ear: word(0)? };
+        let over = Arc::new(AtomicBool::new(false));
+        let over_there = Arc::clone(&over);
+        let core = spare_cores().get(1).copied();
+        let other = thread::Builder::new().name("bare".into()).spawn(move || {
+            // A machine with one core has no other place.
+            let _alone = core.map(|core| affinity::pin(None, &[core]));
+            let mut number: u32 = 1;
+            while there.hear(number, &over_there) {
+                there.say(number);
+                number = number.wrapping_add(1);
+            }
+        });
+        let other = Some(other.doing(|| "start a thread".to_owned())?);
+        Ok(Self { side, last: 0, over, other })
+    }
+
+    #[inline]
+    fn turn(&mut self) {
+        self.last = self.last.wrapping_add(1);
+        self.side.say(self.last);
+        self.side.hear(self.last, &self.over);
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(other) = self.other.take() {
+            // It cannot panic.
+            let _ended = other.join();
+        }
+    }
+}
+
+impl Side {
+    #[inline]
+    fn say(&self, number: u32) {
+        self.mouth.store(number, Ordering::Release);
+        if self.how == Bare::Futex {
+            // It fails for no word that is mapped.
+            let _woken = futex::wake(&self.mouth);
+        }
+    }
+
+    /// Waits until that number is said. False when nobody will say it.
+    #[inline]
+    fn hear(&self, number: u32, over: &AtomicBool) -> bool {
+        loop {
+            let seen = self.ear.load(Ordering::Acquire);
+            if seen == number {
+                return true;
+            }
+            if over.load(Ordering::Relaxed) {
+                return false;
+            }
+            match self.how {
+                Bare::CacheLine => spin_loop(),
+                Bare::Futex => drop(futex::wait(&self.ear, seen, Some(NAP))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_to_and_fro_and_the_other_side_ends() {
+        for mut how in [Bare::CacheLine, Bare::Futex] {
+            let mut clock = Clock::new();
+            how.run(20, &mut clock).unwrap();
+            assert!(clock.count() >= 20, "{how:?}");
+        }
+    }
+}

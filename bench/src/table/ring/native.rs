@@ -1,0 +1,54 @@
+//! The same by system calls on the file itself.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::session::Deed;
+use super::{at_once, rated, timed_by};
+use crate::error::{Doing, Error, Result};
+use crate::measure::{Clock, Work};
+
+/// A system call on an open file.
+pub struct Native {
+    file: File,
+    deed: Deed,
+    memory: Vec<u8>,
+}
+
+impl Native {
+    /// What comes closest to the deed: `statx`, `pread` or `pwrite`.
+    pub fn new(path: &Path, deed: Deed, bytes: usize) -> Result<Self> {
+        let file = File::options().read(true).write(true).open(path).doing_to("open", path)?;
+        Ok(Self { file, deed, memory: vec![0; bytes] })
+    }
+
+    #[inline]
+    fn call(&mut self) -> Result<()> {
+        let whole = self.memory.len();
+        let count = match self.deed {
+            Deed::Read(_) | Deed::ReadInPlace(_) => self.file.read_at(&mut self.memory, 0),
+            Deed::Write(_) | Deed::WriteInPlace(_) => self.file.write_at(&self.memory, 0),
+            Deed::Null | Deed::Getattr => self.file.metadata().map(|found| {
+                black_box(found);
+                whole
+            }),
+        };
+        let count = count.doing(|| format!("{:?} by a system call", self.deed))?;
+        if count == whole {
+            return Ok(());
+        }
+        Err(Error::Wrong { what: format!("{:?}", self.deed), answer: format!("{count} bytes") })
+    }
+}
+
+impl Work for Native {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        timed_by(at_once(self.memory.len()), count, clock, || self.call())
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        rated(self.memory.len())
+    }
+}

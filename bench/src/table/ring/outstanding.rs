@@ -1,0 +1,73 @@
+//! Many requests for attributes under way at a time, by one thread.
+
+use std::collections::VecDeque;
+
+use tombolo_core::fs::NodeId;
+use tombolo_host::links::client::{Call, Line};
+use tombolo_wire_vrpc::{BODY_BYTES, CallerId, FrameBuf, Groups, Header, Kind, Reply, Request};
+
+use super::session::Door;
+use super::wrong;
+use crate::error::{Error, Result};
+use crate::measure::{Clock, Work};
+
+/// Keeps so many requests under way.
+pub struct Outstanding {
+    door: Door,
+    depth: usize,
+}
+
+impl Outstanding {
+    /// Over links that the door makes.
+    pub fn new(door: Door, depth: usize) -> Self {
+        Self { door, depth }
+    }
+}
+
+impl Work for Outstanding {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        let (line, _keep) = self.door.link().map_err(|error| wrong("a link", error.as_ref()))?;
+        // The superuser.
+        check(Kind::Caller, send(&line, &Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) })?)?;
+        let getattr = Request::Getattr { node: NodeId::ROOT, open: None };
+        let calls: Result<VecDeque<Call>> = (0..self.depth).map(|_| send(&line, &getattr)).collect();
+        let mut calls = calls?;
+        let batch = self.depth as u64;
+        clock.start();
+        for _ in 0..count.div_ceil(batch).max(1) {
+            for _ in 0..batch {
+                if let Some(first) = calls.pop_front() {
+                    check(Kind::Getattr, first)?;
+                }
+                calls.push_back(send(&line, &getattr)?);
+            }
+            clock.lap_of(batch);
+        }
+        calls.into_iter().try_for_each(|call| check(Kind::Getattr, call))
+    }
+
+    fn per_second(&self) -> bool {
+        true
+    }
+}
+
+#[inline]
+fn send(line: &Line, request: &Request<'_>) -> Result<Call> {
+    let header = Header { caller: CallerId(0), ..Header::default() };
+    let mut body = [0; BODY_BYTES];
+    // What is asked here fits the body.
+    let mut none = FrameBuf::new(&mut []);
+    let kind = request.encode(&header, &mut body, &mut none).map_err(|error| wrong("encode", &error))?;
+    Ok(line.call(kind.number(), body, |_| {}))
+}
+
+/// Waits for the answer, and sees that it is one.
+#[inline]
+fn check(kind: Kind, call: Call) -> Result<()> {
+    let reply = call.wait().map_err(|error| wrong("a call", &error))?;
+    let outcome = Reply::decode(kind, reply.kind, &reply.body, &reply.frame);
+    match outcome.map_err(|error| wrong("decode", &error))? {
+        Ok(_) => Ok(()),
+        Err(status) => Err(Error::Wrong { what: format!("{kind:?}"), answer: format!("{status:?}") }),
+    }
+}

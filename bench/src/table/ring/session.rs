@@ -1,0 +1,154 @@
+//! A session over a link, as a program has one that calls the library.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport, VrpcFileSystem};
+use tombolo_core::fs::{
+    Answer, Client, Ctx, Error as FsError, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck,
+    SessionId, Write,
+};
+use tombolo_host::links::client::Line;
+use tombolo_host::links::connect::{ConnectOptions, connect};
+use tombolo_host::links::tether::{Tether, Watcher};
+use tombolo_mem::Buffer;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::Instance;
+
+use super::{EXPORT, FILE, timed_by, wrong};
+use crate::error::{Error, Result};
+use crate::measure::{Clock, Work};
+
+/// What is asked over the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Nothing.
+    Null,
+    /// The attributes of an open file.
+    Getattr,
+    /// So many bytes into the program's memory.
+    Read(usize),
+    /// So many bytes, which stay where the server put them.
+    ReadInPlace(usize),
+    /// So many bytes out of the program's memory.
+    Write(usize),
+    /// So many bytes that were put together where the server reads them.
+    WriteInPlace(usize),
+}
+
+impl Deed {
+    fn bytes(self) -> usize {
+        match self {
+            Deed::Null | Deed::Getattr => 0,
+            Deed::Read(bytes) | Deed::ReadInPlace(bytes) => bytes,
+            Deed::Write(bytes) | Deed::WriteInPlace(bytes) => bytes,
+        }
+    }
+}
+
+/// Does one thing over and over, over a link that lives for a turn: a server that polls would have a core all the time.
+pub struct Linked {
+    door: Door,
+    deed: Deed,
+}
+
+impl Linked {
+    /// Over links that the door makes.
+    pub fn new(door: Door, deed: Deed) -> Self {
+        Self { door, deed }
+    }
+}
+
+impl Work for Linked {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        let session = Session::begin(&self.door, self.deed.bytes())?;
+        timed_by(super::at_once(self.deed.bytes()), count, clock, || session.ask(self.deed))
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        super::rated(self.deed.bytes())
+    }
+}
+
+/// A session with the file open.
+pub struct Session {
+    files: Arc<VrpcFileSystem>,
+    cx: Ctx,
+    file: File,
+    buffer: Buffer,
+}
+
+impl Session {
+    /// Over a link of its own, with so much memory for data.
+    pub fn begin(door: &Door, bytes: usize) -> Result<Self> {
+        let id = SessionId(1);
+        let client = Client { session: id, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
+        let export = VrpcExport::new(door.clone());
+        let files = export.attach_session(&client).map_err(|error| wrong("attach", &error))?;
+        let cx = Ctx::root(id);
+        let name = Name::new(FILE.as_bytes()).map_err(|error| wrong("a name", &error))?;
+        let node = done(files.lookup(&cx, NodeId::ROOT, name), "lookup")?.node;
+        let opened = done(files.open(&cx, node, OpenFlags::READ | OpenFlags::WRITE), "open")?;
+        Ok(Self { files, cx, file: File { node, open: opened.open }, buffer: Buffer::new(bytes) })
+    }
+
+    /// Asks once, and looks whether all was done.
+    #[inline]
+    pub fn ask(&self, deed: Deed) -> Result<()> {
+        let Self { files, cx, file, buffer } = self;
+        let bytes = deed.bytes();
+        let count = match deed {
+            Deed::Null => done(files.null(cx), "null").map(|()| 0)?,
+            Deed::Getattr => done(files.getattr(cx, file.node, Some(*file)), "getattr").map(|_| 0)?,
+            Deed::Read(_) => done(files.read(cx, *file, 0, buffer.sink(0..bytes)), "read")?.count,
+            Deed::ReadInPlace(_) => {
+                done(files.read_in_place(cx, *file, 0, bytes), "read in place")?.data().len()
+            }
+            Deed::Write(_) => {
+                let from = buffer.source(0..bytes);
+                done(files.write(cx, *file, &Write::default(), from), "write")?.count
+            }
+            Deed::WriteInPlace(_) => {
+                let lent = files.lend(bytes).map_err(|error| wrong("lend memory", &error))?;
+                let answer = files.write_in_place(cx, *file, &Write::default(), lent, bytes);
+                done(answer, "write in place")?.count
+            }
+        };
+        if count == bytes {
+            return Ok(());
+        }
+        Err(Error::Wrong { what: format!("{deed:?}"), answer: format!("{count} bytes") })
+    }
+}
+
+/// Makes links.
+#[derive(Clone)]
+pub struct Door {
+    /// Who listens there.
+    pub socket: PathBuf,
+    /// How the client waits.
+    pub mode: Mode,
+}
+
+impl Door {
+    /// A link, over which nothing was sent yet; it lasts as long as what comes with it.
+    pub fn link(&self) -> std::result::Result<(Line, (Tether, Watcher)), ConnectError> {
+        let watcher = Watcher::start()?;
+        let options = ConnectOptions::new(EXPORT, "bench", Instance([1; 16]))?;
+        let connection = connect(Path::new(&self.socket), &options)?;
+        let (line, tether) = connection.start(&watcher, "bench", self.mode)?;
+        Ok((line, (tether, watcher)))
+    }
+}
+
+impl Connect for Door {
+    fn connect(&self, _client: &Client) -> std::result::Result<Connected, ConnectError> {
+        let (line, keep) = self.link()?;
+        Ok(Connected { line, keep: Box::new(keep) })
+    }
+}
+
+#[inline]
+fn done<T>(answer: Answer<T>, what: &str) -> Result<T> {
+    answer.wait().map_err(|error: FsError| wrong(what, &error))
+}

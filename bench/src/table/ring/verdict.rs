@@ -1,0 +1,136 @@
+//! What the figures should be, beside what they are.
+
+use tombolo_shm::bell::Mode;
+
+use super::{CACHE_LINE, COPIED, FUTEX, GETATTR, IN_PLACE, LARGE_BYTES, MANY, NATIVE, NULL, SIZES, idle};
+use crate::measure::Spread;
+use crate::report::{Figure, Report, Unit};
+
+/// 1.5 × a bare cache line, 1.25 × a bare futex, and 10 % over polling, at most.
+const POLL_AIM: f64 = 0.667;
+const EVENT_AIM: f64 = 0.8;
+const ADAPTIVE_AIM: f64 = 0.909;
+/// How many null requests an operation may cost over its system call.
+const GETATTR_NULLS: f64 = 1.5;
+const DATA_NULLS: f64 = 2.0;
+/// Bytes per second over those of the system call.
+const RATE_AIM: f64 = 0.9;
+/// The size of reads and writes that the aim for data is about.
+const DATA_BYTES: usize = 4096;
+/// Operations in a second with many under way.
+const MANY_AIM: f64 = 2e6;
+/// What is called nothing, of a processor.
+const IDLE_SHARE: f64 = 0.0005;
+
+/// Compares what has an aim, and what is of interest beside.
+pub fn judge(report: &mut Report) {
+    let [poll, event, adaptive] = [Mode::Poll, Mode::Event, Mode::Adaptive].map(Mode::name);
+    compare(report, NULL, poll, CACHE_LINE, Some(POLL_AIM));
+    compare(report, NULL, event, FUTEX, Some(EVENT_AIM));
+    compare(report, NULL, adaptive, poll, Some(ADAPTIVE_AIM));
+    let Some(null) = report.figure(NULL, poll, "").cloned() else { return };
+    over(report, GETATTR, poll, &null, GETATTR_NULLS, true);
+    over(report, GETATTR, adaptive, &null, GETATTR_NULLS, false);
+    for (size, bytes) in SIZES {
+        for row in [format!("read, {size}"), format!("write, {size}")] {
+            if bytes >= LARGE_BYTES {
+                compare(report, &row, IN_PLACE, NATIVE, Some(RATE_AIM));
+                compare(report, &row, COPIED, NATIVE, None);
+            } else {
+                let is_aim = bytes == DATA_BYTES;
+                over(report, &row, IN_PLACE, &null, DATA_NULLS, is_aim);
+                over(report, &row, COPIED, &null, DATA_NULLS, is_aim);
+            }
+        }
+    }
+    let aim = Figure::single(MANY, "", "2 M/s", Unit::PerSecond, MANY_AIM);
+    for (mode, wanted) in [(poll, Some(1.0)), (adaptive, None)] {
+        let ours = report.figure(MANY, mode, "").cloned();
+        report.compare(ours.as_ref(), Some(&aim), wanted);
+    }
+    idle_share(report, [event, adaptive]);
+}
+
+fn compare(report: &mut Report, row: &str, ours: &str, other: &str, aim: Option<f64>) {
+    let [ours, other] = [ours, other].map(|column| report.figure(row, column, "").cloned());
+    report.compare(ours.as_ref(), other.as_ref(), aim);
+}
+
+/// Compares with the row's system call and so many null requests.
+fn over(report: &mut Report, row: &str, ours: &str, null: &Figure, times: f64, is_aim: bool) {
+    let native = report.figure(row, NATIVE, "").and_then(|native| sum(native, null, times));
+    let ours = report.figure(row, ours, "").cloned();
+    report.compare(ours.as_ref(), native.as_ref(), is_aim.then_some(1.0));
+}
+
+/// A figure and some times another, round by round.
+fn sum(one: &Figure, other: &Figure, times: f64) -> Option<Figure> {
+    let rounds: Vec<f64> = if one.rounds.len() == other.rounds.len() {
+        one.rounds.iter().zip(&other.rounds).map(|(one, other)| one + other * times).collect()
+    } else {
+        vec![one.spread.median + other.spread.median * times]
+    };
+    let spread = Spread::of(&rounds)?;
+    let who = format!("{} + {times} × {}", one.column, other.row);
+    Some(Figure { spread, rounds, ..Figure::single(&one.row, "", &who, one.unit, 0.0) })
+}
+
+/// Says which part of a processor idle links have.
+fn idle_share(report: &mut Report, modes: [&str; 2]) {
+    let median = |column: &str| Some(report.figure(idle::ROW, column, "")?.spread.median);
+    let Some(none) = median(idle::NO_LINK) else { return };
+    let shares: Vec<String> = modes
+        .into_iter()
+        .filter_map(|mode| {
+            let share = ((median(mode)? - none) / 1e9).max(0.0);
+            let verdict = if share <= IDLE_SHARE { "met" } else { "missed" };
+            Some(format!("{mode} {:.2} % ({verdict})", share * 100.0))
+        })
+        .collect();
+    report.condition(format!(
+        "an idle link's share of a processor, over no link (aim: 0 %, counted as met up to {} %): {}",
+        IDLE_SHARE * 100.0,
+        shares.join(", ")
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(row: &str, column: &str, rounds: &[f64]) -> Figure {
+        let figure = Figure::single(row, "", column, Unit::Nanoseconds, 0.0);
+        Figure { spread: Spread::of(rounds).unwrap(), rounds: rounds.to_vec(), ..figure }
+    }
+
+    #[test]
+    fn an_operation_is_judged_by_its_call_and_the_null_requests_of_the_same_round() {
+        let mut report = Report::new("ring", "x", String::new(), false);
+        report.figures = vec![
+            figure(NULL, CACHE_LINE, &[200.0, 400.0, 200.0]),
+            figure(NULL, "poll", &[250.0, 500.0, 250.0]),
+            figure(GETATTR, NATIVE, &[625.0, 1250.0, 625.0]),
+            figure(GETATTR, "poll", &[1000.0, 2000.0, 1000.0]),
+        ];
+        judge(&mut report);
+        let ratio = |row: &str| report.ratios.iter().find(|ratio| ratio.row == row).unwrap();
+        assert_eq!((ratio(NULL).spread.median, ratio(NULL).spread.max), (0.8, 0.8));
+        assert_eq!((ratio(GETATTR).spread.min, ratio(GETATTR).spread.max), (1.0, 1.0));
+        assert_eq!(ratio(GETATTR).other, "system call + 1.5 × null request");
+        assert_eq!(ratio(GETATTR).aim, Some(1.0));
+    }
+
+    #[test]
+    fn what_an_idle_link_costs_is_what_it_adds() {
+        let mut report = Report::new("ring", "x", String::new(), false);
+        report.figures = vec![
+            figure(NULL, "poll", &[1.0]),
+            figure(idle::ROW, idle::NO_LINK, &[1e6]),
+            figure(idle::ROW, "event", &[1.1e6]),
+            figure(idle::ROW, "adaptive", &[2.1e7]),
+        ];
+        judge(&mut report);
+        let said = report.conditions.join("\n");
+        assert!(said.contains("event 0.01 % (met), adaptive 2.00 % (missed)"), "{said}");
+    }
+}
