@@ -27,7 +27,7 @@ pub struct Connected {
     pub keep: Box<dyn Any + Send + Sync>,
 }
 
-/// Why an answer to the first request is none.
+/// Why no session begins.
 #[derive(Debug, Error)]
 enum AttachError {
     #[error("there is no link to the server")]

@@ -63,9 +63,9 @@ fn a_session_that_waits_for_a_lock_ends_with_its_link() {
     }
 }
 
-/// A caller gets an error that says what happened, not silence, when the server's side is gone.
+/// What a session held is free once it is dropped.
 #[test]
-fn openings_of_an_ended_session_are_given_back() {
+fn locks_of_an_ended_session_are_given_back() {
     let bed = Bed::new(Arc::new(Memory::default()), Plan::default());
     let export = bed.export();
     let first = export.attach_session(&client()).expect("a session");
