@@ -4,12 +4,12 @@
 //! The server is this program once more, on a core of its own: local-dir behind `front/vrpc-server`. The caller is
 //! `back/vrpc-client`, as a program has it that calls the library. All contestants take turns in one contest.
 //!
-//! Reading order: [`bare`], [`server`], [`session`], `native`, `outstanding`, `idle`.
+//! Reading order: [`bare`], [`server`], [`session`], `line`, `native`, `idle`, `verdict`.
 
 mod bare;
 mod idle;
+mod line;
 mod native;
-mod outstanding;
 mod server;
 mod session;
 mod verdict;
@@ -23,8 +23,8 @@ use tombolo_shm::bell::Mode;
 pub use server::serve;
 
 use self::bare::Bare;
+use self::line::{Alone, Outstanding};
 use self::native::Native;
-use self::outstanding::Outstanding;
 use self::server::Serving;
 use self::session::{Deed, Door, Linked};
 use super::Plan;
@@ -46,6 +46,7 @@ const LARGE_BYTES: usize = 64 << 10;
 const DEPTH: usize = 64;
 
 const NULL: &str = "null request";
+const ALONE: &str = "null request, link alone";
 const GETATTR: &str = "getattr";
 const CACHE_LINE: &str = "bare cache line";
 const FUTEX: &str = "bare futex";
@@ -97,6 +98,7 @@ impl Bed {
             vec![self.entrant(NULL, CACHE_LINE, Bare::CacheLine), self.entrant(NULL, FUTEX, Bare::Futex)];
         for mode in server::MODES {
             entrants.push(self.entrant(NULL, mode.name(), self.linked(mode, Deed::Null)));
+            entrants.push(self.entrant(ALONE, mode.name(), Alone(self.door(mode))));
         }
         entrants.push(self.entrant(GETATTR, NATIVE, self.native(Deed::Getattr, 0)?));
         for mode in server::MODES {
@@ -177,7 +179,7 @@ fn conditions(report: &mut Report, plan: &Plan, series: &[Series]) {
         LARGE_BYTES >> 10
     ));
     report.condition(
-        "both sides wait alike; reads and writes poll. In place: data lie where the server put them, or were put together where it reads them",
+        "link alone: without the library above the line. Both sides wait alike; reads and writes poll. In place: data lie where the server put them, or were put together where it reads them",
     );
     for one in series.iter().filter(|one| one.bytes.is_none() && !one.per_second) {
         let quantiles = [0.01, 0.5, 0.99].map(|part| Unit::Nanoseconds.text(one.quantile_ns(part)));
@@ -242,6 +244,7 @@ mod tests {
                     session.ask(deed(bytes)).unwrap();
                 }
             }
+            Alone(door.clone()).run(20, &mut Clock::new()).unwrap();
             let mut clock = Clock::new();
             Outstanding::new(door, DEPTH).run(200, &mut clock).unwrap();
             assert_eq!(clock.count(), 256, "{mode}: whole windows");

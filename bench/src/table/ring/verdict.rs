@@ -2,7 +2,9 @@
 
 use tombolo_shm::bell::Mode;
 
-use super::{CACHE_LINE, COPIED, FUTEX, GETATTR, IN_PLACE, LARGE_BYTES, MANY, NATIVE, NULL, SIZES, idle};
+use super::{
+    ALONE, CACHE_LINE, COPIED, FUTEX, GETATTR, IN_PLACE, LARGE_BYTES, MANY, NATIVE, NULL, SIZES, idle,
+};
 use crate::measure::Spread;
 use crate::report::{Figure, Report, Unit};
 
@@ -25,9 +27,14 @@ const IDLE_SHARE: f64 = 0.0005;
 /// Compares what has an aim, and what is of interest beside.
 pub fn judge(report: &mut Report) {
     let [poll, event, adaptive] = [Mode::Poll, Mode::Event, Mode::Adaptive].map(Mode::name);
-    compare(report, NULL, poll, CACHE_LINE, Some(POLL_AIM));
-    compare(report, NULL, event, FUTEX, Some(EVENT_AIM));
-    compare(report, NULL, adaptive, poll, Some(ADAPTIVE_AIM));
+    let [line, futex] = [CACHE_LINE, FUTEX].map(|column| report.figure(NULL, column, "").cloned());
+    for row in [NULL, ALONE] {
+        for (mode, bare, aim) in [(poll, &line, POLL_AIM), (event, &futex, EVENT_AIM)] {
+            let ours = report.figure(row, mode, "").cloned();
+            report.compare(ours.as_ref(), bare.as_ref(), Some(aim));
+        }
+        compare(report, row, adaptive, poll, Some(ADAPTIVE_AIM));
+    }
     let Some(null) = report.figure(NULL, poll, "").cloned() else { return };
     over(report, GETATTR, poll, &null, GETATTR_NULLS, true);
     over(report, GETATTR, adaptive, &null, GETATTR_NULLS, false);

@@ -1,4 +1,4 @@
-//! Many requests for attributes under way at a time, by one thread.
+//! Requests straight on the line, with no library above it: one that asks for nothing, and many for attributes under way at a time.
 
 use std::collections::VecDeque;
 
@@ -7,9 +7,22 @@ use tombolo_host::links::client::{Call, Line};
 use tombolo_wire_vrpc::{BODY_BYTES, CallerId, FrameBuf, Groups, Header, Kind, Reply, Request};
 
 use super::session::Door;
-use super::wrong;
+use super::{AT_ONCE, timed_by, wrong};
 use crate::error::{Error, Result};
 use crate::measure::{Clock, Work};
+
+/// Asks for nothing, and waits.
+pub struct Alone(
+    /// Makes the links.
+    pub Door,
+);
+
+impl Work for Alone {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        let (line, _keep) = self.0.link().map_err(|error| wrong("a link", error.as_ref()))?;
+        timed_by(AT_ONCE, count, clock, || check(Kind::Null, send(&line, &Request::Null)?))
+    }
+}
 
 /// Keeps so many requests under way.
 pub struct Outstanding {
