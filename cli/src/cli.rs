@@ -9,6 +9,7 @@ use crate::doctor::DoctorArgs;
 use crate::failure::{Failure, Outcome};
 use crate::files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use crate::keys::KeysArgs;
+use crate::links::LinksArgs;
 use crate::man::ManArgs;
 use crate::mount::MountArgs;
 use crate::serve::ServeArgs;
@@ -39,6 +40,7 @@ enum Command {
     Stat(StatArgs),
     Rm(RmArgs),
     Top(TopArgs),
+    Links(LinksArgs),
     Tune(TuneArgs),
     Keys(KeysArgs),
     Doctor(DoctorArgs),
@@ -72,6 +74,7 @@ impl Cli {
             Command::Stat(args) => args.run(),
             Command::Rm(args) => args.run(),
             Command::Top(args) => args.run(),
+            Command::Links(args) => args.run(),
             Command::Tune(args) => args.run(),
             Command::Keys(args) => args.run(),
             Command::Doctor(args) => args.run(),

@@ -14,6 +14,7 @@ mod failure;
 mod files;
 mod invocation;
 mod keys;
+mod links;
 #[allow(dead_code, reason = "the commands that name places come next")]
 mod location;
 mod man;

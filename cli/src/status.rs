@@ -37,7 +37,7 @@ pub struct ExportStatus {
 /// A way in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WayStatus {
-    /// `virtiofs`, `fuse`, `shm` or `nfs`.
+    /// `virtiofs`, `fuse`, `shm`, `shm-file` or `nfs`.
     pub kind: String,
     /// The socket, the mount point, or the address.
     pub at: String,

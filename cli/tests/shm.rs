@@ -273,3 +273,91 @@ fn memory_that_cannot_be_shared_is_said_in_one_line() {
         place.run(words).failed(code, said);
     }
 }
+
+/// What `tombolo links --json` says of its only server.
+fn links(place: &Place) -> serde_json::Value {
+    let told = place.run(&["links", "--json"]);
+    told.succeeded();
+    let mut value: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    assert_eq!(value["servers"].as_array().map(Vec::len), Some(1), "{value}");
+    value["servers"][0].take()
+}
+
+fn guest_count(place: &Place) -> usize {
+    links(place)["guests"].as_array().expect("guests").len()
+}
+
+#[test]
+fn who_is_linked_is_listed_while_it_is() {
+    let Some(place) = MountPlace::new() else { return };
+    let nobody = place.0.run(&["links"]);
+    nobody.succeeded();
+    assert!(nobody.out.contains("no server of this user offers links"), "{nobody:?}");
+    let words =
+        ["serve", "tree", "mnt=/other", "--shm", "link.sock,export=/tree", "--shm-file", "region,size=16M"];
+    let mut server = place.0.serve(&words, "ready control");
+    let (link, region) = (place.0.text("link.sock"), place.0.text("region"));
+    let offered = links(&place.0);
+    assert_eq!(offered["pid"], server.pid());
+    assert_eq!(offered["exports"], serde_json::json!(["/other", "/tree"]));
+    let places =
+        [format!("shm:{link}/tree"), format!("shm+file:{region}/tree"), format!("shm+file:{region}/other")];
+    assert_eq!(offered["places"], serde_json::json!(places));
+    let alone = place.0.run(&["links"]);
+    assert!(alone.out.starts_with("tree  pid ") && alone.out.ends_with("\nnobody has a link\n"), "{alone:?}");
+
+    for (from, label) in [("shm:link.sock/tree", "tombolo:"), ("shm+file:region/tree", region.as_str())] {
+        place.0.run(&["mount", from, "mnt"]).succeeded();
+        until("the mount is listed", || guest_count(&place.0) == 1);
+        let guest = links(&place.0)["guests"][0].take();
+        assert!(guest["label"].as_str().is_some_and(|shown| shown.starts_with(label)), "{guest}");
+        assert_eq!((&guest["export"], &guest["health"]), (&"/tree".into(), &"well".into()), "{guest}");
+        let before = guest["answers"].as_u64().expect("a number");
+        until("its requests are counted", || {
+            fs::write(place.mnt().join("new"), "x").expect("write");
+            fs::remove_file(place.mnt().join("new")).expect("remove");
+            links(&place.0)["guests"][0]["answers"].as_u64().is_some_and(|now| now > before)
+        });
+        let shown = place.0.run(&["links"]);
+        let row = shown.out.lines().last().unwrap_or_default();
+        assert!(row.starts_with(label) && row.contains("  /tree  ") && row.contains("  well  "), "{shown:?}");
+        place.umount();
+        until("it is not listed any more", || guest_count(&place.0) == 0);
+    }
+
+    // What one that is killed leaves behind is cleared away by who looks.
+    server.signal("KILL");
+    server.wait();
+    let left = || fs::read_dir(place.0.path("run/tombolo/links")).expect("the list").count();
+    assert_ne!(left(), 0);
+    assert_eq!(place.0.run(&["links", "--json"]).out, "{\"servers\":[]}\n");
+    assert_eq!(left(), 0);
+    let server = place.0.serve(&words, "ready control");
+    assert_ne!(left(), 0);
+    stop(server);
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn a_stopped_guest_is_late_and_one_that_cannot_be_listed_is_served() {
+    let Some(place) = MountPlace::new() else { return };
+    let server = serve(&place.0, &[]);
+    let mut mount = place.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
+    until("the mount is listed", || guest_count(&place.0) == 1);
+    mount.signal("STOP");
+    until("its silence shows", || links(&place.0)["guests"][0]["health"] == "late");
+    let shown = place.0.run(&["links"]);
+    assert!(shown.out.contains("  late by ") && shown.out.contains(" s  "), "{shown:?}");
+    mount.signal("CONT");
+    until("it is well again", || links(&place.0)["guests"][0]["health"] == "well");
+    mount.signal("TERM");
+    assert_eq!(mount.wait().code(), Some(0));
+    stop(server);
+
+    let list = place.0.path("run/tombolo/links");
+    fs::set_permissions(&list, fs::Permissions::from_mode(0o777)).expect("chmod");
+    let server = serve(&place.0, &[]);
+    assert_eq!(place.0.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
+    place.0.run(&["links"]).failed(1, &["run/tombolo/links", "nobody else can write to"]);
+    stop(server);
+}

@@ -9,7 +9,7 @@ mod ls;
 mod place;
 mod problem;
 mod rm;
-mod shown;
+pub mod shown;
 mod stat;
 mod user;
 

@@ -14,6 +14,7 @@ mod server;
 mod shm;
 mod shm_arg;
 mod shm_hints;
+mod shm_list;
 mod shm_options;
 mod virtiofs_arg;
 

@@ -7,25 +7,30 @@ use std::sync::Arc;
 
 use tombolo_core::fs::Export;
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host::links::listen::{LinkListener, ListenOptions};
+use tombolo_host::links::listen::{Guest, LinkListener, ListenOptions};
 use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
 use tombolo_host::links::policy::Policy;
+use tombolo_host::links::registry::Announcement;
 use tombolo_host::links::seated::MemoryListener;
 use tombolo_host::links::server::Server;
 use tombolo_shm::link::Limits;
 
 use super::plan::Plan;
 use super::shm_hints::{MemoryHint, ShmHint};
+use super::shm_list::Listed;
 use super::shm_options::{PlannedMemory, PlannedShm};
 use crate::failure::Failure;
 use crate::status::WayStatus;
 
 /// Everything that makes links.
 pub struct ShmServers {
-    places: Vec<Place>,
+    /// None without places, or where there can be no list. Goes before those whom it lists.
+    _listed: Option<Listed>,
+    places: Arc<[Place]>,
 }
 
-struct Place {
+/// Where links are made.
+pub struct Place {
     at: At,
     /// The names of the exports that are offered.
     exports: Vec<String>,
@@ -33,8 +38,8 @@ struct Place {
 
 /// Where clients come.
 enum At {
-    Socket { path: PathBuf, _listener: LinkListener },
-    Memory { place: MemoryPlace, size_bytes: u64, _listener: MemoryListener },
+    Socket { path: PathBuf, listener: LinkListener },
+    Memory { place: MemoryPlace, size_bytes: u64, listener: MemoryListener },
 }
 
 impl ShmServers {
@@ -47,7 +52,12 @@ impl ShmServers {
         for memory in &plan.shm.memory {
             places.push(sit(memory, plan, exports)?);
         }
-        Ok(Self { places })
+        let places: Arc<[Place]> = places.into();
+        let listed = match &*places {
+            [] => None,
+            _ => Listed::start(announcement(plan, &places), Arc::clone(&places)),
+        };
+        Ok(Self { _listed: listed, places })
     }
 
     /// A line for each export at each place, with what to type on the other side.
@@ -79,6 +89,31 @@ impl ShmServers {
 }
 
 impl Place {
+    /// Those who have links.
+    pub fn guests(&self) -> Vec<Guest> {
+        match &self.at {
+            At::Socket { listener, .. } => listener.guests(),
+            At::Memory { listener, .. } => listener.guests(),
+        }
+    }
+
+    /// Calls `hook`, which must not block, whenever a guest has come or gone.
+    pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
+        match &self.at {
+            At::Socket { listener, .. } => listener.on_change(hook),
+            At::Memory { listener, .. } => listener.on_change(hook),
+        }
+    }
+
+    /// What clients mount, but for the export's name: those in a guest if it is not of this host.
+    fn front(&self) -> String {
+        match &self.at {
+            At::Socket { path, .. } => format!("shm:{}", path.display()),
+            At::Memory { place: MemoryPlace::File(path), .. } => format!("shm+file:{}", path.display()),
+            At::Memory { .. } => "shm+pci:".into(),
+        }
+    }
+
     fn kind(&self) -> &'static str {
         match self.at {
             At::Socket { .. } => "shm",
@@ -94,6 +129,19 @@ impl Place {
             At::Memory { place, .. } => place.to_string(),
         }
     }
+}
+
+/// What the list says of this server while it has no guests.
+fn announcement(plan: &Plan, places: &[Place]) -> Announcement {
+    let mut exports: Vec<_> = places.iter().flat_map(|place| place.exports.iter().cloned()).collect();
+    exports.sort();
+    exports.dedup();
+    let name = plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
+    let places = places.iter().flat_map(|place| {
+        let front = place.front();
+        place.exports.iter().map(move |export| format!("{front}{export}"))
+    });
+    Announcement { exports, places: places.collect(), ..Announcement::of_this_process(&name) }
 }
 
 /// Where a file says who may have links, nothing else keeps them from asking.
@@ -115,7 +163,7 @@ fn listen(
     let path = absolute(&place.socket).map_err(|error| Failure::cannot(&listening, &error))?;
     let listener = LinkListener::start(&path, server, options);
     let listener = listener.map_err(|error| Failure::cannot(&listening, &error))?;
-    Ok(Place { at: At::Socket { path, _listener: listener }, exports: names })
+    Ok(Place { at: At::Socket { path, listener }, exports: names })
 }
 
 fn sit(memory: &PlannedMemory, plan: &Plan, exports: &[Arc<dyn Export>]) -> Result<Place, Failure> {
@@ -139,7 +187,7 @@ fn sit(memory: &PlannedMemory, plan: &Plan, exports: &[Arc<dyn Export>]) -> Resu
     let listener = MemoryListener::start(common, server, Limits::default(), plan.shm.doorbell, &label);
     let listener = listener.map_err(|error| Failure::cannot(&serving, &error))?;
     let size_bytes = memory.size_bytes.unwrap_or_else(|| length(&place));
-    Ok(Place { at: At::Memory { place, size_bytes, _listener: listener }, exports: names })
+    Ok(Place { at: At::Memory { place, size_bytes, listener }, exports: names })
 }
 
 /// What offers these exports, and their names.

@@ -61,7 +61,7 @@ impl Place {
         Ran::new(self.tombolo(words))
     }
 
-    /// Every file and directory here, but for logs, and for the directory of control sockets.
+    /// Every file and directory here, but for logs, and for the directories of control sockets and of links.
     pub fn listing(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut ahead = vec![self.dir.path().to_owned()];
@@ -74,6 +74,7 @@ impl Place {
             }
         }
         found.retain(|path| !path.starts_with(self.path("state")) && *path != self.path("run/tombolo"));
+        found.retain(|path| *path != self.path("run/tombolo/links"));
         found.sort();
         found
     }

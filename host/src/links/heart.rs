@@ -1,7 +1,7 @@
 //! The hearts of both sides of a link, as one of them feels them.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tombolo_shm::link::{Ends, Extent, HEARTBEAT_OFFSET, Health, Patience, Pulse, Watch};
 
@@ -32,6 +32,11 @@ impl Heart {
             debug_assert!(stored.is_ok(), "{stored:?}");
         }
         self.watch.look(load(&self.peer), now)
+    }
+
+    /// For how long the other was silent at the last tick.
+    pub(super) fn silence(&self) -> Duration {
+        self.watch.silence()
     }
 }
 

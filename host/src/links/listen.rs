@@ -129,6 +129,11 @@ impl LinkListener {
     pub fn guests(&self) -> Vec<Guest> {
         self.shared.links.guests()
     }
+
+    /// Calls `hook` whenever a guest has come or gone, on a thread that links need: it must not block. The first hook stays.
+    pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
+        self.shared.links.changes.call(Box::new(hook));
+    }
 }
 
 impl Drop for LinkListener {

@@ -14,6 +14,7 @@
 //!
 //! Reading order: `end`, [`server`], [`client`]; [`listen`], [`connect`], [`tether`], [`policy`].
 
+mod changes;
 pub mod client;
 pub mod connect;
 mod counter;

@@ -22,7 +22,7 @@ pub struct Announcement {
     pub since_secs: u64,
     /// Names of what it exports.
     pub exports: Vec<String>,
-    /// Where clients ask for links: paths of sockets and of memory in common.
+    /// Where clients ask for links, as they type it: `shm:SOCKET/NAME` and its kin.
     pub places: Vec<String>,
     /// Those who have links.
     pub guests: Vec<GuestEntry>,
@@ -39,6 +39,21 @@ pub struct GuestEntry {
     pub since_secs: u64,
     /// How its heart is: "well", "late" or "lost".
     pub health: String,
+    /// For how long its heart has been silent, in milliseconds; 0 while it is well.
+    #[serde(default)]
+    pub silence_ms: u64,
+    /// Requests that the link has answered.
+    #[serde(default)]
+    pub answers: u64,
+    /// Requests that it has not answered yet.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// Times that the server's thread went to sleep.
+    #[serde(default)]
+    pub sleeps: u64,
+    /// Times that the server woke a sleeping client.
+    #[serde(default)]
+    pub rings: u64,
 }
 
 /// A list of servers.
@@ -93,9 +108,9 @@ impl Directory {
     pub fn open(path: &Path) -> Result<Directory, RegistryError> {
         let io = |source| RegistryError::Io { path: path.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
-        let metadata = fs::metadata(path).map_err(io)?;
+        let metadata = fs::symlink_metadata(path).map_err(io)?;
         let (uid, _) = creds::own_ids();
-        if metadata.uid() != uid || metadata.mode() & 0o022 != 0 {
+        if !metadata.is_dir() || metadata.uid() != uid || metadata.mode() & 0o022 != 0 {
             return Err(RegistryError::Unsafe { path: path.to_owned(), uid });
         }
         Ok(Directory { path: path.to_owned() })
@@ -222,11 +237,19 @@ impl From<super::listen::Guest> for GuestEntry {
             Health::Late => "late",
             Health::Lost => "lost",
         };
+        let counts = guest.counts.unwrap_or_default();
+        // Between two beats everybody is silent.
+        let silence_ms = if guest.health == Health::Well { 0 } else { guest.silence.as_millis() };
         GuestEntry {
             label: guest.peer.label.to_string(),
             export: guest.peer.export,
             since_secs: secs(guest.since),
             health: health.into(),
+            silence_ms: u64::try_from(silence_ms).unwrap_or(u64::MAX),
+            answers: counts.answers,
+            in_flight: counts.in_flight,
+            sleeps: counts.sleeps,
+            rings: counts.rings,
         }
     }
 }

@@ -4,8 +4,8 @@
 //! policy. Memory is kept apart by giving each client its own.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,12 @@ use tombolo_shm::link::{
 };
 use tombolo_sys::random;
 
+use super::changes::Changes;
 use super::client::{Line, StartError};
 use super::connect::{self, ConnectOptions};
 use super::end::{End, Lie};
+use super::listen::Guest;
+use super::lock;
 use super::memory::CommonMemory;
 use super::server::{LinkHandle, Peer, Server, Session};
 use super::tether;
@@ -33,6 +36,14 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct MemoryListener {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    visitors: Arc<Visitors>,
+}
+
+/// Who has the link, as others may know.
+#[derive(Debug, Default)]
+struct Visitors {
+    guest: Mutex<Option<Guest>>,
+    changes: Changes,
 }
 
 /// Why nobody can have a link there.
@@ -62,7 +73,17 @@ impl MemoryListener {
         let seat = ServerSeat::new(memory.region.clone(), instance, token, alone, Instant::now())?;
         let limits = Limits { bells: Bells::SILENT, bytes: limits.bytes.min(seat.half_bytes()), ..limits };
         let (stop, stopped) = mpsc::channel();
-        let mut host = Host { seat, server, limits, mode, label: label.into(), instance, stage: Stage::Free };
+        let visitors = Arc::<Visitors>::default();
+        let mut host = Host {
+            seat,
+            server,
+            limits,
+            mode,
+            label: label.into(),
+            instance,
+            stage: Stage::Free,
+            visitors: Arc::clone(&visitors),
+        };
         // A client may come as soon as this returns, and must find the page made.
         host.turn(Instant::now())?;
         let run = move || {
@@ -78,7 +99,18 @@ impl MemoryListener {
             drop(memory);
         };
         let thread = thread::Builder::new().name("link-memory".into()).spawn(run)?;
-        Ok(MemoryListener { stop: Some(stop), thread: Some(thread) })
+        Ok(MemoryListener { stop: Some(stop), thread: Some(thread), visitors })
+    }
+
+    /// Who has the link, as of the last look, about ten times a second.
+    pub fn guests(&self) -> Vec<Guest> {
+        lock(&self.visitors.guest).iter().cloned().collect()
+    }
+
+    /// Calls `hook` whenever a guest has come or gone, on the thread that looks after the memory: it must not block. The first hook
+    /// stays.
+    pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
+        self.visitors.changes.call(Box::new(hook));
     }
 }
 
@@ -100,6 +132,7 @@ struct Host {
     label: Arc<str>,
     instance: Instance,
     stage: Stage,
+    visitors: Arc<Visitors>,
 }
 
 enum Stage {
@@ -141,14 +174,35 @@ impl Host {
                     self.seat.goodbye(&goodbye(&end))?;
                     self.stage = Stage::Ending { handle };
                 }
-                None => self.stage = Stage::Running { handle },
+                None => {
+                    self.observe(&handle);
+                    self.stage = Stage::Running { handle };
+                }
             },
             // The next client gets the same memory: nobody may be writing there any more.
             Stage::Ending { handle } if handle.counts().is_some() => self.stage = Stage::Ending { handle },
             Stage::Ending { .. } => self.seat.reopen(now)?,
             stage => self.stage = stage,
         }
+        self.see_off();
         Ok(())
+    }
+
+    /// Notes how the guest is.
+    fn observe(&self, handle: &LinkHandle) {
+        if let Some(guest) = lock(&self.visitors.guest).as_mut() {
+            let watch = self.seat.watch();
+            guest.health = watch.health();
+            guest.silence = watch.silence();
+            guest.counts = handle.counts();
+        }
+    }
+
+    /// Nobody is there any more, if the link is over.
+    fn see_off(&self) {
+        if !matches!(self.stage, Stage::Running { .. }) && lock(&self.visitors.guest).take().is_some() {
+            self.visitors.changes.tell();
+        }
     }
 
     fn open(&self, hello: &Hello) -> Result<(Agreement, Peer, Arc<dyn Session>), Refused> {
@@ -176,6 +230,8 @@ impl Host {
                     "link made"
                 );
                 self.stage = Stage::Running { handle };
+                *lock(&self.visitors.guest) = Some(Guest::new(peer));
+                self.visitors.changes.tell();
             }
             Err(error) => {
                 tracing::warn!(link = &*peer.label, why = %error, "no link");
@@ -201,6 +257,7 @@ impl Host {
             tracing::warn!(%error, "no goodbye");
         }
         self.stage = Stage::Free;
+        self.see_off();
         self.seat.leave();
     }
 }

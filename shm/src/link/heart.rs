@@ -96,6 +96,11 @@ impl Watch {
         self.health()
     }
 
+    /// For how long it had been silent when last looked at.
+    pub fn silence(&self) -> Duration {
+        self.silence
+    }
+
     /// How it was when last looked at.
     pub fn health(&self) -> Health {
         match self.silence {

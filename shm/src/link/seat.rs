@@ -218,6 +218,11 @@ impl ServerSeat {
         self.own.len()
     }
 
+    /// The client's heart, while a link goes on.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
     /// Takes the page if nobody has it, or who has it is dead.
     fn take(&mut self, owner: u32, now: Instant) -> Result<ServerStep, PageError> {
         let current = self.page.owner.load(Ordering::SeqCst);

@@ -1,0 +1,28 @@
+//! Who wants to know that a guest has come or gone.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+/// Whom to tell. At most one.
+#[derive(Default)]
+pub(super) struct Changes(OnceLock<Box<dyn Fn() + Send + Sync>>);
+
+impl Changes {
+    /// From now on `hook` is called. A second one is not.
+    pub(super) fn call(&self, hook: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.0.set(hook);
+    }
+
+    /// A guest has come or gone. Not to be called with a lock held.
+    pub(super) fn tell(&self) {
+        if let Some(hook) = self.0.get() {
+            hook();
+        }
+    }
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Changes").field(&self.0.get().is_some()).finish()
+    }
+}
