@@ -1,6 +1,6 @@
 //! Unix sockets that listen, and who is at the other end.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::fchmod;
@@ -58,6 +58,35 @@ pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     })
 }
 
+/// The supplementary groups of who connected, as they were then (SO_PEERGROUPS).
+pub fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
+    let mut groups = vec![0_u32; 64];
+    loop {
+        let mut len_bytes = libc::socklen_t::try_from(size_of_val(&*groups)).map_err(|_| Errno::INVAL)?;
+        // SAFETY: the kernel writes at most `len_bytes` bytes to `groups`, which has that many, and a length to `len_bytes`.
+        let outcome = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut len_bytes,
+            )
+        };
+        let count = usize::try_from(len_bytes).map_err(|_| Errno::INVAL)? / size_of::<u32>();
+        let failed = (outcome != 0).then(std::io::Error::last_os_error).and_then(|it| it.raw_os_error());
+        match failed.map(Errno::from_raw_os_error) {
+            None if outcome == 0 => {
+                groups.truncate(count);
+                return Ok(groups);
+            }
+            // It says how many there are.
+            Some(Errno::RANGE) if count > groups.len() => groups.resize(count, 0),
+            errno => return Err(errno.unwrap_or(Errno::IO)),
+        }
+    }
+}
+
 /// Ends a socket in both directions: threads that wait on it (also in `accept`) come back at once.
 pub fn shut_down(socket: impl AsFd) -> Result<()> {
     retry(|| shutdown(&socket, Shutdown::Both))
@@ -80,6 +109,12 @@ mod tests {
         let (server, _) = listener.accept().expect("accept");
         let peer = peer(server.as_fd()).expect("peer");
         assert_eq!(peer.pid.unsigned_abs(), std::process::id());
+        let mut groups = peer_groups(server.as_fd()).expect("groups");
+        let mut own: Vec<u32> =
+            rustix::process::getgroups().expect("groups").iter().map(|group| group.as_raw()).collect();
+        groups.sort_unstable();
+        own.sort_unstable();
+        assert_eq!(groups, own);
         assert_eq!(listen_unix(&path, 0o600, 8).err(), Some(Errno::ADDRINUSE));
         assert_eq!(listens(&path), Ok(true));
         drop(listener);

@@ -17,9 +17,9 @@ impl Callers {
         Self { known: Mutex::default(), max }
     }
 
-    /// From now on the number means this one. False for a number beyond the limit.
+    /// From now on the number means this one, or nobody. False for a number beyond the limit.
     #[must_use]
-    pub(crate) fn set(&self, caller: CallerId, identity: Identity) -> bool {
+    pub(crate) fn set(&self, caller: CallerId, identity: Option<Identity>) -> bool {
         if caller.0 >= self.max {
             return false;
         }
@@ -29,7 +29,7 @@ impl Callers {
             known.resize(index + 1, None);
         }
         if let Some(place) = known.get_mut(index) {
-            *place = Some(identity);
+            *place = identity;
         }
         true
     }

@@ -26,6 +26,7 @@ mod pending;
 mod places;
 mod server;
 mod session;
+mod voice;
 
 pub use options::Options;
 pub use server::VrpcServer;

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_core::fs::{Client, Export, SessionId};
+use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId};
 use tombolo_host::links::server::{Peer, Refusal, Service, Session};
 
 use crate::options::Options;
 use crate::session::LinkSession;
+use crate::voice::Voice;
 
 /// Exports by name, for the links of a [`Server`](tombolo_host::links::server::Server). Whoever gets a link to one gets a session of
 /// its own.
@@ -45,12 +46,15 @@ impl Service for VrpcServer {
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         let (export, options) = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
         let session = SessionId(self.next_session.fetch_add(1, Ordering::Relaxed) + 1);
-        let client = Client { session, label: peer.label.to_string(), checks: options.checks };
+        let voice = Voice::of(peer);
+        // Whoever is not believed in whose name it asks is not believed to have checked what they may do either.
+        let checks = if voice.is_anybodys() { options.checks } else { PermissionCheck::BackEnd };
+        let client = Client { session, label: peer.label.to_string(), checks };
         let file_system = export.attach(&client).map_err(|error| {
             tracing::error!(export = peer.export, peer = &*peer.label, %error, "no session");
             Refusal::Failed(error.to_string().into())
         })?;
-        Ok(Arc::new(LinkSession::new(session, file_system, *options)))
+        Ok(Arc::new(LinkSession::new(session, file_system, *options, voice)))
     }
 }
 

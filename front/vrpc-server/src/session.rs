@@ -13,6 +13,7 @@ use crate::operations;
 use crate::options::Options;
 use crate::parts::Stock;
 use crate::pending::Pending;
+use crate::voice::Voice;
 
 /// One link's session. With it go the last reference to its file system, and so all that the peer holds there.
 pub(crate) struct LinkSession(Arc<Shared>);
@@ -23,17 +24,24 @@ pub(crate) struct Shared {
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) options: Options,
     pub(crate) callers: Callers,
+    pub(crate) voice: Voice,
     pub(crate) pending: Pending,
     pub(crate) stock: Stock,
     pub(crate) budget: Arc<Budget>,
 }
 
 impl LinkSession {
-    pub(crate) fn new(id: SessionId, file_system: Arc<dyn FileSystem>, options: Options) -> Self {
+    pub(crate) fn new(
+        id: SessionId,
+        file_system: Arc<dyn FileSystem>,
+        options: Options,
+        voice: Voice,
+    ) -> Self {
         Self(Arc::new(Shared {
             id,
             file_system,
             callers: Callers::new(options.callers_max),
+            voice,
             pending: Pending::default(),
             stock: Stock::default(),
             budget: Budget::new(options.limits),

@@ -10,6 +10,7 @@
 //! [[allow]]
 //! exports = ["/public"]
 //! everybody = true
+//! identities = "own"        # in whose name they may ask: "own", or "any". Without it: root, and the server's user, in anybody's
 //! ```
 
 use std::fs::File;
@@ -39,6 +40,17 @@ struct Rule {
     groups: Vec<u32>,
     #[serde(default)]
     everybody: bool,
+    identities: Option<Identities>,
+}
+
+/// In whose name whoever fits a rule may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Identities {
+    /// Only in its own user's, with the groups that it has.
+    Own,
+    /// In anybody's.
+    Any,
 }
 
 #[derive(Deserialize)]
@@ -102,7 +114,15 @@ impl Policy {
     /// What holds without a file: root, and the user whom this process runs as, may have links to all exports.
     pub fn own_user() -> Policy {
         let (uid, _) = creds::own_ids();
-        Policy { rules: vec![Rule { exports: None, users: vec![0, uid], groups: vec![], everybody: false }] }
+        Policy {
+            rules: vec![Rule {
+                exports: None,
+                users: vec![0, uid],
+                groups: vec![],
+                everybody: false,
+                identities: None,
+            }],
+        }
     }
 
     /// The rules of a file, which replace the default. The file is read once.
@@ -136,7 +156,21 @@ impl Policy {
 
     /// Whether they may have a link to the export of that name, which is compared letter by letter.
     pub fn allows(&self, who: Credentials, export: &str) -> bool {
-        self.rules.iter().any(|rule| {
+        self.rules_of(who, export).next().is_some()
+    }
+
+    /// Whether they are believed in whose name they ask for something of that export. Who is not can act as nobody but itself.
+    pub fn is_believed(&self, who: Credentials, export: &str) -> bool {
+        // Whoever is root, or this process's user, could do the same without us.
+        let could_anyway = who.uid == 0 || who.uid == creds::own_ids().0;
+        self.rules_of(who, export).any(|rule| match rule.identities {
+            Some(identities) => identities == Identities::Any,
+            None => could_anyway,
+        })
+    }
+
+    fn rules_of(&self, who: Credentials, export: &str) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().filter(move |rule| {
             let named = rule.exports.as_ref().is_none_or(|names| names.iter().any(|name| name == export));
             named && rule.fits(who)
         })
@@ -196,12 +230,32 @@ mod tests {
     }
 
     #[test]
+    fn only_root_and_the_servers_user_are_believed_unless_a_rule_says_otherwise() {
+        let (own, _) = creds::own_ids();
+        let other = own + 1;
+        assert!(Policy::own_user().is_believed(who(own, 5), "/any"));
+        assert!(Policy::own_user().is_believed(who(0, 0), "/any"));
+        assert!(!Policy::own_user().is_believed(who(other, 0), "/any"));
+        let policy = load(
+            "[[allow]]\neverybody = true\n[[allow]]\nexports = ['/vm']\ngroups = [100]\nidentities = 'any'\n",
+        )
+        .expect("rules");
+        assert!(policy.is_believed(who(own, 5), "/src"));
+        assert!(!policy.is_believed(who(other, 100), "/src"));
+        assert!(policy.is_believed(who(other, 100), "/vm"));
+        assert!(!policy.is_believed(who(other, 5), "/vm"));
+        let own_only = load("[[allow]]\neverybody = true\nidentities = 'own'\n").expect("rules");
+        assert!(!own_only.is_believed(who(0, 0), "/src"), "not even root");
+    }
+
+    #[test]
     fn files_that_make_no_sense_or_that_others_may_change_are_refused() {
         for text in [
             "[[allow]]\nuser = [1]\n",
             "[[allow]]\nusers = ['root']\n",
             "allow = 3",
             "[[allow]]\nusers = [-1]",
+            "[[allow]]\neverybody = true\nidentities = 'root'",
         ] {
             assert!(matches!(load(text), Err(PolicyError::Senseless { .. })), "{text}");
         }

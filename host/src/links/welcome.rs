@@ -5,21 +5,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use tombolo_shm::link::{
     Agreement, Cause, Ends, Epoch, Extent, Goodbye, Header, Health, Hello, Instance, Message, RefusalCode,
     Refused, Role,
 };
 use tombolo_shm::region::sealed::{self, Sealed};
+use tombolo_sys::socket::peer_groups;
 use tombolo_sys::{packet, random};
 
-use super::changes::Changes;
 use super::end::End;
 use super::heart::Heart;
 use super::listen::{ListenOptions, is_full};
 use super::lock;
-use super::server::{Counts, Credentials, LinkHandle, Peer, Refusal, Server};
+use super::server::{Counts, Credentials, LinkHandle, Peer, Refusal, Server, SpeaksFor, Standing};
 use super::tether::{Keeper, Tether, Watcher};
 
 /// The links that were made, and what they are made with.
@@ -30,7 +30,6 @@ pub(super) struct Links {
     instance: Instance,
     last_number: AtomicU64,
     live: Mutex<HashMap<u64, Live>>,
-    pub(super) changes: Changes,
 }
 
 /// One who has a link.
@@ -42,8 +41,6 @@ pub struct Guest {
     pub since: SystemTime,
     /// How its heart is.
     pub health: Health,
-    /// For how long its heart had been silent when last looked at, about ten times a second.
-    pub silence: Duration,
     /// What the link has done; none if it is coming to an end.
     pub counts: Option<Counts>,
 }
@@ -55,19 +52,10 @@ struct Live {
     tether: Option<Tether>,
 }
 
-impl Guest {
-    /// One whose link begins now.
-    pub(super) fn new(peer: Peer) -> Self {
-        let (since, health) = (SystemTime::now(), Health::Well);
-        Self { peer, since, health, silence: Duration::ZERO, counts: None }
-    }
-}
-
 impl Links {
     pub(super) fn new(server: Arc<Server>, watcher: Watcher, instance: Instance) -> Self {
         let (watcher, live) = (Mutex::new(Some(watcher)), Mutex::default());
-        let changes = Changes::default();
-        Self { server, watcher, instance, last_number: AtomicU64::new(0), live, changes }
+        Self { server, watcher, instance, last_number: AtomicU64::new(0), live }
     }
 
     pub(super) fn instance(&self) -> Instance {
@@ -90,7 +78,8 @@ impl Links {
 
     fn is_full(&self, uid: u32, max: usize) -> bool {
         let live = lock(&self.live);
-        is_full(live.values().filter_map(|live| live.guest.peer.credentials.map(|who| who.uid)), uid, max)
+        let users = live.values().filter_map(|live| Some(live.guest.peer.credentials.as_ref()?.process.uid));
+        is_full(users, uid, max)
     }
 }
 
@@ -113,7 +102,7 @@ pub(super) fn welcome(
     let label = if hello.label.is_empty() { "client" } else { &hello.label };
     let peer = Peer {
         export: hello.export.clone(),
-        credentials: Some(who),
+        credentials: Some(standing(options, socket, who, &hello.export)?),
         client: hello.client,
         label: format!("{label}:{}", who.pid).into(),
     };
@@ -137,6 +126,23 @@ pub(super) fn welcome(
     keep(links, peer, handle, &ends, socket).map_err(failed)
 }
 
+/// In whose name they may ask.
+fn standing(
+    options: &ListenOptions,
+    socket: &OwnedFd,
+    process: Credentials,
+    export: &str,
+) -> Result<Standing, Refused> {
+    let speaks_for = match options.policy.is_believed(process, export) {
+        true => SpeaksFor::Anybody,
+        false => {
+            let groups = peer_groups(socket.as_fd()).map_err(|error| failed(std::io::Error::from(error)))?;
+            SpeaksFor::Itself { groups: groups.into() }
+        }
+    };
+    Ok(Standing { process, speaks_for })
+}
+
 /// Watches over a link from now on.
 fn keep(
     links: &Arc<Links>,
@@ -150,7 +156,7 @@ fn keep(
     tracing::info!(link = &*peer.label, export = peer.export, slots = ends.layout.slots(), "link made");
     let keeper =
         Box::new(Moored { links: Arc::clone(links), number, heart: Heart::new(ends, Instant::now()) });
-    let guest = Guest::new(peer);
+    let guest = Guest { peer, since: SystemTime::now(), health: Health::Well, counts: None };
     let watcher = lock(&links.watcher);
     let Some(watcher) = watcher.as_ref() else { return Err(std::io::Error::other("the server ends")) };
     lock(&links.live).insert(number, Live { guest, handle, tether: None });
@@ -159,7 +165,6 @@ fn keep(
     if let Some(live) = lock(&links.live).get_mut(&number) {
         live.tether = Some(tether);
     }
-    links.changes.tell();
     Ok(())
 }
 
@@ -176,7 +181,6 @@ impl Keeper for Moored {
         let mut live = lock(&self.links.live);
         let live = live.get_mut(&self.number)?;
         live.guest.health = health;
-        live.guest.silence = self.heart.silence();
         live.handle.end().map(|end| goodbye(&end))
     }
 
@@ -191,7 +195,6 @@ impl Keeper for Moored {
 impl Drop for Moored {
     fn drop(&mut self) {
         let Some(live) = lock(&self.links.live).remove(&self.number) else { return };
-        self.links.changes.tell();
         live.handle.cut(End::Stopped);
         // Its thread finishes the request that it is at; nobody else is to wait for that.
         if let Err(error) = thread::Builder::new().name("link-end".into()).spawn(move || drop(live)) {

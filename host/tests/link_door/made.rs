@@ -13,7 +13,7 @@ fn a_link_is_made_and_carries_requests() {
     assert!(works(&line));
     let peer = bed.opened.lock().expect("unpoisoned").recv_timeout(PATIENCE).expect("opened");
     assert_eq!((peer.export.as_str(), peer.client.0), ("/src", [7; 16]));
-    assert_eq!(peer.credentials.expect("a process").pid, std::process::id());
+    assert_eq!(peer.credentials.expect("a process").process.pid, std::process::id());
     assert_eq!(&*peer.label, format!("test:{}", std::process::id()));
 }
 

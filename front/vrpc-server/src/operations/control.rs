@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tombolo_core::fs::{File, Identity};
+use tombolo_core::fs::{Error, File, Identity};
 use tombolo_host::links::Lie;
 use tombolo_wire_vrpc::{Forgets, Groups, Offers, Reply, Session};
 
@@ -32,10 +32,15 @@ pub(super) fn profile(exchange: Exchange<'_>) {
 pub(super) fn caller(exchange: Exchange<'_>, uid: u32, gid: u32, groups: Groups<'_>) {
     let caller = exchange.caller;
     let groups = (!groups.is_empty()).then(|| groups.iter().collect::<Arc<[u32]>>());
-    if exchange.shared.callers.set(caller, Identity { uid, gid, groups }) {
-        exchange.done();
-    } else {
+    let identity = exchange.shared.voice.identity(Identity { uid, gid, groups });
+    let is_refused = identity.is_none();
+    if !exchange.shared.callers.set(caller, identity) {
         exchange.cut(Lie::Senseless(format!("caller {} is beyond the limit", caller.0).into()));
+    } else if is_refused {
+        tracing::debug!(session = exchange.shared.id.0, uid, gid, "a peer may not ask in this name");
+        exchange.refuse(Error::NotPermitted);
+    } else {
+        exchange.done();
     }
 }
 

@@ -23,5 +23,5 @@ mod worker;
 
 pub use counters::Counts;
 pub use responder::Responder;
-pub use service::{Credentials, Peer, Refusal, Request, Service, Session};
+pub use service::{Credentials, Peer, Refusal, Request, Service, Session, SpeaksFor, Standing};
 pub use serving::{LinkHandle, ServeError, Server};

@@ -43,8 +43,8 @@ pub struct Request<'a> {
 pub struct Peer {
     /// Which export it asked for.
     pub export: String,
-    /// Who it is, as this kernel says; none if there is no common kernel.
-    pub credentials: Option<Credentials>,
+    /// Who it is, as this kernel says; none if there is no common kernel, and then nobody can say whom it may speak for.
+    pub credentials: Option<Standing>,
     /// Which life of which client, as it says itself.
     pub client: Instance,
     /// What to call it in the log.
@@ -60,6 +60,27 @@ pub struct Credentials {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
+}
+
+/// Whose process it is, and in whose name it may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The process.
+    pub process: Credentials,
+    /// In whose name.
+    pub speaks_for: SpeaksFor,
+}
+
+/// In whose name a peer may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpeaksFor {
+    /// In anybody's, root's included.
+    Anybody,
+    /// In that of its own user, with its own group and these others, which its process had when it connected.
+    Itself {
+        /// Supplementary groups.
+        groups: Arc<[u32]>,
+    },
 }
 
 /// Why a peer gets no session.

@@ -1,0 +1,139 @@
+//! In whose name a process may ask that the rules let in, but that is not root: its own, on a server that could act as anybody.
+//! Needs root.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::sync::Arc;
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_vrpc_client::{Socket, VrpcExport, VrpcFileSystem};
+use tombolo_core::fs::{
+    Create, Ctx, Error, Export, File, FileSystem, Identity, Mode, Name, NewMode, NodeId, OpenFlags,
+    PermissionCheck, SessionId,
+};
+use tombolo_front_vrpc_server::{Options, VrpcServer};
+use tombolo_host::links::connect::ConnectOptions;
+use tombolo_host::links::listen::{LinkListener, ListenOptions};
+use tombolo_host::links::policy::Policy;
+use tombolo_host::links::server::Server;
+use tombolo_shm::bell::Mode as BellMode;
+use tombolo_shm::link::Instance;
+use tombolo_sys::creds::{self, Checks};
+use tombolo_vrpc_tests::bed::client;
+
+const USER: u32 = 54_321;
+const OTHER: u32 = 54_322;
+/// The process's group, and another that it has.
+const GROUP: u32 = 54_300;
+const SECOND: u32 = 54_301;
+/// One that it has not.
+const FOREIGN: u32 = 54_302;
+
+/// A directory with a file of each of the users, under rules.
+struct Place {
+    dir: tempfile::TempDir,
+    _listener: LinkListener,
+}
+
+impl Place {
+    fn new(rules: &str, options: Options) -> Place {
+        let dir = tempfile::tempdir().expect("a directory");
+        open_to_all(dir.path());
+        let tree = dir.path().join("tree");
+        fs::create_dir(&tree).expect("a directory");
+        for (name, uid) in [("roots", 0), ("users", USER), ("others", OTHER)] {
+            let path = tree.join(name);
+            fs::write(&path, name).expect("a file");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a mode");
+            chown(&path, Some(uid), Some(uid)).expect("an owner");
+        }
+        fs::set_permissions(&tree, fs::Permissions::from_mode(0o777)).expect("a mode");
+        let file = dir.path().join("rules");
+        fs::write(&file, rules).expect("rules");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("a mode");
+        let export: Arc<dyn Export> =
+            Arc::new(LocalDir::open(&tree, DirOptions::default()).expect("an export"));
+        let service = VrpcServer::new().with_export("tree", export, options);
+        let server = Arc::new(Server::new(Arc::new(service)));
+        let policy = Policy::load(&file).expect("rules");
+        let options = ListenOptions { policy, socket_mode: 0o666, ..ListenOptions::default() };
+        let listener = LinkListener::start(&dir.path().join("s"), server, options).expect("a listener");
+        Place { dir, _listener: listener }
+    }
+
+    /// A session of a process of [`USER`].
+    fn session(&self) -> Arc<VrpcFileSystem> {
+        let options = ConnectOptions::new("tree", "test", Instance([1; 16])).expect("a layout");
+        let socket = Socket::new(&self.dir.path().join("s"), options, BellMode::Adaptive).expect("a watcher");
+        // The kernel says of a connection who the thread was that made it.
+        let process = creds::Identity { uid: USER, gid: GROUP, groups: &[GROUP, SECOND] };
+        let assumed = creds::assume(process, Checks::Kernel).expect("this test needs root");
+        let session = VrpcExport::new(socket).attach_session(&client()).expect("a session");
+        drop(assumed);
+        session
+    }
+}
+
+fn open_to_all(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+fn named(uid: u32, gid: u32, groups: &[u32]) -> Ctx {
+    let groups = (!groups.is_empty()).then(|| groups.into());
+    Ctx { identity: Identity { uid, gid, groups }, ..Ctx::root(SessionId(1)) }
+}
+
+fn may_open(fs: &dyn FileSystem, cx: &Ctx, name: &str) -> Result<(), Error> {
+    let name = Name::new(name.as_bytes()).expect("a name");
+    let entry = fs.lookup(cx, NodeId::ROOT, name).wait()?;
+    let opened = fs.open(cx, entry.node, OpenFlags::READ).wait()?;
+    fs.release(cx, File { node: entry.node, open: opened.open });
+    Ok(())
+}
+
+#[test]
+fn a_process_that_is_not_root_acts_as_nobody_but_itself() {
+    let place = Place::new("[[allow]]\neverybody = true\n", Options::default());
+    let fs = place.session();
+    may_open(&*fs, &named(USER, GROUP, &[SECOND]), "users").expect("its own");
+    let other = may_open(&*fs, &named(OTHER, GROUP, &[]), "others");
+    assert!(matches!(other, Err(Error::NotPermitted)), "as somebody else: {other:?}");
+    for groups in [named(USER, FOREIGN, &[]), named(USER, GROUP, &[FOREIGN]), named(USER, 0, &[])] {
+        let foreign = may_open(&*fs, &groups, "users");
+        assert!(matches!(foreign, Err(Error::NotPermitted)), "in a group that it has not: {foreign:?}");
+    }
+    // The link goes on.
+    may_open(&*fs, &named(USER, SECOND, &[]), "users").expect("its own, in another of its groups");
+}
+
+#[test]
+fn root_in_a_process_that_is_not_root_is_that_process() {
+    // Also where the server was told to leave permissions to the other side.
+    for checks in [PermissionCheck::BackEnd, PermissionCheck::Caller] {
+        let place = Place::new("[[allow]]\neverybody = true\n", Options { checks, ..Options::default() });
+        let fs = place.session();
+        let root = named(0, 0, &[]);
+        for name in ["roots", "others"] {
+            let opened = may_open(&*fs, &root, name);
+            assert!(matches!(opened, Err(Error::AccessDenied)), "{name}: {opened:?}");
+        }
+        may_open(&*fs, &root, "users").expect("its own");
+        let how =
+            Create { mode: NewMode::settled(Mode::new(0o644)), flags: OpenFlags::WRITE, ..Create::default() };
+        let made = fs.create(&root, NodeId::ROOT, Name::new(b"made").expect("a name"), &how).wait();
+        let attr = made.expect("its own").entry.attr;
+        assert_eq!((attr.uid, attr.gid), (USER, GROUP));
+    }
+}
+
+#[test]
+fn whom_a_rule_believes_acts_as_it_says() {
+    let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");
+    let place = Place::new(&rules, Options::default());
+    let fs = place.session();
+    may_open(&*fs, &named(OTHER, OTHER, &[]), "others").expect("believed");
+    may_open(&*fs, &named(0, 0, &[]), "roots").expect("believed");
+    let opened = may_open(&*fs, &named(OTHER, OTHER, &[]), "roots");
+    assert!(matches!(opened, Err(Error::AccessDenied)), "permissions are looked at: {opened:?}");
+}
