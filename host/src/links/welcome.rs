@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tombolo_shm::link::{
     Agreement, Cause, Ends, Epoch, Extent, Goodbye, Header, Health, Hello, Instance, Message, RefusalCode,
@@ -15,6 +15,7 @@ use tombolo_shm::region::sealed::{self, Sealed};
 use tombolo_sys::socket::peer_groups;
 use tombolo_sys::{packet, random};
 
+use super::changes::Changes;
 use super::end::End;
 use super::heart::Heart;
 use super::listen::{ListenOptions, is_full};
@@ -30,6 +31,7 @@ pub(super) struct Links {
     instance: Instance,
     last_number: AtomicU64,
     live: Mutex<HashMap<u64, Live>>,
+    pub(super) changes: Changes,
 }
 
 /// One who has a link.
@@ -41,6 +43,8 @@ pub struct Guest {
     pub since: SystemTime,
     /// How its heart is.
     pub health: Health,
+    /// For how long its heart had been silent when last looked at, about ten times a second.
+    pub silence: Duration,
     /// What the link has done; none if it is coming to an end.
     pub counts: Option<Counts>,
 }
@@ -52,10 +56,19 @@ struct Live {
     tether: Option<Tether>,
 }
 
+impl Guest {
+    /// One whose link begins now.
+    pub(super) fn new(peer: Peer) -> Self {
+        let (since, health) = (SystemTime::now(), Health::Well);
+        Self { peer, since, health, silence: Duration::ZERO, counts: None }
+    }
+}
+
 impl Links {
     pub(super) fn new(server: Arc<Server>, watcher: Watcher, instance: Instance) -> Self {
         let (watcher, live) = (Mutex::new(Some(watcher)), Mutex::default());
-        Self { server, watcher, instance, last_number: AtomicU64::new(0), live }
+        let changes = Changes::default();
+        Self { server, watcher, instance, last_number: AtomicU64::new(0), live, changes }
     }
 
     pub(super) fn instance(&self) -> Instance {
@@ -156,7 +169,7 @@ fn keep(
     tracing::info!(link = &*peer.label, export = peer.export, slots = ends.layout.slots(), "link made");
     let keeper =
         Box::new(Moored { links: Arc::clone(links), number, heart: Heart::new(ends, Instant::now()) });
-    let guest = Guest { peer, since: SystemTime::now(), health: Health::Well, counts: None };
+    let guest = Guest::new(peer);
     let watcher = lock(&links.watcher);
     let Some(watcher) = watcher.as_ref() else { return Err(std::io::Error::other("the server ends")) };
     lock(&links.live).insert(number, Live { guest, handle, tether: None });
@@ -165,6 +178,7 @@ fn keep(
     if let Some(live) = lock(&links.live).get_mut(&number) {
         live.tether = Some(tether);
     }
+    links.changes.tell();
     Ok(())
 }
 
@@ -181,6 +195,7 @@ impl Keeper for Moored {
         let mut live = lock(&self.links.live);
         let live = live.get_mut(&self.number)?;
         live.guest.health = health;
+        live.guest.silence = self.heart.silence();
         live.handle.end().map(|end| goodbye(&end))
     }
 
@@ -195,6 +210,7 @@ impl Keeper for Moored {
 impl Drop for Moored {
     fn drop(&mut self) {
         let Some(live) = lock(&self.links.live).remove(&self.number) else { return };
+        self.links.changes.tell();
         live.handle.cut(End::Stopped);
         // Its thread finishes the request that it is at; nobody else is to wait for that.
         if let Err(error) = thread::Builder::new().name("link-end".into()).spawn(move || drop(live)) {
