@@ -39,6 +39,20 @@ mount_scratch_nfs() {
     mounts+=("$scratch/mnt")
 }
 
+# Serves tree/ over memory in common with processes of this host, and mounts that at mnt/ with the given -o options.
+mount_scratch_shm() {
+    local begun=$SECONDS options=${1:-}
+    "$tombolo" serve "$scratch/tree" --shm "$scratch/links" --control "$scratch/control" >"$scratch/server.log" 2>&1 &
+    server=$!
+    until grep -qs '^ready control' "$scratch/server.log"; do
+        kill -0 "$server" 2>/dev/null || die "the server ended: $(cat "$scratch/server.log")"
+        ((SECONDS - begun < 10)) || die "the server is not ready: $(cat "$scratch/server.log")"
+        sleep 0.1
+    done
+    "$tombolo" mount "shm:$scratch/links/tree" "$scratch/mnt" ${options:+-o "$options"}
+    mounts+=("$scratch/mnt")
+}
+
 stop_server() {
     [ -n "$server" ] || return 0
     kill "$server" 2>/dev/null || true
