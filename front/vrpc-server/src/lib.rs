@@ -24,6 +24,7 @@ mod options;
 mod parts;
 mod pending;
 mod places;
+mod seal;
 mod server;
 mod session;
 mod voice;

@@ -8,6 +8,7 @@ use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId};
 use tombolo_host::links::server::{Peer, Refusal, Service, Session};
 
 use crate::options::Options;
+use crate::seal::Seal;
 use crate::session::LinkSession;
 use crate::voice::Voice;
 
@@ -15,8 +16,16 @@ use crate::voice::Voice;
 /// its own.
 #[derive(Default)]
 pub struct VrpcServer {
-    exports: BTreeMap<String, (Arc<dyn Export>, Options)>,
+    exports: BTreeMap<String, Offered>,
+    seal: Seal,
     next_session: AtomicU64,
+}
+
+/// An export under its name.
+struct Offered {
+    export: Arc<dyn Export>,
+    options: Options,
+    seal: Seal,
 }
 
 impl VrpcServer {
@@ -29,12 +38,14 @@ impl VrpcServer {
     /// Exports a tree under a name, in the place of what had the name before.
     #[must_use]
     pub fn with_export(mut self, name: impl Into<String>, export: Arc<dyn Export>, options: Options) -> Self {
-        self.exports.insert(name.into(), (export, options));
+        let name = name.into();
+        let seal = self.seal.for_export(&name);
+        self.exports.insert(name, Offered { export, options, seal });
         self
     }
 
     /// The export of that name; without one the only one there is.
-    fn export(&self, name: &str) -> Option<&(Arc<dyn Export>, Options)> {
+    fn export(&self, name: &str) -> Option<&Offered> {
         match (name, self.exports.len()) {
             ("", 1) => self.exports.values().next(),
             _ => self.exports.get(name),
@@ -44,7 +55,7 @@ impl VrpcServer {
 
 impl Service for VrpcServer {
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
-        let (export, options) = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
+        let Offered { export, options, seal } = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
         let session = SessionId(self.next_session.fetch_add(1, Ordering::Relaxed) + 1);
         let voice = Voice::of(peer);
         // Whoever is not believed in whose name it asks is not believed to have checked what they may do either.
@@ -54,7 +65,7 @@ impl Service for VrpcServer {
             tracing::error!(export = peer.export, peer = &*peer.label, %error, "no session");
             Refusal::Failed(error.to_string().into())
         })?;
-        Ok(Arc::new(LinkSession::new(session, file_system, *options, voice)))
+        Ok(Arc::new(LinkSession::new(session, file_system, *options, voice, seal.clone())))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::operations;
 use crate::options::Options;
 use crate::parts::Stock;
 use crate::pending::Pending;
+use crate::seal::Seal;
 use crate::voice::Voice;
 
 /// One link's session. With it go the last reference to its file system, and so all that the peer holds there.
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) callers: Callers,
     pub(crate) voice: Voice,
+    pub(crate) seal: Seal,
     pub(crate) pending: Pending,
     pub(crate) stock: Stock,
     pub(crate) budget: Arc<Budget>,
@@ -36,12 +38,14 @@ impl LinkSession {
         file_system: Arc<dyn FileSystem>,
         options: Options,
         voice: Voice,
+        seal: Seal,
     ) -> Self {
         Self(Arc::new(Shared {
             id,
             file_system,
             callers: Callers::new(options.callers_max),
             voice,
+            seal,
             pending: Pending::default(),
             stock: Stock::default(),
             budget: Budget::new(options.limits),

@@ -87,11 +87,21 @@ fn handles(exchange: Exchange<'_>, request: &Request<'_>) {
     let cx = exchange.cx;
     match *request {
         Request::HandleOf { node } => {
-            exchange.close(handles.handle_of(cx, node), |closing, handle: PersistentHandle| {
-                closing.send(&Reply::Handle((&handle).into()));
-            });
+            let volume = handles.volume();
+            exchange.close(
+                handles.handle_of(cx, node),
+                move |closing, handle: PersistentHandle| match closing.shared.seal.sealed(&handle, volume) {
+                    Some(handle) => closing.send(&Reply::Handle((&handle).into())),
+                    None => closing.fail(&Error::NotSupported),
+                },
+            );
         }
-        Request::Resolve { handle } => exchange.answer(handles.resolve(cx, &handle.into()), Reply::Entry),
+        Request::Resolve { handle } => {
+            match exchange.shared.seal.opened(handle.kind, handle.bytes, handles.volume()) {
+                Some(handle) => exchange.answer(handles.resolve(cx, &handle), Reply::Entry),
+                None => exchange.refuse(Error::Stale),
+            }
+        }
         Request::Parent { node } => exchange.answer(handles.parent(cx, node), Reply::Entry),
         _ => exchange.refuse(Error::NotImplemented),
     }
