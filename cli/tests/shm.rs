@@ -63,6 +63,27 @@ fn files_are_listed_read_and_copied() {
 }
 
 #[test]
+fn of_exports_within_each_other_the_inner_one_is_opened() {
+    let place = Place::new();
+    fs::create_dir(place.path("tree/in")).expect("mkdir");
+    fs::write(place.path("tree/in/outer"), "outer\n").expect("write");
+    fs::write(place.path("mnt/inner"), "inner\n").expect("write");
+    let server = place
+        .serve(&["serve", "tree=/a", "mnt=/a/in", "--shm", "s", "--shm-file", "r,size=1M"], "ready control");
+    for front in ["shm:s", "shm+file:r"] {
+        for (path, content) in [("a/in/inner", "inner\n"), ("a/file", "content\n")] {
+            assert_eq!(place.run(&["cat", &format!("{front}/{path}")]).out, content, "{front}/{path}");
+        }
+        let listed = place.run(&["ls", &format!("{front}/a/in")]);
+        assert_eq!((listed.code, listed.out.as_str()), (Some(0), "inner\n"), "{listed:?}");
+        let none = place.run(&["ls", &format!("{front}/none/file")]);
+        none.failed(1, &["no such export"]);
+        assert!(!none.err.contains("export:") && !none.err.contains(": ;"), "{none:?}");
+    }
+    stop(server);
+}
+
+#[test]
 fn an_export_is_mounted_used_and_gone() {
     let Some(place) = MountPlace::new() else { return };
     let server = serve(&place.0, &[]);

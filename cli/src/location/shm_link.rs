@@ -11,7 +11,7 @@ use tombolo_host::links::memory::{CommonMemory, MemoryError, MemoryPlace};
 use tombolo_host::links::seated::{self, JoinError};
 use tombolo_host::links::tether::Watcher;
 use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Instance, RefusalCode, Refused};
+use tombolo_shm::link::{Instance, NAME_BYTES_MAX, RefusalCode, Refused};
 use tombolo_sys::random;
 
 use super::shm::{Meeting, NoMeeting, ShmParts, ShmPlace};
@@ -34,7 +34,7 @@ impl Pulse {
     }
 }
 
-/// Opens the export that the place leads to or into: the shortest name that the server knows.
+/// Opens the export that the place leads to or into: the longest name that the server knows.
 pub fn open(place: &ShmPlace) -> Result<Opened, Failure> {
     let opening = format!("open {place}");
     let ShmParts { at, rest } = place.parts().map_err(|none| NotMounted::from(none).while_doing(&opening))?;
@@ -62,11 +62,13 @@ pub fn mount(place: &ShmPlace, mode: Mode) -> Result<(VrpcExport, Pulse), NotMou
     Ok((export, pulse))
 }
 
-/// Where a name may end in `/A/B`, the shortest first, as most names are short; the name of all, `/`, is `/A/B` from 0 on.
+/// Where a name may end in `/A/B`, the longest first, so that an export within another is met before it; the name of all, `/`, is
+/// `/A/B` from 0 on.
 fn ends(rest: &str) -> impl Iterator<Item = usize> {
-    let inner = rest.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
+    let inner = rest.rmatch_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
     let whole = (rest.len() > 1).then_some(rest.len());
-    inner.chain(whole).chain([0])
+    // A longer one would be cut, and might then be that of another.
+    whole.into_iter().chain(inner).filter(|end| *end <= NAME_BYTES_MAX).chain([0])
 }
 
 /// The export of that name, if there is one: the first session's link is made already.
@@ -140,8 +142,7 @@ const ALLOW: &str = "its operator says who may, with --shm-policy FILE";
 
 impl NoLink {
     fn refused(reason: &str, code: RefusalCode) -> Self {
-        // A refusal need not have a reason.
-        let failed = NotMounted::new(reason.trim_end_matches([':', ' ']));
+        let failed = NotMounted::new(reason);
         let remedy = (code == RefusalCode::NotAllowed).then_some(ALLOW);
         let unknown_name = matches!(code, RefusalCode::NoExport | RefusalCode::NotAllowed);
         Self { failed: NotMounted { remedy, ..failed }, unknown_name }
@@ -200,9 +201,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_name_is_tried_first() {
+    fn the_longest_name_is_tried_first() {
         let tried = |rest: &str| ends(rest).map(|end| rest[..end].to_owned()).collect::<Vec<_>>();
-        assert_eq!(tried("/a/b"), ["/a", "/a/b", ""]);
+        assert_eq!(tried("/a/b/c"), ["/a/b/c", "/a/b", "/a", ""]);
+        let long = "x".repeat(NAME_BYTES_MAX);
+        assert_eq!(tried(&format!("/a/{long}")), ["/a", ""]);
         assert_eq!(tried("/a"), ["/a", ""]);
         assert_eq!(tried("/"), [""]);
     }

@@ -339,7 +339,11 @@ fn hello(buffer: &[u8], packet: Packet) -> Result<(tombolo_shm::link::Hello, Own
 }
 
 fn turn_away(socket: &OwnedFd, who: Credentials, refused: &Refused) {
-    tracing::warn!(pid = who.pid, uid = who.uid, why = %refused, "no link");
+    // Who has a path and not the name of the export asks for each that it may be.
+    match refused.code {
+        RefusalCode::NoExport => tracing::info!(pid = who.pid, uid = who.uid, why = %refused, "no link"),
+        _ => tracing::warn!(pid = who.pid, uid = who.uid, why = %refused, "no link"),
+    }
     // If it does not fit, the end of the socket says enough.
     let _ = packet::send(socket, &Message::Refused(refused.clone()).encode(), &[]);
 }

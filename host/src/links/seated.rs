@@ -13,7 +13,7 @@ use thiserror::Error;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{
     Agreement, BEAT, Bells, Cause, ClientSeat, ClientStep, Ends, Goodbye, Hello, Instance, Limits, PageEnd,
-    PageError, Refused, ServerSeat, ServerStep, WelcomeError,
+    PageError, RefusalCode, Refused, ServerSeat, ServerStep, WelcomeError,
 };
 use tombolo_sys::random;
 
@@ -161,7 +161,12 @@ impl Host {
                     self.stage = Stage::Welcomed { peer, session };
                 }
                 Err(refused) => {
-                    tracing::warn!(link = &*self.label, why = %refused, "no link");
+                    match refused.code {
+                        RefusalCode::NoExport => {
+                            tracing::info!(link = &*self.label, why = %refused, "no link");
+                        }
+                        _ => tracing::warn!(link = &*self.label, why = %refused, "no link"),
+                    }
                     self.seat.refuse(&refused, now)?;
                 }
             },

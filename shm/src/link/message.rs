@@ -91,7 +91,7 @@ pub struct Welcome {
 
 /// Why there is no link.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{code}: {reason}")]
+#[error("{code}{}{reason}", if .reason.is_empty() { "" } else { ": " })]
 pub struct Refused {
     /// For programs.
     pub code: RefusalCode,
