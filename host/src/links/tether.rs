@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tombolo_shm::link::{Cause, Goodbye, MESSAGE_BYTES_MAX, Message};
@@ -116,7 +116,11 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.bell.ring();
-        if let Some(thread) = self.thread.take() {
+        // Its own thread may be the one that drops it: the end of a link wakes those who wait for answers, and one of them may have
+        // held the last of its session.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
             let _ = thread.join();
         }
         let entries = std::mem::take(&mut lock(&self.shared.entries).by_token);

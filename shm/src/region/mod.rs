@@ -37,6 +37,16 @@ pub enum RegionError {
         /// Its size.
         bytes: u64,
     },
+    /// The file is another user's, or everybody may write it.
+    #[error("{}: owner {owner}, mode {mode:04o}; it must be root's or the server's own, and not for all to write", path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// Its owner's user id.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+    },
     /// There is no device with shared memory.
     #[error("no PCI device {}", which.as_deref().unwrap_or("1af4:1110 (ivshmem)"))]
     NoDevice {

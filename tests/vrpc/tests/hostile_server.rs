@@ -19,12 +19,16 @@ use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Offers, Reply, Returned, Session a
 /// What a liar answers: kind, body, frame.
 type Lie = fn(Kind) -> (u32, Body, Vec<u8>);
 
-/// Begins as a good server does, and then lies.
-struct Liar(Lie);
+/// Says of the session what a good server could say, or not, and then lies.
+#[derive(Clone, Copy)]
+struct Liar {
+    terms: Terms,
+    lie: Lie,
+}
 
 impl Service for Liar {
     fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
-        Ok(Arc::new(Liar(self.0)))
+        Ok(Arc::new(*self))
     }
 }
 
@@ -32,9 +36,9 @@ impl Session for Liar {
     fn serve(&self, request: Request<'_>, responder: Responder) {
         let kind = Kind::from_number(request.kind).expect("the client is honest");
         let (number, body, frame) = match kind {
-            Kind::Profile => said(kind, &Reply::Session(terms())),
+            Kind::Profile => said(kind, &Reply::Session(self.terms)),
             Kind::Caller => said(kind, &Reply::Done),
-            _ => (self.0)(kind),
+            _ => (self.lie)(kind),
         };
         responder.send(number, body, &frame);
     }
@@ -80,12 +84,12 @@ fn attr() -> Attr {
     }
 }
 
-struct Dial(Lie);
+struct Dial(Liar);
 
 impl Connect for Dial {
     fn connect(&self, _client: &Client) -> Result<Connected, ConnectError> {
         let (ours, theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20)?);
-        let server = Server::new(Arc::new(Liar(self.0)));
+        let server = Server::new(Arc::new(self.0));
         let peer = Peer {
             export: String::new(),
             credentials: None,
@@ -99,7 +103,7 @@ impl Connect for Dial {
 }
 
 fn lied_to(lie: Lie) -> Arc<VrpcFileSystem> {
-    VrpcExport::new(Dial(lie)).attach_session(&client()).expect("a session")
+    VrpcExport::new(Dial(Liar { terms: terms(), lie })).attach_session(&client()).expect("a session")
 }
 
 /// The call failed, and the link is of no use any more.
@@ -124,6 +128,16 @@ fn read(fs: &VrpcFileSystem, len: usize) -> Result<usize, Error> {
 fn list(fs: &VrpcFileSystem, size_bytes: usize) -> Result<DirPage, Error> {
     let page = DirPage::new(DirBudget { size_bytes, entry_bytes: 24, align: 8, plus: false });
     fs.readdir(&root(), file(), Cookie::START, page).wait()
+}
+
+#[test]
+fn limits_that_let_nothing_through_are_no_limits() {
+    let bad = [Terms { transfer_bytes_max: 0, ..terms() }, Terms { callers_max: 0, ..terms() }];
+    for terms in bad {
+        let lie = |kind| said(kind, &Reply::Done);
+        let refused = VrpcExport::new(Dial(Liar { terms, lie })).attach_session(&client());
+        assert!(refused.is_err(), "a session in which nothing could be read");
+    }
 }
 
 #[test]

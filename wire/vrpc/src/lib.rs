@@ -36,7 +36,9 @@ pub use error::{DecodeError, EncodeError};
 pub use frame::{FrameBuf, FrameSink, SinkFrame};
 pub use kind::{Kind, REPLY};
 pub use lists::{FORGETS_MAX, Forgets, GROUPS_MAX, Groups};
-pub use reply::{HANDLE_BYTES_MAX, HandleBytes, Offers, Outcome, Reply, Session, encode_failure};
+pub use reply::{
+    HANDLE_BYTES_MAX, HandleBytes, Offers, Outcome, Reply, Session, TRANSFER_BYTES_MIN, encode_failure,
+};
 pub use request::{CallerId, Header, Request};
 pub use status::Status;
 

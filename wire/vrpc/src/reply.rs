@@ -94,11 +94,14 @@ pub struct Session {
     pub offers: Offers,
     /// Which file system persistent handles are of; zeros where it has none.
     pub volume: Volume,
-    /// Most bytes that one READ or WRITE may move.
+    /// Most bytes that one READ or WRITE may move; [`TRANSFER_BYTES_MIN`] or more.
     pub transfer_bytes_max: u32,
-    /// Callers have numbers below this.
+    /// Callers have numbers below this; not zero.
     pub callers_max: u16,
 }
+
+/// What a READ or WRITE may move at least, in bytes: a server that allows less is no server.
+pub const TRANSFER_BYTES_MIN: u32 = 4096;
 
 /// Longest persistent handle, in bytes (name_to_handle_at(2), `MAX_HANDLE_SZ`).
 pub const HANDLE_BYTES_MAX: usize = 128;

@@ -6,7 +6,7 @@ use tombolo_core::fs::{
 };
 use zerocopy::{IntoBytes, transmute, transmute_ref};
 
-use super::{HandleBytes, Offers, Outcome, Reply, Session, Shape, flag};
+use super::{HandleBytes, Offers, Outcome, Reply, Session, Shape, TRANSFER_BYTES_MIN, flag};
 use crate::frame::Reader;
 use crate::layout::{
     Answer, AttrItem, CountResult, HandleResult, LockResult, NodeResult, ProfileResult, StatFsItem,
@@ -224,6 +224,15 @@ impl<'a> Decoder<'a> {
         let result: ProfileResult = transmute!(*self.body);
         self.only(Offers::all().bits() | flag::BACK_END_CHECKS | flag::READ_ONLY)?;
         zero(&result.reserved)?;
+        let (transfer_bytes_max, callers_max) = (result.transfer_bytes_max.get(), result.callers_max.get());
+        // With less a client would ask for ever, or could not ask at all.
+        if transfer_bytes_max < TRANSFER_BYTES_MIN {
+            let value = transfer_bytes_max.into();
+            return Err(DecodeError::Value { field: "limit of transfers", value });
+        }
+        if callers_max == 0 {
+            return Err(DecodeError::Value { field: "limit of callers", value: 0 });
+        }
         let checks = self.has(flag::BACK_END_CHECKS);
         Ok(Session {
             profile: Profile {
@@ -235,8 +244,8 @@ impl<'a> Decoder<'a> {
             },
             offers: Offers::from_bits_truncate(self.flags),
             volume: Volume(result.volume),
-            transfer_bytes_max: result.transfer_bytes_max.get(),
-            callers_max: result.callers_max.get(),
+            transfer_bytes_max,
+            callers_max,
         })
     }
 }

@@ -353,8 +353,8 @@ fn session() -> impl Strategy<Value = Session> {
                 },
                 offers: Offers::from_bits_truncate(offers),
                 volume: Volume(volume),
-                transfer_bytes_max,
-                callers_max,
+                transfer_bytes_max: transfer_bytes_max.max(TRANSFER_BYTES_MIN),
+                callers_max: callers_max.max(1),
             }
         },
     )
