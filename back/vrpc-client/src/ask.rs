@@ -12,7 +12,7 @@ use tombolo_wire_vrpc::{
     BODY_BYTES, Body, CallerId, EncodeError, FRAME_BYTES, FrameSink, Groups, Header, Kind, Reply, Request,
 };
 
-use crate::callers::Entered;
+use crate::callers::{Callers, Entered};
 use crate::link::{Link, no_answer};
 use crate::reply::Answered;
 
@@ -73,7 +73,8 @@ impl Link {
         match call.now() {
             Some(outcome) => Answer::Done(self.finish(kind, outcome, finish)),
             None => {
-                let asked = Asked { call: Some(call), caller: caller.owned() };
+                let OwnedEntry { link, number } = caller.owned();
+                let asked = Asked { call: Some(call), link, number: Some(number) };
                 let interrupt = cx.interrupt.clone();
                 Answer::later(asked.answer(kind, interrupt, finish))
             }
@@ -164,7 +165,8 @@ struct Entry<'a> {
 impl Entry<'_> {
     /// The same for a request that goes on.
     fn owned(self) -> OwnedEntry {
-        let owned = OwnedEntry { link: self.link.clone(), caller: self.caller };
+        let number = Number { callers: self.link.callers.clone(), caller: self.caller };
+        let owned = OwnedEntry { link: self.link.clone(), number };
         std::mem::forget(self);
         owned
     }
@@ -178,12 +180,18 @@ impl Drop for Entry<'_> {
 
 struct OwnedEntry {
     link: Arc<Link>,
+    number: Number,
+}
+
+/// A number in use by a request that may outlive its session.
+struct Number {
+    callers: Arc<Callers>,
     caller: CallerId,
 }
 
-impl Drop for OwnedEntry {
+impl Drop for Number {
     fn drop(&mut self) {
-        self.link.callers.leave(self.caller);
+        self.callers.leave(self.caller);
     }
 }
 
@@ -204,11 +212,11 @@ impl Owned {
         finish: impl FnOnce(&Link, Answered) -> Result<T>,
     ) -> Result<T> {
         let Owned { kind, body, frame, spans, caller } = self;
-        let link = caller.link.clone();
-        link.introduced(caller.caller, introduction.await)?;
+        let OwnedEntry { link, number } = caller;
+        link.introduced(number.caller, introduction.await)?;
         let call = link.line.call_with(kind.number(), body, spans, |writer| writer.put(&frame));
         drop(frame);
-        Asked { call: Some(call), caller }.answer(kind, interrupt, finish).await
+        Asked { call: Some(call), link, number: Some(number) }.answer(kind, interrupt, finish).await
     }
 }
 
@@ -216,7 +224,9 @@ impl Owned {
 struct Asked {
     /// None once it is answered.
     call: Option<Call>,
-    caller: OwnedEntry,
+    link: Arc<Link>,
+    /// The caller's number, which is nobody else's before the request is answered.
+    number: Option<Number>,
 }
 
 impl Asked {
@@ -226,7 +236,7 @@ impl Asked {
         interrupt: Interrupt,
         finish: impl FnOnce(&Link, Answered) -> Result<T>,
     ) -> Result<T> {
-        let link = self.caller.link.clone();
+        let link = self.link.clone();
         let mut raised = pin!(interrupt.raised());
         // A wish that nobody can have need not be looked for.
         let mut may_be_raised = interrupt.can_be_raised();
@@ -255,9 +265,10 @@ impl Drop for Asked {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
         // Its memory is in use until it is answered; then those who wait for memory are told. The session may end before.
-        let link = Arc::downgrade(&self.caller.link);
+        let (link, number) = (Arc::downgrade(&self.link), self.number.take());
         task::spawn(async move {
             drop(call.await);
+            drop(number);
             if let Some(link) = link.upgrade() {
                 link.room.changed();
             }

@@ -20,7 +20,7 @@ pub(crate) struct Link {
     pub(crate) line: Line,
     /// What the server says of the session.
     pub(crate) terms: Session,
-    pub(crate) callers: Callers,
+    pub(crate) callers: Arc<Callers>,
     pub(crate) room: Room,
     sequence: AtomicU64,
     _keep: Box<dyn Any + Send + Sync>,
@@ -32,7 +32,7 @@ impl Link {
         let Connected { line, keep } = connected;
         let terms = profile(&line)?;
         Ok(Arc::new(Self {
-            callers: Callers::new(terms.callers_max),
+            callers: Arc::new(Callers::new(terms.callers_max)),
             room: Room::default(),
             sequence: AtomicU64::new(1),
             terms,
