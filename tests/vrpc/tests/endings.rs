@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::VrpcFileSystem;
 use tombolo_core::fs::{
-    Create, Ctx, Error, File, FileSystem, Identity, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode,
-    Name, NewMode, NodeId, OpenFlags,
+    Create, Error, File, FileSystem, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode,
+    NodeId, OpenFlags,
 };
-use tombolo_front_vrpc_server::Options;
 use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
 
 /// Far longer than it takes on the slowest machine.
@@ -77,31 +76,4 @@ fn locks_of_an_ended_session_are_given_back() {
     assert!(matches!(take(&second, same, 2), Err(Error::WouldBlock)));
     drop(first);
     take(&second, same, 2).expect("given back");
-}
-
-/// Whoever asked may go away before the answer comes; nobody else gets the number that the request bears until it has come, or it
-/// would be performed in the wrong name.
-#[test]
-fn the_number_of_a_request_whose_asker_left_is_nobody_elses() {
-    let options = Options { callers_max: 1, ..Options::default() };
-    let bed = Bed::new(Arc::new(Memory::default()), Plan { options, ..Plan::default() });
-    let export = bed.export();
-    let holder = export.attach_session(&client()).expect("a session");
-    let held = opened(&holder);
-    take(&holder, held, 1).expect("the lock is free");
-    let session = export.attach_session(&client()).expect("a session");
-    let file = opened(&session);
-    let other = Ctx { identity: Identity { uid: 5, ..Identity::default() }, ..root() };
-    let as_other = || session.getattr(&other, NodeId::ROOT, None).wait();
-    as_other().expect("nothing is under way");
-    let waiting = session.locks().expect("locks").lock(&root(), file, &lock(2), true);
-    assert!(!waiting.is_done());
-    drop(waiting);
-    assert!(matches!(as_other(), Err(Error::WouldBlock)), "the only number is in use");
-    holder.release(&root(), held);
-    let until = Instant::now() + PATIENCE;
-    while as_other().is_err() {
-        assert!(Instant::now() < until, "the number is never free again");
-        std::thread::yield_now();
-    }
 }
