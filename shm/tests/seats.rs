@@ -332,3 +332,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_file_that_is_truncated_is_told_to_both_sides() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("memory");
+    let now = Instant::now();
+    let region = tombolo_shm::region::file::open_or_create(&path, TOTAL as u64).expect("a file");
+    let mut bed = Bed { region, now, epoch: 0 };
+    let mut server = bed.server(1, true);
+    bed.serve(&mut server);
+    let mut client = bed.client(2);
+    client.step(now).expect("the file is there");
+    std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(0)).expect("truncated");
+    // Whoever touches it first notices; from then on both have private memory only.
+    let _ = server.step(now);
+    assert!(matches!(server.step(now), Err(PageError::Gone)), "it would serve nobody for ever");
+    assert!(matches!(client.step(now), Err(PageError::Gone)));
+}

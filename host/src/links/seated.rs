@@ -343,7 +343,10 @@ pub fn join(
 impl Drop for MemoryTether {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        // Its own thread may be the one that drops it: see the watcher.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
             let _ = thread.join();
         }
     }

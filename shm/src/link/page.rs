@@ -82,6 +82,9 @@ pub enum PageError {
         /// The version that it names.
         version: u32,
     },
+    /// It was truncated, or its file system had no room for it: what is there now is nobody else's.
+    #[error("the memory has lost its file: it was truncated, or there was no room for it")]
+    Gone,
     /// An access beyond the end, which cannot happen with a checked size.
     #[error(transparent)]
     Bounds(#[from] OutOfBounds),
@@ -134,6 +137,11 @@ impl Page {
             server: server.0,
         };
         self.region.write_at(0, raw.as_bytes())
+    }
+
+    /// Fails once the memory is no longer that of the file.
+    pub(super) fn check(&self) -> Result<(), PageError> {
+        if self.region.is_poisoned() { Err(PageError::Gone) } else { Ok(()) }
     }
 
     /// Which server formatted the file last.

@@ -108,6 +108,7 @@ impl ServerSeat {
 
     /// Looks at the page.
     pub fn step(&mut self, now: Instant) -> Result<ServerStep, PageError> {
+        self.page.check()?;
         if let ServerState::Other { owner } = self.state {
             return self.take(owner, now);
         }
@@ -324,6 +325,7 @@ impl ClientSeat {
 
     /// Looks at the page.
     pub fn step(&mut self, now: Instant) -> Result<ClientStep, PageError> {
+        self.page.check()?;
         let server = self.page.stage(Role::Server);
         let lost = self.watch.look(heartbeat(&self.peer), now) == Health::Lost;
         match self.state {
