@@ -138,9 +138,9 @@ mod tests {
         drop(open_or_create(&path, 1 << 20).expect("made"));
         let metadata = std::fs::metadata(&path).expect("there");
         assert_eq!((metadata.len(), metadata.blocks() * 512), (1 << 20, 1 << 20));
-        // More than there is: an error now, and no file left behind, instead of a server that loses its memory later.
+        // More than a file can have: an error now, and no file left behind, instead of a server that loses its memory later.
         let too_large = dir.path().join("too-large");
-        assert!(open_or_create(&too_large, 1 << 50).is_err());
+        assert!(open_or_create(&too_large, 1 << 63).is_err());
         assert!(!too_large.exists());
     }
 }
