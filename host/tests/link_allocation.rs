@@ -1,10 +1,9 @@
 //! Requests over a link allocate nothing, however they are waited for; and a link that has nothing to do takes no processor time.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use tombolo_allocations::{Counting, of_all_threads};
 use tombolo_host::links::client::{Line, Spans};
 use tombolo_host::links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
 use tombolo_shm::bell::Mode;
@@ -12,25 +11,6 @@ use tombolo_shm::link::{Ends, Instance, Layout as LinkLayout};
 
 /// How often it is tried to do without any.
 const TRIES: usize = 10;
-
-/// Counts the allocations of all threads.
-struct Counting;
-
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came; the count is a number beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are the ones that the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -94,10 +74,10 @@ fn calls_allocate_nothing_and_idle_links_do_nothing() {
                 });
             }
             for count in &mut allocations {
-                let before = COUNT.load(Ordering::Relaxed);
+                let before = of_all_threads();
                 barrier.wait();
                 barrier.wait();
-                *count = COUNT.load(Ordering::Relaxed) - before;
+                *count = of_all_threads() - before;
             }
         });
         assert!(allocations.contains(&0), "{mode}: {allocations:?}");

@@ -1,31 +1,11 @@
 //! A call that is answered at once allocates nothing: not in the transport, and not for its future.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use tombolo_allocations::{Counting, of_all_threads};
 use tombolo_host::rpc_server::{Exchange, Listeners, Options, Outcome, Peer, ReplyData, Server, Service};
-
-/// Counts the allocations of all threads.
-struct Counting;
-
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came; the count is a number beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are the ones that the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -55,9 +35,9 @@ impl Service for Null {
 /// again.
 fn allocations(mut work: impl FnMut()) -> u64 {
     let mut attempt = || {
-        let before = COUNT.load(Ordering::SeqCst);
+        let before = of_all_threads();
         work();
-        COUNT.load(Ordering::SeqCst) - before
+        of_all_threads() - before
     };
     (0..3).map(|_| attempt()).min().unwrap_or(u64::MAX)
 }

@@ -1,35 +1,15 @@
 //! Calls allocate nothing to speak of, once as many were made before; and a client that has nothing to do takes no processor time.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tombolo_allocations::{Counting, of_all_threads};
 use tombolo_host::rpc_client::{Call, Found, InFlight, Landing, Options, RpcClient, Target, Transport};
 use tombolo_host::rpc_server::{self, Exchange, Listeners, Outcome, Peer, ReplyData, Server, Service};
 use tombolo_mem::{Buffer, Source};
 use tombolo_wire_rpc::{CallHeader, Credential, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
-
-/// Counts the allocations of all threads.
-struct Counting;
-
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came; the count is a number beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are the ones that the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -120,9 +100,9 @@ fn calls_allocate_nothing() {
         // To fill what is filled once: how replies meet in one turn differs from time to time.
         (0..200).for_each(|_| ask());
         let mut attempt = || {
-            let before = COUNT.load(Ordering::SeqCst);
+            let before = of_all_threads();
             (0..50).for_each(|_| ask());
-            (COUNT.load(Ordering::SeqCst) - before) as f64 / (50 * row.count) as f64
+            (of_all_threads() - before) as f64 / (50 * row.count) as f64
         };
         let least = (0..3).map(|_| attempt()).fold(f64::MAX, f64::min);
         // Now and then a reply overtakes the end of its own sending, and one more buffer joins those in use.

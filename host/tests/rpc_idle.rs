@@ -1,15 +1,14 @@
 //! Thousands of idle connections, in a process where nothing else takes memory.
 #![allow(clippy::print_stdout, reason = "it says what it measured")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::future::Future;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tombolo_allocations::{Counting, live_bytes};
 use tombolo_host::rpc_server::{Exchange, Listeners, Options, Outcome, Peer, Server, Service};
 use tombolo_sys::process;
 
@@ -26,32 +25,8 @@ impl Service for Echo {
     }
 }
 
-/// Counts what is allocated.
-struct Counting;
-
-static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came; the count is a number beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are the ones that the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-fn live_bytes() -> usize {
-    LIVE_BYTES.load(Ordering::Relaxed)
-}
 
 /// How many connections to open, of those wanted: both their ends are descriptors of this process.
 fn affordable(wanted: usize) -> usize {

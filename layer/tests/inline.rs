@@ -1,9 +1,8 @@
 //! What passes through a stack of layers is answered inline and allocates nothing.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
+use tombolo_allocations::{Counting, of_this_thread};
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
     Client, Create, Ctx, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
@@ -13,35 +12,13 @@ use tombolo_layer::stats::Counters;
 use tombolo_layer::{fault, readonly, stats};
 use tombolo_mem::Buffer;
 
-/// Counts the allocations of the thread that asks.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is left to the system's allocator; counting touches no memory of the callers.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that ends allocates uncounted.
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps `alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `dealloc`'s contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 fn allocations_of(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
+    let before = of_this_thread();
     work();
-    ALLOCATIONS.get() - before
+    of_this_thread() - before
 }
 
 struct Bed {

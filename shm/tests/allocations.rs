@@ -1,36 +1,15 @@
 //! Nothing on the way of a message takes memory from the heap.
 
-use std::alloc::{GlobalAlloc, Layout as Memory, System};
-use std::cell::Cell;
 use std::time::Duration;
 
+use tombolo_allocations::{Counting, of_this_thread};
 use tombolo_shm::area::Area;
 use tombolo_shm::bell::{Mode, Outcome, Ringer, Sleeper};
 use tombolo_shm::link::{Ends, Layout};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as the caller of this.
-        unsafe { System.alloc(memory) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, memory: Memory) {
-        // SAFETY: as the caller of this.
-        unsafe { System.dealloc(at, memory) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn messages_sleeps_and_spans_allocate_nothing() {
@@ -42,7 +21,7 @@ fn messages_sleeps_and_spans_allocate_nothing() {
     let mut sleeper = Sleeper::of(&server, Mode::Adaptive).expect("inside");
     let area = Area::new(client.layout.bulk_offset()..client.layout.bytes());
 
-    let before = ALLOCATIONS.get();
+    let before = of_this_thread();
     for id in 0..100 {
         let spans = [1, 100, 4096, 70_000].map(|len| area.take(len).expect("room"));
         producer.push(&Message { id, ..Message::default() });
@@ -52,7 +31,7 @@ fn messages_sleeps_and_spans_allocate_nothing() {
         drop(spans);
         assert_eq!(sleeper.wait(Some(Duration::from_micros(100)), &consumer), Outcome::TimedOut);
     }
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(of_this_thread() - before, 0);
     drop(Vec::<u8>::with_capacity(1));
-    assert_eq!(ALLOCATIONS.get() - before, 1, "they are counted");
+    assert_eq!(of_this_thread() - before, 1, "they are counted");
 }

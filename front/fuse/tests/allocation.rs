@@ -1,8 +1,7 @@
 //! The inline path allocates nothing: what a request needs is in its slot already.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
+use tombolo_allocations::{Counting, of_this_thread};
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId};
 use tombolo_front_fuse::session::{Exchange, Options, Session, Slot};
@@ -16,27 +15,6 @@ use tombolo_wire_fuse::layout::init::InitIn;
 use tombolo_wire_fuse::layout::open::{CreateIn, FlushIn, OpenOut};
 use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
 use zerocopy::{FromBytes, IntoBytes};
-
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator as it came; the count is a number of this thread's own.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's promises are the ones that the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -144,9 +122,9 @@ fn common_requests_allocate_nothing() {
         client.ask(*opcode, *node, args, *payload);
     }
     for (opcode, node, args, payload) in &rows {
-        let before = COUNT.get();
+        let before = of_this_thread();
         let error = client.ask(*opcode, *node, args, *payload);
-        let allocations = COUNT.get() - before;
+        let allocations = of_this_thread() - before;
         assert!(error == 0 || *node == 1, "{opcode:?}: {error}");
         assert_eq!(allocations, 0, "{opcode:?}");
     }

@@ -34,6 +34,8 @@ pub const ROOMS: &[Room] = &[
     room("client", 5, false, false),
     room("bench", 6, false, false),
     room("cli", 7, false, false),
+    // An allocator cannot be written without.
+    room("tests/allocations", 8, true, true),
     // Tests and tools may reach everywhere; nothing may reach them but as a development dependency.
     room("tests", 8, false, true),
 ];

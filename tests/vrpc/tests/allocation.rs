@@ -1,9 +1,8 @@
 //! What is asked most allocates nothing, on either side: client, link, server and back end together.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use tombolo_allocations::{Counting, of_all_threads};
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
     Answer, Create, File, FileSystem, Mode as FileMode, Name, NewMode, NodeId, OpenFlags, Write,
@@ -12,25 +11,6 @@ use tombolo_mem::Buffer;
 use tombolo_shm::bell::Mode;
 use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
 
-/// Counts the allocations of the process.
-struct Counting;
-
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are the ones that the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
@@ -38,9 +18,9 @@ static ALLOCATOR: Counting = Counting;
 fn fewest(mut call: impl FnMut() -> bool) -> Option<u64> {
     let mut fewest = None;
     for _ in 0..2000 {
-        let before = COUNT.load(Ordering::SeqCst);
+        let before = of_all_threads();
         if call() {
-            let count = COUNT.load(Ordering::SeqCst) - before;
+            let count = of_all_threads() - before;
             fewest = Some(fewest.map_or(count, |fewest: u64| fewest.min(count)));
         }
     }

@@ -2,44 +2,22 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 
 use common::{Message, encode_outcome, encode_request, samples};
+use tombolo_allocations::{Counting, of_this_thread};
 use tombolo_core::fs::DirEntry;
 use tombolo_wire_vrpc::listing::{Listing, ListingWriter};
 use tombolo_wire_vrpc::*;
-
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator as it came; the count is a number of this thread's own.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's promises are the ones that the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 /// Allocations on this thread while `run` runs.
 fn allocations(run: impl FnOnce()) -> u64 {
-    let before = COUNT.get();
+    let before = of_this_thread();
     run();
-    COUNT.get() - before
+    of_this_thread() - before
 }
 
 fn walk(request: &Request<'_>) {
