@@ -28,7 +28,7 @@ fn decoded(bytes: &[u8]) {
     match message {
         Message::Hello(hello) => served(&hello),
         Message::Welcome(welcome) => believed(&welcome),
-        Message::Refused(_) | Message::Goodbye(_) => {}
+        _ => {}
     }
 }
 

@@ -2,13 +2,14 @@ use crate::copy;
 use crate::error::{MapError, OutOfBounds};
 use crate::sigbus;
 use std::alloc::{self, Layout};
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A span of memory that lives as long as anybody holds it.
 ///
@@ -24,6 +25,7 @@ struct Span {
     /// Whether we may store there. A store all the same would end the process.
     writable: bool,
     owner: Owner,
+    note: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// What we may do with a mapping.
@@ -138,7 +140,8 @@ impl Region {
         // SAFETY: `lead` is less than the mapping's length (the plan adds it to `len`, which is not zero).
         let first = unsafe { start.add(plan.lead) };
         let owner = Owner::Mapping(Mapping { start, len: plan.len, slot });
-        Ok(Region(Arc::new(Span { start: first, len, writable: access == Access::ReadWrite, owner })))
+        let (writable, note) = (access == Access::ReadWrite, OnceLock::new());
+        Ok(Region(Arc::new(Span { start: first, len, writable, owner, note })))
     }
 
     /// Length in bytes.
@@ -168,6 +171,17 @@ impl Region {
     /// Whether both are holders of the same memory.
     pub fn same(&self, other: &Region) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Leaves a note for whoever meets this memory again, in whatever sink or source. It is dropped after the memory was given back. False
+    /// if there is one already: the first stays.
+    pub fn leave_note(&self, note: impl Any + Send + Sync) -> bool {
+        self.0.note.set(Box::new(note)).is_ok()
+    }
+
+    /// The note that was left, if it is one of that type.
+    pub fn note<T: Any>(&self) -> Option<&T> {
+        self.0.note.get()?.downcast_ref()
     }
 
     /// Copies `out.len()` bytes from `offset` out of the region. Each byte is one that was there during the call.
@@ -234,9 +248,14 @@ impl Region {
         Ok(unsafe { self.0.start.as_ptr().add(offset) })
     }
 
+    /// Where in the region an address inside of it is.
+    pub(crate) fn offset_of(&self, address: *const u8) -> usize {
+        (address as usize).wrapping_sub(self.0.start.as_ptr() as usize)
+    }
+
     /// Whether the address belongs to this region.
     pub(crate) fn holds(&self, address: *const u8) -> bool {
-        (address as usize).wrapping_sub(self.0.start.as_ptr() as usize) < self.0.len
+        self.offset_of(address) < self.0.len
     }
 
     /// The bytes as a plain slice, if this is the only holder left of private memory.
@@ -251,7 +270,7 @@ impl Region {
     }
 
     fn private(start: NonNull<u8>, len: usize, owner: Owner) -> Region {
-        Region(Arc::new(Span { start, len, writable: true, owner }))
+        Region(Arc::new(Span { start, len, writable: true, owner, note: OnceLock::new() }))
     }
 
     fn out_of_bounds(&self, offset: usize, len: usize) -> OutOfBounds {

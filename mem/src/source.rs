@@ -72,6 +72,12 @@ impl Source {
         self.0.copy_to(&sink.0)
     }
 
+    /// The region that all its bytes lie in, if it is only one, and where they lie there: offset and length of each part, in bytes
+    /// and in order. For who can name the region to somebody else, instead of copying.
+    pub fn within(&self) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
+        self.0.within()
+    }
+
     /// The spans, for a system call that reads them. They are valid as long as this source (or a clone) lives.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + Clone + '_ {
         self.0.segments()

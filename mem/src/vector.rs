@@ -47,6 +47,15 @@ impl Vector {
         self.keepers.iter().any(Region::is_poisoned)
     }
 
+    /// The region that all segments lie in, if there is only one, and where in it each of them is.
+    pub(crate) fn within(
+        &self,
+    ) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
+        // Every segment lies in one of the keepers.
+        let [region] = &self.keepers[..] else { return None };
+        Some((region, self.segments.iter().map(|segment| (region.offset_of(segment.ptr), segment.len))))
+    }
+
     pub(crate) fn push(&mut self, region: &Region, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         let ptr = region.span(offset, len)?;
         if len > LEN_MAX - self.len {

@@ -168,6 +168,34 @@ fn neighbours_in_one_region_become_one_segment() {
 }
 
 #[test]
+fn who_has_one_region_learns_where_in_it_the_bytes_lie() {
+    let (one, other) = (Region::heap(REGION_LEN), Region::heap(REGION_LEN));
+    let places =
+        |source: &Source| source.within().map(|(region, parts)| (region.clone(), parts.collect::<Vec<_>>()));
+    let mut source = Source::new();
+    assert!(places(&source).is_none(), "nothing lies nowhere");
+    source.push(&one, 10, 5).unwrap();
+    source.push(&one, 40, 20).unwrap();
+    source.advance(2);
+    source.truncate(13);
+    let (region, parts) = places(&source).unwrap();
+    assert!(region.same(&one));
+    assert_eq!(parts, [(12, 3), (40, 10)]);
+    source.push(&other, 0, 1).unwrap();
+    assert!(places(&source).is_none(), "two regions");
+}
+
+#[test]
+fn a_note_is_found_again_in_every_source_of_the_memory() {
+    let region = Region::heap(REGION_LEN);
+    assert!(region.leave_note(7_u32));
+    assert!(!region.leave_note(8_u32), "the first stays");
+    let source = Source::from(&region);
+    let (again, _) = source.within().unwrap();
+    assert_eq!((again.note::<u32>(), again.note::<u64>()), (Some(&7), None));
+}
+
+#[test]
 fn offset_and_length_that_wrap_around_are_refused() {
     let region = Region::heap(64);
     let mut sink = Sink::new();

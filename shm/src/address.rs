@@ -25,6 +25,8 @@ impl Domain {
     pub const CLIENT: Domain = Domain(0);
     /// The server of the link.
     pub const SERVER: Domain = Domain(1);
+    /// The first number of those that are introduced on a link.
+    pub const FIRST_OTHER: Domain = Domain(2);
 }
 
 impl fmt::Display for Domain {

@@ -1,9 +1,10 @@
 //! The messages of a link: what is sent arrives, and what is no message is told apart.
 
 use proptest::prelude::*;
+use tombolo_shm::address::Domain;
 use tombolo_shm::link::{
-    BellKind, Bells, Cause, Features, Goodbye, Hello, Instance, MESSAGE_BYTES_MAX, Message, MessageError,
-    Protocol, RefusalCode, Refused, Welcome,
+    BellKind, Bells, Cause, Features, Goodbye, Hello, Instance, Introduce, Introduced, MESSAGE_BYTES_MAX,
+    Message, MessageError, Protocol, RefusalCode, Refused, Welcome, Withdraw,
 };
 
 fn hello() -> Hello {
@@ -71,6 +72,49 @@ fn a_welcome_is_laid_out_as_the_format_says() {
     assert_eq!(Message::decode(&expected), Ok(Message::Welcome(welcome())));
 }
 
+fn introduce() -> Introduce {
+    Introduce { domain: Domain(0x0302), user: 1000, bytes: 8 << 20, nameable: 0x43000..8 << 20 }
+}
+
+#[test]
+fn introductions_are_laid_out_as_the_format_says() {
+    let head = |kind: u8, len: u8| [&b"TMBLLINK"[..], &[kind, 0, 0, 0, len, 0, 0, 0]].concat();
+    let mut expected = head(5, 48);
+    expected.extend_from_slice(&[2, 3, 0, 0, 0xe8, 3, 0, 0]);
+    expected.extend_from_slice(&[0, 0, 0x80, 0, 0, 0, 0, 0]);
+    expected.extend_from_slice(&[0, 0x30, 4, 0, 0, 0, 0, 0]);
+    expected.extend_from_slice(&[0, 0, 0x80, 0, 0, 0, 0, 0]);
+    assert_eq!(Message::Introduce(introduce()).encode(), expected);
+    assert_eq!(Message::decode(&expected), Ok(Message::Introduce(introduce())));
+    for (is_known, outcome) in [(true, 1), (false, 2)] {
+        let message = Message::Introduced(Introduced { domain: Domain(2), is_known });
+        let expected = [head(6, 24), vec![2, 0, 0, 0, outcome, 0, 0, 0]].concat();
+        assert_eq!(message.encode(), expected);
+        assert_eq!(Message::decode(&expected), Ok(message));
+    }
+    let withdraw = Message::Withdraw(Withdraw { domain: Domain(u16::MAX) });
+    assert_eq!(withdraw.encode(), [head(7, 20), vec![0xff, 0xff, 0, 0]].concat());
+    assert_eq!(Message::decode(&withdraw.encode()), Ok(withdraw));
+}
+
+#[test]
+fn an_introduction_of_the_links_own_sides_or_with_no_sense_is_none() {
+    for message in [
+        Message::Introduce(introduce()),
+        Message::Introduced(Introduced { domain: Domain(2), is_known: true }),
+        Message::Withdraw(Withdraw { domain: Domain(2) }),
+    ] {
+        for domain in [0, 1, 1 << 16, u32::MAX] {
+            let mut bytes = message.encode();
+            bytes[16..20].copy_from_slice(&domain.to_le_bytes());
+            assert_eq!(Message::decode(&bytes), Err(MessageError::Value { what: "domain", value: domain }));
+        }
+    }
+    let mut outcome = Message::Introduced(Introduced { domain: Domain(2), is_known: true }).encode();
+    outcome[20] = 3;
+    assert_eq!(Message::decode(&outcome), Err(MessageError::Value { what: "outcome", value: 3 }));
+}
+
 #[test]
 fn refusals_and_goodbyes_carry_their_reasons() {
     for code in [RefusalCode::Version, RefusalCode::Failed, RefusalCode::Other(99)] {
@@ -93,6 +137,9 @@ fn lengths_must_be_exact() {
         Message::Welcome(welcome()),
         Message::Refused(Refused::new(RefusalCode::Sizes, "x")),
         Message::Goodbye(Goodbye::new(Cause::Cut, "x")),
+        Message::Introduce(introduce()),
+        Message::Introduced(Introduced { domain: Domain(2), is_known: true }),
+        Message::Withdraw(Withdraw { domain: Domain(2) }),
     ] {
         let bytes = message.encode();
         for len in 0..bytes.len() {

@@ -11,6 +11,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::link::ends::BellKind;
+use crate::link::introduction::{Introduce, Introduced, Withdraw};
 use crate::link::terms::{Bells, Features, Instance, Protocol};
 
 /// Longest message, in bytes.
@@ -35,6 +36,12 @@ pub enum Message {
     Refused(Refused),
     /// Either side's last.
     Goodbye(Goodbye),
+    /// The client makes one more domain known, whose memory comes along.
+    Introduce(Introduce),
+    /// The server has mapped that memory, or will not.
+    Introduced(Introduced),
+    /// The client names that domain no more.
+    Withdraw(Withdraw),
 }
 
 /// What a client wishes.
@@ -199,6 +206,9 @@ impl Message {
                 let senseless = MessageError::Value { what: "cause", value: cause };
                 Ok(Message::Goodbye(Goodbye { cause: Cause::from_number(cause).ok_or(senseless)?, reason }))
             }
+            5 => Introduce::decode(rest).ok_or_else(length)?.map(Message::Introduce),
+            6 => Introduced::decode(rest).ok_or_else(length)?.map(Message::Introduced),
+            7 => Withdraw::decode(rest).ok_or_else(length)?.map(Message::Withdraw),
             value => Err(MessageError::Value { what: "kind", value }),
         }
     }
@@ -222,6 +232,18 @@ impl Message {
             Message::Goodbye(goodbye) => {
                 encode_reason(goodbye.cause.number(), &goodbye.reason, &mut rest);
                 4
+            }
+            Message::Introduce(introduce) => {
+                introduce.encode(&mut rest);
+                5
+            }
+            Message::Introduced(introduced) => {
+                introduced.encode(&mut rest);
+                6
+            }
+            Message::Withdraw(withdraw) => {
+                withdraw.encode(&mut rest);
+                7
             }
         };
         let len = U32::new(u32::try_from(size_of::<Head>() + rest.len()).unwrap_or(u32::MAX));

@@ -1,10 +1,11 @@
 //! What two ends of a link agree on: where things lie in a region, who is who, and whether the other side lives.
 //!
-//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `negotiate`, `heart`; and where there is no socket `page`, `seat`.
+//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `introduction`, `negotiate`, `heart`; and where there is no socket `page`, `seat`.
 
 mod ends;
 mod header;
 mod heart;
+mod introduction;
 mod layout;
 mod message;
 mod negotiate;
@@ -15,6 +16,7 @@ mod terms;
 pub use ends::{BellKind, Ends, Epoch, Extent, Role};
 pub use header::{ASLEEP_OFFSET, BELL_OFFSET, HEARTBEAT_OFFSET, Header, HeaderError};
 pub use heart::{BEAT, Health, Patience, Pulse, Watch};
+pub use introduction::{INTRODUCTIONS_MAX, Introduce, Introduced, Withdraw};
 pub use layout::{
     BACK_SLOTS_MAX, BACK_SLOTS_MIN, FRAME_BYTES, HEADER_BYTES, Layout, LayoutError, REGION_BYTES_MAX,
     SLOT_BYTES, SLOTS_MAX, SLOTS_MIN,

@@ -28,7 +28,7 @@ impl Default for Limits {
     /// For links between processes: vrpc, as many slots as there can be, 64 MiB.
     fn default() -> Self {
         Limits {
-            features: Features::CALL_BACKS,
+            features: Features::CALL_BACKS | Features::INTRODUCTIONS | Features::PASSING_ON,
             protocols: vec![Protocol::Vrpc],
             slots: SLOTS_MAX,
             back_slots: BACK_SLOTS_MAX,

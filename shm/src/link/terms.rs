@@ -18,6 +18,10 @@ impl Features {
     pub const NONE: Features = Features(0);
     /// The client answers call-backs.
     pub const CALL_BACKS: Features = Features(1);
+    /// The server takes the memory of further domains from the client. At a socket only.
+    pub const INTRODUCTIONS: Features = Features(1 << 1);
+    /// The client's memory may be passed on to further domains, of its own user and of root. At a socket only.
+    pub const PASSING_ON: Features = Features(1 << 2);
 
     /// The set of those bits, known or not.
     pub fn from_bits(bits: u64) -> Features {
