@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,8 @@ pub enum StartError {
     Io(#[from] io::Error),
 }
 
-/// A socket at which links are asked for. Dropping it ends all links that were made there, in order.
+/// A socket at which links are asked for. Dropping it ends all links that were made there, in order, and waits for hellos that are
+/// being answered: nothing is asked of the service afterwards.
 pub struct LinkListener {
     path: PathBuf,
     shared: Arc<Shared>,
@@ -89,6 +90,8 @@ struct Shared {
     links: Arc<Links>,
     /// Users of those whose hello is being answered.
     answering: Mutex<Vec<u32>>,
+    /// One of them was.
+    answered: Condvar,
 }
 
 impl LinkListener {
@@ -105,6 +108,7 @@ impl LinkListener {
             stopping: AtomicBool::new(false),
             links,
             answering: Mutex::default(),
+            answered: Condvar::new(),
             options,
         });
         shared.epoll.add(&shared.bell, BELL, Interest::Readable).map_err(io::Error::from)?;
@@ -144,6 +148,13 @@ impl Drop for LinkListener {
             let _ = thread.join();
         }
         self.shared.links.close();
+        let answering = lock(&self.shared.answering);
+        let waited =
+            self.shared.answered.wait_timeout_while(answering, ANSWER_PATIENCE, |all| !all.is_empty());
+        let (answering, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if !answering.is_empty() {
+            tracing::warn!(count = answering.len(), "exports are still being opened, for nobody");
+        }
     }
 }
 
@@ -159,6 +170,8 @@ const LISTENER: u64 = 1;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepted before anything else is looked at.
 const ACCEPT_BATCH: usize = 32;
+/// How long the end waits for exports that are being opened: a back end may never answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The thread that accepts.
 struct Door {
@@ -267,26 +280,17 @@ impl Door {
 
     /// Answers a hello on a thread of its own.
     fn answer(&self, socket: OwnedFd, who: Credentials, hello: tombolo_shm::link::Hello, memory: OwnedFd) {
-        lock(&self.shared.answering).push(who.uid);
-        let shared = Arc::clone(&self.shared);
+        let turn = Turn::new(&self.shared, who.uid);
         let answer = move || {
-            if let Err(refused) =
-                welcome::welcome(&shared.links, &shared.options, &socket, who, &hello, &memory)
-            {
+            let Shared { links, options, .. } = &*turn.shared;
+            if let Err(refused) = welcome::welcome(links, options, &socket, who, &hello, &memory) {
                 turn_away(&socket, who, &refused);
             }
-            let mut answering = lock(&shared.answering);
-            if let Some(at) = answering.iter().position(|uid| *uid == who.uid) {
-                answering.swap_remove(at);
-            }
+            drop(turn);
         };
         if let Err(error) = thread::Builder::new().name("link-hello".into()).spawn(answer) {
             // The socket went with the closure: the peer learns it from its end.
             tracing::warn!(%error, pid = who.pid, uid = who.uid, "no thread to answer a hello");
-            let mut answering = lock(&self.shared.answering);
-            if let Some(at) = answering.iter().position(|uid| *uid == who.uid) {
-                answering.swap_remove(at);
-            }
         }
     }
 
@@ -311,6 +315,29 @@ impl Door {
                 Err(_) => Some(now + ACCEPT_PAUSE),
             };
         }
+    }
+}
+
+/// A hello that is being answered, for as long as it is.
+struct Turn {
+    shared: Arc<Shared>,
+    uid: u32,
+}
+
+impl Turn {
+    fn new(shared: &Arc<Shared>, uid: u32) -> Turn {
+        lock(&shared.answering).push(uid);
+        Turn { shared: Arc::clone(shared), uid }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut answering = lock(&self.shared.answering);
+        if let Some(at) = answering.iter().position(|uid| *uid == self.uid) {
+            answering.swap_remove(at);
+        }
+        self.shared.answered.notify_all();
     }
 }
 

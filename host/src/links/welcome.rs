@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -29,9 +28,28 @@ pub(super) struct Links {
     /// None once nothing more is to be made.
     watcher: Mutex<Option<Watcher>>,
     instance: Instance,
-    last_number: AtomicU64,
-    live: Mutex<HashMap<u64, Live>>,
+    /// Nothing that belongs to a peer is called or dropped while it is locked: a slow end of one must not hold up the others.
+    places: Mutex<Places>,
     pub(super) changes: Changes,
+}
+
+/// The places of links that are being made, that go on, and that end.
+#[derive(Default)]
+struct Places {
+    last_number: u64,
+    taken: HashMap<u64, Taken>,
+}
+
+struct Taken {
+    uid: u32,
+    /// None while the link is being made, and while it ends.
+    live: Option<Live>,
+}
+
+/// One of the places that there are for links. Dropping it makes room for another.
+struct Place {
+    links: Arc<Links>,
+    number: u64,
 }
 
 /// One who has a link.
@@ -66,9 +84,8 @@ impl Guest {
 
 impl Links {
     pub(super) fn new(server: Arc<Server>, watcher: Watcher, instance: Instance) -> Self {
-        let (watcher, live) = (Mutex::new(Some(watcher)), Mutex::default());
-        let changes = Changes::default();
-        Self { server, watcher, instance, last_number: AtomicU64::new(0), live, changes }
+        let (watcher, places) = (Mutex::new(Some(watcher)), Mutex::default());
+        Self { server, watcher, instance, places, changes: Changes::default() }
     }
 
     pub(super) fn instance(&self) -> Instance {
@@ -76,23 +93,45 @@ impl Links {
     }
 
     pub(super) fn guests(&self) -> Vec<Guest> {
-        let live = lock(&self.live);
-        live.values().map(|live| Guest { counts: live.handle.counts(), ..live.guest.clone() }).collect()
+        let live: Vec<_> = {
+            let places = lock(&self.places);
+            let live = places.taken.values().filter_map(|taken| taken.live.as_ref());
+            live.map(|live| (live.guest.clone(), live.handle.meter())).collect()
+        };
+        live.into_iter().map(|(guest, meter)| Guest { counts: meter.counts(), ..guest }).collect()
     }
 
     /// Ends all links in order, and makes no more.
     pub(super) fn close(&self) {
         let watcher = lock(&self.watcher).take();
-        // Says goodbye to all, and drops the keepers, which take their links out.
+        // Says goodbye to all, and drops the keepers, which end their links.
         drop(watcher);
-        let live = std::mem::take(&mut *lock(&self.live));
-        drop(live);
+    }
+}
+
+impl Place {
+    /// A place for one more of this user; none if there is none.
+    fn take(links: &Arc<Links>, uid: u32, max: usize) -> Option<Place> {
+        let mut places = lock(&links.places);
+        if is_full(places.taken.values().map(|taken| taken.uid), uid, max) {
+            return None;
+        }
+        places.last_number += 1;
+        let number = places.last_number;
+        places.taken.insert(number, Taken { uid, live: None });
+        Some(Place { links: Arc::clone(links), number })
     }
 
-    fn is_full(&self, uid: u32, max: usize) -> bool {
-        let live = lock(&self.live);
-        let users = live.values().filter_map(|live| Some(live.guest.peer.credentials.as_ref()?.process.uid));
-        is_full(users, uid, max)
+    /// What is done with the place, if it still is one.
+    fn with<T>(&self, change: impl FnOnce(&mut Option<Live>) -> T) -> Option<T> {
+        lock(&self.links.places).taken.get_mut(&self.number).map(|taken| change(&mut taken.live))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let taken = lock(&self.links.places).taken.remove(&self.number);
+        drop(taken);
     }
 }
 
@@ -108,9 +147,9 @@ pub(super) fn welcome(
     if !options.policy.allows(who, &hello.export) {
         return Err(Refused::new(RefusalCode::NotAllowed, "no rule allows this export to this user"));
     }
-    if links.is_full(who.uid, options.links_max) {
-        return Err(Refused::new(RefusalCode::TooMany, ""));
-    }
+    // Before anything is made for it: of many who ask at once no more than that get through.
+    let place = Place::take(links, who.uid, options.links_max)
+        .ok_or_else(|| Refused::new(RefusalCode::TooMany, ""))?;
     let agreement = options.limits.agree(hello, epoch()?, links.instance)?;
     let label = if hello.label.is_empty() { "client" } else { &hello.label };
     let peer = Peer {
@@ -133,10 +172,13 @@ pub(super) fn welcome(
     };
     header(&agreement).format(&ends.own).map_err(failed)?;
     let handle = links.server.serve(&ends, &peer, session, options.mode).map_err(failed)?;
+    let place = keep(place, peer, handle, &ends, socket).map_err(failed)?;
     let message = Message::Welcome(agreement.welcome()).encode();
-    // If the peer is gone already, dropping the handle takes everything back.
-    packet::send(socket, &message, &[own.as_fd()]).map_err(failed)?;
-    keep(links, peer, handle, &ends, socket).map_err(failed)
+    // Last, so that nobody is welcomed to a server that ends. If the peer is gone already, the watcher has heard of it.
+    packet::send(socket, &message, &[own.as_fd()]).map_err(|error| {
+        drop(place.with(Option::take));
+        failed(error)
+    })
 }
 
 /// In whose name they may ask.
@@ -158,62 +200,70 @@ fn standing(
 
 /// Watches over a link from now on.
 fn keep(
-    links: &Arc<Links>,
+    place: Place,
     peer: Peer,
     handle: LinkHandle,
     ends: &Ends,
     socket: &OwnedFd,
-) -> std::io::Result<()> {
+) -> std::io::Result<Arc<Place>> {
     let socket = socket.try_clone()?;
-    let number = links.last_number.fetch_add(1, Ordering::Relaxed);
     tracing::info!(link = &*peer.label, export = peer.export, slots = ends.layout.slots(), "link made");
-    let keeper =
-        Box::new(Moored { links: Arc::clone(links), number, heart: Heart::new(ends, Instant::now()) });
-    let guest = Guest::new(peer);
+    let place = Arc::new(place);
+    let links = Arc::clone(&place.links);
     let watcher = lock(&links.watcher);
     let Some(watcher) = watcher.as_ref() else { return Err(std::io::Error::other("the server ends")) };
-    lock(&links.live).insert(number, Live { guest, handle, tether: None });
-    // If it is over at once, the keeper has taken the link out before the tether is there, which is dropped then.
-    let tether = watcher.watch(socket, keeper)?;
-    if let Some(live) = lock(&links.live).get_mut(&number) {
-        live.tether = Some(tether);
-    }
+    let heart = Heart::new(ends, Instant::now());
+    let keeper =
+        Box::new(Moored { place: Arc::clone(&place), label: peer.label.clone(), heart, end: End::Stopped });
+    place.with(|live| *live = Some(Live { guest: Guest::new(peer), handle, tether: None }));
+    let mut tether = Some(watcher.watch(socket, keeper)?);
+    // If it was over at once the keeper has ended the link before the tether was there, which is dropped then.
+    place.with(|live| live.as_mut().map(|live| live.tether = tether.take()));
     links.changes.tell();
-    Ok(())
+    Ok(place)
 }
 
 /// Watches over a link on behalf of the server. When it is dropped the link is over, whoever ended it.
 struct Moored {
-    links: Arc<Links>,
-    number: u64,
+    place: Arc<Place>,
+    label: Arc<str>,
     heart: Heart,
+    /// Why the link ends when this is dropped.
+    end: End,
 }
 
 impl Keeper for Moored {
     fn tick(&mut self, now: Instant) -> Option<Goodbye> {
         let health = self.heart.tick(now);
-        let mut live = lock(&self.links.live);
-        let live = live.get_mut(&self.number)?;
-        live.guest.health = health;
-        live.guest.silence = self.heart.silence();
-        live.handle.end().map(|end| goodbye(&end))
+        let silence = self.heart.silence();
+        let end = self.place.with(|live| {
+            let live = live.as_mut()?;
+            live.guest.health = health;
+            live.guest.silence = silence;
+            live.handle.end()
+        });
+        end.flatten().map(|end| goodbye(&end))
     }
 
-    fn ended(self: Box<Self>, end: End) {
-        if let Some(live) = lock(&self.links.live).get(&self.number) {
-            tracing::info!(link = &*live.guest.peer.label, why = %end, "link ended");
-            live.handle.cut(end);
-        }
+    fn ended(mut self: Box<Self>, end: End) {
+        tracing::info!(link = &*self.label, why = %end, "link ended");
+        self.end = end;
     }
 }
 
 impl Drop for Moored {
     fn drop(&mut self) {
-        let Some(live) = lock(&self.links.live).remove(&self.number) else { return };
-        self.links.changes.tell();
-        live.handle.cut(End::Stopped);
-        // Its thread finishes the request that it is at; nobody else is to wait for that.
-        if let Err(error) = thread::Builder::new().name("link-end".into()).spawn(move || drop(live)) {
+        let Some(live) = self.place.with(Option::take).flatten() else { return };
+        self.place.links.changes.tell();
+        // The session may take its time, and the link's thread finishes the request that it is at: nobody else is to wait for that.
+        // The place is free again when all of it is done.
+        let (place, end) = (Arc::clone(&self.place), std::mem::replace(&mut self.end, End::Stopped));
+        let ending = move || {
+            live.handle.cut(end);
+            drop(live);
+            drop(place);
+        };
+        if let Err(error) = thread::Builder::new().name("link-end".into()).spawn(ending) {
             tracing::warn!(%error, "no thread to end a link on");
         }
     }

@@ -24,4 +24,4 @@ mod worker;
 pub use counters::Counts;
 pub use responder::Responder;
 pub use service::{Credentials, Peer, Refusal, Request, Service, Session, SpeaksFor, Standing};
-pub use serving::{LinkHandle, ServeError, Server};
+pub use serving::{LinkHandle, LinkMeter, ServeError, Server};

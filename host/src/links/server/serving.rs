@@ -92,6 +92,20 @@ pub struct LinkHandle {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Reads what a link has done, and keeps nothing of it alive.
+#[derive(Clone, Debug)]
+pub struct LinkMeter {
+    link: Weak<Link>,
+}
+
+impl LinkMeter {
+    /// What it has done; none if its memory is gone. If its end was waiting for this only, it ends on this thread.
+    #[must_use]
+    pub fn counts(&self) -> Option<Counts> {
+        self.link.upgrade().map(|link| link.counts())
+    }
+}
+
 impl LinkHandle {
     /// Ends the link, if it has not ended before. Does not wait: requests that are under way are finished, and their answers
     /// dropped. The memory is given back and the session dropped when the last of them is.
@@ -110,7 +124,13 @@ impl LinkHandle {
     /// What it has done; none if its memory is gone.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
-        self.link.upgrade().map(|link| link.counts())
+        self.meter().counts()
+    }
+
+    /// For who wants to know that later, without the handle.
+    #[must_use]
+    pub fn meter(&self) -> LinkMeter {
+        LinkMeter { link: Weak::clone(&self.link) }
     }
 
     /// Ends the link and waits for its thread, which finishes the request that it is at. Requests that others are to answer may still
