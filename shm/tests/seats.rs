@@ -190,11 +190,31 @@ fn a_client_that_claims_and_dies_keeps_the_next_out_for_a_while_only() {
     let mut dead = bed.client(1);
     // It says hello; of the answer it hears nothing any more.
     assert!(matches!(dead.step(bed.now), Ok(ClientStep::Nothing)));
-    drop(dead);
+    std::mem::forget(dead);
     let mut next = bed.client(2);
     let begun = bed.now;
     while bed.link(&mut server, &mut next).is_none() {
         assert!(bed.now < begun + Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn a_client_that_does_not_wait_for_the_answer_keeps_nobody_out() {
+    for steps in 0..4 {
+        let mut bed = Bed::new();
+        let mut server = bed.server(5, false);
+        bed.serve(&mut server);
+        let mut hasty = bed.client(1);
+        assert!(matches!(hasty.step(bed.now), Ok(ClientStep::Nothing)));
+        // Before the claim was seen, before and after the hello was heard, and after the welcome.
+        for _ in 0..steps {
+            bed.serve(&mut server);
+        }
+        drop(hasty);
+        let mut next = bed.client(2);
+        let begun = bed.now;
+        assert!(bed.link(&mut server, &mut next).is_some(), "after {steps} steps");
+        assert!(bed.now < begun + Duration::from_secs(1));
     }
 }
 
@@ -254,7 +274,8 @@ fn who_is_refused_reads_why() {
     let mut bed = Bed::new();
     let mut server = bed.server(5, false);
     bed.serve(&mut server);
-    let needy = Hello { required: Features::from_bits(2), offered: Features::from_bits(2), ..hello() };
+    let unknown = Features::from_bits(1 << 40);
+    let needy = Hello { required: unknown, offered: unknown, ..hello() };
     let mut client = ClientSeat::new(bed.region.clone(), TOTAL as u64, needy, 1, bed.now).expect("a seat");
     let refused = (0..10).find_map(|_| {
         bed.later(10);

@@ -152,7 +152,12 @@ impl ServerSeat {
                 self.state = ServerState::Running;
                 return Ok(ServerStep::Ready(Box::new(ends)));
             }
-            ServerState::Welcomed { .. } | ServerState::Parting { .. } if said(Phase::Over) => self.open()?,
+            // It has read the refusal or the goodbye, or does not want to wait any longer.
+            ServerState::Claimed { .. } | ServerState::Welcomed { .. } | ServerState::Parting { .. }
+                if said(Phase::Over) =>
+            {
+                self.open()?;
+            }
             ServerState::Running => {
                 let lost = self.watch.look(heartbeat(&self.peer), now) == Health::Lost;
                 let end = ended(&self.page, Role::Client, self.round, Phase::Ready, lost);
@@ -278,6 +283,8 @@ pub struct ClientSeat {
 enum ClientState {
     /// The server is not open, or has another client.
     Outside,
+    /// The page is ours, and the server is about to open it.
+    Early,
     /// The page is ours and the hello was said.
     Asking,
     /// The link goes on.
@@ -330,6 +337,7 @@ impl ClientSeat {
         let lost = self.watch.look(heartbeat(&self.peer), now) == Health::Lost;
         match self.state {
             ClientState::Outside => return self.claim(server),
+            ClientState::Early => return self.ask(),
             ClientState::Asking => {
                 beat(&mut self.pulse, &self.own, now);
                 match server {
@@ -372,10 +380,25 @@ impl ClientSeat {
     }
 
     fn claim(&mut self, server: Option<Stage>) -> Result<ClientStep, PageError> {
-        let Some(Stage { round, phase: Phase::Open }) = server else { return Ok(ClientStep::Busy) };
+        let Some(Stage { phase: Phase::Open, .. }) = server else { return Ok(ClientStep::Busy) };
         if !self.page.claim.replace(0, self.token) {
             return Ok(ClientStep::Busy);
         }
+        self.state = ClientState::Early;
+        self.ask()
+    }
+
+    /// Says hello in the round that the server has opened.
+    fn ask(&mut self) -> Result<ClientStep, PageError> {
+        if self.page.claim.load(Ordering::SeqCst) != self.token {
+            // A server that began anew has taken the claim back.
+            self.state = ClientState::Outside;
+            return Ok(ClientStep::Busy);
+        }
+        // Not what it said before the claim: another may have come and gone meanwhile, and then the claim is for a later round.
+        let Some(Stage { round, phase: Phase::Open }) = self.page.stage(Role::Server) else {
+            return Ok(ClientStep::Busy);
+        };
         self.round = round;
         self.page.set_message(Role::Client, &Message::Hello(self.hello.clone()))?;
         self.page.set_stage(Role::Client, Stage { round, phase: Phase::Said });
@@ -404,12 +427,31 @@ impl ClientSeat {
         Ok(ClientStep::Made(Box::new((agreement, ends))))
     }
 
+    /// Has the round of a claim that nobody is to wait for any more, if there is one.
+    fn forsake(&mut self) {
+        match self.state {
+            ClientState::Asking => self.give_up(Phase::Over),
+            // Of no round yet, so it is taken back.
+            ClientState::Early => {
+                self.page.claim.replace(self.token, 0);
+            }
+            ClientState::Outside | ClientState::Running | ClientState::Over => {}
+        }
+    }
+
     fn give_up(&mut self, phase: Phase) {
         // Not if another client has the page by now: it says what the client is at.
         if self.page.claim.load(Ordering::SeqCst) == self.token {
             self.page.set_stage(Role::Client, Stage { round: self.round, phase });
         }
         self.state = ClientState::Over;
+    }
+}
+
+impl Drop for ClientSeat {
+    /// Whoever asked and does not wait for the answer keeps nobody else waiting.
+    fn drop(&mut self) {
+        self.forsake();
     }
 }
 
@@ -447,5 +489,84 @@ fn beat(pulse: &mut Pulse, own: &Extent, now: Instant) {
         let at = own.place(HEARTBEAT_OFFSET, 8);
         let stored = at.and_then(|at| own.region().store_u64(at, count.to_le(), Ordering::Relaxed));
         debug_assert!(stored.is_ok(), "{stored:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::ends::Epoch;
+    use crate::link::negotiate::Limits;
+    use crate::link::terms::{Bells, Features, Protocol, VERSION};
+
+    fn client(region: &Region, token: u32, now: Instant) -> ClientSeat {
+        let hello = Hello {
+            version_min: VERSION,
+            version_max: VERSION,
+            offered: Features::NONE,
+            required: Features::NONE,
+            slots: 8,
+            back_slots: 8,
+            bytes: u64::MAX,
+            client: Instance([1; 16]),
+            protocol: Some(Protocol::Vrpc),
+            bells: Bells::SILENT,
+            export: String::new(),
+            label: String::new(),
+        };
+        ClientSeat::new(region.clone(), region.len() as u64, hello, token, now).expect("a seat")
+    }
+
+    fn asked(server: &mut ServerSeat, now: Instant) -> bool {
+        matches!(server.step(now), Ok(ServerStep::Asked(_)))
+    }
+
+    /// Between a look at the page and the claim any number of others may come and go.
+    #[test]
+    fn a_claim_is_for_the_round_that_is_open_when_it_is_made() {
+        let (region, now) = (Region::heap(1 << 20), Instant::now());
+        let mut server = ServerSeat::new(region.clone(), Instance([2; 16]), 5, true, now).expect("a seat");
+        server.step(now).expect("inside");
+        let mut late = client(&region, 1, now);
+        let seen = late.page.stage(Role::Server);
+        let mut other = client(&region, 2, now);
+        other.step(now).expect("inside");
+        server.step(now).expect("inside");
+        drop(other);
+        server.step(now).expect("inside");
+        assert_ne!(late.page.stage(Role::Server), seen, "another round");
+
+        assert!(matches!(late.claim(seen), Ok(ClientStep::Nothing)));
+        server.step(now).expect("inside");
+        assert!(asked(&mut server, now), "its hello is not heard");
+        let limits = Limits { bells: Bells::SILENT, ..Limits::default() };
+        let agreement = limits.agree(&late.hello, Epoch::FIRST, Instance([2; 16])).expect("an agreement");
+        server.welcome(&agreement, now).expect("inside");
+        assert!(matches!(late.step(now), Ok(ClientStep::Made(_))));
+    }
+
+    /// A server begins a round with two words: the claim, and that it is open. A client may come between them.
+    #[test]
+    fn a_claim_before_the_page_is_open_is_heard_once_it_is() {
+        let (region, now) = (Region::heap(1 << 20), Instant::now());
+        let mut server = ServerSeat::new(region.clone(), Instance([2; 16]), 5, true, now).expect("a seat");
+        server.step(now).expect("inside");
+        let mut early = client(&region, 1, now);
+        let seen = early.page.stage(Role::Server);
+        server.round += 1;
+        server.say(Phase::Closed);
+        assert!(matches!(early.claim(seen), Ok(ClientStep::Busy)));
+        server.say(Phase::Open);
+        assert!(matches!(early.step(now), Ok(ClientStep::Nothing)));
+        server.step(now).expect("inside");
+        assert!(asked(&mut server, now));
+        drop(early);
+        // One that goes away before it could ask takes its claim along.
+        server.open().expect("inside");
+        let mut gone = client(&region, 2, now);
+        server.say(Phase::Closed);
+        assert!(matches!(gone.claim(seen), Ok(ClientStep::Busy)));
+        drop(gone);
+        assert_eq!(server.page.claim.load(Ordering::SeqCst), 0);
     }
 }
