@@ -35,7 +35,7 @@ fn list(bytes: &[u8]) {
     let mut all = true;
     for entry in Listing::new(bytes).entries() {
         match entry {
-            Ok(entry) => assert!(writer.push(&entry.as_dir_entry())),
+            Ok(entry) => assert!(writer.push_with(&entry.as_dir_entry(), entry.handle)),
             Err(_) => all = false,
         }
     }

@@ -46,7 +46,8 @@ impl Link {
             Entered::Full => return Answer::err(Error::WouldBlock),
         };
         let caller = Entry { link: self, caller };
-        let header = Header { sequence: self.next_sequence(), caller: caller.caller, want: cx.want };
+        let header =
+            Header { sequence: self.next_sequence(), caller: caller.caller, want: cx.want, handles: false };
         let mut body = [0; BODY_BYTES];
         let mut measure = Measure::default();
         if let Err(error) = request.encode(&header, &mut body, &mut measure) {

@@ -19,6 +19,8 @@ pub(crate) struct Exchange<'a> {
     pub(crate) cx: &'a Ctx,
     /// Who asks, in the peer's numbers.
     pub(crate) caller: CallerId,
+    /// Whether the peer wants the handles of nodes along with them.
+    pub(crate) wants_handles: bool,
     pub(crate) kind: Kind,
     pub(crate) parts: Box<Parts>,
     pub(crate) responder: Responder,

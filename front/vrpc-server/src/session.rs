@@ -93,7 +93,15 @@ impl Shared {
             want: header.want,
         };
         operations::dispatch(
-            Exchange { shared: self, cx: &cx, caller: header.caller, kind, parts, responder },
+            Exchange {
+                shared: self,
+                cx: &cx,
+                caller: header.caller,
+                wants_handles: header.handles,
+                kind,
+                parts,
+                responder,
+            },
             request,
         );
     }

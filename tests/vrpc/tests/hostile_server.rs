@@ -142,7 +142,7 @@ fn limits_that_let_nothing_through_are_no_limits() {
 
 #[test]
 fn an_answer_of_another_kind_is_not_taken_for_one() {
-    let fs = lied_to(|_| said(Kind::Lookup, &Reply::Entry(Entry { node: NodeId(2), attr: attr() })));
+    let fs = lied_to(|_| said(Kind::Lookup, &Reply::Entry(Entry { node: NodeId(2), attr: attr() }, None)));
     let result = fs.getattr(&root(), NodeId::ROOT, None).wait();
     is_lost(&fs, &result);
 }
@@ -161,7 +161,8 @@ fn attributes_out_of_range_are_not_handed_on() {
 #[test]
 fn a_frame_that_ends_early_is_no_answer() {
     let fs = lied_to(|kind| {
-        let (number, body, mut frame) = said(kind, &Reply::Entry(Entry { node: NodeId(2), attr: attr() }));
+        let (number, body, mut frame) =
+            said(kind, &Reply::Entry(Entry { node: NodeId(2), attr: attr() }, None));
         frame.truncate(40);
         (number, body, frame)
     });

@@ -303,6 +303,12 @@ layouts! {
         0 node: U64,
         8 attr: AttrItem,
     }
+    /// In a listing, behind the attributes of an entry.
+    EntryHandleItem: 8 {
+        0 kind: I32,
+        4 len_bytes: U16,
+        6 reserved: [u8; 2],
+    }
     /// What every answer's body has.
     Answer: 48 {
         0 status: U32,
@@ -327,7 +333,9 @@ layouts! {
         4 flags: U32,
         8 node: U64,
         16 open: U64,
-        24 reserved: [u8; 24],
+        24 handle_kind: I32,
+        28 handle_len: U16,
+        30 reserved: [u8; 18],
     }
     /// READ, WRITE, READDIR, READLINK, XATTR_GET, XATTR_LIST, SEEK, COPY.
     CountResult: 48 {

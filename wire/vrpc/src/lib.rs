@@ -39,7 +39,7 @@ pub use lists::{FORGETS_MAX, Forgets, GROUPS_MAX, Groups};
 pub use reply::{
     HANDLE_BYTES_MAX, HandleBytes, Offers, Outcome, Reply, Session, TRANSFER_BYTES_MIN, encode_failure,
 };
-pub use request::{CallerId, Header, Request};
+pub use request::{CallerId, Header, Request, Translate};
 pub use status::Status;
 
 /// Size of the part of a message that lies in the ring's slot.

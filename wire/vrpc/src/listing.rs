@@ -1,17 +1,22 @@
 //! The entries of a directory, in a frame or in bulk memory.
 
 use tombolo_core::fs::{Cookie, DirBudget, DirEntry, Entry, FileType, NAME_MAX, NodeId};
-use zerocopy::little_endian::U64;
+use zerocopy::little_endian::{I32, U16, U64};
 
 use crate::attr::{file_type, type_number};
 use crate::frame::{ALIGN, Items, Reader};
-use crate::layout::{EntryAttrItem, EntryItem};
-use crate::{DecodeError, FrameSink};
+use crate::layout::{EntryAttrItem, EntryHandleItem, EntryItem};
+use crate::{DecodeError, EncodeError, FrameSink, HandleBytes};
 
 /// What an entry takes up beside its name, in bytes. The next one begins at a multiple of eight.
 #[must_use]
 pub const fn entry_bytes(plus: bool) -> usize {
     size_of::<EntryItem>() + if plus { size_of::<EntryAttrItem>() } else { 0 }
+}
+
+/// What a handle of so many bytes takes up in an entry.
+const fn handle_bytes(len_bytes: usize) -> usize {
+    size_of::<EntryHandleItem>() + len_bytes.next_multiple_of(ALIGN)
 }
 
 /// What a page may hold so that it fits both a caller who has asked for `budget` and a place of `place_bytes`.
@@ -36,20 +41,35 @@ impl<'f, W: FrameSink + ?Sized> ListingWriter<'f, W> {
         Self { items: Items::new(frame) }
     }
 
-    /// Appends an entry. False when it does not fit: then the listing ends before it, and whatever was looked up for it must be
-    /// forgotten. False, too, for a name that no entry can have.
+    /// As [`push_with`](Self::push_with), without a handle.
     #[must_use]
     pub fn push(&mut self, entry: &DirEntry<'_>) -> bool {
+        self.push_with(entry, None)
+    }
+
+    /// Appends an entry; the handle is its node's, and counts only where there is one. False when it does not fit: then the listing ends before it, and whatever was looked up for it must be
+    /// forgotten. False, too, for a name that no entry can have.
+    #[must_use]
+    pub fn push_with(&mut self, entry: &DirEntry<'_>, handle: Option<HandleBytes<'_>>) -> bool {
         let Ok(name_len) = u8::try_from(entry.name.len()) else { return false };
-        if name_len == 0 || !self.items.fits(entry_bytes(entry.entry.is_some()) + entry.name.len()) {
+        let handle = handle.filter(|_| entry.entry.is_some());
+        let handle =
+            match handle.map(|handle| Ok::<_, EncodeError>((handle.checked_len()?, handle))).transpose() {
+                Ok(handle) => handle,
+                Err(_) => return false,
+            };
+        let handle_bytes = handle.map_or(0, |(_, handle)| handle_bytes(handle.bytes.len()));
+        let len = entry_bytes(entry.entry.is_some()) + handle_bytes + entry.name.len();
+        if name_len == 0 || !self.items.fits(len) {
             return false;
         }
+        let has_handle = if handle.is_some() { HAS_HANDLE } else { 0 };
         let head = EntryItem {
             cookie: U64::new(entry.cookie.0),
             fileid: U64::new(entry.fileid),
             name_len,
             file_type: entry.file_type.map_or(0, type_number),
-            flags: if entry.entry.is_some() { HAS_ENTRY } else { 0 },
+            flags: has_handle | if entry.entry.is_some() { HAS_ENTRY } else { 0 },
             reserved: [0; 5],
         };
         let attr = entry
@@ -57,7 +77,17 @@ impl<'f, W: FrameSink + ?Sized> ListingWriter<'f, W> {
             .map(|entry| EntryAttrItem { node: U64::new(entry.node.0), attr: (&entry.attr).into() });
         self.items.item(&head).is_ok()
             && attr.is_none_or(|attr| self.items.item(&attr).is_ok())
+            && handle.is_none_or(|(len_bytes, handle)| self.handle(len_bytes, &handle).is_ok())
             && self.items.bytes(entry.name).is_ok()
+    }
+
+    fn handle(&mut self, len_bytes: u16, handle: &HandleBytes<'_>) -> Result<(), EncodeError> {
+        self.items.item(&EntryHandleItem {
+            kind: I32::new(handle.kind),
+            len_bytes: U16::new(len_bytes),
+            reserved: [0; 2],
+        })?;
+        self.items.bytes(handle.bytes)
     }
 
     /// How much was written, in bytes.
@@ -80,6 +110,8 @@ pub struct ListedEntry<'a> {
     pub cookie: Cookie,
     /// The node, when the listing was asked for with attributes. It carries a look-up.
     pub entry: Option<Entry>,
+    /// The node's handle, where it was wanted and there is one.
+    pub handle: Option<HandleBytes<'a>>,
 }
 
 impl ListedEntry<'_> {
@@ -126,10 +158,12 @@ impl<'a> Listing<'a> {
 
 /// The entry has a node and attributes.
 const HAS_ENTRY: u8 = 1;
+/// And the node's handle.
+const HAS_HANDLE: u8 = 1 << 1;
 
 fn decode_entry<'a>(reader: &mut Reader<'a>) -> Result<ListedEntry<'a>, DecodeError> {
     let head: &EntryItem = reader.item()?;
-    if head.flags & !HAS_ENTRY != 0 {
+    if head.flags & !(HAS_ENTRY | HAS_HANDLE) != 0 || head.flags == HAS_HANDLE {
         return Err(DecodeError::UnknownFlags(head.flags.into()));
     }
     crate::request::zero(&head.reserved)?;
@@ -139,12 +173,21 @@ fn decode_entry<'a>(reader: &mut Reader<'a>) -> Result<ListedEntry<'a>, DecodeEr
     } else {
         None
     };
+    let handle = match head.flags & HAS_HANDLE {
+        0 => None,
+        _ => {
+            let item: &EntryHandleItem = reader.item()?;
+            crate::request::zero(&item.reserved)?;
+            Some(HandleBytes::decode(item.kind.get(), item.len_bytes.get(), reader)?)
+        }
+    };
     Ok(ListedEntry {
         name: listed_name(reader.bytes(head.name_len.into())?)?,
         fileid: head.fileid.get(),
         file_type: if head.file_type == 0 { None } else { Some(file_type(head.file_type)?) },
         cookie: Cookie(head.cookie.get()),
         entry,
+        handle,
     })
 }
 

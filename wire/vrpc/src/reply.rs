@@ -25,16 +25,16 @@ pub enum Reply<'a> {
     Done,
     /// PROFILE.
     Session(Session),
-    /// LOOKUP, RESOLVE, PARENT.
-    Entry(Entry),
+    /// LOOKUP, RESOLVE, PARENT. This and the next two with the node's handle, where it was wanted and there is one.
+    Entry(Entry, Option<HandleBytes<'a>>),
     /// GETATTR.
     Attr(Attr),
     /// SETATTR.
     Setattr(Attr, Change),
     /// MKDIR, SYMLINK, MKNOD, LINK.
-    Made(Made),
+    Made(Made, Option<HandleBytes<'a>>),
     /// CREATE, CREATE_UNNAMED.
-    Created(Created),
+    Created(Created, Option<HandleBytes<'a>>),
     /// UNLINK, RMDIR.
     Change(Change),
     /// RENAME.
@@ -208,11 +208,11 @@ impl Shape {
         match reply {
             Reply::Done => Self::Done,
             Reply::Session(_) => Self::Session,
-            Reply::Entry(_) => Self::Entry,
+            Reply::Entry(..) => Self::Entry,
             Reply::Attr(_) => Self::Attr,
             Reply::Setattr(..) => Self::Setattr,
-            Reply::Made(_) => Self::Made,
-            Reply::Created(_) => Self::Created,
+            Reply::Made(..) => Self::Made,
+            Reply::Created(..) => Self::Created,
             Reply::Change(_) => Self::Change,
             Reply::Renamed(_) => Self::Renamed,
             Reply::Opened(_) => Self::Opened,
@@ -246,6 +246,8 @@ mod flag {
     pub const END: u32 = 1 << 6;
     /// LOCK_TEST: there is one.
     pub const PRESENT: u32 = 1 << 7;
+    /// What gives a node: the frame has its handle.
+    pub const HANDLE: u32 = 1 << 8;
     /// PROFILE: the back end checks permissions. Of PROFILE's flags, those from bit 2 on are [`super::Offers`].
     pub const BACK_END_CHECKS: u32 = 1;
     /// PROFILE: nothing can be changed.

@@ -2,6 +2,7 @@
 
 mod decode;
 mod encode;
+mod ids;
 
 use tombolo_core::fs::{
     AccessMask, AllocateMode, Cookie, Create, Device, DirBudget, File, FileType, Lock, LockFamily, LockOwner,
@@ -11,6 +12,7 @@ use tombolo_core::fs::{
 
 pub(crate) use decode::{decode_lock, stability, zero};
 pub(crate) use encode::lock_item;
+pub use ids::Translate;
 
 use crate::{Data, Forgets, Groups, HandleBytes, Kind, Place};
 
@@ -27,7 +29,12 @@ pub struct Header {
     pub caller: CallerId,
     /// What is wanted beside the plain answer.
     pub want: Want,
+    /// Whether the persistent handles of nodes are wanted along with them.
+    pub handles: bool,
 }
+
+/// Bit of `want` on the wire: [`Header::handles`]. The bits below it are the waist's.
+pub(crate) const WANT_HANDLES: u8 = 1 << 2;
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +133,7 @@ pub enum Request<'a> {
 impl Request<'_> {
     /// Which kind of request this is.
     #[must_use]
+    #[inline]
     pub const fn kind(&self) -> Kind {
         match self {
             Self::Null => Kind::Null,

@@ -8,10 +8,13 @@ use common::{Message, encode_outcome, encode_request, hex, samples, unhex};
 use tombolo_wire_vrpc::{Kind, REPLY};
 
 const V1: &str = include_str!("corpus/v1.txt");
+/// What version 1 says of nodes' handles since sessions outlive their links.
+const HANDLES: &str = include_str!("corpus/v1-handles.txt");
 
 /// Kind, body and frame, each in hexadecimal, behind a word for people.
-fn recorded() -> Vec<(String, Message)> {
-    V1.lines()
+fn read(recording: &str) -> Vec<(String, Message)> {
+    recording
+        .lines()
         .filter(|line| !line.starts_with('#'))
         .map(|line| {
             let words: Vec<&str> = line.split(' ').collect();
@@ -24,6 +27,10 @@ fn recorded() -> Vec<(String, Message)> {
         .collect()
 }
 
+fn recorded() -> Vec<(String, Message)> {
+    [V1, HANDLES].into_iter().flat_map(read).collect()
+}
+
 fn line(message: &Message) -> String {
     let kind = Kind::from_number(message.kind & !REPLY).expect("a kind");
     let word = if message.kind & REPLY == 0 { "request" } else { "answer" };
@@ -31,12 +38,12 @@ fn line(message: &Message) -> String {
     format!("{word}:{kind:?} {:08x} {} {frame}\n", message.kind, hex(&message.body))
 }
 
-fn from_samples() -> Vec<Message> {
-    let requests = samples::requests();
-    let requests = requests.iter().map(|(header, request)| encode_request(header, request).unwrap());
-    let replies = samples::replies();
-    let replies = replies.iter().map(|(kind, outcome)| encode_outcome(*kind, outcome).unwrap());
-    requests.chain(replies).collect()
+fn from_samples() -> [Vec<Message>; 2] {
+    [(samples::requests(), samples::replies()), samples::with_handles()].map(|(requests, replies)| {
+        let requests = requests.iter().map(|(header, request)| encode_request(header, request).unwrap());
+        let replies = replies.iter().map(|(kind, outcome)| encode_outcome(*kind, outcome).unwrap());
+        requests.chain(replies).collect()
+    })
 }
 
 #[test]
@@ -49,7 +56,7 @@ fn what_was_recorded_is_still_read_and_said_in_the_same_bytes() {
 #[test]
 fn what_was_recorded_means_what_it_meant() {
     let recorded: Vec<Message> = recorded().into_iter().map(|(_, message)| message).collect();
-    let now = from_samples();
+    let now = from_samples().concat();
     for (recorded, now) in recorded.iter().zip(&now) {
         assert_eq!(recorded, now);
     }
@@ -71,5 +78,8 @@ fn every_kind_was_recorded_both_ways() {
 #[ignore = "prints a new recording; the one of a version that was released is never replaced"]
 #[expect(clippy::print_stdout, reason = "that is what it is for")]
 fn record() {
-    print!("{}", from_samples().iter().map(line).collect::<String>());
+    for samples in from_samples() {
+        println!("# a file:");
+        print!("{}", samples.iter().map(line).collect::<String>());
+    }
 }

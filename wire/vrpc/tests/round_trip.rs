@@ -51,7 +51,12 @@ proptest! {
     #[test]
     fn listings(
         entries in proptest::collection::vec(
-            (arbitrary::name(), any::<(u64, u64)>(), proptest::option::of(arbitrary::entry())), 0..20
+            (
+                arbitrary::name(),
+                any::<(u64, u64)>(),
+                proptest::option::of((arbitrary::entry(), proptest::option::of(arbitrary::handle()))),
+            ),
+            0..20,
         ),
         room_bytes in 0usize..4096,
     ) {
@@ -59,14 +64,15 @@ proptest! {
         let mut frame = FrameBuf::new(&mut memory);
         let mut writer = ListingWriter::new(&mut frame);
         let mut taken = 0;
-        for (name, (fileid, cookie), entry) in &entries {
-            let pushed = writer.push(&DirEntry {
+        for (name, (fileid, cookie), node) in &entries {
+            let entry = DirEntry {
                 name: name.as_bytes(),
                 fileid: *fileid,
-                file_type: entry.map(|entry| entry.attr.file_type),
+                file_type: node.map(|(entry, _)| entry.attr.file_type),
                 cookie: Cookie(*cookie),
-                entry: entry.as_ref(),
-            });
+                entry: node.as_ref().map(|(entry, _)| entry),
+            };
+            let pushed = writer.push_with(&entry, node.and_then(|(_, handle)| handle));
             if !pushed {
                 break;
             }
@@ -76,10 +82,11 @@ proptest! {
         let listing = Listing::new(frame.as_bytes());
         let listed: Vec<_> = listing.entries().map(Result::unwrap).collect();
         prop_assert_eq!(listed.len(), taken);
-        for (listed, (name, (fileid, cookie), entry)) in listed.iter().zip(&entries) {
+        for (listed, (name, (fileid, cookie), node)) in listed.iter().zip(&entries) {
             prop_assert_eq!(listed.name, name.as_bytes());
             prop_assert_eq!((listed.fileid, listed.cookie), (*fileid, Cookie(*cookie)));
-            prop_assert_eq!(&listed.entry, entry);
+            prop_assert_eq!(listed.entry, node.map(|(entry, _)| entry));
+            prop_assert_eq!(listed.handle, node.and_then(|(_, handle)| handle));
         }
         for len in 0..frame.as_bytes().len() {
             let cut = Listing::new(&frame.as_bytes()[..len]);

@@ -148,11 +148,11 @@ impl PersistentHandles for VrpcFileSystem {
     }
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
-        self.link.ask_for(cx, Request::Resolve { handle: handle.into() }, pick!(Entry))
+        self.link.ask_for(cx, Request::Resolve { handle: handle.into() }, pick!(Entry, _))
     }
 
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        self.link.ask_for(cx, Request::Parent { node }, pick!(Entry))
+        self.link.ask_for(cx, Request::Parent { node }, pick!(Entry, _))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The waist over a link.
 
 mod data;
+mod elsewhere;
 mod groups;
 mod listing;
 mod names;
@@ -65,6 +66,12 @@ macro_rules! pick {
             _ => None,
         }
     };
+    ($variant:ident, _) => {
+        |reply| match reply {
+            Reply::$variant(value, _) => Some(value),
+            _ => None,
+        }
+    };
 }
 pub(crate) use pick;
 
@@ -77,7 +84,7 @@ impl FileSystem for VrpcFileSystem {
     }
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
-        self.link.ask_for(cx, Request::Lookup { parent, name }, pick!(Entry))
+        self.link.ask_for(cx, Request::Lookup { parent, name }, pick!(Entry, _))
     }
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
@@ -108,15 +115,15 @@ impl FileSystem for VrpcFileSystem {
     }
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        self.link.ask_for(cx, Request::Create { parent, name, how: *how }, pick!(Created))
+        self.link.ask_for(cx, Request::Create { parent, name, how: *how }, pick!(Created, _))
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        self.link.ask_for(cx, Request::CreateUnnamed { parent, how: *how }, pick!(Created))
+        self.link.ask_for(cx, Request::CreateUnnamed { parent, how: *how }, pick!(Created, _))
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.link.ask_for(cx, Request::Mkdir { parent, name, mode }, pick!(Made))
+        self.link.ask_for(cx, Request::Mkdir { parent, name, mode }, pick!(Made, _))
     }
 
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
@@ -132,11 +139,11 @@ impl FileSystem for VrpcFileSystem {
         mode: NewMode,
         rdev: Device,
     ) -> Answer<Made> {
-        self.link.ask_for(cx, Request::Mknod { parent, name, file_type, mode, rdev }, pick!(Made))
+        self.link.ask_for(cx, Request::Mknod { parent, name, file_type, mode, rdev }, pick!(Made, _))
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.link.ask_for(cx, Request::Link { node, parent, name }, pick!(Made))
+        self.link.ask_for(cx, Request::Link { node, parent, name }, pick!(Made, _))
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {

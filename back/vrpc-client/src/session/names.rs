@@ -38,7 +38,7 @@ pub(super) fn symlink(
         return link.ask_for(
             cx,
             Request::Symlink { parent, name, target: Data::Inline(target) },
-            pick!(Made),
+            pick!(Made, _),
         );
     }
     let (name, target, cx) = (name.to_owned(), target.to_vec(), cx.clone());
@@ -49,7 +49,7 @@ pub(super) fn symlink(
         };
         let request = Request::Symlink { parent, name: name.as_name(), target: data };
         let question = Question { request, tail: &[], spans: Spans::from(span) };
-        link.ask(&cx, question, |link, answered| answered.picked(link, pick!(Made)))
+        link.ask(&cx, question, |link, answered| answered.picked(link, pick!(Made, _)))
     })
 }
 

@@ -4,6 +4,7 @@ use tombolo_core::fs::{Error, NodeId, PersistentHandle, XattrName};
 use tombolo_wire_vrpc::{Place, Reply, Request};
 
 use super::names::{copied, send_bytes};
+use super::nodes;
 use crate::exchange::Exchange;
 use crate::places::Room;
 
@@ -98,11 +99,11 @@ fn handles(exchange: Exchange<'_>, request: &Request<'_>) {
         }
         Request::Resolve { handle } => {
             match exchange.shared.seal.opened(handle.kind, handle.bytes, handles.volume()) {
-                Some(handle) => exchange.answer(handles.resolve(cx, &handle), Reply::Entry),
+                Some(handle) => nodes::answer(exchange, handles.resolve(cx, &handle)),
                 None => exchange.refuse(Error::Stale),
             }
         }
-        Request::Parent { node } => exchange.answer(handles.parent(cx, node), Reply::Entry),
+        Request::Parent { node } => nodes::answer(exchange, handles.parent(cx, node)),
         _ => exchange.refuse(Error::NotImplemented),
     }
 }

@@ -1,10 +1,11 @@
 //! Directories.
 
-use tombolo_core::fs::{Cookie, Ctx, DirBudget, DirPage, Error, File};
+use tombolo_core::fs::{Cookie, Ctx, DirBudget, DirEntry, DirPage, Error, File};
 use tombolo_mem::Sink;
 use tombolo_wire_vrpc::listing::{ListingWriter, budget_within};
 use tombolo_wire_vrpc::{FRAME_BYTES, FrameBuf, FrameSink, Place, Reply, Returned, SinkFrame};
 
+use super::nodes;
 use crate::exchange::{Closing, Exchange};
 use crate::places::{Room, wire_len};
 
@@ -26,24 +27,30 @@ pub(super) fn readdir(
     let page = exchange.parts.page(budget_within(budget, room_bytes));
     let answer = exchange.fs().readdir(exchange.cx, file, cookie, page);
     let cx = exchange.cx.clone();
+    let wants_handles = exchange.wants_handles;
     exchange.close(answer, move |closing, page| {
         match &room {
-            Room::Frame(_) => send_in_frame(closing, &cx, &page, room_bytes),
-            Room::Bulk(sink) => send_in_bulk(closing, &cx, &page, sink),
+            Room::Frame(_) => send_in_frame(closing, &cx, &page, (room_bytes, wants_handles)),
+            Room::Bulk(sink) => send_in_bulk(closing, &cx, &page, (sink, wants_handles)),
         }
         closing.parts.keep(page);
     });
 }
 
-fn send_in_frame(closing: &mut Closing<'_>, cx: &Ctx, page: &DirPage, room_bytes: usize) {
+fn send_in_frame(
+    closing: &mut Closing<'_>,
+    cx: &Ctx,
+    page: &DirPage,
+    (room_bytes, wants_handles): (usize, bool),
+) {
     let mut bytes = [0; FRAME_BYTES];
     let mut frame = FrameBuf::new(bytes.get_mut(..room_bytes).unwrap_or_default());
-    let (_, is_whole) = write(&mut frame, closing, cx, page);
+    let (_, is_whole) = write(&mut frame, closing, cx, page, wants_handles);
     send(closing, page, is_whole, Returned::Inline(frame.as_bytes()));
 }
 
-fn send_in_bulk(closing: &mut Closing<'_>, cx: &Ctx, page: &DirPage, sink: &Sink) {
-    let (len, is_whole) = write(&mut SinkFrame::new(sink), closing, cx, page);
+fn send_in_bulk(closing: &mut Closing<'_>, cx: &Ctx, page: &DirPage, (sink, wants_handles): (&Sink, bool)) {
+    let (len, is_whole) = write(&mut SinkFrame::new(sink), closing, cx, page, wants_handles);
     send(closing, page, is_whole, Returned::Placed { len_bytes: wire_len(len) });
 }
 
@@ -57,10 +64,21 @@ fn send(closing: &mut Closing<'_>, page: &DirPage, is_whole: bool, listing: Retu
 }
 
 /// Writes the entries that fit, and takes back the look-ups of those that do not. Says how many bytes, and whether those were all.
-fn write<W: FrameSink>(frame: &mut W, closing: &Closing<'_>, cx: &Ctx, page: &DirPage) -> (usize, bool) {
+fn write<W: FrameSink>(
+    frame: &mut W,
+    closing: &Closing<'_>,
+    cx: &Ctx,
+    page: &DirPage,
+    wants_handles: bool,
+) -> (usize, bool) {
     let mut writer = ListingWriter::new(frame);
     let mut entries = page.iter();
-    let mut left = entries.by_ref().skip_while(|entry| writer.push(entry)).peekable();
+    let mut push = |entry: &DirEntry<'_>| {
+        let node = entry.entry.filter(|_| wants_handles).map(|entry| entry.node);
+        let handle = node.and_then(|node| nodes::at_hand(closing.shared, cx, node));
+        writer.push_with(entry, handle.as_ref().map(Into::into))
+    };
+    let mut left = entries.by_ref().skip_while(|entry| push(entry)).peekable();
     let is_whole = left.peek().is_none();
     for entry in left.filter_map(|entry| entry.entry) {
         closing.shared.file_system.forget(cx, &[(entry.node, 1)]);

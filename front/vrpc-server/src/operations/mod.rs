@@ -5,6 +5,7 @@ mod data;
 mod groups;
 mod listing;
 mod names;
+mod nodes;
 
 use tombolo_core::fs::File;
 use tombolo_wire_vrpc::{Reply, Request};
@@ -21,7 +22,7 @@ pub(crate) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
         Request::Interrupt { id } => control::interrupt(exchange, id),
         Request::Forget(forgets) => control::forget(exchange, forgets),
 
-        Request::Lookup { parent, name } => exchange.answer(fs.lookup(cx, parent, name), Reply::Entry),
+        Request::Lookup { parent, name } => nodes::answer(exchange, fs.lookup(cx, parent, name)),
         Request::Getattr { node, open } => {
             let file = open.map(|open| File { node, open });
             exchange.answer(fs.getattr(cx, node, file), Reply::Attr);
@@ -33,19 +34,17 @@ pub(crate) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
         Request::Access { node, mask } => exchange.answer(fs.access(cx, node, mask), |()| Reply::Done),
         Request::Readlink { node, place } => names::readlink(exchange, node, &place),
         Request::Create { parent, name, ref how } => {
-            exchange.answer(fs.create(cx, parent, name, how), Reply::Created);
+            nodes::answer(exchange, fs.create(cx, parent, name, how));
         }
         Request::CreateUnnamed { parent, ref how } => {
-            exchange.answer(fs.create_unnamed(cx, parent, how), Reply::Created);
+            nodes::answer(exchange, fs.create_unnamed(cx, parent, how));
         }
-        Request::Mkdir { parent, name, mode } => {
-            exchange.answer(fs.mkdir(cx, parent, name, mode), Reply::Made)
-        }
+        Request::Mkdir { parent, name, mode } => nodes::answer(exchange, fs.mkdir(cx, parent, name, mode)),
         Request::Symlink { parent, name, target } => names::symlink(exchange, parent, name, &target),
         Request::Mknod { parent, name, file_type, mode, rdev } => {
-            exchange.answer(fs.mknod(cx, parent, name, file_type, mode, rdev), Reply::Made);
+            nodes::answer(exchange, fs.mknod(cx, parent, name, file_type, mode, rdev));
         }
-        Request::Link { node, parent, name } => exchange.answer(fs.link(cx, node, parent, name), Reply::Made),
+        Request::Link { node, parent, name } => nodes::answer(exchange, fs.link(cx, node, parent, name)),
         Request::Unlink { parent, name } => exchange.answer(fs.unlink(cx, parent, name), Reply::Change),
         Request::Rmdir { parent, name } => exchange.answer(fs.rmdir(cx, parent, name), Reply::Change),
         Request::Rename { from_parent, from, to_parent, to, flags } => {

@@ -3,6 +3,7 @@
 use tombolo_core::fs::{Answer, Error, Name, NodeId};
 use tombolo_wire_vrpc::{Data, Place, Reply};
 
+use super::nodes;
 use crate::exchange::{Closing, Exchange};
 use crate::places::{self, Room};
 
@@ -24,7 +25,7 @@ pub(super) fn symlink(exchange: Exchange<'_>, parent: NodeId, name: Name<'_>, ta
         Ok(Err(error)) => Answer::err(error),
         Err(lie) => return exchange.cut(lie),
     };
-    exchange.answer(answer, Reply::Made);
+    nodes::answer(exchange, answer);
 }
 
 /// Answers with bytes, where there is room for them.

@@ -63,7 +63,10 @@ impl<'a> Decoder<'a> {
                 Reply::Done
             }
             Shape::Session => Reply::Session(self.session()?),
-            Shape::Entry => Reply::Entry(self.entry(0)?),
+            Shape::Entry => {
+                let entry = self.entry(flag::HANDLE)?;
+                Reply::Entry(entry, self.node_handle()?)
+            }
             Shape::Attr => {
                 self.nothing(0)?;
                 Reply::Attr(self.attr()?)
@@ -73,13 +76,15 @@ impl<'a> Decoder<'a> {
                 Reply::Setattr(self.attr()?, self.change(flag::BEFORE, flag::AFTER)?)
             }
             Shape::Made => {
-                let entry = self.entry(CHANGE)?;
-                Reply::Made(Made { entry, dir: self.change(flag::BEFORE, flag::AFTER)? })
+                let entry = self.entry(CHANGE | flag::HANDLE)?;
+                let made = Made { entry, dir: self.change(flag::BEFORE, flag::AFTER)? };
+                Reply::Made(made, self.node_handle()?)
             }
             Shape::Created => {
-                let (node, open) = self.node(CHANGE)?;
+                let (node, open) = self.node(CHANGE | flag::HANDLE)?;
                 let entry = Entry { node, attr: self.attr()? };
-                Reply::Created(Created { entry, open, dir: self.change(flag::BEFORE, flag::AFTER)? })
+                let created = Created { entry, open, dir: self.change(flag::BEFORE, flag::AFTER)? };
+                Reply::Created(created, self.node_handle()?)
             }
             Shape::Change => {
                 self.nothing(CHANGE)?;
@@ -146,7 +151,20 @@ impl<'a> Decoder<'a> {
         let result: NodeResult = transmute!(*self.body);
         self.only(flags)?;
         zero(&result.reserved)?;
+        if !self.has(flag::HANDLE) && (result.handle_kind.get(), result.handle_len.get()) != (0, 0) {
+            return Err(DecodeError::Reserved);
+        }
         Ok((NodeId(result.node.get()), OpenId(result.open.get())))
+    }
+
+    /// The last item of the frame.
+    fn node_handle(&mut self) -> Result<Option<HandleBytes<'a>>, DecodeError> {
+        if !self.has(flag::HANDLE) {
+            return Ok(None);
+        }
+        let result: NodeResult = transmute!(*self.body);
+        let (kind, len_bytes) = (result.handle_kind.get(), result.handle_len.get());
+        HandleBytes::decode(kind, len_bytes, &mut self.frame).map(Some)
     }
 
     fn entry(&mut self, flags: u32) -> Result<Entry, DecodeError> {

@@ -1,6 +1,6 @@
 //! Answers to bytes.
 
-use tombolo_core::fs::{Attr, Change, Entry, Error, Lock, PermissionCheck, Stability};
+use tombolo_core::fs::{Attr, Change, Error, Lock, PermissionCheck, Stability};
 use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromZeros, transmute};
 
@@ -37,7 +37,10 @@ impl Reply<'_> {
         *body = match self {
             Self::Done => [0; 48],
             Self::Session(session) => session_body(session),
-            Self::Entry(entry) => to.entry(entry)?,
+            Self::Entry(entry, handle) => {
+                to.attr(&entry.attr)?;
+                to.node(entry.node.0, 0, handle.as_ref())?
+            }
             Self::Attr(attr) => {
                 to.attr(attr)?;
                 to.nothing()
@@ -47,15 +50,15 @@ impl Reply<'_> {
                 to.change(change, flag::BEFORE, flag::AFTER)?;
                 to.nothing()
             }
-            Self::Made(made) => {
+            Self::Made(made, handle) => {
                 to.attr(&made.entry.attr)?;
                 to.change(&made.dir, flag::BEFORE, flag::AFTER)?;
-                to.node(made.entry.node.0, 0)
+                to.node(made.entry.node.0, 0, handle.as_ref())?
             }
-            Self::Created(created) => {
+            Self::Created(created, handle) => {
                 to.attr(&created.entry.attr)?;
                 to.change(&created.dir, flag::BEFORE, flag::AFTER)?;
-                to.node(created.entry.node.0, created.open.0)
+                to.node(created.entry.node.0, created.open.0, handle.as_ref())?
             }
             Self::Change(change) => {
                 to.change(change, flag::BEFORE, flag::AFTER)?;
@@ -71,7 +74,7 @@ impl Reply<'_> {
                     to.flags |= flag::ATTR;
                     to.attr(attr)?;
                 }
-                to.node(0, opened.open.0)
+                to.node(0, opened.open.0, None)?
             }
             Self::Read { data, eof } => to.returned(data, *eof)?,
             Self::Readdir { listing, end } => to.returned(listing, *end)?,
@@ -115,23 +118,29 @@ impl<W: FrameSink + ?Sized> Encoder<'_, W> {
         Ok(())
     }
 
-    fn entry(&mut self, entry: &Entry) -> Result<Body, EncodeError> {
-        self.attr(&entry.attr)?;
-        Ok(self.node(entry.node.0, 0))
-    }
-
     fn nothing(&self) -> Body {
         transmute!(Answer { status: U32::ZERO, flags: U32::new(self.flags), results: [0; 40] })
     }
 
-    fn node(&self, node: u64, open: u64) -> Body {
-        transmute!(NodeResult {
+    fn node(&mut self, node: u64, open: u64, handle: Option<&HandleBytes<'_>>) -> Result<Body, EncodeError> {
+        let (kind, len_bytes) = match handle {
+            Some(handle) => {
+                self.flags |= flag::HANDLE;
+                let len_bytes = handle.checked_len()?;
+                self.frame.bytes(handle.bytes)?;
+                (handle.kind, len_bytes)
+            }
+            None => (0, 0),
+        };
+        Ok(transmute!(NodeResult {
             status: U32::ZERO,
             flags: U32::new(self.flags),
             node: U64::new(node),
             open: U64::new(open),
-            reserved: [0; 24],
-        })
+            handle_kind: I32::new(kind),
+            handle_len: U16::new(len_bytes),
+            reserved: [0; 18],
+        }))
     }
 
     fn returned(&mut self, bytes: &Returned<'_>, end: bool) -> Result<Body, EncodeError> {

@@ -8,7 +8,7 @@ use tombolo_core::fs::{
 use zerocopy::little_endian::U16;
 use zerocopy::{transmute, transmute_ref};
 
-use super::{CallerId, Header, Request, exclusive_number, flag, lock_number};
+use super::{CallerId, Header, Request, WANT_HANDLES, exclusive_number, flag, lock_number};
 use crate::attr::{file_type, mode};
 use crate::data::{FORM, Span};
 use crate::frame::Reader;
@@ -30,7 +30,8 @@ impl<'a> Request<'a> {
         let header = Header {
             sequence: envelope.sequence.get(),
             caller: CallerId(envelope.tail.caller.get()),
-            want: Want::from_bits(want).ok_or(DecodeError::UnknownFlags(want.into()))?,
+            want: Want::from_bits(want & !WANT_HANDLES).ok_or(DecodeError::UnknownFlags(want.into()))?,
+            handles: want & WANT_HANDLES != 0,
         };
         let mut from = Decoder { body, flags: envelope.tail.flags, frame: Reader::new(frame)? };
         // A request is made where it is wanted, and not moved once it is known to be good.

@@ -7,7 +7,7 @@ use tombolo_core::fs::{
 use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::transmute;
 
-use super::{Header, Request, exclusive_number, flag, lock_number};
+use super::{Header, Request, WANT_HANDLES, exclusive_number, flag, lock_number};
 use crate::attr::{mode_bits, type_number};
 use crate::data::Span;
 use crate::frame::Items;
@@ -113,7 +113,8 @@ impl<W: FrameSink + ?Sized> Encoder<'_, '_, W> {
     }
 
     fn tail(&self, flags: u8) -> Tail {
-        Tail { caller: U16::new(self.header.caller.0), want: self.header.want.bits(), flags }
+        let handles = if self.header.handles { WANT_HANDLES } else { 0 };
+        Tail { caller: U16::new(self.header.caller.0), want: self.header.want.bits() | handles, flags }
     }
 
     fn no_args(&self) -> Body {

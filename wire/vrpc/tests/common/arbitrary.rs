@@ -8,10 +8,11 @@ use tombolo_core::fs::*;
 use tombolo_wire_vrpc::*;
 
 pub fn header() -> impl Strategy<Value = Header> {
-    any::<(u64, u16, u8)>().prop_map(|(sequence, caller, want)| Header {
+    any::<(u64, u16, u8, bool)>().prop_map(|(sequence, caller, want, handles)| Header {
         sequence,
         caller: CallerId(caller),
         want: Want::from_bits_truncate(want),
+        handles,
     })
 }
 
@@ -157,7 +158,7 @@ fn lock() -> impl Strategy<Value = Lock> {
     })
 }
 
-fn handle() -> impl Strategy<Value = HandleBytes<'static>> {
+pub fn handle() -> impl Strategy<Value = HandleBytes<'static>> {
     (any::<i32>(), bytes(HANDLE_BYTES_MAX)).prop_map(|(kind, bytes)| HandleBytes { kind, bytes })
 }
 
@@ -382,12 +383,15 @@ pub fn reply() -> BoxedStrategy<(Kind, Outcome<'static>)> {
 
 fn node_reply() -> BoxedStrategy<(Kind, Outcome<'static>)> {
     prop_oneof![
-        entry().prop_map(|entry| (Kind::Lookup, Ok(Reply::Entry(entry)))),
+        (entry(), option::of(handle()))
+            .prop_map(|(entry, handle)| (Kind::Lookup, Ok(Reply::Entry(entry, handle)))),
         attr().prop_map(|attr| (Kind::Getattr, Ok(Reply::Attr(attr)))),
         (attr(), change()).prop_map(|(attr, change)| (Kind::Setattr, Ok(Reply::Setattr(attr, change)))),
-        (entry(), change()).prop_map(|(entry, dir)| (Kind::Link, Ok(Reply::Made(Made { entry, dir })))),
-        (entry(), open(), change())
-            .prop_map(|(entry, open, dir)| (Kind::Create, Ok(Reply::Created(Created { entry, open, dir })))),
+        (entry(), change(), option::of(handle()))
+            .prop_map(|(entry, dir, handle)| (Kind::Link, Ok(Reply::Made(Made { entry, dir }, handle)))),
+        (entry(), open(), change(), option::of(handle())).prop_map(|(entry, open, dir, handle)| {
+            (Kind::Create, Ok(Reply::Created(Created { entry, open, dir }, handle)))
+        }),
         change().prop_map(|change| (Kind::Rmdir, Ok(Reply::Change(change)))),
         (change(), change())
             .prop_map(|(from_dir, to_dir)| (Kind::Rename, Ok(Reply::Renamed(Renamed { from_dir, to_dir })))),

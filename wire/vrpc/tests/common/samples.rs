@@ -3,9 +3,13 @@
 use tombolo_core::fs::*;
 use tombolo_wire_vrpc::*;
 
-pub const HEADER: Header =
-    Header { sequence: 0x1122_3344_5566_7788, caller: CallerId(0x0102), want: Want::CHANGE_ATTRS };
-const PLAIN: Header = Header { sequence: 1, caller: CallerId(0), want: Want::empty() };
+pub const HEADER: Header = Header {
+    sequence: 0x1122_3344_5566_7788,
+    caller: CallerId(0x0102),
+    want: Want::CHANGE_ATTRS,
+    handles: false,
+};
+const PLAIN: Header = Header { sequence: 1, caller: CallerId(0), want: Want::empty(), handles: false };
 
 const NODE: NodeId = NodeId(0xa1a2_a3a4_a5a6_a7a8);
 const OTHER: NodeId = NodeId(0xb1b2_b3b4_b5b6_b7b8);
@@ -289,18 +293,18 @@ fn node_replies() -> Vec<(Kind, Outcome<'static>)> {
     let none = Change::default();
     let open = FILE.open;
     vec![
-        (Kind::Lookup, Ok(Reply::Entry(entry))),
-        (Kind::Resolve, Ok(Reply::Entry(entry))),
-        (Kind::Parent, Ok(Reply::Entry(entry))),
+        (Kind::Lookup, Ok(Reply::Entry(entry, None))),
+        (Kind::Resolve, Ok(Reply::Entry(entry, None))),
+        (Kind::Parent, Ok(Reply::Entry(entry, None))),
         (Kind::Getattr, Ok(Reply::Attr(attr()))),
         (Kind::Setattr, Ok(Reply::Setattr(attr(), none))),
         (Kind::Setattr, Ok(Reply::Setattr(attr(), full))),
-        (Kind::Mkdir, Ok(Reply::Made(Made { entry, dir: full }))),
-        (Kind::Symlink, Ok(Reply::Made(Made { entry, dir: none }))),
-        (Kind::Mknod, Ok(Reply::Made(Made { entry, dir: after }))),
-        (Kind::Link, Ok(Reply::Made(Made { entry, dir: none }))),
-        (Kind::Create, Ok(Reply::Created(Created { entry, open, dir: none }))),
-        (Kind::CreateUnnamed, Ok(Reply::Created(Created { entry, open, dir: full }))),
+        (Kind::Mkdir, Ok(Reply::Made(Made { entry, dir: full }, None))),
+        (Kind::Symlink, Ok(Reply::Made(Made { entry, dir: none }, None))),
+        (Kind::Mknod, Ok(Reply::Made(Made { entry, dir: after }, None))),
+        (Kind::Link, Ok(Reply::Made(Made { entry, dir: none }, None))),
+        (Kind::Create, Ok(Reply::Created(Created { entry, open, dir: none }, None))),
+        (Kind::CreateUnnamed, Ok(Reply::Created(Created { entry, open, dir: full }, None))),
         (Kind::Unlink, Ok(Reply::Change(none))),
         (Kind::Rmdir, Ok(Reply::Change(full))),
         (Kind::Rename, Ok(Reply::Renamed(Renamed { from_dir: full, to_dir: after }))),
@@ -367,4 +371,41 @@ pub fn listing(entries: &[DirEntry<'_>]) -> &'static [u8] {
     let mut writer = listing::ListingWriter::new(&mut frame);
     assert!(entries.iter().all(|entry| writer.push(entry)));
     frame.as_bytes().to_vec().leak()
+}
+
+/// Requests that want handles, and answers that have them.
+pub fn with_handles() -> (Vec<(Header, Request<'static>)>, Vec<(Kind, Outcome<'static>)>) {
+    let header = Header { handles: true, ..HEADER };
+    let requests = vec![
+        (header, Request::Lookup { parent: NODE, name: name(b"a") }),
+        (
+            Header { want: Want::all(), ..header },
+            Request::Mkdir { parent: NODE, name: name(b"a"), mode: MODE },
+        ),
+    ];
+    let entry = Entry { node: NODE, attr: attr() };
+    let handle = HandleBytes { kind: 1, bytes: b"twenty bytes of data" };
+    let after = Change { before: None, after: Some(attr()) };
+    let open = OpenId(0xc1c2_c3c4_c5c6_c7c8);
+    let listed = DirEntry {
+        name: b"file",
+        fileid: 17,
+        file_type: Some(FileType::Regular),
+        cookie: Cookie(2),
+        entry: Some(&entry),
+    };
+    let memory = vec![0; FRAME_BYTES].leak();
+    let mut frame = FrameBuf::new(memory);
+    let mut writer = listing::ListingWriter::new(&mut frame);
+    let dots = DirEntry { name: b"..", entry: None, ..listed };
+    assert!(writer.push(&dots) && writer.push_with(&listed, Some(handle)) && writer.push(&listed));
+    let listing = frame.as_bytes().to_vec().leak();
+    let replies = vec![
+        (Kind::Lookup, Ok(Reply::Entry(entry, Some(handle)))),
+        (Kind::Resolve, Ok(Reply::Entry(entry, Some(HandleBytes { kind: -1, bytes: b"" })))),
+        (Kind::Mkdir, Ok(Reply::Made(Made { entry, dir: after }, Some(handle)))),
+        (Kind::Create, Ok(Reply::Created(Created { entry, open, dir: after }, Some(handle)))),
+        (Kind::Readdir, Ok(Reply::Readdir { listing: Returned::Inline(listing), end: true })),
+    ];
+    (requests, replies)
 }
