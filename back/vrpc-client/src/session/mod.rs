@@ -1,7 +1,6 @@
 //! The waist over a link.
 
 mod data;
-mod elsewhere;
 mod groups;
 mod listing;
 mod names;
