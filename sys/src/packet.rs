@@ -5,16 +5,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::fchmod;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    listen as start_listening, recvmsg, sendmsg, socket_with, socketpair,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, accept_with, recvmsg, sendmsg, socketpair,
 };
 use smallvec::SmallVec;
 
 use crate::errno::{Errno, Result, retry};
-use crate::open::permission;
+use crate::socket::{connect_as, listen_as, listens_as};
 
 /// Most descriptors that go with one message. A peer may get a few more across.
 pub const DESCRIPTORS_MAX: usize = 4;
@@ -33,37 +31,22 @@ pub struct Packet {
 /// Listens at `path`, whose file has the permission bits `mode` from its first moment on, less the process's mask. EADDRINUSE when
 /// the path exists, whether or not anybody listens there; ENAMETOOLONG beyond 107 bytes.
 pub fn listen(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    // unix(7): the file takes its mode from the socket.
-    fchmod(&socket, permission(mode))?;
-    bind(&socket, &address)?;
-    start_listening(&socket, backlog)?;
-    Ok(socket)
+    listen_as(SocketType::SEQPACKET, SocketFlags::NONBLOCK, path, mode, backlog)
 }
 
 /// Whether somebody listens for such messages at `path`. Never waits: one too busy to accept is there all the same, and so is
 /// one who listens for a stream.
 pub fn listens(path: &Path) -> Result<bool> {
-    let address = SocketAddrUnix::new(path)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    match retry(|| rustix::net::connect(&socket, &address)) {
-        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
-        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
-        Err(error) => Err(error),
+    match listens_as(SocketType::SEQPACKET, path) {
+        Err(Errno::PROTOTYPE) => Ok(true),
+        outcome => outcome,
     }
 }
 
 /// Connects to who listens at `path`. EAGAIN when so many wait there already that there is no place for one more, ENOENT when there
 /// is nothing, ECONNREFUSED when nobody listens there any more, EPROTOTYPE when it is a socket of another type.
 pub fn connect(path: &Path) -> Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    retry(|| rustix::net::connect(&socket, &address))?;
-    Ok(socket)
+    connect_as(SocketType::SEQPACKET, path)
 }
 
 /// The next who connected; EAGAIN when there is none.

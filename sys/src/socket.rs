@@ -27,8 +27,24 @@ pub struct Peer {
 /// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its first moment on, less the
 /// process's mask. EADDRINUSE when the path exists, whether or not anybody listens there; ENAMETOOLONG beyond 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
+    listen_as(SocketType::STREAM, SocketFlags::empty(), path, mode, backlog)
+}
+
+/// Whether somebody listens on the unix socket at `path`. Never waits: one too busy to accept is there all the same.
+pub fn listens(path: &Path) -> Result<bool> {
+    listens_as(SocketType::STREAM, path)
+}
+
+/// Listens with a socket of that type.
+pub(crate) fn listen_as(
+    kind: SocketType,
+    flags: SocketFlags,
+    path: &Path,
+    mode: u32,
+    backlog: i32,
+) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = socket_with(AddressFamily::UNIX, kind, flags | SocketFlags::CLOEXEC, None)?;
     // unix(7): the file takes its mode from the socket, so that it is never open to more than it should.
     fchmod(&socket, permission(mode))?;
     bind(&socket, &address)?;
@@ -36,16 +52,22 @@ pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether somebody listens on the unix socket at `path`. Never waits: one too busy to accept is there all the same.
-pub fn listens(path: &Path) -> Result<bool> {
-    let address = SocketAddrUnix::new(path)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match retry(|| connect(&socket, &address)) {
-        Ok(()) | Err(Errno::AGAIN) => Ok(true),
+/// Whether somebody listens at `path` with a socket of that type; EPROTOTYPE if it is one of another.
+pub(crate) fn listens_as(kind: SocketType, path: &Path) -> Result<bool> {
+    match connect_as(kind, path) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(true),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Connects without waiting.
+pub(crate) fn connect_as(kind: SocketType, path: &Path) -> Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    retry(|| connect(&socket, &address))?;
+    Ok(socket)
 }
 
 /// Who connected.
