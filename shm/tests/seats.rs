@@ -359,7 +359,7 @@ fn a_file_that_is_truncated_is_told_to_both_sides() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("memory");
     let now = Instant::now();
-    let region = tombolo_shm::region::file::open_or_create(&path, TOTAL as u64).expect("a file");
+    let region = tombolo_shm::region::file::serve(&path, Some(TOTAL as u64)).expect("a file").region;
     let mut bed = Bed { region, now, epoch: 0 };
     let mut server = bed.server(1, true);
     bed.serve(&mut server);

@@ -1,12 +1,12 @@
 //! Memory that both sides of a link can write all of, wherever it is: a file of the host, or what a guest sees of one.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use tombolo_mem::Region;
 use tombolo_shm::link::{PageError, length_of};
+use tombolo_shm::region::file::Served;
 use tombolo_shm::region::{RegionError, file, mmapper, pci};
 
 /// Where such memory is.
@@ -45,26 +45,11 @@ pub enum MemoryError {
         #[source]
         source: PageError,
     },
-    /// Another server has it.
-    #[error("{}: another server is there", path.display())]
-    Busy {
-        /// The file.
-        path: PathBuf,
-    },
     /// A server must say how long the device is.
     #[error("{}: its length is not known: say how long it is", path.display())]
     Length {
         /// The device.
         path: PathBuf,
-    },
-    /// The system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What it said.
-        #[source]
-        source: io::Error,
     },
 }
 
@@ -74,11 +59,8 @@ impl CommonMemory {
     pub fn to_serve(place: &MemoryPlace, bytes: Option<u64>) -> Result<CommonMemory, MemoryError> {
         let (region, lock) = match place {
             MemoryPlace::File(path) => {
-                let region = match bytes {
-                    Some(bytes) => file::open_or_create(path, bytes)?,
-                    None => file::open(path)?,
-                };
-                (region, Some(lock(path)?))
+                let Served { region, lock } = file::serve(path, bytes)?;
+                (region, Some(lock))
             }
             MemoryPlace::Pci(address) => (pci::open(Path::new(pci::DEVICES), address.as_deref())?, None),
             MemoryPlace::Mmapper(path) => {
@@ -110,16 +92,6 @@ impl CommonMemory {
 fn known(region: Region) -> Result<(Region, u64), PageError> {
     let total = length_of(&region)?;
     Ok((region, total))
-}
-
-fn lock(path: &Path) -> Result<File, MemoryError> {
-    let io = |source| MemoryError::Io { path: path.to_owned(), source };
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(MemoryError::Busy { path: path.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(io(error)),
-    }
 }
 
 impl std::fmt::Display for MemoryPlace {

@@ -11,6 +11,7 @@ use tombolo_host::links::seated::{JoinError, MemoryListener, MemoryTether, join}
 use tombolo_host::links::server::Server;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Limits, PageError, RefusalCode};
+use tombolo_shm::region::RegionError;
 
 use crate::common::{Bed, Echo, until, works};
 
@@ -87,7 +88,8 @@ fn one_server_at_a_time_and_none_before_the_first() {
     let (_dir, path) = place();
     let place = MemoryPlace::File(path.clone());
     let first = CommonMemory::to_serve(&place, Some(BYTES)).expect("memory");
-    assert!(matches!(CommonMemory::to_serve(&place, None), Err(MemoryError::Busy { .. })));
+    let second = CommonMemory::to_serve(&place, None);
+    assert!(matches!(second, Err(MemoryError::Region(RegionError::Busy { .. }))), "{second:?}");
     let early = CommonMemory::to_use(&place);
     assert!(matches!(early, Err(MemoryError::Page { source: PageError::Blank, .. })), "{early:?}");
     drop(first);

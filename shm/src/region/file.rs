@@ -1,6 +1,6 @@
 //! A file that both sides map whole and may write: what QEMU's `memory-backend-file` (ivshmem) or UML's `iomem=` is given on the host.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -11,43 +11,73 @@ use tombolo_sys::Errno;
 use tombolo_sys::creds;
 use tombolo_sys::ranges::{self, AllocateMode};
 
-use crate::region::{PAGE_BYTES, RegionError};
+use crate::region::{RegionError, map};
 
 /// Maps the whole file. It must exist, and be a number of whole pages long.
 pub fn open(path: &Path) -> Result<Region, RegionError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(|source| RegionError::io(path.display(), source))?;
-    map(path, &file)
+    map_whole(path, &readable_and_writable().open(path).map_err(io(path))?)
 }
 
-/// Maps the whole file, which is made first if it is not there, of that size and for its owner only, with all its memory: a file
-/// system that fills up later takes none of it away. One that is there keeps its size; it must be root's or our own, and not
-/// everybody's to write, since whoever can write it can ask for anything in anybody's name.
-pub fn open_or_create(path: &Path, bytes: u64) -> Result<Region, RegionError> {
-    let io = |source| RegionError::io(path.display(), source);
+/// Memory to serve from.
+#[derive(Debug)]
+pub struct Served {
+    /// The whole file.
+    pub region: Region,
+    /// The very file that is mapped, locked for as long as this is open or the region is there: nobody else serves there.
+    pub lock: File,
+}
+
+/// Maps the whole file for a server, and locks it. If it is not there and `bytes` says how long it is to be, it is made first, for its
+/// owner only, with all its memory: a file system that fills up later takes none of it away. One that is there keeps its size; it
+/// must be root's or our own, and not everybody's to write, since whoever can write it can ask for anything in anybody's name.
+pub fn serve(path: &Path, bytes: Option<u64>) -> Result<Served, RegionError> {
+    if let Some(bytes) = bytes {
+        match readable_and_writable().create_new(true).mode(0o600).open(path) {
+            Ok(lock) => return made(path, lock, bytes),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(io(path)(error)),
+        }
+    }
+    let lock = readable_and_writable().open(path).map_err(io(path))?;
+    let metadata = lock.metadata().map_err(io(path))?;
+    trusted(path, metadata.uid(), metadata.mode(), creds::own_ids().0)?;
+    take(path, &lock)?;
+    Ok(Served { region: map_whole(path, &lock)?, lock })
+}
+
+/// A new file, as long as it is to be.
+fn made(path: &Path, lock: File, bytes: u64) -> Result<Served, RegionError> {
+    let served = || {
+        take(path, &lock)?;
+        allocate(&lock, bytes).map_err(io(path))?;
+        map_whole(path, &lock)
+    };
+    match served() {
+        Ok(region) => Ok(Served { region, lock }),
+        Err(error) => {
+            // Ours, and of no use.
+            let _ = std::fs::remove_file(path);
+            Err(error)
+        }
+    }
+}
+
+fn take(path: &Path, lock: &File) -> Result<(), RegionError> {
+    match lock.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(RegionError::Busy { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(io(path)(error)),
+    }
+}
+
+fn readable_and_writable() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
-    match options.clone().create_new(true).mode(0o600).open(path) {
-        Ok(file) => {
-            let made = allocate(&file, bytes);
-            if made.is_err() {
-                // Ours, and of no use.
-                let _ = std::fs::remove_file(path);
-            }
-            made.map_err(io)?;
-            map(path, &file)
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            let file = options.open(path).map_err(io)?;
-            let metadata = file.metadata().map_err(io)?;
-            trusted(path, metadata.uid(), metadata.mode(), creds::own_ids().0)?;
-            map(path, &file)
-        }
-        Err(error) => Err(io(error)),
-    }
+    options
+}
+
+fn io(path: &Path) -> impl Fn(io::Error) -> RegionError {
+    move |source| RegionError::io(path.display(), source)
 }
 
 /// Gives a new file its size, and the memory or disk for it where its file system can say so beforehand.
@@ -66,20 +96,15 @@ fn trusted(path: &Path, owner: u32, mode: u32, us: u32) -> Result<(), RegionErro
     Err(RegionError::NotOurs { path: path.to_owned(), owner, mode: mode & 0o7777 })
 }
 
-fn map(path: &Path, file: &File) -> Result<Region, RegionError> {
-    let metadata = file.metadata().map_err(|source| RegionError::io(path.display(), source))?;
-    let bytes = metadata.len();
-    let size = || RegionError::Size { path: path.to_owned(), bytes };
-    if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
-        return Err(size());
-    }
-    let len = usize::try_from(bytes).map_err(|_| size())?;
-    Region::map(file, 0, len).map_err(|source| RegionError::map(path.display(), source))
+fn map_whole(path: &Path, file: &File) -> Result<Region, RegionError> {
+    let bytes = file.metadata().map_err(io(path))?.len();
+    map(path, file, bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;
+    use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -88,8 +113,8 @@ mod tests {
     fn two_that_map_a_file_see_each_other() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("memory");
-        let one = open_or_create(&path, 8192).expect("made");
-        let other = open_or_create(&path, 4096).expect("there already");
+        let one = serve(&path, Some(8192)).expect("made").region;
+        let other = open(&path).expect("there already");
         assert_eq!(other.len(), 8192);
         one.write_at(8000, b"there").expect("inside");
         other.write_at(0, b"back").expect("inside");
@@ -125,22 +150,46 @@ mod tests {
         }
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("memory");
-        drop(open_or_create(&path, 8192).expect("made"));
+        drop(serve(&path, Some(8192)).expect("made"));
         std::fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("permissions");
-        let refused = open_or_create(&path, 8192).expect_err("anybody may write it");
-        assert!(refused.to_string().contains("mode 0666"), "{refused}");
+        for bytes in [Some(8192), None] {
+            let refused = serve(&path, bytes).expect_err("anybody may write it");
+            assert!(refused.to_string().contains("mode 0666"), "{bytes:?}: {refused}");
+        }
+    }
+
+    /// What is locked is what is mapped, also if the path leads to another file by then.
+    #[test]
+    fn the_lock_is_on_the_file_that_is_mapped() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, moved) = (dir.path().join("memory"), dir.path().join("moved"));
+        let served = serve(&path, Some(8192)).expect("made");
+        assert!(matches!(serve(&path, Some(8192)), Err(RegionError::Busy { .. })));
+        std::fs::rename(&path, &moved).expect("renamed");
+        assert!(matches!(serve(&moved, None), Err(RegionError::Busy { .. })));
+        let other = serve(&path, Some(4096)).expect("another file");
+        served.region.write_at(0, b"mine").expect("inside");
+        let mut got = [0; 4];
+        File::open(&moved).and_then(|mut file| file.read_exact(&mut got)).expect("there");
+        assert_eq!(&got, b"mine");
+        // Who still has the memory could still write it.
+        let Served { region, lock } = served;
+        drop((lock, other));
+        assert!(matches!(serve(&moved, None), Err(RegionError::Busy { .. })));
+        drop(region);
+        assert!(serve(&moved, None).is_ok());
     }
 
     #[test]
     fn a_new_file_has_all_its_memory() {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let path = dir.path().join("memory");
-        drop(open_or_create(&path, 1 << 20).expect("made"));
+        drop(serve(&path, Some(1 << 20)).expect("made"));
         let metadata = std::fs::metadata(&path).expect("there");
         assert_eq!((metadata.len(), metadata.blocks() * 512), (1 << 20, 1 << 20));
         // More than a file can have: an error now, and no file left behind, instead of a server that loses its memory later.
         let too_large = dir.path().join("too-large");
-        assert!(open_or_create(&too_large, 1 << 63).is_err());
+        assert!(serve(&too_large, Some(1 << 63)).is_err());
         assert!(!too_large.exists());
     }
 }

@@ -9,11 +9,12 @@ pub mod mmapper;
 pub mod pci;
 pub mod sealed;
 
+use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use tombolo_mem::MapError;
+use tombolo_mem::{MapError, Region};
 
 /// Why there is no such region.
 #[derive(Debug, Error)]
@@ -46,6 +47,12 @@ pub enum RegionError {
         owner: u32,
         /// Its permissions.
         mode: u32,
+    },
+    /// A server has the file.
+    #[error("{}: another server is there", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
     },
     /// There is no device with shared memory.
     #[error("no PCI device {}", which.as_deref().unwrap_or("1af4:1110 (ivshmem)"))]
@@ -89,4 +96,20 @@ impl RegionError {
     }
 }
 
+/// What a mapping is made of.
 const PAGE_BYTES: u64 = 4096;
+
+/// The number of bytes, if so many can be a region: whole pages, and not more than an address space has.
+fn region_len(path: &Path, bytes: u64) -> Result<usize, RegionError> {
+    let size = || RegionError::Size { path: path.to_owned(), bytes };
+    if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
+        return Err(size());
+    }
+    usize::try_from(bytes).map_err(|_| size())
+}
+
+/// Maps the first `bytes` of a file or device for reading and writing.
+fn map(path: &Path, file: &File, bytes: u64) -> Result<Region, RegionError> {
+    let len = region_len(path, bytes)?;
+    Region::map(file, 0, len).map_err(|source| RegionError::map(path.display(), source))
+}

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tombolo_mem::Region;
 use tombolo_sys::open::OpenFlags;
 
-use crate::region::{PAGE_BYTES, RegionError};
+use crate::region::{RegionError, map, region_len};
 
 /// Where the kernel lists devices.
 pub const DEVICES: &str = "/sys/bus/pci/devices";
@@ -25,18 +25,14 @@ pub fn open(devices: &Path, address: Option<&str>) -> Result<Region, RegionError
     let device = find(devices, address)?;
     let bytes = bar_bytes(&device)?;
     let bar = device.join(format!("resource{MEMORY_BAR}"));
-    let size = || RegionError::Size { path: bar.clone(), bytes };
-    if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
-        return Err(size());
-    }
-    let len = usize::try_from(bytes).map_err(|_| size())?;
+    region_len(&bar, bytes)?;
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(OpenFlags::SYNC.bits().cast_signed())
         .open(&bar)
         .map_err(|source| RegionError::io(bar.display(), source))?;
-    Region::map(&file, 0, len).map_err(|source| RegionError::map(bar.display(), source))
+    map(&bar, &file, bytes)
 }
 
 fn find(devices: &Path, address: Option<&str>) -> Result<PathBuf, RegionError> {
