@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -94,7 +94,8 @@ pub enum RegistryError {
 }
 
 /// The list of one host: a directory with two files for each server. `ID.lock` is locked for as long as the server lives, whatever
-/// becomes of it; `ID.json` is what it says, and is replaced as a whole.
+/// becomes of it; `ID.json` is what it says, and is replaced as a whole. A number of a process is for people: another process may have
+/// it by now, so it is never asked whether it lives.
 #[derive(Debug, Clone)]
 pub struct Directory {
     path: PathBuf,
@@ -102,6 +103,28 @@ pub struct Directory {
 
 /// Longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// What an entry consists of: the lock last, since whoever finds it looks for the others.
+const FILES: [fn(&str) -> String; 4] = [data_name, new_data_name, new_lock_name, lock_name];
+/// A lock that nobody holds and that has no name yet is left alone for so long: it may be about to be taken.
+const BEING_MADE: Duration = Duration::from_secs(60);
+
+fn lock_name(id: &str) -> String {
+    format!("{id}.lock")
+}
+
+fn data_name(id: &str) -> String {
+    format!("{id}.json")
+}
+
+/// The lock before it has its name.
+fn new_lock_name(id: &str) -> String {
+    format!(".{id}")
+}
+
+/// What is to be the data.
+fn new_data_name(id: &str) -> String {
+    format!(".{id}.new")
+}
 
 impl Directory {
     /// The list in that directory, which is made if it is not there, for its owner only. One that others could write to is refused.
@@ -123,26 +146,41 @@ impl Directory {
 
     /// What a live server says; none if it is dead, and then its files are removed.
     fn look(&self, id: &str) -> io::Result<Option<Announcement>> {
-        let lock_path = self.path.join(format!("{id}.lock"));
-        let data_path = self.path.join(format!("{id}.json"));
-        match File::open(&lock_path)?.try_lock_shared() {
-            Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) => return Err(error),
-            Ok(()) => {
-                // Only its death gives others the lock, which they can share; and nobody takes an identity again.
-                for path in [&data_path, &lock_path] {
-                    if let Err(error) = fs::remove_file(path)
-                        && error.kind() != io::ErrorKind::NotFound
-                    {
-                        return Err(error);
-                    }
-                }
-                return Ok(None);
-            }
+        if is_dead(&File::open(self.path.join(lock_name(id)))?)? {
+            self.remove(id)?;
+            return Ok(None);
         }
         let mut text = String::new();
-        File::open(&data_path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+        File::open(self.path.join(data_name(id)))?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
         serde_json::from_str(&text).map(Some).map_err(io::Error::from)
+    }
+
+    /// Removes what is left of a server that died before its lock had a name.
+    fn clear(&self, id: &str) -> io::Result<()> {
+        let lock = File::open(self.path.join(new_lock_name(id)))?;
+        let age = SystemTime::now().duration_since(lock.metadata()?.modified()?).unwrap_or_default();
+        if age > BEING_MADE && is_dead(&lock)? { self.remove(id) } else { Ok(()) }
+    }
+
+    /// Removes all files of an entry that are there.
+    fn remove(&self, id: &str) -> io::Result<()> {
+        for name in FILES {
+            match fs::remove_file(self.path.join(name(id))) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether nobody holds the lock. Only its server's death gives others the lock, which they can share; and nobody takes an identity
+/// again.
+fn is_dead(lock: &File) -> io::Result<bool> {
+    match lock.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+        Ok(()) => Ok(true),
     }
 }
 
@@ -151,8 +189,7 @@ impl Registry for Directory {
         let mut bytes = [0; 8];
         random::fill(&mut bytes).map_err(|error| self.io("")(error.into()))?;
         let id = format!("{:016x}", u64::from_le_bytes(bytes));
-        let hidden = format!(".{id}");
-        let lock_name = format!("{id}.lock");
+        let (hidden, lock_name) = (new_lock_name(&id), lock_name(&id));
         // It gets its name once it is locked: without the lock it would be taken for dead.
         let lock = OpenOptions::new()
             .write(true)
@@ -160,8 +197,9 @@ impl Registry for Directory {
             .mode(0o600)
             .open(self.path.join(&hidden))
             .map_err(self.io(&hidden))?;
-        lock.try_lock().map_err(|error| self.io(&hidden)(error.into()))?;
-        let mut entry = DirectoryEntry { directory: self.clone(), id, _lock: lock };
+        // From here on whatever was made is removed if something fails.
+        let mut entry = DirectoryEntry { directory: self.clone(), id, lock };
+        entry.lock.try_lock().map_err(|error| self.io(&hidden)(error.into()))?;
         entry.update(announcement)?;
         fs::rename(self.path.join(&hidden), self.path.join(&lock_name)).map_err(self.io(&lock_name))?;
         Ok(Box::new(entry))
@@ -171,8 +209,13 @@ impl Registry for Directory {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(self.io(""))? {
             let name = entry.map_err(self.io(""))?.file_name();
-            let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".lock")) else { continue };
-            match self.look(id) {
+            let Some(name) = name.to_str() else { continue };
+            let (id, outcome) = match (name.strip_suffix(".lock"), name.strip_prefix('.')) {
+                (Some(id), _) => (id, self.look(id)),
+                (None, Some(id)) if !id.contains('.') => (id, self.clear(id).map(|()| None)),
+                _ => continue,
+            };
+            match outcome {
                 Ok(announcement) => found.extend(announcement),
                 // It ended while we looked.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -188,31 +231,33 @@ struct DirectoryEntry {
     directory: Directory,
     id: String,
     /// Locked as long as it is open.
-    _lock: File,
+    lock: File,
 }
 
 impl Entry for DirectoryEntry {
     fn update(&mut self, announcement: &Announcement) -> Result<(), RegistryError> {
-        let name = format!("{}.json", self.id);
+        let name = data_name(&self.id);
         let io = self.directory.io(&name);
         let text = serde_json::to_vec(announcement).map_err(|error| io(error.into()))?;
-        let new = self.directory.path.join(format!(".{}.new", self.id));
+        let new = self.directory.path.join(new_data_name(&self.id));
         let write = || {
             let mut file =
                 OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
             file.write_all(&text)?;
             fs::rename(&new, self.directory.path.join(&name))
         };
-        write().map_err(io)
+        write().map_err(|error| {
+            // The disk may be full, and what is there still holds.
+            let _ = fs::remove_file(&new);
+            io(error)
+        })
     }
 }
 
 impl Drop for DirectoryEntry {
     fn drop(&mut self) {
         // Whatever stays behind is removed by who looks next.
-        for suffix in ["json", "lock"] {
-            let _ = fs::remove_file(self.directory.path.join(format!("{}.{suffix}", self.id)));
-        }
+        let _ = self.directory.remove(&self.id);
     }
 }
 
@@ -288,15 +333,49 @@ mod tests {
     fn the_dead_are_forgotten_and_cleared_away() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Directory::open(dir.path()).expect("a directory");
-        // What is left of a server that was killed: both files, and no lock.
+        // What is left of a server that was killed: both files, and no lock. Somebody else has the number of its process by now.
         fs::write(dir.path().join("00.lock"), "").expect("write");
         let text = serde_json::to_string(&Announcement::of_this_process("dead")).expect("text");
         fs::write(dir.path().join("00.json"), text).expect("write");
         fs::write(dir.path().join("01.lock"), "").expect("write");
+        // It was saying something new.
+        fs::write(dir.path().join(".00.new"), "{").expect("write");
+        // One died before its lock had a name, long ago, and one may be about to take its lock.
+        for name in [".02", ".02.new", "02.json", ".03"] {
+            fs::write(dir.path().join(name), "").expect("write");
+        }
+        let long_ago = SystemTime::now() - 2 * BEING_MADE;
+        let old = File::options().write(true).open(dir.path().join(".02")).expect("it is there");
+        old.set_modified(long_ago).expect("its time");
         let _live = registry.announce(&Announcement::of_this_process("live")).expect("announced");
         let names: Vec<_> = registry.list().expect("a list").into_iter().map(|server| server.name).collect();
         assert_eq!(names, ["live"]);
-        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 2);
+        let left = fs::read_dir(dir.path()).expect("read").map(|entry| entry.expect("an entry").file_name());
+        let left: Vec<_> = left.filter(|name| name.to_string_lossy().len() < 10).collect();
+        assert_eq!(left, [".03"], "beside the two files of the live one");
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 3);
+    }
+
+    #[test]
+    fn what_cannot_be_announced_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry = Directory::open(dir.path()).expect("a directory");
+        let live = Announcement::of_this_process("live");
+        let mut entry = registry.announce(&live).expect("announced");
+        // A directory where a file is to be: the data cannot be put in their place.
+        let ids = |suffix: &str| -> Vec<String> {
+            let names =
+                fs::read_dir(dir.path()).expect("read").map(|entry| entry.expect("an entry").file_name());
+            names.filter_map(|name| name.to_str()?.strip_suffix(suffix).map(str::to_owned)).collect()
+        };
+        let data = dir.path().join(data_name(&ids(".lock")[0]));
+        fs::remove_file(&data).expect("removed");
+        fs::create_dir(&data).expect("in its way");
+        assert!(entry.update(&live).is_err());
+        assert_eq!(ids(".new"), [""; 0]);
+        fs::remove_dir(&data).expect("out of the way");
+        drop(entry);
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0);
     }
 
     #[test]
