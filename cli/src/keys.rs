@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use tombolo_front_nfs_server::keys::{KeyId, Keys, KeysError};
+use tombolo_host::handle_keys::{KeyId, Keys, KeysError};
 use tombolo_host::state_dir::{ServerFiles, StateDir, StateError};
 
 use crate::failure::{Failure, Outcome};

@@ -1,4 +1,5 @@
-//! What every server needs around its work: sockets, signals, the log, control, metrics, a state directory.
+//! What every server needs around its work: sockets, signals, the log, control, metrics, a state directory, and
+//! the keys of file handles in it.
 //!
 //! Not here: protocols (`wire/`) and what a request means (`front/`, `layer/`, `back/`).
 //!
@@ -8,6 +9,7 @@
 pub mod buffers;
 pub mod control;
 pub mod daemon;
+pub mod handle_keys;
 pub mod links;
 pub mod listener;
 pub mod logging;

@@ -18,8 +18,13 @@ pub enum RequestKey {
     /// The transport never replays (FUSE, virtio-fs).
     #[default]
     None,
-    /// A ring's sequence number, unique within its session.
-    Sequence(u64),
+    /// A request that its asker has numbered. It means the same over whatever link it comes, and to the next server process.
+    Sequence {
+        /// Whose number it is.
+        asker: Asker,
+        /// The number, never used for another request of the same asker.
+        number: u64,
+    },
     /// An ONC RPC call. The client's port is not part of it: it changes when a client reconnects.
     Rpc {
         /// A digest of the client's address.
@@ -31,6 +36,16 @@ pub enum RequestKey {
         /// A checksum over the call's arguments.
         checksum: u32,
     },
+}
+
+/// Whoever numbers requests: one life of a client, as it says itself, and what the server knows of the peer that says so. A peer that
+/// names another's instance is another asker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Asker {
+    /// Random bytes that the client has drawn.
+    pub instance: [u8; 16],
+    /// Who speaks, by means that the peer cannot choose; the same after a reconnect.
+    pub peer: u64,
 }
 
 /// The user on whose behalf an operation runs, after id mapping and squashing.

@@ -23,7 +23,7 @@ pub use answer::{Answer, Later};
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
 pub use block_on::block_on;
 pub use budget::{Budget, Limits, Permit, Resource};
-pub use ctx::{Ctx, Identity, RequestId, RequestKey, Want};
+pub use ctx::{Asker, Ctx, Identity, RequestId, RequestKey, Want};
 pub use dir::{DirBudget, DirEntry, DirPage};
 pub use error::{Error, Result};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};

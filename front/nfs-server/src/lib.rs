@@ -31,7 +31,7 @@ mod verifier;
 
 pub use access::{AllowList, Groups, Identities, NO_ID, Network, NetworkError, Squash, Whom};
 pub use export::Durability;
-pub use handle::{ExportCollision, ExportId, Signer, keys};
+pub use handle::{ExportCollision, ExportId, Signer};
 pub use options::{ExportOptions, Options};
 pub use server::NfsServer;
 pub use service::{NfsService, ServeError};

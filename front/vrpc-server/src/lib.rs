@@ -17,6 +17,7 @@
 //! Reading order: `server`, `session`, `exchange`, `operations`.
 #![forbid(unsafe_code)]
 
+mod asker;
 mod callers;
 mod exchange;
 mod operations;

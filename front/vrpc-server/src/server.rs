@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId};
+use tombolo_host::handle_keys::Keys;
 use tombolo_host::links::server::{Peer, Refusal, Service, Session};
 
+use crate::asker::asker;
 use crate::options::Options;
 use crate::seal::Seal;
 use crate::session::LinkSession;
@@ -14,49 +16,65 @@ use crate::voice::Voice;
 
 /// Exports by name, for the links of a [`Server`](tombolo_host::links::server::Server). Whoever gets a link to one gets a session of
 /// its own.
-#[derive(Default)]
 pub struct VrpcServer {
     exports: BTreeMap<String, Offered>,
     seal: Seal,
-    next_session: AtomicU64,
+    /// How many sessions have been numbered; the next has this number.
+    session_ids: Arc<AtomicU64>,
 }
 
 /// An export under its name.
 struct Offered {
     export: Arc<dyn Export>,
     options: Options,
-    seal: Seal,
 }
 
 impl VrpcServer {
-    /// Nothing is exported.
+    /// Nothing is exported. Sessions have numbers of their own, and handles are good for as long as the server lives.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self { exports: BTreeMap::new(), seal: Seal::default(), session_ids: Arc::new(AtomicU64::new(1)) }
+    }
+
+    /// Handles are sealed with these keys, and so good after a restart with the same.
+    #[must_use]
+    pub fn with_keys(self, keys: Arc<Keys>) -> Self {
+        Self { seal: Seal::with(keys), ..self }
+    }
+
+    /// Numbers sessions from here on, for exports that others have sessions of too.
+    #[must_use]
+    pub fn with_session_ids(self, session_ids: Arc<AtomicU64>) -> Self {
+        Self { session_ids, ..self }
     }
 
     /// Exports a tree under a name, in the place of what had the name before.
     #[must_use]
     pub fn with_export(mut self, name: impl Into<String>, export: Arc<dyn Export>, options: Options) -> Self {
-        let name = name.into();
-        let seal = self.seal.for_export(&name);
-        self.exports.insert(name, Offered { export, options, seal });
+        self.exports.insert(name.into(), Offered { export, options });
         self
     }
 
     /// The export of that name; without one the only one there is.
-    fn export(&self, name: &str) -> Option<&Offered> {
+    fn export(&self, name: &str) -> Option<(&String, &Offered)> {
         match (name, self.exports.len()) {
-            ("", 1) => self.exports.values().next(),
-            _ => self.exports.get(name),
+            ("", 1) => self.exports.iter().next(),
+            _ => self.exports.get_key_value(name),
         }
+    }
+}
+
+impl Default for VrpcServer {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl Service for VrpcServer {
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
-        let Offered { export, options, seal } = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
-        let session = SessionId(self.next_session.fetch_add(1, Ordering::Relaxed) + 1);
+        let (name, offered) = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
+        let Offered { export, options } = offered;
+        let session = SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed));
         let voice = Voice::of(peer);
         // Whoever is not believed in whose name it asks is not believed to have checked what they may do either.
         let checks = if voice.is_anybodys() { options.checks } else { PermissionCheck::BackEnd };
@@ -65,7 +83,8 @@ impl Service for VrpcServer {
             tracing::error!(export = peer.export, peer = &*peer.label, %error, "no session");
             Refusal::Failed(error.to_string().into())
         })?;
-        Ok(Arc::new(LinkSession::new(session, file_system, *options, voice, seal.clone())))
+        let seal = self.seal.for_export(name);
+        Ok(Arc::new(LinkSession::new(session, asker(peer), file_system, *options, voice, seal)))
     }
 }
 

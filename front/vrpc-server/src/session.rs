@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Budget, Ctx, FileSystem, Identity, RequestId, RequestKey, SessionId};
+use tombolo_core::fs::{Asker, Budget, Ctx, FileSystem, Identity, RequestId, RequestKey, SessionId};
 use tombolo_host::links::Lie;
 use tombolo_host::links::server::{Request as Raw, Responder, Session};
 use tombolo_wire_vrpc::{DecodeError, Header, Kind, Request};
@@ -22,6 +22,7 @@ pub(crate) struct LinkSession(Arc<Shared>);
 /// What requests that pend keep of a session.
 pub(crate) struct Shared {
     pub(crate) id: SessionId,
+    asker: Asker,
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) options: Options,
     pub(crate) callers: Callers,
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
 impl LinkSession {
     pub(crate) fn new(
         id: SessionId,
+        asker: Asker,
         file_system: Arc<dyn FileSystem>,
         options: Options,
         voice: Voice,
@@ -42,6 +44,7 @@ impl LinkSession {
     ) -> Self {
         Self(Arc::new(Shared {
             id,
+            asker,
             file_system,
             callers: Callers::new(options.callers_max),
             voice,
@@ -86,7 +89,7 @@ impl Shared {
         let cx = Ctx {
             session: self.id,
             request: RequestId(header.sequence),
-            key: RequestKey::Sequence(header.sequence),
+            key: RequestKey::Sequence { asker: self.asker, number: header.sequence },
             identity,
             deadline: None,
             interrupt: parts.interrupt.clone(),

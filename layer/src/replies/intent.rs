@@ -1,8 +1,11 @@
 //! What an operation is about to change, and what was there before.
 
+use std::sync::Arc;
+
 use tombolo_core::fs::{FileType, NameBuf, NodeId, PersistentHandle, SetAttr, Timestamp};
 
 use super::outcome::Inode;
+use super::turns::Turns;
 use crate::Op;
 
 /// Where an operation will leave its trace.
@@ -18,6 +21,8 @@ pub(super) enum Trail {
     Renames { from_parent: NodeId, from: NameBuf, to_parent: NodeId, to: NameBuf },
     /// It changes attributes.
     Changes { node: NodeId, set: SetAttr },
+    /// It adds so many bytes to a file. One at a time does, of those that take turns, or nobody could tell whose bytes are there.
+    Appends { node: NodeId, len: u64, turns: Arc<Turns> },
 }
 
 /// An operation that is about to run, in words that stay good when the process is gone.
@@ -42,6 +47,8 @@ pub(super) enum Deed {
     Rename { from: Spot, to: Spot },
     /// Change attributes of a node that had this ctime.
     Change { node: PersistentHandle, set: SetAttr, ctime_before: Timestamp },
+    /// Add bytes to a file that had this size.
+    Append { node: PersistentHandle, size_before: u64, len: u64 },
 }
 
 /// A name, and what it led to.
@@ -73,7 +80,7 @@ impl Deed {
             | Self::Link { at, .. }
             | Self::Remove { at }
             | Self::Rename { from: at, .. } => at.name.as_name().to_string(),
-            Self::Change { .. } => String::new(),
+            Self::Change { .. } | Self::Append { .. } => String::new(),
         }
     }
 

@@ -1,4 +1,4 @@
-use tombolo_core::fs::{Ctx, RequestKey, SessionId};
+use tombolo_core::fs::{Asker, Ctx, RequestKey, SessionId};
 
 use crate::Op;
 
@@ -9,7 +9,7 @@ use crate::Op;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryKey {
     pub request: RequestKey,
-    /// Whose sequence numbers these are; nobody's where the request key says it all.
+    /// Where what the operation gives ends with the session, and so must be given anew in the next one.
     pub session: Option<SessionId>,
     pub op: Op,
     pub uid: u32,
@@ -19,8 +19,8 @@ pub(super) struct EntryKey {
 /// Whose entries are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum ClientKey {
-    /// One session's sequence numbers.
-    Session(u64),
+    /// Who numbers its requests.
+    Asker(Asker),
     /// The digest of an address.
     Address(u64),
 }
@@ -29,11 +29,10 @@ impl EntryKey {
     /// `None` for a request that is never sent twice.
     #[inline]
     pub fn of(cx: &Ctx, op: Op) -> Option<Self> {
-        let session = match cx.key {
-            RequestKey::None => return None,
-            RequestKey::Sequence(_) => Some(cx.session),
-            RequestKey::Rpc { .. } => None,
-        };
+        if cx.key == RequestKey::None {
+            return None;
+        }
+        let session = matches!(op, Op::Lock | Op::Unlock | Op::CreateUnnamed).then_some(cx.session);
         Some(Self { request: cx.key, session, op, uid: cx.identity.uid, gid: cx.identity.gid })
     }
 
@@ -44,9 +43,10 @@ impl EntryKey {
 
     /// Whose it is.
     pub fn client(&self) -> ClientKey {
-        match (self.request, self.session) {
-            (RequestKey::Rpc { client, .. }, _) => ClientKey::Address(client),
-            (_, session) => ClientKey::Session(session.map_or(0, |session| session.0)),
+        match self.request {
+            RequestKey::Rpc { client, .. } => ClientKey::Address(client),
+            RequestKey::Sequence { asker, .. } => ClientKey::Asker(asker),
+            RequestKey::None => ClientKey::Address(0),
         }
     }
 }

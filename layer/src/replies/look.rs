@@ -11,12 +11,26 @@ use tombolo_core::fs::{
 
 use super::intent::{Deed, Intent, Spot, Trail};
 use super::outcome::Inode;
+use super::turns::{Turn, Turns};
 use crate::Op;
 
+/// What an operation is about to change.
+pub(super) struct Seen {
+    pub intent: Intent,
+    /// Keeps others from changing it meanwhile.
+    pub turn: Option<Turn>,
+}
+
 /// What `trail` leads over now; `None` when that cannot be found out, so that the operation had better run without.
-pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> Answer<Option<Intent>> {
+pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> Answer<Option<Seen>> {
     let cx = Ctx { identity: Identity::ROOT, key: RequestKey::None, want: Want::empty(), ..cx.clone() };
     let deed = match trail {
+        Trail::Appends { node, len, turns } => {
+            let seen = end(fs, &cx, node, len, turns);
+            return seen.map_result(move |seen| {
+                Ok(seen.ok().map(|(deed, turn)| Seen { intent: Intent { op, deed }, turn: Some(turn) }))
+            });
+        }
         Trail::Makes { parent, name, file_type } => {
             spot(fs, &cx, parent, name).map(move |at| Deed::Make { at, file_type })
         }
@@ -43,7 +57,31 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
             })
         }
     };
-    deed.map_result(move |deed| Ok(deed.ok().map(|deed| Intent { op, deed })))
+    deed.map_result(move |deed| Ok(deed.ok().map(|deed| Seen { intent: Intent { op, deed }, turn: None })))
+}
+
+/// Where a file ends, once nobody else appends to it.
+fn end(
+    fs: &Arc<dyn FileSystem>,
+    cx: &Ctx,
+    node: NodeId,
+    len: u64,
+    turns: Arc<Turns>,
+) -> Answer<(Deed, Turn)> {
+    let (fs, cx) = (fs.clone(), cx.clone());
+    handle(&fs.clone(), &cx.clone(), node).then(move |handle| {
+        let turn = match turns.try_take(&handle) {
+            Some(turn) => Answer::ok(turn),
+            None => {
+                let handle = handle.clone();
+                Answer::later(async move { Ok(turns.take(handle).await) })
+            }
+        };
+        turn.then(move |turn| {
+            fs.getattr(&cx, node, None)
+                .map(move |attr| (Deed::Append { node: handle, size_before: attr.size, len }, turn))
+        })
+    })
 }
 
 fn spot(fs: &Arc<dyn FileSystem>, cx: &Ctx, parent: NodeId, name: NameBuf) -> Answer<Spot> {

@@ -13,8 +13,8 @@
 //! - Failures are outcomes too, but for those that say "try again".
 //! - What is kept is limited in number and age ([`Limits`]); a duplicate that comes later is a new request.
 //!
-//! With a state file ([`open`]) the outcomes of what makes, removes or moves a name also outlive the process. Before such an
-//! operation runs, what was there is written down; a new process compares that with what is there now, and so knows whether
+//! With a state file ([`open`]) the outcomes of what makes, removes or moves a name, and of what appends to a file, also outlive the
+//! process. Before such an operation runs, what was there is written down; a new process compares that with what is there now, and so knows whether
 //! the operation happened that its predecessor was killed in. That covers the death of the process, not of the machine.
 //!
 //! Not here: what a request *is* (front ends give the key), and power loss.
@@ -22,6 +22,7 @@
 //! Reading order: `session` (which operations), `perform` (first run and duplicates), `call` (each operation), `table` and
 //! `shelf` (what is kept); then `intent`, `look` (before), `journal` (the file) and `reconcile` (after).
 
+mod appending;
 mod below;
 mod call;
 mod chain;
@@ -42,6 +43,7 @@ mod session;
 mod shelf;
 mod slab;
 mod table;
+mod turns;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -56,6 +58,7 @@ pub use options::{Limits, Options};
 use reconcile::Reconciler;
 use session::Session;
 use table::Table;
+use turns::Turns;
 
 /// An export whose requests are performed once. Its sessions share what is kept.
 pub struct Replies {
@@ -68,6 +71,8 @@ struct Shared {
     durable: Arc<Table>,
     fleeting: Arc<Table>,
     counters: Arc<Counters>,
+    /// Of the files that are appended to.
+    turns: Arc<Turns>,
 }
 
 /// The session in which we look at the export ourselves. Front ends count theirs from the other end.
@@ -120,7 +125,7 @@ impl Replies {
     ) -> Self {
         let durable = Table::new(options.durable, counters.clone(), journal);
         let fleeting = Table::new(options.fleeting, counters.clone(), None);
-        Self { inner, shared: Arc::new(Shared { durable, fleeting, counters }) }
+        Self { inner, shared: Arc::new(Shared { durable, fleeting, counters, turns: Arc::default() }) }
     }
 
     /// Whether what is kept outlives the process.
@@ -137,16 +142,12 @@ impl Replies {
 impl Export for Replies {
     fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
         let inner = self.inner.attach(client)?;
-        Ok(Arc::new(Session { id: client.session, inner, shared: self.shared.clone() }))
+        Ok(Arc::new(Session { inner, shared: self.shared.clone(), appending: Arc::default() }))
     }
 }
 
 impl Shared {
     fn table_of<C: Call>(&self, call: &C) -> &Arc<Table> {
         if call.is_fleeting() { &self.fleeting } else { &self.durable }
-    }
-
-    fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
-        [&self.durable, &self.fleeting].into_iter()
     }
 }

@@ -13,9 +13,10 @@ use super::call::{Call, Reply};
 use super::failure::{Failure, is_passing};
 use super::flight::Flight;
 use super::journal::Journal;
+use super::key::EntryKey;
 use super::look::look;
 use super::outcome::{Inode, NodeMark, Outcome};
-use super::table::Entry;
+use super::table::{Begin, Entry, Table};
 
 /// One request and the session below that performs it.
 #[derive(Clone, Copy)]
@@ -75,21 +76,34 @@ impl Performance<'_> {
         }
     }
 
-    /// Answers a duplicate of what is under way, once it is answered. Interrupted, it waits no longer.
-    pub fn after<C: Call>(self, call: C, flight: Arc<Flight>) -> Answer<C::Reply> {
+    /// Answers a duplicate of what is under way, once it is answered. Interrupted, it waits no longer. Where the first was
+    /// interrupted, as by the end of its link, and the duplicate is not, nothing was done, and the duplicate does it.
+    pub fn after<C: Call>(
+        self,
+        call: C,
+        mut flight: Arc<Flight>,
+        table: Arc<Table>,
+        key: EntryKey,
+    ) -> Answer<C::Reply> {
         let below = self.below();
         Answer::later(async move {
-            let outcome = {
-                let (mut landed, mut raised) = (pin!(flight.landed()), pin!(below.cx.interrupt.raised()));
-                let outcome = poll_fn(|context| match landed.as_mut().poll(context) {
-                    Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-                    Poll::Pending => raised.as_mut().poll(context).map(|()| None),
-                });
-                outcome.await.ok_or(Error::Interrupted)?
-            };
-            match outcome {
-                Outcome::Failed(failure) => Err(failure.error()),
-                outcome => call.again(below, outcome).await,
+            loop {
+                match landing(flight, &below.cx).await? {
+                    Outcome::Failed(Failure::INTERRUPTED) if !call.is_given_up() => {}
+                    Outcome::Failed(failure) => return Err(failure.error()),
+                    outcome => return call.again(below, outcome).await,
+                }
+                let performance = Performance { fs: &below.fs, cx: &below.cx };
+                let answer = match table.begin(key) {
+                    Begin::First(entry) => performance.first(call, entry),
+                    Begin::Unremembered => call.run(&*below.fs, &below.cx),
+                    Begin::Answered(outcome) => performance.again(call, outcome),
+                    Begin::Running(another) => {
+                        flight = another;
+                        continue;
+                    }
+                };
+                return answer.resolve().await;
             }
         })
     }
@@ -139,6 +153,16 @@ impl Performance<'_> {
     fn below(self) -> Below {
         Below { fs: self.fs.clone(), cx: self.cx.clone() }
     }
+}
+
+/// What somebody else's operation comes to, unless the one who waits is interrupted before.
+async fn landing(flight: Arc<Flight>, cx: &Ctx) -> Result<Outcome> {
+    let (mut landed, mut raised) = (pin!(flight.landed()), pin!(cx.interrupt.raised()));
+    let outcome = poll_fn(|context| match landed.as_mut().poll(context) {
+        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        Poll::Pending => raised.as_mut().poll(context).map(|()| None),
+    });
+    outcome.await.ok_or(Error::Interrupted)
 }
 
 /// An operation under way. If its caller goes away it goes on by itself: the work does so anyhow, and the outcome is to be

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tombolo_core::fs::{
     Attr, Ctx, Entry, Error, FileSystem, FileType, NodeId, PersistentHandle, Result, SetAttr, SetTime,
-    Timestamp,
+    Stability, Timestamp,
 };
 
 use super::counters::Counters;
@@ -137,6 +137,7 @@ impl<'a> Reconciler<'a> {
             Deed::Remove { at } => self.judge_removal(at),
             Deed::Rename { from, to } => self.judge_rename(from, to),
             Deed::Change { node, set, ctime_before } => self.judge_change(node, set, *ctime_before),
+            Deed::Append { node, size_before, len } => self.judge_append(node, *size_before, *len),
         }
     }
 
@@ -199,6 +200,19 @@ impl<'a> Reconciler<'a> {
             return Ok(Verdict::no(true));
         }
         Ok(if holds(set, &entry.attr) { Verdict::yes(true) } else { Verdict::no(false) })
+    }
+
+    /// Nobody else of ours appended meanwhile: they take turns.
+    fn judge_append(&self, node: &PersistentHandle, size_before: u64, len: u64) -> Result<Verdict> {
+        let Some(entry) = self.resolve(node)? else { return Ok(Verdict::no(true)) };
+        self.forget(entry.node);
+        let Some(grown) = entry.attr.size.checked_sub(size_before) else { return Ok(Verdict::no(false)) };
+        if grown == 0 {
+            return Ok(Verdict::no(true));
+        }
+        // Less than all: the process was killed in the middle, and what stands is a short write. More: others came after.
+        let outcome = Outcome::Wrote { count: grown.min(len), stability: Stability::Unstable };
+        Ok(Verdict { happened: Some(Happened { outcome, node: None }), sure: grown <= len })
     }
 
     /// What a name leads to now.

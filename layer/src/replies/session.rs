@@ -5,21 +5,22 @@ use std::sync::Arc;
 use tombolo_core::fs::{
     AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, File, FileSystem,
     FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
-    Ranges, ReadDone, RenameFlags, Renamed, SessionId, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
 use tombolo_mem::{Sink, Source};
 
 use super::Shared;
+use super::appending::Appending;
 use super::call::{self, Call};
-use super::key::{ClientKey, EntryKey};
+use super::key::EntryKey;
 use super::perform::Performance;
 use super::table::Begin;
 
 /// A session's view of an export whose answers are remembered.
 pub(super) struct Session {
-    pub id: SessionId,
     pub inner: Arc<dyn FileSystem>,
     pub shared: Arc<Shared>,
+    pub appending: Arc<Appending>,
 }
 
 impl Session {
@@ -39,20 +40,13 @@ impl Session {
 
     fn remembered<C: Call>(&self, cx: &Ctx, key: EntryKey, call: C) -> Answer<C::Reply> {
         let performance = Performance { fs: &self.inner, cx };
-        match self.shared.table_of(&call).begin(key) {
+        let table = self.shared.table_of(&call);
+        match table.begin(key) {
             Begin::First(entry) => performance.first(call, entry),
             Begin::Unremembered => call.run(&*self.inner, cx),
-            Begin::Running(flight) => performance.after(call, flight),
+            Begin::Running(flight) => performance.after(call, flight, table.clone(), key),
             Begin::Answered(outcome) => performance.again(call, outcome),
         }
-    }
-}
-
-impl Drop for Session {
-    /// Nobody can send a sequence number of this session again.
-    fn drop(&mut self) {
-        let client = ClientKey::Session(self.id.0);
-        self.shared.tables().for_each(|table| table.forget(client));
     }
 }
 
@@ -73,14 +67,21 @@ impl FileSystem for Session {
         getattr(node: NodeId, file: Option<File>) -> Answer<Attr>;
         access(node: NodeId, mask: AccessMask) -> Answer<()>;
         readlink(node: NodeId) -> Answer<Vec<u8>>;
-        open(node: NodeId, flags: OpenFlags) -> Answer<Opened>;
-        release(file: File);
         flush(file: File, owner: LockOwner) -> Answer<()>;
         fsync(file: File, what: SyncWhat) -> Answer<()>;
         read(file: File, offset: u64, into: Sink) -> Answer<ReadDone>;
         readdir(file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage>;
         statfs(node: NodeId) -> Answer<StatFs>;
         syncfs() -> Answer<()>;
+    }
+
+    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
+        self.appending.watch(flags, self.inner.open(cx, node, flags), |opened| opened.open)
+    }
+
+    fn release(&self, cx: &Ctx, file: File) {
+        self.appending.remove(file.open);
+        self.inner.release(cx, file);
     }
 
     fn profile(&self) -> Profile {
@@ -94,12 +95,14 @@ impl FileSystem for Session {
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
         let plain = || self.inner.create(cx, parent, name, how);
-        self.once(cx, plain, || call::Create { parent, name: name.to_owned(), how: *how })
+        let answer = self.once(cx, plain, || call::Create { parent, name: name.to_owned(), how: *how });
+        self.appending.watch(how.flags, answer, |created| created.open)
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
         let plain = || self.inner.create_unnamed(cx, parent, how);
-        self.once(cx, plain, || call::CreateUnnamed { parent, how: *how })
+        let answer = self.once(cx, plain, || call::CreateUnnamed { parent, how: *how });
+        self.appending.watch(how.flags, answer, |created| created.open)
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
@@ -160,9 +163,16 @@ impl FileSystem for Session {
     }
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
-        match EntryKey::of(cx, call::Write::OP) {
-            None => self.inner.write(cx, file, how, from),
-            Some(key) => self.remembered(cx, key, call::Write { file, how: *how, from }),
+        let Some(key) = EntryKey::of(cx, call::Write::OP) else {
+            return self.inner.write(cx, file, how, from);
+        };
+        let how = *how;
+        match self.appending.stability(file.open).filter(|_| !how.in_place) {
+            None => self.remembered(cx, key, call::Write { file, how, from }),
+            Some(stability) => {
+                let (stability, turns) = (stability.max(how.stability), self.shared.turns.clone());
+                self.remembered(cx, key, call::Append { file, how, from, stability, turns })
+            }
         }
     }
 

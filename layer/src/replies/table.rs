@@ -10,12 +10,13 @@ use super::counters::Counters;
 use super::failure::Failure;
 use super::flight::Flight;
 use super::hashed::Hashed;
-use super::intent::Intent;
 use super::journal::{Intended, Journal, Kept, KeptOutcome};
 use super::key::{ClientKey, EntryKey};
+use super::look::Seen;
 use super::options::Limits;
 use super::outcome::{Inode, Outcome};
 use super::shelf::{Answered, Shelf, State};
+use super::turns::Turn;
 
 /// So many locks; a client's entries are all behind one of them.
 const SHELVES: usize = 16;
@@ -94,6 +95,7 @@ impl Table {
             client,
             number,
             intended: None,
+            turn: None,
             if_dropped: Failure::IO,
             finished: false,
         })
@@ -139,15 +141,6 @@ impl Table {
     /// Where outcomes are kept for the next process.
     pub fn journal(&self) -> Option<&Journal> {
         self.journal.as_ref()
-    }
-
-    /// Drops what a session's sequence numbers have left.
-    pub fn forget(&self, client: ClientKey) {
-        let client = Hashed::new(client, &self.hasher);
-        let mut shelf = self.shelf(&client);
-        while let (_, Some(oldest)) = shelf.of(&client) {
-            self.evict(&mut shelf, oldest);
-        }
     }
 
     /// Whether there is room for another entry of `client`, perhaps because an older one made it. While there is room for all, a
@@ -207,6 +200,8 @@ pub(super) struct Entry {
     /// Its number on its client's shelf.
     number: u32,
     intended: Option<Intended>,
+    /// Given to the next once the outcome is kept.
+    turn: Option<Turn>,
     /// What those who wait are told if it is dropped unfinished.
     if_dropped: Failure,
     finished: bool,
@@ -225,13 +220,15 @@ impl Entry {
 
     /// Writes down what is about to be done, seen since `sequence` was next. Without an intent, or without room for one, it
     /// is done all the same.
-    pub fn intend(&mut self, intent: Option<Intent>, sequence: u64) {
+    pub fn intend(&mut self, seen: Option<Seen>, sequence: u64) {
         let Some(journal) = self.journal() else { return };
+        let (intent, turn) = seen.map_or((None, None), |seen| (Some(seen.intent), seen.turn));
         let intended = intent.and_then(|intent| journal.intend(&self.key, intent, sequence));
         if intended.is_none() {
             self.table.counters.unprotected.count();
         }
         self.intended = intended;
+        self.turn = turn;
     }
 
     /// Keeps the outcome, for those who wait and those who come. `node` is what was made.

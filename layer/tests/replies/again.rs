@@ -9,7 +9,7 @@ use tombolo_core::fs::{
 use tombolo_layer::replies::Options;
 use tombolo_mem::Source;
 
-use crate::bed::{BOTTOMS, Bed, Bottom, attach, by_user, fresh_key, keyed, name, plain, rpc};
+use crate::bed::{BOTTOMS, Bed, Bottom, attach, by_user, fresh_key, keyed, name, numbered, plain, rpc};
 
 const ROOT: NodeId = NodeId::ROOT;
 
@@ -258,7 +258,7 @@ fn another_request_is_not_a_duplicate() {
         cx(client, xid, procedure + 1, checksum),
         cx(client, xid, procedure, checksum + 1),
         by_user(&same, 1000),
-        keyed(&bed.cx, RequestKey::Sequence(u64::from(xid))),
+        keyed(&bed.cx, numbered(1, 1, u64::from(xid))),
         bed.cx.clone(),
     ];
     for other in others {
@@ -268,20 +268,67 @@ fn another_request_is_not_a_duplicate() {
     bed.mkdir(&same, "dir").expect("and the first is still known");
 }
 
+/// A client whose link was lost has another session, and sends again what was not answered.
 #[test]
-fn sequence_numbers_belong_to_their_session_and_end_with_it() {
+fn a_numbered_request_is_known_in_the_askers_next_session() {
+    on_every_bottom(|bed| {
+        let key = numbered(1, 1, 1);
+        bed.mkdir(&keyed(&bed.cx, key), "dir").unwrap();
+        let (fs, other) = attach(&*bed.export);
+        let made = fs.mkdir(&keyed(&other, key), ROOT, name("dir"), NewMode::default()).wait();
+        let made = made.expect("the answer of the first");
+        fs.getattr(&other, made.entry.node, None).wait().expect("a node of the new session");
+        drop(fs);
+        bed.mkdir(&keyed(&bed.cx, key), "dir").expect("a session's end takes nothing away");
+        assert_eq!(bed.ran("mkdir"), 1);
+    });
+}
+
+#[test]
+fn nobody_gets_an_answer_to_what_another_asked() {
     let bed = Bed::new(Bottom::Memory);
-    let cx = keyed(&bed.cx, RequestKey::Sequence(1));
+    let cx = keyed(&bed.cx, numbered(1, 1, 1));
     bed.mkdir(&cx, "dir").unwrap();
-    bed.mkdir(&cx, "dir").expect("a duplicate");
+    let others = [
+        keyed(&bed.cx, numbered(2, 1, 1)),
+        keyed(&bed.cx, numbered(1, 2, 1)),
+        keyed(&bed.cx, numbered(1, 1, 2)),
+        by_user(&cx, 1000),
+    ];
+    for other in others {
+        let refused = bed.mkdir(&other, "dir");
+        assert!(matches!(refused, Err(Error::Exists | Error::AccessDenied)), "{:?}: {refused:?}", other.key);
+    }
+}
+
+/// What a session holds ends with it: asked again in the next one, it must be given again.
+#[test]
+fn locks_and_unnamed_files_are_of_their_session() {
+    let bed = Bed::new(Bottom::Tmpfs);
+    let file = bed.create("file");
+    let (family, range, owner) = (LockFamily::Posix, LockRange::ALL, LockOwner(1));
+    let lock = Lock { family, kind: LockKind::Write, range, owner, pid: 1 };
     let (fs, other) = attach(&*bed.export);
-    let refused =
-        fs.mkdir(&keyed(&other, RequestKey::Sequence(1)), ROOT, name("dir"), NewMode::default()).wait();
-    assert!(matches!(refused, Err(Error::Exists)), "{refused:?}");
-    let evicted = bed.export.counters().snapshot().evicted;
+    let again = fs.lookup(&other, ROOT, name("file")).wait().unwrap().node;
+    let open = fs.open(&other, again, OpenFlags::READ | OpenFlags::WRITE).wait().unwrap().open;
+    fs.locks()
+        .unwrap()
+        .lock(&keyed(&other, numbered(1, 1, 1)), File { node: again, open }, &lock, false)
+        .wait()
+        .unwrap();
+    fs.create_unnamed(&keyed(&other, numbered(1, 1, 2)), ROOT, &plain()).wait().unwrap();
     drop(fs);
-    assert_eq!(bed.export.counters().snapshot().evicted, evicted + 1);
-    bed.mkdir(&cx, "dir").expect("the other session's end is nothing to this one");
+    bed.fs.locks().unwrap().lock(&keyed(&bed.cx, numbered(1, 1, 1)), file, &lock, false).wait().unwrap();
+    let (third, cx) = attach(&*bed.export);
+    let node = third.lookup(&cx, ROOT, name("file")).wait().unwrap().node;
+    let open = third.open(&cx, node, OpenFlags::READ | OpenFlags::WRITE).wait().unwrap().open;
+    let held = third.locks().unwrap().test(&cx, File { node, open }, &lock).wait().unwrap();
+    assert!(held.is_some(), "the lock was taken anew");
+    let unnamed = bed.fs.create_unnamed(&keyed(&bed.cx, numbered(1, 1, 2)), ROOT, &plain()).wait();
+    let unnamed = unnamed.expect("the first is gone: here is another");
+    let file = File { node: unnamed.entry.node, open: unnamed.open };
+    let from = tombolo_mem::Source::from(b"data".to_vec());
+    bed.fs.write(&bed.cx, file, &Write::default(), from).wait().expect("write");
 }
 
 #[test]

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    Answer, Client, Create, Ctx, Exclusive, Export, File, FileSystem, Identity, Mode, Name, NewMode, NodeId,
-    OpenFlags, PermissionCheck, RequestKey, Result, SessionId, Want,
+    Answer, Asker, Client, Create, Ctx, Exclusive, Export, File, FileSystem, Identity, Mode, Name, NewMode,
+    NodeId, OpenFlags, PermissionCheck, RequestKey, Result, SessionId, Want,
 };
 use tombolo_layer::replies::{self, Options, Replies};
 use tombolo_layer::stats::{self, Counters};
@@ -132,6 +132,11 @@ pub fn fresh_key() -> RequestKey {
 
 pub fn rpc(client: u64, xid: u32) -> RequestKey {
     RequestKey::Rpc { client, xid, procedure: 9, checksum: 1 }
+}
+
+/// A request that `instance` has numbered, as the peer `peer`.
+pub fn numbered(instance: u8, peer: u64, number: u64) -> RequestKey {
+    RequestKey::Sequence { asker: Asker { instance: [instance; 16], peer }, number }
 }
 
 pub fn keyed(cx: &Ctx, key: RequestKey) -> Ctx {

@@ -15,7 +15,7 @@ use tombolo_layer::around::{Around, Call, Payload};
 use tombolo_layer::replies::{self, Limits, OpenError, Options, Replies, Snapshot};
 use tombolo_layer::{Layered, Op};
 
-use crate::bed::{BOTTOMS, Bottom, attach, fresh_key, keyed, name, plain};
+use crate::bed::{BOTTOMS, Bottom, attach, fresh_key, keyed, name, numbered, plain};
 use crate::without_handles::WithoutHandles;
 
 const ROOT: NodeId = NodeId::ROOT;
@@ -494,13 +494,35 @@ fn outcomes_older_than_their_time_stay_behind() {
 }
 
 #[test]
-fn sequence_numbers_and_writes_are_not_in_the_file() {
+fn a_numbered_request_is_known_to_the_next_process_by_its_asker_only() {
     let server = Server::new(Bottom::Memory);
+    let (done, in_doubt) = (numbered(3, 1, u64::MAX), numbered(3, 1, 7));
+    let mkdir = |fs: &dyn FileSystem, cx: &Ctx, text: &str| {
+        fs.mkdir(cx, ROOT, name(text), NewMode::default()).wait().map(drop)
+    };
+    mkdir(&*server.fs, &keyed(&server.cx, done), "done").unwrap();
+    server.silence.set(Mood::Performs);
+    drop(server.fs.mkdir(&keyed(&server.cx, in_doubt), ROOT, name("in doubt"), NewMode::default()));
+    let next = server.next();
+    for other in [numbered(4, 1, u64::MAX), numbered(3, 2, u64::MAX), numbered(3, 1, 8)] {
+        let refused = mkdir(&*next.fs, &keyed(&next.cx, other), "done");
+        assert!(matches!(refused, Err(Error::Exists)), "{other:?}: {refused:?}");
+    }
+    mkdir(&*next.fs, &keyed(&next.cx, done), "done").expect("the answer");
+    mkdir(&*next.fs, &keyed(&next.cx, in_doubt), "in doubt").expect("what it came to");
+}
+
+#[test]
+fn plain_writes_and_modes_are_not_in_the_file() {
+    let server = Server::new(Bottom::Memory);
+    let made = server.fs.create(&server.cx, ROOT, name("file"), &plain()).wait().unwrap();
     let before = std::fs::read(&server.state).unwrap();
-    let cx = keyed(&server.cx, RequestKey::Sequence(1));
-    server.fs.mkdir(&cx, ROOT, name("dir"), NewMode::default()).wait().unwrap();
     let set = SetAttr { mode: Some(tombolo_core::fs::Mode::new(0o700)), ..SetAttr::default() };
     server.fs.setattr(&server.request(), ROOT, None, &set).wait().unwrap();
+    let file = tombolo_core::fs::File { node: made.entry.node, open: made.open };
+    let from = tombolo_mem::Source::from(b"data".to_vec());
+    let how = tombolo_core::fs::Write::default();
+    server.fs.write(&server.request(), file, &how, from).wait().unwrap();
     assert!(std::fs::read(&server.state).unwrap() == before);
     server.fs.mkdir(&server.request(), ROOT, name("other"), NewMode::default()).wait().unwrap();
     assert!(std::fs::read(&server.state).unwrap() != before);

@@ -16,7 +16,7 @@ const INTENTS: usize = 4096;
 const INTENT_BYTES: usize = 1024;
 /// 256 more than are kept.
 const OUTCOMES: u32 = 16_384 + 256;
-const OUTCOME_BYTES: usize = 160;
+const OUTCOME_BYTES: usize = 176;
 
 fn mkdir(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> bool {
     fs.mkdir(cx, NodeId::ROOT, name(text), NewMode::default()).wait().is_ok()
@@ -52,17 +52,17 @@ fn the_file_is_laid_out_as_it_is_documented() {
     let bytes = std::fs::read(&server.state).unwrap();
     assert_eq!(&bytes[..8], b"TMBLRPLY");
     let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    assert_eq!((number(8), number(16), number(20), number(24), number(28)), (1, 1024, 1024, OUTCOMES, 160));
+    assert_eq!((number(8), number(16), number(20), number(24), number(28)), (2, 1024, 1024, OUTCOMES, 176));
     assert_eq!(number(CHECKSUM.start), crc32c::crc32c(&bytes[CHECKED]));
     assert_eq!(bytes.len(), INTENTS + 1024 * INTENT_BYTES + OUTCOMES as usize * OUTCOME_BYTES);
     let slots = bytes[INTENTS..].chunks(INTENT_BYTES).take(1024);
     let intent = slots.filter(|slot| slot[0] == 1).collect::<Vec<_>>();
     assert_eq!(intent.len(), 1, "one is under way");
-    let name_len = usize::from(u16::from_le_bytes([intent[0][376], intent[0][377]]));
-    assert_eq!(&intent[0][384..384 + name_len], b"unanswered");
+    let name_len = usize::from(u16::from_le_bytes([intent[0][392], intent[0][393]]));
+    assert_eq!(&intent[0][416..416 + name_len], b"unanswered");
     let checksum = u32::from_le_bytes(intent[0][4..8].try_into().unwrap());
-    assert_eq!(checksum, crc32c::crc32c(&intent[0][8..384 + name_len]));
-    let outcomes = bytes[INTENTS + 1024 * INTENT_BYTES..].chunks(160).filter(|slot| slot[0] == 2);
+    assert_eq!(checksum, crc32c::crc32c(&intent[0][8..416 + name_len]));
+    let outcomes = bytes[INTENTS + 1024 * INTENT_BYTES..].chunks(OUTCOME_BYTES).filter(|slot| slot[0] == 2);
     assert_eq!(outcomes.count(), 1);
 }
 
@@ -71,11 +71,22 @@ fn a_newer_version_is_refused_and_left_as_it_is() {
     let (server, ..) = server();
     let path = server.copy("newer");
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes[8] = 2;
+    bytes[8] = 3;
     std::fs::write(&path, &bytes).unwrap();
     let refused = replies::open(server.bottom.clone(), &Options::default(), &path).map(drop);
-    assert!(matches!(refused, Err(OpenError::Newer { found: 2, .. })), "{refused:?}");
+    assert!(matches!(refused, Err(OpenError::Newer { found: 3, .. })), "{refused:?}");
     assert!(std::fs::read(&path).unwrap() == bytes);
+}
+
+#[test]
+fn a_file_of_an_older_version_is_set_aside_and_a_new_one_begun() {
+    let (server, answered, _) = server();
+    let next = with_change(&server, |bytes| bytes[8] = 1).expect("a new file");
+    assert_eq!(next.reconciled(), (0, 0, 0));
+    assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
+    let aside = std::fs::read(server.folder.path().join("changed.older")).expect("the old file was kept");
+    assert_eq!(aside[8], 1);
+    assert_eq!(std::fs::read(server.folder.path().join("changed")).expect("a new file")[8], 2);
 }
 
 #[test]
@@ -118,8 +129,8 @@ fn a_clock_that_was_set_back_makes_nothing_old() {
         let slots = bytes[INTENTS + 1024 * INTENT_BYTES..].chunks_mut(OUTCOME_BYTES);
         let slot =
             slots.filter(|slot| slot[0] == 2).min_by_key(|slot| slot[8..16].to_vec()).expect("an outcome");
-        let secs = i64::from_le_bytes(slot[48..56].try_into().unwrap());
-        slot[48..56].copy_from_slice(&(secs + 86_400).to_le_bytes());
+        let secs = i64::from_le_bytes(slot[64..72].try_into().unwrap());
+        slot[64..72].copy_from_slice(&(secs + 86_400).to_le_bytes());
         let checksum = crc32c::crc32c(&slot[8..]);
         slot[4..8].copy_from_slice(&checksum.to_le_bytes());
     });
@@ -151,7 +162,7 @@ fn a_record_that_is_not_whole_is_not_used() {
     let (server, answered, unanswered) = server();
     let next = with_change(&server, |bytes| {
         let slots = bytes[INTENTS..].chunks_mut(INTENT_BYTES).take(1024);
-        slots.filter(|slot| slot[0] == 1).for_each(|slot| slot[390] ^= 0x40);
+        slots.filter(|slot| slot[0] == 1).for_each(|slot| slot[420] ^= 0x40);
     });
     let next = next.expect("the rest is good");
     assert_eq!(next.reconciled(), (0, 0, 0));

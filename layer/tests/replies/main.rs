@@ -1,6 +1,7 @@
 //! Exactly once, seen from above: requests sent again, over everything that we serve, and to the next process.
 
 mod again;
+mod appends;
 mod bed;
 mod crash;
 mod damage;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::fs::{Export, SessionId};
-use tombolo_front_nfs_server::keys::Keys;
+use tombolo_host::handle_keys::Keys;
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Groups, Identities, NfsServer, NfsService, Options, ServeError,
     Signer, Squash, Whom,

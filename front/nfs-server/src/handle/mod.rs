@@ -4,9 +4,9 @@
 //! this server, or another one with the same key, gave it out for this export of this file system. It is good after a
 //! restart. The bytes are described in `docs/formats/handles.md`.
 //!
-//! Reading order: `layout` (the bytes), `signer` (making and checking them), [`keys`] (what they are signed with).
+//! Reading order: `layout` (the bytes), `signer` (making and checking them). What they are signed with is
+//! [`tombolo_host::handle_keys`].
 
-pub mod keys;
 mod layout;
 mod signer;
 

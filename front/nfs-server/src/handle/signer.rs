@@ -6,8 +6,8 @@ use std::hint::black_box;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use thiserror::Error;
 use tombolo_core::fs::{self, PersistentHandle, Volume};
+use tombolo_host::handle_keys::{Key, KeyId, Keys};
 
-use super::keys::{Key, KeyId, Keys};
 use super::layout::{ExportId, FILE_BYTES_MAX, Fields, MAC_LEN, VERSION};
 
 /// Why a handle from a call is none of ours (RFC 1813 §2.6).

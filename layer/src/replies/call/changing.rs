@@ -1,6 +1,8 @@
+use std::sync::Arc;
+
 use tombolo_core::fs::{
     self, AllocateMode, Answer, Attr, Change, Ctx, Error, File, FileSystem, Lock, LockFamily, LockOwner,
-    LockRange, NodeId, Result, SetAttr, Stability, Want, Written, XattrName, XattrSet,
+    LockRange, NodeId, Result, SetAttr, Stability, SyncWhat, Want, Written, XattrName, XattrSet,
 };
 use tombolo_mem::Source;
 
@@ -9,6 +11,7 @@ use crate::Op;
 use crate::replies::below::Below;
 use crate::replies::intent::Trail;
 use crate::replies::outcome::Outcome;
+use crate::replies::turns::Turns;
 
 pub(in crate::replies) struct Setattr {
     pub node: NodeId,
@@ -65,6 +68,40 @@ impl Call for Write {
             _ => (0, Stability::Unstable),
         };
         Ok(Written { count, stability, file: below.change(self.file.node).await })
+    }
+}
+
+/// A write to wherever the file ends. Twice, its bytes would stand there twice.
+pub(in crate::replies) struct Append {
+    pub file: File,
+    pub how: fs::Write,
+    pub from: Source,
+    /// How stable it must be, by what it says and by how the file was opened.
+    pub stability: Stability,
+    pub turns: Arc<Turns>,
+}
+
+impl Call for Append {
+    type Reply = Written;
+    const OP: Op = Op::Write;
+
+    fn trail(&self) -> Option<Trail> {
+        let (len, turns) = (self.from.len() as u64, self.turns.clone());
+        Some(Trail::Appends { node: self.file.node, len, turns })
+    }
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Written> {
+        fs.write(cx, self.file, &self.how, self.from)
+    }
+
+    async fn again(self, below: Below, outcome: Outcome) -> Result<Written> {
+        let Outcome::Wrote { count, stability } = outcome else { return Err(Error::Io { source: None }) };
+        if stability < self.stability {
+            // The process that wrote it was killed before it could make it so.
+            below.fs.fsync(&below.cx, self.file, SyncWhat::All).resolve().await?;
+        }
+        let stability = stability.max(self.stability);
+        Ok(Written { count: count as usize, stability, file: below.change(self.file.node).await })
     }
 }
 

@@ -18,7 +18,7 @@ use super::intent::Trail;
 use super::outcome::Outcome;
 use crate::Op;
 
-pub(super) use changing::{Allocate, GiveLock, RemoveXattr, SetXattr, Setattr, TakeLock, Write};
+pub(super) use changing::{Allocate, Append, GiveLock, RemoveXattr, SetXattr, Setattr, TakeLock, Write};
 pub(super) use making::{Create, CreateUnnamed, Link, Mkdir, Mknod, Symlink};
 pub(super) use removing::{Rename, Rmdir, Unlink};
 

@@ -124,13 +124,16 @@ impl Lock {
         let Some((header, _)) =
             layout::Header::read_from_prefix(&bytes).ok().filter(|(header, _)| header.magic == layout::MAGIC)
         else {
-            return Ok(self.set_aside());
+            return Ok(self.set_aside("damaged"));
         };
         if header.version.get() > layout::VERSION {
             return Err(OpenError::Newer { path: path.clone(), found: header.version.get() });
         }
+        if (1..layout::VERSION).contains(&header.version.get()) {
+            return Ok(self.set_aside("older"));
+        }
         if !is_whole(&header, &bytes) {
-            return Ok(self.set_aside());
+            return Ok(self.set_aside("damaged"));
         }
         if boot_id().is_none_or(|boot| boot != header.boot) {
             tracing::info!("{}: from before the machine was started: not used", path.display());
@@ -170,19 +173,19 @@ impl Lock {
         found
     }
 
-    /// Keeps a file that makes no sense, for whoever wants to know why: by another name, as a full file system has no room for a
-    /// copy. Without it the server starts all the same.
-    fn set_aside(&self) -> Found {
-        let aside = with_suffix(&self.path, ".damaged");
+    /// Keeps a file that makes no sense, or is of an older version, for whoever wants to know why: by another name, as a full file
+    /// system has no room for a copy. Without it the server starts all the same.
+    fn set_aside(&self, what: &str) -> Found {
+        let aside = with_suffix(&self.path, &format!(".{what}"));
         let removed = match fs::remove_file(&aside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         };
         match removed.and_then(|()| fs::hard_link(&self.path, &aside)) {
-            Ok(()) => tracing::warn!("{}: damaged; set aside as {}", self.path.display(), aside.display()),
+            Ok(()) => tracing::warn!("{}: {what}; set aside as {}", self.path.display(), aside.display()),
             Err(error) => tracing::warn!(
                 %error,
-                "{}: damaged, and cannot be set aside as {}",
+                "{}: {what}, and cannot be set aside as {}",
                 self.path.display(),
                 aside.display()
             ),

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const MAGIC: [u8; 8] = *b"TMBLRPLY";
 
 /// The version of this layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The slots begin here.
 pub const HEADER_BYTES: usize = 4096;
@@ -65,12 +65,16 @@ pub struct Handle {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Key {
-    pub client: U64,
-    pub xid: U32,
-    pub procedure: U32,
-    pub arguments: U32,
+    /// 1: an ONC RPC call; 2: a request that its asker has numbered.
+    pub kind: U32,
     pub uid: U32,
     pub gid: U32,
+    /// Of a call: the digest of the client's address, and zeros. Of a numbered request: the asker's instance.
+    pub client: [u8; 16],
+    /// Of a call: transaction id and procedure. Of a numbered request: who speaks.
+    pub whose: [u8; 8],
+    /// Of a call: the checksum of the arguments, and zero. Of a numbered request: the number.
+    pub which: U64,
 }
 
 /// A point in time.
@@ -123,7 +127,7 @@ pub struct Intent {
     /// What a maker makes; 0 for other operations.
     pub file_type: U32,
     pub time: Time,
-    /// The directory, or the node whose attributes change.
+    /// The directory, or the node whose attributes change, or the file that is appended to.
     pub parent: Handle,
     /// Rename: the directory of the new name.
     pub other_parent: Handle,
@@ -135,6 +139,10 @@ pub struct Intent {
     pub name_len: U16,
     pub other_name_len: U16,
     pub zero: U32,
+    /// An append: size of the file before it.
+    pub size_before: U64,
+    /// An append: how many bytes were to be added.
+    pub len: U64,
 }
 
 /// An outcome.
@@ -148,17 +156,18 @@ pub struct Outcome {
     /// That of the intent.
     pub sequence: U64,
     pub key: Key,
-    /// 1: it succeeded; 2: so, and `node` is what it made; 3: it failed.
+    /// 1: it succeeded; 2: so, and `node` is what it made; 3: it failed; 4: it wrote `count` bytes.
     pub kind: U16,
-    /// The number of the failure.
-    pub failure: U16,
+    /// The number of the failure; of a write its stability.
+    pub detail: U16,
     pub time: Time,
     pub node: Handle,
     /// Digest of what it made or took away; 0 for neither.
     pub claim: U64,
     /// The sequence number that was next when it ended.
     pub ended: U64,
-    pub zero: U64,
+    /// How many bytes were written.
+    pub count: U64,
 }
 
 /// An intent's slot: the fixed part, and two names of 255 bytes.
@@ -175,7 +184,7 @@ pub const HEADER_CHECKED_FROM: usize = 16;
 
 const _: () = {
     assert!(size_of::<Handle>() == 72);
-    assert!(size_of::<Key>() == 28);
+    assert!(size_of::<Key>() == 44);
     assert!(size_of::<Time>() == 16);
     assert!(size_of::<Mark>() == 48);
     assert!(size_of::<Attributes>() == 72);
@@ -191,26 +200,29 @@ const _: () = {
     assert!(offset_of!(Intent, checksum) == 4);
     assert!(offset_of!(Intent, sequence) == CHECKED_FROM);
     assert!(offset_of!(Intent, key) == 16);
-    assert!(offset_of!(Intent, file_type) == 44);
-    assert!(offset_of!(Intent, time) == 48);
-    assert!(offset_of!(Intent, parent) == 64);
-    assert!(offset_of!(Intent, other_parent) == 136);
-    assert!(offset_of!(Intent, found) == 208);
-    assert!(offset_of!(Intent, other_found) == 256);
-    assert!(offset_of!(Intent, attributes) == 304);
-    assert!(offset_of!(Intent, name_len) == 376);
-    assert!(size_of::<Intent>() == 384);
+    assert!(offset_of!(Intent, file_type) == 60);
+    assert!(offset_of!(Intent, time) == 64);
+    assert!(offset_of!(Intent, parent) == 80);
+    assert!(offset_of!(Intent, other_parent) == 152);
+    assert!(offset_of!(Intent, found) == 224);
+    assert!(offset_of!(Intent, other_found) == 272);
+    assert!(offset_of!(Intent, attributes) == 320);
+    assert!(offset_of!(Intent, name_len) == 392);
+    assert!(offset_of!(Intent, size_before) == 400);
+    assert!(offset_of!(Intent, len) == 408);
+    assert!(size_of::<Intent>() == 416);
     assert!(size_of::<Intent>() + 2 * 255 <= INTENT_BYTES);
 
     assert!(offset_of!(Outcome, checksum) == 4);
     assert!(offset_of!(Outcome, sequence) == CHECKED_FROM);
     assert!(offset_of!(Outcome, key) == 16);
-    assert!(offset_of!(Outcome, kind) == 44);
-    assert!(offset_of!(Outcome, time) == 48);
-    assert!(offset_of!(Outcome, node) == 64);
-    assert!(offset_of!(Outcome, claim) == 136);
-    assert!(offset_of!(Outcome, ended) == 144);
-    assert!(OUTCOME_BYTES == 160);
+    assert!(offset_of!(Outcome, kind) == 60);
+    assert!(offset_of!(Outcome, time) == 64);
+    assert!(offset_of!(Outcome, node) == 80);
+    assert!(offset_of!(Outcome, claim) == 152);
+    assert!(offset_of!(Outcome, ended) == 160);
+    assert!(offset_of!(Outcome, count) == 168);
+    assert!(OUTCOME_BYTES == 176);
     // A slot's state is stored in one access, which takes an even address.
     assert!(
         INTENT_BYTES.is_multiple_of(2) && OUTCOME_BYTES.is_multiple_of(2) && HEADER_BYTES.is_multiple_of(2)

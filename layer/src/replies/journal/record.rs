@@ -1,7 +1,8 @@
 //! Intents and outcomes as bytes, and back. What is read back may be damaged in any way.
 
 use tombolo_core::fs::{
-    FileType, Mode, Name, NameBuf, PersistentHandle, RequestKey, SetAttr, SetTime, Timestamp,
+    Asker, FileType, Mode, Name, NameBuf, PersistentHandle, RequestKey, SetAttr, SetTime, Stability,
+    Timestamp,
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -71,6 +72,11 @@ pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> 
             fixed.parent = handle_of(node)?;
             fixed.attributes = attributes_of(set, *ctime_before);
         }
+        Deed::Append { node, size_before, len } => {
+            fixed.parent = handle_of(node)?;
+            fixed.size_before = (*size_before).into();
+            fixed.len = (*len).into();
+        }
     }
     let mut slot = [0; INTENT_BYTES];
     let len = size_of_val(&fixed) + names_len;
@@ -107,6 +113,11 @@ pub fn read_intent(slot: &[u8]) -> Option<FoundIntent> {
         Op::Rename => {
             Deed::Rename { from: at()?, to: spot(&fixed.other_parent, other_name, &fixed.other_found)? }
         }
+        Op::Write => Deed::Append {
+            node: read_handle(&fixed.parent)?,
+            size_before: fixed.size_before.get(),
+            len: fixed.len.get(),
+        },
         _ => Deed::Change {
             node: read_handle(&fixed.parent)?,
             set: read_attributes(&fixed.attributes),
@@ -114,7 +125,7 @@ pub fn read_intent(slot: &[u8]) -> Option<FoundIntent> {
         },
     };
     Some(FoundIntent {
-        key: read_key(&fixed.key, op),
+        key: read_key(&fixed.key, op)?,
         intent: Intent { op, deed },
         sequence: fixed.sequence.get(),
         time: read_time(&fixed.time),
@@ -138,9 +149,14 @@ pub fn outcome_bytes(kept: &KeptOutcome) -> Option<[u8; layout::OUTCOME_BYTES]> 
         }
         Outcome::Failed(failure) => {
             slot.kind = 3.into();
-            slot.failure = failure.number().into();
+            slot.detail = failure.number().into();
         }
-        Outcome::Node(NodeMark::Inode(_)) | Outcome::Wrote { .. } => return None,
+        Outcome::Wrote { count, stability } => {
+            slot.kind = 4.into();
+            slot.detail = stability_number(*stability)?.into();
+            slot.count = (*count).into();
+        }
+        Outcome::Node(NodeMark::Inode(_)) => return None,
     }
     slot.checksum = crc32c::crc32c(slot.as_bytes().get(CHECKED_FROM..)?).into();
     Some(zerocopy::transmute!(slot))
@@ -156,11 +172,15 @@ pub fn read_outcome(bytes: &[u8]) -> Option<KeptOutcome> {
     let outcome = match slot.kind.get() {
         1 => Outcome::Done,
         2 => Outcome::Node(NodeMark::Handle(read_handle(&slot.node)?)),
-        3 => Outcome::Failed(Failure::from_number(slot.failure.get())?),
+        3 => Outcome::Failed(Failure::from_number(slot.detail.get())?),
+        4 => {
+            let stability = numbered_stability(slot.detail.get())?;
+            Outcome::Wrote { count: slot.count.get(), stability }
+        }
         _ => return None,
     };
     Some(KeptOutcome {
-        key: read_key(&slot.key, operation(slot.operation.get())?),
+        key: read_key(&slot.key, operation(slot.operation.get())?)?,
         outcome,
         sequence: slot.sequence.get(),
         time: read_time(&slot.time),
@@ -200,6 +220,7 @@ numbers! {
         7 => Rmdir,
         8 => Rename,
         9 => Setattr,
+        10 => Write,
     }
 }
 
@@ -215,6 +236,14 @@ numbers! {
     }
 }
 
+numbers! {
+    stability_number, numbered_stability: Stability {
+        0 => Unstable,
+        1 => DataSync,
+        2 => FileSync,
+    }
+}
+
 fn type_number(file_type: FileType) -> u32 {
     file_type_number(file_type).unwrap_or_default().into()
 }
@@ -223,26 +252,47 @@ fn file_type(number: u32) -> Option<FileType> {
     numbered_file_type(u16::try_from(number).ok()?)
 }
 
+/// What a key's first number says.
+const CALL: u32 = 1;
+const NUMBERED: u32 = 2;
+
 fn key_of(key: &EntryKey) -> Option<layout::Key> {
-    let RequestKey::Rpc { client, xid, procedure, checksum } = key.request else { return None };
-    Some(layout::Key {
-        client: client.into(),
-        xid: xid.into(),
-        procedure: procedure.into(),
-        arguments: checksum.into(),
-        uid: key.uid.into(),
-        gid: key.gid.into(),
-    })
+    let mut bytes = layout::Key::new_zeroed();
+    (bytes.uid, bytes.gid) = (key.uid.into(), key.gid.into());
+    match key.request {
+        RequestKey::None => return None,
+        RequestKey::Rpc { client, xid, procedure, checksum } => {
+            bytes.kind = CALL.into();
+            bytes.client = u128::from(client).to_le_bytes();
+            bytes.whose = (u64::from(procedure) << 32 | u64::from(xid)).to_le_bytes();
+            bytes.which = u64::from(checksum).into();
+        }
+        RequestKey::Sequence { asker, number } => {
+            bytes.kind = NUMBERED.into();
+            bytes.client = asker.instance;
+            bytes.whose = asker.peer.to_le_bytes();
+            bytes.which = number.into();
+        }
+    }
+    Some(bytes)
 }
 
-fn read_key(key: &layout::Key, op: Op) -> EntryKey {
-    let request = RequestKey::Rpc {
-        client: key.client.get(),
-        xid: key.xid.get(),
-        procedure: key.procedure.get(),
-        checksum: key.arguments.get(),
+fn read_key(key: &layout::Key, op: Op) -> Option<EntryKey> {
+    let (whose, which) = (u64::from_le_bytes(key.whose), key.which.get());
+    let request = match key.kind.get() {
+        CALL => RequestKey::Rpc {
+            client: u64::try_from(u128::from_le_bytes(key.client)).ok()?,
+            xid: whose as u32,
+            procedure: (whose >> 32) as u32,
+            checksum: u32::try_from(which).ok()?,
+        },
+        NUMBERED => {
+            let asker = Asker { instance: key.client, peer: whose };
+            RequestKey::Sequence { asker, number: which }
+        }
+        _ => return None,
     };
-    EntryKey { request, session: None, op, uid: key.uid.get(), gid: key.gid.get() }
+    Some(EntryKey { request, session: None, op, uid: key.uid.get(), gid: key.gid.get() })
 }
 
 pub fn handle_of(handle: &PersistentHandle) -> Option<layout::Handle> {

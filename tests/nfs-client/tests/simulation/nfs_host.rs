@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tombolo_core::fs::{Answer, Export, SessionId};
-use tombolo_front_nfs_server::keys::Keys;
+use tombolo_host::handle_keys::Keys;
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Identities, NfsService, Options, Signer,
 };

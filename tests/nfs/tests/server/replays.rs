@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::Export;
-use tombolo_front_nfs_server::keys::Keys;
+use tombolo_host::handle_keys::Keys;
 use tombolo_layer::{delay, replies};
 use tombolo_nfs_tests::bed::Plan;
 use tombolo_nfs_tests::client::{Answer, Datagrams, Expect, Message, Stream, mode, place as at};

@@ -1,6 +1,6 @@
 //! What outlives a server, and what must not.
 
-use tombolo_front_nfs_server::keys::{KeyId, Keys};
+use tombolo_host::handle_keys::{KeyId, Keys};
 use tombolo_host::state_dir::{ServerFiles, StateDir};
 use tombolo_nfs_tests::bed::{PATH, Plan};
 use tombolo_nfs_tests::client::{Expect, mode};

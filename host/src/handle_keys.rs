@@ -1,4 +1,4 @@
-//! What handles are signed with: a file of keys in the state directory.
+//! What handles are signed with that clients may keep: a file of keys in the state directory.
 //!
 //! The newest key signs; older ones are good until they are retired, so that clients that hold handles do not notice a new
 //! one. The file is text, described in `docs/formats/handles.md`; whoever copies it to another server of the same file
@@ -7,8 +7,9 @@
 use std::fmt::Write as _;
 
 use thiserror::Error;
-use tombolo_host::state_dir::{ServerFiles, StateError};
 use tombolo_sys::random;
+
+use crate::state_dir::{ServerFiles, StateError};
 
 /// The name of the file in a server's state.
 pub const FILE_NAME: &str = "handle-keys";
@@ -47,8 +48,10 @@ pub enum KeysError {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// There are no keys yet: the server has never served NFS.
-    #[error("there are no keys yet: they are made when a server serves NFS for the first time")]
+    /// There are no keys yet: the server has never given handles out.
+    #[error(
+        "there are no keys yet: they are made when a server serves NFS or memory in common for the first time"
+    )]
     None,
     /// The system gives no random bytes.
     #[error("no random bytes for a key")]
@@ -72,7 +75,8 @@ impl Key {
         Ok(Self(bytes))
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8; 16] {
+    /// Its bytes, for whoever signs.
+    pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
@@ -133,20 +137,23 @@ impl Keys {
         &self.retired
     }
 
-    pub(super) fn newest(&self) -> (KeyId, &Key) {
+    /// The one that signs.
+    pub fn newest(&self) -> (KeyId, &Key) {
         (self.newest.0, &self.newest.1)
     }
 
-    pub(super) fn find(&self, id: KeyId) -> Option<&Key> {
+    /// A key that is good.
+    pub fn find(&self, id: KeyId) -> Option<&Key> {
         std::iter::once(&self.newest).chain(&self.older).find(|key| key.0 == id).map(|key| &key.1)
     }
 
-    pub(super) fn is_retired(&self, id: KeyId) -> bool {
+    /// Whether it was given up.
+    pub fn is_retired(&self, id: KeyId) -> bool {
         self.retired.contains(&id)
     }
 
     /// Reads the text of a file.
-    pub(super) fn parse(text: &str) -> Result<Self, KeysError> {
+    pub fn parse(text: &str) -> Result<Self, KeysError> {
         let mut keys = Vec::new();
         let mut retired = Vec::new();
         let mut version = false;
@@ -243,8 +250,8 @@ fn key(hex: &str) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_dir::StateDir;
     use std::os::unix::fs::PermissionsExt;
-    use tombolo_host::state_dir::StateDir;
 
     fn ids(keys: &Keys) -> Vec<u8> {
         keys.ids().map(|KeyId(id)| id).collect()
