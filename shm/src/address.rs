@@ -146,6 +146,11 @@ pub struct Place<'a> {
 }
 
 impl BaseTable {
+    /// Nobody's memory is known.
+    pub fn empty() -> BaseTable {
+        BaseTable { bases: Vec::new() }
+    }
+
     /// The two domains of a link, with the bulk memory of both to be named: header, rings and buffers have owners that a
     /// reference must not get around.
     pub fn of_link(ends: &Ends) -> BaseTable {
@@ -181,9 +186,10 @@ impl BaseTable {
         }
     }
 
-    /// Forgets a domain. What was resolved before stays valid, as it holds the memory.
-    pub fn forget(&mut self, domain: Domain) {
-        self.bases.retain(|(known, _)| *known != domain);
+    /// Forgets a domain, and hands out its memory if it was known. What was resolved before stays valid, as it holds the memory.
+    pub fn forget(&mut self, domain: Domain) -> Option<Extent> {
+        let at = self.bases.binary_search_by_key(&domain, |(domain, _)| *domain).ok()?;
+        Some(self.bases.remove(at).1.memory)
     }
 
     /// The memory that `len` bytes at the address are, for reading.
@@ -305,7 +311,8 @@ mod tests {
         assert!(table.resolve(at(domain, 1024), 3073).is_err());
         assert!(table.resolve(at(domain, 4096), 1).is_err());
         assert_eq!(table.sink(at(domain, 1024), 1).err(), Some(AddressError::NotOurs { domain }));
-        table.forget(domain);
+        assert!(table.forget(domain).is_some());
+        assert!(table.forget(domain).is_none());
         assert_eq!(table.resolve(at(domain, 1024), 1).err(), Some(AddressError::Domain { domain }));
         for number in 2..u16::try_from(DOMAINS_MAX).expect("small") {
             table.introduce(Domain(number), memory.clone(), 0..4096).expect("room");
@@ -328,7 +335,7 @@ mod tests {
         #[test]
         fn what_resolves_is_inside(start in 0u64..9000, end in 0u64..9000, bits: u64, near in 0u64..9000, len in prop_oneof![0u64..9000, any::<u64>()]) {
             let memory = Extent::new(Region::heap(16384), 4096, 8192).expect("inside");
-            let mut table = BaseTable { bases: Vec::new() };
+            let mut table = BaseTable::empty();
             let introduced = table.introduce(Domain(5), memory, start..end);
             prop_assert_eq!(introduced.is_ok(), start <= end && end <= 8192);
             for address in [GlobalAddress::from_bits(bits), at(Domain(5), near)] {

@@ -15,12 +15,13 @@ use tombolo_shm::link::{
 use tombolo_shm::region::RegionError;
 use tombolo_shm::region::sealed::{self, Sealed};
 use tombolo_sys::epoll::{Epoll, Interest};
-use tombolo_sys::{Errno, packet};
+use tombolo_sys::{Errno, packet, socket};
 
 use super::client::{Line, StartError};
-use super::end::End;
+use super::end::{End, Lie};
 use super::heart::Heart;
-use super::tether::{Keeper, Tether, Watcher};
+use super::passing::Introducer;
+use super::tether::{Descriptors, Keeper, Tether, Watcher};
 use super::welcome::goodbye;
 
 /// What to ask for.
@@ -45,14 +46,14 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// 64 slots, 8 MiB, vrpc, ten seconds.
+    /// 64 slots, 8 MiB, vrpc, ten seconds; data may go on by reference.
     pub fn new(export: &str, label: &str, client: Instance) -> Result<ConnectOptions, LayoutError> {
         Ok(ConnectOptions {
             export: export.into(),
             label: label.into(),
             client,
             protocol: Protocol::Vrpc,
-            offered: Features::NONE,
+            offered: Features::INTRODUCTIONS | Features::PASSING_ON,
             required: Features::NONE,
             layout: Layout::new(64, 8, 8 << 20)?,
             timeout: Duration::from_secs(10),
@@ -150,6 +151,8 @@ pub struct Connection {
     /// Both sides' memory, as the client sees it.
     pub ends: Ends,
     socket: OwnedFd,
+    /// Whose process the server is.
+    user: u32,
 }
 
 /// Asks who listens at `path` for a link. Waits for the answer.
@@ -175,7 +178,8 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
     };
     // Our memory is at least as large as what the server wants of it.
     header(&agreement, options.client).format(&ends.own).map_err(|error| io(io::Error::other(error)))?;
-    Ok(Connection { agreement, ends, socket })
+    let peer = socket::peer(socket.as_fd()).map_err(|error| io(error.into()))?;
+    Ok(Connection { agreement, ends, socket, user: peer.uid })
 }
 
 impl Connection {
@@ -191,6 +195,9 @@ impl Connection {
         let heart = Heart::new(&self.ends, Instant::now());
         let keeper = Box::new(Anchored { line: line.clone(), heart });
         let tether = watcher.watch(self.socket, keeper).map_err(StartError::Thread)?;
+        if self.agreement.features.contains(Features::INTRODUCTIONS) {
+            line.may_introduce(Introducer::new(tether.speaker(), self.user));
+        }
         Ok((line, tether))
     }
 }
@@ -205,6 +212,13 @@ impl Keeper for Anchored {
         // A server that is late answers late, and one that is dead closes its socket: nothing to be done about its heart.
         let _ = self.heart.tick(now);
         self.line.end().map(|end| goodbye(&end))
+    }
+
+    fn heard(&mut self, message: &Message, _: Descriptors) -> Result<Option<Message>, Lie> {
+        match (message, self.line.introducer()) {
+            (Message::Introduced(answer), Some(introducer)) => introducer.answered(*answer).map(|()| None),
+            _ => Err(Lie::Senseless("a message that has no place after the first two".into())),
+        }
     }
 
     fn ended(self: Box<Self>, end: End) {

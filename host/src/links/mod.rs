@@ -8,11 +8,13 @@
 //! Between processes a link is asked for at a socket: [`listen`] and [`connect`] make it, [`policy`] says who may, and
 //! [`tether`] watches the socket afterwards, whose end is the other side's. [`registry`] lists who offers what.
 //!
+//! What lies in the memory of a client is named to further servers where that is allowed ([`passing`]), and not copied.
+//!
 //! Between a guest and its host there is no socket: [`memory`] finds what they have in common, [`seated`] makes links over it.
 //!
 //! Not here: what a request means, what lies where in the shared memory (`tombolo_shm`).
 //!
-//! Reading order: `end`, [`server`], [`client`]; [`listen`], [`connect`], [`tether`], [`policy`].
+//! Reading order: `end`, [`server`], [`client`]; [`listen`], [`connect`], [`tether`], [`policy`]; [`passing`].
 
 mod changes;
 pub mod client;
@@ -22,6 +24,7 @@ mod end;
 mod heart;
 pub mod listen;
 pub mod memory;
+pub mod passing;
 pub mod policy;
 pub mod registry;
 pub mod seated;

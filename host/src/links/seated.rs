@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{
-    Agreement, BEAT, Bells, Cause, ClientSeat, ClientStep, Ends, Goodbye, Hello, Instance, Limits, PageEnd,
-    PageError, RefusalCode, Refused, ServerSeat, ServerStep, WelcomeError,
+    Agreement, BEAT, Bells, Cause, ClientSeat, ClientStep, Ends, Features, Goodbye, Hello, Instance, Limits,
+    PageEnd, PageError, RefusalCode, Refused, ServerSeat, ServerStep, WelcomeError,
 };
 use tombolo_sys::random;
 
@@ -71,7 +71,9 @@ impl MemoryListener {
         let alone = memory.lock.is_some();
         let token = u32::from_le_bytes(random_bytes()?);
         let seat = ServerSeat::new(memory.region.clone(), instance, token, alone, Instant::now())?;
-        let limits = Limits { bells: Bells::SILENT, bytes: limits.bytes.min(seat.half_bytes()), ..limits };
+        let bytes = limits.bytes.min(seat.half_bytes());
+        let features = limits.features.without(Features::AT_SOCKETS);
+        let limits = Limits { features, bells: Bells::SILENT, bytes, ..limits };
         let (stop, stopped) = mpsc::channel();
         let visitors = Arc::<Visitors>::default();
         let mut host = Host {
@@ -311,7 +313,9 @@ pub fn join(
     label: impl Into<Arc<str>>,
     mode: Mode,
 ) -> Result<(Line, MemoryTether), JoinError> {
-    let hello = Hello { bells: Bells::SILENT, ..connect::hello(options) };
+    let hello = connect::hello(options);
+    let offered = hello.offered.without(Features::AT_SOCKETS);
+    let hello = Hello { bells: Bells::SILENT, offered, ..hello };
     let token = u32::from_le_bytes(random_bytes()?);
     let mut seat = ClientSeat::new(memory.region.clone(), memory.total, hello, token, Instant::now())?;
     let ends = wait(&mut seat, options.timeout)?;

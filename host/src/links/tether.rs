@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tombolo_shm::link::{Cause, Goodbye, MESSAGE_BYTES_MAX, Message};
 use tombolo_sys::epoll::{Bell, Epoll, Event, Interest};
+use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, socket};
 
 use super::end::{End, Lie};
@@ -20,9 +21,17 @@ pub trait Keeper: Send {
     /// Called every [`TICK`]. What it returns ends the link, and is said to the other side; [`ended`](Self::ended) is not called then.
     fn tick(&mut self, now: Instant) -> Option<Goodbye>;
 
+    /// A message came that is no goodbye, with these descriptors beside it. What is returned is said in answer.
+    fn heard(&mut self, _message: &Message, _descriptors: Descriptors) -> Result<Option<Message>, Lie> {
+        Err(Lie::Senseless("a message that has no place after the first two".into()))
+    }
+
     /// The other side has ended the link.
     fn ended(self: Box<Self>, end: End);
 }
+
+/// What came beside a message.
+pub type Descriptors = smallvec::SmallVec<[OwnedFd; 1]>;
 
 /// How often links are looked after.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -41,6 +50,10 @@ pub struct Tether {
     shared: Arc<Shared>,
     token: u64,
 }
+
+/// Says more on the socket of a link, as long as it is there. Does not keep it open.
+#[derive(Debug, Clone)]
+pub(super) struct Speaker(Weak<Watched>);
 
 #[derive(Debug)]
 struct Shared {
@@ -145,6 +158,11 @@ impl Tether {
         }
     }
 
+    /// For who has more to say.
+    pub(super) fn speaker(&self) -> Speaker {
+        Speaker(Arc::downgrade(&self.watched))
+    }
+
     /// Whether either side has ended the link.
     pub fn is_over(&self) -> bool {
         self.watched.over.load(Ordering::Acquire)
@@ -157,6 +175,23 @@ impl Drop for Tether {
     }
 }
 
+impl Speaker {
+    /// Says something; never waits. EAGAIN when the other side does not read, EPIPE when the link is over.
+    pub(super) fn say(&self, message: &Message, memory: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let watched = self.0.upgrade().filter(|watched| !watched.over.load(Ordering::Acquire));
+        let watched = watched.ok_or(Errno::PIPE)?;
+        packet::send(&watched.socket, &message.encode(), memory.as_slice())
+    }
+}
+
+/// What a look at a socket found.
+enum Found {
+    Nothing,
+    /// The other side has ended the link.
+    End(End),
+    Message(Message, Descriptors),
+}
+
 impl Watched {
     fn end(&self, goodbye: &Goodbye) {
         if self.over.swap(true, Ordering::AcqRel) {
@@ -167,27 +202,31 @@ impl Watched {
         let _ = socket::shut_down(&self.socket);
     }
 
-    /// How the other side ended the link; none if it did not.
-    fn look(&self) -> Option<End> {
+    fn look(&self) -> Found {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         // Linux tells that the peer closed with something of ours unread before it hands out what the peer sent: look again.
         let packet = match packet::receive(self.socket.as_fd(), &mut buffer) {
             Err(Errno::CONNRESET) => packet::receive(self.socket.as_fd(), &mut buffer),
             outcome => outcome,
         };
-        let packet = match packet {
-            Err(Errno::AGAIN) => return None,
-            Err(_) => return Some(End::Died),
+        let Packet { len, descriptors, truncated } = match packet {
+            Err(Errno::AGAIN) => return Found::Nothing,
+            Err(_) => return Found::End(End::Died),
             Ok(packet) => packet,
         };
-        let bytes = buffer.get(..packet.len).unwrap_or_default();
-        Some(match Message::decode(bytes) {
-            _ if bytes.is_empty() => End::Died,
-            Ok(Message::Goodbye(goodbye)) => said(&goodbye),
-            Ok(_) => End::Lie(Lie::Senseless("a message that has no place after the first two".into())),
-            Err(error) => End::Lie(Lie::Senseless(error.to_string().into())),
-        })
+        let bytes = buffer.get(..len).unwrap_or_default();
+        match Message::decode(bytes) {
+            _ if bytes.is_empty() => Found::End(End::Died),
+            Ok(Message::Goodbye(goodbye)) => Found::End(said(&goodbye)),
+            Ok(_) if truncated => lied("a message with more than there is room for"),
+            Ok(message) => Found::Message(message, descriptors),
+            Err(error) => lied(error),
+        }
     }
+}
+
+fn lied(what: impl std::fmt::Display) -> Found {
+    Found::End(End::Lie(Lie::Senseless(what.to_string().into())))
 }
 
 pub(super) fn said(goodbye: &Goodbye) -> End {
@@ -244,7 +283,16 @@ fn tick(shared: &Shared, now: Instant) {
 fn handle(shared: &Shared, event: &Event) {
     let watched = lock(&shared.entries).by_token.get(&event.token).map(|entry| Arc::clone(&entry.watched));
     let Some(watched) = watched else { return };
-    let Some(end) = watched.look() else { return };
+    let end = match watched.look() {
+        Found::Nothing => return,
+        Found::End(end) => end,
+        Found::Message(message, descriptors) => {
+            match heard(shared, event.token, &watched, &message, descriptors) {
+                Ok(()) => return,
+                Err(lie) => End::Lie(lie),
+            }
+        }
+    };
     let Some(entry) = lock(&shared.entries).by_token.remove(&event.token) else { return };
     let _ = shared.epoll.remove(&watched.socket);
     if watched.over.swap(true, Ordering::AcqRel) {
@@ -252,6 +300,26 @@ fn handle(shared: &Shared, event: &Event) {
     }
     let _ = socket::shut_down(&watched.socket);
     entry.keeper.ended(end);
+}
+
+/// Has the keeper hear a message, and says what it answers.
+fn heard(
+    shared: &Shared,
+    token: u64,
+    watched: &Watched,
+    message: &Message,
+    descriptors: Descriptors,
+) -> Result<(), Lie> {
+    let answer = {
+        let mut entries = lock(&shared.entries);
+        let Some(entry) = entries.by_token.get_mut(&token) else { return Ok(()) };
+        entry.keeper.heard(message, descriptors)?
+    };
+    match answer.map(|answer| packet::send(&watched.socket, &answer.encode(), &[])) {
+        Some(Err(Errno::AGAIN)) => Err(Lie::Senseless("it asks and does not read the answers".into())),
+        // If it is gone, that is heard next.
+        _ => Ok(()),
+    }
 }
 
 impl std::fmt::Debug for Entries {

@@ -6,21 +6,23 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use tombolo_mem::Region;
 use tombolo_shm::link::{
-    Agreement, Cause, Ends, Epoch, Extent, Goodbye, Header, Health, Hello, Instance, Message, RefusalCode,
-    Refused, Role,
+    Agreement, Cause, Ends, Epoch, Extent, Features, Goodbye, Header, Health, Hello, Instance, Message,
+    RefusalCode, Refused, Role,
 };
 use tombolo_shm::region::sealed::{self, Sealed};
 use tombolo_sys::socket::peer_groups;
 use tombolo_sys::{packet, random};
 
 use super::changes::Changes;
-use super::end::End;
+use super::end::{End, Lie};
 use super::heart::Heart;
 use super::listen::{ListenOptions, is_full};
 use super::lock;
-use super::server::{Counts, Credentials, LinkHandle, Peer, Refusal, Server, SpeaksFor, Standing};
-use super::tether::{Keeper, Tether, Watcher};
+use super::passing::Passable;
+use super::server::{Counts, Credentials, LinkHandle, Peer, Reception, Refusal, Server, SpeaksFor, Standing};
+use super::tether::{Descriptors, Keeper, Tether, Watcher};
 
 /// The links that were made, and what they are made with.
 pub(super) struct Links {
@@ -162,6 +164,9 @@ pub(super) fn welcome(
         .map_err(|error| Refused::new(RefusalCode::Memory, error))?;
     let session = links.server.open(&peer).map_err(|refusal| refused(&refusal))?;
     let own = Sealed::create("tombolo-server", agreement.layout.bytes()).map_err(failed)?;
+    let passable =
+        agreement.features.contains(Features::PASSING_ON).then(|| pass_on(&theirs, memory, who, &agreement));
+    let passable = passable.transpose().map_err(failed)?;
     let ends = Ends {
         role: Role::Server,
         own: Extent::whole(own.region().clone()),
@@ -172,13 +177,33 @@ pub(super) fn welcome(
     };
     header(&agreement).format(&ends.own).map_err(failed)?;
     let handle = links.server.serve(&ends, &peer, session, options.mode).map_err(failed)?;
-    let place = keep(place, peer, handle, &ends, socket).map_err(failed)?;
+    if let Some(passable) = passable {
+        passable.belongs_to(handle.sever());
+    }
+    let reception = agreement.features.contains(Features::INTRODUCTIONS);
+    let reception = reception.then(|| handle.receive(options.limits.bytes.saturating_mul(INTRODUCED_MAX)));
+    let place = keep(place, peer, handle, reception, &ends, socket).map_err(failed)?;
     let message = Message::Welcome(agreement.welcome()).encode();
     // Last, so that nobody is welcomed to a server that ends. If the peer is gone already, the watcher has heard of it.
     packet::send(socket, &message, &[own.as_fd()]).map_err(|error| {
         drop(place.with(Option::take));
         failed(error)
     })
+}
+
+/// The memory of all domains that a client introduces may be so many times as large as that of one link.
+const INTRODUCED_MAX: u64 = 2;
+
+/// Says of a client's memory that it may be passed on.
+fn pass_on(
+    theirs: &Region,
+    memory: &OwnedFd,
+    who: Credentials,
+    agreement: &Agreement,
+) -> std::io::Result<Arc<Passable>> {
+    let bytes = agreement.layout.bytes();
+    let bulk = agreement.layout.bulk_offset()..bytes;
+    Ok(Passable::mark(theirs, memory.try_clone()?, bytes, bulk, who.uid))
 }
 
 /// In whose name they may ask.
@@ -203,6 +228,7 @@ fn keep(
     place: Place,
     peer: Peer,
     handle: LinkHandle,
+    reception: Option<Reception>,
     ends: &Ends,
     socket: &OwnedFd,
 ) -> std::io::Result<Arc<Place>> {
@@ -213,8 +239,8 @@ fn keep(
     let watcher = lock(&links.watcher);
     let Some(watcher) = watcher.as_ref() else { return Err(std::io::Error::other("the server ends")) };
     let heart = Heart::new(ends, Instant::now());
-    let keeper =
-        Box::new(Moored { place: Arc::clone(&place), label: peer.label.clone(), heart, end: End::Stopped });
+    let (label, end) = (peer.label.clone(), End::Stopped);
+    let keeper = Box::new(Moored { place: Arc::clone(&place), label, reception, heart, end });
     place.with(|live| *live = Some(Live { guest: Guest::new(peer), handle, tether: None }));
     let mut tether = Some(watcher.watch(socket, keeper)?);
     // If it was over at once the keeper has ended the link before the tether was there, which is dropped then.
@@ -227,6 +253,8 @@ fn keep(
 struct Moored {
     place: Arc<Place>,
     label: Arc<str>,
+    /// Hears further domains, if the client may introduce any.
+    reception: Option<Reception>,
     heart: Heart,
     /// Why the link ends when this is dropped.
     end: End,
@@ -243,6 +271,13 @@ impl Keeper for Moored {
             live.handle.end()
         });
         end.flatten().map(|end| goodbye(&end))
+    }
+
+    fn heard(&mut self, message: &Message, descriptors: Descriptors) -> Result<Option<Message>, Lie> {
+        match &self.reception {
+            Some(reception) => reception.heard(message, descriptors),
+            None => Err(Lie::Senseless("a message that has no place after the first two".into())),
+        }
     }
 
     fn ended(mut self: Box<Self>, end: End) {

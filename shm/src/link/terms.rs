@@ -22,6 +22,8 @@ impl Features {
     pub const INTRODUCTIONS: Features = Features(1 << 1);
     /// The client's memory may be passed on to further domains, of its own user and of root. At a socket only.
     pub const PASSING_ON: Features = Features(1 << 2);
+    /// Those that need a socket beside the link.
+    pub const AT_SOCKETS: Features = Features(Features::INTRODUCTIONS.0 | Features::PASSING_ON.0);
 
     /// The set of those bits, known or not.
     pub fn from_bits(bits: u64) -> Features {
@@ -31,6 +33,11 @@ impl Features {
     /// The bits.
     pub fn bits(self) -> u64 {
         self.0
+    }
+
+    /// Those that are not among `other`.
+    pub fn without(self, other: Features) -> Features {
+        Features(self.0 & !other.0)
     }
 
     /// Whether all of `other` are among them.

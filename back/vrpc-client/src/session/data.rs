@@ -8,7 +8,7 @@ use tombolo_mem::{Sink, Source};
 use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reply, Request, Returned};
 
 use super::names::{in_reference, out_reference};
-use super::pick;
+use super::{elsewhere, pick};
 use crate::ask::Question;
 use crate::link::Link;
 use crate::reply::{Answered, whole};
@@ -120,6 +120,11 @@ fn write_piece(
     let len = from.len().min(link.terms.transfer_bytes_max as usize);
     // The memory that the server reads is used for other data once this is answered.
     let how = Write { keepable: false, ..how };
+    if len > FRAME_DATA_MAX
+        && let Some(answer) = elsewhere::write(link, cx, file, how, from, len)
+    {
+        return (len, answer);
+    }
     if len > FRAME_DATA_MAX
         && let Some(span) = largest(link.line.out_area(), len, FRAME_BYTES)
     {

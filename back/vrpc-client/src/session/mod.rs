@@ -1,6 +1,7 @@
 //! The waist over a link.
 
 mod data;
+mod elsewhere;
 mod groups;
 mod listing;
 mod names;

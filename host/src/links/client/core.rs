@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tombolo_mem::OutOfBounds;
 use tombolo_shm::address::BaseTable;
@@ -25,6 +25,7 @@ use super::ticket::{Stage, Ticket};
 use super::wakes::Wakes;
 use crate::links::end::{End, Fate};
 use crate::links::lock;
+use crate::links::passing::Introducer;
 
 /// What the threads of one line share.
 pub(super) struct Core {
@@ -34,6 +35,8 @@ pub(super) struct Core {
     pub(super) own: Extent,
     pub(super) peer: Extent,
     pub(super) bases: BaseTable,
+    /// Memory of further domains that the server knows, if it takes any.
+    pub(super) introducer: OnceLock<Arc<Introducer>>,
     pub(super) fate: Fate,
     pub(super) ids: Ids,
     pub(super) stock: Arc<Stock>,
@@ -75,6 +78,7 @@ impl Core {
             own: ends.own.clone(),
             peer: ends.peer.clone(),
             bases: BaseTable::of_link(ends),
+            introducer: OnceLock::new(),
             fate: Fate::default(),
             ids: Ids::new(layout.slots()),
             stock: Arc::new(Stock::new(layout.slots() as usize)),
@@ -206,6 +210,10 @@ impl Core {
     pub(super) fn end(&self, why: End) {
         let is_fault = matches!(why, End::Lie(_) | End::Failed(_));
         let text = is_fault.then(|| why.to_string());
+        // Before anybody who waits can learn of it, and give memory back that the server may still read.
+        if let Some(introducer) = self.introducer.get() {
+            introducer.ended(&why);
+        }
         if !self.fate.decide(why) {
             return;
         }
@@ -235,6 +243,7 @@ impl Core {
 
     pub(super) fn counts(&self) -> Counts {
         let (in_flight, queued) = self.ids.used_and_waiting();
-        Counts { in_flight, queued, ..self.counters.read(self.ringer.rings()) }
+        let named = self.introducer.get().map_or(0, |introducer| introducer.count());
+        Counts { in_flight, queued, named, ..self.counters.read(self.ringer.rings()) }
     }
 }

@@ -25,6 +25,8 @@ pub struct Counts {
     pub sleeps: u64,
     /// Times that a caller slept on the bell itself.
     pub dozes: u64,
+    /// Requests whose data lie in the memory of another domain, and were named instead of copied.
+    pub named: u64,
 }
 
 /// The numbers where they are counted.

@@ -18,6 +18,7 @@ use super::frame::FrameWriter;
 use super::receiver;
 use super::spans::Spans;
 use crate::links::end::End;
+use crate::links::passing::{Elsewhere, Introducer};
 
 /// One link, as those see it who call; a clone is the same link. Any thread may call.
 ///
@@ -115,6 +116,26 @@ impl Line {
     /// mapped as long as the source lives.
     pub fn in_source(&self, span: &Span) -> Result<Source, AddressError> {
         self.core().bases.source(self.in_address(span), span.len())
+    }
+
+    /// How the server calls these bytes, if they lie in the memory of another domain that it knows too: then they need not be copied. The
+    /// first time it is made known, if its owner and the server allow it, and there is no answer yet.
+    #[must_use]
+    pub fn elsewhere(&self, source: &Source) -> Option<Elsewhere> {
+        self.core().introducer.get()?.lend(source)
+    }
+
+    /// The server takes introductions.
+    pub(in crate::links) fn may_introduce(&self, introducer: Introducer) {
+        let _ = self.core().introducer.set(Arc::new(introducer));
+        // Whoever ends the line after this finds it.
+        if let (Some(end), Some(introducer)) = (self.end(), self.introducer()) {
+            introducer.ended(&end);
+        }
+    }
+
+    pub(in crate::links) fn introducer(&self) -> Option<&Arc<Introducer>> {
+        self.core().introducer.get()
     }
 
     /// What addresses mean on this link.

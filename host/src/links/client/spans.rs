@@ -3,10 +3,16 @@
 use smallvec::SmallVec;
 use tombolo_shm::area::Span;
 
+use crate::links::passing::Loan;
+
 /// Bulk memory that a request uses, of either area. It belongs to the call until the server has answered, also if nobody wants the
 /// answer any more: the server may write there until then.
 #[derive(Debug, Default)]
-pub struct Spans(SmallVec<[Span; 2]>);
+pub struct Spans {
+    spans: SmallVec<[Span; 2]>,
+    /// Memory of another domain.
+    _loan: Option<Loan>,
+}
 
 impl Spans {
     /// No memory.
@@ -17,25 +23,32 @@ impl Spans {
 
     /// Adds a span. Up to two need no allocation.
     pub fn push(&mut self, span: Span) {
-        self.0.push(span);
+        self.spans.push(span);
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.spans.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.spans.is_empty()
     }
 
     /// One of them, in the order in which they were added.
     #[must_use]
     pub fn at(&self, index: usize) -> Option<&Span> {
-        self.0.get(index)
+        self.spans.get(index)
+    }
+}
+
+/// No span, and memory of another domain.
+impl From<Loan> for Spans {
+    fn from(loan: Loan) -> Self {
+        Self { _loan: Some(loan), ..Self::none() }
     }
 }
 

@@ -1,10 +1,10 @@
 //! One link, as its thread and its responders share it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use tombolo_mem::OutOfBounds;
-use tombolo_shm::address::BaseTable;
+use tombolo_mem::{OutOfBounds, Source};
+use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::bell::{Nudger, Ringer};
 use tombolo_shm::link::{Ends, Extent, Layout};
 use tombolo_shm::ring::{Message, Producer};
@@ -14,6 +14,7 @@ use super::counters::{Counters, Counts};
 use super::service::Session;
 use crate::links::end::{End, Fate, Lie};
 use crate::links::lock;
+use crate::links::passing::Introductions;
 
 /// One link. Its memory is given back, and the session dropped, with the last that holds it: the thread, or a responder.
 pub(super) struct Link {
@@ -21,6 +22,8 @@ pub(super) struct Link {
     pub(super) session: Arc<dyn Session>,
     pub(super) fate: Arc<Fate>,
     pub(super) bases: BaseTable,
+    /// Further domains that the client has introduced, if it may.
+    pub(super) introductions: OnceLock<Introductions>,
     pub(super) counters: Counters,
     pub(super) layout: Layout,
     pub(super) peer: Extent,
@@ -50,6 +53,7 @@ impl Link {
             session,
             fate: Arc::default(),
             bases: BaseTable::of_link(ends),
+            introductions: OnceLock::new(),
             counters: Counters::default(),
             layout,
             peer: ends.peer.clone(),
@@ -80,6 +84,17 @@ impl Link {
     #[inline]
     pub(super) fn is_outstanding(&self, id: u32) -> bool {
         self.taken_by(id).load(Ordering::Relaxed)
+    }
+
+    /// Bulk memory of any domain that is known here, to be read.
+    #[inline]
+    pub(super) fn source(&self, address: GlobalAddress, len_bytes: u64) -> Result<Source, AddressError> {
+        match self.introductions.get() {
+            Some(introductions) if address.domain() >= Domain::FIRST_OTHER => {
+                introductions.source(address, len_bytes)
+            }
+            _ => self.bases.source(address, len_bytes),
+        }
     }
 
     /// Sends an answer, and wakes the client if it sleeps.

@@ -16,12 +16,14 @@
 mod common;
 mod counters;
 mod link;
+mod reception;
 mod responder;
 mod service;
 mod serving;
 mod worker;
 
 pub use counters::Counts;
+pub(super) use reception::Reception;
 pub use responder::Responder;
 pub use service::{Credentials, Peer, Refusal, Request, Service, Session, SpeaksFor, Standing};
 pub use serving::{LinkHandle, LinkMeter, ServeError, Server};

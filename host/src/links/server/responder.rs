@@ -38,7 +38,7 @@ impl Responder {
     /// `len_bytes` of bulk memory, to be read. The peer may change them while they are read, even now.
     pub fn source(&self, address: GlobalAddress, len_bytes: u64) -> Result<Source, AddressError> {
         match &self.link {
-            Some(link) => link.bases.source(address, len_bytes),
+            Some(link) => link.source(address, len_bytes),
             None => Ok(Source::new()),
         }
     }

@@ -87,7 +87,7 @@ impl Server {
 /// One link, for who watches over it: the owner of its socket. Dropping it ends the link.
 #[derive(Debug)]
 pub struct LinkHandle {
-    link: Weak<Link>,
+    pub(super) link: Weak<Link>,
     fate: Arc<Fate>,
     thread: Option<JoinHandle<()>>,
 }

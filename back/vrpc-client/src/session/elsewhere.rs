@@ -1,0 +1,46 @@
+//! Data that lie in the memory of another domain, which the server knows too: their names are sent, and nobody here touches them.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tombolo_core::fs::{Answer, Ctx, Error, File, Write, Written};
+use tombolo_host::links::client::Spans;
+use tombolo_host::links::passing::Elsewhere;
+use tombolo_mem::Source;
+use tombolo_wire_vrpc::{Data, REFERENCES_MAX, Reference, References, Request};
+
+use super::data::put;
+use crate::ask::Question;
+use crate::link::Link;
+
+/// Writes the first `len` bytes by the names that the server has for them; none if it has none, or too many would be needed.
+pub(super) fn write(
+    link: &Arc<Link>,
+    cx: &Ctx,
+    file: File,
+    how: Write,
+    from: &Source,
+    len: usize,
+) -> Option<Answer<Written>> {
+    let mut from = from.clone();
+    from.truncate(len);
+    let Elsewhere { parts, loan } = link.line.elsewhere(&from)?;
+    if parts.len() > REFERENCES_MAX {
+        return None;
+    }
+    let reference = |(address, len_bytes): &(tombolo_shm::address::GlobalAddress, u64)| {
+        Reference::new(address.bits(), u32::try_from(*len_bytes).unwrap_or(u32::MAX))
+    };
+    let references = parts.iter().map(reference).collect::<Result<SmallVec<[Reference; 1]>, _>>();
+    let references = match references {
+        Ok(references) => references,
+        Err(error) => return Some(Answer::err(Error::io(error))),
+    };
+    let data = match &references[..] {
+        [one] => Data::One(*one),
+        several => Data::List(References::new(several).ok()?),
+    };
+    let request = Request::Write { file, how, data };
+    // The loan lasts as long as the server may be reading.
+    Some(put(link, cx, Question { request, tail: &[], spans: Spans::from(loan) }, len))
+}
