@@ -7,6 +7,12 @@
 #   serve_nfs [OPTION]…  starts a server that exports $tree by NFS, as /tree at port $nfs_port; its state is in $work/state
 #   serve_shm        starts a server that exports $tree as /tree over memory in common with a guest, which mounts it from
 #                    $region with `tombolo` when it gets the options of $with_region
+#   shm_region       no server: makes $with_region, with which guests have $work/region in common; they serve at $serving and mount
+#                    from $region, and the host mounts from $host_region
+#   serving_guest LOG OPTION…  boots a guest that serves its /run/tree, with source.tar.gz in it, at $serving, behind this script. It kills its
+#                    server and starts another when a client makes the file `kill`, and then makes `again`; with `over` it waits
+#                    until nobody is linked, ends, and says what is in the tree's `result`
+#   same_as_native CLIENT-LOG SERVER-LOG  compares what the two say with the same job on this host
 #   stop_server      ends the server that was started last
 #   guest OPTION…    boots a guest of this bed with the script on standard input
 #   guest_behind LOG OPTION…   the same, not waited for; sets $guest_pid
@@ -37,6 +43,7 @@ end() {
     jobs -p | xargs -r kill 2>/dev/null || true
     for pid in "${servers[@]}"; do kill "$pid" 2>/dev/null || true; done
     wait 2>/dev/null || true
+    if mountpoint -q "$work/mnt"; then XDG_RUNTIME_DIR=$work/run "$tombolo" umount "$work/mnt" || umount -l "$work/mnt"; fi
     rm -rf "$work"
 }
 trap end EXIT
@@ -127,10 +134,35 @@ serve_shm() {
     servers+=($!)
     disown "${servers[-1]}"
     until_ok is_ready
-    local region=shm+pci:
-    [ "$bed" = qemu ] || region=shm+mmapper:
+    shm_region
+}
+
+shm_region() {
+    [ "${SERVER:-tombolo}" = tombolo ] || skip "$SERVER has no memory in common"
+    local region=shm+pci: serving=pci:
+    [ "$bed" = qemu ] || region=shm+mmapper: serving=mmapper:,size=64M
     # shellcheck disable=SC2034 # for the case
-    with_region=(--shm "$work/region,64M" --tombolo --env "region=$region")
+    with_region=(--shm "$work/region,64M" --tombolo --env "region=$region" --env "serving=$serving")
+    # shellcheck disable=SC2034 # for the case
+    host_region=shm+file:$work/region
+}
+
+# The client's only word to this guest is a file in the tree.
+serving_guest() {
+    local log=$1
+    shift
+    guest_behind "$log" "${with_region[@]}" --mem 256M --timeout 300 --add "$here/shm-server.sh" \
+        --add "$("$here/fetch-source" lua),root/source.tar.gz" "$@" <<<'shm-server.sh'
+}
+
+# What shm-client.sh and shm-server.sh say is what this host says when it does the job itself.
+same_as_native() { # CLIENT-LOG SERVER-LOG
+    local line
+    mkdir "$work/native"
+    TOMBOLO_NO_BUILD=yes "$here/workload.sh" "$work/native" "$("$here/fetch-source" lua)" >"$work/native.out"
+    while read -r line; do note "$line"; done <"$1"
+    diff <(grep '^=' "$work/native.out") <(grep '^=' "$1")
+    diff <(sed -n 's/^= \(.*\), .*, \(contents .*\)$/served \1, \2/p' "$work/native.out") "$2"
 }
 
 # The control socket comes last.

@@ -38,12 +38,18 @@ pub struct MemoryHint<'a> {
 }
 
 impl MemoryHint<'_> {
-    /// Writes a line for each kind of guest; where a guest serves, one for another.
+    /// Writes a line for each kind of guest; where a guest serves, also one for its host, which calls the file something else.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { size_bytes, export, index, .. } = self;
         let mount = |scheme: &str| format!("tombolo mount {} /mnt", quoted(&format!("{scheme}:{export}")));
         let MemoryPlace::File(path) = self.place else {
-            return writeln!(out, "  another guest on the same memory: {}", mount("shm+pci"));
+            writeln!(out, "  QEMU guest: {}", mount("shm+pci"))?;
+            writeln!(out, "  UML guest:  {}", mount("shm+mmapper"))?;
+            return writeln!(
+                out,
+                "  the host:   tombolo mount {} /mnt",
+                quoted(&format!("shm+file:FILE{export}"))
+            );
         };
         // QEMU takes a doubled comma for one in a path.
         let path = path.display().to_string();
@@ -80,6 +86,19 @@ mod tests {
             "tombolo mount shm+file:/dev/shm/vm,1/src /mnt",
         ] {
             assert!(text.contains(line), "{line}\nnot in\n{text}");
+        }
+    }
+
+    #[test]
+    fn where_a_guest_serves_others_are_told_how() {
+        for place in [MemoryPlace::Pci(None), MemoryPlace::Mmapper("/dev/mmapper".into())] {
+            let mut out = Vec::new();
+            let hint = MemoryHint { place: &place, size_bytes: 0, export: "/src", index: 0 };
+            hint.write(&mut out).expect("memory takes it");
+            let text = String::from_utf8(out).expect("text");
+            for line in ["shm+pci:/src /mnt", "shm+mmapper:/src /mnt", "shm+file:FILE/src /mnt"] {
+                assert!(text.contains(line), "{line}\nnot in\n{text}");
+            }
         }
     }
 

@@ -1,0 +1,36 @@
+#!/bin/sh
+# usage: shm-client.sh PLACE DIRECTORY
+# Mounts PLACE, which shm-server.sh serves, does a developer's job there, has the server killed, goes on, and unmounts. Prints what
+# workload.sh prints. Runs in busybox too.
+set -eu
+
+place=$1
+directory=$2
+
+await() {
+    waited=0
+    until "$@" 2>"$why"; do
+        sleep 0.2
+        waited=$((waited + 1))
+        [ "$waited" -lt 300 ] || {
+            echo "waited in vain for: $*: $(cat "$why")"
+            exit 1
+        }
+    done
+}
+
+why=$(mktemp)
+await tombolo mount "$place" "$directory"
+workload.sh "$directory" "$directory/source.tar.gz"
+
+# What was synced outlives the server.
+seq 100000 | dd of="$directory/before" conv=fsync 2>/dev/null
+: >"$directory/kill"
+await test -e "$directory/again"
+seq 100000 | cmp - "$directory/before"
+seq 200000 >"$directory/after"
+seq 200000 | cmp - "$directory/after"
+rm "$directory/before" "$directory/after"
+: >"$directory/over"
+tombolo umount "$directory"
+rm "$why"
