@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use tombolo_shm::bell::Mode;
 
 use crate::drive::DriveArgs;
 use crate::nfs::Limit;
 use crate::table::Plan;
+use crate::table::ring::Meeting;
 
 /// Measure Tombolo against its peers on this machine, interleaved, and print the figures with their spread.
 #[derive(Args, Debug)]
@@ -44,8 +46,8 @@ pub enum TableArgs {
     All,
     /// What a layer costs: a null answer through zero to four of them.
     Waist,
-    /// Links in shared memory, beside bare cache lines and futexes and the system calls on the same file.
-    Ring,
+    /// Links in shared memory, beside bare cache lines and futexes, system calls on the same file, and other ways to the same export.
+    Ring(RingArgs),
     /// The FUSE front end: a mount on this host, or virtio-fs through its queues.
     Fuse(FuseArgs),
     /// A developer's job in a guest, beside virtiofsd and the guest's own disk. Needs the source tree.
@@ -69,13 +71,35 @@ pub enum TableArgs {
         /// How many files.
         files: usize,
     },
-    /// Serve a directory over links, one socket for each way to wait; `ring` runs it.
+    /// Serve a directory over links, one place for each way to wait; `ring` runs it.
     #[command(hide = true)]
     RingServer {
         /// The directory.
         shared: PathBuf,
-        /// Where the sockets go.
-        sockets: PathBuf,
+        /// Where the places go.
+        folder: PathBuf,
+        /// What they are.
+        meeting: Meeting,
+    },
+    /// Ask over a link, as told on standard input; `ring` runs it.
+    #[command(hide = true)]
+    RingAsker {
+        /// How to meet the server.
+        meeting: Meeting,
+        /// Where.
+        path: PathBuf,
+        /// How to wait for answers.
+        mode: Mode,
+    },
+    /// Ask over memory in common, as told in it; `ring` runs it, in a guest too.
+    #[command(hide = true)]
+    RingFollow {
+        /// The memory: a file, or the guest's device.
+        memory: PathBuf,
+        /// How much of it is the link's.
+        link_bytes: u64,
+        /// Which caller it is.
+        caller: u64,
     },
     /// Answer bytes with bytes, or NFS calls with the same replies always; `nfs` runs it.
     #[command(hide = true)]
@@ -110,6 +134,14 @@ pub struct FuseArgs {
     /// A FUSE mount of a local directory, beside libfuse's passthrough_ll.
     #[arg(long)]
     pub mount: bool,
+}
+
+/// Which parts of the table of links.
+#[derive(Args, Debug, Default)]
+pub struct RingArgs {
+    /// Only these parts. An unknown one is told, with those that there are.
+    #[arg(long, value_name = "PART", num_args = 1.., value_delimiter = ',')]
+    pub only: Vec<String>,
 }
 
 /// Which part of the table of the NFS server, and where.

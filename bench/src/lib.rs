@@ -26,7 +26,7 @@ use std::io::Write;
 pub use args::BenchArgs;
 pub use error::{Error, Result};
 
-use args::{AtomicArgs, TableArgs};
+use args::{AtomicArgs, RingArgs, TableArgs};
 use error::Doing;
 use report::{Report, Style};
 use table::Plan;
@@ -40,8 +40,14 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::Drive(drive) = &args.table {
         return drive::drive(drive);
     }
-    if let TableArgs::RingServer { shared, sockets } = &args.table {
-        return table::ring::serve(shared, sockets);
+    if let TableArgs::RingServer { shared, folder, meeting } = &args.table {
+        return table::ring::serve(shared, folder, *meeting);
+    }
+    if let TableArgs::RingAsker { meeting, path, mode } = &args.table {
+        return table::ring::obey(*meeting, path.clone(), *mode, std::io::stdin().lock(), out);
+    }
+    if let TableArgs::RingFollow { memory, link_bytes, caller } = &args.table {
+        return table::ring::follow(memory, *link_bytes, *caller, out);
     }
     // Remembered before anything is pinned.
     let _all = measure::spare_cores();
@@ -50,7 +56,7 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     match &args.table {
         TableArgs::All => all(args, &plan, out),
         TableArgs::Waist => publish(args, &table::waist::run(&plan)?, out),
-        TableArgs::Ring => publish(args, &table::ring::run(&plan)?, out),
+        TableArgs::Ring(ring) => run_ring(args, ring, &plan, out),
         TableArgs::Fuse(which) => {
             for (table, wanted) in FUSE_TABLES.into_iter().zip(which.tables()) {
                 if wanted {
@@ -64,7 +70,11 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Nfs(nfs) => publish(args, &table::nfs::run(&plan, &nfs.only, nfs.here)?, out),
         TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
         // Done above.
-        TableArgs::Limit { .. } | TableArgs::Drive(_) | TableArgs::RingServer { .. } => Ok(()),
+        TableArgs::Limit { .. }
+        | TableArgs::Drive(_)
+        | TableArgs::RingServer { .. }
+        | TableArgs::RingAsker { .. }
+        | TableArgs::RingFollow { .. } => Ok(()),
         TableArgs::Touch { shared, files } => {
             let (memory_bytes, descriptors) = table::memory::touch(shared, *files)?;
             writeln!(out, "{memory_bytes} {descriptors}").doing(|| "print".to_owned())
@@ -86,28 +96,21 @@ fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let [virtio, mount, table_6_2] = FUSE_TABLES;
     let guest: Table = |plan| table::guest::run(plan, "lua", &[]);
     let nfs: Table = |plan| table::nfs::run(plan, &[], false);
-    for table in [
-        table::waist::run as Table,
-        table::ring::run,
-        virtio,
-        mount,
-        table_6_2,
-        nfs,
-        table::memory::run,
-        guest,
-    ] {
-        match table(plan) {
-            Ok(report) => publish(args, &report, out)?,
-            Err(error @ Error::Absent(_)) => {
-                writeln!(out, "left out: {error}").doing(|| "print".to_owned())?;
-            }
-            Err(error) => return Err(error),
-        }
+    for table in [table::waist::run as Table, virtio, mount, table_6_2, nfs, table::memory::run, guest] {
+        publish_or_leave_out(args, "", table(plan), out)?;
     }
+    run_ring(args, &RingArgs::default(), plan, out)?;
     match run_atomic(args, &AtomicArgs::default(), plan, out) {
         Err(error @ Error::Absent(_)) => writeln!(out, "left out: {error}").doing(|| "print".to_owned()),
         done => done,
     }
+}
+
+/// The parts of the table of links; one that cannot be made here does not keep the others from being made.
+fn run_ring(args: &BenchArgs, ring: &RingArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
+    table::ring::run(plan, &ring.only, |part, made| {
+        publish_or_leave_out(args, &format!("ring, {part}: "), made, out)
+    })
 }
 
 /// The NFS client's tables and figures, in networks of their own: there this program runs once more.
@@ -116,6 +119,22 @@ fn run_atomic(args: &BenchArgs, atomic: &AtomicArgs, plan: &Plan, out: &mut dyn 
         return table::atomic::run(plan, atomic, out, |report, out| publish(args, report, out));
     }
     nfs::run_inside_to(&args.atomic_here(atomic), out)
+}
+
+/// Publishes a report, or says that it is not there if this machine cannot make it. `what` goes before the reason.
+fn publish_or_leave_out(
+    args: &BenchArgs,
+    what: &str,
+    made: Result<Report>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    match made {
+        Ok(report) => publish(args, &report, out),
+        Err(error @ Error::Absent(_)) => {
+            writeln!(out, "left out: {what}{error}").doing(|| "print".to_owned())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn publish(args: &BenchArgs, report: &Report, out: &mut dyn Write) -> Result<()> {

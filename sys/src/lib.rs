@@ -11,6 +11,7 @@ pub mod affinity;
 pub mod caller;
 pub mod change;
 pub mod creds;
+pub mod cycles;
 pub mod dir;
 pub mod epoll;
 pub mod errno;

@@ -29,15 +29,15 @@ pub enum Moment {
 /// A system call that moves data between memory and a descriptor, by how its arguments name that memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataCall {
-    /// From an address and a length: write(2), sendto(2).
+    /// From an address and a length: write(2), pwrite(2), sendto(2).
     SendBytes,
-    /// From a vector: writev(2).
+    /// From a vector: writev(2), pwritev2(2).
     SendVector,
     /// From a message: sendmsg(2).
     SendMessage,
-    /// To an address and a length: read(2), recvfrom(2).
+    /// To an address and a length: read(2), pread(2), recvfrom(2).
     ReceiveBytes,
-    /// To a vector: readv(2).
+    /// To a vector: readv(2), preadv2(2).
     ReceiveVector,
     /// To a message: recvmsg(2).
     ReceiveMessage,
@@ -47,11 +47,11 @@ impl DataCall {
     fn of(number: u64) -> Option<Self> {
         let number = libc::c_long::try_from(number).ok()?;
         Some(match number {
-            libc::SYS_write | libc::SYS_sendto => Self::SendBytes,
-            libc::SYS_writev => Self::SendVector,
+            libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_sendto => Self::SendBytes,
+            libc::SYS_writev | libc::SYS_pwritev2 => Self::SendVector,
             libc::SYS_sendmsg => Self::SendMessage,
-            libc::SYS_read | libc::SYS_recvfrom => Self::ReceiveBytes,
-            libc::SYS_readv => Self::ReceiveVector,
+            libc::SYS_read | libc::SYS_pread64 | libc::SYS_recvfrom => Self::ReceiveBytes,
+            libc::SYS_readv | libc::SYS_preadv2 => Self::ReceiveVector,
             libc::SYS_recvmsg => Self::ReceiveMessage,
             _ => return None,
         })

@@ -33,7 +33,7 @@ pub struct MovedMeter {
 
 #[derive(Default)]
 struct State {
-    inside: Range<u64>,
+    inside: Vec<Range<u64>>,
     moved: Moved,
 }
 
@@ -63,9 +63,9 @@ impl MovedMeter {
         }
     }
 
-    /// From now on counts anew, and tells this memory from all other.
-    pub fn look_at(&self, memory: Range<u64>) {
-        *self.lock() = State { inside: memory, moved: Moved::default() };
+    /// From now on counts anew, and tells this memory, whose parts do not overlap, from all other.
+    pub fn look_at(&self, memory: &[Range<u64>]) {
+        *self.lock() = State { inside: memory.to_vec(), moved: Moved::default() };
     }
 
     /// What was moved since.
@@ -137,13 +137,15 @@ fn word(memory: &File, at: u64) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// How many of the first `bytes` of some parts lie inside a range, and how many do not.
-fn split(parts: &[(u64, u64)], mut bytes: u64, inside: &Range<u64>) -> (u64, u64) {
+/// How many of the first `bytes` of some parts lie inside some ranges, and how many do not.
+fn split(parts: &[(u64, u64)], mut bytes: u64, inside: &[Range<u64>]) -> (u64, u64) {
     let mut sums = (0, 0);
     for &(at, len) in parts {
         let len = len.min(bytes);
         bytes -= len;
-        let within = (at + len).min(inside.end).saturating_sub(at.max(inside.start));
+        let end = at.saturating_add(len);
+        let within: u64 =
+            inside.iter().map(|part| end.min(part.end).saturating_sub(at.max(part.start))).sum();
         sums.0 += within;
         sums.1 += len - within;
     }
@@ -154,22 +156,24 @@ fn split(parts: &[(u64, u64)], mut bytes: u64, inside: &Range<u64>) -> (u64, u64
 mod tests {
     use std::io::{Read, Write};
     use std::process::{Command, Stdio};
+    use std::slice::from_ref;
 
     use super::*;
 
     #[test]
     fn parts_are_counted_up_to_what_was_moved() {
         let parts = [(100, 50), (1000, 100)];
-        assert_eq!(split(&parts, 150, &(1000..2000)), (100, 50));
-        assert_eq!(split(&parts, 60, &(1000..2000)), (10, 50));
-        assert_eq!(split(&parts, 150, &(120..1010)), (40, 110));
+        assert_eq!(split(&parts, 150, from_ref(&(1000..2000))), (100, 50));
+        assert_eq!(split(&parts, 60, from_ref(&(1000..2000))), (10, 50));
+        assert_eq!(split(&parts, 150, from_ref(&(120..1010))), (40, 110));
+        assert_eq!(split(&parts, 150, &[120..1010, 1020..1030]), (50, 100));
     }
 
     #[test]
     fn what_a_process_passes_on_is_seen() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let meter = MovedMeter::follow(child.id()).unwrap();
-        meter.look_at(0..u64::MAX);
+        meter.look_at(from_ref(&(0..u64::MAX)));
         child.stdin.as_mut().unwrap().write_all(&[7; 1000]).unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 1000]).unwrap();
         // The bytes are here before the call that sent them has come back and was told.

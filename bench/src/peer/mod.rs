@@ -5,10 +5,12 @@ mod find;
 mod mount;
 mod nfs;
 mod server;
+mod shm;
 mod virtio_fs;
 
 pub use find::{Program, TOMBOLO, find, in_checkout};
 pub use mount::Mount;
 pub use nfs::{Nfs, free_port, is_listening};
 pub use server::Server;
+pub use shm::Shm;
 pub use virtio_fs::VirtioFs;

@@ -2,6 +2,7 @@
 //!
 //! A [`Report`] is stored as JSON, drawn as SVG, and printed as tables; `docs/benchmarks.md` is made of the stored ones.
 
+mod aim;
 mod chart;
 mod curves;
 mod docs;
@@ -12,6 +13,7 @@ mod unit;
 
 use serde::{Deserialize, Serialize};
 
+pub use aim::Aim;
 pub use docs::renew;
 pub use file::{read, write};
 pub use machine::Machine;
@@ -39,6 +41,9 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// How ours compare.
     pub ratios: Vec<Ratio>,
+    /// What was aimed for, in the words of whoever did, and what was found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aims: Vec<Aim>,
     /// Columns or rows that are not there, and why.
     pub absent: Vec<String>,
     /// How it is drawn.
@@ -195,6 +200,7 @@ impl Report {
             conditions: Vec::new(),
             figures: Vec::new(),
             ratios: Vec::new(),
+            aims: Vec::new(),
             absent: Vec::new(),
             picture: Picture::default(),
         }

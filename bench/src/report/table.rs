@@ -4,7 +4,7 @@ use comfy_table::Table;
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 
 use super::unit::digits;
-use super::{Figure, Report};
+use super::{Aim, Figure, Report};
 
 /// For whom a table is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,9 @@ impl Report {
         }
         if self.quick {
             parts.push("A quick run, only to see that it runs: these figures mean nothing.".to_owned());
+        }
+        if !self.aims.is_empty() {
+            parts.push(aims_table(style, &self.aims));
         }
         parts.push(self.figures_table(style));
         parts.extend(self.ratios_table(style));
@@ -120,6 +123,16 @@ impl Report {
         lines.extend(self.absent.iter().map(|absent| format!("- not measured: {absent}")));
         lines.join("\n")
     }
+}
+
+/// What was aimed for, beside what was found.
+pub(super) fn aims_table<'a>(style: Style, aims: impl IntoIterator<Item = &'a Aim>) -> String {
+    let mut table = table(style);
+    table.set_header(["", "aim", "found", ""]);
+    for aim in aims {
+        table.add_row([&aim.what, &aim.aim, &aim.found, aim.verdict()]);
+    }
+    table.trim_fmt()
 }
 
 fn table(style: Style) -> Table {

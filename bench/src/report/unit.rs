@@ -19,6 +19,8 @@ pub enum Unit {
     Count,
     /// How many times one thing is another.
     Times,
+    /// Hundredths of a whole.
+    Percent,
     /// A number of things for each million bytes.
     PerMegabyte,
     /// Time for each million bytes.
@@ -43,6 +45,7 @@ impl Unit {
             Unit::Bytes => format!("{} MB", digits(value / 1e6)),
             Unit::Count => format!("{value:.0}"),
             Unit::Times => format!("{} ×", digits(value)),
+            Unit::Percent => format!("{value:.3} %"),
             Unit::PerMegabyte => format!("{} /MB", digits(value)),
             Unit::NanosecondsPerMegabyte => format!("{} µs/MB", digits(value / 1e3)),
         }

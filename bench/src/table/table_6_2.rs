@@ -1,4 +1,5 @@
-//! `fuse --table-6.2`: the rows of the FSVA paper's Table 6.2, beside the paper's own figures.
+//! The rows of the FSVA paper's Table 6.2, beside the paper's own figures: through the FUSE front end (`fuse --table-6.2`), and by
+//! [`measure`] through any other ways.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,13 +8,13 @@ use super::Plan;
 use crate::error::Result;
 use crate::files::Tree;
 use crate::guest::{Guest, SharedGuest, Wait};
-use crate::measure::{Entrant, Place, Work};
+use crate::measure::{Contest, Entrant, Place, Work};
 use crate::peer::{Mount, Program, VirtioFs};
 use crate::report::{Figure, Report, Unit};
 use crate::vfs::{Calls, Cycles, Operation, Virtio, Waist};
 
 /// The paper's columns, and its figures in microseconds, row by row.
-const PAPER: [&str; 5] = [
+pub const PAPER: [&str; 5] = [
     "paper: native",
     "paper: same core",
     "paper: two cores, events",
@@ -36,8 +37,10 @@ const PAPER_US: [[f64; 5]; 13] = [
     [4.30, 31.21, 39.04, 11.37, 12.24],
 ];
 
-const LOCAL: &str = "local, by system call";
-const IN_PROCESS: &str = "waist, in process";
+/// By system calls on the directory itself.
+pub const LOCAL: &str = "local, by system call";
+/// Through the waist over local-dir, in the caller's process.
+pub const IN_PROCESS: &str = "waist, in process";
 const POLLING: &str = "virtio-fs, two cores, polling";
 const EVENTS: &str = "virtio-fs, two cores, events";
 const SAME_CORE: &str = "virtio-fs, same core";
@@ -55,15 +58,46 @@ pub fn run(plan: &Plan) -> Result<Report> {
         plan.quick,
     );
     let tree = Tree::new(&plan.within, 1)?;
-    let ways = Ways::start(&tree, &mut report);
+    let peers = Peers::start(&tree, &mut report);
+    let contest = measure(&mut report, plan, &peers.ways(&tree), &BESIDE);
+    Place::leave()?;
+    report.condition_of(&contest);
+    conditions(&mut report, plan);
+    report.condition(
+        "virtio-fs and the waist: one request each. By system call: what the kernel makes of the call, often a look-up \
+         first; `release` there is close(2), which waits for FLUSH only. The mount caches nothing (strict)",
+    );
+    Ok(report)
+}
+
+/// A column: a way to the directory, and where both sides run.
+pub struct Way<'a> {
+    /// Its column.
+    pub column: &'static str,
+    /// Where.
+    pub place: Place,
+    /// The processes that serve it.
+    pub servers: Vec<u32>,
+    /// What does an operation over and over.
+    pub work: Box<dyn Fn(Operation) -> Result<Box<dyn Work + 'a>> + 'a>,
+}
+
+/// Does each row by all ways in turn, with the paper's figures behind; `beside` says which of our columns stands beside which of the
+/// paper's.
+pub fn measure(report: &mut Report, plan: &Plan, ways: &[Way<'_>], beside: &[(&str, &str)]) -> Contest {
     let contest = plan.contest();
     for (operation, paper) in Operation::ALL.into_iter().zip(PAPER_US) {
         let row = operation.label();
         let mut entrants = Vec::new();
-        for entrant in ways.entrants(operation, &tree) {
-            match entrant {
-                Ok(entrant) => entrants.push(entrant),
-                Err(error) => report.absent(format!("{row}: {error}")),
+        for way in ways {
+            match (way.work)(operation) {
+                Ok(work) => entrants.push(Entrant {
+                    name: (way.column.to_owned(), String::new()),
+                    work,
+                    servers: way.servers.clone(),
+                    place: Some(way.place),
+                }),
+                Err(error) => report.absent(format!("{row}, {}: {error}", way.column)),
             }
         }
         let (series, dropped) = contest.run(entrants);
@@ -71,34 +105,57 @@ pub fn run(plan: &Plan) -> Result<Report> {
         for (column, us) in PAPER.into_iter().zip(paper) {
             report.figures.push(Figure::single(row, "", column, Unit::Nanoseconds, us * 1e3));
         }
-        for (ours, theirs) in BESIDE {
+        for (ours, theirs) in beside {
             let (ours, theirs) =
                 (report.figure(row, ours, "").cloned(), report.figure(row, theirs, "").cloned());
             report.compare(ours.as_ref(), theirs.as_ref(), None);
         }
     }
-    Place::leave()?;
-    report.condition_of(&contest);
+    contest
+}
+
+/// What holds of any such table.
+pub fn conditions(report: &mut Report, plan: &Plan) {
     report.condition(format!("the directory lies in {} (its pages are in memory)", plan.within.display()));
     report.condition(
         "the paper (2010) ran a kernel's file system in a virtual machine of its own under Xen, on a 1.86 GHz Xeon E5320: \
          its figures are printed, not measured, and its machine is not this one",
     );
-    report.condition(
-        "virtio-fs and the waist: one request each. By system call: what the kernel makes of the call, often a look-up \
-         first; `release` there is close(2), which waits for FLUSH only. The mount caches nothing (strict)",
-    );
     report.condition("two looks at the clock, 40 to 60 ns, are part of each figure of ours");
-    Ok(report)
 }
 
-/// The ways in, as far as they could be started.
-struct Ways {
+/// By system calls on the directory itself.
+pub fn local<'a>(tree: &Tree) -> Way<'a> {
+    let shared = tree.shared();
+    way(LOCAL, Place::SameCore, None, move |operation| {
+        Ok(Cycles::new(Calls::new(&shared, "local")?, operation))
+    })
+}
+
+/// Through the waist over local-dir, with nothing in between.
+pub fn in_process<'a>(tree: &Tree) -> Way<'a> {
+    let shared = tree.shared();
+    way(IN_PROCESS, Place::SameCore, None, move |operation| Ok(Cycles::new(Waist::new(&shared)?, operation)))
+}
+
+/// A way whose work is of one kind.
+pub fn way<'a, W: Work + 'a>(
+    column: &'static str,
+    place: Place,
+    server: Option<u32>,
+    work: impl Fn(Operation) -> Result<W> + 'a,
+) -> Way<'a> {
+    let servers = server.into_iter().collect();
+    Way { column, place, servers, work: Box::new(move |operation| Ok(Box::new(work(operation)?))) }
+}
+
+/// The servers, as far as they could be started.
+struct Peers {
     mount: Option<Mount>,
     guests: Vec<(&'static str, Place, SharedGuest, VirtioFs)>,
 }
 
-impl Ways {
+impl Peers {
     fn start(tree: &Tree, report: &mut Report) -> Self {
         let point = tree.beside("mount");
         let strict = ["-o", "coherence=strict"];
@@ -118,29 +175,21 @@ impl Ways {
         Self { mount, guests }
     }
 
-    fn entrants(&self, operation: Operation, tree: &Tree) -> Vec<Result<Entrant<'static>>> {
-        let shared = tree.shared();
-        let mut entrants = vec![
-            Calls::new(&shared, "local").map(|calls| entrant(LOCAL, Cycles::new(calls, operation))),
-            Waist::new(&shared).map(|waist| entrant(IN_PROCESS, Cycles::new(waist, operation))),
-        ];
+    fn ways(&self, tree: &Tree) -> Vec<Way<'_>> {
+        let mut ways = vec![local(tree), in_process(tree)];
         for (column, place, guest, server) in &self.guests {
             let name = column.replace([' ', ','], "-");
-            entrants.push(Virtio::new(guest, &format!("{name}-{}", operation.label())).map(|virtio| {
-                Entrant {
-                    servers: vec![server.server()],
-                    place: Some(*place),
-                    ..entrant(column, Cycles::new(virtio, operation))
-                }
+            ways.push(way(column, *place, Some(server.server()), move |operation| {
+                let virtio = Virtio::new(guest, &format!("{name}-{}", operation.label()))?;
+                Ok(Cycles::new(virtio, operation))
             }));
         }
         if let Some(mount) = &self.mount {
-            entrants.push(Calls::new(mount.point(), "mount").map(|calls| Entrant {
-                servers: vec![mount.server()],
-                ..entrant(MOUNT, Cycles::new(calls, operation))
+            ways.push(way(MOUNT, Place::SameCore, Some(mount.server()), |operation| {
+                Ok(Cycles::new(Calls::new(mount.point(), "mount")?, operation))
             }));
         }
-        entrants
+        ways
     }
 }
 
@@ -149,13 +198,4 @@ fn connect(tree: &Tree, column: &str, wait: Wait) -> Result<(SharedGuest, Virtio
     let server = VirtioFs::tombolo(&tree.shared(), &socket, "strict")?;
     let guest = Guest::connect(server.socket(), wait, 1, 4096)?;
     Ok((Rc::new(RefCell::new(guest)), server))
-}
-
-fn entrant(column: &str, work: impl Work + 'static) -> Entrant<'static> {
-    Entrant {
-        name: (column.to_owned(), String::new()),
-        work: Box::new(work),
-        servers: Vec::new(),
-        place: Some(Place::SameCore),
-    }
 }

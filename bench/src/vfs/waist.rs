@@ -1,4 +1,4 @@
-//! The waist over local-dir, in this process.
+//! The waist: over local-dir in this process, or over what leads elsewhere.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::measure::Clock;
 
-/// A session with local-dir, with nothing in between.
+/// A session with a file system.
 pub struct Waist {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
@@ -31,14 +31,18 @@ const OTHER_NAME: &[u8] = b"waist-renamed";
 const EXISTING: &[u8] = b"waist-there";
 
 impl Waist {
-    /// On a directory with the parts of a [`Tree`].
+    /// With local-dir on a directory with the parts of a [`Tree`], with nothing in between.
     pub fn new(shared: &Path) -> Result<Self> {
         let failed = |answer: String| Error::Wrong { what: "local-dir".to_owned(), answer };
         let export = LocalDir::open(shared, Options::default()).map_err(|error| failed(error.to_string()))?;
         let session = SessionId(1);
         let client = Client { session, label: "bench".to_owned(), checks: PermissionCheck::Caller };
         let fs = export.attach(&client).map_err(|error| failed(error.to_string()))?;
-        let cx = Ctx::root(session);
+        Self::over(fs, Ctx::root(session))
+    }
+
+    /// On a file system with the parts of a [`Tree`], as whoever asks there.
+    pub fn over(fs: Arc<dyn FileSystem>, cx: Ctx) -> Result<Self> {
         let folder = Tree::new_folder().as_os_str().as_encoded_bytes();
         let folder = done(fs.lookup(&cx, NodeId::ROOT, name(folder)?), "lookup")?.node;
         let made = done(fs.create(&cx, folder, name(EXISTING)?, &how(Exclusive::No)), "create")?;

@@ -60,7 +60,7 @@ fn count(
         let meter = MovedMeter::follow(driver.process())?;
         // Mounts, and finds the limit.
         driver.run(&job.to_string())?;
-        meter.look_at(memory(&mut driver, file_bytes)?);
+        meter.look_at(std::slice::from_ref(&memory(&mut driver, file_bytes)?));
         driver.run(&job.to_string())?;
         let Moved { sent_inside, sent_outside, received_inside, received_outside } = meter.moved();
         let (direct, beside) = match way {

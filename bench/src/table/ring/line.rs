@@ -6,7 +6,7 @@ use tombolo_core::fs::NodeId;
 use tombolo_host::links::client::{Call, Line};
 use tombolo_wire_vrpc::{BODY_BYTES, CallerId, FrameBuf, Groups, Header, Kind, Reply, Request};
 
-use super::session::Door;
+use super::door::Door;
 use super::{AT_ONCE, timed_by, wrong};
 use crate::error::{Error, Result};
 use crate::measure::{Clock, Work};

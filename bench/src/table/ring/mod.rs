@@ -1,36 +1,58 @@
-//! `ring`: what an operation costs over a link in shared memory, beside what the machine itself can do: a bare cache line or futex
-//! between two cores, and the system call on the file that is served.
+//! `ring`: links in shared memory, in parts, each of which is a report of its own.
 //!
 //! The server is this program once more, on a core of its own: local-dir behind `front/vrpc-server`. The caller is
-//! `back/vrpc-client`, as a program has it that calls the library. All contestants take turns in one contest.
+//! `back/vrpc-client`, as a program has it that calls the library. All contestants of a part take turns in one contest.
 //!
-//! Reading order: [`bare`], [`server`], [`session`], `line`, `native`, `idle`, `verdict`.
+//! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report is called `ring-PART` and states what it was
+//! to reach with [`Report::aim`] or [`Report::aim_beside`]; a line in [`PARTS`]; in `docs/benchmarks.md` a block
+//! `<!-- report: ring-PART -->`, and its name in the line `<!-- aims: … -->`. What the machine lacks is an [`Error::Absent`]: the
+//! part is left out then, in words. With [`Plan::quick`] a part takes a second or two.
+//!
+//! Reading order: [`server`], [`door`], [`session`], [`bare`]; `speed` and `verdict`; the other parts in any order.
 
+mod asker;
 mod bare;
-mod idle;
+mod border;
+mod copies;
+mod door;
+mod follow;
+mod guest;
 mod line;
+mod mounts;
 mod native;
+mod rest;
 mod server;
 mod session;
+mod speed;
+mod table_6_1;
+mod table_6_2;
 mod verdict;
 
 use std::error::Error as StdError;
-use std::fs;
-use std::path::{Path, PathBuf};
 
-use tombolo_shm::bell::Mode;
+pub use asker::obey;
+pub use follow::follow;
+pub use server::{Meeting, serve};
 
-pub use server::serve;
-
-use self::bare::Bare;
-use self::line::{Alone, Outstanding};
-use self::native::Native;
-use self::server::Serving;
-use self::session::{Deed, Door, Linked};
 use super::Plan;
-use crate::error::{Doing, Error, Result};
-use crate::measure::{Clock, Dropped, Entrant, Place, Series, Work};
-use crate::report::{Report, Unit};
+use crate::error::{Error, Result};
+use crate::measure::Clock;
+use crate::report::Report;
+
+/// Makes the report of a part.
+pub type Part = fn(&Plan) -> Result<Report>;
+
+/// All parts by name, in the order in which they are made.
+pub const PARTS: &[(&str, Part)] = &[
+    ("speed", speed::run),
+    ("rest", rest::run),
+    ("table-6.1", table_6_1::run),
+    ("table-6.2", table_6_2::run),
+    ("mounts", mounts::run),
+    ("border", border::run),
+    ("copies", copies::run),
+    ("guest", guest::run),
+];
 
 /// The only export, and the file that is read and written.
 const EXPORT: &str = "bench";
@@ -42,150 +64,24 @@ const AT_ONCE: u64 = 8;
 const WARM: u64 = 100;
 /// From so many bytes on an operation is timed alone, and its figure is a rate.
 const LARGE_BYTES: usize = 64 << 10;
-/// Requests under way at a time in the last row.
-const DEPTH: usize = 64;
 
-const NULL: &str = "null request";
-const ALONE: &str = "null request, link alone";
-const GETATTR: &str = "getattr";
-const CACHE_LINE: &str = "bare cache line";
-const FUTEX: &str = "bare futex";
-const NATIVE: &str = "system call";
-const COPIED: &str = "into or out of own memory";
-const IN_PLACE: &str = "in place";
-const MANY: &str = "64 outstanding getattr";
-
-/// Sizes of reads and writes, with what they are called. Up to 512 bytes data travel in the slot's buffer when they are copied.
-const SIZES: [(&str, usize); 5] =
-    [("256 B", 256), ("512 B", 512), ("1 KiB", 1024), ("4 KiB", 4096), ("1 MiB", 1 << 20)];
-
-/// Measures.
-pub fn run(plan: &Plan) -> Result<Report> {
-    let title = "An operation over a link in shared memory";
-    let mut report = Report::new("ring", title, plan.command.clone(), plan.quick);
-    let bed = Bed::new(&plan.within)?;
-    let mut contest = plan.contest();
-    contest.count_syscalls = false;
-    let (series, dropped) = contest.run(bed.entrants()?);
-    take(&mut report, &series, &dropped);
-    idle::measure(&mut report, &bed.serving, plan)?;
-    Place::leave()?;
-    verdict::judge(&mut report);
-    report.condition_of(&contest);
-    conditions(&mut report, plan, &series);
-    Ok(report)
-}
-
-/// What is served, and by whom.
-struct Bed {
-    // Ended before its folder goes.
-    serving: Serving,
-    file: PathBuf,
-    _folder: tempfile::TempDir,
-}
-
-impl Bed {
-    fn new(within: &Path) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(within);
-        let folder = folder.doing_to("make a directory in", within)?;
-        let (shared, file) = lay_out(folder.path())?;
-        let serving = Serving::start(&shared, folder.path())?;
-        Ok(Self { serving, file, _folder: folder })
+/// Hands each part that is wanted (all, if none is named) to `done`; what this machine cannot do too.
+pub fn run(
+    plan: &Plan,
+    only: &[String],
+    mut done: impl FnMut(&str, Result<Report>) -> Result<()>,
+) -> Result<()> {
+    if let Some(unknown) = only.iter().find(|name| PARTS.iter().all(|(part, _)| part != name)) {
+        let parts: Vec<_> = PARTS.iter().map(|(part, _)| *part).collect();
+        let what = format!("there is no part {unknown}, but {}", parts.join(", "));
+        return Err(Error::Absent(what));
     }
-
-    fn entrants(&self) -> Result<Vec<Entrant<'_>>> {
-        let mut entrants =
-            vec![self.entrant(NULL, CACHE_LINE, Bare::CacheLine), self.entrant(NULL, FUTEX, Bare::Futex)];
-        for mode in server::MODES {
-            entrants.push(self.entrant(NULL, mode.name(), self.linked(mode, Deed::Null)));
-            entrants.push(self.entrant(ALONE, mode.name(), Alone(self.door(mode))));
-        }
-        entrants.push(self.entrant(GETATTR, NATIVE, self.native(Deed::Getattr, 0)?));
-        for mode in server::MODES {
-            entrants.push(self.entrant(GETATTR, mode.name(), self.linked(mode, Deed::Getattr)));
-        }
-        for (size, bytes) in SIZES {
-            let (read, write) = (format!("read, {size}"), format!("write, {size}"));
-            for (row, deeds) in [
-                (read, [Deed::Read(bytes), Deed::ReadInPlace(bytes)]),
-                (write, [Deed::Write(bytes), Deed::WriteInPlace(bytes)]),
-            ] {
-                entrants.push(self.entrant(&row, NATIVE, self.native(deeds[0], bytes)?));
-                for (column, deed) in [COPIED, IN_PLACE].into_iter().zip(deeds) {
-                    entrants.push(self.entrant(&row, column, self.linked(Mode::Poll, deed)));
-                }
-            }
-        }
-        for mode in [Mode::Poll, Mode::Adaptive] {
-            entrants.push(self.entrant(MANY, mode.name(), Outstanding::new(self.door(mode), DEPTH)));
-        }
-        Ok(entrants)
-    }
-
-    fn entrant<'a>(&self, row: &str, column: &str, work: impl Work + 'a) -> Entrant<'a> {
-        Entrant {
-            name: (row.to_owned(), column.to_owned()),
-            work: Box::new(work),
-            servers: vec![self.serving.id()],
-            place: Some(Place::TwoCores),
+    for (name, part) in PARTS {
+        if only.is_empty() || only.iter().any(|wanted| wanted == name) {
+            done(name, part(plan))?;
         }
     }
-
-    fn door(&self, mode: Mode) -> Door {
-        Door { socket: self.serving.socket(mode), mode }
-    }
-
-    fn linked(&self, mode: Mode, deed: Deed) -> Linked {
-        Linked::new(self.door(mode), deed)
-    }
-
-    fn native(&self, deed: Deed, bytes: usize) -> Result<Native> {
-        Native::new(&self.file, deed, bytes)
-    }
-}
-
-/// The directory that is served, and the file in it.
-fn lay_out(folder: &Path) -> Result<(PathBuf, PathBuf)> {
-    let shared = folder.join("shared");
-    fs::create_dir(&shared).doing_to("make", &shared)?;
-    let file = shared.join(FILE);
-    fs::write(&file, vec![b'x'; FILE_BYTES]).doing_to("write", &file)?;
-    Ok((shared, file))
-}
-
-/// The contestants' names are row and column here.
-fn take(report: &mut Report, series: &[Series], dropped: &[Dropped]) {
-    report.take("", series, &[]);
-    for figure in &mut report.figures {
-        figure.row = std::mem::take(&mut figure.column);
-        figure.column = std::mem::take(&mut figure.variant);
-        // That of making the link is in it.
-        figure.cost = None;
-    }
-    for Dropped { name: (row, column), reason } in dropped {
-        report.absent(format!("{row}, {column}: {reason}"));
-    }
-}
-
-fn conditions(report: &mut Report, plan: &Plan, series: &[Series]) {
-    report.condition(format!(
-        "caller and server on a core of their own each, the server in a process of its own, over sealed memory handed over at a socket; it \
-         serves local-dir in {}; bare: two threads of one process",
-        plan.within.display()
-    ));
-    report.condition(format!(
-        "{AT_ONCE} operations between two looks at the clock, but one from {} KiB on; each turn has a link of its own, and {WARM} operations \
-         that are not timed",
-        LARGE_BYTES >> 10
-    ));
-    report.condition(
-        "link alone: without the library above the line. Both sides wait alike; reads and writes poll. In place: data lie where the server put them, or were put together where it reads them",
-    );
-    for one in series.iter().filter(|one| one.bytes.is_none() && !one.per_second) {
-        let quantiles = [0.01, 0.5, 0.99].map(|part| Unit::Nanoseconds.text(one.quantile_ns(part)));
-        let (row, column) = &one.name;
-        report.condition(format!("{row}, {column}: p1, p50, p99 of all: {}", quantiles.join(", ")));
-    }
+    Ok(())
 }
 
 /// How many operations of so many bytes are timed together.
@@ -223,48 +119,4 @@ fn wrong(what: &str, error: &(impl StdError + ?Sized)) -> Error {
         source = error.source();
     }
     Error::Wrong { what: what.to_owned(), answer }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_deed_is_done_over_every_way_to_wait() {
-        let folder = tempfile::tempdir().unwrap();
-        let (shared, file) = lay_out(folder.path()).unwrap();
-        let _listeners = server::listen(&shared, folder.path()).unwrap();
-        for mode in server::MODES {
-            let door = Door { socket: server::socket(folder.path(), mode), mode };
-            let session = session::Session::begin(&door, 1 << 20).unwrap();
-            session.ask(Deed::Null).unwrap();
-            session.ask(Deed::Getattr).unwrap();
-            for (_, bytes) in SIZES {
-                for deed in [Deed::Read, Deed::ReadInPlace, Deed::Write, Deed::WriteInPlace] {
-                    session.ask(deed(bytes)).unwrap();
-                }
-            }
-            Alone(door.clone()).run(20, &mut Clock::new()).unwrap();
-            let mut clock = Clock::new();
-            Outstanding::new(door, DEPTH).run(200, &mut clock).unwrap();
-            assert_eq!(clock.count(), 256, "{mode}: whole windows");
-        }
-        // Writes were to the file and within it.
-        assert_eq!(fs::metadata(&file).unwrap().len(), FILE_BYTES as u64);
-    }
-
-    #[test]
-    fn a_read_that_comes_short_gives_no_figure() {
-        let folder = tempfile::tempdir().unwrap();
-        let (shared, file) = lay_out(folder.path()).unwrap();
-        let _listeners = server::listen(&shared, folder.path()).unwrap();
-        fs::write(&file, [b'x'; 100]).unwrap();
-        let door = Door { socket: server::socket(folder.path(), Mode::Event), mode: Mode::Event };
-        let session = session::Session::begin(&door, 4096).unwrap();
-        for deed in [Deed::Read(4096), Deed::ReadInPlace(4096)] {
-            assert!(matches!(session.ask(deed), Err(Error::Wrong { .. })), "{deed:?}");
-        }
-        let mut native = Native::new(&file, Deed::Read(4096), 4096).unwrap();
-        assert!(native.run(1, &mut Clock::new()).is_err());
-    }
 }

@@ -4,36 +4,57 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::listen::{LinkListener, ListenOptions};
+use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
+use tombolo_host::links::seated::MemoryListener;
 use tombolo_host::links::server::Server as Links;
 use tombolo_shm::bell::Mode;
+use tombolo_shm::link::Limits;
 
+use super::door::{At, Door};
 use super::wrong;
 use crate::error::{Doing, Result};
 use crate::peer::Server;
 
 /// The ways to wait that are measured; the server waits as its client does, so each has a socket.
 pub const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Adaptive];
+/// Those of them that sleep.
+pub const SLEEPERS: [Mode; 2] = [Mode::Event, Mode::Adaptive];
+/// Of each file that is memory in common.
+const MEMORY_BYTES: u64 = 16 << 20;
+
+/// Where clients meet the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Meeting {
+    /// At sockets, one for each way to wait.
+    Sockets,
+    /// In files that both sides can write, one for each way to sleep: there are no bells.
+    Memory,
+}
 
 /// The server's process.
 pub struct Serving {
     server: Server,
-    sockets: PathBuf,
+    folder: PathBuf,
+    meeting: Meeting,
 }
 
 impl Serving {
-    /// This program once more, which serves `folder` at sockets in `sockets`.
-    pub fn start(folder: &Path, sockets: &Path) -> Result<Self> {
+    /// This program once more, which serves `shared`, and is met in `folder`.
+    pub fn start(shared: &Path, folder: &Path, meeting: Meeting) -> Result<Self> {
         let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
         let mut command = Command::new(program);
-        command.args(["bench", "ring-server"]).arg(folder).arg(sockets);
-        let server = Server::start("tombolo bench ring-server", &mut command)?;
-        let mut serving = Self { server, sockets: sockets.to_owned() };
-        let all = MODES.map(|mode| socket(&serving.sockets, mode));
-        serving.server.wait_until("sockets", || all.iter().all(|socket| socket.exists()))?;
-        Ok(serving)
+        command.args(["bench", "ring-server"]).arg(shared).arg(folder);
+        if let Some(meeting) = meeting.to_possible_value() {
+            command.arg(meeting.get_name());
+        }
+        let mut server = Server::start("tombolo bench ring-server", &mut command)?;
+        let ready = folder.join(READY);
+        server.wait_until("links", || ready.exists())?;
+        Ok(Self { server, folder: folder.to_owned(), meeting })
     }
 
     /// Its process.
@@ -41,33 +62,69 @@ impl Serving {
         self.server.id()
     }
 
-    /// Where it waits in that way.
-    pub fn socket(&self, mode: Mode) -> PathBuf {
-        socket(&self.sockets, mode)
+    /// The way to it for those who wait in that way.
+    pub fn door(&self, mode: Mode) -> Door {
+        door(&self.folder, self.meeting, mode)
     }
 }
 
-/// In the folder of sockets, that of one way to wait.
-pub fn socket(sockets: &Path, mode: Mode) -> PathBuf {
-    sockets.join(mode.name())
+/// The file that says that all doors are open.
+const READY: &str = "ready";
+
+/// In the folder of a server, the way in for those who wait in that way.
+pub fn door(folder: &Path, meeting: Meeting, mode: Mode) -> Door {
+    let path = folder.join(mode.name());
+    let at = match meeting {
+        Meeting::Sockets => At::Socket(path),
+        Meeting::Memory => At::Memory(MemoryPlace::File(path)),
+    };
+    Door { at, mode }
 }
 
-/// Listens for links to `folder`, one socket for each way to wait. Dropping what it gives ends that.
-pub fn listen(folder: &Path, sockets: &Path) -> Result<Vec<LinkListener>> {
-    let export = LocalDir::open(folder, DirOptions::default()).map_err(|error| wrong("local-dir", &error))?;
+/// Those who make links; dropping it ends that.
+pub type Listeners = (Vec<LinkListener>, Vec<MemoryListener>);
+
+/// Listens for links to `shared`, for each way to wait. Dropping what it gives ends that.
+pub fn listen(shared: &Path, folder: &Path, meeting: Meeting) -> Result<Listeners> {
+    let links = links(shared)?;
+    let mut listeners = Listeners::default();
+    match meeting {
+        Meeting::Sockets => {
+            for mode in MODES {
+                let options = ListenOptions { mode, ..ListenOptions::default() };
+                let listener = LinkListener::start(&folder.join(mode.name()), Arc::clone(&links), options);
+                listeners.0.push(listener.map_err(|error| wrong("listen for links", &error))?);
+            }
+        }
+        Meeting::Memory => {
+            for mode in SLEEPERS {
+                let place = MemoryPlace::File(folder.join(mode.name()));
+                listeners.1.push(sit(&place, MEMORY_BYTES, &links, mode)?);
+            }
+        }
+    }
+    Ok(listeners)
+}
+
+/// Local-dir, to be had over links.
+pub fn links(shared: &Path) -> Result<Arc<Links>> {
+    let export = LocalDir::open(shared, DirOptions::default()).map_err(|error| wrong("local-dir", &error))?;
     let service = VrpcServer::new().with_export(super::EXPORT, Arc::new(export), Options::default());
-    let links = Arc::new(Links::new(Arc::new(service)));
-    let one = |mode| {
-        let options = ListenOptions { mode, ..ListenOptions::default() };
-        LinkListener::start(&socket(sockets, mode), Arc::clone(&links), options)
-            .map_err(|error| wrong("listen for links", &error))
-    };
-    MODES.into_iter().map(one).collect()
+    Ok(Arc::new(Links::new(Arc::new(service))))
+}
+
+/// Makes links over so many bytes of memory, which both sides can write.
+pub fn sit(place: &MemoryPlace, bytes: u64, links: &Arc<Links>, mode: Mode) -> Result<MemoryListener> {
+    let memory = CommonMemory::to_serve(place, Some(bytes)).map_err(|error| wrong("memory", &error))?;
+    let listener = MemoryListener::start(memory, Arc::clone(links), Limits::default(), mode, "bench");
+    listener.map_err(|error| wrong("links over memory", &error))
 }
 
 /// As [`listen`], until a signal ends the process.
-pub fn serve(folder: &Path, sockets: &Path) -> Result<()> {
-    let _listeners = listen(folder, sockets)?;
+pub fn serve(shared: &Path, folder: &Path, meeting: Meeting) -> Result<()> {
+    let _listeners = listen(shared, folder, meeting)?;
+    let ready = folder.join(READY);
+    std::fs::write(&ready, "").doing_to("write", &ready)?;
     loop {
         std::thread::park();
     }

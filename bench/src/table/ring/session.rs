@@ -1,21 +1,16 @@
 //! A session over a link, as a program has one that calls the library.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport, VrpcFileSystem};
+use tombolo_back_vrpc_client::{Connect, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{
     Answer, Client, Ctx, Error as FsError, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck,
     SessionId, Write,
 };
-use tombolo_host::links::client::Line;
-use tombolo_host::links::connect::{ConnectOptions, connect};
-use tombolo_host::links::tether::{Tether, Watcher};
 use tombolo_mem::Buffer;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::Instance;
 
-use super::{EXPORT, FILE, timed_by, wrong};
+use super::door::Door;
+use super::{FILE, timed_by, wrong};
 use crate::error::{Error, Result};
 use crate::measure::{Clock, Work};
 
@@ -37,7 +32,8 @@ pub enum Deed {
 }
 
 impl Deed {
-    fn bytes(self) -> usize {
+    /// How many bytes it moves.
+    pub fn bytes(self) -> usize {
         match self {
             Deed::Null | Deed::Getattr => 0,
             Deed::Read(bytes) | Deed::ReadInPlace(bytes) => bytes,
@@ -81,15 +77,21 @@ pub struct Session {
 impl Session {
     /// Over a link of its own, with so much memory for data.
     pub fn begin(door: &Door, bytes: usize) -> Result<Self> {
-        let id = SessionId(1);
-        let client = Client { session: id, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
-        let export = VrpcExport::new(door.clone());
-        let files = export.attach_session(&client).map_err(|error| wrong("attach", &error))?;
-        let cx = Ctx::root(id);
+        Self::over(door.clone(), bytes)
+    }
+
+    /// Over a link that somebody makes, with so much memory for data.
+    pub fn over(connect: impl Connect + 'static, bytes: usize) -> Result<Self> {
+        let (files, cx) = attach(connect)?;
         let name = Name::new(FILE.as_bytes()).map_err(|error| wrong("a name", &error))?;
         let node = done(files.lookup(&cx, NodeId::ROOT, name), "lookup")?.node;
         let opened = done(files.open(&cx, node, OpenFlags::READ | OpenFlags::WRITE), "open")?;
         Ok(Self { files, cx, file: File { node, open: opened.open }, buffer: Buffer::new(bytes) })
+    }
+
+    /// The open file.
+    pub fn file(&self) -> File {
+        self.file
     }
 
     /// Asks once, and looks whether all was done.
@@ -121,31 +123,12 @@ impl Session {
     }
 }
 
-/// Makes links.
-#[derive(Clone)]
-pub struct Door {
-    /// Who listens there.
-    pub socket: PathBuf,
-    /// How the client waits.
-    pub mode: Mode,
-}
-
-impl Door {
-    /// A link, over which nothing was sent yet; it lasts as long as what comes with it.
-    pub fn link(&self) -> std::result::Result<(Line, (Tether, Watcher)), ConnectError> {
-        let watcher = Watcher::start()?;
-        let options = ConnectOptions::new(EXPORT, "bench", Instance([1; 16]))?;
-        let connection = connect(Path::new(&self.socket), &options)?;
-        let (line, tether) = connection.start(&watcher, "bench", self.mode)?;
-        Ok((line, (tether, watcher)))
-    }
-}
-
-impl Connect for Door {
-    fn connect(&self, _client: &Client) -> std::result::Result<Connected, ConnectError> {
-        let (line, keep) = self.link()?;
-        Ok(Connected { line, keep: Box::new(keep) })
-    }
+/// A session over a link of its own, and as whom it asks.
+pub fn attach(connect: impl Connect + 'static) -> Result<(Arc<VrpcFileSystem>, Ctx)> {
+    let id = SessionId(1);
+    let client = Client { session: id, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
+    let files = VrpcExport::new(connect).attach_session(&client).map_err(|error| wrong("attach", &error))?;
+    Ok((files, Ctx::root(id)))
 }
 
 #[inline]

@@ -2,9 +2,8 @@
 
 use tombolo_shm::bell::Mode;
 
-use super::{
-    ALONE, CACHE_LINE, COPIED, FUTEX, GETATTR, IN_PLACE, LARGE_BYTES, MANY, NATIVE, NULL, SIZES, idle,
-};
+use super::LARGE_BYTES;
+use super::speed::{ALONE, CACHE_LINE, COPIED, FUTEX, GETATTR, IN_PLACE, MANY, NATIVE, NULL, SIZES};
 use crate::measure::Spread;
 use crate::report::{Figure, Report, Unit};
 
@@ -21,9 +20,6 @@ const RATE_AIM: f64 = 0.9;
 const DATA_BYTES: usize = 4096;
 /// Operations in a second with many under way.
 const MANY_AIM: f64 = 2e6;
-/// What is called nothing, of a processor.
-const IDLE_SHARE: f64 = 0.0005;
-
 /// Compares what has an aim, and what is of interest beside.
 pub fn judge(report: &mut Report) {
     let [poll, event, adaptive] = [Mode::Poll, Mode::Event, Mode::Adaptive].map(Mode::name);
@@ -55,7 +51,7 @@ pub fn judge(report: &mut Report) {
         let ours = report.figure(MANY, mode, "").cloned();
         report.compare(ours.as_ref(), Some(&aim), wanted);
     }
-    idle_share(report, [event, adaptive]);
+    aims(report, [poll, event, adaptive], &null);
 }
 
 fn compare(report: &mut Report, row: &str, ours: &str, other: &str, aim: Option<f64>) {
@@ -82,23 +78,55 @@ fn sum(one: &Figure, other: &Figure, times: f64) -> Option<Figure> {
     Some(Figure { spread, rounds, ..Figure::single(&one.row, "", &who, one.unit, 0.0) })
 }
 
-/// Says which part of a processor idle links have.
-fn idle_share(report: &mut Report, modes: [&str; 2]) {
-    let median = |column: &str| Some(report.figure(idle::ROW, column, "")?.spread.median);
-    let Some(none) = median(idle::NO_LINK) else { return };
-    let shares: Vec<String> = modes
-        .into_iter()
-        .filter_map(|mode| {
-            let share = ((median(mode)? - none) / 1e9).max(0.0);
-            let verdict = if share <= IDLE_SHARE { "met" } else { "missed" };
-            Some(format!("{mode} {:.2} % ({verdict})", share * 100.0))
-        })
-        .collect();
-    report.condition(format!(
-        "an idle link's share of a processor, over no link (aim: 0 %, counted as met up to {} %): {}",
-        IDLE_SHARE * 100.0,
-        shares.join(", ")
-    ));
+/// The same in the words of those who set the aims.
+fn aims(report: &mut Report, [poll, event, adaptive]: [&str; 3], null: &Figure) {
+    let figure = |report: &Report, row: &str, column: &str| report.figure(row, column, "").cloned();
+    for row in [NULL, ALONE] {
+        for (what, mode, other, aim, least) in [
+            ("both polling", poll, CACHE_LINE, "≤ 1.5 × a bare cache line", POLL_AIM),
+            ("event", event, FUTEX, "≤ 1.25 × a bare futex", EVENT_AIM),
+            ("adaptive", adaptive, "", "within 10 % of polling when busy", ADAPTIVE_AIM),
+        ] {
+            let other =
+                if other.is_empty() { figure(report, row, poll) } else { figure(report, NULL, other) };
+            let ours = figure(report, row, mode);
+            report.aim_beside(&format!("{row}, {what}"), aim, least, ours.as_ref(), other.as_ref());
+        }
+    }
+    let ours = figure(report, GETATTR, poll);
+    let limit = figure(report, GETATTR, NATIVE).and_then(|native| sum(&native, null, GETATTR_NULLS));
+    report.aim_beside(
+        "getattr, in-process client",
+        "≤ statx + 1.5 × null",
+        1.0,
+        ours.as_ref(),
+        limit.as_ref(),
+    );
+    for (size, bytes) in SIZES {
+        for row in [format!("read, {size}"), format!("write, {size}")] {
+            let native = figure(report, &row, NATIVE);
+            let limit = native.as_ref().and_then(|native| sum(native, null, DATA_NULLS));
+            for column in [IN_PLACE, COPIED] {
+                let (ours, what) = (figure(report, &row, column), format!("{row}, {column}"));
+                if bytes == DATA_BYTES {
+                    let aim = "≤ pread or pwrite + 2 × null";
+                    report.aim_beside(&what, aim, 1.0, ours.as_ref(), limit.as_ref());
+                } else if bytes >= LARGE_BYTES {
+                    let aim = "≥ 0.9 × native bandwidth";
+                    report.aim_beside(&what, aim, RATE_AIM, ours.as_ref(), native.as_ref());
+                }
+            }
+        }
+    }
+    let limit = Figure::single(MANY, "", "aim", Unit::PerSecond, MANY_AIM);
+    let ours = figure(report, MANY, poll);
+    report.aim_beside(
+        "64 outstanding getattr, one server thread",
+        "≥ 2 M/s",
+        1.0,
+        ours.as_ref(),
+        Some(&limit),
+    );
 }
 
 #[cfg(test)]
@@ -125,19 +153,9 @@ mod tests {
         assert_eq!((ratio(GETATTR).spread.min, ratio(GETATTR).spread.max), (1.0, 1.0));
         assert_eq!(ratio(GETATTR).other, "system call + 1.5 × null request");
         assert_eq!(ratio(GETATTR).aim, Some(1.0));
-    }
-
-    #[test]
-    fn what_an_idle_link_costs_is_what_it_adds() {
-        let mut report = Report::new("ring", "x", String::new(), false);
-        report.figures = vec![
-            figure(NULL, "poll", &[1.0]),
-            figure(idle::ROW, idle::NO_LINK, &[1e6]),
-            figure(idle::ROW, "event", &[1.1e6]),
-            figure(idle::ROW, "adaptive", &[2.1e7]),
-        ];
-        judge(&mut report);
-        let said = report.conditions.join("\n");
-        assert!(said.contains("event 0.01 % (met), adaptive 2.00 % (missed)"), "{said}");
+        let aim = |what: &str| report.aims.iter().find(|aim| aim.what == what).unwrap();
+        assert_eq!(aim("null request, both polling").found, "1.25 × (250 ns; bare cache line: 200 ns)");
+        assert_eq!(aim("getattr, in-process client").is_met, Some(true));
+        assert_eq!(aim("64 outstanding getattr, one server thread").is_met, None);
     }
 }

@@ -1,0 +1,92 @@
+//! A folder of small files, from its making to its end.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use super::Tree;
+use crate::error::{Doing, Error, Result};
+use crate::measure::{Clock, Work};
+
+/// Files of a folder.
+const FILES: u64 = 32;
+
+/// Makes a folder, writes small files into it, lists it, looks at each file, reads each, removes all: the figure is files in a second.
+pub struct SmallFiles {
+    folder: PathBuf,
+    content: Vec<u8>,
+}
+
+impl SmallFiles {
+    /// On the tree as seen at `root`; `name` tells contestants apart.
+    pub fn new(root: &Path, name: &str) -> Self {
+        let folder = root.join(Tree::new_folder()).join(format!("{name}.files"));
+        Self { folder, content: vec![b'z'; Tree::SMALL_BYTES] }
+    }
+
+    fn once(&self) -> Result<()> {
+        fs::create_dir(&self.folder).doing_to("make", &self.folder)?;
+        for number in 0..FILES {
+            let path = self.folder.join(number.to_string());
+            let mut file = File::create_new(&path).doing_to("create", &path)?;
+            file.write_all(&self.content).doing_to("write", &path)?;
+        }
+        let mut seen = 0;
+        let mut read = Vec::with_capacity(self.content.len());
+        for entry in fs::read_dir(&self.folder).doing_to("list", &self.folder)? {
+            let path = entry.doing_to("list", &self.folder)?.path();
+            let bytes = fs::metadata(&path).doing_to("look at", &path)?.len();
+            read.clear();
+            File::open(&path).and_then(|mut file| file.read_to_end(&mut read)).doing_to("read", &path)?;
+            if read != self.content || bytes != read.len() as u64 {
+                let what = format!("read {}", path.display());
+                return Err(Error::Wrong { what, answer: format!("{} bytes of {bytes}", read.len()) });
+            }
+            seen += 1;
+        }
+        if seen != FILES {
+            let what = format!("list {}", self.folder.display());
+            return Err(Error::Wrong { what, answer: format!("{seen} entries") });
+        }
+        for number in 0..FILES {
+            let path = self.folder.join(number.to_string());
+            fs::remove_file(&path).doing_to("remove", &path)?;
+        }
+        fs::remove_dir(&self.folder).doing_to("remove", &self.folder)
+    }
+}
+
+impl Work for SmallFiles {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        clock.start();
+        for _ in 0..count.div_ceil(FILES).max(1) {
+            self.once()?;
+            clock.lap_of(FILES);
+        }
+        Ok(())
+    }
+
+    fn per_second(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_files_leaves_nothing_behind_and_a_wrong_byte_is_seen() {
+        let within = tempfile::tempdir().unwrap();
+        let tree = Tree::new(within.path(), 1).unwrap();
+        let mut files = SmallFiles::new(&tree.shared(), "test");
+        let mut clock = Clock::new();
+        files.run(40, &mut clock).unwrap();
+        assert_eq!(clock.count(), 64, "whole folders");
+        let left = fs::read_dir(tree.shared().join(Tree::new_folder())).unwrap().count();
+        assert_eq!(left, 0);
+        // Something else is in its place already.
+        fs::write(&files.folder, "").unwrap();
+        assert!(files.run(1, &mut Clock::new()).is_err());
+    }
+}

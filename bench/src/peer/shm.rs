@@ -1,0 +1,41 @@
+//! A server that offers a directory over links in shared memory, at a socket.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Program, Server, find};
+use crate::error::Result;
+
+/// A server of links, and where it is met.
+#[derive(Debug)]
+pub struct Shm {
+    server: Server,
+    socket: PathBuf,
+    export: String,
+}
+
+impl Shm {
+    /// Our own server.
+    pub fn tombolo(shared: &Path, socket: &Path) -> Result<Self> {
+        let mut control = socket.as_os_str().to_owned();
+        control.push(".control");
+        let control = PathBuf::from(control);
+        let mut command = Command::new(find(Program::Tombolo)?);
+        command.arg("serve").arg(shared).arg("--shm").arg(socket).arg("--control").arg(&control);
+        let mut server = Server::start(Program::Tombolo.name(), &mut command)?;
+        // The control socket comes last.
+        server.wait_until("control socket", || control.exists())?;
+        let name = shared.file_name().unwrap_or_default().to_string_lossy();
+        Ok(Self { server, socket: socket.to_owned(), export: format!("/{name}") })
+    }
+
+    /// What is mounted.
+    pub fn url(&self) -> String {
+        format!("shm:{}{}", self.socket.display(), self.export)
+    }
+
+    /// The server's process id.
+    pub fn server(&self) -> u32 {
+        self.server.id()
+    }
+}

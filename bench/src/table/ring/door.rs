@@ -1,0 +1,61 @@
+//! Where links are made.
+
+use std::any::Any;
+use std::path::PathBuf;
+use std::result::Result;
+
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected};
+use tombolo_core::fs::Client;
+use tombolo_host::links::client::Line;
+use tombolo_host::links::connect::{ConnectOptions, connect};
+use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
+use tombolo_host::links::seated;
+use tombolo_host::links::tether::Watcher;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::Instance;
+
+use super::EXPORT;
+
+/// Makes links.
+#[derive(Clone)]
+pub struct Door {
+    /// Where the server is met.
+    pub at: At,
+    /// How the client waits.
+    pub mode: Mode,
+}
+
+/// Where a server is met.
+#[derive(Clone)]
+pub enum At {
+    /// At a socket: each side has memory of its own, and a bell.
+    Socket(PathBuf),
+    /// In memory that both can write, without a bell.
+    Memory(MemoryPlace),
+}
+
+impl Door {
+    /// A link, over which nothing was sent yet; it lasts as long as what comes with it.
+    pub fn link(&self) -> Result<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
+        let options = ConnectOptions::new(EXPORT, "bench", Instance([1; 16]))?;
+        match &self.at {
+            At::Socket(socket) => {
+                let watcher = Watcher::start()?;
+                let (line, tether) = connect(socket, &options)?.start(&watcher, "bench", self.mode)?;
+                Ok((line, Box::new((tether, watcher))))
+            }
+            At::Memory(place) => {
+                let memory = CommonMemory::to_use(place)?;
+                let (line, tether) = seated::join(memory, &options, "bench", self.mode)?;
+                Ok((line, Box::new(tether)))
+            }
+        }
+    }
+}
+
+impl Connect for Door {
+    fn connect(&self, _client: &Client) -> Result<Connected, ConnectError> {
+        let (line, keep) = self.link()?;
+        Ok(Connected { line, keep })
+    }
+}

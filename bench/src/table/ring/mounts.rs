@@ -1,0 +1,122 @@
+//! The same export through FUSE mounts: over a link, and over NFS by TCP, both ours; and the directory itself.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use super::Plan;
+use crate::error::Result;
+use crate::files::{ColdNames, CreateWriteUnlink, MkdirRmdir, OpenReadClose, SmallFiles, Stat, Tree};
+use crate::measure::{Entrant, Place, Work};
+use crate::peer::{Mount, Nfs, Shm};
+use crate::report::Report;
+
+const LINK: &str = "FUSE over a link";
+const NFS: &str = "FUSE over NFS, TCP";
+const LOCAL: &str = "the directory itself";
+
+const SMALL_FILES: &str = "small files";
+const OPEN: &str = "open+read 4 KiB+close";
+const CREATE: &str = "create+write 4 KiB+unlink";
+const FOLDERS: &str = "mkdir+rmdir";
+const STAT: &str = "stat, name not cached";
+const ROWS: [&str; 5] = [SMALL_FILES, OPEN, CREATE, FOLDERS, STAT];
+
+/// How much better the workload of small files shall be than over NFS.
+const AIM: f64 = 1.5;
+/// Small files in the tree.
+const FILES: usize = 1_000;
+
+/// Measures.
+pub fn run(plan: &Plan) -> Result<Report> {
+    let title = "FUSE mounts of one directory: over a link in shared memory, and over NFS by TCP";
+    let mut report = Report::new("ring-mounts", title, plan.command.clone(), plan.quick);
+    let tree = Tree::new(&plan.within, plan.scaled(FILES, FILES / 10))?;
+    let link = Shm::tombolo(&tree.shared(), &tree.beside("link"))?;
+    let nfs = Nfs::tombolo(&tree.shared(), &tree.beside(""))?;
+    let over_link = Mount::of_url(&link.url(), &tree.beside("over-link"))?;
+    let over_nfs = Mount::of_url(&format!("nfs://{}{}", nfs.nfs(), nfs.export()), &tree.beside("over-nfs"))?;
+    let sides = [
+        Side::new(LINK, over_link.point().to_owned(), vec![over_link.server(), link.server()], &tree),
+        Side::new(NFS, over_nfs.point().to_owned(), vec![over_nfs.server(), nfs.server()], &tree),
+        Side::new(LOCAL, tree.shared(), Vec::new(), &tree),
+    ];
+    let mut contest = plan.contest();
+    contest.count_syscalls = false;
+    for row in ROWS {
+        let mut entrants = Vec::new();
+        for side in &sides {
+            // Nobody else's place matters where nobody else takes part.
+            let places = if side.servers.is_empty() { &[Place::SameCore][..] } else { &Place::ALL };
+            entrants.extend(places.iter().map(|place| side.entrant(row, *place)));
+        }
+        let (series, dropped) = contest.run(entrants);
+        report.take(row, &series, &dropped);
+        judge(&mut report, row);
+    }
+    Place::leave()?;
+    report.condition_of(&contest);
+    report.condition(format!("the directory lies in {} (its pages are in memory)", plan.within.display()));
+    report.condition(
+        "small files: a folder is made, 32 files of 4 KiB are written into it, listed, looked at, read and removed, and the folder; the figure \
+         is files in a second",
+    );
+    report.condition(
+        "mount, link and servers as they come: close-to-open, names and attributes kept for 1 s by the caller's kernel, links adaptive. The caller \
+         has one thread, pinned. Mount and server are processes of their own, and share the other core (two cores), the caller's (same core), or may \
+         run anywhere (server unpinned). NFS promises that what a close wrote and what a name became is on stable storage, which costs \
+         little in memory",
+    );
+    Ok(report)
+}
+
+/// Each at its best, and as it comes.
+fn judge(report: &mut Report, row: &str) {
+    let aim = (row == SMALL_FILES).then_some(AIM);
+    let [ours, nfs, local] = [LINK, NFS, LOCAL].map(|column| report.best(row, column).cloned());
+    report.compare(ours.as_ref(), nfs.as_ref(), aim);
+    let free = |column| report.figure(row, column, Place::Free.label()).cloned();
+    let (ours_free, nfs_free) = (free(LINK), free(NFS));
+    report.compare(ours_free.as_ref(), nfs_free.as_ref(), None);
+    report.compare(ours.as_ref(), local.as_ref(), None);
+    if row == SMALL_FILES {
+        let what = "FUSE mount over the ring against FUSE over NFS/TCP, small files";
+        let aim = format!("≥ {AIM} ×");
+        report.aim_beside(&format!("{what}, each at its best"), &aim, AIM, ours.as_ref(), nfs.as_ref());
+        report.aim_beside(&format!("{what}, unpinned"), &aim, AIM, ours_free.as_ref(), nfs_free.as_ref());
+        let what = "FUSE mount over the ring against the local file system, small files";
+        report.aim_beside(what, "printed", None, ours.as_ref(), local.as_ref());
+    }
+}
+
+/// One contestant of the table.
+struct Side {
+    name: &'static str,
+    root: PathBuf,
+    servers: Vec<u32>,
+    names: Rc<ColdNames>,
+}
+
+impl Side {
+    fn new(name: &'static str, root: PathBuf, servers: Vec<u32>, tree: &Tree) -> Self {
+        let names = ColdNames::new(&root, tree);
+        Self { name, root, servers, names }
+    }
+
+    fn entrant(&self, row: &str, place: Place) -> Entrant<'_> {
+        let label = if self.servers.is_empty() { "" } else { place.label() };
+        let file = self.name.replace([' ', ','], "-");
+        let work: Box<dyn Work> = match row {
+            SMALL_FILES => Box::new(SmallFiles::new(&self.root, &file)),
+            OPEN => Box::new(OpenReadClose::new(&self.root)),
+            CREATE => Box::new(CreateWriteUnlink::new(&self.root, &file)),
+            FOLDERS => Box::new(MkdirRmdir::new(&self.root, &file)),
+            _ => Box::new(Stat::new(&self.names)),
+        };
+        Entrant {
+            name: (self.name.to_owned(), label.to_owned()),
+            work,
+            servers: self.servers.clone(),
+            place: Some(place),
+        }
+    }
+}

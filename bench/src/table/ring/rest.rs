@@ -1,0 +1,232 @@
+//! What a link costs over which nothing is sent, and what the first request after a rest costs: with a bell that wakes who sleeps, and
+//! without one, where a sleeper looks at doubling intervals.
+
+use std::thread;
+use std::time::Duration;
+
+use tombolo_shm::bell::Mode;
+
+use super::asker::Asker;
+use super::door::Door;
+use super::server::{Meeting, SLEEPERS, Serving};
+use super::session::{Deed, Session};
+use super::{Plan, speed};
+use crate::error::{Doing, Result};
+use crate::measure::{Clock, Contest, CostMeter, Entrant, Place, Spread, Work, go_on};
+use crate::report::{Figure, Report, Unit};
+
+const SERVER: &str = "at rest: the server's share of a processor";
+const CALLER: &str = "at rest: the caller's share of a processor";
+const FIRST: &str = "null request after a rest of";
+const BUSY: &str = "null request after another";
+/// The column of a server without links.
+const NO_LINK: &str = "no link";
+
+/// Both meetings, as columns say it.
+const MEETINGS: [(Meeting, &str); 2] = [(Meeting::Sockets, "bell"), (Meeting::Memory, "no bell")];
+
+const ROUNDS: usize = 3;
+/// How long nothing is sent; and until a link is at rest that was used just now.
+const SPAN: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_millis(200);
+/// Before one request: before the intervals are at their longest, and long after.
+const RESTS: [Duration; 3] =
+    [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
+/// Between two looks, so that rests are never in step with a sleeper's.
+const STEP: Duration = Duration::from_micros(137);
+
+/// What is called nothing, of a processor, and what a sleeper without a bell may take: in percent, of both sides together.
+const NOTHING: f64 = 0.05;
+const SILENT_MAX: f64 = 1.0;
+
+/// Measures.
+pub fn run(plan: &Plan) -> Result<Report> {
+    let title = "A link at rest, and the first request after one";
+    let mut report = Report::new("ring-rest", title, plan.command.clone(), plan.quick);
+    let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(&plan.within);
+    let folder = folder.doing_to("make a directory in", &plan.within)?;
+    let (shared, _) = speed::lay_out(folder.path())?;
+    let mut servers = Vec::new();
+    for (meeting, name) in MEETINGS {
+        let at = folder.path().join(name);
+        std::fs::create_dir(&at).doing_to("make", &at)?;
+        servers.push((name, Serving::start(&shared, &at, meeting)?));
+    }
+    idle(&mut report, &servers, plan)?;
+    let contest = first(&mut report, &servers, plan);
+    Place::leave()?;
+    judge(&mut report);
+    report.condition_of(&contest);
+    report.condition(format!(
+        "at rest: server and caller are processes of their own, looked at from a third one (/proc, schedstat) {} ms after one null \
+         request, and again {} s later; {} rounds. `no link` is the server before anybody came. A share is of one processor",
+        SETTLE.as_millis(),
+        span(plan).as_secs_f64(),
+        plan.scaled(ROUNDS, 1),
+    ));
+    report.condition(
+        "no bell: both sides sleep in memory that both can write, as between a guest and its host, and look at doubling intervals. \
+         The first request after a rest waits for the server's next look, and its answer for the caller's",
+    );
+    Ok(report)
+}
+
+fn span(plan: &Plan) -> Duration {
+    if plan.quick { SPAN / 50 } else { SPAN }
+}
+
+fn column(mode: Mode, meeting: &str) -> String {
+    format!("{mode}, {meeting}")
+}
+
+/// Shares of a processor while nothing is sent.
+fn idle(report: &mut Report, servers: &[(&str, Serving)], plan: &Plan) -> Result<()> {
+    let mut columns: Vec<(String, &Serving, Option<Mode>)> = Vec::new();
+    for (meeting, serving) in servers {
+        columns.push((format!("{NO_LINK}, {meeting}"), serving, None));
+        columns.extend(SLEEPERS.map(|mode| (column(mode, meeting), serving, Some(mode))));
+    }
+    let mut rounds = vec![(Vec::new(), Vec::new()); columns.len()];
+    for _ in 0..plan.scaled(ROUNDS, 1) {
+        for ((_, serving, mode), (server, caller)) in columns.iter().zip(&mut rounds) {
+            go_on()?;
+            let (of_server, of_caller) = shares(serving, *mode, plan)?;
+            server.push(of_server);
+            caller.extend(of_caller);
+        }
+    }
+    for ((column, _, _), (server, caller)) in columns.iter().zip(rounds) {
+        for (row, rounds) in [(SERVER, server), (CALLER, caller)] {
+            if let Some(spread) = Spread::of(&rounds) {
+                let figure = Figure::single(row, "", column, Unit::Percent, 0.0);
+                report.figures.push(Figure { spread, rounds, ..figure });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the server and the caller take of a processor, in percent.
+fn shares(serving: &Serving, mode: Option<Mode>, plan: &Plan) -> Result<(f64, Option<f64>)> {
+    let asker = match mode {
+        Some(mode) => {
+            let mut asker = Asker::start(&serving.door(mode))?;
+            asker.ask(Deed::Null, 1)?;
+            Some(asker)
+        }
+        None => None,
+    };
+    let meter = CostMeter::new(&[serving.id()], asker.as_ref().map(Asker::id));
+    thread::sleep(SETTLE);
+    let before = meter.now();
+    thread::sleep(span(plan));
+    let cost = meter.now() - before;
+    let percent = |ns: f64| ns / span(plan).as_nanos() as f64 * 100.0;
+    Ok((percent(cost.server_cpu_ns), asker.map(|_| percent(cost.caller_cpu_ns))))
+}
+
+/// Requests after rests.
+fn first(report: &mut Report, servers: &[(&str, Serving)], plan: &Plan) -> Contest {
+    let contest = Contest { count_max: plan.scaled(10, 3) as u64, count_syscalls: false, ..plan.contest() };
+    let rests = RESTS.into_iter().take(plan.scaled(RESTS.len(), 1));
+    for rest in [Duration::ZERO].into_iter().chain(rests) {
+        let mut entrants = Vec::new();
+        for (meeting, serving) in servers {
+            for mode in SLEEPERS {
+                entrants.push(Entrant {
+                    name: (column(mode, meeting), String::new()),
+                    work: Box::new(Rested { door: serving.door(mode), rest, rests: 0 }),
+                    servers: vec![serving.id()],
+                    place: Some(Place::TwoCores),
+                });
+            }
+        }
+        let (series, dropped) = contest.run(entrants);
+        let row = if rest.is_zero() { BUSY.to_owned() } else { format!("{FIRST} {} ms", rest.as_millis()) };
+        let known = report.figures.len();
+        report.take(&row, &series, &dropped);
+        // That of making the link is in it.
+        report.figures.iter_mut().skip(known).for_each(|figure| figure.cost = None);
+        for one in &series {
+            let quantiles = [0.01, 0.5, 0.99].map(|part| Unit::Nanoseconds.text(one.quantile_ns(part)));
+            report.condition(format!("{row}, {}: p1, p50, p99 of all: {}", one.name.0, quantiles.join(", ")));
+        }
+    }
+    contest
+}
+
+/// Asks for nothing after rests, over a link of its own.
+struct Rested {
+    door: Door,
+    rest: Duration,
+    rests: u32,
+}
+
+impl Work for Rested {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        let session = Session::begin(&self.door, 0)?;
+        for _ in 0..count {
+            if !self.rest.is_zero() {
+                self.rests = (self.rests + 1) % 32;
+                thread::sleep(self.rest + STEP * self.rests);
+            }
+            clock.time(|| session.ask(Deed::Null))?;
+        }
+        Ok(())
+    }
+}
+
+/// Both sides' shares together.
+fn judge(report: &mut Report) {
+    for (_, meeting) in MEETINGS {
+        for mode in SLEEPERS {
+            let column = column(mode, meeting);
+            let median = |row: &str, column: &str| Some(report.figure(row, column, "")?.spread.median);
+            let none = median(SERVER, &format!("{NO_LINK}, {meeting}"));
+            let both = median(SERVER, &column).zip(median(CALLER, &column));
+            let Some(((server, caller), none)) = both.zip(none) else { continue };
+            let over = (server - none).max(0.0) + caller;
+            let found = format!(
+                "{over:.2} % (server {server:.2} %, {none:.2} % without a link; caller {caller:.2} %)"
+            );
+            let (aim, met) = match meeting {
+                "bell" => (format!("0 % (met up to {NOTHING} %)"), over <= NOTHING),
+                _ => (format!("≤ {SILENT_MAX} %"), over <= SILENT_MAX),
+            };
+            report.aim(&format!("idle, {column}: share of a processor"), &aim, found, Some(met));
+        }
+    }
+    let longest = RESTS.last().map(Duration::as_millis).unwrap_or_default();
+    let row = format!("{FIRST} {longest} ms");
+    let rested = report.figure(&row, &column(Mode::Adaptive, "no bell"), "").cloned();
+    let rung = report.figure(&row, &column(Mode::Adaptive, "bell"), "").cloned();
+    if let Some((rested, rung)) = rested.zip(rung) {
+        let text = |figure: &Figure| Unit::Nanoseconds.text(figure.spread.median);
+        let found = format!("{} (with a bell: {})", text(&rested), text(&rung));
+        report.aim("what a sleeper without a bell costs the first request, adaptive", "printed", found, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_idle_link_costs_is_what_both_sides_add() {
+        let mut report = Report::new("ring-rest", "x", String::new(), false);
+        for (row, column, percent) in [
+            (SERVER, "no link, bell", 0.10),
+            (SERVER, "event, bell", 0.12),
+            (CALLER, "event, bell", 0.02),
+            (SERVER, "no link, no bell", 0.2),
+            (SERVER, "adaptive, no bell", 0.9),
+            (CALLER, "adaptive, no bell", 0.5),
+        ] {
+            report.figures.push(Figure::single(row, "", column, Unit::Percent, percent));
+        }
+        judge(&mut report);
+        let said: Vec<_> = report.aims.iter().map(|aim| (aim.found.as_str(), aim.verdict())).collect();
+        assert!(said[0].0.starts_with("0.04 %") && said[0].1 == "met", "{said:?}");
+        assert!(said[1].0.starts_with("1.20 %") && said[1].1 == "missed", "{said:?}");
+    }
+}
