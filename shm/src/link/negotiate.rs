@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use crate::link::ends::{BellKind, Epoch};
+use crate::link::ends::{BellKind, Ends, Epoch, Extent, Role};
+use crate::link::header::Header;
 use crate::link::layout::{BACK_SLOTS_MAX, Layout, LayoutError, SLOTS_MAX};
 use crate::link::message::{Hello, RefusalCode, Refused, Welcome};
 use crate::link::terms::{Agreement, Bells, Features, Instance, Protocol, VERSION};
@@ -25,10 +26,10 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// For links between processes: vrpc, as many slots as there can be, 64 MiB.
+    /// For links between processes: vrpc, as many slots as there can be, 64 MiB. No call-backs, which are reserved (decision 0222).
     fn default() -> Self {
         Limits {
-            features: Features::CALL_BACKS | Features::INTRODUCTIONS | Features::PASSING_ON,
+            features: Features::INTRODUCTIONS | Features::PASSING_ON,
             protocols: vec![Protocol::Vrpc],
             slots: SLOTS_MAX,
             back_slots: BACK_SLOTS_MAX,
@@ -93,6 +94,23 @@ impl Limits {
 }
 
 impl Agreement {
+    /// What the header of a side's region is to say; `owner` is which life of that side it is.
+    pub fn header(&self, role: Role, owner: Instance) -> Header {
+        Header {
+            role,
+            features: self.features,
+            layout: self.layout,
+            epoch: self.epoch,
+            bell: self.bell,
+            instance: owner,
+        }
+    }
+
+    /// The link as one side sees it. Both ends must be at least as long as the layout.
+    pub fn ends(&self, role: Role, own: Extent, peer: Extent) -> Ends {
+        Ends { role, own, peer, layout: self.layout, epoch: self.epoch, bell: self.bell }
+    }
+
     /// How the server says it.
     pub fn welcome(&self) -> Welcome {
         Welcome {
@@ -162,12 +180,22 @@ mod tests {
 
     #[test]
     fn both_sides_come_to_the_same_terms_within_what_either_can_do() {
-        let limits = Limits { slots: 64, ..Limits::default() };
+        let limits = Limits { slots: 64, features: Features::CALL_BACKS, ..Limits::default() };
         let agreement = agree(&limits, &hello()).expect("an agreement");
         assert_eq!((agreement.layout.slots(), agreement.layout.back_slots()), (64, 16));
         assert_eq!(agreement.layout.bytes(), 64 << 20);
         assert_eq!((agreement.features, agreement.bell), (Features::CALL_BACKS, BellKind::Futex));
         assert_eq!(hello().check(&agreement.welcome()), Ok(agreement));
+    }
+
+    /// Nothing calls back, so who cannot do without it is better told.
+    #[test]
+    fn nothing_is_agreed_on_that_nothing_does() {
+        let agreement = agree(&Limits::default(), &hello()).expect("an agreement");
+        assert!(!agreement.features.contains(Features::CALL_BACKS));
+        let needy = Hello { required: Features::CALL_BACKS, ..hello() };
+        let refused = agree(&Limits::default(), &needy).expect_err("it cannot be had");
+        assert_eq!(refused.code, RefusalCode::Features);
     }
 
     #[test]
