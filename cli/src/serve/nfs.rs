@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::fs::{Client, Ctx, Export, NodeId, PermissionCheck, SessionId};
-use tombolo_host::handle_keys::Keys;
 use tombolo_front_nfs_server::{ExportOptions, Groups, Identities, NfsServer, NfsService, Options, Signer};
+use tombolo_host::handle_keys::Keys;
 use tombolo_host::rpc_server::{Listeners, Options as TransportOptions};
 use tombolo_host::state_dir::{ServerState, StateDir, StateError};
 use tombolo_layer::handle_table;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{
-    Agreement, Bells, Ends, Extent, Features, Goodbye, Header, Hello, Instance, Layout, LayoutError,
+    Agreement, Bells, Ends, Extent, Features, Goodbye, Hello, Instance, Layout, LayoutError,
     MESSAGE_BYTES_MAX, Message, MessageError, Protocol, Refused, Role, VERSION, Welcome, WelcomeError,
 };
 use tombolo_shm::region::RegionError;
@@ -168,16 +168,12 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
     let (welcome, memory) = receive(path, &socket, until)?;
     let agreement = hello.check(&welcome).map_err(|error| answer(error.into()))?;
     let theirs = sealed::map_peer(memory, agreement.layout.bytes()).map_err(|error| answer(error.into()))?;
-    let ends = Ends {
-        role: Role::Client,
-        own: Extent::whole(own.region().clone()),
-        peer: Extent::whole(theirs),
-        layout: agreement.layout,
-        epoch: agreement.epoch,
-        bell: agreement.bell,
-    };
+    let ends = agreement.ends(Role::Client, Extent::whole(own.region().clone()), Extent::whole(theirs));
     // Our memory is at least as large as what the server wants of it.
-    header(&agreement, options.client).format(&ends.own).map_err(|error| io(io::Error::other(error)))?;
+    agreement
+        .header(Role::Client, options.client)
+        .format(&ends.own)
+        .map_err(|error| io(io::Error::other(error)))?;
     let peer = socket::peer(socket.as_fd()).map_err(|error| io(error.into()))?;
     Ok(Connection { agreement, ends, socket, user: peer.uid })
 }
@@ -211,6 +207,9 @@ impl Keeper for Anchored {
     fn tick(&mut self, now: Instant) -> Option<Goodbye> {
         // A server that is late answers late, and one that is dead closes its socket: nothing to be done about its heart.
         let _ = self.heart.tick(now);
+        if let Some(fault) = self.heart.fault() {
+            self.line.cut(fault);
+        }
         self.line.end().map(|end| goodbye(&end))
     }
 
@@ -266,17 +265,6 @@ pub(super) fn hello(options: &ConnectOptions) -> Hello {
         bells: Bells::FUTEX,
         export: options.export.clone(),
         label: options.label.clone(),
-    }
-}
-
-fn header(agreement: &Agreement, client: Instance) -> Header {
-    Header {
-        role: Role::Client,
-        features: agreement.features,
-        layout: agreement.layout,
-        epoch: agreement.epoch,
-        bell: agreement.bell,
-        instance: client,
     }
 }
 

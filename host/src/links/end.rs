@@ -29,6 +29,14 @@ pub enum End {
     Failed(Arc<str>),
 }
 
+impl End {
+    /// The pages that this side writes are gone: there was no memory for them, or it is broken. The kernel says so only when they are
+    /// touched.
+    pub(super) fn own_memory_gone() -> End {
+        End::Failed("the memory of this side is gone: the system has no more, or it is broken".into())
+    }
+}
+
 /// How a peer broke the rules of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Lie {

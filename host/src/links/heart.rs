@@ -1,9 +1,10 @@
-//! The hearts of both sides of a link, as one of them feels them.
+//! The hearts of both sides of a link, as one of them feels them, and whether its own memory is still there.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tombolo_shm::link::{Ends, Extent, HEARTBEAT_OFFSET, Health, Patience, Pulse, Watch};
+use tombolo_shm::link::{Ends, Extent, Health, Pulse, Watch};
+
+use super::end::End;
 
 /// Beats our heart and watches the other.
 #[derive(Debug)]
@@ -17,21 +18,19 @@ pub(super) struct Heart {
 impl Heart {
     pub(super) fn new(ends: &Ends, now: Instant) -> Heart {
         let (own, peer) = (ends.own.clone(), ends.peer.clone());
-        let (pulse, watch) = (Pulse::new(load(&own), now), Watch::new(load(&peer), Patience::default(), now));
+        let (pulse, watch) = (Pulse::of(&own, now), Watch::of(&peer, now));
         Heart { own, peer, pulse, watch }
     }
 
     /// To be called about as often as a heart beats.
     pub(super) fn tick(&mut self, now: Instant) -> Health {
-        if let Some(count) = self.pulse.beat(now) {
-            // It lies in the header, which every end has.
-            let stored = self
-                .own
-                .place(HEARTBEAT_OFFSET, 8)
-                .and_then(|at| self.own.region().store_u64(at, count.to_le(), Ordering::Relaxed));
-            debug_assert!(stored.is_ok(), "{stored:?}");
-        }
-        self.watch.look(load(&self.peer), now)
+        self.pulse.beat_in(&self.own, now);
+        self.watch.look_at(&self.peer, now)
+    }
+
+    /// Why the link cannot go on, if our own memory has lost its pages: nobody sees any more what is written there.
+    pub(super) fn fault(&self) -> Option<End> {
+        self.own.region().is_poisoned().then(End::own_memory_gone)
     }
 
     /// For how long the other was silent at the last tick.
@@ -40,7 +39,28 @@ impl Heart {
     }
 }
 
-fn load(end: &Extent) -> u64 {
-    let at = end.place(HEARTBEAT_OFFSET, 8);
-    at.and_then(|at| end.region().load_u64(at, Ordering::Relaxed)).map_or(0, u64::from_le)
+#[cfg(test)]
+mod tests {
+    use tombolo_mem::Region;
+    use tombolo_shm::link::Layout;
+
+    use super::*;
+
+    #[test]
+    fn memory_of_ours_that_is_gone_is_noticed_by_the_next_beat() {
+        let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(layout.bytes()).expect("its size");
+        let (mut ends, _) = Ends::in_memory(layout);
+        let len = usize::try_from(layout.bytes()).expect("small");
+        ends.own = Extent::whole(Region::map(&file, 0, len).expect("mapped"));
+        let now = Instant::now();
+        let mut heart = Heart::new(&ends, now);
+        heart.tick(now);
+        assert_eq!(heart.fault(), None);
+        // Ours is sealed against that. What can still take its pages are a lack of memory and broken memory.
+        file.set_len(0).expect("truncated");
+        heart.tick(now + Duration::from_secs(1));
+        assert!(matches!(heart.fault(), Some(End::Failed(_))));
+    }
 }

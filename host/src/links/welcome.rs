@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tombolo_mem::Region;
 use tombolo_shm::link::{
-    Agreement, Cause, Ends, Epoch, Extent, Features, Goodbye, Header, Health, Hello, Instance, Message,
-    RefusalCode, Refused, Role,
+    Agreement, Cause, Ends, Epoch, Extent, Features, Goodbye, Health, Hello, Instance, Message, RefusalCode,
+    Refused, Role,
 };
 use tombolo_shm::region::sealed::{self, Sealed};
 use tombolo_sys::socket::peer_groups;
@@ -167,15 +167,8 @@ pub(super) fn welcome(
     let passable =
         agreement.features.contains(Features::PASSING_ON).then(|| pass_on(&theirs, memory, who, &agreement));
     let passable = passable.transpose().map_err(failed)?;
-    let ends = Ends {
-        role: Role::Server,
-        own: Extent::whole(own.region().clone()),
-        peer: Extent::whole(theirs),
-        layout: agreement.layout,
-        epoch: agreement.epoch,
-        bell: agreement.bell,
-    };
-    header(&agreement).format(&ends.own).map_err(failed)?;
+    let ends = agreement.ends(Role::Server, Extent::whole(own.region().clone()), Extent::whole(theirs));
+    agreement.header(Role::Server, agreement.server).format(&ends.own).map_err(failed)?;
     let handle = links.server.serve(&ends, &peer, session, options.mode).map_err(failed)?;
     if let Some(passable) = passable {
         passable.belongs_to(handle.sever());
@@ -263,6 +256,10 @@ struct Moored {
 impl Keeper for Moored {
     fn tick(&mut self, now: Instant) -> Option<Goodbye> {
         let health = self.heart.tick(now);
+        if let Some(fault) = self.heart.fault() {
+            self.end = fault.clone();
+            return Some(goodbye(&fault));
+        }
         let silence = self.heart.silence();
         let end = self.place.with(|live| {
             let live = live.as_mut()?;
@@ -310,17 +307,6 @@ pub(super) fn goodbye(end: &End) -> Goodbye {
         End::Lie(lie) => Goodbye::new(Cause::Cut, lie),
         End::Failed(_) => Goodbye::new(Cause::Failed, end),
         End::Left | End::Died | End::Stopped => Goodbye::new(Cause::Leaving, ""),
-    }
-}
-
-fn header(agreement: &Agreement) -> Header {
-    Header {
-        role: Role::Server,
-        features: agreement.features,
-        layout: agreement.layout,
-        epoch: agreement.epoch,
-        bell: agreement.bell,
-        instance: agreement.server,
     }
 }
 

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tombolo_host::links::End;
 use tombolo_host::links::client::LineError;
 use tombolo_host::links::server::{Request, Responder, Session};
+use tombolo_mem::Region;
 use tombolo_shm::bell::Mode;
-use tombolo_shm::link::Ends;
+use tombolo_shm::link::{Ends, Extent, Layout, Role};
 
 use crate::bed::{Bed, ECHO, HOLD, body, eventually, layout, peer};
 
@@ -126,4 +127,42 @@ fn many_links_come_and_go() {
     let counts = bed.server.counts();
     assert_eq!((counts.links, counts.links_total, counts.cut), (1, 31, 0));
     assert_eq!(counts.requests, (0..30).sum::<u64>());
+}
+
+/// Ends of which the memory of one side can be taken away, as it happens where the system has no more of it.
+fn shaky_ends(whose: Role, layout: Layout) -> (Ends, Ends, std::fs::File) {
+    let (mut client, mut server) = Ends::in_memory(layout);
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(layout.bytes()).expect("its size");
+    let len = usize::try_from(layout.bytes()).expect("small");
+    let own = Extent::whole(Region::map(&file, 0, len).expect("mapped"));
+    let seen = Extent::whole(Region::map_read_only(&file, 0, len).expect("mapped"));
+    match whose {
+        Role::Client => (client.own, server.peer) = (own, seen),
+        Role::Server => (server.own, client.peer) = (own, seen),
+    }
+    (client, server, file)
+}
+
+/// What is written there reaches nobody, and what the other side finds there is not what was written.
+#[test]
+fn a_side_whose_own_memory_is_gone_says_nothing_more() {
+    for whose in [Role::Client, Role::Server] {
+        let layout = layout(8);
+        let (client, server, file) = shaky_ends(whose, layout);
+        let bed = Bed::over((client, server), Mode::Event, Mode::Event);
+        assert!(bed.line.call(ECHO, body(1), |_| ()).wait().is_ok());
+        // The rings stay, so that the other side could hear of it.
+        file.set_len(layout.buffer_offset(0).expect("there is one")).expect("truncated");
+        let call = bed.line.call(ECHO, body(2), |frame| frame.put(&[1; 100]));
+        let end = || match whose {
+            Role::Client => bed.line.end(),
+            Role::Server => bed._handle.end(),
+        };
+        eventually("its own side ends the link", || end().is_some());
+        // The other side hears it from whoever watches the link.
+        bed.line.cut(End::Died);
+        assert!(call.wait().is_err(), "{whose:?}: an answer from memory that is gone");
+        assert!(matches!(end(), Some(End::Failed(_))), "{whose:?}: {:?}", end());
+    }
 }

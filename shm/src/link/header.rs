@@ -5,6 +5,7 @@
 //! pairs), so that one side's stores do not take away what the other is looking at.
 
 use std::mem::{offset_of, size_of};
+use std::sync::atomic::Ordering;
 
 use thiserror::Error;
 use tombolo_mem::OutOfBounds;
@@ -23,6 +24,19 @@ pub const ASLEEP_OFFSET: u64 = 256;
 pub const BELL_OFFSET: u64 = 384;
 
 const MAGIC: [u8; 8] = *b"TMBLRGN\0";
+
+/// How often the owner's heart has beaten. An end has a header, so there is a number; what it says is the owner's affair.
+pub(super) fn heartbeat(end: &Extent) -> u64 {
+    let at = end.place(HEARTBEAT_OFFSET, 8);
+    at.and_then(|at| end.region().load_u64(at, Ordering::Relaxed)).map_or(0, u64::from_le)
+}
+
+/// Says how often our heart has beaten.
+pub(super) fn set_heartbeat(own: &Extent, count: u64) {
+    let at = own.place(HEARTBEAT_OFFSET, 8);
+    let stored = at.and_then(|at| own.region().store_u64(at, count.to_le(), Ordering::Relaxed));
+    debug_assert!(stored.is_ok(), "{stored:?}");
+}
 
 /// What a region's header says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

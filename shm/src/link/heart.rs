@@ -1,9 +1,12 @@
-//! Whether the other side lives, told by a counter that it moves. No I/O and no clock: the time is passed in.
+//! Whether the other side lives, told by a counter that it moves. No clock: the time is passed in.
 //!
 //! Where there is a socket, its end tells death at once, and a heart only shows who is stuck. Where there is only memory, the heart is all
 //! there is.
 
 use std::time::{Duration, Instant};
+
+use crate::link::ends::Extent;
+use crate::link::header::{heartbeat, set_heartbeat};
 
 /// How often a heart beats.
 pub const BEAT: Duration = Duration::from_millis(100);
@@ -19,6 +22,18 @@ impl Pulse {
     /// A heart whose counter goes on from `count`, with the first beat due at once.
     pub fn new(count: u64, now: Instant) -> Pulse {
         Pulse { count, next: now }
+    }
+
+    /// The heart of an end, which goes on from where the counter is.
+    pub fn of(own: &Extent, now: Instant) -> Pulse {
+        Pulse::new(heartbeat(own), now)
+    }
+
+    /// Moves the counter of our end, if it is time.
+    pub fn beat_in(&mut self, own: &Extent, now: Instant) {
+        if let Some(count) = self.beat(now) {
+            set_heartbeat(own, count);
+        }
     }
 
     /// What to store in our counter, if it is time.
@@ -78,6 +93,16 @@ impl Watch {
     /// Begins to watch a counter that is `count` now.
     pub fn new(count: u64, patience: Patience, now: Instant) -> Watch {
         Watch { patience, count, looked: now, silence: Duration::ZERO, lost: false }
+    }
+
+    /// Begins to watch the owner of an end.
+    pub fn of(peer: &Extent, now: Instant) -> Watch {
+        Watch::new(heartbeat(peer), Patience::default(), now)
+    }
+
+    /// Takes note of the counter of the other side's end.
+    pub fn look_at(&mut self, peer: &Extent, now: Instant) -> Health {
+        self.look(heartbeat(peer), now)
     }
 
     /// Takes note of the counter. Any change is a beat: a peer that moves its counter oddly lives all the same. Once lost it stays

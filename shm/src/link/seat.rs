@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use tombolo_mem::Region;
 
-use crate::link::ends::{BellKind, Ends, Extent, Role};
-use crate::link::header::{HEARTBEAT_OFFSET, Header};
-use crate::link::heart::{Health, Patience, Pulse, Watch};
+use crate::link::ends::{Ends, Extent, Role};
+use crate::link::heart::{Health, Pulse, Watch};
 use crate::link::message::{Goodbye, Hello, Message, RefusalCode, Refused};
 use crate::link::negotiate::WelcomeError;
 use crate::link::page::{Page, PageError, Phase, ROUND_MASK, Stage};
@@ -94,12 +93,12 @@ impl ServerSeat {
         let total = region.len() as u64;
         let page = Page::new(region, total)?;
         let (own, peer) = (page.half(Role::Server)?, page.half(Role::Client)?);
-        let watch = Watch::new(heartbeat(&own), Patience::default(), now);
+        let watch = Watch::of(&own, now);
         if alone {
             page.owner.store(0, Ordering::SeqCst);
         }
         let owner = page.owner.load(Ordering::SeqCst);
-        let pulse = Pulse::new(heartbeat(&own), now);
+        let pulse = Pulse::of(&own, now);
         let round = page.stage(Role::Server).map_or(0, |stage| stage.round);
         let state = ServerState::Other { owner };
         let said = Stage { round, phase: Phase::Closed };
@@ -114,11 +113,11 @@ impl ServerSeat {
         }
         if self.page.owner.load(Ordering::SeqCst) != self.token {
             // Another took our place: we were stopped for longer than it was patient.
-            self.watch = Watch::new(heartbeat(&self.own), Patience::default(), now);
+            self.watch = Watch::of(&self.own, now);
             self.state = ServerState::Other { owner: self.page.owner.load(Ordering::SeqCst) };
             return Ok(ServerStep::Busy);
         }
-        beat(&mut self.pulse, &self.own, now);
+        self.pulse.beat_in(&self.own, now);
         if self.page.stage(Role::Server) != Some(self.said) {
             // Somebody who must not write there has done so, and a client may be waiting for this word.
             self.page.set_stage(Role::Server, self.said);
@@ -147,8 +146,8 @@ impl ServerSeat {
                 self.open()?
             }
             ServerState::Welcomed { agreement, .. } if said(Phase::Ready) => {
-                let ends = ends(agreement, Role::Server, &self.own, &self.peer);
-                self.watch = Watch::new(heartbeat(&self.peer), Patience::default(), now);
+                let ends = agreement.ends(Role::Server, self.own.clone(), self.peer.clone());
+                self.watch = Watch::of(&self.peer, now);
                 self.state = ServerState::Running;
                 return Ok(ServerStep::Ready(Box::new(ends)));
             }
@@ -159,7 +158,7 @@ impl ServerSeat {
                 self.open()?;
             }
             ServerState::Running => {
-                let lost = self.watch.look(heartbeat(&self.peer), now) == Health::Lost;
+                let lost = self.watch.look_at(&self.peer, now) == Health::Lost;
                 let end = ended(&self.page, Role::Client, self.round, Phase::Ready, lost);
                 if let Some(end) = end {
                     self.state = ServerState::Over;
@@ -173,7 +172,7 @@ impl ServerSeat {
 
     /// Gives the client that asked a link like that. Its sizes must fit a half.
     pub fn welcome(&mut self, agreement: &Agreement, now: Instant) -> Result<(), PageError> {
-        header(agreement, Role::Server, agreement.server).format(&self.own)?;
+        agreement.header(Role::Server, agreement.server).format(&self.own)?;
         self.page.set_message(Role::Server, &Message::Welcome(agreement.welcome()))?;
         self.say(Phase::Said);
         self.state = ServerState::Welcomed { agreement: *agreement, until: now + HELLO_PATIENCE };
@@ -232,17 +231,16 @@ impl ServerSeat {
     /// Takes the page if nobody has it, or who has it is dead.
     fn take(&mut self, owner: u32, now: Instant) -> Result<ServerStep, PageError> {
         let current = self.page.owner.load(Ordering::SeqCst);
-        let count = heartbeat(&self.own);
         if current != owner {
-            self.watch = Watch::new(count, Patience::default(), now);
+            self.watch = Watch::of(&self.own, now);
             self.state = ServerState::Other { owner: current };
             return Ok(ServerStep::Nothing);
         }
-        if owner != 0 && self.watch.look(count, now) != Health::Lost {
+        if owner != 0 && self.watch.look_at(&self.own, now) != Health::Lost {
             return Ok(ServerStep::Busy);
         }
         if self.page.owner.replace(owner, self.token) {
-            self.pulse = Pulse::new(count, now);
+            self.pulse = Pulse::of(&self.own, now);
             self.page.format(self.instance)?;
             self.open()?;
         }
@@ -324,8 +322,8 @@ impl ClientSeat {
         page.server()?;
         let (own, peer) = (page.half(Role::Client)?, page.half(Role::Server)?);
         hello.bytes = hello.bytes.min(own.len());
-        let pulse = Pulse::new(heartbeat(&own), now);
-        let watch = Watch::new(heartbeat(&peer), Patience::default(), now);
+        let pulse = Pulse::of(&own, now);
+        let watch = Watch::of(&peer, now);
         let state = ClientState::Outside;
         Ok(ClientSeat { page, own, peer, token: token.max(1), hello, pulse, watch, round: 0, state })
     }
@@ -334,12 +332,12 @@ impl ClientSeat {
     pub fn step(&mut self, now: Instant) -> Result<ClientStep, PageError> {
         self.page.check()?;
         let server = self.page.stage(Role::Server);
-        let lost = self.watch.look(heartbeat(&self.peer), now) == Health::Lost;
+        let lost = self.watch.look_at(&self.peer, now) == Health::Lost;
         match self.state {
             ClientState::Outside => return self.claim(server),
             ClientState::Early => return self.ask(),
             ClientState::Asking => {
-                beat(&mut self.pulse, &self.own, now);
+                self.pulse.beat_in(&self.own, now);
                 match server {
                     Some(Stage { round, phase: Phase::Open }) if round == self.round && !lost => {}
                     Some(Stage { round, phase: Phase::Said }) if round == self.round => {
@@ -359,7 +357,7 @@ impl ClientSeat {
                 }
             }
             ClientState::Running => {
-                beat(&mut self.pulse, &self.own, now);
+                self.pulse.beat_in(&self.own, now);
                 if let Some(end) = ended(&self.page, Role::Server, self.round, Phase::Said, lost) {
                     self.give_up(Phase::Over);
                     return Ok(ClientStep::Over(end));
@@ -418,12 +416,12 @@ impl ClientSeat {
                 return Ok(ClientStep::Unbelievable(error));
             }
         };
-        header(&agreement, Role::Client, self.hello.client).format(&self.own)?;
+        agreement.header(Role::Client, self.hello.client).format(&self.own)?;
         self.pulse = Pulse::new(0, now);
-        beat(&mut self.pulse, &self.own, now);
+        self.pulse.beat_in(&self.own, now);
         self.page.set_stage(Role::Client, Stage { round: self.round, phase: Phase::Ready });
         self.state = ClientState::Running;
-        let ends = ends(&agreement, Role::Client, &self.own, &self.peer);
+        let ends = agreement.ends(Role::Client, self.own.clone(), self.peer.clone());
         Ok(ClientStep::Made(Box::new((agreement, ends))))
     }
 
@@ -465,30 +463,6 @@ fn ended(page: &Page, who: Role, round: u32, goes_on: Phase, lost: bool) -> Opti
         }),
         Some(stage) if stage.round != round || stage.phase == Phase::Closed => Some(PageEnd::Died),
         _ => Some(PageEnd::Senseless),
-    }
-}
-
-fn ends(agreement: &Agreement, role: Role, own: &Extent, peer: &Extent) -> Ends {
-    let (layout, epoch) = (agreement.layout, agreement.epoch);
-    Ends { role, own: own.clone(), peer: peer.clone(), layout, epoch, bell: BellKind::Silent }
-}
-
-fn header(agreement: &Agreement, role: Role, instance: Instance) -> Header {
-    let (layout, epoch) = (agreement.layout, agreement.epoch);
-    Header { role, features: agreement.features, layout, epoch, bell: BellKind::Silent, instance }
-}
-
-fn heartbeat(end: &Extent) -> u64 {
-    let at = end.place(HEARTBEAT_OFFSET, 8);
-    at.and_then(|at| end.region().load_u64(at, Ordering::Relaxed)).map_or(0, u64::from_le)
-}
-
-fn beat(pulse: &mut Pulse, own: &Extent, now: Instant) {
-    if let Some(count) = pulse.beat(now) {
-        // A half is at least a page, and the heartbeat lies in its first.
-        let at = own.place(HEARTBEAT_OFFSET, 8);
-        let stored = at.and_then(|at| own.region().store_u64(at, count.to_le(), Ordering::Relaxed));
-        debug_assert!(stored.is_ok(), "{stored:?}");
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::fs::{Export, SessionId};
-use tombolo_host::handle_keys::Keys;
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Groups, Identities, NfsServer, NfsService, Options, ServeError,
     Signer, Squash, Whom,
 };
+use tombolo_host::handle_keys::Keys;
 use tombolo_host::rpc_server::{Counts, Listeners, Options as RpcOptions};
 
 use crate::client::{Nfs, Stream, Transport};

@@ -142,6 +142,11 @@ impl Core {
 
     #[inline]
     fn push(&self, message: &Message) {
+        // After all that belongs to the request was written: zeroes must not pass for somebody's data.
+        if self.own.region().is_poisoned() {
+            self.end(End::own_memory_gone());
+            return;
+        }
         {
             let mut producer = lock(&self.producer);
             producer.push(message);

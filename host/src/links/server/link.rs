@@ -111,6 +111,11 @@ impl Link {
                 return;
             }
         }
+        // After all of the answer was written, data in bulk memory included, and before it is said to be there.
+        if self.own.region().is_poisoned() {
+            self.end(End::own_memory_gone());
+            return;
+        }
         let message = Message { id, frame_len, kind, body };
         // Before the client can see the answer: it may use the buffer again at once.
         self.taken_by(id).store(false, Ordering::Release);

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tombolo_core::fs::{Answer, Export, SessionId};
-use tombolo_host::handle_keys::Keys;
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Identities, NfsService, Options, Signer,
 };
 use tombolo_host::buffers::{BufferLimits, Buffers};
+use tombolo_host::handle_keys::Keys;
 use tombolo_host::rpc_server::{Exchange, Peer, Service, Transport};
 use tombolo_layer::around::{Around, Call, Payload};
 use tombolo_layer::{Layered, replies};
