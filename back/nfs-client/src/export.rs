@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Client, Export, FileSystem, Profile, Result, block_on};
-use tombolo_host::rpc_client::{Counts, InFlight, RpcClient, Target};
+use tombolo_host::links::rpc::Route;
+use tombolo_host::rpc_client::{Counts, InFlight, RpcClient};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use crate::calls::{Nfs, Sizes};
@@ -12,7 +13,7 @@ use crate::data::Budget;
 use crate::mounting::{self, About, MountError};
 use crate::options::Options;
 use crate::root::{Mounted, Root};
-use crate::server::Server;
+use crate::server::{Server, Way};
 use crate::session::{Beginning, NfsFileSystem, Session};
 use crate::unattended::Unattended;
 
@@ -41,7 +42,19 @@ impl NfsExport {
     /// # Errors
     /// [`MountError`], a line for people.
     pub fn mount(server: &Server, path: &str, options: Options) -> std::result::Result<Self, MountError> {
-        block_on(Self::mounted(server, path, options))
+        block_on(Self::mounted(Way::Network(server.clone()), path, options))
+    }
+
+    /// As [`NfsExport::mount`], over links in shared memory: `path` must lie in the export that they lead to.
+    ///
+    /// # Errors
+    /// [`MountError`], a line for people.
+    pub fn mount_over(
+        route: &Arc<Route>,
+        path: &str,
+        options: Options,
+    ) -> std::result::Result<Self, MountError> {
+        block_on(Self::mounted(Way::Links(route.clone()), path, options))
     }
 
     /// The paths that a server exports, in its order.
@@ -52,32 +65,25 @@ impl NfsExport {
         server: &Server,
         reserved_port: Option<bool>,
     ) -> std::result::Result<Vec<Vec<u8>>, MountError> {
-        block_on(mounting::exports(server, reserved_port))
+        block_on(mounting::exports(&Way::Network(server.clone()), reserved_port))
     }
 
-    async fn mounted(
-        server: &Server,
-        path: &str,
-        mut options: Options,
-    ) -> std::result::Result<Self, MountError> {
+    async fn mounted(way: Way, path: &str, mut options: Options) -> std::result::Result<Self, MountError> {
         let reserved_port = options.rpc.reserved_port;
-        let handle = mounting::root(server, path, reserved_port).await?;
-        let port = mounting::nfs_port(server).await?;
-        let program = (tombolo_wire_nfs3::PROGRAM, tombolo_wire_nfs3::VERSION);
-        let probe = mounting::impatient(server, port, program, reserved_port)?;
-        let label = format!("{server}:{path}");
+        let handle = mounting::root(&way, path, reserved_port).await?;
+        let place = mounting::nfs_place(&way).await?;
+        let probe = place.start_impatient(mounting::NFS, reserved_port)?;
+        let label = format!("{way}:{path}");
         let probing = Nfs::new(probe, &label, UNKNOWN);
         let about = mounting::about(&probing, handle, &options).await;
         let about = about.map_err(|source| MountError::Root {
-            server: server.to_string(),
+            server: way.to_string(),
             path: path.to_owned(),
             source,
         })?;
-        let (program, version) = program;
-        let target = Target { address: server.at(port), transport: server.transport, program, version };
         options.rpc.label.clone_from(&label);
-        let rpc = RpcClient::start(target, options.rpc.clone()).map_err(MountError::Start)?;
-        let mounted = Mounted { server: server.clone(), path: path.to_owned(), reserved_port };
+        let rpc = place.start(mounting::NFS, options.rpc.clone())?;
+        let mounted = Mounted { way, path: path.to_owned(), reserved_port };
         Ok(Self::new(rpc, &label, handle, Some(mounted), about, options))
     }
 
@@ -118,8 +124,8 @@ impl NfsExport {
             );
             return;
         }
-        let Some(Mounted { server, path, reserved_port }) = &self.root.mounted else { return };
-        if let Err(error) = block_on(mounting::leave(server, path, *reserved_port)) {
+        let Some(Mounted { way, path, reserved_port }) = &self.root.mounted else { return };
+        if let Err(error) = block_on(mounting::leave(way, path, *reserved_port)) {
             tracing::debug!(%error, "the server was not told");
         }
     }

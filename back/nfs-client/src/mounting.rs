@@ -1,10 +1,13 @@
 //! From a server and a path to a handle: portmapper, MOUNT, and what the server says of itself.
 
+use std::fmt::Display;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error as ThisError;
 use tombolo_core::fs::{PermissionCheck, Profile};
+use tombolo_host::links::rpc::Route;
 use tombolo_host::rpc_client::{
     Call, CallError, Interrupts, Options as RpcOptions, Recovery, RpcClient, Target, Transport,
 };
@@ -18,7 +21,7 @@ use tombolo_wire_xdr::{Decode, Decoder, Encoder};
 use crate::caller::Caller;
 use crate::calls::{Nfs, Sizes, answered};
 use crate::options::{DATAGRAM_SIZE_MAX, Options, SIZE_MAX};
-use crate::server::{Ports, Server};
+use crate::server::{Ports, Server, Way};
 
 /// Who mounts wants to know at once whether he can.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -117,23 +120,83 @@ pub(crate) struct About {
     pub fattr: Fattr3,
 }
 
+/// What a client of NFS asks for, and what one of MOUNT does.
+pub(crate) const NFS: (u32, u32) = (tombolo_wire_nfs3::PROGRAM, tombolo_wire_nfs3::VERSION);
+const MOUNT: (u32, u32) = (mount::PROGRAM, mount::VERSION);
+
+/// Where to find NFS.
+pub(crate) async fn nfs_place(way: &Way) -> Result<Place<'_>, MountError> {
+    match way {
+        Way::Network(server) => Ok(Place::Port(server, nfs_port(server).await?)),
+        Way::Links(route) => Ok(Place::Links(route)),
+    }
+}
+
+async fn mount_place(way: &Way) -> Result<Place<'_>, MountError> {
+    match way {
+        Way::Network(server) => Ok(Place::Port(server, mount_port(server).await?)),
+        Way::Links(route) => Ok(Place::Links(route)),
+    }
+}
+
+/// Where a program of a server is called.
+#[derive(Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// At a port.
+    Port(&'a Server, u16),
+    /// Over links: all programs of the server are there.
+    Links(&'a Arc<Route>),
+}
+
+impl Place<'_> {
+    /// A client that is as patient as its options say.
+    pub(crate) fn start(
+        self,
+        (program, version): (u32, u32),
+        options: RpcOptions,
+    ) -> Result<RpcClient, MountError> {
+        let started = match self {
+            Place::Port(server, port) => {
+                let (address, transport) = (server.at(port), server.transport);
+                RpcClient::start(Target { address, transport, program, version }, options)
+            }
+            Place::Links(route) => RpcClient::over_links(route.clone(), (program, version), options),
+        };
+        started.map_err(MountError::Start)
+    }
+
+    /// A client that gives up soon.
+    pub(crate) fn start_impatient(
+        self,
+        program: (u32, u32),
+        reserved_port: Option<bool>,
+    ) -> Result<RpcClient, MountError> {
+        match self {
+            Place::Port(server, port) => impatient(server, port, program, reserved_port),
+            Place::Links(_) => self.start(program, hasty(Transport::Tcp)),
+        }
+    }
+}
+
+fn hasty(transport: Transport) -> RpcOptions {
+    RpcOptions {
+        recovery: Recovery::Soft,
+        timeout: PATIENCE,
+        retries: 0,
+        interrupts: Interrupts::Always,
+        ..RpcOptions::of(transport)
+    }
+}
+
 /// A client of one of a server's programs that gives up soon.
-pub(crate) fn impatient(
+fn impatient(
     server: &Server,
     port: u16,
     (program, version): (u32, u32),
     reserved_port: Option<bool>,
 ) -> Result<RpcClient, MountError> {
     let target = Target { address: server.at(port), transport: server.transport, program, version };
-    let options = RpcOptions {
-        recovery: Recovery::Soft,
-        timeout: PATIENCE,
-        retries: 0,
-        interrupts: Interrupts::Always,
-        reserved_port,
-        label: server.to_string(),
-        ..RpcOptions::of(server.transport)
-    };
+    let options = RpcOptions { reserved_port, label: server.to_string(), ..hasty(server.transport) };
     let options = match server.transport {
         Transport::Udp => RpcOptions { timeout: Duration::from_millis(700), retries: 3, ..options },
         Transport::Tcp => options,
@@ -142,7 +205,7 @@ pub(crate) fn impatient(
 }
 
 /// Where the server serves NFS.
-pub(crate) async fn nfs_port(server: &Server) -> Result<u16, MountError> {
+async fn nfs_port(server: &Server) -> Result<u16, MountError> {
     match server.ports {
         Ports::One(port) | Ports::Two { nfs: port, .. } | Ports::Portmapper { nfs: Some(port) } => Ok(port),
         Ports::Portmapper { nfs: None } => {
@@ -183,22 +246,21 @@ async fn ask_portmapper(
 
 /// The handle of an export's root (RFC 1813 appendix I, MNT).
 pub(crate) async fn root(
-    server: &Server,
+    way: &Way,
     path: &str,
     reserved_port: Option<bool>,
 ) -> Result<FileHandleBuf, MountError> {
-    let name = || server.to_string();
+    let name = || way.to_string();
     let Some(dir) = DirPath::new(path.as_bytes()) else {
         return Err(MountError::PathTooLong { server: name() });
     };
-    let port = mount_port(server).await?;
-    let rpc = impatient(server, port, (mount::PROGRAM, mount::VERSION), reserved_port)?;
+    let rpc = mount_place(way).await?.start_impatient(MOUNT, reserved_port)?;
     let procedure = mount::Procedure::Mnt.number();
-    let results = ask(server, &rpc, "MOUNT", procedure, |xdr| {
+    let results = ask(way, &rpc, "MOUNT", procedure, |xdr| {
         xdr.value(&mount::Call::Mnt(dir));
     })
     .await?;
-    match decoded::<MntReply<'_>>(server, "MOUNT", &results)? {
+    match decoded::<MntReply<'_>>(way, "MOUNT", &results)? {
         Reply::Failed(status, ()) => {
             Err(MountError::Refused { server: name(), path: path.to_owned(), status })
         }
@@ -210,15 +272,10 @@ pub(crate) async fn root(
 }
 
 /// Tells the server that an export is not in use here any more (UMNT). It keeps a list of who uses what, for people.
-pub(crate) async fn leave(
-    server: &Server,
-    path: &str,
-    reserved_port: Option<bool>,
-) -> Result<(), MountError> {
+pub(crate) async fn leave(way: &Way, path: &str, reserved_port: Option<bool>) -> Result<(), MountError> {
     let Some(dir) = DirPath::new(path.as_bytes()) else { return Ok(()) };
-    let port = mount_port(server).await?;
-    let rpc = impatient(server, port, (mount::PROGRAM, mount::VERSION), reserved_port)?;
-    ask(server, &rpc, "MOUNT", mount::Procedure::Umnt.number(), |xdr| {
+    let rpc = mount_place(way).await?.start_impatient(MOUNT, reserved_port)?;
+    ask(way, &rpc, "MOUNT", mount::Procedure::Umnt.number(), |xdr| {
         xdr.value(&mount::Call::Umnt(dir));
     })
     .await
@@ -226,14 +283,10 @@ pub(crate) async fn leave(
 }
 
 /// The paths that a server exports (EXPORT), in its order.
-pub(crate) async fn exports(
-    server: &Server,
-    reserved_port: Option<bool>,
-) -> Result<Vec<Vec<u8>>, MountError> {
-    let port = mount_port(server).await?;
-    let rpc = impatient(server, port, (mount::PROGRAM, mount::VERSION), reserved_port)?;
-    let results = ask(server, &rpc, "MOUNT", mount::Procedure::Export.number(), |_| ()).await?;
-    let list: ExportReply<'_> = decoded(server, "MOUNT", &results)?;
+pub(crate) async fn exports(way: &Way, reserved_port: Option<bool>) -> Result<Vec<Vec<u8>>, MountError> {
+    let rpc = mount_place(way).await?.start_impatient(MOUNT, reserved_port)?;
+    let results = ask(way, &rpc, "MOUNT", mount::Procedure::Export.number(), |_| ()).await?;
+    let list: ExportReply<'_> = decoded(way, "MOUNT", &results)?;
     Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())
 }
 
@@ -255,7 +308,7 @@ pub(crate) async fn about(
         file_size_max: fsinfo.file_size_max.min(i64::MAX as u64),
         time_granularity_ns: granularity(&fsinfo),
     };
-    Ok(About { profile, sizes: sizes(&fsinfo, nfs.rpc().target().transport, options), fattr })
+    Ok(About { profile, sizes: sizes(&fsinfo, most(nfs.rpc()), options), fattr })
 }
 
 fn granularity(fsinfo: &FsinfoOk) -> u32 {
@@ -263,11 +316,16 @@ fn granularity(fsinfo: &FsinfoOk) -> u32 {
     if delta.seconds > 0 { 1_000_000_000 } else { delta.nseconds.clamp(1, 1_000_000_000) }
 }
 
-fn sizes(fsinfo: &FsinfoOk, transport: Transport, options: &Options) -> Sizes {
-    let most = match transport {
-        Transport::Tcp => SIZE_MAX,
-        Transport::Udp => DATAGRAM_SIZE_MAX,
-    };
+/// So much one call can carry, by what carries it.
+fn most(rpc: &RpcClient) -> u32 {
+    match (rpc.route(), rpc.target().transport) {
+        (Some(route), _) => route.data_bytes_max().min(SIZE_MAX),
+        (None, Transport::Tcp) => SIZE_MAX,
+        (None, Transport::Udp) => DATAGRAM_SIZE_MAX,
+    }
+}
+
+fn sizes(fsinfo: &FsinfoOk, most: u32, options: &Options) -> Sizes {
     // A server that says nothing takes what version 2 took.
     let size = |server: u32, wanted: u32| {
         let server = if server == 0 { 8 << 10 } else { server };
@@ -285,7 +343,7 @@ const LISTING_BYTES: u32 = 64 << 10;
 const _: () = assert!(LISTING_BYTES as usize > FATTR_BYTES);
 
 async fn ask(
-    server: &Server,
+    server: &impl Display,
     rpc: &RpcClient,
     what: &'static str,
     procedure: u32,
@@ -296,7 +354,9 @@ async fn ask(
         "MOUNT" => caller.credential(b""),
         _ => Credential::None,
     };
-    let reply = rpc.call(Call::new(procedure, credential), arguments).await;
+    // Some are lists of all that there is.
+    let call = Call { results_bytes: LISTING_BYTES as usize, ..Call::new(procedure, credential) };
+    let reply = rpc.call(call, arguments).await;
     reply.map(|reply| reply.results).map_err(|source| MountError::Unreachable {
         server: server.to_string(),
         what,
@@ -305,7 +365,7 @@ async fn ask(
 }
 
 fn decoded<'a, T: Decode<'a>>(
-    server: &Server,
+    server: &impl Display,
     what: &'static str,
     results: &'a [u8],
 ) -> Result<T, MountError> {

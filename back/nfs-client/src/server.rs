@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
+use tombolo_host::links::rpc::Route;
 pub use tombolo_host::rpc_client::Transport;
 
 /// The ports of a server.
@@ -35,6 +37,24 @@ pub struct Server {
     pub ports: Ports,
     /// How it is called.
     pub transport: Transport,
+}
+
+/// How the programs of a server are called.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// Over a network.
+    Network(Server),
+    /// Over links in shared memory.
+    Links(Arc<Route>),
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(server) => server.fmt(f),
+            Self::Links(route) => f.write_str(route.label()),
+        }
+    }
 }
 
 impl Server {

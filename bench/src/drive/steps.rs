@@ -65,6 +65,7 @@ impl Steps {
             credential: root,
             data: None,
             landing: None,
+            results_bytes: 0,
             bulk: true,
             interrupt: Interrupt::default(),
         };

@@ -69,9 +69,9 @@ impl Places {
         let options = OpenOptions { end, nfs, ..OpenOptions::default() };
         let url = match location {
             Location::Nfs(url) => url,
-            Location::Dir(_) | Location::Shm(_) => {
+            Location::Dir(_) | Location::Shm(_) | Location::NfsShm(_) => {
                 let opened = location.open(&options)?;
-                let is_remote = matches!(location, Location::Shm(_));
+                let is_remote = !matches!(location, Location::Dir(_));
                 let realm = if is_remote { location.to_string() } else { "local".into() };
                 let tree = self.attach(&*opened.export, realm, &word)?;
                 return Ok(Place { tree, path: opened.path, label, word, is_remote });
@@ -156,6 +156,7 @@ pub fn own_name(location: &Location) -> Option<NameBuf> {
     let bytes = match location {
         Location::Nfs(url) => url.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?.to_vec(),
         Location::Shm(place) => place.name()?.as_bytes().to_vec(),
+        Location::NfsShm(url) => url.place.name()?.as_bytes().to_vec(),
         Location::Dir(path) => match path.components().next_back()? {
             Component::Normal(name) if !ends_with_dot(path) => name.as_bytes().to_vec(),
             _ => return None,
@@ -175,6 +176,7 @@ fn label_of(location: &Location) -> Vec<u8> {
     match location {
         Location::Nfs(url) => url.to_string().into_bytes(),
         Location::Shm(place) => place.to_string().into_bytes(),
+        Location::NfsShm(url) => url.to_string().into_bytes(),
         Location::Dir(path) => path.as_os_str().as_bytes().to_vec(),
     }
 }

@@ -6,6 +6,7 @@ mod host;
 mod local;
 mod nfs;
 mod nfs_options;
+mod nfs_shm;
 mod not_mounted;
 mod percent;
 mod shm;
@@ -25,6 +26,7 @@ use crate::failure::Failure;
 
 pub use nfs::{in_flight, mount};
 pub use nfs_options::{Limit, NfsOption, NfsOptions};
+pub use nfs_shm::{NfsShmUrl, check as check_over_shm, mount as mount_nfs_shm};
 pub use not_mounted::NotMounted;
 pub use shm::ShmPlace;
 pub use shm_link::{Pulse, mount as mount_shm};
@@ -35,6 +37,8 @@ pub use url::NfsUrl;
 pub enum Location {
     /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]`, or `HOST:/NAME[/PATH]` as mount.nfs(8) writes it.
     Nfs(NfsUrl),
+    /// `nfs+shm:SOCKET/NAME[/PATH]` and the like, an export of an NFS server behind memory in common.
+    NfsShm(NfsShmUrl),
     /// `shm:SOCKET/NAME[/PATH]` and the like, an export behind memory in common.
     Shm(ShmPlace),
     /// `dir:PATH`; where a command takes them, a path alone.
@@ -92,6 +96,7 @@ impl Location {
     pub fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
         match self {
             Self::Nfs(url) => nfs::open(url, options),
+            Self::NfsShm(url) => nfs_shm::open(url, options),
             Self::Shm(place) => shm_link::open(place),
             Self::Dir(path) => local::open(path, options),
         }
@@ -101,7 +106,7 @@ impl Location {
 /// Does the word say that it is not a path?
 fn is_marked(text: &str) -> bool {
     text.split_once(':').is_some_and(|(front, rest)| {
-        (front == "dir" || ShmPlace::is_scheme(front) || rest.starts_with('/'))
+        (front == "dir" || ShmPlace::is_scheme(front) || NfsShmUrl::is_scheme(front) || rest.starts_with('/'))
             && !front.is_empty()
             && !front.contains('/')
             || (front.starts_with('[') && text.contains("]:/"))
@@ -117,6 +122,9 @@ impl FromStr for Location {
             Some(("dir", path)) => Ok(Self::Dir(path.into())),
             Some((scheme, place)) if ShmPlace::is_scheme(scheme) && !place.starts_with("//") => {
                 ShmPlace::new(scheme, place).map(Self::Shm)
+            }
+            Some((scheme, place)) if NfsShmUrl::is_scheme(scheme) && !place.starts_with("//") => {
+                NfsShmUrl::new(scheme, place).map(Self::NfsShm)
             }
             Some((scheme, rest)) if rest.starts_with("//") && scheme != "nfs" => {
                 Err(format!("{scheme}:// is not understood: write {EXAMPLES}"))
@@ -134,6 +142,7 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nfs(url) => url.fmt(f),
+            Self::NfsShm(url) => url.fmt(f),
             Self::Shm(place) => place.fmt(f),
             Self::Dir(path) => write!(f, "dir:{}", path.display()),
         }
@@ -155,6 +164,8 @@ mod tests {
             ("shm:/run/x.sock/src", "shm:/run/x.sock/src"),
             ("shm:x.sock/src", "shm:x.sock/src"),
             ("shm+pci:/src", "shm+pci:/src"),
+            ("nfs+shm:x.sock/src?soft", "nfs+shm:x.sock/src?soft"),
+            ("nfs+shm+pci:/src", "nfs+shm+pci:/src"),
             ("shm+file:region/src", "shm+file:region/src"),
             ("./shm:x", "dir:./shm:x"),
             ("/srv/x:/y", "dir:/srv/x:/y"),

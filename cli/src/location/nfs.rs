@@ -59,8 +59,11 @@ impl From<&MountError> for NotMounted {
 }
 
 fn is_away(error: &MountError) -> bool {
-    use CallError::{TimedOut, Unreachable};
-    matches!(error, MountError::Unreachable { source: Unreachable { .. } | TimedOut { .. }, .. })
+    use CallError::{NoLink, TimedOut, Unreachable};
+    matches!(
+        error,
+        MountError::Unreachable { source: Unreachable { .. } | TimedOut { .. } | NoLink { .. }, .. }
+    )
 }
 
 /// MOUNT has paths of any bytes, but a client only those that people can read.
@@ -88,19 +91,27 @@ impl Settings {
             Some(Proto::Udp) => Transport::Udp,
             Some(Proto::Tcp) | None => Transport::Tcp,
         };
-        let mut client = ClientOptions {
-            rpc: RpcOptions::of(transport),
-            read_only: options.read_only,
-            ..ClientOptions::default()
-        };
-        asked.iter().for_each(|option| apply(&mut client, option));
-        client.attributes = attributes(&asked);
+        let mut client = ClientOptions { rpc: RpcOptions::of(transport), ..ClientOptions::default() };
+        fill(&mut client, &asked, options.read_only);
         Self { ports: ports(url.port, &asked), transport, client }
     }
 
     fn server(&self, url: &NfsUrl, address: IpAddr, ports: Ports) -> Server {
         Server { name: url.host.to_string(), address, ports, transport: self.transport }
     }
+}
+
+/// What options come to where no network is in between.
+pub(super) fn client_options(asked: &NfsOptions, read_only: bool) -> ClientOptions {
+    let mut client = ClientOptions::default();
+    fill(&mut client, asked, read_only);
+    client
+}
+
+fn fill(client: &mut ClientOptions, asked: &NfsOptions, read_only: bool) {
+    client.read_only = read_only;
+    asked.iter().for_each(|option| apply(client, option));
+    client.attributes = attributes(asked);
 }
 
 fn last<T>(options: &NfsOptions, pick: impl FnMut(NfsOption) -> Option<T>) -> Option<T> {

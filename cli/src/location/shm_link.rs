@@ -11,7 +11,7 @@ use tombolo_host::links::memory::{CommonMemory, MemoryError, MemoryPlace};
 use tombolo_host::links::seated::{self, JoinError};
 use tombolo_host::links::tether::Watcher;
 use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Instance, NAME_BYTES_MAX, RefusalCode, Refused};
+use tombolo_shm::link::{Instance, NAME_BYTES_MAX, Protocol, RefusalCode, Refused};
 use tombolo_sys::random;
 
 use super::shm::{Meeting, NoMeeting, ShmParts, ShmPlace};
@@ -64,7 +64,7 @@ pub fn mount(place: &ShmPlace, mode: Mode) -> Result<(VrpcExport, Pulse), NotMou
 
 /// Where a name may end in `/A/B`, the longest first, so that an export within another is met before it; the name of all, `/`, is
 /// `/A/B` from 0 on.
-fn ends(rest: &str) -> impl Iterator<Item = usize> {
+pub(super) fn ends(rest: &str) -> impl Iterator<Item = usize> {
     let inner = rest.rmatch_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
     let whole = (rest.len() > 1).then_some(rest.len());
     // A longer one would be cut, and might then be that of another.
@@ -73,18 +73,14 @@ fn ends(rest: &str) -> impl Iterator<Item = usize> {
 
 /// The export of that name, if there is one: the first session's link is made already.
 fn export(at: Meeting, name: &str, mode: Mode, pulse: Pulse) -> Result<VrpcExport, NoLink> {
-    let mut client = [0; 16];
-    random::fill(&mut client).map_err(|errno| NotMounted::new(Reason::from(&std::io::Error::from(errno))))?;
-    let options = ConnectOptions::new(name, "tombolo", Instance(client))
-        .map_err(|error| NotMounted::new(Reason::from(&error)))?;
-    let door = Door { at, options, mode, pulse, first: Mutex::default() };
+    let door = Door { pulse, ..Door::new(at, name, Protocol::Vrpc, mode)? };
     let first = door.link()?;
     *door.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(first);
     Ok(VrpcExport::new(door))
 }
 
 /// Makes links to one export.
-struct Door {
+pub(super) struct Door {
     at: Meeting,
     options: ConnectOptions,
     mode: Mode,
@@ -101,7 +97,19 @@ impl Connect for Door {
 }
 
 impl Door {
-    fn link(&self) -> Result<Connected, NoLink> {
+    /// Links of one client life, on which that protocol is spoken. None is made yet.
+    pub(super) fn new(at: Meeting, name: &str, protocol: Protocol, mode: Mode) -> Result<Self, NotMounted> {
+        let mut client = [0; 16];
+        random::fill(&mut client)
+            .map_err(|errno| NotMounted::new(Reason::from(&std::io::Error::from(errno))))?;
+        let options = ConnectOptions::new(name, "tombolo", Instance(client))
+            .map_err(|error| NotMounted::new(Reason::from(&error)))?;
+        let options = ConnectOptions { protocol, ..options };
+        Ok(Self { at, options, mode, pulse: Pulse::default(), first: Mutex::default() })
+    }
+
+    /// Another link.
+    pub(super) fn link(&self) -> Result<Connected, NoLink> {
         let connected = match &self.at {
             Meeting::Socket(socket) => self.link_at(socket),
             Meeting::Memory(place) => self.link_over(place),
@@ -130,20 +138,25 @@ impl Door {
 }
 
 /// Why there is no link.
-struct NoLink {
-    failed: NotMounted,
+pub(super) struct NoLink {
+    pub(super) failed: NotMounted,
     /// Whether it is about the name: the server may have an export of another.
-    unknown_name: bool,
+    pub(super) unknown_name: bool,
 }
 
 const LISTEN: &str = "start one there with tombolo serve DIR --shm SOCKET";
 const SIT: &str = "start one on the other side with tombolo serve DIR --shm-file FILE,size=SIZE";
+const OTHER: &str = "that server speaks another protocol: write nfs+shm: for shm:, or the other way round";
 const ALLOW: &str = "its operator says who may, with --shm-policy FILE";
 
 impl NoLink {
     fn refused(reason: &str, code: RefusalCode) -> Self {
         let failed = NotMounted::new(reason);
-        let remedy = (code == RefusalCode::NotAllowed).then_some(ALLOW);
+        let remedy = match code {
+            RefusalCode::NotAllowed => Some(ALLOW),
+            RefusalCode::Protocol => Some(OTHER),
+            _ => None,
+        };
         let unknown_name = matches!(code, RefusalCode::NoExport | RefusalCode::NotAllowed);
         Self { failed: NotMounted { remedy, ..failed }, unknown_name }
     }

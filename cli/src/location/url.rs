@@ -83,7 +83,8 @@ fn checked_path(path: &[u8]) -> Result<Vec<u8>, String> {
     Ok(if plain.is_empty() { b"/".to_vec() } else { plain })
 }
 
-fn parsed_options(text: &str) -> Result<NfsOptions, String> {
+/// `NAME[=VALUE]&…`.
+pub(super) fn parsed_options(text: &str) -> Result<NfsOptions, String> {
     let mut options = NfsOptions::default();
     for option in text.split('&').filter(|option| !option.is_empty()) {
         let option = String::from_utf8(decoded(option)?).map_err(|_| "an option that is not text")?;

@@ -118,6 +118,7 @@ fn fuse_options(mount: &Mount) -> FuseOptions {
     let defaults = FuseOptions::default();
     let (asked_in_url, read_ahead_bytes) = match &mount.source {
         Location::Nfs(url) => (url.options.clone(), Some(FAR_READ_AHEAD_BYTES)),
+        Location::NfsShm(url) => (url.options.clone(), Some(FAR_READ_AHEAD_BYTES)),
         Location::Shm(_) | Location::Dir(_) => (NfsOptions::default(), None),
     };
     FuseOptions {

@@ -29,13 +29,20 @@ pub struct Source {
 /// Servers are not asked yet.
 pub fn checked(location: Location, options: &MountOptions) -> Result<Location, Failure> {
     match &location {
-        Location::Nfs(_) if options.submounts.is_some() => Err(Failure::usage(
+        Location::Nfs(_) | Location::NfsShm(_) if options.submounts.is_some() => Err(Failure::usage(
             "mount option submounts=… is for directories of this host: a server decides it by itself",
         )),
         Location::Nfs(_) | Location::Dir(_) if options.doorbell.is_some() => {
             Err(Failure::usage("mount option doorbell=… is for memory in common: write shm:SOCKET/NAME"))
         }
         Location::Nfs(_) => Ok(location),
+        Location::NfsShm(url) => {
+            location::check_over_shm(&options.nfs)
+                .map_err(|wrong| Failure::usage(format!("mount {wrong}")))?;
+            url.absolute()
+                .map(Location::NfsShm)
+                .map_err(|error| Failure::cannot(format_args!("mount {url}"), &error))
+        }
         Location::Shm(_) if options.submounts.is_some() => Err(Failure::usage(
             "mount option submounts=… is for directories of this host: a server decides it by itself",
         )),
@@ -78,6 +85,7 @@ fn directory(path: &Path) -> Result<std::path::PathBuf, Failure> {
 pub fn name(location: &Location) -> String {
     match location {
         Location::Nfs(url) => url.mount_word(),
+        Location::NfsShm(url) => url.to_string(),
         Location::Shm(place) => place.to_string(),
         Location::Dir(path) => path.display().to_string(),
     }
@@ -93,6 +101,18 @@ impl Source {
                 let (export, pulse) =
                     linked.map_err(|failed| failed.while_doing(&format!("mount {place}")))?;
                 Ok(Self { export: Arc::new(export), nfs: None, pulse: Some(pulse) })
+            }
+            Location::NfsShm(url) => {
+                let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
+                let options = OpenOptions {
+                    read_only: mount.options.read_only,
+                    nfs: mount.options.nfs_options(&url.options),
+                    ..OpenOptions::default()
+                };
+                let nfs =
+                    patiently(mount, again, NEAR_PAUSE_MAX, || location::mount_nfs_shm(url, mode, &options));
+                let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
+                Ok(Self { export: nfs.clone(), nfs: Some(nfs), pulse: None })
             }
             Location::Nfs(url) => {
                 let options = OpenOptions {

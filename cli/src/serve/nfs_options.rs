@@ -99,16 +99,13 @@ impl NfsOptions {
         }
     }
 
-    /// Checks the whole.
-    pub fn plan(self, exports: &[PlannedExport]) -> Result<NfsPlan, Failure> {
-        if self.nfs.is_empty() {
-            return match self.said() {
-                None => Ok(NfsPlan::default()),
-                Some(option) => {
-                    let problem = format!("{option} is about NFS, which is not served");
-                    Err(Failure::usage(problem).remedy("add --nfs PORT"))
-                }
-            };
+    /// Checks the whole. Over memory in common (`over_shm`) NFS may be asked for without a port of its own.
+    pub fn plan(self, exports: &[PlannedExport], over_shm: bool) -> Result<NfsPlan, Failure> {
+        if self.nfs.is_empty()
+            && let Some(option) = self.said(over_shm)
+        {
+            let problem = format!("{option} is about NFS, which is not served");
+            return Err(Failure::usage(problem).remedy("add --nfs PORT"));
         }
         let default = Squash::default();
         let squash = Squash {
@@ -142,16 +139,16 @@ impl NfsOptions {
         })
     }
 
-    /// An option other than `--nfs` that was given.
-    fn said(&self) -> Option<&'static str> {
+    /// An option other than `--nfs` that was given, and means nothing without that.
+    fn said(&self, over_shm: bool) -> Option<&'static str> {
         let said = [
-            (self.squash.is_some(), "--squash"),
-            (self.anonuid.is_some(), "--anonuid"),
-            (self.anongid.is_some(), "--anongid"),
+            (self.squash.is_some() && !over_shm, "--squash"),
+            (self.anonuid.is_some() && !over_shm, "--anonuid"),
+            (self.anongid.is_some() && !over_shm, "--anongid"),
             (!self.allow.is_empty(), "--allow"),
-            (self.manage_gids.is_some(), "--manage-gids"),
-            (self.async_names.is_some(), "--async-names"),
-            (self.state.is_some(), "--state"),
+            (self.manage_gids.is_some() && !over_shm, "--manage-gids"),
+            (self.async_names.is_some() && !over_shm, "--async-names"),
+            (self.state.is_some() && !over_shm, "--state"),
             (self.nfs_threads.is_some(), "--nfs-threads"),
             (self.nfs_no_udp.is_some(), "--nfs-no-udp"),
         ];

@@ -91,8 +91,8 @@ impl Plan {
         let ways = planned_ways(sockets, &exports)?;
         let submounts = args.submounts.or(config.submounts).unwrap_or_default();
         let mounts = planned_mounts(fuse, &exports, submounts)?;
-        let nfs = nfs.plan(&exports)?;
         let shm = shm.plan(&exports)?;
+        let nfs = nfs.plan(&exports, shm.is_any())?;
         all_reachable(&exports, &ways, &mounts, &nfs, &shm)?;
         Ok(Self {
             exports,

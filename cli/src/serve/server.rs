@@ -25,6 +25,7 @@ use crate::service::{Service, counted};
 use crate::status::{ExportStatus, Status, WayStatus};
 
 use super::hints::VirtioFsHint;
+use super::kept::Kept;
 use super::nfs::{NfsServers, Taken};
 use super::nfs_hints::{NfsHint, host_name};
 use super::plan::{Plan, PlannedExport, PlannedMount, PlannedWay};
@@ -72,8 +73,9 @@ impl Serving {
         let exports = exports.collect::<Result<Vec<_>, _>>()?;
         let session_ids = Arc::new(AtomicU64::new(1));
         let served: Vec<_> = exports.iter().map(|(export, _)| Arc::clone(export)).collect();
-        let shm = ShmServers::start(plan, &served)?;
-        let nfs = NfsServers::start(plan, ports, &served, &session_ids)?;
+        let kept = Kept::new(plan, &served, &session_ids);
+        let shm = ShmServers::start(plan, &served, &kept)?;
+        let nfs = NfsServers::start(plan, ports, &kept)?;
         let counters = plan.exports.iter().zip(&exports);
         let counters =
             counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));

@@ -13,12 +13,14 @@ use tombolo_host::links::policy::Policy;
 use tombolo_host::links::registry::Announcement;
 use tombolo_host::links::seated::MemoryListener;
 use tombolo_host::links::server::Server;
-use tombolo_shm::link::Limits;
+use tombolo_shm::link::{Limits, Protocol};
 
+use super::kept::Kept;
 use super::plan::Plan;
 use super::shm_hints::{MemoryHint, ShmHint};
 use super::shm_list::Listed;
 use super::shm_options::{PlannedMemory, PlannedShm};
+use super::shm_rpc::NfsOverLinks;
 use crate::failure::Failure;
 use crate::status::WayStatus;
 
@@ -44,13 +46,13 @@ enum At {
 
 impl ShmServers {
     /// Listens at all sockets of a plan, and looks at all memory.
-    pub fn start(plan: &Plan, exports: &[Arc<dyn Export>]) -> Result<Self, Failure> {
+    pub fn start(plan: &Plan, exports: &[Arc<dyn Export>], kept: &Arc<Kept>) -> Result<Self, Failure> {
         let policy = plan.shm.policy.as_deref().map(Policy::load).transpose();
         let policy = policy.map_err(|error| Failure::cannot("read who may have links", &error))?;
-        let sockets = plan.shm.places.iter().map(|place| listen(place, plan, policy.as_ref(), exports));
+        let sockets = plan.shm.places.iter().map(|place| listen(place, plan, policy.as_ref(), exports, kept));
         let mut places = sockets.collect::<Result<Vec<_>, _>>()?;
         for memory in &plan.shm.memory {
-            places.push(sit(memory, plan, exports)?);
+            places.push(sit(memory, plan, exports, kept)?);
         }
         let places: Arc<[Place]> = places.into();
         let listed = match &*places {
@@ -154,10 +156,12 @@ fn listen(
     plan: &Plan,
     policy: Option<&Policy>,
     exports: &[Arc<dyn Export>],
+    kept: &Arc<Kept>,
 ) -> Result<Place, Failure> {
     let listening = format!("listen at {}", place.socket.display());
-    let (server, names) = server(&place.exports, plan, exports);
-    let mut options = ListenOptions { mode: plan.shm.doorbell, ..ListenOptions::default() };
+    let (server, names) = server(&place.exports, plan, exports, kept);
+    let limits = Limits { protocols: server.protocols(), ..Limits::default() };
+    let mut options = ListenOptions { limits, mode: plan.shm.doorbell, ..ListenOptions::default() };
     if let Some(policy) = policy {
         options.policy = policy.clone();
         options.socket_mode = EVERYBODY;
@@ -168,7 +172,12 @@ fn listen(
     Ok(Place { at: At::Socket { path, listener }, exports: names })
 }
 
-fn sit(memory: &PlannedMemory, plan: &Plan, exports: &[Arc<dyn Export>]) -> Result<Place, Failure> {
+fn sit(
+    memory: &PlannedMemory,
+    plan: &Plan,
+    exports: &[Arc<dyn Export>],
+    kept: &Arc<Kept>,
+) -> Result<Place, Failure> {
     let serving = format!("serve over {}", memory.place);
     let place = match &memory.place {
         MemoryPlace::File(path) => absolute(path).map(MemoryPlace::File),
@@ -181,19 +190,26 @@ fn sit(memory: &PlannedMemory, plan: &Plan, exports: &[Arc<dyn Export>]) -> Resu
         let failure = Failure::cannot(&serving, "there is no such file");
         return Err(failure.remedy("to have it made, add ,size=SIZE"));
     }
-    let (server, names) = server(&memory.exports, plan, exports);
+    let (server, names) = server(&memory.exports, plan, exports, kept);
+    let limits = Limits { protocols: server.protocols(), ..Limits::default() };
     let common = CommonMemory::to_serve(&place, memory.size_bytes);
     let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
     // A guest has no name.
     let label = place.to_string();
-    let listener = MemoryListener::start(common, server, Limits::default(), plan.shm.doorbell, &label);
+    let listener = MemoryListener::start(common, server, limits, plan.shm.doorbell, &label);
     let listener = listener.map_err(|error| Failure::cannot(&serving, &error))?;
     let size_bytes = memory.size_bytes.unwrap_or_else(|| length(&place));
     Ok(Place { at: At::Memory { place, size_bytes, listener }, exports: names })
 }
 
 /// What offers these exports, and their names.
-fn server(offered: &[usize], plan: &Plan, exports: &[Arc<dyn Export>]) -> (Arc<Server>, Vec<String>) {
+fn server(
+    offered: &[usize],
+    plan: &Plan,
+    exports: &[Arc<dyn Export>],
+    kept: &Arc<Kept>,
+) -> (Arc<Server>, Vec<String>) {
+    let rpc = NfsOverLinks::new(offered, plan, kept);
     let mut service = VrpcServer::new();
     let mut names = Vec::new();
     let offered = offered.iter().filter_map(|&index| exports.get(index).zip(plan.exports.get(index)));
@@ -202,7 +218,8 @@ fn server(offered: &[usize], plan: &Plan, exports: &[Arc<dyn Export>]) -> (Arc<S
         service = service.with_export(name.clone(), Arc::clone(export), Options::default());
         names.push(name);
     }
-    (Arc::new(Server::new(Arc::new(service))), names)
+    let server = Server::new(Arc::new(service)).speaking(Protocol::OncRpc, Arc::new(rpc));
+    (Arc::new(server), names)
 }
 
 /// For who types the other side's command line; it was there a moment ago.

@@ -68,6 +68,11 @@ pub struct PlannedMemory {
 }
 
 impl ShmPlan {
+    /// Whether anything is served.
+    pub fn is_any(&self) -> bool {
+        !self.places.is_empty() || !self.memory.is_empty()
+    }
+
     /// Whether an export is offered anywhere.
     pub fn offers(&self, export: usize) -> bool {
         self.places.iter().any(|place| place.exports.contains(&export))

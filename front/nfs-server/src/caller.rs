@@ -6,7 +6,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 use tombolo_core::fs::{Ctx, Interrupt, RequestId, RequestKey, Want};
-use tombolo_host::rpc_server::{Peer, Transport};
+use tombolo_host::rpc_server::{Origin, Peer, Transport};
 use tombolo_wire_nfs3::{FileHandle, Procedure, Status};
 use tombolo_wire_rpc::{CallHeader, Credential};
 
@@ -15,7 +15,7 @@ use crate::handle::Signer;
 use crate::service::NfsService;
 use crate::target::Target;
 
-/// The most that one READ or WRITE transfers over TCP.
+/// The most that one READ or WRITE transfers over TCP, and over a link.
 const TCP_TRANSFER_MAX: u32 = 1 << 20;
 /// The same over UDP: with headers it has to fit a datagram.
 const UDP_TRANSFER_MAX: u32 = 1 << 15;
@@ -45,7 +45,7 @@ impl<'a> Caller<'a> {
             RequestKey::None
         } else {
             RequestKey::Rpc {
-                client: digest_of(peer.address.ip()),
+                client: digest_of(&peer.origin),
                 xid: header.xid.0,
                 procedure: procedure.number(),
                 checksum: checksum(args, record_bytes),
@@ -60,11 +60,12 @@ impl<'a> Caller<'a> {
         let id = Signer::export_of(bytes)?;
         // It may have been one of ours, of an export that is served no more.
         let export = self.service.export(id).ok_or(Failure(Status::Stale))?;
-        if !export.allow.admits(self.peer.address.ip()) {
+        if !export.admits(&self.peer.origin) {
             return Err(Failure(Status::Acces));
         }
         let node = export.resolve(bytes).await?;
-        let identity = self.service.identities.identity(export.squash, &self.credential).await?;
+        let identity =
+            self.service.identities.identity(export.squash, &self.credential, &self.peer.origin).await?;
         let cx = Ctx {
             session: export.session,
             request: self.request,
@@ -80,7 +81,7 @@ impl<'a> Caller<'a> {
     /// The most that a READ or a WRITE of this caller transfers, in bytes.
     pub fn transfer_max(&self) -> u32 {
         match self.peer.transport {
-            Transport::Tcp => TCP_TRANSFER_MAX,
+            Transport::Tcp | Transport::Link => TCP_TRANSFER_MAX,
             Transport::Udp => UDP_TRANSFER_MAX,
         }
     }
@@ -114,12 +115,20 @@ fn is_idempotent(procedure: Procedure) -> bool {
     }
 }
 
-/// A client's number: of its address without the port, which changes when it connects again. The same after a restart.
-fn digest_of(address: IpAddr) -> u64 {
+/// A client's number: of its address without the port, which changes when it connects again; over links of its life, which is the same
+/// on all of them, and of its user, in whose name nobody else can say so. The same after a restart of the server.
+fn digest_of(origin: &Origin) -> u64 {
     let mut hasher = SipHasher13::new();
-    match address {
-        IpAddr::V4(address) => hasher.write(&address.octets()),
-        IpAddr::V6(address) => hasher.write(&address.octets()),
+    match origin {
+        Origin::Network(address) => match address.ip() {
+            IpAddr::V4(address) => hasher.write(&address.octets()),
+            IpAddr::V6(address) => hasher.write(&address.octets()),
+        },
+        Origin::Link(link) => {
+            hasher.write(&link.client.0);
+            // Another length than any address has.
+            hasher.write(&link.user.map_or(u64::MAX, u64::from).to_le_bytes());
+        }
     }
     hasher.finish()
 }

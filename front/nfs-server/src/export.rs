@@ -7,6 +7,7 @@ use tombolo_core::fs::{
     Attr, Client, Ctx, Error, FileSystem, FileType, NodeId, PermissionCheck, PersistentHandles, Profile,
     Result, SessionId, SyncWhat,
 };
+use tombolo_host::rpc_server::Origin;
 
 use crate::access::{AllowList, Squash};
 use crate::failure;
@@ -78,6 +79,14 @@ impl Served {
             durability,
             file_system,
         })
+    }
+
+    /// Whether whoever calls from there may use it: from an address, if that is on the list; over a link, if it is the link's own export.
+    pub fn admits(&self, origin: &Origin) -> bool {
+        match origin {
+            Origin::Network(address) => self.allow.admits(address.ip()),
+            Origin::Link(link) => link.export == self.name,
+        }
     }
 
     /// The server's own context, for what it does on nobody's behalf.

@@ -27,6 +27,7 @@ mod procedures;
 mod server;
 mod service;
 mod target;
+mod tidying;
 mod verifier;
 
 pub use access::{AllowList, Groups, Identities, NO_ID, Network, NetworkError, Squash, Whom};
@@ -35,3 +36,4 @@ pub use handle::{ExportCollision, ExportId, Signer};
 pub use options::{ExportOptions, Options};
 pub use server::NfsServer;
 pub use service::{NfsService, ServeError};
+pub use tidying::Tidying;

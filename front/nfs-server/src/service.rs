@@ -93,7 +93,7 @@ impl NfsService {
         let header = match CallHeader::receive(&mut args) {
             Ok(header) => header,
             Err(fault) => {
-                tracing::debug!(%peer.address, %fault, "a call that is none");
+                tracing::debug!(%peer.origin, %fault, "a call that is none");
                 let Some(refusal) = fault.reply() else { return Outcome::Close };
                 Encoder::new(reply).value(&refusal);
                 return Outcome::Reply;
@@ -133,7 +133,7 @@ impl NfsService {
         let caller = Caller::new(self, peer, header, procedure, args.rest(), record.len());
         // The decoder counts from the message's start: a WRITE's data is found by that.
         let call = nfs3::Call::decode(procedure, &mut args, record.len()).map_err(|error| {
-            tracing::debug!(%peer.address, ?procedure, %error, "garbage arguments");
+            tracing::debug!(%peer.origin, ?procedure, %error, "garbage arguments");
             Accepted::GarbageArgs
         })?;
         Ok(procedures::carry_out(&caller, call, record, buffers, results).await)

@@ -28,7 +28,6 @@ mod places;
 mod seal;
 mod server;
 mod session;
-mod voice;
 
 pub use options::Options;
 pub use server::VrpcServer;

@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId};
 use tombolo_host::handle_keys::Keys;
-use tombolo_host::links::server::{Peer, Refusal, Service, Session};
+use tombolo_host::links::server::{Peer, Refusal, Service, Session, Voice};
 
 use crate::asker::asker;
 use crate::options::Options;
 use crate::seal::Seal;
 use crate::session::LinkSession;
-use crate::voice::Voice;
 
 /// Exports by name, for the links of a [`Server`](tombolo_host::links::server::Server). Whoever gets a link to one gets a session of
 /// its own.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{Asker, Budget, Ctx, FileSystem, Identity, RequestId, RequestKey, SessionId};
 use tombolo_host::links::Lie;
-use tombolo_host::links::server::{Request as Raw, Responder, Session};
+use tombolo_host::links::server::{Request as Raw, Responder, Session, Voice};
 use tombolo_wire_vrpc::{DecodeError, Header, Kind, Request};
 
 use crate::callers::Callers;
@@ -14,7 +14,6 @@ use crate::options::Options;
 use crate::parts::Stock;
 use crate::pending::Pending;
 use crate::seal::Seal;
-use crate::voice::Voice;
 
 /// One link's session. With it go the last reference to its file system, and so all that the peer holds there.
 pub(crate) struct LinkSession(Arc<Shared>);

@@ -12,6 +12,8 @@
 //!
 //! Between a guest and its host there is no socket: [`memory`] finds what they have in common, [`seated`] makes links over it.
 //!
+//! [`rpc`] carries the messages of ONC RPC over them.
+//!
 //! Not here: what a request means, what lies where in the shared memory (`tombolo_shm`).
 //!
 //! Reading order: `end`, [`server`], [`client`]; [`listen`], [`connect`], [`tether`], [`policy`]; [`passing`].
@@ -27,6 +29,7 @@ pub mod memory;
 pub mod passing;
 pub mod policy;
 pub mod registry;
+pub mod rpc;
 pub mod seated;
 pub mod server;
 pub mod tether;

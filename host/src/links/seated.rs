@@ -220,7 +220,7 @@ impl Host {
             client: hello.client,
             label: self.label.clone(),
         };
-        let session = self.server.open(&peer).map_err(|refusal| refused(&refusal))?;
+        let session = self.server.open_for(agreement.protocol, &peer).map_err(|refusal| refused(&refusal))?;
         Ok((agreement, peer, session))
     }
 

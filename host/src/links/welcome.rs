@@ -162,7 +162,7 @@ pub(super) fn welcome(
     };
     let theirs = sealed::map_peer(memory, agreement.layout.bytes())
         .map_err(|error| Refused::new(RefusalCode::Memory, error))?;
-    let session = links.server.open(&peer).map_err(|refusal| refused(&refusal))?;
+    let session = links.server.open_for(agreement.protocol, &peer).map_err(|refusal| refused(&refusal))?;
     let own = Sealed::create("tombolo-server", agreement.layout.bytes()).map_err(failed)?;
     let passable =
         agreement.features.contains(Features::PASSING_ON).then(|| pass_on(&theirs, memory, who, &agreement));

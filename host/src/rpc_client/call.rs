@@ -18,6 +18,9 @@ pub struct Call<'a> {
     pub data: Option<Source>,
     /// Where file data of the reply go.
     pub landing: Option<Landing>,
+    /// How long the results may get beside file data, in bytes, where that is more than some hundreds: over a link, memory is found for
+    /// them. Too little costs a second call.
+    pub results_bytes: usize,
     /// Whether it counts against the in-flight limit. Calls that do not never wait behind those that do.
     pub bulk: bool,
     /// The caller's wish that it end.
@@ -33,6 +36,7 @@ impl<'a> Call<'a> {
             credential,
             data: None,
             landing: None,
+            results_bytes: 0,
             bulk: false,
             interrupt: Interrupt::default(),
         }

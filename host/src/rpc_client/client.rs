@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -16,7 +17,8 @@ use super::entry::NewCall;
 use super::error::CallError;
 use super::finished::Finished;
 use super::limit::Limit;
-use super::options::{InFlight, Interrupts, Options, Target};
+use super::linked::{Linked, LinkedCall, NewLinkedCall};
+use super::options::{InFlight, Interrupts, Options, Target, Transport};
 use super::pending::{Cell, Pending};
 use super::receiver;
 use super::room::Room;
@@ -25,7 +27,9 @@ use super::state::State;
 use super::system::SystemWire;
 use super::timers::Sleep;
 use super::wire::Wire;
+use crate::links::rpc::Route;
 use tombolo_core::fs::Interrupt;
+use tombolo_mem::Source;
 use tombolo_sys::udp::DATAGRAM_MAX_BYTES;
 use tombolo_wire_rpc::{CallHeader, Mark, Xid};
 use tombolo_wire_xdr::Encoder;
@@ -36,6 +40,8 @@ pub struct RpcClient(Arc<Handle>);
 
 struct Handle {
     shared: Arc<Shared>,
+    /// Where calls go if not to the engine, which only keeps the time then.
+    linked: Option<Arc<Linked>>,
     target: Target,
     interrupts: Interrupts,
 }
@@ -48,7 +54,28 @@ impl RpcClient {
     pub fn start(target: Target, options: Options) -> io::Result<Self> {
         let alarm = Alarm::with_bell()?;
         let wire = Arc::new(SystemWire::new(alarm.bell.as_ref())?);
-        let (client, engine) = Self::with(wire.clone(), target, options, alarm);
+        let (client, engine) = Self::with(wire.clone(), target, options, alarm, None);
+        receiver::start(engine, wire)?;
+        Ok(client)
+    }
+
+    /// Starts over links in shared memory. Other clients may have the same route, for other programs of the same server.
+    ///
+    /// # Errors
+    /// The system has no room for a thread or a descriptor.
+    pub fn over_links(
+        route: Arc<Route>,
+        (program, version): (u32, u32),
+        mut options: Options,
+    ) -> io::Result<Self> {
+        if options.label.is_empty() {
+            options.label = route.label().to_string();
+        }
+        let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let target = Target { address, transport: Transport::Tcp, program, version };
+        let alarm = Alarm::with_bell()?;
+        let wire = Arc::new(SystemWire::new(alarm.bell.as_ref())?);
+        let (client, engine) = Self::with(wire.clone(), target, options, alarm, Some(route));
         receiver::start(engine, wire)?;
         Ok(client)
     }
@@ -56,16 +83,23 @@ impl RpcClient {
     /// Over any wire, without a thread: whoever owns the [`Engine`] turns it.
     #[must_use]
     pub fn over(wire: Arc<dyn Wire>, target: Target, options: Options) -> (Self, Engine) {
-        Self::with(wire, target, options, Alarm::default())
+        Self::with(wire, target, options, Alarm::default(), None)
     }
 
-    fn with(wire: Arc<dyn Wire>, target: Target, options: Options, alarm: Alarm) -> (Self, Engine) {
+    fn with(
+        wire: Arc<dyn Wire>,
+        target: Target,
+        options: Options,
+        alarm: Alarm,
+        route: Option<Arc<Route>>,
+    ) -> (Self, Engine) {
         let options = options.checked(&target);
         let interrupts = options.interrupts;
+        let linked = route.map(|route| Linked::new(route, &options));
         let state = State::new(options, target, wire.now(), wire.random());
         let shared = Shared::new(wire, state, alarm);
         let engine = Engine::new(shared.clone());
-        (Self(Arc::new(Handle { shared, target, interrupts })), engine)
+        (Self(Arc::new(Handle { shared, linked, target, interrupts })), engine)
     }
 
     /// Makes a call. This thread encodes it, and sends it at once if the in-flight limit and the socket allow; else it waits its
@@ -73,6 +107,9 @@ impl RpcClient {
     ///
     /// Nothing here waits, but for the kernel to copy what is sent.
     pub fn call(&self, call: Call<'_>, encode_arguments: impl FnOnce(&mut Encoder<'_>)) -> Pending {
+        if let Some(linked) = &self.0.linked {
+            return self.call_over(linked, call, encode_arguments);
+        }
         let shared = &self.0.shared;
         let mut head = shared.lock().head();
         head.extend_from_slice(&[0; Mark::BYTES]);
@@ -100,6 +137,32 @@ impl RpcClient {
             watch(shared, xid, &interrupt);
         }
         Pending::new(cell)
+    }
+
+    /// Makes a call over a link.
+    fn call_over(
+        &self,
+        linked: &Arc<Linked>,
+        call: Call<'_>,
+        encode_arguments: impl FnOnce(&mut Encoder<'_>),
+    ) -> Pending {
+        let Call { procedure, credential, data, landing, results_bytes, bulk, interrupt } = call;
+        let shared = &self.0.shared;
+        let (xid, mut head, counted) = {
+            let mut state = shared.lock();
+            let moved_bytes = data.as_ref().map_or(0, Source::len);
+            let moved_bytes = moved_bytes + landing.as_ref().map_or(0, |landing| landing.sink.len());
+            (state.number(), state.head(), bulk && state.begin_bulk(moved_bytes))
+        };
+        shared.counters.calls.add(1);
+        let mut xdr = Encoder::new(&mut head);
+        let Target { program, version, .. } = self.0.target;
+        xdr.value(&CallHeader::new(Xid(xid), program, version, procedure, credential));
+        encode_arguments(&mut xdr);
+        let data = data.filter(|data| !data.is_empty());
+        let new =
+            NewLinkedCall { procedure, xid, head, data, landing, results_bytes, bulk, interrupt, counted };
+        Pending::linked(LinkedCall::begin(shared, linked, new))
     }
 
     /// Puts a call in its place, and sends it if it may go.
@@ -171,7 +234,13 @@ impl RpcClient {
         counts
     }
 
-    /// Who is called.
+    /// The links that calls go over, if they do.
+    #[must_use]
+    pub fn route(&self) -> Option<&Arc<Route>> {
+        self.0.linked.as_ref().map(|linked| &linked.route)
+    }
+
+    /// Who is called; over links the address says nothing.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.0.target

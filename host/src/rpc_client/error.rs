@@ -40,6 +40,14 @@ pub enum CallError {
         /// Why the last attempt failed.
         source: Errno,
     },
+    /// There is no link to the server (with [`Recovery::Soft`](super::Recovery::Soft) only).
+    #[error("{callee}: there is no link: {why}")]
+    NoLink {
+        /// Whose call it was.
+        callee: Callee,
+        /// Why the last attempt failed.
+        why: Arc<str>,
+    },
     /// The server did not answer in time (with [`Recovery::Soft`](super::Recovery::Soft) only).
     #[error("{callee}: does not answer")]
     TimedOut {
@@ -101,6 +109,18 @@ pub enum Garbage {
     /// It is longer than [`Options::reply_bytes_max`](super::Options::reply_bytes_max).
     #[error("{0}")]
     Record(RecordError),
+    /// It answers another call.
+    #[error("it answers another call")]
+    OtherCall,
+    /// It is longer than any reply to this call, and was not sent for that reason.
+    #[error("it is longer than there is room for")]
+    NoRoom,
+    /// The server says that it will not answer.
+    #[error("there is none")]
+    Silence,
+    /// It breaks the rules of the link.
+    #[error("it breaks the rules of the link")]
+    Link,
     /// Data lie where the reply ends or beyond, or they are more than were asked for.
     #[error("{len_bytes} bytes of data at {start} of {results_bytes}, where {room_bytes} were asked for")]
     Data {

@@ -8,6 +8,8 @@
 //! The [`Engine`] knows sockets, the clock and chance by the traits of [`Wire`] only, and does nothing by itself: a simulation
 //! can turn it in one thread, and get the same each time.
 //!
+//! Over a link in shared memory there is no engine: see `linked`.
+//!
 //! Not here: what procedures mean, who retries an operation that failed, TLS, RPCSEC_GSS.
 //!
 //! Main types: [`RpcClient`], [`Call`], [`Pending`], [`Reply`], [`CallError`], [`Options`]; [`Engine`], [`Wire`], [`Socket`].
@@ -27,6 +29,7 @@ mod error;
 mod finished;
 mod intake;
 mod limit;
+mod linked;
 mod low_water;
 mod options;
 mod pending;

@@ -1,5 +1,6 @@
 //! A call whose answer is awaited.
 
+use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -8,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::call::Reply;
 use super::error::CallError;
+use super::linked::LinkedCall;
 use tombolo_core::fs::block_on;
 
 /// What a call comes to.
@@ -15,8 +17,14 @@ pub(super) type Outcome = Result<Reply, CallError>;
 
 /// A call that was made. Dropping it gives up the answer, not the call: its memory stays in use until it is answered.
 #[must_use = "a call that nobody awaits is one whose failure nobody sees"]
-#[derive(Debug)]
-pub struct Pending(Arc<Cell>);
+pub struct Pending(Inner);
+
+enum Inner {
+    /// The engine tells the answer.
+    Told(Arc<Cell>),
+    /// It is looked for.
+    Linked(LinkedCall),
+}
 
 /// Where the answer is put.
 #[derive(Debug, Default)]
@@ -34,7 +42,11 @@ enum Answer {
 
 impl Pending {
     pub(super) fn new(cell: Arc<Cell>) -> Self {
-        Self(cell)
+        Self(Inner::Told(cell))
+    }
+
+    pub(super) fn linked(call: LinkedCall) -> Self {
+        Self(Inner::Linked(call))
     }
 
     /// Waits for the answer on this thread. For a client whose receiver is another one.
@@ -42,21 +54,34 @@ impl Pending {
         block_on(self)
     }
 
-    /// Whether the answer is there.
+    /// Whether the answer is there; over a link, whether it was found already: that of a call that was sent is looked for by those who
+    /// poll it.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        matches!(*self.0.lock(), Answer::Known(_))
+        match &self.0 {
+            Inner::Told(cell) => matches!(*cell.lock(), Answer::Known(_)),
+            Inner::Linked(call) => call.is_ready(),
+        }
     }
 }
 
 impl Future for Pending {
     type Output = Outcome;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        match self.0.take(context.waker()) {
-            Some(outcome) => Poll::Ready(outcome),
-            None => Poll::Pending,
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        match &mut self.0 {
+            Inner::Told(cell) => match cell.take(context.waker()) {
+                Some(outcome) => Poll::Ready(outcome),
+                None => Poll::Pending,
+            },
+            Inner::Linked(call) => call.poll(context),
         }
+    }
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_ready() { "Pending(ready)" } else { "Pending" })
     }
 }
 

@@ -124,6 +124,33 @@ impl State {
         }
     }
 
+    /// The transaction id of a call that is not kept here.
+    pub(super) fn number(&mut self) -> u32 {
+        let xid = self.next_xid;
+        self.next_xid = xid.wrapping_add(1);
+        xid
+    }
+
+    /// A bulk call that is not kept here, and moves so many bytes, is made; false if the limit is reached.
+    pub(super) fn begin_bulk(&mut self, bytes: usize) -> bool {
+        if self.bulk_out >= self.limit.count() {
+            return false;
+        }
+        self.bulk_out += 1;
+        self.limit.begun(bytes);
+        if self.bulk_out >= self.limit.count() {
+            self.limit.filled();
+        }
+        true
+    }
+
+    /// It has ended. Who is to be told that there is room.
+    pub(super) fn end_bulk(&mut self, now: Instant, bytes: usize, took: Duration) -> Vec<Waker> {
+        self.bulk_out = self.bulk_out.saturating_sub(1);
+        self.limit.answered(now, bytes, took);
+        if self.has_much_room() { mem::take(&mut self.room) } else { Vec::new() }
+    }
+
     /// Takes a call in; its transaction id, and where its outcome will be told.
     pub(super) fn insert(&mut self, mut call: NewCall, now: Instant) -> (u32, Arc<Cell>) {
         while self.calls.contains_key(&self.next_xid) {

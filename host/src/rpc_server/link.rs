@@ -1,6 +1,7 @@
 //! What the threads that answer calls share with the thread that receives them: one connection's sending side.
 
 use std::mem;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,7 +72,7 @@ impl Link {
         common: Arc<Common>,
         mailbox: Arc<Mailbox>,
     ) -> Arc<Self> {
-        let client = common.clients.of(peer.address.ip());
+        let client = common.clients.of(peer.origin.ip().unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)));
         let buffers = Buffers(client.account.clone());
         Arc::new(Self {
             peer,

@@ -34,4 +34,6 @@ mod token;
 pub use counters::Counts;
 pub use options::{Admit, Listeners, Options};
 pub use server::{Server, StartError};
-pub use service::{Exchange, HEAD_BYTES, LONG_HEAD_BYTES, Outcome, Peer, ReplyData, Service, Transport};
+pub use service::{
+    Exchange, HEAD_BYTES, LONG_HEAD_BYTES, LinkOrigin, Origin, Outcome, Peer, ReplyData, Service, Transport,
+};

@@ -3,11 +3,13 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 use crate::buffers::{Buffers, Lease};
+use crate::links::server::Voice;
 use tombolo_mem::Source;
+use tombolo_shm::link::Instance;
 
 /// So much of a call lies in [`Exchange::head`] if the call is no longer than that, in bytes.
 pub const HEAD_BYTES: usize = 8 << 10;
@@ -50,12 +52,14 @@ pub enum Transport {
     Tcp,
     /// A datagram for each.
     Udp,
+    /// Requests of a link over shared memory.
+    Link,
 }
 
-/// Who calls: a connection, or a sender of datagrams.
+/// Who calls: a connection, a sender of datagrams, or whoever has a link.
 pub struct Peer {
-    /// Its address; an IPv4 address is one even if it came to an IPv6 socket.
-    pub address: SocketAddr,
+    /// Where it is.
+    pub origin: Origin,
     /// How it calls.
     pub transport: Transport,
     /// What the service wishes to remember of this peer. It is dropped some time after a connection has ended; that of a
@@ -63,16 +67,66 @@ pub struct Peer {
     pub memo: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
+/// Where calls come from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// An address; an IPv4 address is one even if it came to an IPv6 socket.
+    Network(SocketAddr),
+    /// A link over shared memory.
+    Link(Box<LinkOrigin>),
+}
+
+/// Who has a link over shared memory.
+#[derive(Clone, Debug)]
+pub struct LinkOrigin {
+    /// What it is called in logs.
+    pub label: Arc<str>,
+    /// The one export that it may use.
+    pub export: String,
+    /// Which life of which client, as it says itself: the same on all its links.
+    pub client: Instance,
+    /// The user whose process it is, as this kernel says, where there is a kernel in common.
+    pub user: Option<u32>,
+    /// In whose name it may call.
+    pub voice: Voice,
+}
+
 impl Peer {
-    /// A peer that the service remembers nothing of.
+    /// A peer at an address that the service remembers nothing of.
     pub fn new(address: SocketAddr, transport: Transport) -> Arc<Self> {
-        Arc::new(Self { address, transport, memo: OnceLock::new() })
+        Arc::new(Self { origin: Origin::Network(address), transport, memo: OnceLock::new() })
+    }
+
+    /// A peer over shared memory.
+    pub fn of_link(link: LinkOrigin) -> Arc<Self> {
+        let origin = Origin::Link(Box::new(link));
+        Arc::new(Self { origin, transport: Transport::Link, memo: OnceLock::new() })
+    }
+}
+
+impl Origin {
+    /// Its address in the network, if it has one.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Network(address) => Some(address.ip()),
+            Self::Link(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => address.fmt(f),
+            Self::Link(link) => link.label.fmt(f),
+        }
     }
 }
 
 impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {}", self.transport, self.address)
+        write!(f, "{:?} {}", self.transport, self.origin)
     }
 }
 
@@ -111,6 +165,21 @@ impl Exchange {
         self.head.truncate(copied);
         self.record = record;
         self.lease = lease;
+    }
+
+    /// As [`fill`](Self::fill), where the call's first bytes were copied already: `record` is `frame` and then `rest`.
+    pub(crate) fn receive(&mut self, frame: &[u8], rest: &Source, record: Source) {
+        self.clear();
+        let len = match record.len() {
+            len @ ..=HEAD_BYTES => len,
+            _ => LONG_HEAD_BYTES,
+        };
+        let frame = frame.get(..len).unwrap_or(frame);
+        self.head.extend_from_slice(frame);
+        self.head.resize(len, 0);
+        let copied = self.head.get_mut(frame.len()..).map_or(0, |tail| rest.read_at(0, tail));
+        self.head.truncate(frame.len() + copied);
+        self.record = record;
     }
 
     /// Lets go of the call and the reply, and keeps their memory.

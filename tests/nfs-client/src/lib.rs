@@ -4,6 +4,7 @@
 //! in `tests/`.
 #![forbid(unsafe_code)]
 
+pub mod linked;
 pub mod mount;
 pub mod server;
 pub mod wire;

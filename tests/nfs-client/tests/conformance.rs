@@ -14,8 +14,10 @@ use tombolo_front_nfs_server::Durability;
 use tombolo_host::rpc_client::{InFlight, Transport};
 use tombolo_layer::fault::{self, Rule, What, When};
 use tombolo_layer::{Op, delay};
+use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
 use tombolo_nfs_client_tests::mount::{hard, server};
 use tombolo_nfs_tests::bed::{PATH, Plan};
+use tombolo_shm::bell::Mode;
 
 /// What NFS version 3 has no word for.
 const LACKS: Needs =
@@ -108,6 +110,58 @@ fn the_client_over_memory_whose_writes_are_cut_short() {
     let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
     let export = fault::over(Arc::new(Memory::default()), fault::Plan { rules: vec![rule], seed: 1 });
     run_over("the client over memory under short writes", Arc::new(export));
+}
+
+fn run_over_a_link(title: &str, export: Arc<dyn Export>, links: LinkPlan, options: Options) {
+    let mut plan = Plan::over(export);
+    plan.durability = Durability::Relaxed;
+    let export: Arc<dyn Export> = LinkBed::new(plan, links).mounted(options);
+    let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
+    run(&export, setup).expect(title, MAY_SKIP);
+}
+
+#[test]
+fn the_client_over_a_link() {
+    let export = Arc::new(Memory::default());
+    run_over_a_link("the client over a link over memory", export, LinkPlan::default(), hard());
+}
+
+#[test]
+fn the_client_over_a_link_with_few_slots_and_little_memory() {
+    let links = LinkPlan { slots: 8, bulk_bytes: 64 << 10, ..LinkPlan::default() };
+    run_over_a_link("the client over a small link over memory", Arc::new(Memory::default()), links, hard());
+}
+
+#[test]
+fn the_client_over_a_link_with_one_page_of_memory() {
+    let links = LinkPlan { bulk_bytes: 4096, ..LinkPlan::default() };
+    run_over_a_link("the client over a tiny link over memory", Arc::new(Memory::default()), links, hard());
+}
+
+#[test]
+fn the_client_over_a_link_with_one_call_at_a_time() {
+    let mut options = hard();
+    options.rpc.in_flight = InFlight::Fixed(1);
+    let export = Arc::new(Memory::default());
+    run_over_a_link("the client over a link, one call at a time", export, LinkPlan::default(), options);
+}
+
+#[test]
+fn the_client_over_a_link_without_looking_for_answers() {
+    let links = LinkPlan { mode: Mode::Event, ..LinkPlan::default() };
+    run_over_a_link("the client over a link, event", Arc::new(Memory::default()), links, hard());
+}
+
+#[test]
+fn the_client_over_a_link_to_memory_that_answers_later() {
+    let export = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
+    run_over_a_link("the client over a link under delay", Arc::new(export), LinkPlan::default(), hard());
+}
+
+#[test]
+fn the_client_over_a_link_to_a_directory_on_tmpfs() {
+    let (_dir, export) = directory_in(Path::new("/dev/shm"));
+    run_over_a_link("the client over a link to a directory", export, LinkPlan::default(), hard());
 }
 
 #[test]

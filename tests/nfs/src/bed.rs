@@ -95,7 +95,11 @@ impl Plan {
         panic!("no port is free for both TCP and UDP");
     }
 
-    fn service(&mut self) -> Result<Arc<NfsService>, ServeError> {
+    /// What answers, for whoever brings it calls.
+    ///
+    /// # Errors
+    /// The exports cannot be served.
+    pub fn service(&mut self) -> Result<Arc<NfsService>, ServeError> {
         static SESSIONS: AtomicU64 = AtomicU64::new(1 << 32);
         let exports = self.exports.iter().map(|(name, export, squash)| ExportOptions {
             name: name.clone(),

@@ -131,6 +131,7 @@ impl Nfs {
                 bulk: matches!(procedure, Procedure::Read | Procedure::Write),
                 data,
                 landing,
+                results_bytes: self.results_bytes(procedure),
                 interrupt: caller.interrupt.clone(),
             };
             self.rpc.call(rpc_call, |xdr| {
@@ -138,6 +139,14 @@ impl Nfs {
             })
         };
         pending.await.map_err(|source: CallError| Failure::Call { procedure, source }.into())
+    }
+
+    /// How long the results of a procedure may get, where that is more than a little.
+    fn results_bytes(&self, procedure: Procedure) -> usize {
+        match procedure {
+            Procedure::Readdir | Procedure::Readdirplus => self.sizes.listing as usize,
+            _ => 0,
+        }
     }
 
     /// Results that were read, and say no more than that something broke: then they say where.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::{Identity, Result};
+use tombolo_core::fs::{Error, Identity, Result};
+use tombolo_host::links::server::Voice;
+use tombolo_host::rpc_server::Origin;
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX};
 
 use super::groups::Groups;
@@ -26,9 +28,19 @@ impl Identities {
         Self { lists: Cache::new(LISTS_MAX), groups }
     }
 
-    /// Whom the caller with this credential is taken for. It waits only where groups are looked up, and fails only there
-    /// ([`Error::WouldBlock`](tombolo_core::fs::Error::WouldBlock): ask again later).
-    pub async fn identity(&self, squash: Squash, credential: &Credential<'_>) -> Result<Identity> {
+    /// Whom the caller with this credential is taken for. It waits only where groups are looked up, and fails there
+    /// ([`Error::WouldBlock`]: ask again later), and where he may not call in that name ([`Error::NotPermitted`]).
+    pub async fn identity(
+        &self,
+        squash: Squash,
+        credential: &Credential<'_>,
+        origin: &Origin,
+    ) -> Result<Identity> {
+        if let Origin::Link(link) = origin
+            && !link.voice.is_anybodys()
+        {
+            return self.of_voice(squash, credential, &link.voice);
+        }
         let sys = match credential {
             Credential::Sys(sys) if !squash.takes_all() => sys,
             _ => {
@@ -42,6 +54,22 @@ impl Identities {
             Some(groups) => self.squashed(squash, groups.of(uid).await?),
         };
         Ok(Identity { uid, gid, groups })
+    }
+
+    /// Of a process that may not call in everybody's name. What it says of its groups is held against what the kernel says, so nothing is
+    /// looked up. Without a name it is itself.
+    fn of_voice(&self, squash: Squash, credential: &Credential<'_>, voice: &Voice) -> Result<Identity> {
+        if squash.takes_all() {
+            let Squash { anonymous_uid: uid, anonymous_gid: gid, .. } = squash;
+            return Ok(Identity { uid, gid, groups: None });
+        }
+        let named = match credential {
+            Credential::Sys(sys) => Identity { uid: sys.uid, gid: sys.gid, groups: self.shared(&sys.gids) },
+            _ => Identity::default(),
+        };
+        let Identity { uid, gid, groups } = voice.identity(named).ok_or(Error::NotPermitted)?;
+        let groups = groups.and_then(|groups| self.squashed(squash, groups));
+        Ok(Identity { uid: squash.uid(uid), gid: squash.gid(gid), groups })
     }
 
     /// The groups that the credential names.
@@ -90,7 +118,8 @@ mod tests {
     fn identity(identities: &Arc<Identities>, whom: Whom, credential: Credential<'static>) -> Identity {
         let squash = Squash { whom, anonymous_uid: 99, anonymous_gid: 98 };
         let identities = identities.clone();
-        Answer::later(async move { identities.identity(squash, &credential).await })
+        let origin = Origin::Network(([127, 0, 0, 1], 1).into());
+        Answer::later(async move { identities.identity(squash, &credential, &origin).await })
             .wait()
             .expect("an identity")
     }
@@ -114,6 +143,30 @@ mod tests {
         for whom in [Whom::Nobody, Whom::Root, Whom::All] {
             assert_eq!(as_seen(whom, Credential::None), (99, 98, vec![]), "AUTH_NONE, {whom:?}");
         }
+    }
+
+    #[test]
+    fn over_a_link_a_process_is_itself_and_squashed_as_such() {
+        use tombolo_host::links::server::Voice;
+        let identities = Identities::new(None);
+        let voice = |uid, gid, groups: &[u32]| Voice::Its { uid, gid, groups: groups.into() };
+        let seen = |whom, credential: Credential<'static>, voice: &Voice| {
+            let squash = Squash { whom, anonymous_uid: 99, anonymous_gid: 98 };
+            identities.of_voice(squash, &credential, voice).map(|identity| shown(&identity)).ok()
+        };
+        let joe = voice(1000, 100, &[7]);
+        let itself = Some((1000, 100, vec![7]));
+        for whom in [Whom::Nobody, Whom::Root] {
+            assert_eq!(seen(whom, sys(0, 0, &[0]), &joe), itself, "root is the process itself");
+            assert_eq!(seen(whom, Credential::None, &joe), itself, "and so is nobody in particular");
+            assert_eq!(seen(whom, sys(1000, 7, &[100]), &joe), Some((1000, 7, vec![100])));
+            for other in [sys(1001, 100, &[]), sys(1000, 0, &[]), sys(1000, 100, &[7, 4])] {
+                assert_eq!(seen(whom, other, &joe), None, "{whom:?}");
+            }
+        }
+        assert_eq!(seen(Whom::All, sys(1001, 5, &[4]), &joe), Some((99, 98, vec![])), "all are alike");
+        let in_roots_group = voice(1000, 0, &[0]);
+        assert_eq!(seen(Whom::Root, sys(0, 0, &[]), &in_roots_group), Some((1000, 98, vec![98])));
     }
 
     #[test]

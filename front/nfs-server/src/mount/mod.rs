@@ -5,7 +5,7 @@ mod table;
 use std::sync::Arc;
 
 use tombolo_core::fs::{Error, FileType, Name};
-use tombolo_host::rpc_server::Peer;
+use tombolo_host::rpc_server::{Origin, Peer};
 use tombolo_wire_nfs3::mount::{Call, DirPath, Flavors, MntOk, MntReply, MountEntry, MountName, Status};
 use tombolo_wire_rpc::AuthFlavor;
 use tombolo_wire_xdr::Encoder;
@@ -18,23 +18,31 @@ pub(crate) use table::MountTable;
 
 /// Carries a call out and writes its results.
 pub(crate) async fn carry_out(service: &NfsService, peer: &Peer, call: Call<'_>, results: &mut Encoder<'_>) {
-    let client = peer.address.ip();
+    let client = name_of(&peer.origin);
     match call {
         Call::Null => {}
-        Call::Mnt(path) => mnt(service, peer, path, results).await,
+        Call::Mnt(path) => mnt(service, peer, &client, path, results).await,
         Call::Dump => dump(service, results),
-        Call::Umnt(path) => service.mounts.remove(client, path.as_bytes()),
-        Call::UmntAll => service.mounts.remove_all(client),
-        Call::Export => export(service, results),
+        Call::Umnt(path) => service.mounts.remove(&client, path.as_bytes()),
+        Call::UmntAll => service.mounts.remove_all(&client),
+        Call::Export => export(service, &peer.origin, results),
     }
 }
 
-async fn mnt(service: &NfsService, peer: &Peer, path: DirPath<'_>, results: &mut Encoder<'_>) {
+/// What a client is called in the list.
+fn name_of(origin: &Origin) -> String {
+    match origin {
+        Origin::Network(address) => address.ip().to_string(),
+        Origin::Link(link) => link.label.to_string(),
+    }
+}
+
+async fn mnt(service: &NfsService, peer: &Peer, client: &str, path: DirPath<'_>, results: &mut Encoder<'_>) {
     let found = walk(service, peer, path.as_bytes()).await;
-    let (text, client) = (path.as_bytes().escape_ascii(), peer.address.ip());
+    let text = path.as_bytes().escape_ascii();
     match found {
         Ok(node) => {
-            tracing::info!(%client, path = %text, "mounted");
+            tracing::info!(client, path = %text, "mounted");
             service.mounts.add(client, path.as_bytes());
             let handle = node.wire_handle();
             let reply = match Flavors::new(&[AuthFlavor::SYS, AuthFlavor::NONE]) {
@@ -44,7 +52,7 @@ async fn mnt(service: &NfsService, peer: &Peer, path: DirPath<'_>, results: &mut
             results.value(&reply);
         }
         Err(status) => {
-            tracing::info!(%client, path = %text, ?status, "not mounted");
+            tracing::info!(client, path = %text, ?status, "not mounted");
             results.value(&MntReply::Failed(status, ()));
         }
     }
@@ -53,7 +61,7 @@ async fn mnt(service: &NfsService, peer: &Peer, path: DirPath<'_>, results: &mut
 /// The directory of a path: an export, or one beneath it. Links are not followed.
 async fn walk(service: &NfsService, peer: &Peer, path: &[u8]) -> Result<Arc<Node>, Status> {
     let (export, rest) = leads_to(service, path).ok_or(Status::NoEnt)?;
-    if !export.allow.admits(peer.address.ip()) {
+    if !export.admits(&peer.origin) {
         return Err(Status::Acces);
     }
     let mut node = export.root().await.map_err(|error| status(&error))?;
@@ -94,8 +102,8 @@ fn status(error: &Error) -> Status {
 
 fn dump(service: &NfsService, results: &mut Encoder<'_>) {
     for mounted in service.mounts.all() {
-        let client = mounted.client.to_string();
-        let (Some(client), Some(path)) = (MountName::new(client.as_bytes()), DirPath::new(&mounted.path))
+        let (Some(client), Some(path)) =
+            (MountName::new(mounted.client.as_bytes()), DirPath::new(&mounted.path))
         else {
             continue;
         };
@@ -104,8 +112,13 @@ fn dump(service: &NfsService, results: &mut Encoder<'_>) {
     results.bool(false);
 }
 
-fn export(service: &NfsService, results: &mut Encoder<'_>) {
-    for export in service.exports() {
+/// Over a network all that there are, for people to look at; over a link the one that it may use.
+fn export(service: &NfsService, origin: &Origin, results: &mut Encoder<'_>) {
+    let shown = |export: &&Arc<Served>| match origin {
+        Origin::Network(_) => true,
+        Origin::Link(_) => export.admits(origin),
+    };
+    for export in service.exports().iter().filter(shown) {
         let Some(path) = DirPath::new(export.name.as_bytes()) else { continue };
         results.bool(true).value(&path);
         for network in export.allow.networks() {

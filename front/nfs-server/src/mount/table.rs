@@ -1,7 +1,6 @@
 //! Who says that it has mounted what: told to whoever asks (`showmount -a`), and nothing depends on it.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// So many mounts are remembered; clients that never unmount push out the oldest.
@@ -10,7 +9,7 @@ const MOUNTS_MAX: usize = 1024;
 /// A mount, as far as we were told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mounted {
-    pub client: IpAddr,
+    pub client: String,
     pub path: Vec<u8>,
 }
 
@@ -20,22 +19,22 @@ pub(crate) struct MountTable(Mutex<VecDeque<Mounted>>);
 
 impl MountTable {
     /// A client has got the handle of `path`.
-    pub fn add(&self, client: IpAddr, path: &[u8]) {
+    pub fn add(&self, client: &str, path: &[u8]) {
         let mut mounts = self.lock();
         mounts.retain(|mount| mount.client != client || mount.path != path);
         if mounts.len() >= MOUNTS_MAX {
             mounts.pop_front();
         }
-        mounts.push_back(Mounted { client, path: path.to_owned() });
+        mounts.push_back(Mounted { client: client.to_owned(), path: path.to_owned() });
     }
 
     /// A client has unmounted `path`.
-    pub fn remove(&self, client: IpAddr, path: &[u8]) {
+    pub fn remove(&self, client: &str, path: &[u8]) {
         self.lock().retain(|mount| mount.client != client || mount.path != path);
     }
 
     /// A client has unmounted everything.
-    pub fn remove_all(&self, client: IpAddr) {
+    pub fn remove_all(&self, client: &str) {
         self.lock().retain(|mount| mount.client != client);
     }
 
@@ -52,22 +51,21 @@ impl MountTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
 
     #[test]
     fn the_table_keeps_each_mount_once_and_stays_bounded() {
         let table = MountTable::default();
-        let client = |n: u32| IpAddr::from(Ipv4Addr::from(n));
+        let client = |n: u32| format!("10.0.0.{n}");
         for _ in 0..2 {
-            table.add(client(1), b"/a");
-            table.add(client(1), b"/b");
-            table.add(client(2), b"/a");
+            table.add(&client(1), b"/a");
+            table.add(&client(1), b"/b");
+            table.add(&client(2), b"/a");
         }
         assert_eq!(table.all().len(), 3);
-        table.remove(client(1), b"/a");
-        table.remove_all(client(2));
+        table.remove(&client(1), b"/a");
+        table.remove_all(&client(2));
         assert_eq!(table.all(), [Mounted { client: client(1), path: b"/b".into() }]);
-        (0..5_000).for_each(|n| table.add(client(n), b"/c"));
+        (0..5_000).for_each(|n| table.add(&client(n), b"/c"));
         assert_eq!(table.all().len(), MOUNTS_MAX);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tombolo_mem::{OutOfBounds, Source};
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::bell::{Nudger, Ringer};
-use tombolo_shm::link::{Ends, Extent, Layout};
+use tombolo_shm::link::{Ends, Extent, FRAME_BYTES, Layout};
 use tombolo_shm::ring::{Message, Producer};
 
 use super::common::Common;
@@ -95,6 +95,18 @@ impl Link {
             }
             _ => self.bases.source(address, len_bytes),
         }
+    }
+
+    /// The first `len_bytes` of the buffer of a request, in the peer's memory; no more than it has.
+    pub(super) fn frame(&self, id: u32, len_bytes: usize) -> Source {
+        let len = len_bytes.min(FRAME_BYTES as usize);
+        let at = self.layout.buffer_offset(self.index(id)).unwrap_or(u64::MAX);
+        let mut source = Source::new();
+        if let Ok(place) = self.peer.place(at, len as u64) {
+            // The layout was checked against the end.
+            let _ = source.push(self.peer.region(), place, len);
+        }
+        source
     }
 
     /// Sends an answer, and wakes the client if it sleeps.

@@ -20,6 +20,7 @@ mod reception;
 mod responder;
 mod service;
 mod serving;
+mod voice;
 mod worker;
 
 pub use counters::Counts;
@@ -27,3 +28,4 @@ pub(super) use reception::Reception;
 pub use responder::Responder;
 pub use service::{Credentials, Peer, Refusal, Request, Service, Session, SpeaksFor, Standing};
 pub use serving::{LinkHandle, LinkMeter, ServeError, Server};
+pub use voice::Voice;

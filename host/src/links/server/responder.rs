@@ -43,6 +43,13 @@ impl Responder {
         }
     }
 
+    /// The first `len_bytes` of the request's own buffer, to be read where they lie; no more than it has. The peer may change them while
+    /// they are read: of what was checked in the private copy only what does not depend on it may be read again.
+    #[must_use]
+    pub fn frame(&self, len_bytes: usize) -> Source {
+        self.link.as_ref().map_or_else(Source::new, |link| link.frame(self.id, len_bytes))
+    }
+
     /// `len_bytes` of this side's bulk memory, which the client will read. Two requests may have been given the same place: that is the
     /// client's loss alone.
     pub fn sink(&self, address: GlobalAddress, len_bytes: u64) -> Result<Sink, AddressError> {

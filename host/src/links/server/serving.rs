@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use thiserror::Error;
 use tombolo_mem::OutOfBounds;
 use tombolo_shm::bell::{Mode, Sleeper};
-use tombolo_shm::link::{Ends, FRAME_BYTES, Role};
+use tombolo_shm::link::{Ends, FRAME_BYTES, Protocol, Role};
 use tombolo_shm::ring::Consumer;
 
 use super::common::Common;
@@ -21,6 +21,8 @@ use crate::links::lock;
 /// Serves links, each with a thread of its own. Any thread may use it.
 pub struct Server {
     service: Arc<dyn Service>,
+    /// Those of further protocols.
+    others: Vec<(Protocol, Arc<dyn Service>)>,
     common: Arc<Common>,
     links: Mutex<Vec<Weak<Link>>>,
 }
@@ -40,9 +42,31 @@ pub enum ServeError {
 }
 
 impl Server {
-    /// A server without links.
+    /// A server without links, whose clients speak vrpc.
     pub fn new(service: Arc<dyn Service>) -> Self {
-        Self { service, common: Arc::default(), links: Mutex::default() }
+        Self { service, others: Vec::new(), common: Arc::default(), links: Mutex::default() }
+    }
+
+    /// Has clients that speak another protocol answered by another service.
+    #[must_use]
+    pub fn speaking(mut self, protocol: Protocol, service: Arc<dyn Service>) -> Self {
+        self.others.push((protocol, service));
+        self
+    }
+
+    /// The protocols that are spoken.
+    #[must_use]
+    pub fn protocols(&self) -> Vec<Protocol> {
+        std::iter::once(Protocol::Vrpc).chain(self.others.iter().map(|(protocol, _)| *protocol)).collect()
+    }
+
+    /// As [`open`](Self::open), for a client that speaks this protocol.
+    pub fn open_for(&self, protocol: Protocol, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        if protocol == Protocol::Vrpc {
+            return self.open(peer);
+        }
+        let found = self.others.iter().find(|(spoken, _)| *spoken == protocol);
+        found.map_or(Err(Refusal::NoSuchExport), |(_, service)| service.open(peer))
     }
 
     /// Asks the service for a session. To be called before a peer is given memory.

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
+use super::service::{Peer, SpeaksFor};
 use tombolo_core::fs::Identity;
-use tombolo_host::links::server::{Peer, SpeaksFor};
 
 /// In whose name the requests of a link may be performed.
 #[derive(Clone, Debug)]
-pub(crate) enum Voice {
+pub enum Voice {
     /// In whatever name they bear.
     Anybodys,
     /// Only in that of the process that has the link.
     Its {
+        /// Its user.
         uid: u32,
+        /// Its group.
         gid: u32,
         /// Beside `gid`.
         groups: Arc<[u32]>,
@@ -21,7 +23,8 @@ pub(crate) enum Voice {
 
 impl Voice {
     /// What the host knows of the peer. Of one that is on another kernel it knows nothing, and the operator has given it the memory.
-    pub(crate) fn of(peer: &Peer) -> Self {
+    #[must_use]
+    pub fn of(peer: &Peer) -> Self {
         match peer.credentials.as_ref().map(|standing| (standing.process, &standing.speaks_for)) {
             None | Some((_, SpeaksFor::Anybody)) => Self::Anybodys,
             Some((process, SpeaksFor::Itself { groups })) => {
@@ -30,13 +33,16 @@ impl Voice {
         }
     }
 
-    pub(crate) fn is_anybodys(&self) -> bool {
+    /// Whether every name is believed.
+    #[must_use]
+    pub fn is_anybodys(&self) -> bool {
         matches!(self, Self::Anybodys)
     }
 
     /// Who acts when a request bears this name; none if nobody may. Root is the process itself: its kernel asks for some things
     /// in that name, of which nobody in particular is the cause (a close, say), and they are to be done with no more rights.
-    pub(crate) fn identity(&self, named: Identity) -> Option<Identity> {
+    #[must_use]
+    pub fn identity(&self, named: Identity) -> Option<Identity> {
         let Self::Its { uid, gid, groups } = self else { return Some(named) };
         if named.uid == 0 {
             let groups = (!groups.is_empty()).then(|| groups.clone());

@@ -1,0 +1,196 @@
+//! NFS over memory in common: `nfs+shm:SOCKET/NAME[?OPTION[=VALUE]&…]`, and the same with the other places of [`ShmPlace`].
+//!
+//! The messages are those of NFS version 3, only what carries them is a link. Everything that an NFS client does with its server it does here
+//! too: it waits for a server that is away, and sends again what was not answered.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_back_nfs_client::NfsExport;
+use tombolo_back_vrpc_client::Connected;
+use tombolo_host::links::rpc::{Dial, DialError, Dialed, Route};
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::Protocol;
+
+use super::nfs_options::{NfsOption, NfsOptions};
+use super::shm::{ShmParts, ShmPlace};
+use super::shm_link::{Door, NoLink, ends};
+use super::url::parsed_options;
+use super::{NotMounted, OpenOptions, Opened, nfs};
+use crate::failure::Failure;
+
+/// Something on an NFS server behind memory in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NfsShmUrl {
+    /// Where the server is met, and the name of an export behind it.
+    pub place: ShmPlace,
+    /// How to talk to it.
+    pub options: NfsOptions,
+}
+
+/// In front of the schemes of memory in common.
+const FRONT: &str = "nfs+";
+
+impl NfsShmUrl {
+    /// Is it such a place that stands behind this word and a `:`?
+    pub fn is_scheme(word: &str) -> bool {
+        word.strip_prefix(FRONT).is_some_and(ShmPlace::is_scheme)
+    }
+
+    /// The place of `text`, which stood behind `scheme:`. Options follow the last question mark.
+    pub fn new(scheme: &str, text: &str) -> Result<Self, String> {
+        let inner = scheme.strip_prefix(FRONT).unwrap_or(scheme);
+        let (path, options) = text.rsplit_once('?').unwrap_or((text, ""));
+        let place = ShmPlace::new(inner, path)
+            .map_err(|wrong| wrong.replace(&format!("{inner}:"), &format!("{scheme}:")))?;
+        let options = parsed_options(options).map_err(|reason| format!("{scheme}:{text}: {reason}"))?;
+        check(&options).map_err(|reason| format!("{scheme}:{text}: {reason}"))?;
+        Ok(Self { place, options })
+    }
+
+    /// The same from the root of the file system on.
+    pub fn absolute(&self) -> io::Result<Self> {
+        Ok(Self { place: self.place.absolute()?, options: self.options.clone() })
+    }
+}
+
+impl fmt::Display for NfsShmUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{FRONT}{}", self.place)?;
+        for (index, option) in self.options.words().enumerate() {
+            write!(f, "{}{option}", if index == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
+    }
+}
+
+/// Options that say something of networks have no meaning here.
+pub fn check(options: &NfsOptions) -> Result<(), String> {
+    let of_networks = |option: NfsOption| {
+        matches!(
+            option,
+            NfsOption::Transport(_)
+                | NfsOption::Port(_)
+                | NfsOption::MountPort(_)
+                | NfsOption::Connections(_)
+                | NfsOption::ReservedPort(_)
+        )
+    };
+    match options.iter().zip(options.words()).find(|(option, _)| of_networks(*option)) {
+        Some((_, word)) => Err(format!("option {word} is for networks, not for memory in common")),
+        None => Ok(()),
+    }
+}
+
+/// Opens the export that the place leads to or into: the longest name that the server knows.
+pub fn open(url: &NfsShmUrl, options: &OpenOptions) -> Result<Opened, Failure> {
+    let opening = format!("open {url}");
+    let found = find(&url.place, Mode::default()).map_err(|failed| failed.while_doing(&opening))?;
+    let export = found.mount(&found.name, url, options).map_err(|failed| failed.while_doing(&opening))?;
+    Ok(Opened { export: Arc::new(export), path: found.within.into_bytes() })
+}
+
+/// Mounts what the place names: an export, or a directory in it.
+pub fn mount(url: &NfsShmUrl, mode: Mode, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
+    let found = find(&url.place, mode)?;
+    let path = match &*found.within {
+        "" => found.name.clone(),
+        within => format!("{}/{within}", found.name.trim_end_matches('/')),
+    };
+    found.mount(&path, url, options)
+}
+
+/// An export that a link leads to.
+struct Found {
+    route: Arc<Route>,
+    /// Its name.
+    name: String,
+    /// What follows it.
+    within: String,
+}
+
+impl Found {
+    fn mount(&self, path: &str, url: &NfsShmUrl, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
+        let asked = url.options.clone().then(&options.nfs);
+        check(&asked).map_err(NotMounted::new)?;
+        let client = nfs::client_options(&asked, options.read_only);
+        NfsExport::mount_over(&self.route, path, client).map_err(|error| NotMounted::from(&error))
+    }
+}
+
+fn find(place: &ShmPlace, mode: Mode) -> Result<Found, NotMounted> {
+    let ShmParts { at, rest } = place.parts()?;
+    let mut failed = None;
+    for end in ends(&rest) {
+        let (name, within) = rest.split_at(end);
+        let name = if name.is_empty() { "/" } else { name };
+        let door = Door::new(at.clone(), name, Protocol::OncRpc, mode)?;
+        match door.link() {
+            Ok(first) => {
+                let label = format!("{FRONT}{place}");
+                let label =
+                    label.trim_end_matches('/').strip_suffix(rest.trim_end_matches('/')).unwrap_or(&label);
+                let dial = LinkDoor { door, first: Mutex::new(Some(first)) };
+                let route = Route::start(dial, label).map_err(|error| NotMounted::away(error.to_string()))?;
+                let within = within.trim_matches('/').to_owned();
+                return Ok(Found { route, name: name.to_owned(), within });
+            }
+            Err(NoLink { failed: why, unknown_name: true }) => failed = failed.or(Some(why)),
+            Err(NoLink { failed: why, .. }) => return Err(why),
+        }
+    }
+    Err(failed.unwrap_or_else(|| NotMounted::new("it names nothing")))
+}
+
+/// Makes links to one export.
+struct LinkDoor {
+    door: Door,
+    /// The link that was made to see whether there is such an export.
+    first: Mutex<Option<Connected>>,
+}
+
+impl Dial for LinkDoor {
+    fn dial(&self) -> Result<Dialed, DialError> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let linked = first.map_or_else(|| self.door.link().map_err(|no| no.failed.reason), Ok);
+        let Connected { line, keep } = linked?;
+        Ok(Dialed { line, keep })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_written_as_it_is_read() {
+        for (scheme, text) in [
+            ("nfs+shm", "/run/x.sock/src"),
+            ("nfs+shm", "x.sock/src/sub?soft&rsize=64k"),
+            ("nfs+shm+file", "region/src?noac"),
+            ("nfs+shm+pci", "/src"),
+        ] {
+            assert!(NfsShmUrl::is_scheme(scheme), "{scheme}");
+            let url = NfsShmUrl::new(scheme, text).expect(text);
+            assert_eq!(url.to_string(), format!("{scheme}:{text}"));
+        }
+        for other in ["nfs", "shm", "nfs+tcp", "nfs+shm+usb", ""] {
+            assert!(!NfsShmUrl::is_scheme(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_one_line_that_says_what_to_write() {
+        let mistake = |text: &str| NfsShmUrl::new("nfs+shm", text).expect_err(text);
+        assert_eq!(mistake("x.sock"), "nfs+shm:x.sock: a name is missing: write nfs+shm:SOCKET/NAME");
+        assert_eq!(mistake("s/a?sofd"), "nfs+shm:s/a?sofd: unknown option \"sofd\"");
+        for option in ["proto=udp", "port=7", "mountport=7", "nconnect=2", "resvport"] {
+            let wrong = mistake(&format!("s/a?hard&{option}"));
+            assert!(
+                wrong.ends_with(&format!("option {option} is for networks, not for memory in common")),
+                "{wrong}"
+            );
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! A thread that closes what nobody uses any more.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::service::NfsService;
+
+/// How often openings that nobody uses are looked for.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Tidies up a service, with a thread of its own, until it is dropped.
+pub struct Tidying {
+    /// Dropped to end the thread.
+    running: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tidying {
+    /// Begins.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub fn start(service: &Arc<NfsService>) -> io::Result<Self> {
+        let (running, ended) = mpsc::channel();
+        let service = service.clone();
+        let tidy = move || {
+            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                service.tidy();
+            }
+        };
+        let thread = thread::Builder::new().name("nfs-tidy".into()).spawn(tidy)?;
+        Ok(Self { running: Some(running), thread: Some(thread) })
+    }
+}
+
+impl Drop for Tidying {
+    fn drop(&mut self) {
+        drop(self.running.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that tidies up had panicked");
+        }
+    }
+}

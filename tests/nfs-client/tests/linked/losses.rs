@@ -1,0 +1,132 @@
+//! A link that is lost is made anew, and nobody who uses the mount notices more than the time that it takes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{
+    Client, Ctx, Error, Export, FileSystem, FileType, Interrupt, Mode, NewMode, NodeId, PermissionCheck,
+    SessionId,
+};
+use tombolo_layer::delay;
+use tombolo_layer::replies;
+use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
+use tombolo_nfs_client_tests::mount::{hard, name, soft};
+use tombolo_nfs_tests::bed::Plan;
+
+fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
+    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
+    (export.attach(&client).expect("a session"), Ctx::root(SessionId(1)))
+}
+
+fn bed() -> Arc<LinkBed> {
+    LinkBed::new(Plan::over(Arc::new(Memory::default())), LinkPlan::default())
+}
+
+#[test]
+fn a_call_over_a_link_is_answered() {
+    let bed = bed();
+    let export = bed.mounted(hard());
+    let (fs, cx) = attach(&*export);
+    let attr = fs.getattr(&cx, NodeId::ROOT, None).wait().expect("attributes");
+    assert_eq!(attr.file_type, FileType::Directory);
+    assert_eq!(bed.dialed(), 1, "MOUNT and NFS over one link");
+}
+
+#[test]
+fn after_a_loss_there_is_another_link() {
+    let bed = bed();
+    let export = bed.mounted(hard());
+    let (fs, cx) = attach(&*export);
+    for round in 1..=20 {
+        bed.cut();
+        fs.getattr(&cx, NodeId::ROOT, None).wait().expect("attributes");
+        assert_eq!(bed.dialed(), 1 + round);
+    }
+}
+
+/// What is performed once although the link was lost before the answer came: the server has performed it, and says so again.
+#[test]
+fn what_was_under_way_is_performed_once() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let slow = delay::over(Arc::new(Memory::default()), Duration::from_micros(300)).expect("a timer");
+    let once = replies::open(Arc::new(slow), &replies::Options::default(), &dir.path().join("replies"));
+    let bed = LinkBed::new(Plan::over(Arc::new(once.expect("a reply layer"))), LinkPlan::default());
+    let export = bed.mounted(hard());
+    let (over, made) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for worker in 0..4 {
+            let (export, over, made) = (&export, &over, &made);
+            scope.spawn(move || {
+                let (fs, cx) = attach(&**export);
+                for number in 0.. {
+                    if over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    let text = format!("{worker}-{number}");
+                    let mode = NewMode::settled(Mode::new(0o755));
+                    fs.mkdir(&cx, NodeId::ROOT, name(&text), mode).wait().expect("it was not there before");
+                    fs.rmdir(&cx, NodeId::ROOT, name(&text)).wait().expect("it was there");
+                    made.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        for round in 0..30 {
+            let before = made.load(Ordering::SeqCst);
+            bed.cut();
+            // All of them have met the loss once two rounds of everybody's have ended.
+            while made.load(Ordering::SeqCst) < before + 8 {
+                thread::yield_now();
+            }
+            assert!(bed.dialed() >= 2 + round, "the loss was noticed");
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    assert!(export.counts().retransmissions > 0, "{:?}", export.counts());
+}
+
+#[test]
+fn who_is_patient_waits_for_the_server_and_who_is_not_is_told() {
+    let bed = bed();
+    let (patient, hasty) = (bed.mounted(hard()), bed.mounted(soft()));
+    bed.away.store(true, Ordering::SeqCst);
+    bed.cut();
+    let (fs, cx) = attach(&*hasty);
+    let failed = fs.getattr(&cx, NodeId::ROOT, None).wait().expect_err("there is no server");
+    let mut text = String::new();
+    let mut cause: Option<&dyn std::error::Error> = Some(&failed);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    assert!(text.contains("there is no link: nobody is there"), "{text}");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let (fs, cx) = attach(&*patient);
+            fs.getattr(&cx, NodeId::ROOT, None).wait().expect("attributes, in the end")
+        });
+        // It is of no consequence whether it waits already: it waits in any case.
+        assert!(!waiting.is_finished());
+        bed.away.store(false, Ordering::SeqCst);
+        waiting.join().expect("no panic");
+    });
+    fs.getattr(&cx, NodeId::ROOT, None).wait().expect("the hasty one goes on");
+}
+
+#[test]
+fn an_interrupt_ends_a_call_that_waits_for_the_server() {
+    let bed = bed();
+    let export = bed.mounted(hard());
+    let (fs, cx) = attach(&*export);
+    bed.away.store(true, Ordering::SeqCst);
+    bed.cut();
+    let interrupt = Interrupt::new();
+    let cx = Ctx { interrupt: interrupt.clone(), ..cx };
+    let since = Instant::now();
+    interrupt.raise();
+    let failed = fs.getattr(&cx, NodeId::ROOT, None).wait().expect_err("nobody answers");
+    assert!(matches!(failed, Error::Interrupted), "{failed:?}");
+    assert!(since.elapsed() >= Duration::from_secs(2), "until then an answer is worth waiting for");
+}

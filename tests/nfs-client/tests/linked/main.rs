@@ -1,0 +1,3 @@
+//! NFS over links in shared memory: losses of links, identities, and peers that lie.
+
+mod losses;
