@@ -3,10 +3,13 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help build static demo test test-rust test-planted test-mount test-guests test-crash test-posix lint bench bench-quick clean
+.PHONY: help packages build static demo test test-rust test-planted test-mount test-guests test-crash test-posix lint bench bench-quick clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+packages: ## Debian's packages that building and testing need: installs them as root, otherwise names them
+	.ci/packages
 
 build: ## the binary, target/release/tombolo
 	$(CARGO) build --release -p tombolo-cli
@@ -15,10 +18,12 @@ static: ## the binary without libraries, for guests: target/x86_64-unknown-linux
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
 		$(CARGO) build --release -p tombolo-cli --target x86_64-unknown-linux-gnu
 
-demo: build ## share a source tree with a real guest and build it there
+demo: ## share a source tree with a real guest and build it there
+	tests/guests/setup
+	$(MAKE) build
 	demo/run
 
-test: test-rust test-planted test-mount test-posix test-guests test-crash ## everything that has to pass
+test: packages test-rust test-planted test-mount test-posix test-guests test-crash ## everything that has to pass
 
 test-rust: ## unit, property, conformance and command-line tests
 	$(CARGO) test --workspace --no-fail-fast
