@@ -63,6 +63,18 @@ impl Lines {
         unsafe { self.start.add(line & self.mask) }.as_ptr().cast()
     }
 
+    /// Begins to fetch a line, which is going to be read. The number wraps. Changes nothing that can be seen.
+    #[inline(always)]
+    pub fn fetch(&self, line: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a hint; it reads nothing that could be seen, and faults at no address.
+        unsafe {
+            std::arch::asm!("prefetcht0 [{}]", in(reg) self.address(line), options(nostack, preserves_flags));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = line;
+    }
+
     #[inline(always)]
     fn word(&self, line: usize, word: usize) -> &AtomicU64 {
         // SAFETY: the masked number is less than the count of lines that `new` found inside the region.
@@ -88,6 +100,19 @@ impl LinesMut {
     #[inline(always)]
     pub fn store(&self, line: usize, word: usize, value: u64, order: Ordering) {
         self.0.word(line, word).store(value, order);
+    }
+
+    /// Begins to take a line away from other processors, since it is going to be stored to. The number wraps. Changes nothing
+    /// that can be seen.
+    #[inline(always)]
+    pub fn claim(&self, line: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a hint; it changes nothing that could be seen, and faults at no address. Processors without it do nothing.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) self.address(line), options(nostack, preserves_flags));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = line;
     }
 }
 

@@ -17,6 +17,10 @@ pub trait Cells {
     /// The word (0 to 7) of a line, as eight bytes that were stored there, in the host's byte order.
     fn load(&self, line: usize, word: usize, order: Ordering) -> u64;
 
+    /// Begins to fetch a line that is going to be read: a hint.
+    #[inline(always)]
+    fn fetch(&self, _line: usize) {}
+
     /// Where the line lies, if it is memory that a processor can watch.
     fn address(&self, _line: usize) -> Option<*const u8> {
         None
@@ -30,6 +34,10 @@ pub trait CellsMut {
 
     /// Stores the word (0 to 7) of a line, in the host's byte order.
     fn store(&self, line: usize, word: usize, value: u64, order: Ordering);
+
+    /// Begins to take a line that is going to be stored to away from other processors: a hint.
+    #[inline(always)]
+    fn claim(&self, _line: usize) {}
 }
 
 /// A word that is read, and slept on.
@@ -84,6 +92,11 @@ impl Cells for Lines {
         Lines::load(self, line, word, order)
     }
 
+    #[inline(always)]
+    fn fetch(&self, line: usize) {
+        Lines::fetch(self, line);
+    }
+
     fn address(&self, line: usize) -> Option<*const u8> {
         Some(Lines::address(self, line))
     }
@@ -98,6 +111,11 @@ impl CellsMut for LinesMut {
     #[inline(always)]
     fn store(&self, line: usize, word: usize, value: u64, order: Ordering) {
         LinesMut::store(self, line, word, value, order);
+    }
+
+    #[inline(always)]
+    fn claim(&self, line: usize) {
+        LinesMut::claim(self, line);
     }
 }
 

@@ -5,15 +5,17 @@
 //! a full fence on either side makes sure that one of the two sees the other (docs/decisions/0171). Where there is no bell, as
 //! between a guest and its host, who sleeps looks again at intervals that double.
 //!
-//! Reading order: [`Mode`], [`Sleeper`], [`Ringer`].
+//! Reading order: [`Mode`], [`Sleeper`], [`Ringer`]; [`Lull`].
 
 mod look;
+mod lull;
 mod mode;
 mod ringer;
 mod sleeper;
 mod umwait;
 
 pub use look::WINDOW_MAX;
+pub use lull::Lull;
 pub use mode::{Mode, UnknownMode};
 pub use ringer::Ringer;
 pub use sleeper::{Awaited, INTERVAL_MAX, INTERVAL_MIN, Nudger, Outcome, Sleeper, SleeperCounts};

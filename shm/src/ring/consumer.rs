@@ -66,6 +66,12 @@ impl<C: Cells> Consumer<C> {
         Some(Message::from_words(head, tail))
     }
 
+    /// Begins to fetch the slot that comes next: for when a message is likely to be there already.
+    #[inline(always)]
+    pub fn fetch(&self) {
+        self.cells.fetch(self.place.slot);
+    }
+
     /// The address of the slot that comes next, if a processor can watch it. Valid while this consumer lives.
     pub fn address(&self) -> Option<*const u8> {
         self.cells.address(self.place.slot)

@@ -5,13 +5,15 @@
 //! Nothing says how far the reader is: both sides know that no more messages are under way than there are slots, so the slot
 //! that comes next has been read (docs/decisions/0170).
 //!
-//! Reading order: [`Message`], [`Producer`], [`Consumer`].
+//! Reading order: [`Message`], [`Producer`], [`Consumer`]; [`Ahead`].
 
+mod ahead;
 mod consumer;
 mod message;
 mod producer;
 mod turn;
 
+pub use ahead::Ahead;
 pub use consumer::{Consumer, TurnFault};
 pub use message::{BODY_BYTES, Message};
 pub use producer::Producer;

@@ -1,9 +1,12 @@
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use tombolo_mem::{LinesMut, OutOfBounds};
 
 use crate::cells::CellsMut;
 use crate::link::{Epoch, Extent, SLOT_BYTES};
+use crate::ring::ahead::Ahead;
 use crate::ring::message::Message;
 use crate::ring::turn::Place;
 
@@ -12,6 +15,8 @@ use crate::ring::turn::Place;
 pub struct Producer<C = LinesMut> {
     cells: C,
     place: Place,
+    /// The slot of `place`, for those who fetch it ahead.
+    next: Arc<AtomicUsize>,
 }
 
 impl Producer {
@@ -26,7 +31,15 @@ impl Producer {
 impl<C: CellsMut> Producer<C> {
     /// The ring in those cells, all of them zero.
     pub fn new(cells: C, epoch: Epoch) -> Producer<C> {
-        Producer { cells, place: Place::first(epoch) }
+        Producer { cells, place: Place::first(epoch), next: Arc::default() }
+    }
+
+    /// What fetches the next slot before it is written.
+    pub fn ahead(&self) -> Ahead<C>
+    where
+        C: Clone,
+    {
+        Ahead::new(self.cells.clone(), self.next.clone())
     }
 
     /// Writes the next slot. There must be no more messages under way than slots, or one is lost that the peer has not read; that
@@ -40,5 +53,6 @@ impl<C: CellsMut> Producer<C> {
         // Last, and not before the rest is there.
         self.cells.store(slot, 0, message.head(self.place.turn), Release);
         self.place.advance(self.cells.count());
+        self.next.store(self.place.slot, Relaxed);
     }
 }

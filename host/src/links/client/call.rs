@@ -80,6 +80,7 @@ impl Call {
         spans: Spans,
         frame: impl FnOnce(&mut FrameWriter<'_>),
     ) -> Self {
+        core.ahead.fetch();
         let stage = if core.fate.is_over() {
             Stage::Failed(core.lost())
         } else if let Some(id) = core.ids.take() {
@@ -358,7 +359,12 @@ impl Core {
         since: &mut Option<Instant>,
     ) -> Found {
         loop {
-            match self.drain(intake, Some(id), wakes) {
+            if self.may_rest(intake) {
+                intake.lull.rest();
+            }
+            let found = self.drain(intake, Some(id), wakes);
+            intake.lull.looked(matches!(found, Ok(Some(_))));
+            match found {
                 Ok(Some(answer)) => return Found::Answer(answer),
                 Ok(None) if wakes.is_empty() => {}
                 Ok(None) => return Found::Others,
@@ -374,6 +380,16 @@ impl Core {
                 }
                 spin_loop();
             }
+        }
+    }
+
+    /// Whether to leave the next slot alone for a moment before the first look at it.
+    #[inline]
+    fn may_rest(&self, intake: &Intake) -> bool {
+        match self.mode {
+            Mode::Event => false,
+            Mode::Adaptive => intake.window.is_open(),
+            Mode::Poll | Mode::Umwait => true,
         }
     }
 

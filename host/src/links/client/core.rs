@@ -9,7 +9,7 @@ use tombolo_shm::address::BaseTable;
 use tombolo_shm::area::Area;
 use tombolo_shm::bell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Extent, Layout};
-use tombolo_shm::ring::{Message, Producer};
+use tombolo_shm::ring::{Ahead, Message, Producer};
 
 use super::counters::{Counters, Counts};
 use super::doze::Doze;
@@ -47,6 +47,8 @@ pub(super) struct Core {
     pub(super) areas: [Area; 2],
     pub(super) bell: Option<Bell>,
     entries: Box<[Entry]>,
+    /// The slot of the next request.
+    pub(super) ahead: Ahead,
     producer: Mutex<Producer>,
     ringer: Ringer,
     /// Who has it is the leader.
@@ -87,6 +89,7 @@ impl Core {
             areas: [Area::new(bulk.clone()), Area::new(bulk)],
             bell: Bell::new(ends)?,
             entries: (0..layout.slots()).map(Entry::new).collect(),
+            ahead: producer.ahead(),
             producer: Mutex::new(producer),
             ringer: Ringer::of(ends)?,
             intake: Mutex::new(Intake::new(ends)?),

@@ -40,6 +40,7 @@ use std::sync::atomic::fence;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 
 use tombolo_mem::OutOfBounds;
+use tombolo_shm::bell::Lull;
 use tombolo_shm::link::Ends;
 use tombolo_shm::ring::{Consumer, Message};
 
@@ -62,13 +63,21 @@ pub(super) struct Intake {
     pub(super) is_manned: bool,
     /// How long callers look, as they have learnt.
     pub(super) window: Window,
+    /// How long they leave the next slot alone first.
+    pub(super) lull: Lull,
 }
 
 impl Intake {
     pub(super) fn new(ends: &Ends) -> Result<Self, OutOfBounds> {
         let layout = ends.layout;
         let consumer = Consumer::at(&ends.peer, layout.ring_offset(), layout.slots(), ends.epoch)?;
-        Ok(Self { consumer, ear: Ear::new(ends)?, is_manned: false, window: Window::default() })
+        Ok(Self {
+            consumer,
+            ear: Ear::new(ends)?,
+            is_manned: false,
+            window: Window::default(),
+            lull: Lull::default(),
+        })
     }
 }
 
@@ -118,6 +127,9 @@ impl Core {
         while !wakes.is_full() {
             let Some(message) = intake.consumer.pop() else { break };
             if Some(message.id) == own {
+                if intake.lull.is_behind() {
+                    intake.consumer.fetch();
+                }
                 return self.accept_own(&message, wakes).map(Some);
             }
             self.accept(&message, &mut intake.window, wakes)?;

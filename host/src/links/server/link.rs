@@ -7,7 +7,7 @@ use tombolo_mem::{OutOfBounds, Source};
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::bell::{Nudger, Ringer};
 use tombolo_shm::link::{Ends, Extent, FRAME_BYTES, Layout};
-use tombolo_shm::ring::{Message, Producer};
+use tombolo_shm::ring::{Ahead, Message, Producer};
 
 use super::common::Common;
 use super::counters::{Counters, Counts};
@@ -28,6 +28,8 @@ pub(super) struct Link {
     pub(super) layout: Layout,
     pub(super) peer: Extent,
     own: Extent,
+    /// The slot of the next answer.
+    pub(super) ahead: Ahead,
     producer: Mutex<Producer>,
     ringer: Ringer,
     nudger: Nudger,
@@ -58,6 +60,7 @@ impl Link {
             layout,
             peer: ends.peer.clone(),
             own: ends.own.clone(),
+            ahead: producer.ahead(),
             producer: Mutex::new(producer),
             ringer,
             nudger,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tombolo_shm::bell::{Outcome, Sleeper};
+use tombolo_shm::bell::{Lull, Mode, Outcome, Sleeper};
 use tombolo_shm::link::FRAME_BYTES;
 use tombolo_shm::ring::{Consumer, Message};
 
@@ -22,6 +22,7 @@ pub(super) struct Worker {
     pub(super) link: Arc<Link>,
     pub(super) consumer: Consumer,
     pub(super) sleeper: Sleeper,
+    pub(super) lull: Lull,
     /// Private copy of the variable arguments.
     pub(super) frame: Box<[u8; FRAME_BYTES as usize]>,
 }
@@ -39,12 +40,31 @@ impl Worker {
 
     fn serve(&mut self) -> Result<(), Lie> {
         while !self.link.fate.is_over() {
-            match self.consumer.pop() {
+            match self.next() {
                 Some(message) => self.request(&message)?,
                 None => self.wait()?,
             }
         }
         Ok(())
+    }
+
+    /// Takes the next request out, if it is there.
+    #[inline]
+    fn next(&mut self) -> Option<Message> {
+        if self.sleeper.mode() == Mode::Event {
+            return self.consumer.pop();
+        }
+        self.lull.rest();
+        let message = self.consumer.pop();
+        self.lull.looked(message.is_some());
+        if message.is_some() {
+            // Most are answered at once.
+            self.link.ahead.fetch();
+            if self.lull.is_behind() {
+                self.consumer.fetch();
+            }
+        }
+        message
     }
 
     /// Copies what the peer could change, checks it, and hands it to the session.
