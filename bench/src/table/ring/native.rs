@@ -21,7 +21,8 @@ impl Native {
     /// What comes closest to the deed: `statx`, `pread` or `pwrite`.
     pub fn new(path: &Path, deed: Deed, bytes: usize) -> Result<Self> {
         let file = File::options().read(true).write(true).open(path).doing_to("open", path)?;
-        Ok(Self { file, deed, memory: vec![0; bytes] })
+        // Not zeroes: memory that was never written is one page of the kernel's, whatever its length.
+        Ok(Self { file, deed, memory: vec![b'x'; bytes] })
     }
 
     #[inline]
