@@ -97,6 +97,11 @@ impl LinkBed {
         self.links.lock().expect("no test panics here").last().and_then(|link| link.as_ref()?.end())
     }
 
+    /// Why the newest link has ended, as its client sees it; none while it goes on.
+    pub fn client_end(&self) -> Option<End> {
+        self.lines.lock().expect("no test panics here").last().and_then(Line::end)
+    }
+
     /// How many links there have been.
     pub fn dialed(&self) -> usize {
         self.dialed.load(Ordering::SeqCst)

@@ -1,0 +1,145 @@
+//! What a server does with a client that breaks the rules: its link is cut, and nobody else notices.
+
+use std::sync::Arc;
+
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{Client, Ctx, Export, NodeId, PermissionCheck, SessionId};
+use tombolo_host::links::End;
+use tombolo_host::links::client::{Line, LineError, Reply as Raw};
+use tombolo_host::links::rpc::{Asked, Part, Said};
+use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
+use tombolo_nfs_client_tests::mount::hard;
+use tombolo_nfs_tests::bed::Plan;
+use tombolo_shm::address::GlobalAddress;
+use tombolo_shm::bell::Mode;
+use tombolo_wire_rpc::{CallHeader, Credential, Xid};
+use tombolo_wire_xdr::Encoder;
+
+/// A client that says what it likes.
+struct Liar {
+    bed: Arc<LinkBed>,
+    line: Line,
+}
+
+impl Liar {
+    fn new() -> Self {
+        let bed = LinkBed::new(Plan::over(Arc::new(Memory::default())), LinkPlan::default());
+        let ends = bed.ends().expect("a link");
+        let line = Line::start(&ends, "liar", Mode::Event).expect("a line");
+        Self { bed, line }
+    }
+
+    fn say(&self, kind: u32, body: [u8; 48], frame: &[u8]) -> Result<Raw, LineError> {
+        let mut call = self.line.call(kind, body, |writer| writer.put(frame));
+        loop {
+            if let Some(outcome) = call.now() {
+                return outcome;
+            }
+            // Nobody watches over a socket here who would tell of the link's end.
+            if let Some(end) = self.bed.end() {
+                self.line.cut(end);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn ask(&self, asked: Asked, frame: &[u8]) -> Result<Raw, LineError> {
+        let (kind, body) = asked.encode();
+        self.say(kind, body, frame)
+    }
+
+    /// The link is cut with this reason, and others are served.
+    fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
+        assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
+        match self.bed.end() {
+            Some(End::Lie(lie)) => assert!(lie.to_string().contains(reason), "{lie}"),
+            other => panic!("the link ended so: {other:?}"),
+        }
+        let export = self.bed.mounted(hard());
+        let client = Client { session: SessionId(1), label: "x".into(), checks: PermissionCheck::BackEnd };
+        let fs = export.attach(&client).expect("a session");
+        fs.getattr(&Ctx::root(SessionId(1)), NodeId::ROOT, None).wait().expect("others are served");
+    }
+}
+
+/// NULL of NFS.
+fn null() -> Vec<u8> {
+    let mut call = Vec::new();
+    Encoder::new(&mut call).value(&CallHeader::new(Xid(77), 100_003, 3, 0, Credential::None));
+    call
+}
+
+fn part(bits: u64, len_bytes: u32) -> Option<Part> {
+    Some(Part { address: GlobalAddress::from_bits(bits), len_bytes })
+}
+
+#[test]
+fn a_call_is_answered_in_its_frame() {
+    let liar = Liar::new();
+    let raw = liar.ask(Asked::default(), &null()).expect("an answer");
+    assert_eq!(Said::decode(raw.kind, &raw.body), Ok(Said::Reply { placed_bytes: 0 }));
+    assert_eq!(raw.frame.len(), 24);
+    assert_eq!(raw.frame[..4], 77_u32.to_be_bytes());
+}
+
+#[test]
+fn another_kind_cuts_the_link() {
+    let liar = Liar::new();
+    let outcome = liar.say(2, Asked::default().encode().1, &null());
+    liar.is_cut(&outcome, "kind 0x2");
+}
+
+#[test]
+fn bytes_that_mean_nothing_cut_the_link() {
+    let liar = Liar::new();
+    let outcome = liar.say(1, [0xff; 48], &null());
+    liar.is_cut(&outcome, "zero");
+}
+
+#[test]
+fn a_frame_that_is_no_call_cuts_the_link() {
+    for frame in [&[][..], &[1; 8]] {
+        let liar = Liar::new();
+        let outcome = liar.ask(Asked::default(), frame);
+        liar.is_cut(&outcome, "no call");
+    }
+}
+
+#[test]
+fn data_that_are_not_in_bulk_memory_cut_the_link() {
+    for address in [0, 4096, 1 << 40, 7 << 48, u64::MAX] {
+        let liar = Liar::new();
+        let outcome = liar.ask(Asked { data: part(address, 4096), place: None }, &null());
+        liar.is_cut(&outcome, "leads nowhere");
+    }
+    let liar = Liar::new();
+    let span = liar.line.out_area().take(4096).expect("memory");
+    let address = liar.line.out_address(&span).bits();
+    let outcome = liar.ask(Asked { data: part(address, u32::MAX), place: None }, &null());
+    liar.is_cut(&outcome, "leads nowhere");
+}
+
+#[test]
+fn a_place_that_is_not_the_server_s_bulk_memory_cuts_the_link() {
+    let own = |liar: &Liar| liar.line.out_address(&liar.line.out_area().take(4096).expect("memory")).bits();
+    let places: [fn(&Liar) -> u64; 4] =
+        [|_| 1 << 48, |_| (1 << 48) + 4096, |_| (1 << 48) + (1 << 40), |_| 7 << 48];
+    for place in places {
+        let liar = Liar::new();
+        // It is not even needed.
+        let outcome = liar.ask(Asked { data: None, place: part(place(&liar), 4096) }, &null());
+        liar.is_cut(&outcome, "leads nowhere");
+    }
+    let liar = Liar::new();
+    let outcome = liar.ask(Asked { data: None, place: part(own(&liar), 4096) }, &null());
+    liar.is_cut(&outcome, "leads nowhere");
+}
+
+#[test]
+fn a_call_that_is_too_long_cuts_the_link() {
+    let liar = Liar::new();
+    let span = liar.line.out_area().take(2 << 20).expect("memory");
+    let data = Some(Part { address: liar.line.out_address(&span), len_bytes: 2 << 20 });
+    let outcome = liar.ask(Asked { data, place: None }, &null());
+    liar.is_cut(&outcome, "a call of");
+}

@@ -1,0 +1,84 @@
+//! In whose name a link may call, and of what it may ask.
+
+use std::sync::Arc;
+
+use tombolo_back_memory::Memory;
+use tombolo_back_nfs_client::{MountError, NfsExport};
+use tombolo_core::fs::{
+    Client, Ctx, Error, Export, FileSystem, Identity, Mode, NewMode, NodeId, PermissionCheck, SessionId,
+    SetAttr,
+};
+use tombolo_host::links::server::{Credentials, SpeaksFor, Standing};
+use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
+use tombolo_nfs_client_tests::mount::{hard, name};
+use tombolo_nfs_tests::bed::{PATH, Plan, no_squash};
+
+const JOE: u32 = 1000;
+
+fn a_process(speaks_for: SpeaksFor) -> LinkPlan {
+    let process = Credentials { pid: 1, uid: JOE, gid: 100 };
+    LinkPlan { credentials: Some(Standing { process, speaks_for }), ..LinkPlan::default() }
+}
+
+fn attach(export: &dyn Export) -> Arc<dyn FileSystem> {
+    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
+    export.attach(&client).expect("a session")
+}
+
+fn acting(uid: u32, gid: u32, groups: &[u32]) -> Ctx {
+    let groups = (!groups.is_empty()).then(|| groups.into());
+    Ctx { identity: Identity { uid, gid, groups }, ..Ctx::root(SessionId(1)) }
+}
+
+/// A tree whose root everybody may write to.
+fn tree() -> Arc<dyn Export> {
+    let export: Arc<dyn Export> = Arc::new(Memory::default());
+    let change = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };
+    let root = Ctx::root(SessionId(1));
+    attach(&*export).setattr(&root, NodeId::ROOT, None, &change).wait().expect("its root is changed");
+    export
+}
+
+fn owner_of_new(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> Result<(u32, u32), Error> {
+    let mode = NewMode::settled(Mode::new(0o755));
+    fs.mkdir(cx, NodeId::ROOT, name(text), mode).wait().map(|made| (made.entry.attr.uid, made.entry.attr.gid))
+}
+
+#[test]
+fn a_process_that_is_not_believed_calls_as_itself_or_not_at_all() {
+    let groups = [7, 8].into();
+    let bed = LinkBed::new(Plan::over(tree()), a_process(SpeaksFor::Itself { groups }));
+    let export = bed.mounted(hard());
+    let fs = attach(&*export);
+    assert_eq!(owner_of_new(&*fs, &acting(JOE, 100, &[]), "a").expect("itself"), (JOE, 100));
+    assert_eq!(owner_of_new(&*fs, &acting(JOE, 7, &[8]), "b").expect("its groups"), (JOE, 7));
+    assert_eq!(owner_of_new(&*fs, &acting(0, 0, &[]), "c").expect("its kernel"), (JOE, 100), "never root");
+    for other in [acting(JOE + 1, 100, &[]), acting(JOE, 0, &[]), acting(JOE, 100, &[7, 4])] {
+        let refused = owner_of_new(&*fs, &other, "d").expect_err("another's name");
+        assert!(matches!(refused, Error::NotPermitted), "{refused:?}");
+    }
+}
+
+#[test]
+fn whoever_is_believed_calls_in_any_name_but_what_is_squashed_is() {
+    let bed = LinkBed::new(Plan::over(tree()), a_process(SpeaksFor::Anybody));
+    let export = bed.mounted(hard());
+    let fs = attach(&*export);
+    assert_eq!(owner_of_new(&*fs, &acting(5, 6, &[]), "a").expect("anybody"), (5, 6));
+    assert_eq!(owner_of_new(&*fs, &acting(0, 0, &[]), "b").expect("root"), (0, 0));
+    let plan = Plan::over(tree()).squashing(Default::default());
+    let bed = LinkBed::new(plan, a_process(SpeaksFor::Anybody));
+    let export = bed.mounted(hard());
+    assert_eq!(owner_of_new(&*attach(&*export), &acting(0, 0, &[]), "a").expect("nobody"), (65_534, 65_534));
+}
+
+#[test]
+fn a_link_leads_to_its_own_export_and_to_no_other() {
+    let plan = || Plan::over(tree()).and("/other", tree(), no_squash());
+    let bed = LinkBed::new(plan(), LinkPlan::default());
+    let route = bed.route();
+    NfsExport::mount_over(&route, PATH, hard()).expect("its own");
+    let refused = NfsExport::mount_over(&route, "/other", hard()).expect_err("another");
+    assert!(matches!(refused, MountError::Refused { .. }), "{refused}");
+    assert!(refused.to_string().contains("not allowed"), "{refused}");
+}

@@ -1,0 +1,126 @@
+//! What a client does with a server that breaks the rules: the call fails, the link is cut, and no lie becomes data.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_host::links::End;
+use tombolo_host::links::rpc::Said;
+use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_host::rpc_client::{
+    Call, CallError, Found, Garbage, Landing, Options, Recovery, Reply, RpcClient,
+};
+use tombolo_mem::Buffer;
+use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
+use tombolo_wire_rpc::{Credential, ReplyHeader, Xid};
+use tombolo_wire_xdr::Encoder;
+
+/// What a liar answers to the call with that number: kind, body, frame.
+type Lie = fn(Xid) -> (u32, [u8; 48], Vec<u8>);
+
+struct Liar(Lie);
+
+impl Service for Liar {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(Self(self.0)))
+    }
+}
+
+impl Session for Liar {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        let xid = request.frame.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+        let (kind, body, frame) = (self.0)(Xid(xid.expect("the client is honest")));
+        responder.send(kind, body, &frame);
+    }
+}
+
+fn said(said: Said, frame: &[u8]) -> (u32, [u8; 48], Vec<u8>) {
+    let (kind, body) = said.encode();
+    (kind, body, frame.to_vec())
+}
+
+fn success(xid: Xid) -> Vec<u8> {
+    let mut reply = Vec::new();
+    Encoder::new(&mut reply).value(&ReplyHeader::success(xid));
+    reply
+}
+
+const FRAME: Said = Said::Reply { placed_bytes: 0 };
+
+/// A procedure that is asked of the liar: its outcome, and how the link fares.
+fn ask(lie: Lie, call: Call<'_>) -> (Result<Reply, CallError>, Option<End>) {
+    let bed = LinkBed::of(Arc::new(Liar(lie)), LinkPlan::default());
+    let options =
+        Options { recovery: Recovery::Soft, timeout: Duration::from_secs(20), ..Options::default() };
+    let client = RpcClient::over_links(bed.route(), (7, 1), options).expect("a client");
+    (client.call(call, |_| ()).wait(), bed.client_end())
+}
+
+fn lied_to(lie: Lie) -> Garbage {
+    let (outcome, end) = ask(lie, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
+    assert!(matches!(end, Some(End::Lie(_))), "the link goes on: {end:?}");
+    match outcome {
+        Err(CallError::Garbage { why, .. }) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_no_answer_cuts_the_link() {
+    let lies: [Lie; 5] = [
+        |xid| (5, said(FRAME, &success(xid)).1, success(xid)),
+        |xid| (said(FRAME, &[]).0, [0xff; 48], success(xid)),
+        |xid| said(Said::Reply { placed_bytes: 101 }, &success(xid)),
+        |xid| said(Said::Reply { placed_bytes: u32::MAX }, &success(xid)),
+        |xid| {
+            let (kind, mut body, frame) = said(FRAME, &success(xid));
+            body[47] = 1;
+            (kind, body, frame)
+        },
+    ];
+    for lie in lies {
+        assert_eq!(lied_to(lie), Garbage::Link);
+    }
+}
+
+#[test]
+fn a_reply_that_makes_no_sense_is_none() {
+    assert_eq!(lied_to(|xid| said(FRAME, &success(Xid(xid.0.wrapping_add(1))))), Garbage::OtherCall);
+    assert_eq!(lied_to(|_| said(FRAME, &[])), Garbage::OtherCall, "not even a number");
+    assert!(matches!(lied_to(|xid| said(FRAME, &success(xid)[..20])), Garbage::Header(_)));
+    assert_eq!(lied_to(|_| said(Said::Silence, &[])), Garbage::Silence);
+    assert_eq!(lied_to(|_| said(Said::NoRoom { needed_bytes: 50 }, &[])), Garbage::NoRoom);
+    assert_eq!(lied_to(|_| said(Said::NoRoom { needed_bytes: u32::MAX }, &[])), Garbage::NoRoom);
+}
+
+#[test]
+fn a_server_that_always_wants_more_room_is_not_asked_for_ever() {
+    // Each time the same, which the second time there is.
+    assert_eq!(lied_to(|_| said(Said::NoRoom { needed_bytes: 8192 }, &[])), Garbage::NoRoom);
+}
+
+#[test]
+fn data_are_where_they_can_be_or_nowhere() {
+    let mut buffer = Buffer::new(100);
+    let finds = [
+        |_: &[u8], _: usize| Found::Data(0..101),
+        |_: &[u8], bytes: usize| Found::Data(0..bytes + 1),
+        |_: &[u8], _: usize| Found::Data(usize::MAX - 1..usize::MAX),
+    ];
+    for find in finds {
+        let landing = Some(Landing { sink: buffer.sink(0..100), find });
+        let lie: Lie = |xid| said(Said::Reply { placed_bytes: 4 }, &[&*success(xid), &[1; 200]].concat());
+        let (outcome, end) = ask(lie, Call { landing, ..Call::new(1, Credential::None) });
+        assert!(matches!(outcome, Err(CallError::Garbage { why: Garbage::Data { .. }, .. })), "{outcome:?}");
+        assert!(matches!(end, Some(End::Lie(_))), "the link goes on: {end:?}");
+    }
+    assert!(buffer.as_slice().is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0)), "nothing was copied");
+}
+
+#[test]
+fn a_reply_may_be_divided_in_any_way() {
+    // The last byte of the header is in the place, and all of the data with it.
+    let lie: Lie = |xid| said(Said::Reply { placed_bytes: 100 }, &success(xid)[..23]);
+    let (outcome, end) = ask(lie, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
+    assert_eq!(outcome.expect("a reply").results, [0; 99]);
+    assert_eq!(end, None);
+}
