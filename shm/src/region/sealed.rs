@@ -94,6 +94,19 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_makes_its_memory_longer_changes_nothing() {
+        let own = Sealed::create("test", 8192).expect("memory");
+        let peer = map_peer(&own, 8192).expect("sealed");
+        let again = std::fs::File::from(own.as_fd().try_clone_to_owned().expect("a descriptor"));
+        again.set_len(1 << 20).expect("nothing is sealed against that");
+        own.region().write_at(8188, b"last").expect("inside");
+        let mut got = [0; 4];
+        peer.read_at(8188, &mut got).expect("inside");
+        assert_eq!((&got, peer.len()), (b"last", 8192));
+        assert!(peer.read_at(8192, &mut got).is_err() && !peer.is_poisoned());
+    }
+
+    #[test]
     fn memory_without_seals_is_refused() {
         for missing in [Seals::SHRINK, Seals::FUTURE_WRITE, Seals::SEAL] {
             let memory = memfd::create("test", 8192).expect("memory");
