@@ -3,18 +3,16 @@
 
 use std::sync::Arc;
 
-use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport, VrpcFileSystem};
+use tombolo_back_vrpc_client::{VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{
-    Attr, Client, Cookie, DirBudget, DirPage, Entry, Error, File, FileSystem, FileType, Mode as FileMode,
-    Name, NodeId, OpenId, PermissionCheck, Profile, Volume,
+    Attr, Cookie, DirBudget, DirPage, Entry, Error, File, FileSystem, FileType, Mode as FileMode, Name,
+    NodeId, OpenId,
 };
-use tombolo_host::links::client::Line;
-use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_mem::Buffer;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Ends, Instance, Layout};
 use tombolo_vrpc_tests::bed::{client, root};
-use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Offers, Reply, Returned, Session as Terms};
+use tombolo_vrpc_tests::made_up::{Dial, said, terms};
+use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Reply, Returned, Session as Terms};
 
 /// What a liar answers: kind, body, frame.
 type Lie = fn(Kind) -> (u32, Body, Vec<u8>);
@@ -44,25 +42,6 @@ impl Session for Liar {
     }
 }
 
-fn terms() -> Terms {
-    let profile = Profile {
-        permission_check: PermissionCheck::BackEnd,
-        read_only: false,
-        name_max: 255,
-        file_size_max: u64::MAX,
-        time_granularity_ns: 1,
-    };
-    let (volume, offers) = (Volume::default(), Offers::all());
-    Terms { profile, offers, volume, transfer_bytes_max: 1 << 20, callers_max: 8 }
-}
-
-fn said(kind: Kind, reply: &Reply<'_>) -> (u32, Body, Vec<u8>) {
-    let (mut body, mut memory) = ([0; 48], [0; 4096]);
-    let mut frame = FrameBuf::new(&mut memory);
-    let number = reply.encode(kind, &mut body, &mut frame).expect("an answer");
-    (number, body, frame.as_bytes().to_vec())
-}
-
 fn attr() -> Attr {
     Attr {
         file_type: FileType::Regular,
@@ -84,26 +63,10 @@ fn attr() -> Attr {
     }
 }
 
-struct Dial(Liar);
-
-impl Connect for Dial {
-    fn connect(&self, _client: &Client) -> Result<Connected, ConnectError> {
-        let (ours, theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20)?);
-        let server = Server::new(Arc::new(self.0));
-        let peer = Peer {
-            export: String::new(),
-            credentials: None,
-            client: Instance([0; 16]),
-            label: "client".into(),
-        };
-        let session = server.open(&peer)?;
-        let handle = server.serve(&theirs, &peer, session, Mode::Event)?;
-        Ok(Connected { line: Line::start(&ours, "server", Mode::Event)?, keep: Box::new((server, handle)) })
-    }
-}
-
 fn lied_to(lie: Lie) -> Arc<VrpcFileSystem> {
-    VrpcExport::new(Dial(Liar { terms: terms(), lie })).attach_session(&client()).expect("a session")
+    VrpcExport::new(Dial(Arc::new(Liar { terms: terms(), lie })))
+        .attach_session(&client())
+        .expect("a session")
 }
 
 /// The call failed, and the link is of no use any more.
@@ -135,7 +98,7 @@ fn limits_that_let_nothing_through_are_no_limits() {
     let bad = [Terms { transfer_bytes_max: 0, ..terms() }, Terms { callers_max: 0, ..terms() }];
     for terms in bad {
         let lie = |kind| said(kind, &Reply::Done);
-        let refused = VrpcExport::new(Dial(Liar { terms, lie })).attach_session(&client());
+        let refused = VrpcExport::new(Dial(Arc::new(Liar { terms, lie }))).attach_session(&client());
         assert!(refused.is_err(), "a session in which nothing could be read");
     }
 }

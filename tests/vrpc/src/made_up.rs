@@ -1,0 +1,47 @@
+//! Servers that a test makes up, in place of the product's: what they say of a session, how they say anything, and how one is met.
+
+use std::sync::Arc;
+
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected};
+use tombolo_core::fs::{Client, PermissionCheck, Profile, Volume};
+use tombolo_host::links::client::Line;
+use tombolo_host::links::server::{Peer, Server, Service};
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{Ends, Instance, Layout};
+use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Offers, Reply, Session as Terms};
+
+/// What a good server could say of a session: all is offered, and eight callers have numbers.
+pub fn terms() -> Terms {
+    let profile = Profile {
+        permission_check: PermissionCheck::BackEnd,
+        read_only: false,
+        name_max: 255,
+        file_size_max: u64::MAX,
+        time_granularity_ns: 1,
+    };
+    let (volume, offers) = (Volume::default(), Offers::all());
+    Terms { profile, offers, volume, transfer_bytes_max: 1 << 20, callers_max: 8 }
+}
+
+/// An answer: number, body, frame.
+pub fn said(kind: Kind, reply: &Reply<'_>) -> (u32, Body, Vec<u8>) {
+    let (mut body, mut memory) = ([0; 48], [0; 4096]);
+    let mut frame = FrameBuf::new(&mut memory);
+    let number = reply.encode(kind, &mut body, &mut frame).expect("an answer");
+    (number, body, frame.as_bytes().to_vec())
+}
+
+/// Dials a server of that service, in memory.
+pub struct Dial(pub Arc<dyn Service>);
+
+impl Connect for Dial {
+    fn connect(&self, _client: &Client) -> Result<Connected, ConnectError> {
+        let (ours, theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20)?);
+        let server = Server::new(self.0.clone());
+        let (client, label) = (Instance([0; 16]), "client".into());
+        let peer = Peer { export: String::new(), credentials: None, client, label };
+        let session = server.open(&peer)?;
+        let handle = server.serve(&theirs, &peer, session, Mode::Event)?;
+        Ok(Connected { line: Line::start(&ours, "server", Mode::Event)?, keep: Box::new((server, handle)) })
+    }
+}
