@@ -84,6 +84,41 @@ fn of_exports_within_each_other_the_inner_one_is_opened() {
 }
 
 #[test]
+fn what_outlives_a_restart_is_kept_and_nfs_has_the_same() {
+    let place = Place::new();
+    let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock", "--state", "kept"];
+    stop(place.serve(&words, "ready control"));
+    let keys = fs::read(place.path("kept/tree/handle-keys")).expect("keys");
+    assert!(place.path("kept/tree/replies-tree").metadata().expect("the file").len() > 0);
+    assert_eq!(place.run(&["keys", "list", "--state", "kept"]).out, "1  signs\n");
+    stop(place.serve(&[&words[..], &["--nfs", "0"]].concat(), "ready control"));
+    assert!(fs::read(place.path("kept/tree/handle-keys")).expect("keys") == keys);
+    place.run(&["keys", "rotate", "--state", "kept"]).succeeded();
+    let server = place.serve(&words, "ready control");
+    assert_eq!(place.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
+    place
+        .run(&["serve", "tree", "--shm", "other.sock", "--control", "other", "--state", "kept"])
+        .failed(1, &["in use", "--state DIR"]);
+    stop(server);
+    place
+        .run(&["serve", "tree", "--virtiofs", "s", "--state", "kept"])
+        .failed(2, &["--state", "--nfs PORT", "--shm SOCKET"]);
+}
+
+#[test]
+fn without_a_place_for_it_memory_in_common_is_served_all_the_same() {
+    let place = Place::new();
+    let server = serve(&place, &[]);
+    let words = ["serve", "tree", "--shm", "second.sock", "--control", "second"];
+    let second = place.serve(&words, "ready control");
+    for socket in ["link.sock", "second.sock"] {
+        assert_eq!(place.run(&["cat", &format!("shm:{socket}/tree/file")]).out, "content\n", "{socket}");
+    }
+    stop(second);
+    stop(server);
+}
+
+#[test]
 fn an_export_is_mounted_used_and_gone() {
     let Some(place) = MountPlace::new() else { return };
     let server = serve(&place.0, &[]);

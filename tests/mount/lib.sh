@@ -42,7 +42,7 @@ mount_scratch_nfs() {
 # Serves tree/ over memory in common with processes of this host, and mounts that at mnt/ with the given -o options.
 mount_scratch_shm() {
     local begun=$SECONDS options=${1:-}
-    "$tombolo" serve "$scratch/tree" --shm "$scratch/links" --control "$scratch/control" >"$scratch/server.log" 2>&1 &
+    "$tombolo" serve "$scratch/tree" --shm "$scratch/links" --state "$scratch/state" --control "$scratch/control" >"$scratch/server.log" 2>&1 &
     server=$!
     until grep -qs '^ready control' "$scratch/server.log"; do
         kill -0 "$server" 2>/dev/null || die "the server ended: $(cat "$scratch/server.log")"

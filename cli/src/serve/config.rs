@@ -97,19 +97,7 @@ impl Config {
     pub fn nfs_options(&mut self) -> NfsOptions {
         let Self { squash, anonuid, anongid, manage_gids, async_names, nfs_threads, nfs_no_udp, .. } = *self;
         let (nfs, allow) = (std::mem::take(&mut self.nfs), std::mem::take(&mut self.allow));
-        let state = self.state.take();
-        NfsOptions {
-            nfs,
-            squash,
-            anonuid,
-            anongid,
-            allow,
-            manage_gids,
-            async_names,
-            state,
-            nfs_threads,
-            nfs_no_udp,
-        }
+        NfsOptions { nfs, squash, anonuid, anongid, allow, manage_gids, async_names, nfs_threads, nfs_no_udp }
     }
 
     /// What it says about memory in common.

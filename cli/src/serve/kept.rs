@@ -1,5 +1,5 @@
-//! What NFS needs that outlives the server: the keys of handles, and which requests were performed; and the service over it, whatever brings it
-//! calls.
+//! What outlives the server, for clients that do: the keys of handles, and which requests were performed. All front ends of an export stand
+//! on the same. And NFS over it, whatever brings it calls.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ use crate::failure::Failure;
 /// What outlives the server. Nothing is opened before somebody needs it.
 pub struct Kept {
     asked: Option<PathBuf>,
+    /// Whether nothing is served unless something is kept.
+    must: bool,
     name: String,
     sources: Vec<(PlannedExport, Arc<dyn Export>)>,
     squash: Squash,
@@ -35,10 +37,12 @@ pub struct Kept {
 
 /// What was opened. The state is given back last.
 struct Opened {
+    keys: Arc<Keys>,
     signer: Arc<Signer>,
     /// By their numbers in the plan: each once, whoever serves it.
     exports: Mutex<BTreeMap<usize, Arc<Replies>>>,
-    state: ServerState,
+    /// Or why nothing is kept.
+    state: Result<ServerState, Failure>,
 }
 
 impl Kept {
@@ -49,7 +53,8 @@ impl Kept {
             .iter()
             .map(|PlannedExport { dir, name }| PlannedExport { dir: dir.clone(), name: name.clone() });
         Arc::new(Self {
-            asked: plan.nfs.state.clone(),
+            asked: plan.state.clone(),
+            must: plan.state.is_some() || !plan.nfs.places.is_empty(),
             name: plan.exports.first().map_or_else(|| "serve".to_owned(), |export| export.name.word()),
             sources: planned.zip(exports.iter().cloned()).collect(),
             squash: plan.nfs.squash,
@@ -65,6 +70,9 @@ impl Kept {
     /// What answers calls to these exports, by their numbers in the plan.
     pub fn service(&self, offered: &[usize]) -> Result<Arc<NfsService>, Failure> {
         let opened = self.opened()?;
+        if let Err(missing) = &opened.state {
+            return Err(Failure::cannot("serve NFS", missing.to_string()));
+        }
         let mut exports = Vec::with_capacity(offered.len());
         for &index in offered {
             let Some((planned, source)) = self.sources.get(index) else { continue };
@@ -82,15 +90,50 @@ impl Kept {
             .map_err(|error| Failure::cannot("serve NFS", &error))
     }
 
+    /// An export whose requests are performed once, by its number in the plan.
+    ///
+    /// Also where nothing can be kept, unless a place was named or NFS needs it: then a restart is the end for its clients.
+    pub fn once(&self, index: usize) -> Result<Option<Arc<dyn Export>>, Failure> {
+        let Some((planned, source)) = self.sources.get(index) else { return Ok(None) };
+        let export = self.opened()?.once(index, planned, source)?;
+        Ok(Some(export))
+    }
+
+    /// What handles are signed with.
+    pub fn keys(&self) -> Result<Arc<Keys>, Failure> {
+        Ok(Arc::clone(&self.opened()?.keys))
+    }
+
+    /// Numbers the sessions of all front ends.
+    pub fn session_ids(&self) -> &Arc<AtomicU64> {
+        &self.session_ids
+    }
+
+    /// Says in the log that nothing is kept, where somebody needs it and that is so.
+    pub fn warn(&self) {
+        if let Some(missing) = self.opened.get().and_then(|opened| opened.state.as_ref().err()) {
+            tracing::warn!("clients will notice when this server is restarted: {missing}");
+        }
+    }
+
     fn opened(&self) -> Result<&Opened, Failure> {
         let _alone = lock(&self.opening);
         if let Some(opened) = self.opened.get() {
             return Ok(opened);
         }
-        let state = self.open_state()?;
-        let keys = Keys::open(state.files())
-            .map_err(|error| Failure::cannot(format_args!("use {}", state.path().display()), &error))?;
-        let opened = Opened { signer: Arc::new(Signer::new(keys)), exports: Mutex::default(), state };
+        let state = match self.open_state() {
+            Err(failure) if self.must => return Err(failure),
+            state => state,
+        };
+        let keys = match &state {
+            Ok(state) => Keys::open(state.files())
+                .map_err(|error| Failure::cannot(format_args!("use {}", state.path().display()), &error))?,
+            Err(_) => {
+                Keys::random().map_err(|error| Failure::cannot("make a key for file handles", &error))?
+            }
+        };
+        let signer = Arc::new(Signer::new(keys.clone()));
+        let opened = Opened { keys: Arc::new(keys), signer, exports: Mutex::default(), state };
         Ok(self.opened.get_or_init(|| opened))
     }
 
@@ -121,7 +164,10 @@ impl Opened {
         if let Some(export) = exports.get(&index) {
             return Ok(export.clone());
         }
-        let export = once(source, planned, self.state.path())?;
+        let export = match &self.state {
+            Ok(state) => once(source, planned, state.path())?,
+            Err(_) => Arc::new(replies::over(source.clone(), &replies::Options::default())),
+        };
         exports.insert(index, export.clone());
         Ok(export)
     }
@@ -156,7 +202,7 @@ fn with_handles(
     planned: &PlannedExport,
     table: &Path,
 ) -> Result<Arc<dyn Export>, Failure> {
-    let serving = format!("serve {} to NFS clients", planned.name);
+    let serving = format!("serve {} to clients that outlive this server", planned.name);
     let client = Client { session: SessionId(0), label: "handles".into(), checks: PermissionCheck::Caller };
     let fs = export.attach(&client).map_err(|error| Failure::cannot(&serving, &error))?;
     let root =
@@ -165,7 +211,7 @@ fn with_handles(
         return Ok(export.clone());
     }
     tracing::warn!(
-        "no file handles for {}: they take root, and a file system that has them; what others rename there, NFS \
+        "no file handles for {}: they take root, and a file system that has them; what others rename there, \
          clients have to look up again",
         planned.dir.display()
     );

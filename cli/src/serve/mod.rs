@@ -75,6 +75,10 @@ pub struct ServeArgs {
     /// Serve metrics for Prometheus over HTTP: PORT on this host only, or IP:PORT.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<ListenAddress>,
+    /// Where to keep what must outlive a restart, for clients over NFS and over memory in common: the keys of file handles, and which
+    /// requests were performed (by default $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     /// Read what is not said here from a TOML file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,

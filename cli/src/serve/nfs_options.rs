@@ -1,7 +1,5 @@
 //! What may be said about serving NFS, on the command line and in the configuration.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use tombolo_front_nfs_server::{AllowList, Durability, ExportId, NO_ID, Squash};
 
@@ -39,10 +37,6 @@ pub struct NfsOptions {
     /// of the server, may then take back what was answered. Data that is to be stable is, either way.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub async_names: Option<bool>,
-    /// Where to keep what must outlive a restart: the keys of file handles, and which requests were performed (by default
-    /// $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
-    #[arg(long, value_name = "DIR")]
-    pub state: Option<PathBuf>,
     /// How many threads wait for calls (by default half as many as there are cores, and four at most).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub nfs_threads: Option<u16>,
@@ -64,8 +58,6 @@ pub struct NfsPlan {
     pub manage_gids: bool,
     /// What is stable when it is answered.
     pub durability: Durability,
-    /// Where state is kept, if somebody said so.
-    pub state: Option<PathBuf>,
     /// How many threads wait for calls, if somebody said so.
     pub threads: Option<usize>,
     /// Whether calls are taken over UDP too.
@@ -93,7 +85,6 @@ impl NfsOptions {
             allow: list(self.allow, other.allow),
             manage_gids: self.manage_gids.or(other.manage_gids),
             async_names: self.async_names.or(other.async_names),
-            state: self.state.or(other.state),
             nfs_threads: self.nfs_threads.or(other.nfs_threads),
             nfs_no_udp: self.nfs_no_udp.or(other.nfs_no_udp),
         }
@@ -133,7 +124,6 @@ impl NfsOptions {
                 Some(true) => Durability::Relaxed,
                 Some(false) | None => Durability::Stable,
             },
-            state: self.state,
             threads: self.nfs_threads.map(usize::from),
             udp: !self.nfs_no_udp.unwrap_or(false),
         })
@@ -148,7 +138,6 @@ impl NfsOptions {
             (!self.allow.is_empty(), "--allow"),
             (self.manage_gids.is_some() && !over_shm, "--manage-gids"),
             (self.async_names.is_some() && !over_shm, "--async-names"),
-            (self.state.is_some() && !over_shm, "--state"),
             (self.nfs_threads.is_some(), "--nfs-threads"),
             (self.nfs_no_udp.is_some(), "--nfs-no-udp"),
         ];

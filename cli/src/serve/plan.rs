@@ -34,6 +34,8 @@ pub struct Plan {
     pub control: Option<PathBuf>,
     /// Where metrics are served, if they are.
     pub metrics: Option<ListenAddress>,
+    /// Where to keep what outlives a restart, if somebody said so.
+    pub state: Option<PathBuf>,
     /// What is served to NFS clients.
     pub nfs: NfsPlan,
     /// What is served over memory in common.
@@ -92,8 +94,14 @@ impl Plan {
         let submounts = args.submounts.or(config.submounts).unwrap_or_default();
         let mounts = planned_mounts(fuse, &exports, submounts)?;
         let shm = shm.plan(&exports)?;
-        let nfs = nfs.plan(&exports, shm.is_any())?;
+        let shm_is_any = shm.is_any();
+        let nfs = nfs.plan(&exports, shm_is_any)?;
         all_reachable(&exports, &ways, &mounts, &nfs, &shm)?;
+        let state = args.state.or(config.state);
+        if state.is_some() && nfs.places.is_empty() && !shm_is_any {
+            let problem = "--state is about NFS and memory in common, and neither is served";
+            return Err(Failure::usage(problem).remedy("add --nfs PORT or --shm SOCKET"));
+        }
         Ok(Self {
             exports,
             ways,
@@ -103,6 +111,7 @@ impl Plan {
             submounts,
             control: args.control.or(config.control),
             metrics: args.metrics.or(config.metrics),
+            state,
             nfs,
             shm,
         })

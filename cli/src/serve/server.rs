@@ -57,6 +57,7 @@ struct Serving {
     guests: Vec<VhostServer>,
     shm: ShmServers,
     nfs: NfsServers,
+    _kept: Arc<Kept>,
     sockets: Vec<Listener>,
     metrics: Option<Endpoint>,
     _control: ControlServer,
@@ -74,8 +75,9 @@ impl Serving {
         let session_ids = Arc::new(AtomicU64::new(1));
         let served: Vec<_> = exports.iter().map(|(export, _)| Arc::clone(export)).collect();
         let kept = Kept::new(plan, &served, &session_ids);
-        let shm = ShmServers::start(plan, &served, &kept)?;
+        let shm = ShmServers::start(plan, &kept)?;
         let nfs = NfsServers::start(plan, ports, &kept)?;
+        kept.warn();
         let counters = plan.exports.iter().zip(&exports);
         let counters =
             counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
@@ -93,8 +95,8 @@ impl Serving {
                 .map_err(|error| Failure::cannot(format_args!("serve {}", way.socket.display()), &error))
         });
         let guests = guests.collect::<Result<_, _>>()?;
-        let mut serving =
-            Self { mounts: Vec::new(), guests, shm, nfs, sockets, metrics, _control: control, control_path };
+        let (mounts, _kept, _control) = (Vec::new(), kept, control);
+        let mut serving = Self { mounts, guests, shm, nfs, _kept, sockets, metrics, _control, control_path };
         // One after the other: if one fails, those before it are ended with the rest.
         for mount in &plan.mounts {
             let (export, _) = &exports[mount.export];

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::path::{PathBuf, absolute};
 use std::sync::Arc;
 
-use tombolo_core::fs::Export;
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::listen::{Guest, LinkListener, ListenOptions};
 use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
@@ -46,13 +45,13 @@ enum At {
 
 impl ShmServers {
     /// Listens at all sockets of a plan, and looks at all memory.
-    pub fn start(plan: &Plan, exports: &[Arc<dyn Export>], kept: &Arc<Kept>) -> Result<Self, Failure> {
+    pub fn start(plan: &Plan, kept: &Arc<Kept>) -> Result<Self, Failure> {
         let policy = plan.shm.policy.as_deref().map(Policy::load).transpose();
         let policy = policy.map_err(|error| Failure::cannot("read who may have links", &error))?;
-        let sockets = plan.shm.places.iter().map(|place| listen(place, plan, policy.as_ref(), exports, kept));
+        let sockets = plan.shm.places.iter().map(|place| listen(place, plan, policy.as_ref(), kept));
         let mut places = sockets.collect::<Result<Vec<_>, _>>()?;
         for memory in &plan.shm.memory {
-            places.push(sit(memory, plan, exports, kept)?);
+            places.push(sit(memory, plan, kept)?);
         }
         let places: Arc<[Place]> = places.into();
         let listed = match &*places {
@@ -155,11 +154,10 @@ fn listen(
     place: &PlannedShm,
     plan: &Plan,
     policy: Option<&Policy>,
-    exports: &[Arc<dyn Export>],
     kept: &Arc<Kept>,
 ) -> Result<Place, Failure> {
     let listening = format!("listen at {}", place.socket.display());
-    let (server, names) = server(&place.exports, plan, exports, kept);
+    let (server, names) = server(&place.exports, plan, kept)?;
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
     let mut options = ListenOptions { limits, mode: plan.shm.doorbell, ..ListenOptions::default() };
     if let Some(policy) = policy {
@@ -172,12 +170,7 @@ fn listen(
     Ok(Place { at: At::Socket { path, listener }, exports: names })
 }
 
-fn sit(
-    memory: &PlannedMemory,
-    plan: &Plan,
-    exports: &[Arc<dyn Export>],
-    kept: &Arc<Kept>,
-) -> Result<Place, Failure> {
+fn sit(memory: &PlannedMemory, plan: &Plan, kept: &Arc<Kept>) -> Result<Place, Failure> {
     let serving = format!("serve over {}", memory.place);
     let place = match &memory.place {
         MemoryPlace::File(path) => absolute(path).map(MemoryPlace::File),
@@ -190,7 +183,7 @@ fn sit(
         let failure = Failure::cannot(&serving, "there is no such file");
         return Err(failure.remedy("to have it made, add ,size=SIZE"));
     }
-    let (server, names) = server(&memory.exports, plan, exports, kept);
+    let (server, names) = server(&memory.exports, plan, kept)?;
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
     let common = CommonMemory::to_serve(&place, memory.size_bytes);
     let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
@@ -203,23 +196,19 @@ fn sit(
 }
 
 /// What offers these exports, and their names.
-fn server(
-    offered: &[usize],
-    plan: &Plan,
-    exports: &[Arc<dyn Export>],
-    kept: &Arc<Kept>,
-) -> (Arc<Server>, Vec<String>) {
+fn server(offered: &[usize], plan: &Plan, kept: &Arc<Kept>) -> Result<(Arc<Server>, Vec<String>), Failure> {
     let rpc = NfsOverLinks::new(offered, plan, kept);
-    let mut service = VrpcServer::new();
+    let service = VrpcServer::new().with_keys(kept.keys()?);
+    let mut service = service.with_session_ids(Arc::clone(kept.session_ids()));
     let mut names = Vec::new();
-    let offered = offered.iter().filter_map(|&index| exports.get(index).zip(plan.exports.get(index)));
-    for (export, planned) in offered {
+    for &index in offered {
+        let Some((export, planned)) = kept.once(index)?.zip(plan.exports.get(index)) else { continue };
         let name = planned.name.to_string();
-        service = service.with_export(name.clone(), Arc::clone(export), Options::default());
+        service = service.with_export(name.clone(), export, Options::default());
         names.push(name);
     }
     let server = Server::new(Arc::new(service)).speaking(Protocol::OncRpc, Arc::new(rpc));
-    (Arc::new(server), names)
+    Ok((Arc::new(server), names))
 }
 
 /// For who types the other side's command line; it was there a moment ago.
