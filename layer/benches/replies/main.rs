@@ -13,7 +13,7 @@ use std::time::Instant;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    Client, Create, Ctx, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
+    Asker, Client, Create, Ctx, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
     PermissionCheck, RequestKey, SessionId, Write,
 };
 use tombolo_layer::replies::{self, Options};
@@ -31,7 +31,7 @@ type Work<'a> = (String, Box<dyn Fn() + 'a>);
 struct Way {
     label: &'static str,
     fs: Arc<dyn FileSystem>,
-    keyed: bool,
+    key: Option<fn(u32) -> RequestKey>,
 }
 
 fn main() {
@@ -55,17 +55,26 @@ fn main() {
     print(&works);
 }
 
-fn ways(bottom: &Arc<dyn Export>, state: &Path) -> [Way; 4] {
+fn ways(bottom: &Arc<dyn Export>, state: &Path) -> [Way; 5] {
     let plain = attach(&**bottom);
     let options = Options::default();
     let in_memory = attach(&replies::over(bottom.clone(), &options));
     let in_file = attach(&replies::open(bottom.clone(), &options, state).expect("the state file"));
     [
-        Way { label: "direct", fs: plain, keyed: false },
-        Way { label: "without a key", fs: in_memory.clone(), keyed: false },
-        Way { label: "kept in memory", fs: in_memory, keyed: true },
-        Way { label: "kept in a file", fs: in_file, keyed: true },
+        Way { label: "direct", fs: plain, key: None },
+        Way { label: "without a key", fs: in_memory.clone(), key: None },
+        Way { label: "numbered, kept in memory", fs: in_memory.clone(), key: Some(numbered) },
+        Way { label: "kept in memory", fs: in_memory, key: Some(called) },
+        Way { label: "kept in a file", fs: in_file, key: Some(called) },
     ]
+}
+
+fn called(xid: u32) -> RequestKey {
+    RequestKey::Rpc { client: 1, xid, procedure: 9, checksum: xid }
+}
+
+fn numbered(number: u32) -> RequestKey {
+    RequestKey::Sequence { asker: Asker { instance: [7; 16], peer: 1 }, number: number.into() }
 }
 
 impl Way {
@@ -73,8 +82,8 @@ impl Way {
     fn cx(&self) -> Ctx {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let xid = NEXT.fetch_add(1, Ordering::Relaxed);
-        let key = RequestKey::Rpc { client: 1, xid, procedure: 9, checksum: xid };
-        Ctx { key: if self.keyed { key } else { RequestKey::None }, ..Ctx::root(SessionId(1)) }
+        let key = self.key.map_or(RequestKey::None, |key| key(xid));
+        Ctx { key, ..Ctx::root(SessionId(1)) }
     }
 }
 
@@ -85,7 +94,7 @@ fn getattr(way: &Way) -> Box<dyn Fn() + '_> {
 }
 
 fn write(way: &Way) -> Box<dyn Fn() + '_> {
-    let name = format!("{}-{}", way.label, way.keyed);
+    let name = way.label.to_owned();
     let created = way.fs.create(&way.cx(), ROOT, self::name(&name), &how()).wait().expect("create");
     let file = File { node: created.entry.node, open: created.open };
     let buffer = Buffer::new(4096);

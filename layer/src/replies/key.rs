@@ -25,6 +25,14 @@ pub(super) enum ClientKey {
     Address(u64),
 }
 
+impl ClientKey {
+    /// Whether the client cannot have more requests under way than [`Limits`](super::options::Limits) keep of one: a link has 1024
+    /// slots at most (docs/formats/link.md). A machine's processes can.
+    pub fn has_few_under_way(&self) -> bool {
+        matches!(self, Self::Asker(_))
+    }
+}
+
 impl EntryKey {
     /// `None` for a request that is never sent twice.
     #[inline]

@@ -16,8 +16,8 @@ pub struct Options {
 pub struct Limits {
     /// Entries of all clients together. When there are so many, old ones make room.
     pub entries: usize,
-    /// Entries of one client, an address, or a session where keys are sequence numbers, once there are as many as may be: a client
-    /// that has so many then makes room for its own. Until then it may have more.
+    /// Entries of one client. One that numbers its requests makes room for its own when it has so many: the slots of a link are no
+    /// more. An address may have more until there are as many as may be.
     pub entries_per_client: usize,
     /// Time since the answer.
     pub age: Duration,

@@ -144,12 +144,13 @@ impl Table {
     }
 
     /// Whether there is room for another entry of `client`, perhaps because an older one made it. While there is room for all, a
-    /// client may have more than its part.
+    /// client may have more than its part, unless it never asks for so many again: what it has then stays close at hand.
     fn make_room(&self, shelf: &mut Shelf, client: &Hashed<ClientKey>) -> bool {
-        if self.entries.load(Ordering::Relaxed) < self.limits.entries {
+        let (entries, oldest) = shelf.of(client);
+        let has_all_it_asks_for = entries >= self.limits.entries_per_client && client.key.has_few_under_way();
+        if !has_all_it_asks_for && self.entries.load(Ordering::Relaxed) < self.limits.entries {
             return true;
         }
-        let (entries, oldest) = shelf.of(client);
         if entries >= self.limits.entries_per_client {
             return oldest.is_some_and(|oldest| self.evict(shelf, oldest));
         }
