@@ -22,7 +22,7 @@ use super::intake::Intake;
 use super::receiver::Rest;
 use super::reply::Answer;
 use super::ticket::{Stage, Ticket};
-use super::wakes::Wakes;
+use super::wakes::{Wakes, wake};
 use crate::links::end::{End, Fate};
 use crate::links::lock;
 use crate::links::passing::Introducer;
@@ -236,7 +236,7 @@ impl Core {
         // Whoever registers after this looks at the fate afterwards.
         for ticket in self.ids.take_waiting() {
             let waker = ticket.lock().waker.take();
-            waker.into_iter().for_each(std::task::Waker::wake);
+            waker.into_iter().for_each(wake);
         }
         for entry in &self.entries {
             let (waker, spans) = {
@@ -245,7 +245,7 @@ impl Core {
             };
             // The server may still write there, but nobody will be given that memory again who does not know that.
             drop(spans);
-            waker.into_iter().for_each(std::task::Waker::wake);
+            waker.into_iter().for_each(wake);
         }
     }
 

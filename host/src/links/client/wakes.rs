@@ -1,5 +1,6 @@
 //! Those who are to be woken once no lock is held any more.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use smallvec::SmallVec;
@@ -32,8 +33,15 @@ impl Wakes {
     #[inline]
     pub(super) fn wake_all(&mut self) {
         if !self.is_empty() {
-            self.0.drain(..).for_each(Waker::wake);
+            self.0.drain(..).for_each(wake);
         }
+    }
+}
+
+/// Wakes one, which may run a task. If that panics, the others who wait for answers have done nothing.
+pub(super) fn wake(waker: Waker) {
+    if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+        tracing::error!("a task that was woken by an answer panicked");
     }
 }
 
