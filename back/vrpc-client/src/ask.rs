@@ -66,14 +66,14 @@ impl Link {
                 }
             }
         }
-        let mut call = self.line.call_with(kind.number(), body, spans, |writer| {
+        let asked = self.line.ask(kind.number(), body, spans, |writer| {
             if measure.0 + tail.len() > 0 {
                 put_frame(&request, &header, tail, &mut Frame(writer));
             }
         });
-        match call.now() {
-            Some(outcome) => Answer::Done(self.finish(kind, outcome, finish)),
-            None => {
+        match asked {
+            Ok(outcome) => Answer::Done(self.finish(kind, outcome, finish)),
+            Err(call) => {
                 let OwnedEntry { link, number } = caller.owned();
                 let asked = Asked { call: Some(call), link, number: Some(number) };
                 let interrupt = cx.interrupt.clone();

@@ -16,8 +16,9 @@ const LONGER: u32 = PAUSE;
 /// One that was: so much shorter. A fifth of the messages comes after the first look then, which is short of wasting time: both sides
 /// learn from each other, and would make each other slower and slower.
 const SHORTER: u32 = PAUSE / 4;
-/// If leaving the line alone for so long does not do, it is not worth while for so many messages.
-const LULL_MAX_US: u32 = 2;
+/// If leaving the line alone for so long does not do, it is not worth while for so many messages: what takes longer varies by more
+/// than there is to be gained.
+const LULL_MAX_NS: u32 = 600;
 const CLOSED_FOR: u32 = 512;
 
 /// How long one consumer leaves the next slot alone, as it has learnt.
@@ -33,12 +34,12 @@ pub struct Lull {
 
 impl Default for Lull {
     fn default() -> Lull {
-        Lull { steps: 0, max: LULL_MAX_US * looks_per_us() * PAUSE, closed_for: 0, is_fresh: true }
+        Lull { steps: 0, max: LULL_MAX_NS * looks_per_us() / 1000 * PAUSE, closed_for: 0, is_fresh: true }
     }
 }
 
 impl Lull {
-    /// To be called before each look. Waits for some two microseconds at most, if it is the first one at this slot.
+    /// To be called before each look. Waits for less than a microsecond, if it is the first one at this slot.
     #[inline]
     pub fn rest(&self) {
         if self.is_fresh && self.closed_for == 0 {

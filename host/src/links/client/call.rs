@@ -1,14 +1,15 @@
 //! A call, and the ways to wait for its answer.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hint::spin_loop;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use tombolo_core::fs::block_on;
 use tombolo_shm::bell::Mode;
 
 use super::core::Core;
@@ -46,30 +47,13 @@ enum Stage {
     Done,
 }
 
-/// What a caller gets.
-type Outcome = Result<Reply, LineError>;
+/// What comes of a call.
+pub type Outcome = Result<Reply, LineError>;
 
 /// So often a caller looks before it asks the clock: most answers come sooner.
 const LOOKS: u32 = 64;
 /// So long a caller looks where it is told to look all the time, before it lets others go on.
 const POLL: Duration = Duration::from_millis(1);
-
-thread_local! {
-    /// Wakes this thread.
-    static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
-}
 
 impl Call {
     #[inline]
@@ -80,18 +64,27 @@ impl Call {
         spans: Spans,
         frame: impl FnOnce(&mut FrameWriter<'_>),
     ) -> Self {
-        core.ahead.fetch();
-        let stage = if core.fate.is_over() {
-            Stage::Failed(core.lost())
-        } else if let Some(id) = core.ids.take() {
-            match core.send(id, kind, body, frame) {
-                Ok(()) => Stage::Sent(id),
-                Err(error) => Stage::Failed(error),
-            }
-        } else {
-            queue(&core, kind, body, frame)
-        };
+        let stage = begin(&core, kind, body, frame);
         Self { core, stage, spans }
+    }
+
+    /// As `new` and [`now`](Self::now); a call is only made if it is needed.
+    #[inline]
+    pub(super) fn ask(
+        core: &Arc<Core>,
+        kind: u32,
+        body: [u8; 48],
+        spans: Spans,
+        frame: impl FnOnce(&mut FrameWriter<'_>),
+    ) -> Result<Outcome, Self> {
+        let stage = begin(core, kind, body, frame);
+        if let Stage::Sent(id) = stage
+            && let Some(Ok(answer)) = core.look(id)
+        {
+            return Ok(Ok(answer.with(spans)));
+        }
+        let mut call = Self { core: core.clone(), stage, spans };
+        call.now().ok_or(call)
     }
 
     /// The answer, if it comes within a bounded time without sleeping: the time that has paid lately, 50 µs at most, or none
@@ -141,18 +134,12 @@ impl Call {
 
     /// Sleeps until there is an answer, or, if it had to wait for an id, until it was sent.
     fn sleep(&mut self) -> Option<Outcome> {
-        UNPARK.with(|waker| {
-            let was_queued = matches!(self.stage, Stage::Queued(_));
-            loop {
-                if let Poll::Ready(outcome) = self.poll_with(waker) {
-                    return Some(outcome);
-                }
-                if was_queued && matches!(self.stage, Stage::Sent(_)) {
-                    return None;
-                }
-                thread::park();
-            }
-        })
+        let was_queued = matches!(self.stage, Stage::Queued(_));
+        block_on(poll_fn(|context| match self.poll_with(context.waker()) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending if was_queued && matches!(self.stage, Stage::Sent(_)) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }))
     }
 
     fn poll_with(&mut self, waker: &Waker) -> Poll<Outcome> {
@@ -267,6 +254,22 @@ impl std::fmt::Debug for Call {
             Stage::Failed(error) => write!(f, "Call({error})"),
             Stage::Done => f.write_str("Call(answered)"),
         }
+    }
+}
+
+/// Sends a request, if there is an id for it.
+#[inline]
+fn begin(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Stage {
+    core.ahead.fetch();
+    if core.fate.is_over() {
+        return Stage::Failed(core.lost());
+    }
+    match core.ids.take() {
+        None => queue(core, kind, body, frame),
+        Some(id) => match core.send(id, kind, body, frame) {
+            Ok(()) => Stage::Sent(id),
+            Err(error) => Stage::Failed(error),
+        },
     }
 }
 

@@ -55,6 +55,12 @@ impl Counters {
         self.intake.answers.get()
     }
 
+    /// Requests without an answer, about.
+    pub(super) fn in_flight(&self) -> u64 {
+        let answers = self.answers();
+        self.calls.get().saturating_sub(answers)
+    }
+
     pub(super) fn read(&self, rings: u64) -> Counts {
         Counts {
             answers: self.intake.answers.get(),

@@ -28,7 +28,8 @@ impl Core {
     /// another way.
     pub(super) fn doze(&self, id: u32) -> Option<Result<Answer, LineError>> {
         let bell = self.bell.as_ref()?;
-        if self.ids.used_and_waiting() != (1, 0) {
+        // Whoever asks meanwhile drives us away.
+        if self.counters.in_flight() != 1 || self.ids.is_wanted() {
             return None;
         }
         let mut intake = self.try_lead()?;

@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::ticket::Ticket;
+use super::warm::Warm;
 use crate::links::lock;
 
 /// Ids that are free, and calls that wait for one.
 #[derive(Debug)]
 pub(super) struct Ids {
+    /// The one that was used last, if nobody waits.
+    warm: Warm,
     inner: Mutex<Inner>,
     slots: u32,
     /// Whether somebody waits.
@@ -27,22 +30,29 @@ impl Ids {
     pub(super) fn new(slots: u32) -> Self {
         let free = (0..slots).rev().collect();
         let inner = Mutex::new(Inner { free, waiting: VecDeque::new() });
-        Self { inner, slots, is_wanted: AtomicBool::new(false) }
+        Self { warm: Warm::default(), inner, slots, is_wanted: AtomicBool::new(false) }
     }
 
     /// A free id, unless others wait for one.
     #[inline]
     pub(super) fn take(&self) -> Option<u32> {
-        lock(&self.inner).free.pop()
+        self.warm.take().or_else(|| lock(&self.inner).free.pop())
     }
 
     /// A free id, or else `ticket` waits at the end of the queue.
     pub(super) fn take_or_wait(&self, ticket: &Arc<Ticket>) -> Option<u32> {
         let mut inner = lock(&self.inner);
-        let id = inner.free.pop();
-        if id.is_none() {
-            inner.waiting.push_back(ticket.clone());
-            self.is_wanted.store(true, Ordering::SeqCst);
+        let id = inner.free.pop().or_else(|| self.warm.take());
+        if id.is_some() {
+            return id;
+        }
+        inner.waiting.push_back(ticket.clone());
+        self.is_wanted.store(true, Ordering::SeqCst);
+        // Who gives one back looks whether it is wanted after it was put there; so one of the two sees the other.
+        let id = self.warm.take();
+        if id.is_some() {
+            inner.waiting.pop_back();
+            self.is_wanted.store(!inner.waiting.is_empty(), Ordering::SeqCst);
         }
         id
     }
@@ -51,7 +61,14 @@ impl Ids {
     #[inline]
     pub(super) fn give_back(&self, id: u32) -> Option<(Arc<Ticket>, u32)> {
         // The same buffer, one generation on; the number of slots divides the number of ids.
-        let next = id.wrapping_add(self.slots);
+        let mut next = id.wrapping_add(self.slots);
+        if !self.is_wanted() && self.warm.put(next) {
+            if !self.is_wanted() {
+                return None;
+            }
+            // Somebody has begun to wait meanwhile. Who else may have taken it will give it back.
+            next = self.warm.take()?;
+        }
         let mut inner = lock(&self.inner);
         match inner.waiting.pop_front() {
             Some(ticket) => {
@@ -84,13 +101,15 @@ impl Ids {
     /// How many ids are not free, and how many calls wait for one.
     pub(super) fn used_and_waiting(&self) -> (u64, u64) {
         let inner = lock(&self.inner);
-        (u64::from(self.slots) - inner.free.len() as u64, inner.waiting.len() as u64)
+        let free = inner.free.len() as u64 + u64::from(!self.warm.is_empty());
+        (u64::from(self.slots).saturating_sub(free), inner.waiting.len() as u64)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::links::client::ticket::Stage;
 
     #[test]
     fn an_id_comes_again_as_another_one_of_the_same_buffer() {
@@ -126,5 +145,42 @@ mod tests {
             assert!(Arc::ptr_eq(&next, ticket));
             assert_eq!(given % 8, id % 8);
         }
+    }
+
+    /// One who begins to wait while the id is put where no lock is taken.
+    #[test]
+    fn nobody_waits_for_an_id_that_is_free() {
+        let ids = Ids::new(2);
+        let sent = |ticket: &Ticket| match ticket.lock().stage {
+            Stage::Sent(id) => Some(id),
+            _ => None,
+        };
+        let waited = || {
+            let ticket = Arc::new(Ticket::new(0, [0; 48], None, 0));
+            if let Some(id) = ids.take_or_wait(&ticket) {
+                return id;
+            }
+            let since = std::time::Instant::now();
+            loop {
+                if let Some(id) = sent(&ticket) {
+                    return id;
+                }
+                assert!(since.elapsed().as_secs() < 60, "nobody gave it the id");
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let id = ids.take().unwrap_or_else(waited);
+                        if let Some((ticket, id)) = ids.give_back(id) {
+                            ticket.lock().stage = Stage::Sent(id);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(ids.used_and_waiting(), (0, 0));
     }
 }

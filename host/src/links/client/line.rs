@@ -11,7 +11,7 @@ use tombolo_shm::area::{Area, Span};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Role};
 
-use super::call::Call;
+use super::call::{Call, Outcome};
 use super::core::Core;
 use super::counters::Counts;
 use super::frame::FrameWriter;
@@ -81,6 +81,19 @@ impl Line {
         frame: impl FnOnce(&mut FrameWriter<'_>),
     ) -> Call {
         Call::new(self.core().clone(), kind, body, spans, frame)
+    }
+
+    /// As [`call_with`](Self::call_with) and [`Call::now`], which see: the answer, or else the call that waits for it. Cheaper than both
+    /// one after the other if the answer comes at once.
+    #[inline]
+    pub fn ask(
+        &self,
+        kind: u32,
+        body: [u8; 48],
+        spans: Spans,
+        frame: impl FnOnce(&mut FrameWriter<'_>),
+    ) -> Result<Outcome, Call> {
+        Call::ask(self.core(), kind, body, spans, frame)
     }
 
     /// Bulk memory that this side writes: data on their way to the server.

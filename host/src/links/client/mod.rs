@@ -31,8 +31,9 @@ mod reply;
 mod spans;
 mod ticket;
 mod wakes;
+mod warm;
 
-pub use call::Call;
+pub use call::{Call, Outcome};
 pub use counters::Counts;
 pub use error::LineError;
 pub use frame::{FRAME_MAX, Frame, FrameWriter};

@@ -20,6 +20,7 @@ mod reception;
 mod responder;
 mod service;
 mod serving;
+mod spare;
 mod voice;
 mod worker;
 

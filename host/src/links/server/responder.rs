@@ -8,6 +8,7 @@ use tombolo_shm::address::{AddressError, GlobalAddress};
 use tombolo_shm::link::FRAME_BYTES;
 
 use super::link::Link;
+use super::spare;
 use crate::links::end::{End, Lie};
 
 /// The duty to answer one request, from any thread. Dropped without an answer it cuts the link: the client would wait for ever.
@@ -69,6 +70,7 @@ impl Responder {
             return;
         }
         link.answer(self.id, kind, body, frame);
+        spare::keep(link);
     }
 
     /// Cuts the link: the request breaks the rules of what is above the link.

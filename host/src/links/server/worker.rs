@@ -12,6 +12,7 @@ use tombolo_shm::ring::{Consumer, Message};
 use super::link::Link;
 use super::responder::Responder;
 use super::service::Request;
+use super::spare;
 use crate::links::end::{End, Lie};
 
 /// After so long it looks whether the memory is still there, though nobody rings.
@@ -30,7 +31,10 @@ pub(super) struct Worker {
 impl Worker {
     /// Serves until the link ends.
     pub(super) fn run(mut self) {
-        let end = match catch_unwind(AssertUnwindSafe(|| self.serve())) {
+        spare::belongs_to(&self.link);
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.serve()));
+        spare::leave();
+        let end = match outcome {
             Ok(Ok(())) => return,
             Ok(Err(lie)) => End::Lie(lie),
             Err(_) => End::Failed("a request made its session panic".into()),
@@ -85,7 +89,7 @@ impl Worker {
             return Err(Lie::MemoryGone);
         }
         link.counters.intake.requests.bump();
-        link.session.serve(Request { kind, body, frame }, Responder::new(link.clone(), id));
+        link.session.serve(Request { kind, body, frame }, Responder::new(spare::take(link), id));
         if link.is_outstanding(id) {
             link.counters.intake.later.bump();
         }
