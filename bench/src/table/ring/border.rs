@@ -112,18 +112,8 @@ struct Carried {
 
 impl Work for Carried {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let (line, keep) = self.door.link().map_err(|error| wrong("a link", error.as_ref()))?;
-        let made = Made(Mutex::new(Some(Connected { line: line.clone(), keep })));
-        // It opens the file, and tells the server who number 0 is.
-        let session = Session::over(made, 0)?;
-        let carrier =
-            Carrier { line, file: session.file(), buffer: Buffer::new(self.bytes), bytes: self.bytes };
-        timed_by(AT_ONCE, count, clock, || match (self.writes, self.refers) {
-            (false, false) => carrier.read_inside(),
-            (false, true) => carrier.read_referred(),
-            (true, false) => carrier.write_inside(),
-            (true, true) => carrier.write_referred(),
-        })
+        let carrier = Carrier::new(&self.door, self.bytes)?;
+        timed_by(AT_ONCE, count, clock, || carrier.carry(self.writes, self.refers))
     }
 }
 
@@ -137,14 +127,36 @@ impl Connect for Made {
     }
 }
 
+/// A link, the open file, and memory of the program.
 struct Carrier {
     line: Line,
+    // It keeps the file open.
+    _session: Session,
     file: File,
     buffer: Buffer,
     bytes: usize,
 }
 
 impl Carrier {
+    fn new(door: &Door, bytes: usize) -> Result<Self> {
+        let (line, keep) = door.link().map_err(|error| wrong("a link", error.as_ref()))?;
+        let made = Made(Mutex::new(Some(Connected { line: line.clone(), keep })));
+        // It opens the file, and tells the server who number 0 is.
+        let session = Session::over(made, 0)?;
+        let file = session.file();
+        Ok(Self { line, _session: session, file, buffer: Buffer::new(bytes), bytes })
+    }
+
+    #[inline]
+    fn carry(&self, writes: bool, refers: bool) -> Result<()> {
+        match (writes, refers) {
+            (false, false) => self.read_inside(),
+            (false, true) => self.read_referred(),
+            (true, false) => self.write_inside(),
+            (true, true) => self.write_referred(),
+        }
+    }
+
     #[inline]
     fn read_inside(&self) -> Result<()> {
         let place = Where::Inline { len_bytes: self.bytes as u32 };
@@ -166,7 +178,8 @@ impl Carrier {
         let reply =
             self.send(&request, Spans::from(span), &[])?.wait().map_err(|error| wrong("read", &error))?;
         match Reply::decode(Kind::Read, reply.kind, &reply.body, &reply.frame) {
-            Ok(Ok(Reply::Read { data: Returned::Placed { .. }, .. })) => {
+            Ok(Ok(Reply::Read { data: Returned::Placed { len_bytes }, .. })) => {
+                whole(len_bytes as usize, self.bytes)?;
                 let span = reply.spans.at(0).ok_or_else(no_room)?;
                 let source = self.line.in_source(span).map_err(|error| wrong("read", &error))?;
                 whole(source.copy_to_sink(&self.buffer.sink(0..self.bytes)), self.bytes)
@@ -177,7 +190,18 @@ impl Carrier {
 
     #[inline]
     fn write_inside(&self) -> Result<()> {
-        let mut bytes = [0; FRAME_BYTES];
+        // As in the library, a buffer for the largest that goes inside: here as if this were the largest.
+        match self.bytes {
+            ..=512 => self.write_inside_of::<512>(),
+            ..=1024 => self.write_inside_of::<1024>(),
+            ..=2048 => self.write_inside_of::<2048>(),
+            _ => self.write_inside_of::<FRAME_BYTES>(),
+        }
+    }
+
+    #[inline]
+    fn write_inside_of<const MAX: usize>(&self) -> Result<()> {
+        let mut bytes = [0; MAX];
         let len = self.buffer.source(0..self.bytes).read_at(0, &mut bytes);
         let data = Data::Follows { len_bytes: len as u32 };
         self.written(self.send(&self.write(data), Spans::none(), bytes.get(..len).unwrap_or_default())?)
@@ -252,9 +276,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (shared, file) = speed::lay_out(folder.path()).unwrap();
         let _listeners = server::listen(&shared, folder.path(), Meeting::Sockets).unwrap();
-        for bytes in SIZES {
-            for (writes, refers) in [(false, false), (false, true), (true, false), (true, true)] {
+        for (writes, refers) in [(false, false), (false, true), (true, false), (true, true)] {
+            for bytes in SIZES {
                 let door = server::door(folder.path(), Meeting::Sockets, Mode::Adaptive);
+                let mut carrier = Carrier::new(&door, bytes).unwrap();
+                carrier.carry(writes, refers).unwrap();
+                let content = carrier.buffer.as_slice().unwrap();
+                assert!(writes || content.iter().all(|byte| *byte == b'x'), "{bytes} {writes} {refers}");
                 let mut clock = Clock::new();
                 Carried { door, writes, refers, bytes }.run(AT_ONCE, &mut clock).unwrap();
                 assert_eq!(clock.count(), AT_ONCE, "{bytes} {writes} {refers}");

@@ -20,6 +20,7 @@ mod guest;
 mod line;
 mod mounts;
 mod native;
+mod nfs;
 mod rest;
 mod server;
 mod session;
@@ -52,6 +53,7 @@ pub const PARTS: &[(&str, Part)] = &[
     ("border", border::run),
     ("copies", copies::run),
     ("guest", guest::run),
+    ("nfs", nfs::run),
 ];
 
 /// The only export, and the file that is read and written.

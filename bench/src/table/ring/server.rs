@@ -12,10 +12,10 @@ use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
 use tombolo_host::links::seated::MemoryListener;
 use tombolo_host::links::server::Server as Links;
 use tombolo_shm::bell::Mode;
-use tombolo_shm::link::Limits;
+use tombolo_shm::link::{Limits, Protocol};
 
 use super::door::{At, Door};
-use super::wrong;
+use super::{nfs, wrong};
 use crate::error::{Doing, Result};
 use crate::peer::Server;
 
@@ -91,7 +91,8 @@ pub fn listen(shared: &Path, folder: &Path, meeting: Meeting) -> Result<Listener
     match meeting {
         Meeting::Sockets => {
             for mode in MODES {
-                let options = ListenOptions { mode, ..ListenOptions::default() };
+                let limits = Limits { protocols: links.protocols(), ..Limits::default() };
+                let options = ListenOptions { limits, mode, ..ListenOptions::default() };
                 let listener = LinkListener::start(&folder.join(mode.name()), Arc::clone(&links), options);
                 listeners.0.push(listener.map_err(|error| wrong("listen for links", &error))?);
             }
@@ -110,7 +111,12 @@ pub fn listen(shared: &Path, folder: &Path, meeting: Meeting) -> Result<Listener
 pub fn links(shared: &Path) -> Result<Arc<Links>> {
     let export = LocalDir::open(shared, DirOptions::default()).map_err(|error| wrong("local-dir", &error))?;
     let service = VrpcServer::new().with_export(super::EXPORT, Arc::new(export), Options::default());
-    Ok(Arc::new(Links::new(Arc::new(service))))
+    let links = Links::new(Arc::new(service));
+    Ok(Arc::new(match nfs::service(shared) {
+        Ok(nfs) => links.speaking(Protocol::OncRpc, nfs),
+        // Its part says so.
+        Err(_) => links,
+    }))
 }
 
 /// Makes links over so many bytes of memory, which both sides can write.

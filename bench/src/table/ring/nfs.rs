@@ -1,0 +1,241 @@
+//! What XDR costs when the network is gone: the native layout beside NFS version 3's messages, over the same kind of link to the same
+//! directory.
+//!
+//! Both clients make one request at a time and decode the answer, without a cache. NFS's handle is found once.
+
+use std::sync::Arc;
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_core::fs::SessionId;
+use tombolo_front_nfs_server::{
+    AllowList, Durability, ExportOptions, Identities, NfsService, Options as NfsOptions, Signer, Squash, Whom,
+};
+use tombolo_host::buffers::BufferLimits;
+use tombolo_host::handle_keys::Keys;
+use tombolo_host::links::connect::{ConnectOptions, connect};
+use tombolo_host::links::rpc::{Dial, DialError, Dialed, Route, RpcLinks};
+use tombolo_host::links::server::Service;
+use tombolo_host::links::tether::Watcher;
+use tombolo_host::rpc_client::{Call, Found, Landing, Options, Reply as RpcReply, RpcClient};
+use tombolo_mem::Buffer;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{Instance, Protocol};
+use tombolo_wire_nfs3::args::{DirOpArgs, ReadArgs, StableHow, WriteArgs};
+use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
+use tombolo_wire_nfs3::results::{GetattrReply, LookupReply, ReadReply, WriteReply};
+use tombolo_wire_nfs3::{self as nfs3, Data, FileHandleBuf, Reply};
+use tombolo_wire_rpc::{AuthSys, Credential, Gids};
+use tombolo_wire_xdr::{Decode, Decoder, Encoder};
+
+use super::door::{At, Door};
+use super::server::{Meeting, Serving};
+use super::session::{Deed, Linked};
+use super::{EXPORT, FILE, Plan, speed, timed_by, wrong};
+use crate::error::{Doing, Error, Result};
+use crate::measure::{Clock, Entrant, Place, Work};
+use crate::report::Report;
+
+const NATIVE: &str = "native layout";
+const MESSAGES: &str = "NFSv3 messages";
+const ROWS: [(&str, Deed); 4] = [
+    ("null request", Deed::Null),
+    ("getattr", Deed::Getattr),
+    ("read, 4 KiB", Deed::Read(4096)),
+    ("write, 4 KiB", Deed::Write(4096)),
+];
+
+/// Measures.
+pub fn run(plan: &Plan) -> Result<Report> {
+    let title = "The native layout and NFSv3 messages on the same link";
+    let mut report = Report::new("ring-nfs", title, plan.command.clone(), plan.quick);
+    let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(&plan.within);
+    let folder = folder.doing_to("make a directory in", &plan.within)?;
+    let (shared, _) = speed::lay_out(folder.path())?;
+    let serving = Serving::start(&shared, folder.path(), Meeting::Sockets)?;
+    let door = serving.door(Mode::Poll);
+    // What the machine lacks is said before anything is measured.
+    Asker::begin(&door, 0).map_err(|error| Error::Absent(format!("NFS over a link: {error}")))?;
+    let mut contest = plan.contest();
+    contest.count_syscalls = false;
+    for (row, deed) in ROWS {
+        let entrant = |column: &str, work: Box<dyn Work>| Entrant {
+            name: (column.to_owned(), String::new()),
+            work,
+            servers: vec![serving.id()],
+            place: Some(Place::TwoCores),
+        };
+        let messages = Box::new(Messages { door: door.clone(), deed });
+        let entrants =
+            vec![entrant(NATIVE, Box::new(Linked::new(door.clone(), deed))), entrant(MESSAGES, messages)];
+        let (series, dropped) = contest.run(entrants);
+        report.take(row, &series, &dropped);
+    }
+    Place::leave()?;
+    for figure in &mut report.figures {
+        figure.cost = None;
+    }
+    for (row, _) in ROWS {
+        let [native, messages] = [NATIVE, MESSAGES].map(|column| report.figure(row, column, "").cloned());
+        report.compare(native.as_ref(), messages.as_ref(), None);
+        let found = match (&native, &messages) {
+            (Some(native), Some(messages)) => {
+                let more = messages.spread.median - native.spread.median;
+                format!("{more:.0} ns more with XDR and RPC headers")
+            }
+            _ => "not measured".into(),
+        };
+        report.aim(&format!("{row}: native layout against NFSv3 messages"), "printed", found, None);
+    }
+    report.condition_of(&contest);
+    report.condition(
+        "both sides poll; one request at a time; native: through back/vrpc-client, the file open; NFSv3: RPC and the codec without the client's \
+         cache, by handle, AUTH_SYS, writes UNSTABLE; its server checks permissions and keeps files open between calls"
+            .to_string(),
+    );
+    Ok(report)
+}
+
+/// NFS of the directory, for links; an error where its files have no handles.
+pub fn service(shared: &std::path::Path) -> Result<Arc<dyn Service>> {
+    let export = LocalDir::open(shared, DirOptions::default()).map_err(|error| wrong("local-dir", &error))?;
+    let options = ExportOptions {
+        name: EXPORT.to_owned(),
+        export: Arc::new(export),
+        session: SessionId(1 << 32),
+        squash: Squash { whom: Whom::Nobody, ..Squash::default() },
+        allow: AllowList::default(),
+        durability: Durability::Relaxed,
+    };
+    let keys = Keys::random().map_err(|error| wrong("a key", &error))?;
+    let signer = Arc::new(Signer::new(keys));
+    let service =
+        NfsService::new(NfsOptions { exports: vec![options], signer, identities: Identities::new(None) });
+    let service = service.map_err(|error| wrong("NFS", &error))?;
+    Ok(Arc::new(RpcLinks::new(service, vec![EXPORT.to_owned()], BufferLimits::default())))
+}
+
+/// Does one thing over and over, over a link that lives for a turn.
+struct Messages {
+    door: Door,
+    deed: Deed,
+}
+
+impl Work for Messages {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        let asker = Asker::begin(&self.door, self.deed.bytes())?;
+        timed_by(super::at_once(self.deed.bytes()), count, clock, || asker.ask(self.deed))
+    }
+}
+
+impl Dial for Door {
+    fn dial(&self) -> std::result::Result<Dialed, DialError> {
+        let At::Socket(socket) = &self.at else { return Err("there is no socket".into()) };
+        let options = ConnectOptions::new(EXPORT, "bench", Instance([2; 16]))?;
+        let options = ConnectOptions { protocol: Protocol::OncRpc, ..options };
+        let watcher = Watcher::start()?;
+        let (line, tether) = connect(socket, &options)?.start(&watcher, "bench", self.mode)?;
+        Ok(Dialed { line, keep: Box::new((tether, watcher)) })
+    }
+}
+
+/// A client that knows the file's handle.
+struct Asker {
+    rpc: RpcClient,
+    file: FileHandleBuf,
+    buffer: Buffer,
+}
+
+fn root<'a>() -> Credential<'a> {
+    Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids: Gids::default() })
+}
+
+impl Asker {
+    fn begin(door: &Door, bytes: usize) -> Result<Self> {
+        let route = Route::start(door.clone(), "bench").map_err(|error| wrong("a link", &*error))?;
+        let client = |program| {
+            RpcClient::over_links(route.clone(), program, Options::default())
+                .doing(|| "start a client".to_owned())
+        };
+        let path = DirPath::new(EXPORT.as_bytes()).ok_or_else(|| nonsense("a path"))?;
+        let mounted =
+            made(&client((mount::PROGRAM, mount::VERSION))?, mount::Procedure::Mnt.number(), |xdr| {
+                xdr.value(&mount::Call::Mnt(path));
+            })?;
+        let Reply::Ok(mounted) = decoded::<MntReply<'_>>(&mounted.results)? else {
+            return Err(nonsense("MNT"));
+        };
+        let directory = mounted.handle.to_owned();
+        let rpc = client((nfs3::PROGRAM, nfs3::VERSION))?;
+        let args = DirOpArgs { dir: directory.as_handle(), name: FILE.as_bytes() };
+        let call = nfs3::Call::Lookup(args);
+        let found = made(&rpc, call.procedure().number(), |xdr| {
+            xdr.value(&call);
+        })?;
+        let Reply::Ok(found) = decoded::<LookupReply<'_>>(&found.results)? else {
+            return Err(nonsense("LOOKUP"));
+        };
+        Ok(Self { file: found.object.to_owned(), rpc, buffer: Buffer::new(bytes) })
+    }
+
+    /// Asks once, and looks whether all was done.
+    #[inline]
+    fn ask(&self, deed: Deed) -> Result<()> {
+        let Self { rpc, file, buffer } = self;
+        let (file, bytes) = (file.as_handle(), deed.bytes());
+        let mut call = Call::new(0, root());
+        let asked = match deed {
+            Deed::Null => nfs3::Call::Null,
+            Deed::Getattr => nfs3::Call::Getattr(file),
+            Deed::Read(_) | Deed::ReadInPlace(_) => {
+                call.landing = Some(Landing { sink: buffer.sink(0..bytes), find });
+                nfs3::Call::Read(ReadArgs { file, offset: 0, count: bytes as u32 })
+            }
+            Deed::Write(_) | Deed::WriteInPlace(_) => {
+                call.data = Some(buffer.source(0..bytes));
+                let (count, stable) = (bytes as u32, StableHow::Unstable);
+                nfs3::Call::Write(WriteArgs { file, offset: 0, count, stable, data: Data::to_send(count) })
+            }
+        };
+        call.procedure = asked.procedure().number();
+        let reply = rpc.call(call, |xdr| {
+            xdr.value(&asked);
+        });
+        let reply = reply.wait();
+        let RpcReply { results, data_bytes, .. } = reply.map_err(|error| wrong("a call", &error))?;
+        let is_done = match deed {
+            Deed::Null => true,
+            Deed::Getattr => matches!(decoded::<GetattrReply>(&results)?, Reply::Ok(_)),
+            Deed::Read(_) | Deed::ReadInPlace(_) => {
+                matches!(decoded::<ReadReply>(&results)?, Reply::Ok(ok) if ok.count as usize == bytes)
+                    && data_bytes == bytes
+            }
+            Deed::Write(_) | Deed::WriteInPlace(_) => {
+                matches!(decoded::<WriteReply>(&results)?, Reply::Ok(ok) if ok.count as usize == bytes)
+            }
+        };
+        rpc.recycle(results);
+        if is_done { Ok(()) } else { Err(nonsense("an answer that is short")) }
+    }
+}
+
+/// Where the data of a READ lie.
+fn find(results: &[u8], results_bytes: usize) -> Found {
+    match ReadReply::decode(&mut Decoder::new(results)) {
+        Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(Found::None, Found::Data),
+        Ok(Reply::Failed(..)) => Found::None,
+        Err(_) if results.len() < results_bytes.min(128) => Found::More,
+        Err(_) => Found::None,
+    }
+}
+
+fn made(rpc: &RpcClient, procedure: u32, arguments: impl FnOnce(&mut Encoder<'_>)) -> Result<RpcReply> {
+    rpc.call(Call::new(procedure, root()), arguments).wait().map_err(|error| wrong("a call", &error))
+}
+
+fn decoded<'a, T: Decode<'a>>(results: &'a [u8]) -> Result<T> {
+    Decoder::new(results).value().map_err(|error| wrong("an answer", &error))
+}
+
+fn nonsense(what: &str) -> Error {
+    Error::Wrong { what: what.to_owned(), answer: "not as it should be".to_owned() }
+}
