@@ -417,3 +417,41 @@ fn a_stopped_guest_is_late_and_one_that_cannot_be_listed_is_served() {
     place.0.run(&["links"]).failed(1, &["run/tombolo/links", "nobody else can write to"]);
     stop(server);
 }
+
+/// What another server offers is served on; whoever of the two dies, the program at the other end hears of it.
+#[test]
+fn what_a_server_offers_is_served_on_by_another() {
+    let place = Place::new();
+    let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
+    fs::write(place.path("large"), &large).expect("write");
+    let last = serve(&place, &[]);
+    let middle = || {
+        let words =
+            ["serve", "shm:link.sock/tree=/mid", "--shm", "mid.sock", "--control", "mid-control.sock"];
+        place.serve(&words, "ready control")
+    };
+    let server = middle();
+    assert!(
+        server.said.contains(&format!("ready shm {} export=/mid", place.text("mid.sock"))),
+        "{}",
+        server.said
+    );
+    place.run(&["cp", "-q", "large", "shm:mid.sock/mid/copy"]).succeeded();
+    assert!(fs::read_to_string(place.path("tree/copy")).expect("read") == large);
+    place.run(&["cp", "-q", "shm:mid.sock/mid/copy", "back"]).succeeded();
+    assert!(fs::read_to_string(place.path("back")).expect("read") == large);
+    stop(server);
+    let words = ["serve", "shm:link.sock/tree=/mid", "--shm", "mid.sock", "--readonly", "--control", "c"];
+    let server = place.serve(&words, "ready control");
+    place.run(&["rm", "shm:mid.sock/mid/copy"]).failed(1, &["ead-only"]);
+    stop(server);
+    let server = middle();
+    last.signal("KILL");
+    let mut last = last;
+    last.wait();
+    place.run(&["cp", "-q", "large", "shm:mid.sock/mid/again"]).failed(1, &["mid.sock"]);
+    stop(server);
+    let nobody = ["serve", "shm:none.sock/tree", "--shm", "mid.sock", "--control", "c"];
+    place.run(&nobody).failed(1, &["shm:", "none.sock"]);
+    place.run(&["serve", "shm:link.sock", "--shm", "mid.sock"]).failed(2, &["write shm:SOCKET/NAME"]);
+}

@@ -13,6 +13,7 @@ use super::nfs_arg::{AllowArg, NfsArg, SquashArg};
 use super::nfs_options::NfsOptions;
 use super::shm_arg::{ShmArg, ShmFileArg};
 use super::shm_options::ShmOptions;
+use super::tree::Tree;
 use super::virtiofs_arg::VirtioFsArg;
 use crate::coherence::Coherence;
 use crate::doorbell::Doorbell;
@@ -77,7 +78,9 @@ impl Config {
         let mut config =
             Self::parse(&text).map_err(|reason| Failure::usage(format!("cannot {reading}: {reason}")))?;
         let from = path.parent().unwrap_or(Path::new(""));
-        let relative = config.dir.iter_mut().map(|arg| &mut arg.dir);
+        // Where a server is met is not a path alone.
+        let dirs = config.dir.iter_mut().map(|arg| &mut arg.dir);
+        let relative = dirs.filter(|dir| !Tree::is_elsewhere(dir));
         let relative = relative.chain(config.virtiofs.iter_mut().map(|arg| &mut arg.socket));
         let relative = relative.chain(config.shm.iter_mut().map(|arg| &mut arg.socket));
         let files = config.shm_file.iter_mut().filter_map(|arg| match &mut arg.place {

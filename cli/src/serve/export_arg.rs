@@ -1,16 +1,18 @@
-//! `DIR[=/NAME]`: a directory to share, and its name.
+//! `DIR[=/NAME]`: a directory to share, or what another server offers (`shm:SOCKET/NAME`), and its name.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::Deserialize;
+
+use super::tree::Tree;
 
 /// A directory to share.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ExportArg {
-    /// The directory, as the user wrote it.
+    /// The directory, or the place behind memory in common, as the user wrote it.
     pub dir: PathBuf,
     /// The name that was given.
     pub name: Option<ExportName>,
@@ -22,9 +24,9 @@ pub struct ExportArg {
 pub struct ExportName(String);
 
 impl ExportName {
-    /// What a directory is called when nobody says: `/` and its last component.
-    pub fn of(dir: &Path) -> Self {
-        Self(format!("/{}", dir.file_name().unwrap_or_default().to_string_lossy()))
+    /// What a tree is called when nobody says: `/` and its last component.
+    pub fn of(tree: &Tree) -> Self {
+        Self(format!("/{}", tree.name()))
     }
 
     /// The name as one word, for files and counters.

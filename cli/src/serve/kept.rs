@@ -51,7 +51,7 @@ impl Kept {
         let planned = plan
             .exports
             .iter()
-            .map(|PlannedExport { dir, name }| PlannedExport { dir: dir.clone(), name: name.clone() });
+            .map(|PlannedExport { tree, name }| PlannedExport { tree: tree.clone(), name: name.clone() });
         Arc::new(Self {
             asked: plan.state.clone(),
             must: plan.state.is_some() || !plan.nfs.places.is_empty(),
@@ -213,7 +213,7 @@ fn with_handles(
     tracing::warn!(
         "no file handles for {}: they take root, and a file system that has them; what others rename there, \
          clients have to look up again",
-        planned.dir.display()
+        planned.tree
     );
     let over = handle_table::over(export.clone(), table);
     over.map(|export| Arc::new(export) as _).map_err(|error| Failure::cannot(&serving, &error))

@@ -18,6 +18,7 @@ mod shm_hints;
 mod shm_list;
 mod shm_options;
 mod shm_rpc;
+mod tree;
 mod virtiofs_arg;
 
 use std::path::PathBuf;
@@ -45,6 +46,8 @@ use virtiofs_arg::VirtioFsArg;
 #[command(after_help = CONFIG_HELP)]
 pub struct ServeArgs {
     /// A directory to share, and what it is called here (by default `/` and its last component).
+    ///
+    /// `shm:SOCKET/NAME` in its place is what another server offers over memory in common.
     #[arg(value_name = "DIR[=/NAME]")]
     dir: Vec<ExportArg>,
     /// A socket for VMMs (vhost-user-fs); repeatable, and any number of guests may use one.

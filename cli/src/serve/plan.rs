@@ -9,6 +9,7 @@ use super::export_arg::{ExportArg, ExportName};
 use super::fuse_arg::FuseArg;
 use super::nfs_options::NfsPlan;
 use super::shm_options::ShmPlan;
+use super::tree::Tree;
 use super::virtiofs_arg::VirtioFsArg;
 use crate::coherence::Coherence;
 use crate::failure::Failure;
@@ -18,7 +19,7 @@ use crate::submounts::Submounts;
 /// Everything that `tombolo serve` was asked for.
 #[derive(Debug)]
 pub struct Plan {
-    /// The directories, each with a name of its own.
+    /// The trees, each with a name of its own.
     pub exports: Vec<PlannedExport>,
     /// The ways in for guests, each to one of the exports.
     pub ways: Vec<PlannedWay>,
@@ -42,11 +43,11 @@ pub struct Plan {
     pub shm: ShmPlan,
 }
 
-/// A directory under a name.
+/// A tree under a name.
 #[derive(Debug)]
 pub struct PlannedExport {
-    /// The directory, without links and relative parts.
-    pub dir: PathBuf,
+    /// The tree.
+    pub tree: Tree,
     /// Its name.
     pub name: ExportName,
 }
@@ -121,17 +122,13 @@ impl Plan {
 fn planned_exports(dirs: Vec<ExportArg>) -> Result<Vec<PlannedExport>, Failure> {
     let mut exports: Vec<PlannedExport> = Vec::with_capacity(dirs.len());
     for ExportArg { dir: written, name } in dirs {
-        let serving = format!("serve {}", written.display());
-        let dir = written.canonicalize().map_err(|error| Failure::cannot(&serving, &error))?;
-        if !dir.is_dir() {
-            return Err(Failure::cannot(&serving, "it is not a directory"));
-        }
-        let name = name.unwrap_or_else(|| ExportName::of(&dir));
+        let tree = Tree::of_word(&written)?;
+        let name = name.unwrap_or_else(|| ExportName::of(&tree));
         if exports.iter().any(|other| other.name == name) {
-            let clash = format!("cannot {serving}: there is an export {name} already");
+            let clash = format!("cannot serve {}: there is an export {name} already", written.display());
             return Err(Failure::usage(clash).remedy("name them apart with DIR=/NAME"));
         }
-        exports.push(PlannedExport { dir, name });
+        exports.push(PlannedExport { tree, name });
     }
     Ok(exports)
 }
@@ -161,7 +158,8 @@ fn planned_mounts(
         let export = position(export, exports, &mounting)?;
         let point = MountPoint::checked(&mountpoint)?;
         // A mount of one export inside another is asked for through the other too.
-        exports.iter().try_for_each(|export| point.is_apart_from(&export.dir, submounts))?;
+        let mut dirs = exports.iter().filter_map(|export| export.tree.dir());
+        dirs.try_for_each(|dir| point.is_apart_from(dir, submounts))?;
         if planned.iter().any(|other| other.point.path == point.path) {
             return Err(Failure::usage(format!("cannot {mounting}: the mount point is given twice")));
         }
@@ -206,7 +204,7 @@ fn all_reachable(
     let Some((_, export)) = exports.iter().enumerate().find(|(index, _)| !leads(*index)) else {
         return Ok(());
     };
-    let problem = format!("cannot serve {}: there is no way in", export.dir.display());
+    let problem = format!("cannot serve {}: there is no way in", export.tree);
     let which = if exports.len() == 1 { String::new() } else { format!(",export={}", export.name) };
     Err(Failure::usage(problem)
         .remedy(format_args!("add --virtiofs SOCKET{which}, --shm SOCKET{which} or --nfs PORT{which}")))

@@ -5,7 +5,7 @@ use std::path::absolute;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
-use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_local_dir::Options as DirOptions;
 use tombolo_core::fs::{Export, SessionId};
 use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
@@ -30,6 +30,7 @@ use super::nfs::{NfsServers, Taken};
 use super::nfs_hints::{NfsHint, host_name};
 use super::plan::{Plan, PlannedExport, PlannedMount, PlannedWay};
 use super::shm::ShmServers;
+use super::tree::Tree;
 
 /// Serves until a signal says that it is enough.
 pub fn serve(plan: &Plan) -> Outcome {
@@ -182,9 +183,7 @@ fn open(
         options.limits.pending = NFS_PENDING_MAX;
         options.pool.queue_len = NFS_PENDING_MAX as usize;
     }
-    let dir = LocalDir::open(&export.dir, options)
-        .map_err(|error| Failure::cannot(format_args!("serve {}", export.dir.display()), &error))?;
-    Ok(counted(Arc::new(dir)))
+    Ok(counted(export.tree.open(options)?))
 }
 
 fn serve_metrics(address: std::net::SocketAddr, service: &Arc<Service>) -> Result<Endpoint, Failure> {
@@ -221,7 +220,7 @@ fn start_mount(
     session_ids: &AtomicU64,
 ) -> Result<FuseMount, Failure> {
     let options = FuseOptions {
-        source: plan.exports[mount.export].dir.display().to_string(),
+        source: plan.exports[mount.export].tree.to_string(),
         allow_other: mount.allow_other,
         read_only: plan.read_only,
         coherence: plan.coherence.into(),
@@ -245,7 +244,10 @@ fn end(mount: &FuseMount) {
 fn status(plan: &Plan, nfs: &NfsServers, shm: &ShmServers) -> Status {
     let exports = plan.exports.iter().map(|export| ExportStatus {
         name: export.name.to_string(),
-        source: format!("dir:{}", export.dir.display()),
+        source: match &export.tree {
+            Tree::Dir(dir) => format!("dir:{}", dir.display()),
+            Tree::Shm(place) => place.to_string(),
+        },
         read_only: plan.read_only,
     });
     let ways = plan.ways.iter().map(|way| WayStatus {

@@ -298,6 +298,11 @@ fn handle(shared: &Shared, event: &Event) {
     if watched.over.swap(true, Ordering::AcqRel) {
         return;
     }
+    // Whoever broke the rules hears so: the end of the socket alone would say that this process is dead.
+    if let End::Lie(lie) = &end {
+        let goodbye = Message::Goodbye(Goodbye::new(Cause::Cut, lie));
+        let _ = packet::send(&watched.socket, &goodbye.encode(), &[]);
+    }
     let _ = socket::shut_down(&watched.socket);
     entry.keeper.ended(end);
 }

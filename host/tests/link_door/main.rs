@@ -4,5 +4,6 @@ mod common;
 mod crowd;
 mod endings;
 mod hostile;
+mod introductions;
 mod made;
 mod seated;

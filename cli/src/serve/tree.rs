@@ -1,0 +1,117 @@
+//! What is served under a name.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_core::fs::Export;
+use tombolo_layer::readonly;
+
+use crate::failure::Failure;
+use crate::location::{Location, OpenOptions, ShmPlace};
+
+/// What is served under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tree {
+    /// A directory of this host, without links and relative parts.
+    Dir(PathBuf),
+    /// What another server offers over memory in common. Data that a client of ours writes are not copied here, where both agree.
+    Shm(ShmPlace),
+}
+
+impl Tree {
+    /// The tree that a word of the command line names: `shm:SOCKET/NAME` and the like, or else a directory, which is there.
+    pub fn of_word(word: &Path) -> Result<Self, Failure> {
+        let serving = format!("serve {}", word.display());
+        match Location::of_word(word.as_os_str()) {
+            Ok(Location::Shm(place)) => {
+                let place = place.absolute().map_err(|error| Failure::cannot(&serving, &error))?;
+                return Ok(Self::Shm(place));
+            }
+            // What is wrong with such a place is said; anything else may well be the name of a directory.
+            Err(mistake) if Self::is_elsewhere(word) => return Err(Failure::usage(mistake)),
+            _ => {}
+        }
+        let dir = word.canonicalize().map_err(|error| Failure::cannot(&serving, &error))?;
+        if !dir.is_dir() {
+            return Err(Failure::cannot(&serving, "it is not a directory"));
+        }
+        Ok(Self::Dir(dir))
+    }
+
+    /// Whether a word is meant to be no directory of this host.
+    pub fn is_elsewhere(word: &Path) -> bool {
+        let word = word.to_str().and_then(|word| word.split_once(':'));
+        word.is_some_and(|(front, _)| ShmPlace::is_scheme(front))
+    }
+
+    /// What it is called when nobody says: its last component.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Dir(dir) => dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            Self::Shm(place) => place.name().unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// The directory, if it is one of this host.
+    pub fn dir(&self) -> Option<&Path> {
+        match self {
+            Self::Dir(dir) => Some(dir),
+            Self::Shm(_) => None,
+        }
+    }
+
+    /// Opens it, a directory with these options. Of another server the first link is made.
+    pub fn open(&self, options: DirOptions) -> Result<Arc<dyn Export>, Failure> {
+        match self {
+            Self::Dir(dir) => match LocalDir::open(dir, options) {
+                Ok(dir) => Ok(Arc::new(dir)),
+                Err(error) => Err(Failure::cannot(format_args!("serve {}", dir.display()), &error)),
+            },
+            Self::Shm(place) => {
+                let opened = Location::Shm(place.clone()).open(&OpenOptions::default())?;
+                if !opened.path.is_empty() {
+                    let serving = format!("serve {place}");
+                    return Err(Failure::cannot(
+                        &serving,
+                        "there is no export of that name, only one above it",
+                    ));
+                }
+                match options.read_only {
+                    true => Ok(Arc::new(readonly::over(opened.export))),
+                    false => Ok(opened.export),
+                }
+            }
+        }
+    }
+}
+
+/// As users write it.
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dir(dir) => dir.display().fmt(f),
+            Self::Shm(place) => place.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_place_behind_memory_or_a_directory() {
+        let top = tempfile::tempdir().expect("a directory");
+        let odd = top.path().join("a:b");
+        std::fs::create_dir(&odd).expect("made");
+        let tree = |word: &Path| Tree::of_word(word).map_err(|failure| format!("{failure:?}"));
+        assert_eq!(tree(&odd), Ok(Tree::Dir(odd.canonicalize().expect("there"))));
+        let place = tree(Path::new("shm:/run/s/src")).expect("a place");
+        assert_eq!((place.to_string().as_str(), place.name().as_str()), ("shm:/run/s/src", "src"));
+        assert!(place.dir().is_none());
+        assert!(tree(Path::new("shm:s")).expect_err("no name").contains("write shm:SOCKET/NAME"));
+        assert!(tree(&top.path().join("none")).is_err());
+    }
+}
