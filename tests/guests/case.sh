@@ -43,7 +43,8 @@ end() {
     jobs -p | xargs -r kill 2>/dev/null || true
     for pid in "${servers[@]}"; do kill "$pid" 2>/dev/null || true; done
     wait 2>/dev/null || true
-    if mountpoint -q "$work/mnt"; then XDG_RUNTIME_DIR=$work/run "$tombolo" umount "$work/mnt" || umount -l "$work/mnt"; fi
+    # One whose server died is no mount point to mountpoint(1).
+    if grep -q " $work/mnt " /proc/mounts; then XDG_RUNTIME_DIR=$work/run "$tombolo" umount "$work/mnt" || umount -l "$work/mnt"; fi
     rm -rf "$work"
 }
 trap end EXIT

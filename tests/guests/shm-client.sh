@@ -1,7 +1,7 @@
 #!/bin/sh
 # usage: shm-client.sh PLACE DIRECTORY
 # Mounts PLACE, which shm-server.sh serves, does a developer's job there, has the server killed, goes on, and unmounts. Prints what
-# workload.sh prints. Runs in busybox too.
+# workload.sh prints. With $DIRECT it also writes and reads past all caches. Runs in busybox too.
 set -eu
 
 place=$1
@@ -22,6 +22,13 @@ await() {
 why=$(mktemp)
 await tombolo mount "$place" "$directory"
 workload.sh "$directory" "$directory/source.tar.gz"
+
+if [ -n "${DIRECT:-}" ]; then
+    head -c 5242880 /dev/urandom >"$why"
+    dd if="$why" of="$directory/direct" bs=2M oflag=direct 2>/dev/null
+    dd if="$directory/direct" bs=3M iflag=direct 2>/dev/null | cmp - "$why"
+    rm "$directory/direct"
+fi
 
 # What was synced outlives the server.
 seq 100000 | dd of="$directory/before" conv=fsync 2>/dev/null

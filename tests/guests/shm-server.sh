@@ -1,15 +1,15 @@
 #!/bin/sh
-# Serves /run/tree from a guest, over the memory at $serving, until a client makes the file `over` there and leaves. Asked by a file
+# Serves $served from a guest (a directory `tree` that it makes; by default in memory), over the memory at $serving, until a client makes the file `over` there and leaves. Asked by a file
 # `kill`, it kills its server, starts another and makes `again`. Ends with what is in the tree's `result`. Runs in busybox too.
 set -eu
 
 : "${serving:?where the memory is}"
-tree=/run/tree
+tree=${served:-/run/tree}
 said=/run/serve.out
 
 serve() {
     : >$said
-    tombolo serve $tree --shm-file "$serving" >$said 2>&1 &
+    tombolo serve "$tree" --shm-file "$serving" >$said 2>&1 &
     server=$!
     until grep -q '^ready shm-file .* export=/tree$' $said; do
         alive
@@ -29,18 +29,18 @@ left() {
     tombolo links | grep -q "^nobody has a link"
 }
 
-mkdir $tree
-cp /root/source.tar.gz $tree/
+mkdir "$tree"
+cp /root/source.tar.gz "$tree/"
 serve
 kills=0
-until [ -e $tree/over ]; do
-    if [ -e $tree/kill ]; then
+until [ -e "$tree/over" ]; do
+    if [ -e "$tree/kill" ]; then
         kill -9 "$server"
         wait "$server" 2>/dev/null || :
-        rm $tree/kill
+        rm "$tree/kill"
         serve
         kills=$((kills + 1))
-        echo $kills >$tree/again
+        echo $kills >"$tree/again"
     fi
     alive
     sleep 0.1
@@ -60,6 +60,6 @@ wait "$server" || {
     exit 1
 }
 grep -v -e '^ready' -e '^  ' $said || :
-[ ! -e $tree/job ]
-cd $tree/result
+[ ! -e "$tree/job" ]
+cd "$tree/result"
 echo "served $(find . -type f | wc -l) files, contents $(find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -d ' ' -f 1)"

@@ -49,6 +49,7 @@ mod session;
 mod submounts;
 mod table;
 mod transfer;
+mod unpinned;
 mod waiting;
 mod xattrs;
 

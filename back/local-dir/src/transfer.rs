@@ -16,6 +16,7 @@ use crate::acting::dropping_set_id;
 use crate::attr::attr_of;
 use crate::files::OpenFile;
 use crate::session::{LocalSession, Session};
+use crate::unpinned;
 
 /// At most so much is copied at once (a tenth of a millisecond or two); more goes to the pool.
 const AT_ONCE_BYTES: usize = 1 << 20;
@@ -89,7 +90,7 @@ fn read_from_memory(open: &Arc<OpenFile>, offset: u64, into: &Sink) -> Result<Pr
             let eof = end >= stat::stat(open.fd())?.size_bytes;
             Ok(if eof { Progress::Complete(ReadDone { count, eof }) } else { Progress::Partial(count) })
         }
-        Err(Errno::AGAIN | Errno::OPNOTSUPP) => Ok(Progress::Partial(0)),
+        Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::FAULT) => Ok(Progress::Partial(0)),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -100,7 +101,7 @@ fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Resul
     rest.advance(done);
     while !rest.is_empty() {
         let at = offset.saturating_add(done as u64);
-        match rw::read(open.fd(), &rest, at, TransferFlags::empty()) {
+        match unpinned::read(open, &rest, at) {
             Ok(0) => return Ok(ReadDone { count: done, eof: true }),
             Ok(count) => {
                 done += count;
@@ -153,7 +154,7 @@ fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
     };
     // Said with each write, not at the open: pages that are written back from a mapping belong where they were.
     flags.set(TransferFlags::APPEND, open.flags.contains(OpenFlags::APPEND) && !how.in_place);
-    let count = rw::write(open.fd(), from, how.offset, flags)?;
+    let count = unpinned::write(open, from, how.offset, flags)?;
     if count == from.len() || count == 0 {
         return Ok(count);
     }
@@ -162,7 +163,7 @@ fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
     rest.advance(count);
     while !rest.is_empty() {
         let at = how.offset.checked_add(done as u64).ok_or(Error::FileTooLarge)?;
-        match rw::write(open.fd(), &rest, at, flags) {
+        match unpinned::write(open, &rest, at, flags) {
             Ok(0) | Err(_) => break,
             Ok(count) => {
                 done += count;
