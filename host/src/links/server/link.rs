@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use tombolo_mem::{OutOfBounds, Source};
+use tombolo_mem::{LINE_BYTES, LinesMut, OutOfBounds, Source};
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::bell::{Nudger, Ringer};
 use tombolo_shm::link::{Ends, Extent, FRAME_BYTES, Layout};
@@ -15,6 +15,10 @@ use super::service::Session;
 use crate::links::end::{End, Fate, Lie};
 use crate::links::lock;
 use crate::links::passing::Introductions;
+
+const LINES_PER_BUFFER: usize = FRAME_BYTES as usize / LINE_BYTES;
+/// So much of an answer's buffer is fetched ahead: as much as attributes take.
+const LINES_AHEAD: usize = 2;
 
 /// One link. Its memory is given back, and the session dropped, with the last that holds it: the thread, or a responder.
 pub(super) struct Link {
@@ -29,7 +33,9 @@ pub(super) struct Link {
     pub(super) peer: Extent,
     own: Extent,
     /// The slot of the next answer.
-    pub(super) ahead: Ahead,
+    ahead: Ahead,
+    /// The buffers of answers, as lines.
+    buffers: LinesMut,
     producer: Mutex<Producer>,
     ringer: Ringer,
     nudger: Nudger,
@@ -49,6 +55,7 @@ impl Link {
         let layout = ends.layout;
         let producer = Producer::at(&ends.own, layout.ring_offset(), layout.slots(), ends.epoch)?;
         let ringer = Ringer::of(ends)?;
+        let buffers = buffers(ends)?;
         common.ledger.opened();
         Ok(Self {
             label,
@@ -61,6 +68,7 @@ impl Link {
             peer: ends.peer.clone(),
             own: ends.own.clone(),
             ahead: producer.ahead(),
+            buffers,
             producer: Mutex::new(producer),
             ringer,
             nudger,
@@ -81,6 +89,15 @@ impl Link {
         // Nobody else sets it, so no exchange is needed.
         taken.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// A request has come that is likely to be answered soon: fetches what the answer will be written to, for as long as that takes the
+    /// client's processor has it.
+    #[inline]
+    pub(super) fn fetch_ahead(&self, id: u32) {
+        self.ahead.fetch();
+        let first = self.index(id) as usize * LINES_PER_BUFFER;
+        (first..first + LINES_AHEAD).for_each(|line| self.buffers.claim(line));
     }
 
     /// Whether the request is not answered yet.
@@ -174,6 +191,12 @@ impl Link {
         // There is one for each slot; the remainder tells the compiler so.
         &self.taken[self.index(id) as usize % self.taken.len()]
     }
+}
+
+fn buffers(ends: &Ends) -> Result<LinesMut, OutOfBounds> {
+    let (slots, first) = (ends.layout.slots(), ends.layout.buffer_offset(0).unwrap_or(u64::MAX));
+    let start = ends.own.place(first, u64::from(slots) * FRAME_BYTES)?;
+    LinesMut::new(ends.own.region(), start, slots as usize * LINES_PER_BUFFER)
 }
 
 impl Drop for Link {

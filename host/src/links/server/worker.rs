@@ -61,9 +61,9 @@ impl Worker {
         self.lull.rest();
         let message = self.consumer.pop();
         self.lull.looked(message.is_some());
-        if message.is_some() {
+        if let Some(message) = &message {
             // Most are answered at once.
-            self.link.ahead.fetch();
+            self.link.fetch_ahead(message.id);
             if self.lull.is_behind() {
                 self.consumer.fetch();
             }
