@@ -88,7 +88,8 @@ struct Part {
     touched_bytes: u64,
 }
 
-fn touched_bytes(process: u32) -> Result<u64> {
+/// How much of links' memory a process has touched, in bytes.
+pub fn touched_bytes(process: u32) -> Result<u64> {
     Ok(link_memory(process)?.into_iter().map(|part| part.touched_bytes).sum())
 }
 

@@ -13,6 +13,7 @@
 mod asker;
 mod bare;
 mod border;
+mod chain;
 mod copies;
 mod door;
 mod follow;
@@ -52,6 +53,7 @@ pub const PARTS: &[(&str, Part)] = &[
     ("mounts", mounts::run),
     ("border", border::run),
     ("copies", copies::run),
+    ("chain", chain::run),
     ("guest", guest::run),
     ("nfs", nfs::run),
 ];

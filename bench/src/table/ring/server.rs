@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_vrpc_client::VrpcExport;
+use tombolo_core::fs::Export;
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::listen::{LinkListener, ListenOptions};
 use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
@@ -15,7 +17,7 @@ use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Limits, Protocol};
 
 use super::door::{At, Door};
-use super::{nfs, wrong};
+use super::{chain, nfs, wrong};
 use crate::error::{Doing, Result};
 use crate::peer::Server;
 
@@ -107,10 +109,16 @@ pub fn listen(shared: &Path, folder: &Path, meeting: Meeting) -> Result<Listener
     Ok(listeners)
 }
 
-/// Local-dir, to be had over links.
+/// Local-dir, or what another server offers at its socket, to be had over links.
 pub fn links(shared: &Path) -> Result<Arc<Links>> {
-    let export = LocalDir::open(shared, DirOptions::default()).map_err(|error| wrong("local-dir", &error))?;
-    let service = VrpcServer::new().with_export(super::EXPORT, Arc::new(export), Options::default());
+    let export: Arc<dyn Export> = match chain::is_socket(shared) {
+        true => Arc::new(VrpcExport::new(Door { at: At::Socket(shared.to_owned()), mode: Mode::Event })),
+        false => {
+            let dir = LocalDir::open(shared, DirOptions::default());
+            Arc::new(dir.map_err(|error| wrong("local-dir", &error))?)
+        }
+    };
+    let service = VrpcServer::new().with_export(super::EXPORT, export, Options::default());
     let links = Links::new(Arc::new(service));
     Ok(Arc::new(match nfs::service(shared) {
         Ok(nfs) => links.speaking(Protocol::OncRpc, nfs),
