@@ -2,8 +2,10 @@
 
 SHELL := /bin/bash
 CARGO ?= cargo
+# Those in which one side reads or writes what the other side may change.
+ADDRESS_TESTS := --lib --test hostile --test area --test bells --test shared --test vectors --test stranger
 
-.PHONY: help packages build static demo test test-rust test-planted test-mount test-guests test-crash test-posix lint bench bench-quick clean
+.PHONY: help packages build static demo test test-rust test-planted test-fuzz test-address test-mount test-guests test-crash test-posix lint bench bench-quick clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -23,13 +25,21 @@ demo: ## share a source tree with a real guest and build it there
 	$(MAKE) build
 	demo/run
 
-test: packages test-rust test-planted test-mount test-posix test-guests test-crash ## everything that has to pass
+test: packages test-rust test-planted test-fuzz test-mount test-posix test-guests test-crash ## everything that has to pass
 
 test-rust: ## unit, property, conformance and command-line tests
 	$(CARGO) test --workspace --no-fail-fast
 
 test-planted: ## plants bugs in a copy of the tree and expects the suite to catch each
 	tests/planted/run
+
+test-fuzz: ## each fuzz target for a few seconds, after all that it has met before
+	fuzz/run all 5
+
+test-address: ## rings, bells and regions under the address sanitizer
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/asan \
+		ASAN_OPTIONS=handle_sigbus=0 $(CARGO) test --target x86_64-unknown-linux-gnu \
+		-p tombolo-mem -p tombolo-shm $(ADDRESS_TESTS)
 
 test-mount: build ## the conformance suite through FUSE mounts of this host, and what strict asks the server
 	tests/mount/run
