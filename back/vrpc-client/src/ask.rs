@@ -1,11 +1,11 @@
-//! From a request to its answer.
+//! From a request to its answer, on one link.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
-use tombolo_core::fs::{Answer, Ctx, Error, Interrupt, Result};
+use tombolo_core::fs::{Ctx, Error, Interrupt, Result};
 use tombolo_host::links::client::{Call, FrameWriter, LineError, Reply as Raw, Spans};
 use tombolo_host::task;
 use tombolo_wire_vrpc::{
@@ -13,10 +13,10 @@ use tombolo_wire_vrpc::{
 };
 
 use crate::callers::{Callers, Entered};
-use crate::link::{Link, no_answer};
+use crate::link::Link;
 use crate::reply::Answered;
 
-/// A request with what belongs to it.
+/// A request in the server's numbers, with what belongs to it.
 pub(crate) struct Question<'a> {
     pub(crate) request: Request<'a>,
     /// Bytes behind the frame, as [`Data::Follows`](tombolo_wire_vrpc::Data::Follows) announces them.
@@ -31,38 +31,69 @@ impl<'a> From<Request<'a>> for Question<'a> {
     }
 }
 
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(crate) enum NoAnswer {
+    /// The link has ended. Whether the server carried it out is not known.
+    Lost,
+    /// It cannot be asked so.
+    Failed(Error),
+}
+
+impl From<LineError> for NoAnswer {
+    fn from(error: LineError) -> Self {
+        match error {
+            LineError::Lost { .. } => Self::Lost,
+            other => Self::Failed(Error::io(other)),
+        }
+    }
+}
+
+/// How a request ended on one link.
+pub(crate) type Outcome = std::result::Result<Raw, NoAnswer>;
+
+/// How far a request got at once.
+pub(crate) enum Sent {
+    /// It has ended.
+    Ended(Outcome),
+    /// The answer comes later.
+    Pending(InFlight),
+}
+
 impl Link {
-    /// Asks. `finish` makes of the answer what the waist wants, on the thread that receives it.
-    pub(crate) fn ask<T: Send + 'static>(
-        self: &Arc<Self>,
-        cx: &Ctx,
-        question: Question<'_>,
-        finish: impl FnOnce(&Link, Answered) -> Result<T> + Send + 'static,
-    ) -> Answer<T> {
+    /// Sends a request, and waits for its answer no longer than pays.
+    #[inline]
+    pub(crate) fn send(self: &Arc<Self>, cx: &Ctx, sequence: u64, question: Question<'_>) -> Sent {
         let Question { request, tail, spans } = question;
+        let failed = |error| Sent::Ended(Err(NoAnswer::Failed(error)));
         let (caller, is_known) = match self.callers.enter(&cx.identity) {
             Entered::Known(caller) => (caller, true),
             Entered::Unknown(caller) => (caller, false),
-            Entered::Full => return Answer::err(Error::WouldBlock),
+            Entered::Full => return failed(Error::WouldBlock),
         };
         let caller = Entry { link: self, caller };
-        let header =
-            Header { sequence: self.next_sequence(), caller: caller.caller, want: cx.want, handles: false };
+        let kind = request.kind();
+        let handles = gives_nodes(kind) && self.has_handles();
+        let header = Header { sequence, caller: caller.caller, want: cx.want, handles };
         let mut body = [0; BODY_BYTES];
         let mut measure = Measure::default();
         if let Err(error) = request.encode(&header, &mut body, &mut measure) {
-            return Answer::err(cannot_be_said(error));
+            return failed(cannot_be_said(error));
         }
-        let kind = request.kind();
         if !is_known {
             match self.introduce(cx, caller.caller) {
                 Introduced::Done => {}
-                Introduced::Failed(error) => return Answer::err(error),
-                Introduced::Later(introduction) => {
+                Introduced::Failed(error) => return Sent::Ended(Err(error)),
+                Introduced::Later(call) => {
                     let mut frame = Vec::with_capacity(measure.0 + tail.len());
                     put_frame(&request, &header, tail, &mut Private(&mut frame));
-                    let later = Owned { kind, body, frame, spans, caller: caller.owned() };
-                    return Answer::later(later.send(introduction, cx.interrupt.clone(), finish));
+                    return Sent::Pending(caller.pending(Stage::Introduced {
+                        call,
+                        kind,
+                        body,
+                        frame,
+                        spans,
+                    }));
                 }
             }
         }
@@ -72,51 +103,51 @@ impl Link {
             }
         });
         match asked {
-            Ok(outcome) => Answer::Done(self.finish(kind, outcome, finish)),
-            Err(call) => {
-                let OwnedEntry { link, number } = caller.owned();
-                let asked = Asked { call: Some(call), link, number: Some(number) };
-                let interrupt = cx.interrupt.clone();
-                Answer::later(asked.answer(kind, interrupt, finish))
-            }
+            Ok(outcome) => Sent::Ended(outcome.map_err(NoAnswer::from)),
+            Err(call) => Sent::Pending(caller.pending(Stage::Asked(call))),
         }
     }
 
-    /// Asks for what `pick` takes out of the answer.
-    pub(crate) fn ask_for<T: Send + 'static>(
-        self: &Arc<Self>,
-        cx: &Ctx,
-        request: Request<'_>,
-        pick: impl FnOnce(Reply<'_>) -> Option<T> + Send + 'static,
-    ) -> Answer<T> {
-        self.ask(cx, request.into(), |link, answered| answered.picked(link, pick))
-    }
-
-    /// Asks for nothing but that it be done.
-    pub(crate) fn ask_to(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) -> Answer<()> {
-        self.ask_for(cx, request, |reply| matches!(reply, Reply::Done).then_some(()))
-    }
-
-    /// Tells the server something that has no answer in the waist.
-    pub(crate) fn tell(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
-        if let Answer::Later(later) = self.ask_to(cx, request) {
-            task::spawn(async move { drop(later.await) });
+    /// As [`send`](Self::send), and waits for the end.
+    pub(crate) async fn asked(self: &Arc<Self>, cx: &Ctx, question: Question<'_>) -> Outcome {
+        match self.send(cx, self.things.next_sequence(), question) {
+            Sent::Ended(outcome) => outcome,
+            Sent::Pending(pending) => pending.outcome(&cx.interrupt).await,
         }
     }
 
-    fn finish<T>(
+    /// Makes of an answer what the waist wants, on the thread that received it.
+    #[inline]
+    pub(crate) fn finish<T>(
         &self,
         kind: Kind,
-        outcome: std::result::Result<Raw, LineError>,
+        reply: Raw,
         finish: impl FnOnce(&Link, Answered) -> Result<T>,
     ) -> Result<T> {
-        let result = match outcome {
-            Ok(reply) => finish(self, Answered { kind, reply }),
-            Err(error) => Err(no_answer(error)),
-        };
+        let result = finish(self, Answered { kind, reply });
         // The spans are given back.
         self.room.changed();
         result
+    }
+
+    /// Tells the server something that has no answer in the waist; nobody is told if the link is lost.
+    pub(crate) fn tell(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
+        let kind = request.kind();
+        let heard = move |link: &Link, reply| {
+            let _ = link.finish(kind, reply, |link, answered| answered.success(link).map(|_| ()));
+        };
+        match self.send(cx, self.things.next_sequence(), request.into()) {
+            Sent::Ended(Ok(reply)) => heard(self, reply),
+            Sent::Ended(Err(_)) => {}
+            Sent::Pending(pending) => {
+                let link = self.clone();
+                task::spawn(async move {
+                    if let Ok(reply) = pending.outcome(&Interrupt::default()).await {
+                        heard(&link, reply);
+                    }
+                });
+            }
+        }
     }
 
     /// Tells the server who a number is.
@@ -124,10 +155,10 @@ impl Link {
         let identity = &cx.identity;
         let groups = Groups::new(identity.groups());
         let request = Request::Caller { uid: identity.uid, gid: identity.gid, groups };
-        let header = Header { sequence: self.next_sequence(), caller, ..Header::default() };
+        let header = Header { sequence: self.things.next_sequence(), caller, ..Header::default() };
         let mut body = [0; BODY_BYTES];
         if let Err(error) = request.encode(&header, &mut body, &mut Measure::default()) {
-            return Introduced::Failed(cannot_be_said(error));
+            return Introduced::Failed(NoAnswer::Failed(cannot_be_said(error)));
         }
         let mut call = self.line.call(Kind::Caller.number(), body, |writer| {
             put_frame(&request, &header, &[], &mut Frame(writer));
@@ -141,18 +172,40 @@ impl Link {
         }
     }
 
-    fn introduced(&self, caller: CallerId, outcome: std::result::Result<Raw, LineError>) -> Result<()> {
+    fn introduced(
+        &self,
+        caller: CallerId,
+        outcome: std::result::Result<Raw, LineError>,
+    ) -> std::result::Result<(), NoAnswer> {
         let done = |reply: Reply<'_>| matches!(reply, Reply::Done).then_some(());
-        self.finish(Kind::Caller, outcome, |link, answered| answered.picked(link, done))?;
+        self.finish(Kind::Caller, outcome?, |link, answered| answered.picked(link, done))
+            .map_err(NoAnswer::Failed)?;
         self.callers.is_known(caller);
         Ok(())
     }
 }
 
+/// Whether answers to such a request give nodes.
+fn gives_nodes(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Lookup
+            | Kind::Create
+            | Kind::CreateUnnamed
+            | Kind::Mkdir
+            | Kind::Symlink
+            | Kind::Mknod
+            | Kind::Link
+            | Kind::Readdir
+            | Kind::Resolve
+            | Kind::Parent
+    )
+}
+
 /// How far the server knows a caller.
 enum Introduced {
     Done,
-    Failed(Error),
+    Failed(NoAnswer),
     /// It has been told, and has not answered.
     Later(Call),
 }
@@ -165,11 +218,11 @@ struct Entry<'a> {
 
 impl Entry<'_> {
     /// The same for a request that goes on.
-    fn owned(self) -> OwnedEntry {
+    fn pending(self, stage: Stage) -> InFlight {
         let number = Number { callers: self.link.callers.clone(), caller: self.caller };
-        let owned = OwnedEntry { link: self.link.clone(), number };
+        let link = self.link.clone();
         std::mem::forget(self);
-        owned
+        InFlight { link, number: Some(number), stage }
     }
 }
 
@@ -177,11 +230,6 @@ impl Drop for Entry<'_> {
     fn drop(&mut self) {
         self.link.callers.leave(self.caller);
     }
-}
-
-struct OwnedEntry {
-    link: Arc<Link>,
-    number: Number,
 }
 
 /// A number in use by a request that may outlive its session.
@@ -196,53 +244,40 @@ impl Drop for Number {
     }
 }
 
-/// A request that waits until the server knows who asks.
-struct Owned {
-    kind: Kind,
-    body: Body,
-    frame: Vec<u8>,
-    spans: Spans,
-    caller: OwnedEntry,
-}
-
-impl Owned {
-    async fn send<T>(
-        self,
-        introduction: Call,
-        interrupt: Interrupt,
-        finish: impl FnOnce(&Link, Answered) -> Result<T>,
-    ) -> Result<T> {
-        let Owned { kind, body, frame, spans, caller } = self;
-        let OwnedEntry { link, number } = caller;
-        link.introduced(number.caller, introduction.await)?;
-        let call = link.line.call_with(kind.number(), body, spans, |writer| writer.put(&frame));
-        drop(frame);
-        Asked { call: Some(call), link, number: Some(number) }.answer(kind, interrupt, finish).await
-    }
-}
-
-/// A request that was sent. If nobody waits for the answer any more it goes on all the same.
-struct Asked {
-    /// None once it is answered.
-    call: Option<Call>,
-    link: Arc<Link>,
+/// A request on its way. If nobody waits for the answer any more it goes on all the same.
+pub(crate) struct InFlight {
+    pub(crate) link: Arc<Link>,
     /// The caller's number, which is nobody else's before the request is answered.
     number: Option<Number>,
+    stage: Stage,
 }
 
-impl Asked {
-    async fn answer<T>(
-        mut self,
-        kind: Kind,
-        interrupt: Interrupt,
-        finish: impl FnOnce(&Link, Answered) -> Result<T>,
-    ) -> Result<T> {
+enum Stage {
+    /// It waits until the server knows who asks.
+    Introduced { call: Call, kind: Kind, body: Body, frame: Vec<u8>, spans: Spans },
+    /// It was sent.
+    Asked(Call),
+    /// It was answered, or will not be.
+    Over,
+}
+
+impl InFlight {
+    /// Waits for the answer.
+    pub(crate) async fn outcome(mut self, interrupt: &Interrupt) -> Outcome {
         let link = self.link.clone();
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Introduced { call, kind, body, frame, spans } => {
+                let caller = self.number.as_ref().map(|number| number.caller).unwrap_or_default();
+                link.introduced(caller, call.await)?;
+                Stage::Asked(link.line.call_with(kind.number(), body, spans, |writer| writer.put(&frame)))
+            }
+            stage => stage,
+        };
         let mut raised = pin!(interrupt.raised());
         // A wish that nobody can have need not be looked for.
         let mut may_be_raised = interrupt.can_be_raised();
         let outcome = poll_fn(|context| {
-            let Some(call) = &mut self.call else { return Poll::Pending };
+            let Stage::Asked(call) = &mut self.stage else { return Poll::Pending };
             if let Poll::Ready(outcome) = Pin::new(&mut *call).poll(context) {
                 return Poll::Ready(outcome);
             }
@@ -257,14 +292,14 @@ impl Asked {
             Poll::Pending
         })
         .await;
-        self.call = None;
-        link.finish(kind, outcome, finish)
+        self.stage = Stage::Over;
+        outcome.map_err(NoAnswer::from)
     }
 }
 
-impl Drop for Asked {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        let Some(call) = self.call.take() else { return };
+        let Stage::Asked(call) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
         // Its memory is in use until it is answered; then those who wait for memory are told. The session may end before.
         let (link, number) = (Arc::downgrade(&self.link), self.number.take());
         task::spawn(async move {
@@ -277,14 +312,14 @@ impl Drop for Asked {
     }
 }
 
-fn put_frame(request: &Request<'_>, header: &Header, tail: &[u8], frame: &mut impl FrameSink) {
+pub(crate) fn put_frame(request: &Request<'_>, header: &Header, tail: &[u8], frame: &mut impl FrameSink) {
     // It was measured, so it fits; what did not would be a frame that the server refuses.
     let mut body = [0; BODY_BYTES];
     let _ = request.encode(header, &mut body, frame);
     let _ = frame.append(tail);
 }
 
-fn cannot_be_said(error: EncodeError) -> Error {
+pub(crate) fn cannot_be_said(error: EncodeError) -> Error {
     tracing::debug!(%error, "a request that cannot be said");
     match error {
         EncodeError::FrameFull => Error::TooBig,
@@ -295,6 +330,12 @@ fn cannot_be_said(error: EncodeError) -> Error {
 /// In the place of a frame: counts what it would hold.
 #[derive(Default)]
 pub(crate) struct Measure(usize);
+
+impl Measure {
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.0
+    }
+}
 
 impl FrameSink for Measure {
     fn room_bytes(&self) -> usize {
@@ -330,7 +371,7 @@ impl FrameSink for Frame<'_, '_> {
 }
 
 /// A frame in private memory, for a request that has to wait.
-struct Private<'a>(&'a mut Vec<u8>);
+pub(crate) struct Private<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl FrameSink for Private<'_> {
     fn room_bytes(&self) -> usize {

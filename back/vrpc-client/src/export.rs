@@ -1,19 +1,26 @@
 //! The export, and how sessions of it get their links.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tombolo_core::fs::{Client, Error, Export, FileSystem, Result};
 use tombolo_host::links::client::Line;
+use tombolo_shm::link::Instance;
+use tombolo_sys::random;
 
-use crate::link::Link;
+use crate::keeper::{Keeper, answer_until};
+use crate::link::{Link, Things};
+use crate::links::Links;
 use crate::session::VrpcFileSystem;
 
 /// Makes links to one export of one server.
 pub trait Connect: Send + Sync {
-    /// A link of its own for this session. It may block for a moment.
-    fn connect(&self, client: &Client) -> std::result::Result<Connected, ConnectError>;
+    /// A link of its own for this session, which is `instance` to the server: the same for all links of the session, and no other's. It may
+    /// block for a moment. A [`Refused`](tombolo_shm::link::Refused) among the sources of an error tells what the server said.
+    fn connect(&self, client: &Client, instance: Instance) -> std::result::Result<Connected, ConnectError>;
 }
 
 /// Why there is no link.
@@ -23,8 +30,20 @@ pub type ConnectError = Box<dyn std::error::Error + Send + Sync>;
 pub struct Connected {
     /// The link.
     pub line: Line,
-    /// What must live as long as the session: the socket whose end is the end of the link, say.
+    /// What must live as long as the link: the socket whose end is the end of the link, say.
     pub keep: Box<dyn Any + Send + Sync>,
+}
+
+/// What a session does when its link is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Patience {
+    /// It waits until there is another; so do all who ask.
+    #[default]
+    Hard,
+    /// The same, but whoever has waited so long gets [`Error::TimedOut`], and a server that refuses for good ends the session.
+    Soft(Duration),
+    /// It ends: from then on there is nothing but [`Error::Disconnected`].
+    None,
 }
 
 /// Why no session begins.
@@ -32,24 +51,69 @@ pub struct Connected {
 enum AttachError {
     #[error("there is no link to the server")]
     Connect(#[source] ConnectError),
+    #[error("no thread to look after the link")]
+    Thread(#[source] std::io::Error),
+    #[error("the system gives no random numbers")]
+    Random(#[source] tombolo_sys::Errno),
 }
 
-/// An export of another domain. Each session has a link of its own.
+/// An export of another domain. Each session has a link of its own, and another when that is lost.
 pub struct VrpcExport {
-    connect: Box<dyn Connect>,
+    connect: Arc<dyn Connect>,
+    patience: Patience,
+    /// A link that was made for the first session.
+    first: Mutex<Option<(Instance, Connected)>>,
 }
+
+/// How long a server has to say what the session is.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl VrpcExport {
     /// The export that the links lead to. Nothing is connected yet.
     pub fn new(connect: impl Connect + 'static) -> Self {
-        Self { connect: Box::new(connect) }
+        Self { connect: Arc::new(connect), patience: Patience::default(), first: Mutex::default() }
+    }
+
+    /// What sessions do whose link is lost. [`Patience::Hard`] if nothing is said.
+    #[must_use]
+    pub fn with_patience(self, patience: Patience) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// The link of the first session, which is there already, and who it said that it is.
+    #[must_use]
+    pub fn with_first(self, instance: Instance, connected: Connected) -> Self {
+        Self { first: Mutex::new(Some((instance, connected))), ..self }
     }
 
     /// Begins a session; as [`Export::attach`], for those who also want what the waist has no word for.
     pub fn attach_session(&self, client: &Client) -> Result<Arc<VrpcFileSystem>> {
-        let connected =
-            self.connect.connect(client).map_err(|source| Error::io(AttachError::Connect(source)))?;
-        Ok(Arc::new(VrpcFileSystem::new(Link::begin(connected)?)))
+        let failed = |error: AttachError| Error::io(error);
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (instance, connected) = match first {
+            Some(first) => first,
+            None => {
+                let mut instance = [0; 16];
+                random::fill(&mut instance).map_err(|errno| failed(AttachError::Random(errno)))?;
+                let connected = self.connect.connect(client, Instance(instance));
+                (Instance(instance), connected.map_err(|source| failed(AttachError::Connect(source)))?)
+            }
+        };
+        let things = Arc::<Things>::default();
+        let until = Instant::now() + ANSWER_TIMEOUT;
+        let link = Link::begin(connected, 1, things, |call| answer_until(call, until))?;
+        link.things.nodes.begin(1);
+        // One wish to look is as good as many.
+        let (poke, pokes) = mpsc::sync_channel(1);
+        let links = Arc::new(Links::new(link, self.patience, poke));
+        let (connect, client, patience) = (self.connect.clone(), client.clone(), self.patience);
+        let keeper = Keeper { connect, client, instance, patience };
+        let kept = Arc::downgrade(&links);
+        thread::Builder::new()
+            .name("link-keeper".into())
+            .spawn(move || keeper.run(&kept, &pokes))
+            .map_err(|source| failed(AttachError::Thread(source)))?;
+        Ok(Arc::new(VrpcFileSystem::new(links)))
     }
 }
 

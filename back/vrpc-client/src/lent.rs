@@ -10,7 +10,7 @@ use tombolo_wire_vrpc::{Data, Place, Reply, Request};
 
 use crate::ask::Question;
 use crate::link::Link;
-use crate::session::{VrpcFileSystem, in_reference, out_reference, put};
+use crate::session::{VrpcFileSystem, in_reference, out_reference, written};
 
 /// Memory of this side of a link, where the server reads it: data that are put together here are written without a copy.
 pub struct Lent {
@@ -31,11 +31,15 @@ impl VrpcFileSystem {
     /// `len_bytes` of the link's memory. [`Error::NoMemory`] if there is not that much in one piece now: it is for data on their way,
     /// not for keeping.
     pub fn lend(&self, len_bytes: usize) -> Result<Lent> {
-        let span = self.link.line.out_area().take(len_bytes as u64).ok_or(Error::NoMemory)?;
-        Ok(Lent { link: self.link.clone(), span: Some(span) })
+        let link = self.links.current();
+        let span = link.line.out_area().take(len_bytes as u64).ok_or(Error::NoMemory)?;
+        Ok(Lent { link, span: Some(span) })
     }
 
     /// Writes the first `len_bytes` of lent memory without copying them. The memory is gone with it, until the server has answered.
+    ///
+    /// The memory is its link's. If that is lost before the answer is there, nobody can send it again: [`Error::Disconnected`], and whether
+    /// it was written is not known.
     pub fn write_in_place(
         &self,
         cx: &Ctx,
@@ -44,39 +48,46 @@ impl VrpcFileSystem {
         mut lent: Lent,
         len_bytes: usize,
     ) -> Answer<Written> {
-        let Some(span) = lent.span.take().filter(|_| Arc::ptr_eq(&lent.link, &self.link)) else {
+        let link = lent.link.clone();
+        if !Arc::ptr_eq(&link.things, &self.links.things) {
             return Answer::err(Error::InvalidArgument);
-        };
-        let len = len_bytes.min(span.len() as usize).min(self.link.terms.transfer_bytes_max as usize);
+        }
+        let Some(span) = lent.span.take() else { return Answer::err(Error::InvalidArgument) };
+        let len = len_bytes.min(span.len() as usize).min(link.terms.transfer_bytes_max as usize);
         let how = Write { keepable: false, ..*how };
-        let data = match out_reference(&self.link, &span, len) {
+        let data = match out_reference(&link, &span, len) {
             Ok(reference) => Data::One(reference),
             Err(error) => return Answer::err(error),
         };
         let request = Request::Write { file, how, data };
-        put(&self.link, cx, Question { request, tail: &[], spans: Spans::from(span) }, len)
+        let question = Question { request, tail: &[], spans: Spans::from(span) };
+        let sequence = self.links.things.next_sequence();
+        self.links.ask_on(&link, cx, sequence, question, move |link, answered| written(link, &answered, len))
     }
 
     /// Reads at most `len_bytes`, and leaves them where the server put them. [`Error::NoMemory`] as for [`lend`](Self::lend).
     pub fn read_in_place(&self, cx: &Ctx, file: File, offset: u64, len_bytes: usize) -> Answer<InPlace> {
-        let len = len_bytes.min(self.link.terms.transfer_bytes_max as usize);
-        let Some(span) = self.link.line.in_area().take(len as u64) else {
-            return Answer::err(Error::NoMemory);
-        };
-        let place = match in_reference(&self.link, &span) {
-            Ok(reference) => Place::One(reference),
-            Err(error) => return Answer::err(error),
-        };
-        let request = Request::Read { file, offset, place };
-        let question = Question { request, tail: &[], spans: Spans::from(span) };
-        let keeper = self.link.clone();
-        self.link.ask(cx, question, move |link, answered| {
-            let (data, eof) = match answered.success(link)? {
-                Reply::Read { data, eof } => (answered.placed(link, &data, len)?, eof),
-                _ => return Err(link.lied("an answer of another kind")),
+        self.links.repeat(cx, move |links, link, cx| {
+            let len = len_bytes.min(link.terms.transfer_bytes_max as usize);
+            let Some(span) = link.line.in_area().take(len as u64) else {
+                return Answer::err(Error::NoMemory);
             };
-            let source = data.unwrap_or_default();
-            Ok(InPlace { link: keeper, spans: answered.reply.spans, data: source, eof })
+            let place = match in_reference(link, &span) {
+                Ok(reference) => Place::One(reference),
+                Err(error) => return Answer::err(error),
+            };
+            let request = Request::Read { file, offset, place };
+            let question = Question { request, tail: &[], spans: Spans::from(span) };
+            let keeper = link.clone();
+            let sequence = links.things.next_sequence();
+            links.ask_on(link, cx, sequence, question, move |link, answered| {
+                let (data, eof) = match answered.success(link)? {
+                    Reply::Read { data, eof } => (answered.placed(link, &data, len)?, eof),
+                    _ => return Err(link.lied("an answer of another kind")),
+                };
+                let source = data.unwrap_or_default();
+                Ok(InPlace { link: keeper, spans: answered.reply.spans, data: source, eof })
+            })
         })
     }
 }

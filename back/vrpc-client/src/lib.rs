@@ -6,28 +6,38 @@
 //! (READ). Programs that call the library can have the memory itself ([`Lent`], [`VrpcFileSystem::read_in_place`]) and copy nothing.
 //!
 //! Nothing is believed for longer than a call: there is no cache here. The server is not trusted: what it answers is checked, and one
-//! that breaks the protocol loses the link. A link that is lost stays lost: every call fails with
-//! [`Error::Disconnected`](tombolo_core::fs::Error::Disconnected) from then on, as the nodes and openings of the session are gone with it;
-//! attaching anew makes a new link.
+//! that breaks the protocol loses the link.
+//!
+//! A session outlives its links ([`Patience`]). While there is none its requests wait; behind the next they go on: nodes are found again
+//! by their handles, files are opened anew and locks taken anew, and what was not answered is sent again with the sequence number that it had.
 //!
 //! Not here: rings, bells and memory (`tombolo_host::links`, `tombolo_shm`), connecting (`tombolo_host::links::connect`).
 //!
-//! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`].
+//! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`], [`Patience`].
 //!
-//! Reading order: `export`, `link`, `ask`, `session`.
+//! Reading order: `export`, `link`, `ask`, `session`; then `links`, `owned`, `again` and `keeper` for what happens when a link is lost, and
+//! `slab`, `nodes`, `openings`, `locks` for what a session keeps.
 #![forbid(unsafe_code)]
 
+mod again;
 mod ask;
 mod callers;
 mod export;
+mod keeper;
 mod lent;
 mod link;
+mod links;
+mod locks;
+mod nodes;
+mod openings;
+mod owned;
 mod reply;
 mod room;
 mod session;
+mod slab;
 mod socket;
 
-pub use export::{Connect, ConnectError, Connected, VrpcExport};
+pub use export::{Connect, ConnectError, Connected, Patience, VrpcExport};
 pub use lent::{InPlace, Lent};
 pub use session::VrpcFileSystem;
 pub use socket::Socket;

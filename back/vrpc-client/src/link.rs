@@ -1,49 +1,101 @@
-//! One session's link, and what both sides know of each other.
+//! One of a session's links, and what both sides know of each other.
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use tombolo_core::fs::{Error, Result};
+use tombolo_core::fs::{Entry, Error, File, Identity, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
 use tombolo_host::links::client::{Call, Line, LineError};
 use tombolo_host::links::{End, Lie};
 use tombolo_host::task;
-use tombolo_wire_vrpc::{BODY_BYTES, DecodeError, Header, Kind, Reply, Request, Session};
+use tombolo_wire_vrpc::{
+    BODY_BYTES, DecodeError, HandleBytes, Header, Kind, Offers, Reply, Request, Session, Translate,
+};
 
 use crate::callers::Callers;
 use crate::export::Connected;
+use crate::nodes::Nodes;
+use crate::openings::{Opening, Openings};
 use crate::reply::Answered;
 use crate::room::Room;
+use crate::slab::Theirs;
 
-/// One session's link.
+/// One of a session's links.
 pub(crate) struct Link {
+    /// Which of them it is, from 1 on.
+    pub(crate) number: u32,
     pub(crate) line: Line,
     /// What the server says of the session.
     pub(crate) terms: Session,
     pub(crate) callers: Arc<Callers>,
     pub(crate) room: Room,
-    sequence: AtomicU64,
+    pub(crate) things: Arc<Things>,
     _keep: Box<dyn Any + Send + Sync>,
 }
 
-impl Link {
-    /// Asks the server what the session is; blocks until it has answered.
-    pub(crate) fn begin(connected: Connected) -> Result<Arc<Self>> {
-        let Connected { line, keep } = connected;
-        let terms = profile(&line)?;
-        Ok(Arc::new(Self {
-            callers: Arc::new(Callers::new(terms.callers_max)),
-            room: Room::default(),
-            sequence: AtomicU64::new(1),
-            terms,
-            line,
-            _keep: keep,
-        }))
-    }
+/// What a session has whatever link it has.
+#[derive(Debug)]
+pub(crate) struct Things {
+    pub(crate) nodes: Nodes,
+    pub(crate) openings: Openings,
+    /// Which volume the nodes are of.
+    volume: OnceLock<Volume>,
+    sequence: AtomicU64,
+}
 
+impl Default for Things {
+    fn default() -> Self {
+        Self {
+            nodes: Nodes::default(),
+            openings: Openings::default(),
+            volume: OnceLock::new(),
+            sequence: AtomicU64::new(1),
+        }
+    }
+}
+
+impl Things {
     /// The number of a new request.
+    #[inline]
     pub(crate) fn next_sequence(&self) -> u64 {
         self.sequence.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What a request cannot be sent for.
+#[derive(Debug)]
+pub(crate) enum Unknown {
+    /// The server was not told of the node yet.
+    Node(NodeId),
+    /// Nor of the opening.
+    Open(OpenId),
+    /// There is none such.
+    Gone(Error),
+}
+
+impl Link {
+    /// Asks the server what the session is. `wait` waits for the answer.
+    pub(crate) fn begin(
+        connected: Connected,
+        number: u32,
+        things: Arc<Things>,
+        wait: impl FnOnce(Call) -> Result<tombolo_host::links::client::Reply, LineError>,
+    ) -> Result<Arc<Self>, Error> {
+        let Connected { line, keep } = connected;
+        let terms = profile(&line, things.next_sequence(), wait)?;
+        things.volume.get_or_init(|| terms.volume);
+        let callers = Arc::new(Callers::new(terms.callers_max));
+        Ok(Arc::new(Self { number, callers, room: Room::default(), things, terms, line, _keep: keep }))
+    }
+
+    /// Whether handles come with nodes.
+    pub(crate) fn has_handles(&self) -> bool {
+        self.terms.offers.contains(Offers::HANDLES)
+    }
+
+    /// Whether its server has the volume that the nodes of the session are of, and finds them by their handles.
+    pub(crate) fn knows_handles(&self) -> bool {
+        self.has_handles() && self.things.volume.get() == Some(&self.terms.volume)
     }
 
     /// The server broke the protocol: the link ends.
@@ -59,11 +111,64 @@ impl Link {
 
     /// Asks that the request with this id end early. Nobody waits for the answer.
     pub(crate) fn interrupt(&self, id: u32) {
-        let header = Header { sequence: self.next_sequence(), ..Header::default() };
+        let header = Header { sequence: self.things.next_sequence(), ..Header::default() };
         let mut body = [0; BODY_BYTES];
         let request = Request::Interrupt { id };
         if request.encode(&header, &mut body, &mut crate::ask::Measure::default()).is_ok() {
             unattended(self.line.call(request.kind().number(), body, |_| {}));
+        }
+    }
+
+    /// The session's number of a node that the server has given.
+    pub(crate) fn adopt(&self, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
+        let handle = handle.map(PersistentHandle::from);
+        Entry { node: self.things.nodes.adopt(self.number, entry.node, handle), ..entry }
+    }
+
+    /// The session's number of an opening that the server has given.
+    pub(crate) fn opened(
+        &self,
+        node: NodeId,
+        flags: OpenFlags,
+        identity: Identity,
+        theirs: OpenId,
+    ) -> OpenId {
+        self.things.nodes.opened(node);
+        self.things.openings.add(Opening::new(node, flags, identity), self.number, theirs)
+    }
+
+    /// The request in the server's numbers.
+    #[inline]
+    pub(crate) fn translated<'a>(&self, request: &Request<'a>) -> Result<Request<'a>, Unknown> {
+        request.translated(&mut Numbers(self))
+    }
+
+    /// What the server calls an opening and its node, if it was told of both.
+    pub(crate) fn their_file(&self, file: File) -> Option<File> {
+        Numbers(self).file(file).ok()
+    }
+}
+
+struct Numbers<'a>(&'a Link);
+
+impl Translate for Numbers<'_> {
+    type Error = Unknown;
+
+    #[inline]
+    fn node(&mut self, node: NodeId) -> Result<NodeId, Unknown> {
+        match self.0.things.nodes.theirs(node, self.0.number) {
+            Theirs::Bound(theirs) => Ok(NodeId(theirs)),
+            Theirs::Unbound => Err(Unknown::Node(node)),
+            Theirs::Gone => Err(Unknown::Gone(Error::Stale)),
+        }
+    }
+
+    #[inline]
+    fn open(&mut self, open: OpenId) -> Result<OpenId, Unknown> {
+        match self.0.things.openings.theirs(open, self.0.number) {
+            Theirs::Bound(theirs) => Ok(OpenId(theirs)),
+            Theirs::Unbound => Err(Unknown::Open(open)),
+            Theirs::Gone => Err(Unknown::Gone(Error::BadOpen)),
         }
     }
 }
@@ -75,24 +180,24 @@ pub(crate) fn unattended(call: Call) {
     }
 }
 
-/// What the waist says of a call that has no answer.
-pub(crate) fn no_answer(error: LineError) -> Error {
-    match error {
-        LineError::Lost { .. } => Error::Disconnected,
-        other => Error::io(other),
-    }
-}
-
-pub(crate) fn senseless(line: &Line, error: DecodeError) -> Error {
+fn senseless(line: &Line, error: DecodeError) -> Error {
     line.cut(End::Lie(Lie::Senseless(error.to_string().into())));
     Error::io(error)
 }
 
-fn profile(line: &Line) -> Result<Session> {
+fn profile(
+    line: &Line,
+    sequence: u64,
+    wait: impl FnOnce(Call) -> Result<tombolo_host::links::client::Reply, LineError>,
+) -> Result<Session, Error> {
     let mut body = [0; BODY_BYTES];
     let mut nowhere = crate::ask::Measure::default();
-    Request::Profile.encode(&Header::default(), &mut body, &mut nowhere).map_err(Error::io)?;
-    let reply = line.call(Kind::Profile.number(), body, |_| {}).wait().map_err(no_answer)?;
+    let header = Header { sequence, ..Header::default() };
+    Request::Profile.encode(&header, &mut body, &mut nowhere).map_err(Error::io)?;
+    let reply = wait(line.call(Kind::Profile.number(), body, |_| {})).map_err(|error| match error {
+        LineError::Lost { .. } => Error::Disconnected,
+        other => Error::io(other),
+    })?;
     let answered = Answered { kind: Kind::Profile, reply };
     match answered.decode().map_err(|error| senseless(line, error))? {
         Ok(Reply::Session(terms)) => Ok(terms),

@@ -1,10 +1,12 @@
 //! Bulk memory of the link, and waiting for it.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
+use tombolo_core::fs::Interrupt;
 use tombolo_shm::area::{Area, Span};
 
 /// Those who wait for bulk memory. Whoever gives some back says so.
@@ -15,11 +17,21 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// `len_bytes` in one piece, once they are there; the area must be as large. None once `is_lost`.
-    pub(crate) async fn wait(&self, area: &Area, len_bytes: u64, is_lost: impl Fn() -> bool) -> Option<Span> {
+    /// `len_bytes` in one piece, once they are there; the area must be as large. None once `is_lost`, and if somebody wishes to end.
+    pub(crate) async fn wait(
+        &self,
+        area: &Area,
+        len_bytes: u64,
+        is_lost: impl Fn() -> bool,
+        interrupt: &Interrupt,
+    ) -> Option<Span> {
+        let mut raised = pin!(interrupt.raised());
         poll_fn(|context| {
             if let Some(span) = area.take(len_bytes) {
                 return Poll::Ready(Some(span));
+            }
+            if interrupt.can_be_raised() && raised.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
             }
             {
                 let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);

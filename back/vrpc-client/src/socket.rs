@@ -8,6 +8,7 @@ use tombolo_core::fs::Client;
 use tombolo_host::links::connect::{self, ConnectOptions};
 use tombolo_host::links::tether::Watcher;
 use tombolo_shm::bell::Mode;
+use tombolo_shm::link::Instance;
 
 use crate::export::{Connect, ConnectError, Connected};
 
@@ -28,8 +29,9 @@ impl Socket {
 }
 
 impl Connect for Socket {
-    fn connect(&self, client: &Client) -> Result<Connected, ConnectError> {
-        let connection = connect::connect(&self.path, &self.options)?;
+    fn connect(&self, client: &Client, instance: Instance) -> Result<Connected, ConnectError> {
+        let options = ConnectOptions { client: instance, ..self.options.clone() };
+        let connection = connect::connect(&self.path, &options)?;
         let (line, tether) = connection.start(&self.watcher, client.label.as_str(), self.mode)?;
         Ok(Connected { line, keep: Box::new((tether, self.watcher.clone())) })
     }

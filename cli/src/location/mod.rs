@@ -29,7 +29,7 @@ pub use nfs_options::{Limit, NfsOption, NfsOptions};
 pub use nfs_shm::{NfsShmUrl, check as check_over_shm, mount as mount_nfs_shm};
 pub use not_mounted::NotMounted;
 pub use shm::ShmPlace;
-pub use shm_link::{Pulse, mount as mount_shm};
+pub use shm_link::mount as mount_shm;
 pub use url::NfsUrl;
 
 /// Where something lies.

@@ -136,7 +136,7 @@ fn find(place: &ShmPlace, mode: Mode) -> Result<Found, NotMounted> {
                 let within = within.trim_matches('/').to_owned();
                 return Ok(Found { route, name: name.to_owned(), within });
             }
-            Err(NoLink { failed: why, unknown_name: true }) => failed = failed.or(Some(why)),
+            Err(NoLink { failed: why, unknown_name: true, .. }) => failed = failed.or(Some(why)),
             Err(NoLink { failed: why, .. }) => return Err(why),
         }
     }

@@ -1,11 +1,12 @@
 //! Links to servers over memory in common.
 
+use std::error::Error;
+use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use tombolo_back_vrpc_client::{Connect, ConnectError as NoSession, Connected, VrpcExport};
+use tombolo_back_vrpc_client::{Connect, ConnectError as NoSession, Connected, Patience, VrpcExport};
 use tombolo_core::fs::Client;
-use tombolo_host::links::client::Line;
 use tombolo_host::links::connect::{ConnectError, ConnectOptions, connect};
 use tombolo_host::links::memory::{CommonMemory, MemoryError, MemoryPlace};
 use tombolo_host::links::seated::{self, JoinError};
@@ -18,22 +19,6 @@ use super::shm::{Meeting, NoMeeting, ShmParts, ShmPlace};
 use super::{NotMounted, Opened};
 use crate::failure::{Failure, Reason};
 
-/// Knows how the link of the latest session is.
-#[derive(Clone, Default)]
-pub struct Pulse(Arc<Mutex<Option<Line>>>);
-
-impl Pulse {
-    /// Why the link has ended; none while it goes on, and before there was one.
-    pub fn lost(&self) -> Option<String> {
-        let line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        line.as_ref().and_then(Line::end).map(|end| end.to_string())
-    }
-
-    fn follow(&self, line: &Line) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(line.clone());
-    }
-}
-
 /// Opens the export that the place leads to or into: the longest name that the server knows.
 pub fn open(place: &ShmPlace) -> Result<Opened, Failure> {
     let opening = format!("open {place}");
@@ -42,12 +27,12 @@ pub fn open(place: &ShmPlace) -> Result<Opened, Failure> {
     for end in ends(&rest) {
         let (name, within) = rest.split_at(end);
         let name = if name.is_empty() { "/" } else { name };
-        match export(at.clone(), name, Mode::default(), Pulse::default()) {
+        match export(at.clone(), name, Mode::default()) {
             Ok(export) => {
                 let path = within.trim_start_matches('/').as_bytes().to_vec();
                 return Ok(Opened { export: Arc::new(export), path });
             }
-            Err(NoLink { failed: why, unknown_name: true }) => failed = failed.or(Some(why)),
+            Err(NoLink { failed: why, unknown_name: true, .. }) => failed = failed.or(Some(why)),
             Err(NoLink { failed: why, .. }) => return Err(why.while_doing(&opening)),
         }
     }
@@ -55,11 +40,10 @@ pub fn open(place: &ShmPlace) -> Result<Opened, Failure> {
 }
 
 /// Links to exactly the export that the place names.
-pub fn mount(place: &ShmPlace, mode: Mode) -> Result<(VrpcExport, Pulse), NotMounted> {
+pub fn mount(place: &ShmPlace, mode: Mode, patience: Patience) -> Result<VrpcExport, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
-    let pulse = Pulse::default();
-    let export = export(at, &rest, mode, pulse.clone()).map_err(|no| no.failed)?;
-    Ok((export, pulse))
+    let export = export(at, &rest, mode).map_err(|no| no.failed)?;
+    Ok(export.with_patience(patience))
 }
 
 /// Where a name may end in `/A/B`, the longest first, so that an export within another is met before it; the name of all, `/`, is
@@ -72,11 +56,11 @@ pub(super) fn ends(rest: &str) -> impl Iterator<Item = usize> {
 }
 
 /// The export of that name, if there is one: the first session's link is made already.
-fn export(at: Meeting, name: &str, mode: Mode, pulse: Pulse) -> Result<VrpcExport, NoLink> {
-    let door = Door { pulse, ..Door::new(at, name, Protocol::Vrpc, mode)? };
+fn export(at: Meeting, name: &str, mode: Mode) -> Result<VrpcExport, NoLink> {
+    let door = Door::new(at, name, Protocol::Vrpc, mode)?;
     let first = door.link()?;
-    *door.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(first);
-    Ok(VrpcExport::new(door))
+    let instance = door.options.client;
+    Ok(VrpcExport::new(door).with_first(instance, first))
 }
 
 /// Makes links to one export.
@@ -84,15 +68,36 @@ pub(super) struct Door {
     at: Meeting,
     options: ConnectOptions,
     mode: Mode,
-    pulse: Pulse,
-    /// The link that was made to see whether there is such an export.
-    first: Mutex<Option<Connected>>,
 }
 
 impl Connect for Door {
-    fn connect(&self, _client: &Client) -> Result<Connected, NoSession> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        first.map_or_else(|| self.link().map_err(|no| no.failed.reason.into()), Ok)
+    fn connect(&self, _client: &Client, instance: Instance) -> Result<Connected, NoSession> {
+        self.link_as(instance).map_err(|no| Box::new(Unlinked::from(no)) as NoSession)
+    }
+}
+
+/// Why there is no further link, with what the server has said.
+#[derive(Debug)]
+struct Unlinked {
+    reason: String,
+    refused: Option<Refused>,
+}
+
+impl fmt::Display for Unlinked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl Error for Unlinked {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.refused.as_ref().map(|refused| refused as _)
+    }
+}
+
+impl From<NoLink> for Unlinked {
+    fn from(no: NoLink) -> Self {
+        Self { reason: no.failed.reason, refused: no.refused }
     }
 }
 
@@ -105,22 +110,26 @@ impl Door {
         let options = ConnectOptions::new(name, "tombolo", Instance(client))
             .map_err(|error| NotMounted::new(Reason::from(&error)))?;
         let options = ConnectOptions { protocol, ..options };
-        Ok(Self { at, options, mode, pulse: Pulse::default(), first: Mutex::default() })
+        Ok(Self { at, options, mode })
     }
 
     /// Another link.
     pub(super) fn link(&self) -> Result<Connected, NoLink> {
-        let connected = match &self.at {
-            Meeting::Socket(socket) => self.link_at(socket),
-            Meeting::Memory(place) => self.link_over(place),
-        }?;
-        self.pulse.follow(&connected.line);
-        Ok(connected)
+        self.link_as(self.options.client)
     }
 
-    fn link_at(&self, socket: &Path) -> Result<Connected, NoLink> {
+    /// Another link, of that client life.
+    fn link_as(&self, client: Instance) -> Result<Connected, NoLink> {
+        let options = ConnectOptions { client, ..self.options.clone() };
+        match &self.at {
+            Meeting::Socket(socket) => self.link_at(socket, &options),
+            Meeting::Memory(place) => self.link_over(place, &options),
+        }
+    }
+
+    fn link_at(&self, socket: &Path, options: &ConnectOptions) -> Result<Connected, NoLink> {
         let watcher = Watcher::start().map_err(|error| NotMounted::new(Reason::from(&error)))?;
-        let connection = connect(socket, &self.options)?;
+        let connection = connect(socket, options)?;
         let label = format!("{}{}", socket.display(), self.options.export);
         let (line, tether) = connection
             .start(&watcher, label, self.mode)
@@ -128,11 +137,11 @@ impl Door {
         Ok(Connected { line, keep: Box::new((tether, watcher)) })
     }
 
-    fn link_over(&self, place: &MemoryPlace) -> Result<Connected, NoLink> {
+    fn link_over(&self, place: &MemoryPlace, options: &ConnectOptions) -> Result<Connected, NoLink> {
         let memory = CommonMemory::to_use(place).map_err(NotMounted::from)?;
         let label = format!("{place}{}", self.options.export);
-        let (line, tether) = seated::join(memory, &self.options, label, self.mode)
-            .map_err(|error| not_joined(place, &error))?;
+        let (line, tether) =
+            seated::join(memory, options, label, self.mode).map_err(|error| not_joined(place, &error))?;
         Ok(Connected { line, keep: Box::new(tether) })
     }
 }
@@ -142,6 +151,8 @@ pub(super) struct NoLink {
     pub(super) failed: NotMounted,
     /// Whether it is about the name: the server may have an export of another.
     pub(super) unknown_name: bool,
+    /// What the server said, if it said no.
+    refused: Option<Refused>,
 }
 
 const LISTEN: &str = "start one there with tombolo serve DIR --shm SOCKET";
@@ -150,7 +161,8 @@ const OTHER: &str = "that server speaks another protocol: write nfs+shm: for shm
 const ALLOW: &str = "its operator says who may, with --shm-policy FILE";
 
 impl NoLink {
-    fn refused(reason: &str, code: RefusalCode) -> Self {
+    fn refused(reason: &str, refused: Refused) -> Self {
+        let code = refused.code;
         let failed = NotMounted::new(reason);
         let remedy = match code {
             RefusalCode::NotAllowed => Some(ALLOW),
@@ -158,7 +170,7 @@ impl NoLink {
             _ => None,
         };
         let unknown_name = matches!(code, RefusalCode::NoExport | RefusalCode::NotAllowed);
-        Self { failed: NotMounted { remedy, ..failed }, unknown_name }
+        Self { failed: NotMounted { remedy, ..failed }, unknown_name, refused: Some(refused) }
     }
 }
 
@@ -166,7 +178,7 @@ impl From<ConnectError> for NoLink {
     fn from(error: ConnectError) -> Self {
         let reason = String::from(Reason::from(&error));
         match error {
-            ConnectError::Refused { refused, .. } => Self::refused(&reason, refused.code),
+            ConnectError::Refused { refused, .. } => Self::refused(&reason, refused),
             ConnectError::Away { .. } => {
                 NotMounted { remedy: Some(LISTEN), ..NotMounted::away(reason) }.into()
             }
@@ -190,7 +202,7 @@ impl From<MemoryError> for NotMounted {
 fn not_joined(place: &MemoryPlace, error: &JoinError) -> NoLink {
     let reason = format!("{place}: {}", String::from(Reason::from(error)));
     match error {
-        JoinError::Refused(Refused { code, .. }) => NoLink::refused(&reason, *code),
+        JoinError::Refused(refused) => NoLink::refused(&reason, refused.clone()),
         JoinError::Busy | JoinError::Silent | JoinError::Ended(_) => {
             NotMounted { remedy: Some(SIT), ..NotMounted::away(reason) }.into()
         }
@@ -200,7 +212,7 @@ fn not_joined(place: &MemoryPlace, error: &JoinError) -> NoLink {
 
 impl From<NotMounted> for NoLink {
     fn from(failed: NotMounted) -> Self {
-        Self { failed, unknown_name: false }
+        Self { failed, unknown_name: false, refused: None }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A file system whose server died answers every call with ENOTCONN. The keeper sees the death at once and starts
 //! another server, which takes the dead mount away and mounts again. What programs held open is lost; what they open
-//! from then on works. A server that has lost the one behind it for good ends, and is started again too.
+//! from then on works.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -21,7 +21,6 @@ use crate::failure::{Failure, Outcome};
 use super::Mount;
 use super::background::{READY, Role, spawn};
 use super::log::Log;
-use super::server::LOST;
 
 /// Starts the server, says that it is ready, and starts it again whenever it is killed; until it ends by itself.
 pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
@@ -45,16 +44,11 @@ pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
     loop {
         let status = server.wait().map_err(|error| cannot(&error))?;
         let stopped = current.load(Ordering::SeqCst) == NONE;
-        match status.code() {
-            Some(LOST) if !stopped => {
-                // One that comes and goes does not keep us busy.
-                std::thread::sleep(LOST_PAUSE);
-            }
-            None if !stopped && deaths.bearable(Instant::now()) => {
-                tracing::error!(%status, mountpoint = %mount.point.path.display(), "the server was killed: starting another");
-            }
-            _ => return ended(status, &keeping),
+        let was_killed = status.code().is_none() && !stopped;
+        if !was_killed || !deaths.bearable(Instant::now()) {
+            return ended(status, &keeping);
         }
+        tracing::error!(%status, mountpoint = %mount.point.path.display(), "the server was killed: starting another");
         server = start(true).map_err(|error| cannot(&error))?;
         if current.swap(server.id(), Ordering::SeqCst) == NONE {
             let _ = process::terminate(server.id());
@@ -62,9 +56,6 @@ pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
         is_ready(&mut server);
     }
 }
-
-/// How long to wait before another takes the place of a server that has lost the one behind it.
-const LOST_PAUSE: Duration = Duration::from_millis(100);
 
 /// No server is to be stopped: no process has this number.
 const NONE: u32 = 0;

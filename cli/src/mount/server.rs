@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Arc, OnceLock, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
 
 use tombolo_core::fs::SessionId;
 use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOptions};
@@ -15,7 +14,7 @@ use tombolo_host::signals;
 use tombolo_sys::process;
 
 use crate::failure::{Failure, Outcome, Reason};
-use crate::location::{Location, NfsOptions, Pulse};
+use crate::location::{Location, NfsOptions};
 use crate::service::{Service, counted};
 use crate::status::{ExportStatus, Status, WayStatus};
 
@@ -54,10 +53,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     // It holds the directory; the mount does now.
     drop(export);
     let fuse = Arc::new(fuse);
-    let lost = Arc::new(OnceLock::new());
-    let announced = announce(mount, log.as_ref()).and_then(|()| end_on(stopped, &fuse)).and_then(|()| {
-        source.pulse.map_or(Ok(()), |pulse| leave_when_lost(pulse, &lost, &fuse, log.is_some()))
-    });
+    let announced = announce(mount, log.as_ref()).and_then(|()| end_on(stopped, &fuse));
     if let Err(error) = announced {
         let _ = fuse.unmount();
         return Err(Failure::cannot(&mounting, &error));
@@ -68,13 +64,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
         nfs.leave();
     }
     tracing::info!(mountpoint = %mount.point.path.display(), "unmounted");
-    match lost.get() {
-        Some(why) => Err(Failure::cannot(
-            format_args!("go on with {}", mount.source),
-            format!("the link is lost: {why}"),
-        )),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 fn listen(mount: &Mount) -> Result<Listener, Failure> {
@@ -154,45 +144,6 @@ fn announce(mount: &Mount, log: Option<&File>) -> io::Result<()> {
             daemon::leave_terminal(log)
         }
     }
-}
-
-/// The exit code of a server that has lost the one behind it. Its keeper starts another, which waits for that one.
-pub const LOST: i32 = 75;
-
-/// How often to look after the link.
-const PULSE_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Ends the process when the server behind it is lost, and with it all that its clients had open: a link that is lost stays lost. With a
-/// keeper the mount stays where it is, dead, until the next server takes its place; without one it is taken away.
-fn leave_when_lost(
-    pulse: Pulse,
-    lost: &Arc<OnceLock<String>>,
-    fuse: &Arc<FuseMount>,
-    kept: bool,
-) -> io::Result<()> {
-    let (lost, fuse) = (Arc::clone(lost), Arc::downgrade(fuse));
-    let leave = move || {
-        let why = loop {
-            std::thread::sleep(PULSE_INTERVAL);
-            if fuse.strong_count() == 0 {
-                return;
-            }
-            if let Some(why) = pulse.lost() {
-                break why;
-            }
-        };
-        let Some(fuse) = fuse.upgrade() else { return };
-        tracing::error!(why, mountpoint = %fuse.path().display(), "the link to the server is lost");
-        if kept {
-            std::process::exit(LOST);
-        }
-        // Nobody else sets it.
-        let _ = lost.set(why);
-        if let Err(error) = fuse.unmount() {
-            tracing::error!(%error, "cannot unmount");
-        }
-    };
-    std::thread::Builder::new().name("lost".into()).spawn(leave).map(drop)
 }
 
 /// Unmounts when a signal says so.

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_nfs_client::NfsExport;
+use tombolo_back_vrpc_client::Patience;
 use tombolo_core::fs::Export;
 
 use crate::failure::Failure;
-use crate::location::{self, Location, NotMounted, OpenOptions, Pulse};
+use crate::location::{self, Location, NfsOption, NfsOptions, NotMounted, OpenOptions};
 
 use super::Mount;
 use super::mountinfo::mounted_at;
@@ -21,8 +22,6 @@ pub struct Source {
     pub export: Arc<dyn Export>,
     /// The client of its server, where it has one.
     pub nfs: Option<Arc<NfsExport>>,
-    /// How the link to its server is, where it has one.
-    pub pulse: Option<Pulse>,
 }
 
 /// The same location with its links and relative parts resolved; fails when it is not there, or has no such options.
@@ -46,18 +45,12 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
         Location::Shm(_) if options.submounts.is_some() => Err(Failure::usage(
             "mount option submounts=… is for directories of this host: a server decides it by itself",
         )),
-        Location::Shm(_) if options.nfs.words().next().is_some() => {
-            let foreign: Vec<_> = options.nfs.words().collect();
-            Err(Failure::usage(format!(
-                "mount option {} is for NFS servers, not for memory in common",
-                foreign.join(",")
-            )))
-        }
         // A server that is started again does not start where we do.
-        Location::Shm(place) => place
-            .absolute()
-            .map(Location::Shm)
-            .map_err(|error| Failure::cannot(format_args!("mount {place}"), &error)),
+        Location::Shm(place) => {
+            patience(&options.nfs).map_err(Failure::usage)?;
+            let absolute = place.absolute().map(Location::Shm);
+            absolute.map_err(|error| Failure::cannot(format_args!("mount {place}"), &error))
+        }
         Location::Dir(_) if options.nfs.words().next().is_some() => {
             let foreign: Vec<_> = options.nfs.words().collect();
             Err(Failure::usage(format!(
@@ -71,6 +64,32 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
         Location::Dir(path) => directory(path).map(Location::Dir),
     }
 }
+
+/// How long who uses memory in common waits for a server that is away, in the words of nfs(5).
+fn patience(options: &NfsOptions) -> Result<Patience, String> {
+    let foreign = options.iter().zip(options.words()).filter_map(|(option, word)| match option {
+        NfsOption::Hard(_) | NfsOption::Timeout(_) => None,
+        _ => Some(word),
+    });
+    let foreign: Vec<_> = foreign.collect();
+    if !foreign.is_empty() {
+        let foreign = foreign.join(",");
+        return Err(format!("mount option {foreign} is for NFS servers, not for memory in common"));
+    }
+    let mut hard = true;
+    let mut timeout = SOFT_TIMEOUT;
+    for option in options.iter() {
+        match option {
+            NfsOption::Hard(is_hard) => hard = is_hard,
+            NfsOption::Timeout(said) => timeout = said,
+            _ => {}
+        }
+    }
+    Ok(if hard { Patience::Hard } else { Patience::Soft(timeout) })
+}
+
+/// How long a soft mount waits if nothing is said: as long as over TCP.
+const SOFT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn directory(path: &Path) -> Result<std::path::PathBuf, Failure> {
     let mounting = format!("mount dir:{}", path.display());
@@ -97,10 +116,11 @@ impl Source {
         match &mount.source {
             Location::Shm(place) => {
                 let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
-                let linked = patiently(mount, again, NEAR_PAUSE_MAX, || location::mount_shm(place, mode));
-                let (export, pulse) =
-                    linked.map_err(|failed| failed.while_doing(&format!("mount {place}")))?;
-                Ok(Self { export: Arc::new(export), nfs: None, pulse: Some(pulse) })
+                let patience = patience(&mount.options.nfs).map_err(Failure::usage)?;
+                let linked = || location::mount_shm(place, mode, patience);
+                let linked = patiently(mount, again, NEAR_PAUSE_MAX, linked);
+                let export = linked.map_err(|failed| failed.while_doing(&format!("mount {place}")))?;
+                Ok(Self { export: Arc::new(export), nfs: None })
             }
             Location::NfsShm(url) => {
                 let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
@@ -112,7 +132,7 @@ impl Source {
                 let nfs =
                     patiently(mount, again, NEAR_PAUSE_MAX, || location::mount_nfs_shm(url, mode, &options));
                 let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
-                Ok(Self { export: nfs.clone(), nfs: Some(nfs), pulse: None })
+                Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
             }
             Location::Nfs(url) => {
                 let options = OpenOptions {
@@ -122,7 +142,7 @@ impl Source {
                 };
                 let nfs = patiently(mount, again, FAR_PAUSE_MAX, || location::mount(url, &options));
                 let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
-                Ok(Self { export: nfs.clone(), nfs: Some(nfs), pulse: None })
+                Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
             }
             Location::Dir(path) => {
                 let options = DirOptions {
@@ -133,7 +153,7 @@ impl Source {
                 let opened = LocalDir::open(path, options);
                 let opened = opened
                     .map_err(|error| Failure::cannot(format_args!("mount {}", mount.source), &error))?;
-                Ok(Self { export: Arc::new(opened), nfs: None, pulse: None })
+                Ok(Self { export: Arc::new(opened), nfs: None })
             }
         }
     }

@@ -114,7 +114,7 @@ struct HangUp {
 }
 
 impl Connect for Dial {
-    fn connect(&self, client: &Client) -> Result<Connected, ConnectError> {
+    fn connect(&self, client: &Client, _instance: Instance) -> Result<Connected, ConnectError> {
         let (ends, index) = self.0.numbered_ends()?;
         let line = Line::start(&ends, client.label.as_str(), self.0.plan.mode)?;
         Ok(Connected { line, keep: Box::new(HangUp { bed: self.0.clone(), index }) })

@@ -35,7 +35,7 @@ pub fn said(kind: Kind, reply: &Reply<'_>) -> (u32, Body, Vec<u8>) {
 pub struct Dial(pub Arc<dyn Service>);
 
 impl Connect for Dial {
-    fn connect(&self, _client: &Client) -> Result<Connected, ConnectError> {
+    fn connect(&self, _client: &Client, _instance: Instance) -> Result<Connected, ConnectError> {
         let (ours, theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20)?);
         let server = Server::new(self.0.clone());
         let (client, label) = (Instance([0; 16]), "client".into());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::{Socket, VrpcExport, VrpcFileSystem};
+use tombolo_back_vrpc_client::{Patience, Socket, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{
     Client, Create, Error, Export, File, FileSystem, Name, NodeId, OpenFlags, Result, Write,
 };
@@ -39,7 +39,8 @@ fn serve(path: &Path, export: Arc<dyn Export>) -> LinkListener {
 fn dial(path: &Path, offered: Features) -> VrpcExport {
     let mut options = ConnectOptions::new("src", "test", Instance([1; 16])).expect("a layout");
     options.offered = offered;
-    VrpcExport::new(Socket::new(path, options, Mode::Adaptive).expect("a watcher"))
+    let socket = Socket::new(path, options, Mode::Adaptive).expect("a watcher");
+    VrpcExport::new(socket).with_patience(Patience::None)
 }
 
 /// What the one in the middle exports, and its sessions, for a test to look at.

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use tombolo_back_vrpc_client::{VrpcExport, VrpcFileSystem};
+use tombolo_back_vrpc_client::{Patience, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{
     Attr, Cookie, DirBudget, DirPage, Entry, Error, File, FileSystem, FileType, Mode as FileMode, Name,
-    NodeId, OpenId,
+    NodeId, OpenFlags, OpenId, Opened,
 };
 use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_mem::Buffer;
@@ -36,6 +36,7 @@ impl Session for Liar {
         let (number, body, frame) = match kind {
             Kind::Profile => said(kind, &Reply::Session(self.terms)),
             Kind::Caller => said(kind, &Reply::Done),
+            Kind::Open => said(kind, &Reply::Opened(Opened { open: OpenId(1), attr: None })),
             _ => (self.lie)(kind),
         };
         responder.send(number, body, &frame);
@@ -64,9 +65,8 @@ fn attr() -> Attr {
 }
 
 fn lied_to(lie: Lie) -> Arc<VrpcFileSystem> {
-    VrpcExport::new(Dial(Arc::new(Liar { terms: terms(), lie })))
-        .attach_session(&client())
-        .expect("a session")
+    let export = VrpcExport::new(Dial(Arc::new(Liar { terms: terms(), lie })));
+    export.with_patience(Patience::None).attach_session(&client()).expect("a session")
 }
 
 /// The call failed, and the link is of no use any more.
@@ -77,20 +77,21 @@ fn is_lost<T: std::fmt::Debug>(fs: &VrpcFileSystem, result: &Result<T, Error>) {
     assert!(matches!(next, Err(Error::Disconnected)), "{next:?}");
 }
 
-fn file() -> File {
-    File { node: NodeId(2), open: OpenId(1) }
+fn file(fs: &VrpcFileSystem) -> File {
+    let opened = fs.open(&root(), NodeId::ROOT, OpenFlags::READ).wait().expect("an opening");
+    File { node: NodeId::ROOT, open: opened.open }
 }
 
 fn read(fs: &VrpcFileSystem, len: usize) -> Result<usize, Error> {
     let mut buffer = Buffer::new(len);
-    let result = fs.read(&root(), file(), 0, buffer.sink(0..len)).wait().map(|done| done.count);
+    let result = fs.read(&root(), file(fs), 0, buffer.sink(0..len)).wait().map(|done| done.count);
     assert!(result.is_ok() || buffer.as_slice().is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0)));
     result
 }
 
 fn list(fs: &VrpcFileSystem, size_bytes: usize) -> Result<DirPage, Error> {
     let page = DirPage::new(DirBudget { size_bytes, entry_bytes: 24, align: 8, plus: false });
-    fs.readdir(&root(), file(), Cookie::START, page).wait()
+    fs.readdir(&root(), file(fs), Cookie::START, page).wait()
 }
 
 #[test]
@@ -167,7 +168,8 @@ fn more_written_than_was_sent_is_refused() {
         said(kind, &Reply::Written(written))
     });
     let source = tombolo_mem::Source::from(vec![1; 100]);
-    let result = fs.write(&root(), file(), &Default::default(), source).wait().map(|written| written.count);
+    let result =
+        fs.write(&root(), file(&fs), &Default::default(), source).wait().map(|written| written.count);
     is_lost(&fs, &result);
 }
 

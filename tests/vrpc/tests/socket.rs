@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::{Socket, VrpcExport};
+use tombolo_back_vrpc_client::{Patience, Socket, VrpcExport};
 use tombolo_conformance::waist::{Needs, Setup, run_some};
 use tombolo_core::fs::{Error, Export, FileSystem, NodeId, PermissionCheck};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
@@ -37,10 +37,10 @@ fn the_suite_over_a_socket() {
 }
 
 #[test]
-fn a_session_whose_server_goes_fails_every_call_and_a_new_one_begins() {
+fn a_session_without_patience_fails_every_call_when_its_server_goes_and_a_new_one_begins() {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = listen(&dir);
-    let export = export(&dir, "");
+    let export = export(&dir, "").with_patience(Patience::None);
     let fs = export.attach_session(&client()).expect("a session");
     fs.getattr(&root(), NodeId::ROOT, None).wait().expect("served");
     drop(listener);

@@ -1,4 +1,7 @@
 //! File data: in the frame when they are few, through bulk memory otherwise, and in pieces where that is short.
+//!
+//! Bulk memory is a link's. Where that is lost a READ is asked for anew; a WRITE is sent again with the number that it had, and may then
+//! have been performed in a larger piece than the new link has room for.
 
 use std::sync::Arc;
 
@@ -11,57 +14,66 @@ use super::names::{in_reference, out_reference};
 use super::{elsewhere, pick};
 use crate::ask::Question;
 use crate::link::Link;
+use crate::links::Links;
 use crate::reply::{Answered, whole};
 use crate::room::largest;
 
-/// Up to so many bytes travel in the frame: a copy more, but no memory to be found for them.
-const FRAME_DATA_MAX: usize = 512;
+/// Up to so many bytes of a READ and of a WRITE travel in the frame: a copy more, but no memory to be found for them. Where that ceases
+/// to pay was measured (`tombolo bench ring --only border`, docs/benchmarks.md).
+const FRAME_READ_MAX: usize = 3 << 10;
+const FRAME_WRITE_MAX: usize = 512;
 
-pub(super) fn read(link: &Arc<Link>, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
+/// What came of a piece, and how long it was.
+pub(super) type Piece<T> = (usize, T);
+
+pub(super) fn read(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
     let wanted = into.len();
-    let (piece, answer) = read_piece(link, cx, file, offset, into.clone());
-    if piece == wanted {
-        return answer;
-    }
-    let (link, cx) = (link.clone(), cx.clone());
+    let first = match read_piece(links, cx, file, offset, into.clone()) {
+        Answer::Done(Ok((piece, done))) if is_all(piece, &done, wanted) => return Answer::ok(done),
+        Answer::Done(Err(error)) => return Answer::err(error),
+        first => first,
+    };
+    let (links, cx) = (links.clone(), cx.clone());
     Answer::later(async move {
-        let mut done = answer.resolve().await?;
-        let mut full = done.count == piece;
-        while full && !done.eof && done.count < wanted {
+        let (mut piece, mut done) = first.resolve().await?;
+        while !is_all(piece, &done, wanted) {
             let mut rest = into.clone();
             rest.advance(done.count);
-            let (piece, answer) =
-                read_piece(&link, &cx, file, offset.saturating_add(done.count as u64), rest);
-            let next = answer.resolve().await?;
-            full = next.count == piece;
-            done = ReadDone { count: done.count + next.count, eof: next.eof };
+            let at = offset.saturating_add(done.count as u64);
+            let (next_piece, next) = read_piece(&links, &cx, file, at, rest).resolve().await?;
+            (piece, done) = (done.count + next_piece, ReadDone { count: done.count + next.count, ..next });
         }
         Ok(done)
     })
 }
 
-/// Asks for as much as can be moved at once: says how much that is.
-fn read_piece(
-    link: &Arc<Link>,
-    cx: &Ctx,
-    file: File,
-    offset: u64,
-    mut into: Sink,
-) -> (usize, Answer<ReadDone>) {
-    let len = into.len().min(link.terms.transfer_bytes_max as usize);
-    let span = if len > FRAME_DATA_MAX { largest(link.line.in_area(), len, FRAME_BYTES) } else { None };
-    let len = span.as_ref().map_or(len.min(FRAME_BYTES), |span| span.len() as usize);
-    into.truncate(len);
-    let place = match &span {
-        None => Place::Inline { len_bytes: len as u32 },
-        Some(span) => match in_reference(link, span) {
-            Ok(reference) => Place::One(reference),
-            Err(error) => return (len, Answer::err(error)),
-        },
-    };
-    let spans = span.map_or_else(Spans::none, Spans::from);
-    let question = Question { request: Request::Read { file, offset, place }, tail: &[], spans };
-    (len, link.ask(cx, question, move |link, answered| received(link, &answered, &into)))
+/// Whether nothing is left to be read, where the last piece was to end at `asked`.
+fn is_all(asked: usize, done: &ReadDone, wanted: usize) -> bool {
+    done.count < asked || done.eof || done.count >= wanted
+}
+
+/// Asks for as much as can be moved at once.
+fn read_piece(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<Piece<ReadDone>> {
+    links.repeat(cx, move |links, link, cx| {
+        let mut into = into.clone();
+        let len = into.len().min(link.terms.transfer_bytes_max as usize);
+        let span = if len > FRAME_READ_MAX { largest(link.line.in_area(), len, FRAME_BYTES) } else { None };
+        let len = span.as_ref().map_or(len.min(FRAME_BYTES), |span| span.len() as usize);
+        into.truncate(len);
+        let place = match &span {
+            None => Place::Inline { len_bytes: len as u32 },
+            Some(span) => match in_reference(link, span) {
+                Ok(reference) => Place::One(reference),
+                Err(error) => return Answer::err(error),
+            },
+        };
+        let spans = span.map_or_else(Spans::none, Spans::from);
+        let question = Question { request: Request::Read { file, offset, place }, tail: &[], spans };
+        let sequence = links.things.next_sequence();
+        links.ask_on(link, cx, sequence, question, move |link, answered| {
+            received(link, &answered, &into).map(|done| (len, done))
+        })
+    })
 }
 
 /// Takes the data of an answer to where the reader wants them.
@@ -83,24 +95,26 @@ fn received(link: &Link, answered: &Answered, into: &Sink) -> Result<ReadDone> {
     Ok(ReadDone { count, eof })
 }
 
-pub(super) fn write(link: &Arc<Link>, cx: &Ctx, file: File, how: Write, from: Source) -> Answer<Written> {
+pub(super) fn write(links: &Arc<Links>, cx: &Ctx, file: File, how: Write, from: Source) -> Answer<Written> {
     let wanted = from.len();
-    let (piece, answer) = write_piece(link, cx, file, how, &from);
-    if piece == wanted {
-        return answer;
-    }
-    let (link, cx) = (link.clone(), cx.clone());
+    let first = match write_piece(links, cx, file, how, &from) {
+        Answer::Done(Ok((piece, written))) if written.count < piece || written.count >= wanted => {
+            return Answer::ok(written);
+        }
+        Answer::Done(Err(error)) => return Answer::err(error),
+        first => first,
+    };
+    let (links, cx) = (links.clone(), cx.clone());
     Answer::later(async move {
-        let mut sum = answer.resolve().await?;
-        let mut full = sum.count == piece;
+        let (piece, mut sum) = first.resolve().await?;
+        let mut full = sum.count >= piece;
         while full && sum.count < wanted {
             let mut rest = from.clone();
             rest.advance(sum.count);
             let how = Write { offset: how.offset.saturating_add(sum.count as u64), ..how };
-            let (piece, answer) = write_piece(&link, &cx, file, how, &rest);
             // What went in before is in; who wants the rest in comes again, and gets the error then.
-            let Ok(next) = answer.resolve().await else { break };
-            full = next.count == piece;
+            let Ok((piece, next)) = write_piece(&links, &cx, file, how, &rest).resolve().await else { break };
+            full = next.count >= piece;
             sum.count += next.count;
             sum.stability = sum.stability.min(next.stability);
             sum.file.after = next.file.after;
@@ -109,76 +123,74 @@ pub(super) fn write(link: &Arc<Link>, cx: &Ctx, file: File, how: Write, from: So
     })
 }
 
-/// Sends as much as can be moved at once: says how much that is.
+/// Sends as much as can be moved at once.
 fn write_piece(
-    link: &Arc<Link>,
+    links: &Arc<Links>,
     cx: &Ctx,
     file: File,
     how: Write,
     from: &Source,
-) -> (usize, Answer<Written>) {
-    let len = from.len().min(link.terms.transfer_bytes_max as usize);
+) -> Answer<Piece<Written>> {
     // The memory that the server reads is used for other data once this is answered.
     let how = Write { keepable: false, ..how };
-    if len > FRAME_DATA_MAX
-        && let Some(answer) = elsewhere::write(link, cx, file, how, from, len)
-    {
-        return (len, answer);
+    let sequence = links.things.next_sequence();
+    if from.len() <= FRAME_WRITE_MAX {
+        return write_in_frame::<FRAME_WRITE_MAX>(links, cx, (sequence, file, how), from);
     }
-    if len > FRAME_DATA_MAX
-        && let Some(span) = largest(link.line.out_area(), len, FRAME_BYTES)
-    {
+    let from = from.clone();
+    links.repeat(cx, move |links, link, cx| {
+        let limit = from.len();
+        let len = limit.min(link.terms.transfer_bytes_max as usize);
+        if let Some(answer) = elsewhere::write(links, link, cx, (sequence, file, how), &from, len) {
+            return answer;
+        }
+        let Some(span) = largest(link.line.out_area(), len, FRAME_BYTES) else {
+            return write_in_frame::<FRAME_BYTES>(links, cx, (sequence, file, how), &from);
+        };
         let len = span.len() as usize;
         let data = link.line.out_sink(&span).map_err(Error::io).and_then(|sink| {
             let copied = from.copy_to_sink(&sink);
-            whole(from)?;
+            whole(&from)?;
             debug_assert_eq!(copied, len);
             out_reference(link, &span, len)
         });
-        let answer = match data {
+        match data {
             Ok(reference) => {
                 let request = Request::Write { file, how, data: Data::One(reference) };
-                put(link, cx, Question { request, tail: &[], spans: Spans::from(span) }, len)
+                let question = Question { request, tail: &[], spans: Spans::from(span) };
+                links.ask_on(link, cx, sequence, question, move |link, answered| {
+                    written(link, &answered, limit).map(|written| (len, written))
+                })
             }
             Err(error) => Answer::err(error),
-        };
-        return (len, answer);
-    }
-    if len <= FRAME_DATA_MAX {
-        (len, write_in_frame::<FRAME_DATA_MAX>(link, cx, file, how, from))
-    } else {
-        (len.min(FRAME_BYTES), write_in_frame::<FRAME_BYTES>(link, cx, file, how, from))
-    }
+        }
+    })
 }
 
 fn write_in_frame<const MAX: usize>(
-    link: &Arc<Link>,
+    links: &Arc<Links>,
     cx: &Ctx,
-    file: File,
-    how: Write,
+    (sequence, file, how): (u64, File, Write),
     from: &Source,
-) -> Answer<Written> {
+) -> Answer<Piece<Written>> {
     let mut buffer = [0; MAX];
     let len = from.read_at(0, &mut buffer);
     if let Err(error) = whole(from) {
         return Answer::err(error);
     }
     let request = Request::Write { file, how, data: Data::Follows { len_bytes: len as u32 } };
-    put(
-        link,
-        cx,
-        Question { request, tail: buffer.get(..len).unwrap_or_default(), spans: Spans::none() },
-        len,
-    )
+    let tail = buffer.get(..len).unwrap_or_default();
+    let limit = from.len();
+    links.ask_again(cx, sequence, (request, tail), move |link, answered| {
+        written(link, &answered, limit).map(|written| (len, written))
+    })
 }
 
-/// Sends a WRITE of `len` bytes.
-pub(crate) fn put(link: &Arc<Link>, cx: &Ctx, question: Question<'_>, len: usize) -> Answer<Written> {
-    link.ask(cx, question, move |link, answered| {
-        let written = answered.picked(link, pick!(Written))?;
-        match written.count <= len {
-            true => Ok(written),
-            false => Err(link.lied("more was written than was sent")),
-        }
-    })
+/// What became of a WRITE, of which at most `limit` bytes were ever sent.
+pub(crate) fn written(link: &Link, answered: &Answered, limit: usize) -> Result<Written> {
+    let written = answered.picked(link, pick!(Written))?;
+    match written.count <= limit {
+        true => Ok(written),
+        false => Err(link.lied("more was written than was sent")),
+    }
 }

@@ -9,19 +9,21 @@ use tombolo_host::links::passing::Elsewhere;
 use tombolo_mem::Source;
 use tombolo_wire_vrpc::{Data, REFERENCES_MAX, Reference, References, Request};
 
-use super::data::put;
+use super::data::{Piece, written};
 use crate::ask::Question;
 use crate::link::Link;
+use crate::links::Links;
 
 /// Writes the first `len` bytes by the names that the server has for them; none if it has none, or too many would be needed.
 pub(super) fn write(
+    links: &Arc<Links>,
     link: &Arc<Link>,
     cx: &Ctx,
-    file: File,
-    how: Write,
+    (sequence, file, how): (u64, File, Write),
     from: &Source,
     len: usize,
-) -> Option<Answer<Written>> {
+) -> Option<Answer<Piece<Written>>> {
+    let limit = from.len();
     let mut from = from.clone();
     from.truncate(len);
     let Elsewhere { parts, loan } = link.line.elsewhere(&from)?;
@@ -42,5 +44,8 @@ pub(super) fn write(
     };
     let request = Request::Write { file, how, data };
     // The loan lasts as long as the server may be reading.
-    Some(put(link, cx, Question { request, tail: &[], spans: Spans::from(loan) }, len))
+    let question = Question { request, tail: &[], spans: Spans::from(loan) };
+    Some(links.ask_on(link, cx, sequence, question, move |link, answered| {
+        written(link, &answered, limit).map(|written| (len, written))
+    }))
 }

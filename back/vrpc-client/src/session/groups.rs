@@ -1,5 +1,7 @@
 //! The optional groups; which of them there are is for the server to say.
 
+use std::sync::Arc;
+
 use tombolo_core::fs::{
     AllocateMode, Answer, Ctx, Entry, Error, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId,
     PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
@@ -7,10 +9,13 @@ use tombolo_core::fs::{
 use tombolo_host::links::client::Spans;
 use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reply, Request};
 
+use super::made::entry;
 use super::names::{FRAME_DATA_MAX, filled, in_reference};
 use super::{VrpcFileSystem, pick, waiting};
 use crate::ask::Question;
 use crate::link::Link;
+use crate::links::Links;
+use crate::locks::Granted;
 use crate::reply::Answered;
 
 /// Longest value of an attribute, and longest list of names (xattr(7)).
@@ -35,13 +40,12 @@ impl VrpcFileSystem {
         let limit = limit_bytes.min(XATTR_BYTES_MAX);
         if limit <= FRAME_BYTES {
             let request = xattr_request(node, name, Place::Inline { len_bytes: limit as u32 });
-            return self.link.ask(cx, request.into(), move |link, answered| bytes(link, &answered, limit));
+            return self.links.ask(cx, request, move |link, answered| bytes(link, &answered, limit));
         }
         let name = name.map(|name| name.as_bytes().to_vec());
-        let cx = cx.clone();
-        let limit =
-            limit.min(usize::try_from(self.link.line.in_area().capacity_bytes()).unwrap_or(usize::MAX));
-        self.link.with_in_span(limit, move |link, span| {
+        let capacity_bytes = self.links.current().line.in_area().capacity_bytes();
+        let limit = limit.min(usize::try_from(capacity_bytes).unwrap_or(usize::MAX));
+        self.links.with_in_span(cx, limit, move |links, link, cx, span| {
             let place = match in_reference(link, &span) {
                 Ok(reference) => Place::One(reference),
                 Err(error) => return Answer::err(error),
@@ -52,7 +56,8 @@ impl VrpcFileSystem {
             };
             let request = xattr_request(node, name, place);
             let question = Question { request, tail: &[], spans: Spans::from(span) };
-            link.ask(&cx, question, move |link, answered| bytes(link, &answered, limit))
+            let sequence = links.things.next_sequence();
+            links.ask_on(link, cx, sequence, question, move |link, answered| bytes(link, &answered, limit))
         })
     }
 }
@@ -83,10 +88,11 @@ impl Xattrs for VrpcFileSystem {
         }
         if value.len() <= FRAME_DATA_MAX {
             let value = Data::Inline(value);
-            return self.link.ask_to(cx, Request::XattrSet { node, name, value, how, kill_set_gid });
+            return self.links.ask_to(cx, Request::XattrSet { node, name, value, how, kill_set_gid });
         }
-        let (name, value, cx) = (name.as_bytes().to_vec(), value.to_vec(), cx.clone());
-        self.link.with_out_span(value.len(), move |link, span| {
+        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+        let sequence = self.links.things.next_sequence();
+        self.links.with_out_span(cx, value.len(), move |links, link, cx, span| {
             let value = match filled(link, &span, &value) {
                 Ok(data) => data,
                 Err(error) => return Answer::err(error),
@@ -97,7 +103,7 @@ impl Xattrs for VrpcFileSystem {
             };
             let request = Request::XattrSet { node, name, value, how, kill_set_gid };
             let question = Question { request, tail: &[], spans: Spans::from(span) };
-            link.ask(&cx, question, |link, answered| answered.success(link).map(|_| ()))
+            links.ask_on(link, cx, sequence, question, |link, answered| answered.success(link).map(|_| ()))
         })
     }
 
@@ -106,20 +112,35 @@ impl Xattrs for VrpcFileSystem {
     }
 
     fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()> {
-        self.link.ask_to(cx, Request::XattrRemove { node, name })
+        self.links.ask_to(cx, Request::XattrRemove { node, name })
     }
+}
+
+/// Asks for a lock, and remembers that it was granted.
+pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bool) -> Answer<()> {
+    let identity = cx.identity.clone();
+    links.ask(cx, Request::Lock { file, lock, wait }, move |link, answered| {
+        answered.success(link)?;
+        let granted = Granted { open: file.open, identity, lock };
+        link.things.nodes.with_locks(file.node, |locks| locks.add(granted));
+        if link.line.is_lost() {
+            // It may have been opened anew before this was known: then it is once more, and the lock is taken with it.
+            link.things.openings.unbind(file.open);
+        }
+        Ok(())
+    })
 }
 
 impl Locks for VrpcFileSystem {
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
-        self.link.ask_for(cx, Request::LockTest { file, lock: *lock }, pick!(Conflict))
+        self.links.ask_for(cx, Request::LockTest { file, lock: *lock }, pick!(Conflict))
     }
 
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
         if wait {
-            waiting::lock(&self.link, cx, file, *lock)
+            waiting::lock(&self.links, cx, file, *lock)
         } else {
-            self.link.ask_to(cx, Request::Lock { file, lock: *lock, wait })
+            ask(&self.links, cx, file, *lock, wait)
         }
     }
 
@@ -131,38 +152,40 @@ impl Locks for VrpcFileSystem {
         range: LockRange,
         owner: LockOwner,
     ) -> Answer<()> {
-        self.link.ask_to(cx, Request::Unlock { file, family, range, owner })
+        // Before the server is asked: what is given up must not be taken again behind another link.
+        self.links.things.nodes.with_locks(file.node, |locks| locks.give_back(family, owner, range));
+        self.links.ask_to(cx, Request::Unlock { file, family, range, owner })
     }
 }
 
 impl PersistentHandles for VrpcFileSystem {
     fn volume(&self) -> Volume {
-        self.link.terms.volume
+        self.links.terms.volume
     }
 
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
-        self.link.ask_for(cx, Request::HandleOf { node }, |reply| match reply {
+        self.links.ask_for(cx, Request::HandleOf { node }, |reply| match reply {
             Reply::Handle(handle) => Some(handle.into()),
             _ => None,
         })
     }
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
-        self.link.ask_for(cx, Request::Resolve { handle: handle.into() }, pick!(Entry, _))
+        self.links.ask(cx, Request::Resolve { handle: handle.into() }, entry)
     }
 
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        self.link.ask_for(cx, Request::Parent { node }, pick!(Entry, _))
+        self.links.ask(cx, Request::Parent { node }, entry)
     }
 }
 
 impl Ranges for VrpcFileSystem {
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
-        self.link.ask_to(cx, Request::Allocate { file, offset, len_bytes: len, mode })
+        self.links.ask_to(cx, Request::Allocate { file, offset, len_bytes: len, mode })
     }
 
     fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
-        self.link.ask_for(cx, Request::Seek { file, offset, whence }, pick!(Offset))
+        self.links.ask_for(cx, Request::Seek { file, offset, whence }, pick!(Offset))
     }
 
     fn copy(
@@ -175,6 +198,6 @@ impl Ranges for VrpcFileSystem {
         len: u64,
     ) -> Answer<u64> {
         let request = Request::Copy { from, from_offset, to, to_offset, len_bytes: len };
-        self.link.ask_for(cx, request, pick!(Offset))
+        self.links.ask_for(cx, request, pick!(Offset))
     }
 }

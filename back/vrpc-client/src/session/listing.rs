@@ -1,6 +1,6 @@
 //! Directories.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tombolo_core::fs::{Answer, Cookie, Ctx, DirPage, File, NodeId, Result};
 use tombolo_host::links::client::Spans;
@@ -10,6 +10,7 @@ use tombolo_wire_vrpc::{FRAME_BYTES, Place, Reply, Request};
 use super::names::in_reference;
 use crate::ask::Question;
 use crate::link::Link;
+use crate::links::Links;
 use crate::reply::Answered;
 use crate::room::largest;
 
@@ -17,10 +18,26 @@ use crate::room::largest;
 const LISTING_BYTES_MAX: usize = 64 << 10;
 
 pub(super) fn readdir(
-    link: &Arc<Link>,
+    links: &Arc<Links>,
     cx: &Ctx,
     file: File,
     cookie: Cookie,
+    page: DirPage,
+) -> Answer<DirPage> {
+    let budget = page.budget();
+    let first = Mutex::new(Some(page));
+    links.repeat(cx, move |links, link, cx| {
+        // The page goes with the link that it was to be filled over.
+        let page = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        readdir_on(links, link, cx, (file, cookie), page.unwrap_or_else(|| DirPage::new(budget)))
+    })
+}
+
+fn readdir_on(
+    links: &Arc<Links>,
+    link: &Arc<Link>,
+    cx: &Ctx,
+    (file, cookie): (File, Cookie),
     mut page: DirPage,
 ) -> Answer<DirPage> {
     let budget = page.budget();
@@ -36,27 +53,21 @@ pub(super) fn readdir(
     };
     let spans = span.map_or_else(Spans::none, Spans::from);
     let request = Request::Readdir { file, cookie, budget, place };
-    let (teller, teller_cx) = (link.clone(), cx.clone());
-    let filled = link.ask(cx, Question { request, tail: &[], spans }, move |link, answered| {
+    let (teller, teller_cx) = (links.clone(), cx.clone());
+    let question = Question { request, tail: &[], spans };
+    let sequence = links.things.next_sequence();
+    links.ask_on(link, cx, sequence, question, move |link, answered| {
         let left = fill(link, &answered, &mut page, room_bytes)?;
-        Ok((page, left))
-    });
-    filled.map(move |(page, left)| {
-        for some in left.chunks(tombolo_wire_vrpc::FORGETS_MAX) {
-            teller.tell(&teller_cx, Request::Forget(tombolo_wire_vrpc::Forgets::new(some)));
-        }
-        page
+        let nodes = &link.things.nodes;
+        let gone: Vec<_> = left.iter().filter_map(|node| nodes.forget(link.number, *node, 1)).collect();
+        teller.tell_forgotten(&teller_cx, &gone);
+        Ok(page)
     })
 }
 
-/// Moves the entries of an answer to the page. Those that do not fit are not there for the caller: says which look-ups are to be
-/// taken back.
-fn fill(
-    link: &Link,
-    answered: &Answered,
-    page: &mut DirPage,
-    room_bytes: usize,
-) -> Result<Vec<(NodeId, u64)>> {
+/// Moves the entries of an answer to the page. Those that do not fit are not there for the caller: says which nodes have a look-up too
+/// many.
+fn fill(link: &Link, answered: &Answered, page: &mut DirPage, room_bytes: usize) -> Result<Vec<NodeId>> {
     let Reply::Readdir { listing, end } = answered.success(link)? else {
         return Err(link.lied("an answer of another kind"));
     };
@@ -64,13 +75,14 @@ fn fill(
     let mut left = Vec::new();
     let mut is_full = false;
     for entry in Listing::new(&bytes).entries() {
-        let entry = entry.map_err(|error| link.senseless(error))?;
+        let mut entry = entry.map_err(|error| link.senseless(error))?;
         if entry.entry.is_some() && !page.wants_entries() {
             return Err(link.lied("attributes that were not asked for"));
         }
+        entry.entry = entry.entry.map(|found| link.adopt(found, entry.handle));
         is_full = is_full || !page.push(entry.as_dir_entry());
         if is_full {
-            left.extend(entry.entry.map(|entry| (entry.node, 1)));
+            left.extend(entry.entry.map(|entry| entry.node));
         }
     }
     if end && !is_full {

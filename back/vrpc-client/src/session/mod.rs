@@ -1,14 +1,16 @@
-//! The waist over a link.
+//! The waist over a session's links.
 
 mod data;
 mod elsewhere;
 mod groups;
 mod listing;
+mod made;
 mod names;
 mod waiting;
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tombolo_core::fs::{
     AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, File, FileSystem,
     FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
@@ -16,45 +18,58 @@ use tombolo_core::fs::{
 };
 use tombolo_host::links::client::Counts;
 use tombolo_mem::{Sink, Source};
-use tombolo_wire_vrpc::{FORGETS_MAX, Forgets, Offers, Reply, Request};
+use tombolo_wire_vrpc::{Forgets, Offers, Reply, Request};
 
-use crate::link::Link;
+use crate::links::Links;
+use crate::openings::Opening;
 
-/// One session of an export of another domain. Dropping the last reference ends the link, and with it the server's session.
+/// One session of an export of another domain. Dropping the last reference ends its link, and with it the server's session.
 pub struct VrpcFileSystem {
-    pub(crate) link: Arc<Link>,
+    pub(crate) links: Arc<Links>,
 }
 
 impl VrpcFileSystem {
-    pub(crate) fn new(link: Arc<Link>) -> Self {
-        Self { link }
+    pub(crate) fn new(links: Arc<Links>) -> Self {
+        Self { links }
     }
 
     /// A round trip that does nothing.
     pub fn null(&self, cx: &Ctx) -> Answer<()> {
-        self.link.ask_to(cx, Request::Null)
+        self.links.ask_to(cx, Request::Null)
     }
 
-    /// What the link has done so far.
+    /// What the link of the moment has done so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.link.line.counts()
+        self.links.current().line.counts()
     }
 
-    /// Why the link has ended; none while it goes on.
+    /// Why the latest link has ended; none while it goes on.
     #[must_use]
     pub fn end(&self) -> Option<tombolo_host::links::End> {
-        self.link.line.end()
+        self.links.current().line.end()
+    }
+
+    /// Which link of the session it has now, from 1 on: it grows with each that is lost.
+    #[must_use]
+    pub fn link_number(&self) -> u32 {
+        self.links.current().number
+    }
+
+    /// For how long it has been without a link; `None` while it has one.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<std::time::Duration> {
+        self.links.waits_since().map(|since| since.elapsed())
     }
 
     fn offers(&self, group: Offers) -> bool {
-        self.link.terms.offers.contains(group)
+        self.links.terms.offers.contains(group)
     }
 }
 
 impl std::fmt::Debug for VrpcFileSystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("VrpcFileSystem").field("line", &self.link.line).finish_non_exhaustive()
+        f.debug_struct("VrpcFileSystem").field("line", &self.links.current().line).finish_non_exhaustive()
     }
 }
 
@@ -66,68 +81,72 @@ macro_rules! pick {
             _ => None,
         }
     };
-    ($variant:ident, _) => {
-        |reply| match reply {
-            Reply::$variant(value, _) => Some(value),
-            _ => None,
-        }
-    };
 }
 pub(crate) use pick;
 
-pub(crate) use data::put;
+pub(crate) use data::written;
 pub(crate) use names::{in_reference, out_reference};
 
 impl FileSystem for VrpcFileSystem {
     fn profile(&self) -> Profile {
-        self.link.terms.profile
+        self.links.terms.profile
     }
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
-        self.link.ask_for(cx, Request::Lookup { parent, name }, pick!(Entry, _))
+        self.links.ask(cx, Request::Lookup { parent, name }, made::entry)
     }
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
-        for some in look_ups.chunks(FORGETS_MAX) {
-            self.link.tell(cx, Request::Forget(Forgets::new(some)));
-        }
+        let link = self.links.current().number;
+        let nodes = &self.links.things.nodes;
+        let gone = look_ups.iter().filter_map(|(node, count)| nodes.forget(link, *node, *count));
+        let gone: SmallVec<[_; 4]> = gone.collect();
+        self.links.tell_forgotten(cx, &gone);
     }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
         let open = file.map(|file| file.open);
-        self.link.ask_for(cx, Request::Getattr { node, open }, pick!(Attr))
+        self.links.ask_for(cx, Request::Getattr { node, open }, pick!(Attr))
     }
 
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
         let request = Request::Setattr { node, open: file.map(|file| file.open), set: *set };
-        self.link.ask_for(cx, request, |reply| match reply {
+        self.links.ask_for(cx, request, |reply| match reply {
             Reply::Setattr(attr, change) => Some((attr, change)),
             _ => None,
         })
     }
 
     fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
-        self.link.ask_to(cx, Request::Access { node, mask })
+        self.links.ask_to(cx, Request::Access { node, mask })
     }
 
     fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
-        names::readlink(&self.link, cx, node)
+        names::readlink(&self.links, cx, node)
     }
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        self.link.ask_for(cx, Request::Create { parent, name, how: *how }, pick!(Created, _))
+        let opener = cx.identity.clone();
+        let flags = how.flags;
+        self.links.ask(cx, Request::Create { parent, name, how: *how }, move |link, answered| {
+            made::created(link, &answered, flags, opener)
+        })
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        self.link.ask_for(cx, Request::CreateUnnamed { parent, how: *how }, pick!(Created, _))
+        let opener = cx.identity.clone();
+        let flags = how.flags;
+        self.links.ask(cx, Request::CreateUnnamed { parent, how: *how }, move |link, answered| {
+            made::created(link, &answered, flags, opener)
+        })
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.link.ask_for(cx, Request::Mkdir { parent, name, mode }, pick!(Made, _))
+        self.links.ask(cx, Request::Mkdir { parent, name, mode }, made::made)
     }
 
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        names::symlink(&self.link, cx, parent, name, target)
+        names::symlink(&self.links, cx, parent, name, target)
     }
 
     fn mknod(
@@ -139,19 +158,19 @@ impl FileSystem for VrpcFileSystem {
         mode: NewMode,
         rdev: Device,
     ) -> Answer<Made> {
-        self.link.ask_for(cx, Request::Mknod { parent, name, file_type, mode, rdev }, pick!(Made, _))
+        self.links.ask(cx, Request::Mknod { parent, name, file_type, mode, rdev }, made::made)
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.link.ask_for(cx, Request::Link { node, parent, name }, pick!(Made, _))
+        self.links.ask(cx, Request::Link { node, parent, name }, made::made)
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.link.ask_for(cx, Request::Unlink { parent, name }, pick!(Change))
+        self.links.ask_for(cx, Request::Unlink { parent, name }, pick!(Change))
     }
 
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.link.ask_for(cx, Request::Rmdir { parent, name }, pick!(Change))
+        self.links.ask_for(cx, Request::Rmdir { parent, name }, pick!(Change))
     }
 
     fn rename(
@@ -163,43 +182,59 @@ impl FileSystem for VrpcFileSystem {
         to: Name<'_>,
         flags: RenameFlags,
     ) -> Answer<Renamed> {
-        self.link.ask_for(cx, Request::Rename { from_parent, from, to_parent, to, flags }, pick!(Renamed))
+        self.links.ask_for(cx, Request::Rename { from_parent, from, to_parent, to, flags }, pick!(Renamed))
     }
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
-        self.link.ask_for(cx, Request::Open { node, flags }, pick!(Opened))
+        let opener = cx.identity.clone();
+        self.links.ask(cx, Request::Open { node, flags }, move |link, answered| {
+            let opened = answered.picked(link, pick!(Opened))?;
+            Ok(Opened { open: link.opened(node, flags, opener, opened.open), ..opened })
+        })
     }
 
     fn release(&self, cx: &Ctx, file: File) {
-        self.link.tell(cx, Request::Release { file });
+        let link = self.links.current();
+        let their_file = link.their_file(file);
+        let Some((Opening { node, .. }, _)) = self.links.things.openings.remove(file.open, link.number)
+        else {
+            return;
+        };
+        if let Some(file) = their_file {
+            link.tell(cx, Request::Release { file });
+        }
+        if let Some(gone) = self.links.things.nodes.released(link.number, node, file.open) {
+            link.tell(cx, Request::Forget(Forgets::new(&[gone])));
+        }
     }
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
-        self.link.ask_to(cx, Request::Flush { file, owner })
+        self.links.things.nodes.with_locks(file.node, |locks| locks.closed(owner));
+        self.links.ask_to(cx, Request::Flush { file, owner })
     }
 
     fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
-        self.link.ask_to(cx, Request::Fsync { file, what })
+        self.links.ask_to(cx, Request::Fsync { file, what })
     }
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
-        data::read(&self.link, cx, file, offset, into)
+        data::read(&self.links, cx, file, offset, into)
     }
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
-        data::write(&self.link, cx, file, *how, from)
+        data::write(&self.links, cx, file, *how, from)
     }
 
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
-        listing::readdir(&self.link, cx, file, cookie, page)
+        listing::readdir(&self.links, cx, file, cookie, page)
     }
 
     fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
-        self.link.ask_for(cx, Request::Statfs { node }, pick!(StatFs))
+        self.links.ask_for(cx, Request::Statfs { node }, pick!(StatFs))
     }
 
     fn syncfs(&self, cx: &Ctx) -> Answer<()> {
-        self.link.ask_to(cx, Request::Syncfs)
+        self.links.ask_to(cx, Request::Syncfs)
     }
 
     fn xattrs(&self) -> Option<&dyn Xattrs> {

@@ -4,28 +4,29 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{Answer, Ctx, Error, Made, Name, NodeId};
 use tombolo_host::links::client::Spans;
-use tombolo_shm::area::Span;
+use tombolo_shm::area::{Area, Span};
 use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reference, Reply, Request};
 
-use super::pick;
+use super::made::made;
 use crate::ask::Question;
 use crate::link::Link;
+use crate::links::Links;
 
 /// Bytes that a request brings along go into its frame up to so many; a name fits beside them.
 pub(super) const FRAME_DATA_MAX: usize = 3 << 10;
 /// Longest target, in bytes (`PATH_MAX`, without its terminator).
 const TARGET_BYTES_MAX: usize = 4095;
 
-pub(super) fn readlink(link: &Arc<Link>, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
+pub(super) fn readlink(links: &Arc<Links>, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
     let place = Place::Inline { len_bytes: FRAME_BYTES as u32 };
-    link.ask(cx, Request::Readlink { node, place }.into(), |link, answered| match answered.success(link)? {
+    links.ask(cx, Request::Readlink { node, place }, |link, answered| match answered.success(link)? {
         Reply::Bytes(returned) => answered.bytes(link, &returned, FRAME_BYTES),
         _ => Err(link.lied("an answer of another kind")),
     })
 }
 
 pub(super) fn symlink(
-    link: &Arc<Link>,
+    links: &Arc<Links>,
     cx: &Ctx,
     parent: NodeId,
     name: Name<'_>,
@@ -35,21 +36,18 @@ pub(super) fn symlink(
         return Answer::err(Error::NameTooLong);
     }
     if target.len() <= FRAME_DATA_MAX {
-        return link.ask_for(
-            cx,
-            Request::Symlink { parent, name, target: Data::Inline(target) },
-            pick!(Made, _),
-        );
+        return links.ask(cx, Request::Symlink { parent, name, target: Data::Inline(target) }, made);
     }
-    let (name, target, cx) = (name.to_owned(), target.to_vec(), cx.clone());
-    link.with_out_span(target.len(), move |link, span| {
+    let (name, target) = (name.to_owned(), target.to_vec());
+    let sequence = links.things.next_sequence();
+    links.with_out_span(cx, target.len(), move |links, link, cx, span| {
         let data = match filled(link, &span, &target) {
             Ok(data) => data,
             Err(error) => return Answer::err(error),
         };
         let request = Request::Symlink { parent, name: name.as_name(), target: data };
         let question = Question { request, tail: &[], spans: Spans::from(span) };
-        link.ask(&cx, question, |link, answered| answered.picked(link, pick!(Made, _)))
+        links.ask_on(link, cx, sequence, question, made)
     })
 }
 
@@ -74,41 +72,50 @@ fn reference(address: u64, len_bytes: u64) -> Result<Reference, Error> {
     Reference::new(address, u32::try_from(len_bytes).unwrap_or(u32::MAX)).map_err(Error::io)
 }
 
-impl Link {
-    /// Goes on with `len_bytes` of this side's memory, once they are there.
+impl Links {
+    /// Asks with `len_bytes` of this side's memory, once they are there; anew over the next link if that is lost.
     pub(super) fn with_out_span<T: Send + 'static>(
         self: &Arc<Self>,
+        cx: &Ctx,
         len_bytes: usize,
-        then: impl FnOnce(&Arc<Link>, Span) -> Answer<T> + Send + 'static,
+        ask: impl Fn(&Arc<Links>, &Arc<Link>, &Ctx, Span) -> Answer<T> + Send + Sync + Clone + 'static,
     ) -> Answer<T> {
-        self.with_span(|link| link.line.out_area(), len_bytes, then)
+        self.with_span(cx, |link| link.line.out_area(), len_bytes, ask)
     }
 
-    /// Goes on with `len_bytes` of the server's memory, once they are there.
+    /// The same with the server's memory.
     pub(super) fn with_in_span<T: Send + 'static>(
         self: &Arc<Self>,
+        cx: &Ctx,
         len_bytes: usize,
-        then: impl FnOnce(&Arc<Link>, Span) -> Answer<T> + Send + 'static,
+        ask: impl Fn(&Arc<Links>, &Arc<Link>, &Ctx, Span) -> Answer<T> + Send + Sync + Clone + 'static,
     ) -> Answer<T> {
-        self.with_span(|link| link.line.in_area(), len_bytes, then)
+        self.with_span(cx, |link| link.line.in_area(), len_bytes, ask)
     }
 
     fn with_span<T: Send + 'static>(
         self: &Arc<Self>,
-        area: fn(&Link) -> &tombolo_shm::area::Area,
+        cx: &Ctx,
+        area: fn(&Link) -> &Area,
         len_bytes: usize,
-        then: impl FnOnce(&Arc<Link>, Span) -> Answer<T> + Send + 'static,
+        ask: impl Fn(&Arc<Links>, &Arc<Link>, &Ctx, Span) -> Answer<T> + Send + Sync + Clone + 'static,
     ) -> Answer<T> {
-        if let Some(span) = area(self).take(len_bytes as u64) {
-            return then(self, span);
-        }
-        if area(self).capacity_bytes() < len_bytes as u64 {
-            return Answer::err(Error::NoMemory);
-        }
-        let link = self.clone();
-        Answer::later(async move {
-            let span = link.room.wait(area(&link), len_bytes as u64, || link.line.is_lost()).await;
-            then(&link, span.ok_or(Error::Disconnected)?).resolve().await
+        self.repeat(cx, move |links, link, cx| {
+            if let Some(span) = area(link).take(len_bytes as u64) {
+                return ask(links, link, cx, span);
+            }
+            if area(link).capacity_bytes() < len_bytes as u64 {
+                return Answer::err(Error::NoMemory);
+            }
+            let (links, link, cx, ask) = (links.clone(), link.clone(), cx.clone(), ask.clone());
+            Answer::later(async move {
+                let is_lost = || link.line.is_lost();
+                match link.room.wait(area(&link), len_bytes as u64, is_lost, &cx.interrupt).await {
+                    Some(span) => ask(&links, &link, &cx, span).resolve().await,
+                    None if is_lost() => Err(Error::Disconnected),
+                    None => Err(Error::Interrupted),
+                }
+            })
         })
     }
 }

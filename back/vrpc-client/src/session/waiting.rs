@@ -9,14 +9,15 @@ use tombolo_core::fs::{Answer, Ctx, File, Interrupt, Later, Lock, Raised, Result
 use tombolo_host::task;
 use tombolo_wire_vrpc::Request;
 
-use crate::link::Link;
+use super::groups::ask;
+use crate::links::Links;
 
 /// Waits for a lock. Who drops the answer does not get it: the request is interrupted, and a lock that was granted all the same is
 /// given back.
-pub(super) fn lock(link: &Arc<Link>, cx: &Ctx, file: File, lock: Lock) -> Answer<()> {
+pub(super) fn lock(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock) -> Answer<()> {
     let interrupt = Interrupt::new();
     let own = Ctx { interrupt: interrupt.clone(), ..cx.clone() };
-    match link.ask_to(&own, Request::Lock { file, lock, wait: true }) {
+    match ask(links, &own, file, lock, true) {
         Answer::Done(result) => Answer::Done(result),
         Answer::Later(later) => {
             let wish = cx.interrupt.can_be_raised().then(|| cx.interrupt.raised());
@@ -24,7 +25,7 @@ pub(super) fn lock(link: &Arc<Link>, cx: &Ctx, file: File, lock: Lock) -> Answer
                 later: Some(later),
                 wish,
                 interrupt,
-                link: link.clone(),
+                links: links.clone(),
                 cx: own,
                 file,
                 lock,
@@ -40,7 +41,7 @@ struct Waiting {
     wish: Option<Raised>,
     /// The request's, which is also raised when nobody waits any more.
     interrupt: Interrupt,
-    link: Arc<Link>,
+    links: Arc<Links>,
     cx: Ctx,
     file: File,
     lock: Lock,
@@ -70,11 +71,13 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let Some(later) = self.later.take() else { return };
         self.interrupt.raise();
-        let (link, cx, file, lock) = (self.link.clone(), self.cx.clone(), self.file, self.lock);
+        let (links, cx, file, lock) = (self.links.clone(), self.cx.clone(), self.file, self.lock);
         task::spawn(async move {
             if later.await.is_ok() {
                 let Lock { family, range, owner, .. } = lock;
-                link.tell(&cx, Request::Unlock { file, family, range, owner });
+                links.things.nodes.with_locks(file.node, |locks| locks.give_back(family, owner, range));
+                let own = Ctx { interrupt: Interrupt::default(), ..cx };
+                drop(links.ask_to(&own, Request::Unlock { file, family, range, owner }).resolve().await);
             }
         });
     }

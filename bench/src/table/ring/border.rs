@@ -8,6 +8,7 @@ use tombolo_core::fs::{Client, File, Write};
 use tombolo_host::links::client::{Call, Line, Spans};
 use tombolo_mem::Buffer;
 use tombolo_shm::bell::Mode;
+use tombolo_shm::link::Instance;
 use tombolo_wire_vrpc::{
     BODY_BYTES, CallerId, Data, FRAME_BYTES, FrameBuf, Header, Kind, Place as Where, Reference, Reply,
     Request, Returned,
@@ -121,7 +122,7 @@ impl Work for Carried {
 struct Made(Mutex<Option<Connected>>);
 
 impl Connect for Made {
-    fn connect(&self, _client: &Client) -> std::result::Result<Connected, ConnectError> {
+    fn connect(&self, _client: &Client, _instance: Instance) -> std::result::Result<Connected, ConnectError> {
         let made = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         made.ok_or_else(|| "a second link".into())
     }

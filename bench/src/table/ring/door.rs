@@ -37,7 +37,11 @@ pub enum At {
 impl Door {
     /// A link, over which nothing was sent yet; it lasts as long as what comes with it.
     pub fn link(&self) -> Result<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
-        let options = ConnectOptions::new(EXPORT, "bench", Instance([1; 16]))?;
+        self.link_as(Instance([1; 16]))
+    }
+
+    fn link_as(&self, instance: Instance) -> Result<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
+        let options = ConnectOptions::new(EXPORT, "bench", instance)?;
         match &self.at {
             At::Socket(socket) => {
                 let watcher = Watcher::start()?;
@@ -54,8 +58,8 @@ impl Door {
 }
 
 impl Connect for Door {
-    fn connect(&self, _client: &Client) -> Result<Connected, ConnectError> {
-        let (line, keep) = self.link()?;
+    fn connect(&self, _client: &Client, instance: Instance) -> Result<Connected, ConnectError> {
+        let (line, keep) = self.link_as(instance)?;
         Ok(Connected { line, keep })
     }
 }

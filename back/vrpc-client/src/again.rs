@@ -1,0 +1,128 @@
+//! What a session had behind its former link, behind the next: nodes by their handles, openings and locks as they were.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Ctx, Entry, Error, File, Identity, Interrupt, NodeId, OpenId, SessionId};
+use tombolo_host::links::client::Reply as Raw;
+use tombolo_wire_vrpc::{Kind, Reply, Request};
+
+use crate::ask::NoAnswer;
+use crate::link::{Link, Unknown};
+use crate::reply::Answered;
+use crate::slab::Theirs;
+
+type Found = Result<(), NoAnswer>;
+
+/// Tells the server of what a request cannot be sent for.
+pub(crate) async fn found_again(link: &Arc<Link>, cx: &Ctx, unknown: Unknown) -> Found {
+    match unknown {
+        Unknown::Node(node) => node_again(link, cx, node).await,
+        Unknown::Open(open) => open_again(link, cx, open).await,
+        Unknown::Gone(error) => Err(NoAnswer::Failed(error)),
+    }
+}
+
+/// Opens anew what was open, and takes the locks, before anybody else asks over the link. What cannot be had is known when it is used.
+/// An error if the link is lost meanwhile.
+pub(crate) async fn all_openings(link: &Arc<Link>) -> Found {
+    let cx = Ctx { interrupt: Interrupt::default(), ..Ctx::root(SessionId(0)) };
+    for open in link.things.openings.all() {
+        match open_again(link, &cx, open).await {
+            Ok(()) => {}
+            Err(NoAnswer::Failed(error)) => {
+                tracing::warn!(link = &**link.line.label(), %error, "a file that was open cannot be opened again");
+            }
+            Err(NoAnswer::Lost) => return Err(NoAnswer::Lost),
+        }
+    }
+    Ok(())
+}
+
+async fn node_again(link: &Arc<Link>, cx: &Ctx, node: NodeId) -> Found {
+    let Some(handle) = link.things.nodes.handle(node).filter(|_| link.knows_handles()) else {
+        return Err(NoAnswer::Failed(Error::Stale));
+    };
+    let request = Request::Resolve { handle: (&handle).into() };
+    let entry = asked(link, cx, request, |reply| match reply {
+        Reply::Entry(entry, _) => Some(entry),
+        _ => None,
+    });
+    let Entry { node: theirs, .. } = entry.await?;
+    if let Some(extra) = link.things.nodes.found_again(link.number, node, theirs) {
+        link.tell(cx, Request::Forget(tombolo_wire_vrpc::Forgets::new(&[extra])));
+    }
+    match link.things.nodes.theirs(node, link.number) {
+        Theirs::Bound(_) => Ok(()),
+        Theirs::Unbound | Theirs::Gone => Err(NoAnswer::Failed(Error::Stale)),
+    }
+}
+
+async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
+    let things = &link.things;
+    let opening = things.openings.get(open).ok_or(NoAnswer::Failed(Error::BadOpen))?;
+    if opening.is_broken {
+        return Err(NoAnswer::Failed(Error::io("a lock that was held is lost")));
+    }
+    let file = File { node: opening.node, open };
+    if things.nodes.theirs(file.node, link.number) == Theirs::Unbound {
+        node_again(link, cx, file.node).await?;
+    }
+    let Theirs::Bound(node) = things.nodes.theirs(file.node, link.number) else {
+        return Err(NoAnswer::Failed(Error::Stale));
+    };
+    let node = NodeId(node);
+    let request = Request::Open { node, flags: opening.flags };
+    let opener = Ctx { identity: opening.identity.clone(), want: Default::default(), ..cx.clone() };
+    let opened = match asked(link, &opener, request, opened).await {
+        // Whoever has it open may have lost the right to open it. The server believes us that it had it, if it believes us at all.
+        Err(NoAnswer::Failed(Error::AccessDenied | Error::NotPermitted)) => {
+            let root = Ctx { identity: Identity::ROOT, ..opener };
+            asked(link, &root, request, opened).await?
+        }
+        opened => opened?,
+    };
+    if !things.openings.opened_again(open, link.number, opened) {
+        link.tell(cx, Request::Release { file: File { node, open: opened } });
+        return Ok(());
+    }
+    locks_again(link, cx, file, File { node, open: opened }).await
+}
+
+/// A lock that cannot be had again breaks its opening for good: somebody else may have changed what it guarded.
+async fn locks_again(link: &Arc<Link>, cx: &Ctx, file: File, theirs: File) -> Found {
+    for held in link.things.nodes.locks_of(file.node, file.open) {
+        let holder = Ctx { identity: held.identity, want: Default::default(), ..cx.clone() };
+        let request = Request::Lock { file: theirs, lock: held.lock, wait: false };
+        let locked = asked(link, &holder, request, |reply| matches!(reply, Reply::Done).then_some(()));
+        match locked.await {
+            Ok(()) => {}
+            Err(NoAnswer::Lost) => return Err(NoAnswer::Lost),
+            Err(NoAnswer::Failed(error)) => {
+                tracing::error!(link = &**link.line.label(), %error, "a lock that was held is lost: its file fails from now on");
+                link.things.openings.break_off(file.open);
+                link.tell(cx, Request::Release { file: theirs });
+                return Err(NoAnswer::Failed(Error::io("a lock that was held is lost")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn opened(reply: Reply<'_>) -> Option<OpenId> {
+    match reply {
+        Reply::Opened(opened) => Some(opened.open),
+        _ => None,
+    }
+}
+
+async fn asked<T>(
+    link: &Arc<Link>,
+    cx: &Ctx,
+    request: Request<'_>,
+    pick: impl FnOnce(Reply<'_>) -> Option<T>,
+) -> Result<T, NoAnswer> {
+    let kind: Kind = request.kind();
+    let reply: Raw = link.asked(cx, request.into()).await?;
+    let picked = link.finish(kind, reply, |link: &Link, answered: Answered| answered.picked(link, pick));
+    picked.map_err(NoAnswer::Failed)
+}

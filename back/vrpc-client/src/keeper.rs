@@ -1,0 +1,239 @@
+//! Connecting anew: a thread for each session.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::{Client, Error, PermissionCheck};
+use tombolo_host::links::client::{Call, LineError, Reply};
+use tombolo_host::links::{End, Lie};
+use tombolo_shm::link::{Instance, RefusalCode, Refused};
+
+use crate::again;
+use crate::ask::NoAnswer;
+use crate::export::{Connect, Patience};
+use crate::link::Link;
+use crate::links::Links;
+
+/// How often one looks whether the link is still there while nobody asks for anything.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long one waits after the first attempt that failed; twice as long after each further one.
+const PAUSE: Duration = Duration::from_millis(50);
+/// But no longer than this.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A link that has lasted so long was not made in vain.
+const LASTING: Duration = Duration::from_secs(1);
+/// How long a server has to say what the session is, and to give back what was open.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Makes the links of one session, but for the first.
+pub(crate) struct Keeper {
+    pub(crate) connect: Arc<dyn Connect>,
+    pub(crate) client: Client,
+    pub(crate) instance: Instance,
+    pub(crate) patience: Patience,
+}
+
+/// Why an attempt came to nothing.
+enum Failed {
+    Connect(crate::export::ConnectError),
+    Session(Error),
+    /// Less is promised than those who use the session rely on.
+    Unchecked,
+    Lost,
+}
+
+impl Keeper {
+    /// Keeps the session linked until it ends, or is dropped.
+    pub(crate) fn run(self, links: &Weak<Links>, pokes: &Receiver<()>) {
+        let mut pause = Duration::ZERO;
+        let mut since = Instant::now();
+        loop {
+            if pokes.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+            let Some(current) = links.upgrade() else { return };
+            let link = current.current();
+            let Some(end) = link.line.end() else { continue };
+            current.lost();
+            if matches!(self.patience, Patience::None) {
+                current.end();
+                return;
+            }
+            let label = link.line.label().clone();
+            tracing::warn!(link = &*label, why = %end, "the link to the server is lost: waiting for another");
+            // A server that is left for its lies is not asked again as fast as it can lie.
+            let was_in_vain = matches!(end, End::Lie(_)) && since.elapsed() < LASTING;
+            pause = if was_in_vain { longer(pause) } else { Duration::ZERO };
+            let number = link.number.saturating_add(1);
+            drop((current, link));
+            if !self.link_anew(links, pokes, number, &mut pause) {
+                return;
+            }
+            since = Instant::now();
+            tracing::info!(link = &*label, "the server is back");
+        }
+    }
+
+    /// Tries until there is a link. False once there is nobody who waits for it.
+    fn link_anew(
+        &self,
+        links: &Weak<Links>,
+        pokes: &Receiver<()>,
+        mut number: u32,
+        pause: &mut Duration,
+    ) -> bool {
+        let mut was_refused = false;
+        loop {
+            if !rest(links, pokes, *pause) {
+                return false;
+            }
+            let failed = match self.attempt(links, number) {
+                Ok(()) => return true,
+                Err(failed) => failed,
+            };
+            let Some(links) = links.upgrade() else { return false };
+            number = number.saturating_add(1);
+            if failed.is_for_good() {
+                if matches!(self.patience, Patience::Soft(_)) {
+                    tracing::error!(why = %failed, "the server refuses: the session ends");
+                    links.end();
+                    return false;
+                }
+                if !was_refused {
+                    tracing::error!(why = %failed, "the server refuses: waiting until it does not");
+                }
+                was_refused = true;
+            } else {
+                tracing::debug!(why = %failed, "no link yet");
+            }
+            if let Failed::Connect(_) | Failed::Session(_) | Failed::Unchecked = failed {
+                *pause = longer(*pause);
+            }
+            // Those whose time is up see it then.
+            links.wake_all();
+        }
+    }
+
+    fn attempt(&self, links: &Weak<Links>, number: u32) -> Result<(), Failed> {
+        let connected = self.connect.connect(&self.client, self.instance).map_err(Failed::Connect)?;
+        let Some(links) = links.upgrade() else { return Err(Failed::Lost) };
+        let until = Instant::now() + ANSWER_TIMEOUT;
+        let wait = |call: Call| answer_until(call, until);
+        let link = Link::begin(connected, number, links.things.clone(), wait).map_err(Failed::Session)?;
+        let (then, now) = (links.terms.profile.permission_check, link.terms.profile.permission_check);
+        if then == PermissionCheck::BackEnd && now == PermissionCheck::Caller {
+            return Err(Failed::Unchecked);
+        }
+        // The same numbers on another volume would be other files.
+        links.things.nodes.begin(number);
+        match finished_until(again::all_openings(&link), until) {
+            Some(Ok(())) => {}
+            Some(Err(NoAnswer::Failed(error))) => return Err(Failed::Session(error)),
+            Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
+            None => {
+                link.line.cut(End::Failed("the server did not give back what was open".into()));
+                return Err(Failed::Session(Error::TimedOut));
+            }
+        }
+        links.found(link);
+        Ok(())
+    }
+}
+
+impl Failed {
+    /// Whether the server said no to what will not be otherwise the next time.
+    fn is_for_good(&self) -> bool {
+        let error = match self {
+            Self::Connect(error) => error,
+            Self::Unchecked => return true,
+            Self::Session(_) | Self::Lost => return false,
+        };
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
+        while let Some(error) = cause {
+            if let Some(Refused { code, .. }) = error.downcast_ref() {
+                return matches!(
+                    code,
+                    RefusalCode::Version
+                        | RefusalCode::Features
+                        | RefusalCode::Protocol
+                        | RefusalCode::NotAllowed
+                        | RefusalCode::NoExport
+                );
+            }
+            cause = error.source();
+        }
+        false
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(error) => error.fmt(f),
+            Self::Session(error) => error.fmt(f),
+            Self::Unchecked => f.write_str("the server does not check permissions any more"),
+            Self::Lost => f.write_str("the link was lost again"),
+        }
+    }
+}
+
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).clamp(PAUSE, PAUSE_MAX)
+}
+
+/// Waits before the next attempt. False if nobody needs it any more.
+fn rest(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> bool {
+    let until = Instant::now() + pause;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return links.strong_count() > 0;
+        }
+        match pokes.recv_timeout(left) {
+            Err(RecvTimeoutError::Disconnected) => return false,
+            // Who waits cannot make it go faster.
+            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+/// Waits for an answer on this thread, not for ever.
+pub(crate) fn answer_until(call: Call, until: Instant) -> Result<Reply, LineError> {
+    let mut call = pin!(call);
+    match finished_until(&mut call, until) {
+        Some(outcome) => outcome,
+        None => {
+            let why = End::Lie(Lie::Senseless("it does not answer".into()));
+            Err(LineError::Lost { label: "link".into(), why })
+        }
+    }
+}
+
+/// What comes of the future, if that is before the time is up.
+fn finished_until<F: Future>(future: F, until: Instant) -> Option<F::Output> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future: Pin<&mut F> = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Some(output);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        thread::park_timeout(left);
+    }
+}

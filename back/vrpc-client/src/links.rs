@@ -1,0 +1,307 @@
+//! The links of one session, one after the other.
+//!
+//! A request goes over the link of the moment. If that is lost before the answer is there it is sent again over the next, in the numbers
+//! of its server but with the same sequence number, by which the server knows it again.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use tombolo_core::fs::{Answer, Ctx, Error, Interrupt, NodeId, Result};
+use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
+
+use crate::ask::{InFlight, NoAnswer, Outcome, Question, Sent};
+use crate::export::Patience;
+use crate::link::{Link, Things, Unknown};
+use crate::owned::Owned;
+use crate::reply::Answered;
+
+/// The links of one session.
+pub(crate) struct Links {
+    current: ArcSwap<Link>,
+    /// What the session was when it began; so it stays for those who use it.
+    pub(crate) terms: Session,
+    pub(crate) things: Arc<Things>,
+    patience: Patience,
+    gate: Mutex<Gate>,
+    /// Tells the keeper that a link seems lost.
+    keeper: SyncSender<()>,
+}
+
+/// Where requests wait for the next link.
+#[derive(Default)]
+struct Gate {
+    waiters: Vec<Waker>,
+    /// Since when there is no link.
+    since: Option<Instant>,
+    /// There will be none any more.
+    has_ended: bool,
+}
+
+impl Links {
+    /// Those of a session that has its first link.
+    pub(crate) fn new(first: Arc<Link>, patience: Patience, keeper: SyncSender<()>) -> Self {
+        let (terms, things) = (first.terms, first.things.clone());
+        Self { current: ArcSwap::new(first), terms, things, patience, gate: Mutex::default(), keeper }
+    }
+
+    /// The link of the moment, which may be lost.
+    pub(crate) fn current(&self) -> Arc<Link> {
+        self.current.load_full()
+    }
+
+    /// Asks. `finish` makes of the answer what the waist wants, on the thread that receives it.
+    pub(crate) fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        cx: &Ctx,
+        request: Request<'_>,
+        finish: impl FnOnce(&Link, Answered) -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        self.ask_again(cx, self.things.next_sequence(), (request, &[]), finish)
+    }
+
+    /// As [`ask`](Self::ask), a request that may have been sent before with that number; with bytes that follow its frame.
+    #[inline]
+    pub(crate) fn ask_again<T: Send + 'static>(
+        self: &Arc<Self>,
+        cx: &Ctx,
+        sequence: u64,
+        (request, tail): (Request<'_>, &[u8]),
+        finish: impl FnOnce(&Link, Answered) -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        let link = self.current.load();
+        let kind = request.kind();
+        let mut in_flight = None;
+        match link.translated(&request) {
+            Ok(request) => match link.send(cx, sequence, Question { request, tail, ..request.into() }) {
+                Sent::Ended(Ok(reply)) => return Answer::Done(link.finish(kind, reply, finish)),
+                Sent::Ended(Err(NoAnswer::Failed(error))) => return Answer::err(error),
+                Sent::Ended(Err(NoAnswer::Lost)) => {}
+                Sent::Pending(pending) => in_flight = Some(pending),
+            },
+            Err(Unknown::Gone(error)) => return Answer::err(error),
+            Err(_) => {}
+        }
+        match Owned::new(&request, tail, sequence, cx) {
+            Ok(owned) => Answer::later(self.clone().carry_on(owned, in_flight, cx.clone(), finish)),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    /// As [`ask`](Self::ask), for what `pick` takes out of the answer.
+    pub(crate) fn ask_for<T: Send + 'static>(
+        self: &Arc<Self>,
+        cx: &Ctx,
+        request: Request<'_>,
+        pick: impl FnOnce(Reply<'_>) -> Option<T> + Send + 'static,
+    ) -> Answer<T> {
+        self.ask(cx, request, |link, answered| answered.picked(link, pick))
+    }
+
+    /// As [`ask`](Self::ask), for nothing but that it be done.
+    pub(crate) fn ask_to(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) -> Answer<()> {
+        self.ask_for(cx, request, |reply| matches!(reply, Reply::Done).then_some(()))
+    }
+
+    /// Asks over one link, as the request names its memory. [`Error::Disconnected`] if that is lost.
+    pub(crate) fn ask_on<T: Send + 'static>(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        cx: &Ctx,
+        sequence: u64,
+        question: Question<'_>,
+        finish: impl FnOnce(&Link, Answered) -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        let kind = question.request.kind();
+        let pending = match link.translated(&question.request) {
+            Ok(request) => match link.send(cx, sequence, Question { request, ..question }) {
+                Sent::Ended(Ok(reply)) => return Answer::Done(link.finish(kind, reply, finish)),
+                Sent::Ended(Err(NoAnswer::Failed(error))) => return Answer::err(error),
+                Sent::Ended(Err(NoAnswer::Lost)) => return Answer::err(Error::Disconnected),
+                Sent::Pending(pending) => pending,
+            },
+            Err(Unknown::Gone(error)) => return Answer::err(error),
+            Err(_) => {
+                let owned = match Owned::new(&question.request, question.tail, sequence, cx) {
+                    Ok(owned) => owned,
+                    Err(error) => return Answer::err(error),
+                };
+                let (link, cx, spans) = (link.clone(), cx.clone(), question.spans);
+                return Answer::later(async move {
+                    match owned.send(&link, &cx, spans).await {
+                        Ok(reply) => link.finish(kind, reply, finish),
+                        Err(NoAnswer::Failed(error)) => Err(error),
+                        Err(NoAnswer::Lost) => Err(Error::Disconnected),
+                    }
+                });
+            }
+        };
+        let interrupt = cx.interrupt.clone();
+        Answer::later(async move {
+            let link = pending.link.clone();
+            match pending.outcome(&interrupt).await {
+                Ok(reply) => link.finish(kind, reply, finish),
+                Err(NoAnswer::Failed(error)) => Err(error),
+                Err(NoAnswer::Lost) => Err(Error::Disconnected),
+            }
+        })
+    }
+
+    /// Does what [`ask_on`](Self::ask_on) needs, over the link of the moment, and over each that follows until one lasts as long as that.
+    pub(crate) fn repeat<T: Send + 'static>(
+        self: &Arc<Self>,
+        cx: &Ctx,
+        ask: impl Fn(&Arc<Self>, &Arc<Link>, &Ctx) -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let link = self.current.load();
+        let answer = ask(self, &link, cx);
+        if let Answer::Done(result) = answer {
+            match result {
+                Err(Error::Disconnected) if link.line.is_lost() => {}
+                result => return Answer::Done(result),
+            }
+            return Answer::later(self.clone().repeat_on(cx.clone(), ask));
+        }
+        let (links, link, cx) = (self.clone(), link.clone(), cx.clone());
+        Answer::later(async move {
+            match answer.resolve().await {
+                Err(Error::Disconnected) if link.line.is_lost() => links.repeat_on(cx, ask).await,
+                result => result,
+            }
+        })
+    }
+
+    async fn repeat_on<T>(
+        self: Arc<Self>,
+        cx: Ctx,
+        ask: impl Fn(&Arc<Self>, &Arc<Link>, &Ctx) -> Answer<T>,
+    ) -> Result<T> {
+        loop {
+            let link = self.usable(&cx.interrupt).await?;
+            match ask(&self, &link, &cx).resolve().await {
+                Err(Error::Disconnected) if link.line.is_lost() => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Tells the server of the moment something that has no answer in the waist, and means nothing to the next.
+    pub(crate) fn tell(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
+        self.current.load().tell(cx, request);
+    }
+
+    /// Tells it to forget nodes, in its own numbers.
+    pub(crate) fn tell_forgotten(self: &Arc<Self>, cx: &Ctx, gone: &[(NodeId, u64)]) {
+        for some in gone.chunks(tombolo_wire_vrpc::FORGETS_MAX) {
+            self.tell(cx, Request::Forget(Forgets::new(some)));
+        }
+    }
+
+    /// Goes on with a request until it has an answer.
+    async fn carry_on<T>(
+        self: Arc<Self>,
+        owned: Owned,
+        in_flight: Option<InFlight>,
+        cx: Ctx,
+        finish: impl FnOnce(&Link, Answered) -> Result<T>,
+    ) -> Result<T> {
+        let mut in_flight = in_flight;
+        loop {
+            let (link, outcome): (_, Outcome) = match in_flight.take() {
+                Some(pending) => (pending.link.clone(), pending.outcome(&cx.interrupt).await),
+                None => {
+                    let link = self.usable(&cx.interrupt).await?;
+                    let outcome = owned.send(&link, &cx, Default::default()).await;
+                    (link, outcome)
+                }
+            };
+            match outcome {
+                Ok(reply) => return link.finish(owned.kind(), reply, finish),
+                Err(NoAnswer::Failed(error)) => return Err(error),
+                Err(NoAnswer::Lost) => {}
+            }
+        }
+    }
+
+    /// A link that is not lost, as far as is known. Waits for one as long as the session's patience lasts, and nobody raises the wish to
+    /// end.
+    pub(crate) async fn usable(&self, interrupt: &Interrupt) -> Result<Arc<Link>> {
+        let mut raised = pin!(interrupt.raised());
+        poll_fn(|context| {
+            let link = self.current.load_full();
+            if !link.line.is_lost() {
+                return Poll::Ready(Ok(link));
+            }
+            if interrupt.can_be_raised() && raised.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(Error::Interrupted));
+            }
+            let mut gate = self.gate();
+            // The next may have come before the gate was held.
+            let link = self.current.load_full();
+            if !link.line.is_lost() {
+                return Poll::Ready(Ok(link));
+            }
+            if gate.has_ended || matches!(self.patience, Patience::None) {
+                return Poll::Ready(Err(Error::Disconnected));
+            }
+            if let Patience::Soft(timeout) = self.patience
+                && gate.since.get_or_insert_with(Instant::now).elapsed() >= timeout
+            {
+                return Poll::Ready(Err(Error::TimedOut));
+            }
+            if !gate.waiters.iter().any(|waker| waker.will_wake(context.waker())) {
+                gate.waiters.push(context.waker().clone());
+            }
+            drop(gate);
+            self.look_after();
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Has the keeper look whether the link is lost.
+    pub(crate) fn look_after(&self) {
+        // One that was told already will look; one that has gone leaves the gate open.
+        let _ = self.keeper.try_send(());
+    }
+
+    /// The link of the moment was lost.
+    pub(crate) fn lost(&self) {
+        self.gate().since.get_or_insert_with(Instant::now);
+        self.current.load().room.changed();
+    }
+
+    /// There is another.
+    pub(crate) fn found(&self, link: Arc<Link>) {
+        let former = self.current.swap(link);
+        self.gate().since = None;
+        former.room.changed();
+        self.wake_all();
+    }
+
+    /// There will be none any more.
+    pub(crate) fn end(&self) {
+        self.gate().has_ended = true;
+        self.current.load().room.changed();
+        self.wake_all();
+    }
+
+    /// Since when there is no link; `None` while there is one.
+    pub(crate) fn waits_since(&self) -> Option<Instant> {
+        self.gate().since
+    }
+
+    /// Wakes those who wait for a link, so that they look at it, or at the time.
+    pub(crate) fn wake_all(&self) {
+        let waiters = std::mem::take(&mut self.gate().waiters);
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,275 @@
+//! The nodes of a session, which outlive its links.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tombolo_core::fs::{NodeId, OpenId, PersistentHandle};
+
+use crate::locks::{Granted, HeldLocks};
+use crate::slab::{Held, Slab, Theirs};
+
+/// The nodes that a session knows: by the numbers that it gives out itself, by those of the current server, and by their handles.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    slab: Slab<Node>,
+    index: Mutex<Index>,
+}
+
+#[derive(Debug)]
+struct Node {
+    /// As our callers count.
+    look_ups: u64,
+    /// As the server of the link counts on which it is bound.
+    theirs: u64,
+    /// Openings keep it.
+    openings: u32,
+    handle: Option<PersistentHandle>,
+    locks: HeldLocks,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    /// The newest link.
+    link: u32,
+    /// By the numbers of its server.
+    by_theirs: HashMap<u64, NodeId>,
+    by_handle: HashMap<PersistentHandle, NodeId>,
+}
+
+/// Look-ups that are to be taken back, in the server's numbers.
+pub(crate) type Forget = (NodeId, u64);
+
+impl Default for Nodes {
+    fn default() -> Self {
+        let slab = Slab::default();
+        let root = Node { look_ups: 0, theirs: 0, openings: 0, handle: None, locks: HeldLocks::default() };
+        let root = slab.insert(root, 0, 0);
+        debug_assert_eq!(NodeId(root), NodeId::ROOT);
+        Self { slab, index: Mutex::default() }
+    }
+}
+
+impl Nodes {
+    /// A new link: its server knows the root, and nothing else yet.
+    pub(crate) fn begin(&self, link: u32) {
+        let mut index = self.index();
+        index.link = link;
+        index.by_theirs.clear();
+        index.by_theirs.insert(NodeId::ROOT.0, NodeId::ROOT);
+        self.slab.with(NodeId::ROOT.0, |root| {
+            root.bind(link, NodeId::ROOT.0);
+        });
+    }
+
+    /// What the server of that link calls a node.
+    #[inline]
+    pub(crate) fn theirs(&self, node: NodeId, link: u32) -> Theirs {
+        self.slab.theirs(node.0, link)
+    }
+
+    /// The number of a node that the server of that link has given, and with it a look-up.
+    pub(crate) fn adopt(&self, link: u32, theirs: NodeId, handle: Option<PersistentHandle>) -> NodeId {
+        if theirs == NodeId::ROOT {
+            return NodeId::ROOT;
+        }
+        let mut index = self.index();
+        let known = (index.link == link).then(|| index.by_theirs.get(&theirs.0).copied()).flatten();
+        if let Some(node) = known
+            && self.slab.with(node.0, |mut held| count(&mut held, link)).is_some()
+        {
+            return node;
+        }
+        if let Some(node) = handle.as_ref().and_then(|handle| index.by_handle.get(handle).copied()) {
+            let is_it = self.slab.with(node.0, |mut held| match held.theirs(link) {
+                // One node has one number.
+                Some(other) if other != theirs.0 => false,
+                Some(_) => {
+                    count(&mut held, link);
+                    true
+                }
+                None => {
+                    held.thing.look_ups = held.thing.look_ups.saturating_add(1);
+                    if held.bind(link, theirs.0) {
+                        held.thing.theirs = 1;
+                    }
+                    true
+                }
+            });
+            if is_it == Some(true) {
+                if index.link == link {
+                    index.by_theirs.insert(theirs.0, node);
+                }
+                return node;
+            }
+        }
+        let node =
+            Node { look_ups: 1, theirs: 1, openings: 0, handle: handle.clone(), locks: HeldLocks::default() };
+        let node = NodeId(self.slab.insert(node, link, theirs.0));
+        if index.link == link {
+            index.by_theirs.insert(theirs.0, node);
+        }
+        if let Some(handle) = handle {
+            index.by_handle.entry(handle).or_insert(node);
+        }
+        node
+    }
+
+    /// The node was found again by its handle. The look-up that is one too many, if it is.
+    pub(crate) fn found_again(&self, link: u32, node: NodeId, theirs: NodeId) -> Option<Forget> {
+        let mut index = self.index();
+        let is_kept = self.slab.with(node.0, |held| match held.theirs(link) {
+            Some(same) if same == theirs.0 => {
+                held.thing.theirs = held.thing.theirs.saturating_add(1);
+                true
+            }
+            Some(_) => false,
+            None => {
+                if held.bind(link, theirs.0) {
+                    held.thing.theirs = 1;
+                }
+                true
+            }
+        });
+        if is_kept != Some(true) {
+            return Some((theirs, 1));
+        }
+        if index.link == link {
+            index.by_theirs.entry(theirs.0).or_insert(node);
+        }
+        None
+    }
+
+    /// The handle of a node, if it has one.
+    pub(crate) fn handle(&self, node: NodeId) -> Option<PersistentHandle> {
+        self.slab.with(node.0, |held| held.thing.handle.clone()).flatten()
+    }
+
+    /// Takes look-ups back. What the server is to be told, once there are none left.
+    pub(crate) fn forget(&self, link: u32, node: NodeId, look_ups: u64) -> Option<Forget> {
+        self.change(link, node, |node| node.look_ups = node.look_ups.saturating_sub(look_ups))
+    }
+
+    /// An opening keeps the node.
+    pub(crate) fn opened(&self, node: NodeId) {
+        self.slab.with(node.0, |held| held.thing.openings += 1);
+    }
+
+    /// An opening keeps it no more, and its locks are gone.
+    pub(crate) fn released(&self, link: u32, node: NodeId, open: OpenId) -> Option<Forget> {
+        self.change(link, node, |node| {
+            node.openings = node.openings.saturating_sub(1);
+            node.locks.released(open);
+        })
+    }
+
+    /// Looks at the locks on a node, or changes them.
+    pub(crate) fn with_locks<R>(&self, node: NodeId, look: impl FnOnce(&mut HeldLocks) -> R) -> Option<R> {
+        self.slab.with(node.0, |held| look(&mut held.thing.locks))
+    }
+
+    /// The locks that were taken through an opening.
+    pub(crate) fn locks_of(&self, node: NodeId, open: OpenId) -> Vec<Granted> {
+        self.with_locks(node, |locks| locks.of(open)).unwrap_or_default()
+    }
+
+    /// Changes what keeps a node. If nothing does any more it goes, and the server is to forget it.
+    fn change(&self, link: u32, node: NodeId, change: impl FnOnce(&mut Node)) -> Option<Forget> {
+        let mut index = self.index();
+        let is_kept = self.slab.with(node.0, |held| {
+            change(held.thing);
+            node == NodeId::ROOT || held.thing.look_ups > 0 || held.thing.openings > 0
+        })?;
+        if is_kept {
+            return None;
+        }
+        let (gone, theirs) = self.slab.remove(node.0, link)?;
+        if let Some(handle) = &gone.handle
+            && index.by_handle.get(handle) == Some(&node)
+        {
+            index.by_handle.remove(handle);
+        }
+        let theirs = theirs?;
+        if index.link == link && index.by_theirs.get(&theirs) == Some(&node) {
+            index.by_theirs.remove(&theirs);
+        }
+        Some((NodeId(theirs), gone.theirs))
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One look-up more, which the server of that link has given.
+fn count(held: &mut Held<'_, Node>, link: u32) {
+    held.thing.look_ups = held.thing.look_ups.saturating_add(1);
+    if held.theirs(link).is_some() {
+        held.thing.theirs = held.thing.theirs.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(byte: u8) -> Option<PersistentHandle> {
+        Some(PersistentHandle { kind: 1, bytes: [byte; 8].as_slice().into() })
+    }
+
+    fn on_a_link() -> Nodes {
+        let nodes = Nodes::default();
+        nodes.begin(1);
+        nodes
+    }
+
+    #[test]
+    fn a_node_has_one_number_and_is_forgotten_with_all_its_look_ups() {
+        let nodes = on_a_link();
+        let node = nodes.adopt(1, NodeId(70), handle(1));
+        assert_eq!(nodes.adopt(1, NodeId(70), handle(1)), node);
+        assert_ne!(nodes.adopt(1, NodeId(71), handle(2)), node);
+        assert_eq!(nodes.forget(1, node, 1), None);
+        assert_eq!(nodes.theirs(node, 1), Theirs::Bound(70));
+        assert_eq!(nodes.forget(1, node, 1), Some((NodeId(70), 2)));
+        assert_eq!(nodes.theirs(node, 1), Theirs::Gone);
+        assert_ne!(nodes.adopt(1, NodeId(70), handle(1)), node);
+    }
+
+    #[test]
+    fn a_node_that_is_met_by_name_behind_another_link_is_known_by_its_handle() {
+        let nodes = on_a_link();
+        let node = nodes.adopt(1, NodeId(70), handle(1));
+        nodes.begin(2);
+        assert_eq!(nodes.theirs(node, 2), Theirs::Unbound);
+        assert_eq!(nodes.theirs(NodeId::ROOT, 2), Theirs::Bound(1));
+        assert_eq!(nodes.adopt(2, NodeId(5), handle(1)), node);
+        assert_eq!(nodes.theirs(node, 2), Theirs::Bound(5));
+        assert_eq!(nodes.forget(2, node, 2), Some((NodeId(5), 1)), "the new server gave one look-up");
+    }
+
+    #[test]
+    fn a_number_of_another_life_of_the_server_means_nothing() {
+        let nodes = on_a_link();
+        let node = nodes.adopt(1, NodeId(70), handle(1));
+        nodes.begin(2);
+        assert_ne!(nodes.adopt(2, NodeId(70), handle(2)), node);
+        assert_eq!(nodes.found_again(2, node, NodeId(9)), None);
+        assert_eq!(nodes.theirs(node, 2), Theirs::Bound(9));
+        assert_eq!(nodes.found_again(2, node, NodeId(9)), None, "asked twice");
+        assert_eq!(nodes.found_again(2, node, NodeId(10)), Some((NodeId(10), 1)), "another each time");
+        assert_eq!(nodes.forget(2, node, 1), Some((NodeId(9), 2)));
+        assert_eq!(nodes.found_again(2, node, NodeId(9)), Some((NodeId(9), 1)), "forgotten meanwhile");
+    }
+
+    #[test]
+    fn an_opening_keeps_its_node() {
+        let nodes = on_a_link();
+        let node = nodes.adopt(1, NodeId(70), handle(1));
+        nodes.opened(node);
+        assert_eq!(nodes.forget(1, node, 1), None);
+        assert_eq!(nodes.theirs(node, 1), Theirs::Bound(70));
+        assert_eq!(nodes.released(1, node, OpenId(3)), Some((NodeId(70), 1)));
+        assert_eq!(nodes.forget(1, NodeId::ROOT, 5), None);
+        assert_eq!(nodes.theirs(NodeId::ROOT, 1), Theirs::Bound(1));
+    }
+}

@@ -1,0 +1,55 @@
+//! A request that may have to be sent again.
+
+use tombolo_core::fs::{Ctx, Error, Result};
+use tombolo_host::links::client::Spans;
+use tombolo_wire_vrpc::{BODY_BYTES, Body, Header, Kind, Request};
+
+use std::sync::Arc;
+
+use crate::again::found_again;
+use crate::ask::{Measure, NoAnswer, Outcome, Private, Question, Sent, cannot_be_said, put_frame};
+use crate::link::Link;
+
+/// A request in the session's own numbers, as bytes.
+pub(crate) struct Owned {
+    kind: Kind,
+    sequence: u64,
+    body: Body,
+    frame: Vec<u8>,
+}
+
+impl Owned {
+    /// A copy of the request and of what follows its frame.
+    pub(crate) fn new(request: &Request<'_>, tail: &[u8], sequence: u64, cx: &Ctx) -> Result<Self> {
+        let header = Header { sequence, want: cx.want, ..Header::default() };
+        let (mut body, mut measure) = ([0; BODY_BYTES], Measure::default());
+        request.encode(&header, &mut body, &mut measure).map_err(cannot_be_said)?;
+        let len_bytes = measure.len_bytes() + tail.len();
+        let mut frame = Vec::new();
+        if len_bytes > 0 {
+            frame.reserve_exact(len_bytes);
+            put_frame(request, &header, tail, &mut Private(&mut frame));
+        }
+        Ok(Self { kind: request.kind(), sequence, body, frame })
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Sends it over a link, whose server is first told of what the request names.
+    pub(crate) async fn send(&self, link: &Arc<Link>, cx: &Ctx, spans: Spans) -> Outcome {
+        let (_, request) = Request::decode(self.kind.number(), &self.body, &self.frame)
+            .map_err(|error| NoAnswer::Failed(Error::io(error)))?;
+        let request = loop {
+            match link.translated(&request) {
+                Ok(request) => break request,
+                Err(unknown) => found_again(link, cx, unknown).await?,
+            }
+        };
+        match link.send(cx, self.sequence, Question { request, tail: &[], spans }) {
+            Sent::Ended(outcome) => outcome,
+            Sent::Pending(pending) => pending.outcome(&cx.interrupt).await,
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Numbers that a session gives out itself, each with what the server of some link calls the same thing.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Things by number. What the server calls one is read without a lock.
+///
+/// A number is a place, from 1 on, and above it how often the place was given anew: nobody mistakes a new thing for one that had its
+/// place before.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    /// Each has twice as many places as the one before. They stay for good.
+    chunks: [OnceLock<Box<[Place<T>]>>; CHUNKS],
+    free: Mutex<Free>,
+}
+
+const CHUNKS: usize = 27;
+/// Places of the first chunk, a power of two.
+const FIRST_LEN: u64 = 64;
+
+#[derive(Debug, Default)]
+struct Free {
+    places: Vec<u32>,
+    /// Places from this one on were never used.
+    unused: u32,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    generation: AtomicU32,
+    /// The link on which `theirs` is its number; stored after that, so that who finds it finds that number or one of a later link.
+    link: AtomicU32,
+    theirs: AtomicU64,
+    thing: Mutex<Option<T>>,
+}
+
+/// What the server of a link calls a thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Theirs {
+    /// So.
+    Bound(u64),
+    /// It was not told of it yet; perhaps there is no such thing.
+    Unbound,
+    /// There is no such thing any more.
+    Gone,
+}
+
+/// A thing that is held still.
+pub(crate) struct Held<'a, T> {
+    pub(crate) thing: &'a mut T,
+    place: &'a Place<T>,
+}
+
+impl<T> Held<'_, T> {
+    /// What the server of a link calls it.
+    pub(crate) fn theirs(&self, link: u32) -> Option<u64> {
+        (self.place.link.load(Ordering::Acquire) == link).then(|| self.place.theirs.load(Ordering::Relaxed))
+    }
+
+    /// From now on that is what the server of that link calls it; false where a later link's server has its own name for it.
+    pub(crate) fn bind(&self, link: u32, theirs: u64) -> bool {
+        let is_newer = self.place.link.load(Ordering::Acquire) <= link;
+        if is_newer {
+            self.place.theirs.store(theirs, Ordering::Relaxed);
+            self.place.link.store(link, Ordering::Release);
+        }
+        is_newer
+    }
+
+    /// No server is known to know it.
+    pub(crate) fn unbind(&self) {
+        self.place.link.store(0, Ordering::Release);
+    }
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        let free = Mutex::new(Free { places: Vec::new(), unused: 1 });
+        Self { chunks: [const { OnceLock::new() }; CHUNKS], free }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Gives a thing a number.
+    pub(crate) fn insert(&self, thing: T, link: u32, theirs: u64) -> u64 {
+        let at = {
+            let mut free = lock(&self.free);
+            free.places.pop().unwrap_or_else(|| {
+                let at = free.unused;
+                // There is not memory for so many.
+                free.unused = at.saturating_add(1);
+                at
+            })
+        };
+        let place = self.made(at);
+        let mut content = lock(&place.thing);
+        place.theirs.store(theirs, Ordering::Relaxed);
+        place.link.store(link, Ordering::Release);
+        *content = Some(thing);
+        number(at, place.generation.load(Ordering::Acquire))
+    }
+
+    /// What the server of that link calls it.
+    #[inline]
+    pub(crate) fn theirs(&self, number: u64, link: u32) -> Theirs {
+        let Some(place) = self.place(number) else { return Theirs::Gone };
+        if place.generation.load(Ordering::Acquire) != generation(number) {
+            return Theirs::Gone;
+        }
+        if place.link.load(Ordering::Acquire) == link {
+            Theirs::Bound(place.theirs.load(Ordering::Relaxed))
+        } else {
+            Theirs::Unbound
+        }
+    }
+
+    /// Looks at a thing, or changes it; `None` if there is none.
+    pub(crate) fn with<R>(&self, number: u64, look: impl FnOnce(Held<'_, T>) -> R) -> Option<R> {
+        let place = self.place(number)?;
+        let mut content = lock(&place.thing);
+        if place.generation.load(Ordering::Acquire) != generation(number) {
+            return None;
+        }
+        content.as_mut().map(|thing| look(Held { thing, place }))
+    }
+
+    /// Takes a thing out, and what the server of that link calls it.
+    pub(crate) fn remove(&self, number: u64, link: u32) -> Option<(T, Option<u64>)> {
+        let place = self.place(number)?;
+        let removed = {
+            let mut content = lock(&place.thing);
+            if place.generation.load(Ordering::Acquire) != generation(number) {
+                return None;
+            }
+            let thing = content.take()?;
+            let theirs =
+                (place.link.swap(0, Ordering::AcqRel) == link).then(|| place.theirs.load(Ordering::Relaxed));
+            place.generation.fetch_add(1, Ordering::AcqRel);
+            (thing, theirs)
+        };
+        lock(&self.free).places.push(at(number));
+        Some(removed)
+    }
+
+    /// The numbers of all things that there are.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        let unused = lock(&self.free).unused;
+        let places = (1..unused).filter_map(|at| self.at(at).map(|place| (at, place)));
+        let taken = places.filter(|(_, place)| lock(&place.thing).is_some());
+        taken.map(|(at, place)| number(at, place.generation.load(Ordering::Acquire))).collect()
+    }
+
+    #[inline]
+    fn place(&self, number: u64) -> Option<&Place<T>> {
+        self.at(at(number))
+    }
+
+    #[inline]
+    fn at(&self, at: u32) -> Option<&Place<T>> {
+        let (chunk, index) = position(at);
+        self.chunks.get(chunk)?.get()?.get(index)
+    }
+
+    fn made(&self, at: u32) -> &Place<T> {
+        let (chunk, index) = position(at);
+        // Every place has a chunk, and every chunk its places.
+        let places = self.chunks[chunk].get_or_init(|| {
+            let empty = || Place {
+                generation: AtomicU32::new(0),
+                link: AtomicU32::new(0),
+                theirs: AtomicU64::new(0),
+                thing: Mutex::new(None),
+            };
+            (0..FIRST_LEN << chunk).map(|_| empty()).collect()
+        });
+        &places[index]
+    }
+}
+
+/// In which chunk a place is, and where in it.
+#[inline]
+fn position(at: u32) -> (usize, usize) {
+    let from_first = u64::from(at) + FIRST_LEN;
+    let chunk = from_first.ilog2() - FIRST_LEN.ilog2();
+    (chunk as usize, (from_first - (FIRST_LEN << chunk)) as usize)
+}
+
+#[inline]
+fn at(number: u64) -> u32 {
+    number as u32
+}
+
+#[inline]
+fn generation(number: u64) -> u32 {
+    (number >> 32) as u32
+}
+
+fn number(at: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(at)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_given_anew_has_another_number() {
+        let slab = Slab::default();
+        let first = slab.insert("a", 1, 70);
+        assert_eq!(first, 1);
+        assert_eq!(slab.theirs(first, 1), Theirs::Bound(70));
+        assert_eq!(slab.theirs(first, 2), Theirs::Unbound);
+        assert_eq!(slab.remove(first, 1), Some(("a", Some(70))));
+        let second = slab.insert("b", 1, 71);
+        assert_ne!(second, first);
+        assert_eq!(slab.theirs(first, 1), Theirs::Gone);
+        assert_eq!(slab.with(first, |_| ()), None);
+        assert_eq!(slab.remove(first, 1), None);
+        assert_eq!(slab.numbers(), [second]);
+        for made_up in [0, 2, u64::MAX, u64::from(u32::MAX), 1 << 33] {
+            assert!(!matches!(slab.theirs(made_up, 1), Theirs::Bound(_)), "{made_up}");
+            assert_eq!(slab.with(made_up, |_| ()), None);
+        }
+    }
+
+    #[test]
+    fn what_an_older_link_says_late_changes_nothing() {
+        let slab = Slab::default();
+        let number = slab.insert((), 1, 70);
+        slab.with(number, |held| held.bind(3, 90));
+        slab.with(number, |held| held.bind(2, 80));
+        assert_eq!(slab.theirs(number, 3), Theirs::Bound(90));
+        slab.with(number, |held| held.unbind());
+        assert_eq!(slab.theirs(number, 3), Theirs::Unbound);
+    }
+
+    #[test]
+    fn every_place_is_its_own() {
+        let slab = Slab::default();
+        let numbers: Vec<u64> = (0..5000).map(|thing| slab.insert(thing, 1, thing)).collect();
+        for (thing, number) in (0..).zip(&numbers) {
+            assert_eq!(slab.theirs(*number, 1), Theirs::Bound(thing));
+        }
+        assert_eq!(position(0), (0, 0));
+        assert_eq!(position(63), (0, 63));
+        assert_eq!(position(64), (1, 0));
+        assert!(position(u32::MAX).0 < CHUNKS);
+    }
+}

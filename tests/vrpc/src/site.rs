@@ -1,0 +1,226 @@
+//! A place where servers of one export come and go, and links that are cut.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, Patience, VrpcExport};
+use tombolo_core::fs::{Client, Export};
+use tombolo_front_vrpc_server::{Options, VrpcServer};
+use tombolo_host::handle_keys::Keys;
+use tombolo_host::links::End;
+use tombolo_host::links::client::Line;
+use tombolo_host::links::server::{LinkHandle, Peer, Request, Responder, Server, Service, Session};
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{Ends, Instance, Layout, RefusalCode, Refused};
+
+/// What is at the site, and how its links are.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Requests under way at a time.
+    pub slots: u32,
+    /// Bulk memory of either side, in bytes.
+    pub bulk_bytes: u64,
+    /// What sessions may ask for.
+    pub options: Options,
+    /// Each link is cut by its so many-th request; 0 for never. Every other time before it is served, otherwise after.
+    pub cut_every: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { slots: 64, bulk_bytes: 8 << 20, options: Options::default(), cut_every: 0 }
+    }
+}
+
+/// A place where a server may be.
+pub struct Site {
+    keys: Arc<Keys>,
+    life: Mutex<Option<Life>>,
+    plan: Mutex<Plan>,
+    session_ids: Arc<AtomicU64>,
+    refuses: AtomicBool,
+    /// How often somebody asked for a link.
+    asked: AtomicU32,
+    cuts: Arc<AtomicU64>,
+}
+
+/// One life of the server.
+struct Life {
+    server: Server,
+    links: Vec<Arc<Mutex<Option<LinkHandle>>>>,
+}
+
+impl Site {
+    /// An empty place.
+    #[must_use]
+    pub fn new(plan: Plan) -> Arc<Self> {
+        Arc::new(Self {
+            keys: Arc::new(Keys::random().expect("randomness")),
+            life: Mutex::default(),
+            plan: Mutex::new(plan),
+            session_ids: Arc::new(AtomicU64::new(1)),
+            refuses: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
+            cuts: Arc::default(),
+        })
+    }
+
+    /// A place with a server.
+    #[must_use]
+    pub fn serving(export: Arc<dyn Export>, plan: Plan) -> Arc<Self> {
+        let site = Self::new(plan);
+        site.start(export);
+        site
+    }
+
+    /// A server begins to serve, in the place of the one before.
+    pub fn start(&self, export: Arc<dyn Export>) {
+        let plan = *lock(&self.plan);
+        let service = VrpcServer::new()
+            .with_keys(self.keys.clone())
+            .with_session_ids(self.session_ids.clone())
+            .with_export("export", export, plan.options);
+        self.start_any(Arc::new(service));
+    }
+
+    /// As [`start`](Self::start), whatever that server says.
+    pub fn start_any(&self, service: Arc<dyn Service>) {
+        self.kill();
+        *lock(&self.life) = Some(Life { server: Server::new(service), links: Vec::new() });
+    }
+
+    /// The server ends, as when its process is killed.
+    pub fn kill(&self) {
+        let life = lock(&self.life).take();
+        if let Some(life) = life {
+            for handle in life.links.iter().filter_map(|link| lock(link).take()) {
+                handle.cut(End::Died);
+                handle.stop();
+            }
+        }
+    }
+
+    /// Cuts the links that there are; the server stays.
+    pub fn cut(&self) {
+        if let Some(life) = &*lock(&self.life) {
+            for link in &life.links {
+                if let Some(handle) = &*lock(link) {
+                    handle.cut(End::Died);
+                }
+            }
+        }
+    }
+
+    /// What the links of later lives are like.
+    pub fn plan(&self, plan: Plan) {
+        *lock(&self.plan) = plan;
+    }
+
+    /// Whether who asks for a link is told that there is no such export.
+    pub fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    /// How often somebody asked for a link.
+    #[must_use]
+    pub fn asked(&self) -> u32 {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// How many links were cut for their number of requests.
+    #[must_use]
+    pub fn cuts(&self) -> u64 {
+        self.cuts.load(Ordering::SeqCst)
+    }
+
+    /// The export as its clients see it.
+    pub fn export(self: &Arc<Self>, patience: Patience) -> VrpcExport {
+        VrpcExport::new(Dial(self.clone())).with_patience(patience)
+    }
+}
+
+/// Asks for links.
+struct Dial(Arc<Site>);
+
+/// Ends the server's side once the client's is gone.
+struct HangUp(Arc<Mutex<Option<LinkHandle>>>);
+
+impl Connect for Dial {
+    fn connect(&self, client: &Client, instance: Instance) -> Result<Connected, ConnectError> {
+        let site = &self.0;
+        site.asked.fetch_add(1, Ordering::SeqCst);
+        if site.refuses.load(Ordering::SeqCst) {
+            return Err(Box::new(Refused::new(RefusalCode::NoExport, "no such export")));
+        }
+        let plan = *lock(&site.plan);
+        let mut life = lock(&site.life);
+        let life = life.as_mut().ok_or("nobody is there")?;
+        let (ours, theirs) = Ends::in_memory(Layout::with_bulk(plan.slots, 8, plan.bulk_bytes)?);
+        let label = "client".into();
+        let peer = Peer { export: "export".into(), credentials: None, client: instance, label };
+        let link = Arc::<Mutex<Option<LinkHandle>>>::default();
+        let watched = Arc::new(Watched {
+            inner: life.server.open(&peer)?,
+            line: OnceLock::new(),
+            link: link.clone(),
+            every: plan.cut_every,
+            cuts: site.cuts.clone(),
+            served: AtomicU64::new(0),
+        });
+        *lock(&link) = Some(life.server.serve(&theirs, &peer, watched.clone(), Mode::Adaptive)?);
+        life.links.push(link.clone());
+        let line = Line::start(&ours, client.label.as_str(), Mode::Adaptive)?;
+        // Nobody watches over a socket here.
+        watched.line.get_or_init(|| line.clone());
+        Ok(Connected { line, keep: Box::new(HangUp(link)) })
+    }
+}
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        if let Some(handle) = lock(&self.0).take() {
+            handle.cut(End::Left);
+            // Waits for the thread: the session is over when this is.
+            handle.stop();
+        }
+    }
+}
+
+/// A session that tells the client's side of its end, and brings that about.
+struct Watched {
+    inner: Arc<dyn Session>,
+    line: OnceLock<Line>,
+    link: Arc<Mutex<Option<LinkHandle>>>,
+    every: u64,
+    cuts: Arc<AtomicU64>,
+    served: AtomicU64,
+}
+
+impl Session for Watched {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        let served = self.served.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.every == 0 || served < self.every {
+            return self.inner.serve(request, responder);
+        }
+        if served == self.every {
+            if let Some(link) = &*lock(&self.link) {
+                link.cut(End::Died);
+            }
+            if self.cuts.fetch_add(1, Ordering::SeqCst) % 2 == 1 {
+                // It is performed, and nobody is told.
+                self.inner.serve(request, responder);
+            }
+        }
+    }
+
+    fn ended(&self) {
+        self.inner.ended();
+        if let Some(line) = self.line.get() {
+            line.cut(End::Died);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
