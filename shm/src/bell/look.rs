@@ -7,68 +7,15 @@
 use std::hint::spin_loop;
 use std::sync::OnceLock;
 use std::thread::yield_now;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::bell::sleeper::Awaited;
-use crate::bell::{Mode, umwait};
+use crate::bell::{Mode, Window, umwait};
 
-/// The longest time that an adaptive consumer looks before it sleeps.
-pub const WINDOW_MAX: Duration = Duration::from_micros(50);
-/// Below this a window is not worth its system calls.
-const WINDOW_MIN: Duration = Duration::from_micros(4);
 /// For so long it looks without yielding; most answers come sooner.
 const EAGER_US: u32 = 2;
 /// So long it looks between two yields.
 const SLICE_US: u32 = 1;
-/// A yield longer than this met somebody who needs the processor.
-const YIELD_MAX: Duration = Duration::from_micros(200);
-/// Short sleeps before the window opens again after such a yield: at first, and at most.
-const PENALTY: (u32, u32) = (256, 1 << 16);
-
-/// How long one consumer looks, as it has learnt.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Window {
-    length: Duration,
-    /// Short sleeps to go until it may open.
-    closed_for: u32,
-    /// The last penalty.
-    penalty: u32,
-}
-
-impl Default for Window {
-    fn default() -> Window {
-        Window { length: WINDOW_MAX, closed_for: 0, penalty: 0 }
-    }
-}
-
-impl Window {
-    /// Is looking worth it now?
-    pub(super) fn is_open(&self) -> bool {
-        self.length >= WINDOW_MIN
-    }
-
-    /// A sleep ended, with a message or because the time was up. Looking longer would have spared it if it was short.
-    pub(super) fn slept(&mut self, short: bool) {
-        if !short {
-            self.length /= 2;
-        } else if self.closed_for > 0 {
-            self.closed_for -= 1;
-        } else {
-            self.length = WINDOW_MAX;
-        }
-    }
-
-    /// Whether to go on after a yield that took so long.
-    fn yielded(&mut self, how_long: Duration) -> bool {
-        if how_long <= YIELD_MAX {
-            return true;
-        }
-        self.penalty = self.penalty.saturating_mul(2).clamp(PENALTY.0, PENALTY.1);
-        self.closed_for = self.penalty;
-        self.length = Duration::ZERO;
-        false
-    }
-}
 
 /// Looks as the mode and the window say. Says whether the message is there; if not, the time has come to sleep, or, in a mode
 /// that never sleeps, `is_over` has said so, which is asked every few microseconds.
@@ -96,7 +43,7 @@ pub(super) fn look(
         yield_now();
         if mode == Mode::Adaptive {
             let after = Instant::now();
-            if !window.yielded(after - before) || after - start >= window.length {
+            if !window.yielded(after - before) || after - start >= window.length() {
                 return awaited.is_ready();
             }
             before = after;
@@ -156,31 +103,6 @@ pub(super) fn looks_per_us() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_sleeps_close_the_window_and_a_short_one_opens_it() {
-        let mut window = Window::default();
-        assert!(window.is_open());
-        (0..8).for_each(|_| window.slept(false));
-        assert!(!window.is_open());
-        window.slept(true);
-        assert!(window.is_open());
-    }
-
-    #[test]
-    fn where_others_need_the_processor_looking_ends_for_longer_each_time() {
-        let mut window = Window::default();
-        for penalty in [PENALTY.0, 2 * PENALTY.0, 4 * PENALTY.0] {
-            assert!(window.yielded(Duration::from_micros(20)) && window.is_open());
-            assert!(!window.yielded(Duration::from_millis(3)));
-            for _ in 0..penalty {
-                window.slept(true);
-                assert!(!window.is_open());
-            }
-            window.slept(true);
-            assert!(window.is_open());
-        }
-    }
 
     #[test]
     fn only_a_mode_that_never_sleeps_looks_until_it_is_told_that_it_is_over() {

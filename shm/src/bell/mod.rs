@@ -13,9 +13,10 @@ mod mode;
 mod ringer;
 mod sleeper;
 mod umwait;
+mod window;
 
-pub use look::WINDOW_MAX;
 pub use lull::Lull;
 pub use mode::{Mode, UnknownMode};
 pub use ringer::Ringer;
 pub use sleeper::{Awaited, INTERVAL_MAX, INTERVAL_MIN, Nudger, Outcome, Sleeper, SleeperCounts};
+pub use window::{WINDOW_MAX, Window};

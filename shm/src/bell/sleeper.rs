@@ -3,8 +3,8 @@ use std::time::{Duration, Instant};
 
 use tombolo_mem::{OutOfBounds, Region, Word, WordMut};
 
-use crate::bell::look::{Window, look, looks_per_us};
-use crate::bell::{Mode, WINDOW_MAX};
+use crate::bell::look::{look, looks_per_us};
+use crate::bell::{Mode, WINDOW_MAX, Window};
 use crate::cells::{BellWord, BellWordMut, Cells, Nap};
 use crate::link::{ASLEEP_OFFSET, BELL_OFFSET, BellKind, Ends};
 use crate::ring::Consumer;
