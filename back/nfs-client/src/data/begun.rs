@@ -1,13 +1,19 @@
 //! A call that is sent before anybody waits for it.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use tombolo_host::task;
 
 /// A future that was polled once when it was made, on the thread that made it: its call is on the wire, or in the queue for it,
 /// whatever else that thread is about.
 pub(super) enum Begun<T> {
     UnderWay(Pin<Box<dyn Future<Output = T> + Send>>),
+    /// Somebody else polls it.
+    Driven(Arc<Mutex<Driven<T>>>),
     /// It was done at once; nothing once that was told.
     Done(Option<T>),
 }
@@ -23,12 +29,62 @@ impl<T> Begun<T> {
     }
 }
 
+/// What a call that others poll has come to.
+pub(super) struct Driven<T> {
+    outcome: Option<std::thread::Result<T>>,
+    waiter: Option<Waker>,
+}
+
+impl<T: Send + 'static> Begun<T> {
+    /// Has it polled whenever it can go on, also while nobody waits for it. An answer that nobody looks at keeps memory and its place in
+    /// the in-flight limit where calls go over a link; one that is waited for after others must not keep those from going on.
+    pub(super) fn driven(self) -> Self {
+        let Self::UnderWay(mut call) = self else { return self };
+        let driven = Arc::new(Mutex::new(Driven { outcome: None, waiter: None }));
+        let told = driven.clone();
+        task::spawn(async move {
+            // Who waits shall not wait for ever because of a fault of ours.
+            let guarded =
+                poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))) {
+                    Ok(polled) => polled.map(Ok),
+                    Err(panic) => Poll::Ready(Err(panic)),
+                });
+            let outcome = guarded.await;
+            let waiter = {
+                let mut driven = lock(&told);
+                driven.outcome = Some(outcome);
+                driven.waiter.take()
+            };
+            waiter.into_iter().for_each(Waker::wake);
+        });
+        Self::Driven(driven)
+    }
+}
+
+fn lock<T>(driven: &Mutex<Driven<T>>) -> MutexGuard<'_, Driven<T>> {
+    driven.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl<T: Unpin> Future for Begun<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         match &mut *self {
             Self::UnderWay(call) => call.as_mut().poll(context),
+            Self::Driven(driven) => {
+                let mut driven = lock(driven);
+                match driven.outcome.take() {
+                    Some(Ok(result)) => Poll::Ready(result),
+                    Some(Err(panic)) => {
+                        drop(driven);
+                        resume_unwind(panic)
+                    }
+                    None => {
+                        driven.waiter = Some(context.waker().clone());
+                        Poll::Pending
+                    }
+                }
+            }
             Self::Done(result) => result.take().map_or(Poll::Pending, Poll::Ready),
         }
     }

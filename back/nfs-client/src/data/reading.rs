@@ -329,6 +329,10 @@ impl<S: Server> Reading<S> {
             }
         };
         let mut coming = self.begin(&plan.parts);
+        if coming.len() > 1 || plan.parts.len() > 1 {
+            // Some of them are waited for after others.
+            coming = coming.into_iter().map(|(call, len)| (call.driven(), len)).collect();
+        }
         for fetch in plan.fetches.drain(..) {
             self.fetch(fetch);
         }

@@ -6,12 +6,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
+use tombolo_back_nfs_client::Options;
 use tombolo_core::fs::{
-    Client, Ctx, Error, Export, FileSystem, FileType, Interrupt, Mode, NewMode, NodeId, PermissionCheck,
-    SessionId,
+    Client, Create, Ctx, Error, Exclusive, Export, File, FileSystem, FileType, Interrupt, Mode, NewMode,
+    NodeId, OpenFlags, PermissionCheck, SessionId, SyncWhat, Write,
 };
+use tombolo_host::rpc_client::InFlight;
 use tombolo_layer::delay;
 use tombolo_layer::replies;
+use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
 use tombolo_nfs_client_tests::mount::{hard, name, soft};
 use tombolo_nfs_tests::bed::Plan;
@@ -129,4 +132,40 @@ fn an_interrupt_ends_a_call_that_waits_for_the_server() {
     let failed = fs.getattr(&cx, NodeId::ROOT, None).wait().expect_err("nobody answers");
     assert!(matches!(failed, Error::Interrupted), "{failed:?}");
     assert!(since.elapsed() >= Duration::from_secs(2), "until then an answer is worth waiting for");
+}
+
+/// Pieces of one read are waited for one after the other: those that are answered before their turn must keep neither memory nor a place
+/// in the in-flight limit from those whose turn it is.
+#[test]
+fn many_small_pieces_of_large_reads_do_not_wait_for_each_other_for_ever() {
+    let export: Arc<dyn Export> = Arc::new(Memory::default());
+    let links = LinkPlan { slots: 8, bulk_bytes: 64 << 10, ..LinkPlan::default() };
+    let bed = LinkBed::new(Plan::over(export.clone()), links);
+    let mut options = Options { read_size_max: 4096, write_size_max: 4096, ..hard() };
+    options.rpc.in_flight = InFlight::Fixed(2);
+    let export = bed.mounted(options);
+    let (fs, cx) = attach(&*export);
+    let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| number as u8 ^ (number >> 8) as u8).collect();
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let create = Create { mode: NewMode::settled(Mode::new(0o644)), flags, exclusive: Exclusive::default() };
+    let made = fs.create(&cx, NodeId::ROOT, name("file"), &create).wait().expect("created");
+    let file = File { node: made.entry.node, open: made.open };
+    fs.write(&cx, file, &Write::default(), bytes.clone().into()).wait().expect("written");
+    fs.fsync(&cx, file, SyncWhat::All).wait().expect("stable");
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let (fs, cx) = attach(&*export);
+                let node = fs.lookup(&cx, NodeId::ROOT, name("file")).wait().expect("found").node;
+                let open = fs.open(&cx, node, OpenFlags::READ).wait().expect("opened").open;
+                let file = File { node, open };
+                let mut buffer = Buffer::new(bytes.len());
+                for _ in 0..3 {
+                    let read = fs.read(&cx, file, 0, buffer.sink(0..bytes.len())).wait().expect("read");
+                    assert_eq!(read.count, bytes.len());
+                    assert!(buffer.as_slice() == Some(&*bytes));
+                }
+            });
+        }
+    });
 }
