@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{PathBuf, absolute};
 use std::sync::Arc;
 
+use tombolo_core::fs::{Squash, Whom};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::listen::{Guest, LinkListener, ListenOptions};
 use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
@@ -157,7 +158,7 @@ fn listen(
     kept: &Arc<Kept>,
 ) -> Result<Place, Failure> {
     let listening = format!("listen at {}", place.socket.display());
-    let (server, names) = server(&place.exports, plan, kept)?;
+    let (server, names) = server(&place.exports, Squash::NONE, plan, kept)?;
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
     let mut options = ListenOptions { limits, mode: plan.shm.doorbell, ..ListenOptions::default() };
     if let Some(policy) = policy {
@@ -183,7 +184,7 @@ fn sit(memory: &PlannedMemory, plan: &Plan, kept: &Arc<Kept>) -> Result<Place, F
         let failure = Failure::cannot(&serving, "there is no such file");
         return Err(failure.remedy("to have it made, add ,size=SIZE"));
     }
-    let (server, names) = server(&memory.exports, plan, kept)?;
+    let (server, names) = server(&memory.exports, memory.squash, plan, kept)?;
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
     let common = CommonMemory::to_serve(&place, memory.size_bytes);
     let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
@@ -196,7 +197,12 @@ fn sit(memory: &PlannedMemory, plan: &Plan, kept: &Arc<Kept>) -> Result<Place, F
 }
 
 /// What offers these exports, and their names.
-fn server(offered: &[usize], plan: &Plan, kept: &Arc<Kept>) -> Result<(Arc<Server>, Vec<String>), Failure> {
+fn server(
+    offered: &[usize],
+    squash: Squash,
+    plan: &Plan,
+    kept: &Arc<Kept>,
+) -> Result<(Arc<Server>, Vec<String>), Failure> {
     let rpc = NfsOverLinks::new(offered, plan, kept);
     let service = VrpcServer::new().with_keys(kept.keys()?);
     let mut service = service.with_session_ids(Arc::clone(kept.session_ids()));
@@ -204,10 +210,15 @@ fn server(offered: &[usize], plan: &Plan, kept: &Arc<Kept>) -> Result<(Arc<Serve
     for &index in offered {
         let Some((export, planned)) = kept.once(index)?.zip(plan.exports.get(index)) else { continue };
         let name = planned.name.to_string();
-        service = service.with_export(name.clone(), export, Options::default());
+        service = service.with_export(name.clone(), export, Options { squash, ..Options::default() });
         names.push(name);
     }
-    let server = Server::new(Arc::new(service)).speaking(Protocol::OncRpc, Arc::new(rpc));
+    let server = Server::new(Arc::new(service));
+    // NFS has its own rules of who is squashed, which would be a way around these.
+    let server = match squash.whom {
+        Whom::Nobody => server.speaking(Protocol::OncRpc, Arc::new(rpc)),
+        Whom::Root | Whom::All => server,
+    };
     Ok((Arc::new(server), names))
 }
 

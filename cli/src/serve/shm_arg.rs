@@ -1,12 +1,15 @@
-//! `SOCKET[,export=/NAME…]` and `MEMORY[,size=SIZE][,export=/NAME…]`: serving over memory in common.
+//! `SOCKET[,export=/NAME…]` and `MEMORY[,size=SIZE][,squash=WHOM][,export=/NAME…]`: serving over memory in common.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::ValueEnum;
 use serde::Deserialize;
+use tombolo_core::fs::{NO_ID, Squash};
 use tombolo_host::links::memory::MemoryPlace;
 
 use super::export_arg::ExportName;
+use super::nfs_arg::SquashArg;
 
 /// One socket at which processes of this host ask for links.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -26,6 +29,8 @@ pub struct ShmFileArg {
     pub place: MemoryPlace,
     /// Its size in bytes, where it does not know it itself.
     pub size_bytes: Option<u64>,
+    /// Whose users are not who the client says. Nobody can say who it is.
+    pub squash: Squash,
     /// Which exports are offered there; all if none is named.
     pub exports: Vec<ExportName>,
 }
@@ -44,12 +49,18 @@ impl FromStr for ShmFileArg {
                 None => MemoryPlace::File(word.into()),
             },
         };
-        let mut arg = Self { place, size_bytes: None, exports: Vec::new() };
+        let mut arg = Self { place, size_bytes: None, squash: Squash::NONE, exports: Vec::new() };
         for part in parts {
             match part.split_once('=') {
                 Some(("size", size)) => arg.size_bytes = Some(size_bytes(size)?),
                 Some(("export", name)) => arg.exports.push(name.parse()?),
-                _ => return Err(format!("{part:?} is neither size=SIZE nor export=/NAME")),
+                Some(("squash", whom)) => arg.squash.whom = SquashArg::from_str(whom, false)?.into(),
+                Some(("anonuid", id)) => arg.squash.anonymous_uid = anonymous(part, id)?,
+                Some(("anongid", id)) => arg.squash.anonymous_gid = anonymous(part, id)?,
+                _ => {
+                    let known = "size=SIZE, squash=none|root|all, anonuid=ID, anongid=ID, export=/NAME";
+                    return Err(format!("{part:?} is none of {known}"));
+                }
             }
         }
         match (&arg.place, arg.size_bytes) {
@@ -58,6 +69,12 @@ impl FromStr for ShmFileArg {
             _ => Ok(arg),
         }
     }
+}
+
+/// A user or group that others become.
+fn anonymous(part: &str, id: &str) -> Result<u32, String> {
+    let id = id.parse().map_err(|_| format!("{part}: a number is wanted"))?;
+    if id == NO_ID { Err(format!("{part}: that is no user and no group")) } else { Ok(id) }
 }
 
 /// A number of bytes, of whole pages, with K, M or G behind it for powers of 1024.
@@ -112,6 +129,8 @@ impl TryFrom<String> for ShmArg {
 
 #[cfg(test)]
 mod tests {
+    use tombolo_core::fs::Whom;
+
     use super::*;
 
     #[test]
@@ -136,6 +155,13 @@ mod tests {
             "mmapper:",
         ] {
             assert!(arg(bad).is_err(), "{bad:?}");
+        }
+        let squash = |text: &str| text.parse::<ShmFileArg>().map(|arg| arg.squash);
+        assert_eq!(squash("x"), Ok(Squash::NONE));
+        let all = Squash { whom: Whom::All, anonymous_uid: 1000, anonymous_gid: 65_534 };
+        assert_eq!(squash("x,squash=all,anonuid=1000"), Ok(all));
+        for bad in ["x,squash=", "x,squash=some", "x,anonuid=-1", "x,anongid=4294967295"] {
+            assert!(squash(bad).is_err(), "{bad:?}");
         }
         assert!(arg("x,size=99999999999999999999G").is_err() && arg("x,size=4ö").is_err());
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tombolo_core::fs::Squash;
 use tombolo_host::links::memory::MemoryPlace;
 use tombolo_shm::bell::Mode;
 
@@ -24,7 +25,8 @@ pub struct ShmOptions {
     /// Memory that a guest and we have in common: a file, that is QEMU's ivshmem or UML's iomem; in a guest `pci:[BDF]` or `mmapper:`. Repeatable.
     ///
     /// A file that is not there is made, of SIZE bytes (such as 64M). One client at a time has all of it, and both sides can write it.
-    #[arg(long, value_name = "FILE[,size=SIZE][,export=/NAME]…")]
+    /// Its root is root here, unless squash=root (or all) makes it user and group 65534, or those of anonuid= and anongid=.
+    #[arg(long, value_name = "FILE[,size=SIZE][,squash=WHOM][,export=/NAME]…")]
     pub shm_file: Vec<ShmFileArg>,
     /// How to wait for what clients ask over memory in common (by default adaptive).
     #[arg(long, value_name = "MODE")]
@@ -63,6 +65,8 @@ pub struct PlannedMemory {
     pub place: MemoryPlace,
     /// How long it is, where it does not know it itself.
     pub size_bytes: Option<u64>,
+    /// Whose users are not who the client says.
+    pub squash: Squash,
     /// Where in the plan's exports those are that are offered.
     pub exports: Vec<usize>,
 }
@@ -114,12 +118,13 @@ impl ShmOptions {
             places.push(PlannedShm { socket, exports: offered(names, exports, &listening)? });
         }
         let mut memory: Vec<PlannedMemory> = Vec::with_capacity(self.shm_file.len());
-        for ShmFileArg { place, size_bytes, exports: names } in self.shm_file {
+        for ShmFileArg { place, size_bytes, squash, exports: names } in self.shm_file {
             let serving = format!("serve over {place}");
             if memory.iter().any(|other| other.place == place) {
                 return Err(Failure::usage(format!("cannot {serving}: the memory is given twice")));
             }
-            memory.push(PlannedMemory { place, size_bytes, exports: offered(names, exports, &serving)? });
+            let exports = offered(names, exports, &serving)?;
+            memory.push(PlannedMemory { place, size_bytes, squash, exports });
         }
         Ok(ShmPlan { places, memory, doorbell, policy: self.shm_policy })
     }

@@ -18,6 +18,7 @@ mod id;
 mod interrupt;
 mod name;
 mod open;
+mod squash;
 
 pub use answer::{Answer, Later};
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
@@ -38,3 +39,4 @@ pub use open::{
     AccessMask, Create, Created, Entry, Exclusive, Made, NewMode, OpenFlags, Opened, ReadDone, RenameFlags,
     Renamed, Stability, SyncWhat, Write, Written,
 };
+pub use squash::{NO_ID, Squash, Whom};

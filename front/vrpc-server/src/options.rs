@@ -1,6 +1,6 @@
 //! What a session may ask for.
 
-use tombolo_core::fs::{Limits, PermissionCheck};
+use tombolo_core::fs::{Limits, PermissionCheck, Squash};
 
 /// What the sessions of one export may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,6 +8,8 @@ pub struct Options {
     /// Who is asked to check what users may do. Identities are the peer's own word in either case: what a peer as a whole may
     /// do is for who lets it have a link to decide.
     pub checks: PermissionCheck,
+    /// Who is not taken for whom a peer says that they are, whatever the peer itself may say.
+    pub squash: Squash,
     /// How much may pend.
     pub limits: Limits,
     /// Most bytes that one READ or WRITE may move.
@@ -17,10 +19,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Checks by the back end, transfers of 4 MiB, 1024 identities.
+    /// Checks by the back end, nobody squashed, transfers of 4 MiB, 1024 identities.
     fn default() -> Self {
         Options {
             checks: PermissionCheck::BackEnd,
+            squash: Squash::NONE,
             limits: Limits::default(),
             transfer_bytes_max: 4 << 20,
             callers_max: 1024,

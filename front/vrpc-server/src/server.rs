@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId};
+use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId, Whom};
 use tombolo_host::handle_keys::Keys;
 use tombolo_host::links::server::{Peer, Refusal, Service, Session, Voice};
 
@@ -76,7 +76,8 @@ impl Service for VrpcServer {
         let session = SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed));
         let voice = Voice::of(peer);
         // Whoever is not believed in whose name it asks is not believed to have checked what they may do either.
-        let checks = if voice.is_anybodys() { options.checks } else { PermissionCheck::BackEnd };
+        let is_believed = voice.is_anybodys() && options.squash.whom == Whom::Nobody;
+        let checks = if is_believed { options.checks } else { PermissionCheck::BackEnd };
         let client = Client { session, label: peer.label.to_string(), checks };
         let file_system = export.attach(&client).map_err(|error| {
             tracing::error!(export = peer.export, peer = &*peer.label, %error, "no session");

@@ -10,7 +10,7 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_vrpc_client::{Socket, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{
     Create, Ctx, Error, Export, File, FileSystem, Identity, Mode, Name, NewMode, NodeId, OpenFlags,
-    PermissionCheck, SessionId,
+    PermissionCheck, SessionId, Squash, Whom,
 };
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::connect::ConnectOptions;
@@ -136,4 +136,27 @@ fn whom_a_rule_believes_acts_as_it_says() {
     may_open(&*fs, &named(0, 0, &[]), "roots").expect("believed");
     let opened = may_open(&*fs, &named(OTHER, OTHER, &[]), "roots");
     assert!(matches!(opened, Err(Error::AccessDenied)), "permissions are looked at: {opened:?}");
+}
+
+/// Also where the server was told to leave permissions to the other side, which asks as root for what it has checked.
+#[test]
+fn root_of_the_other_side_is_root_here_only_where_it_may_be() {
+    let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");
+    let of = |whom| Squash { whom, anonymous_uid: OTHER, anonymous_gid: OTHER };
+    for checks in [PermissionCheck::BackEnd, PermissionCheck::Caller] {
+        let place = Place::new(&rules, Options { checks, squash: of(Whom::Root), ..Options::default() });
+        let fs = place.session();
+        for root in [named(0, 0, &[]), named(0, GROUP, &[0, SECOND])] {
+            let opened = may_open(&*fs, &root, "roots");
+            assert!(matches!(opened, Err(Error::AccessDenied)), "{checks:?}: {opened:?}");
+            may_open(&*fs, &root, "others").expect("whom root has become");
+        }
+        may_open(&*fs, &named(USER, 0, &[0]), "users").expect("others stay who they are");
+
+        let place = Place::new(&rules, Options { checks, squash: of(Whom::All), ..Options::default() });
+        let fs = place.session();
+        may_open(&*fs, &named(USER, USER, &[]), "others").expect("all are the same");
+        let opened = may_open(&*fs, &named(USER, USER, &[]), "users");
+        assert!(matches!(opened, Err(Error::AccessDenied)), "{checks:?}: {opened:?}");
+    }
 }

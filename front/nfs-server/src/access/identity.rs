@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::{Error, Identity, Result};
+use tombolo_core::fs::{Error, Identity, Result, Squash};
 use tombolo_host::links::server::Voice;
 use tombolo_host::rpc_server::Origin;
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX};
 
 use super::groups::Groups;
-use super::squash::Squash;
 
 /// Lists of groups that are remembered, at most.
 const LISTS_MAX: usize = 1024;
@@ -105,9 +104,8 @@ impl Identities {
 
 #[cfg(test)]
 mod tests {
-    use super::super::squash::Whom;
     use super::*;
-    use tombolo_core::fs::Answer;
+    use tombolo_core::fs::{Answer, Whom};
     use tombolo_wire_rpc::Gids;
 
     fn sys(uid: u32, gid: u32, groups: &[u32]) -> Credential<'static> {

@@ -7,9 +7,8 @@
 mod allow;
 mod groups;
 mod identity;
-mod squash;
 
 pub use allow::{AllowList, Network, NetworkError};
 pub use groups::Groups;
 pub use identity::Identities;
-pub use squash::{NO_ID, Squash, Whom};
+pub use tombolo_core::fs::{NO_ID, Squash, Whom};

@@ -33,6 +33,7 @@ pub(super) fn caller(exchange: Exchange<'_>, uid: u32, gid: u32, groups: Groups<
     let caller = exchange.caller;
     let groups = (!groups.is_empty()).then(|| groups.iter().collect::<Arc<[u32]>>());
     let identity = exchange.shared.voice.identity(Identity { uid, gid, groups });
+    let identity = identity.map(|identity| exchange.shared.options.squash.identity(identity));
     let is_refused = identity.is_none();
     if !exchange.shared.callers.set(caller, identity) {
         exchange.cut(Lie::Senseless(format!("caller {} is beyond the limit", caller.0).into()));
