@@ -30,10 +30,16 @@ if [ -n "${DIRECT:-}" ]; then
     rm "$directory/direct"
 fi
 
-# What was synced outlives the server.
+# What was synced outlives the server, and so does a file that is held.
+exec 3>>"$directory/held"
+echo before >&3
 seq 100000 | dd of="$directory/before" conv=fsync 2>/dev/null
 : >"$directory/kill"
 await test -e "$directory/again"
+echo after >&3
+exec 3>&-
+printf 'before\nafter\n' | cmp - "$directory/held"
+rm "$directory/held"
 seq 100000 | cmp - "$directory/before"
 seq 200000 >"$directory/after"
 seq 200000 | cmp - "$directory/after"
