@@ -1,23 +1,20 @@
 //! From how many bytes on it is cheaper to refer to data than to send them inside the message: reads and writes of the same bytes both
 //! ways, straight on a link.
 
-use std::sync::{Mutex, PoisonError};
+use std::any::Any;
 
-use tombolo_back_vrpc_client::{Connect, ConnectError, Connected};
-use tombolo_core::fs::{Client, File, Write};
+use tombolo_core::fs::{File, Name, NodeId, OpenFlags, OpenId, Write};
 use tombolo_host::links::client::{Call, Line, Spans};
 use tombolo_mem::Buffer;
 use tombolo_shm::bell::Mode;
-use tombolo_shm::link::Instance;
 use tombolo_wire_vrpc::{
-    BODY_BYTES, CallerId, Data, FRAME_BYTES, FrameBuf, Header, Kind, Place as Where, Reference, Reply,
-    Request, Returned,
+    BODY_BYTES, CallerId, Data, FRAME_BYTES, FrameBuf, Groups, Header, Kind, Place as Where, Reference,
+    Reply, Request, Returned,
 };
 
 use super::door::Door;
 use super::server::{Meeting, Serving};
-use super::session::Session;
-use super::{AT_ONCE, Plan, speed, timed_by, wrong};
+use super::{AT_ONCE, FILE, Plan, speed, timed_by, wrong};
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Clock, Entrant, Place, Work};
 use crate::report::{Figure, Picture, Report};
@@ -118,21 +115,11 @@ impl Work for Carried {
     }
 }
 
-/// Gives out a link that was made.
-struct Made(Mutex<Option<Connected>>);
-
-impl Connect for Made {
-    fn connect(&self, _client: &Client, _instance: Instance) -> std::result::Result<Connected, ConnectError> {
-        let made = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        made.ok_or_else(|| "a second link".into())
-    }
-}
-
 /// A link, the open file, and memory of the program.
 struct Carrier {
     line: Line,
-    // It keeps the file open.
-    _session: Session,
+    // It keeps the link.
+    _keep: Box<dyn Any + Send + Sync>,
     file: File,
     buffer: Buffer,
     bytes: usize,
@@ -141,11 +128,38 @@ struct Carrier {
 impl Carrier {
     fn new(door: &Door, bytes: usize) -> Result<Self> {
         let (line, keep) = door.link().map_err(|error| wrong("a link", error.as_ref()))?;
-        let made = Made(Mutex::new(Some(Connected { line: line.clone(), keep })));
-        // It opens the file, and tells the server who number 0 is.
-        let session = Session::over(made, 0)?;
-        let file = session.file();
-        Ok(Self { line, _session: session, file, buffer: Buffer::new(bytes), bytes })
+        let mut carrier = Self {
+            line,
+            _keep: keep,
+            file: File { node: NodeId::ROOT, open: OpenId(0) },
+            buffer: Buffer::new(bytes),
+            bytes,
+        };
+        // Number 0 is the superuser's.
+        carrier.ask(&Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) }, |_| Some(()))?;
+        let name = Name::new(FILE.as_bytes()).map_err(|error| wrong("a name", &error))?;
+        let node = carrier.ask(&Request::Lookup { parent: NodeId::ROOT, name }, |reply| match reply {
+            Reply::Entry(entry, _) => Some(entry.node),
+            _ => None,
+        })?;
+        let open = Request::Open { node, flags: OpenFlags::READ | OpenFlags::WRITE };
+        let open = carrier.ask(&open, |reply| match reply {
+            Reply::Opened(opened) => Some(opened.open),
+            _ => None,
+        })?;
+        carrier.file = File { node, open };
+        Ok(carrier)
+    }
+
+    /// Asks, and takes out of the answer what is wanted.
+    fn ask<T>(&self, request: &Request<'_>, pick: impl FnOnce(&Reply<'_>) -> Option<T>) -> Result<T> {
+        let reply = self.send(request, Spans::none(), &[])?.wait().map_err(|error| wrong("ask", &error))?;
+        let answer = Reply::decode(request.kind(), reply.kind, &reply.body, &reply.frame);
+        let picked = match &answer {
+            Ok(Ok(reply)) => pick(reply),
+            _ => None,
+        };
+        picked.ok_or_else(|| unexpected(&answer))
     }
 
     #[inline]
@@ -194,8 +208,8 @@ impl Carrier {
         // As in the library, a buffer for the largest that goes inside: here as if this were the largest.
         match self.bytes {
             ..=512 => self.write_inside_of::<512>(),
-            ..=1024 => self.write_inside_of::<1024>(),
-            ..=2048 => self.write_inside_of::<2048>(),
+            513..=1024 => self.write_inside_of::<1024>(),
+            1025..=2048 => self.write_inside_of::<2048>(),
             _ => self.write_inside_of::<FRAME_BYTES>(),
         }
     }

@@ -83,8 +83,8 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Place::leave()?;
     judge(&mut report);
     report.condition(format!(
-        "{} rounds, in each of which either caller has a turn of {} bare exchanges and one of {} null requests, over a link of its own; each is \
-         timed alone, by the processor's clock, which is the same in a guest; a figure is the median of its rounds (quartiles in brackets)",
+        "{} rounds, in each of which either caller has a turn of at most {} bare exchanges and one of at most {} null requests, over a link of its own; each \
+         is timed alone, by the processor's clock, which is the same in a guest; a figure is the median of its rounds (quartiles in brackets)",
         plan.rounds,
         plan.scaled(BARES, 500),
         plan.scaled(NULLS, 200)
@@ -181,13 +181,13 @@ impl Caller {
     }
 
     fn turn(&mut self, order: Order, count: usize, core: usize) -> Result<()> {
-        let over = AtomicBool::new(false);
+        let (over, last) = (AtomicBool::new(false), self.mailbox.last());
         let line = thread::scope(|scope| {
             if order == Order::Bare {
                 scope.spawn(|| {
                     // Where it cannot be pinned it runs as it may.
                     let _free = affinity::pin(None, &[core]);
-                    self.mailbox.echo(&over);
+                    self.mailbox.echo(last, &over);
                 });
             }
             self.mailbox.tell(order, u32::try_from(count).unwrap_or(u32::MAX));

@@ -89,11 +89,6 @@ impl Session {
         Ok(Self { files, cx, file: File { node, open: opened.open }, buffer: Buffer::new(bytes) })
     }
 
-    /// The open file.
-    pub fn file(&self) -> File {
-        self.file
-    }
-
     /// Asks once, and looks whether all was done.
     #[inline]
     pub fn ask(&self, deed: Deed) -> Result<()> {

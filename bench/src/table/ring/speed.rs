@@ -39,7 +39,7 @@ pub const IN_PLACE: &str = "in place";
 /// Many requests under way.
 pub const MANY: &str = "64 outstanding getattr";
 
-/// Sizes of reads and writes, with what they are called. Up to 512 bytes data travel in the slot's buffer when they are copied.
+/// Sizes of reads and writes, with what they are called. Few data travel in the message when they are copied: see `border`.
 pub const SIZES: [(&str, usize); 5] =
     [("256 B", 256), ("512 B", 512), ("1 KiB", 1024), ("4 KiB", 4096), ("1 MiB", 1 << 20)];
 
