@@ -1,0 +1,45 @@
+//! A client: asks for one thing after the other until it is told to leave, or killed.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::args::ClientArgs;
+use crate::doer;
+use crate::failure::{Failure, Result};
+use crate::log::{History, Log};
+use crate::model::Action;
+use crate::random::Random;
+use crate::records::record;
+
+/// Works until nobody holds the other end of its input.
+pub fn work(args: &ClientArgs) -> Result<()> {
+    let History { mut model, mut number, .. } = History::read(&args.log)?;
+    let mut log = Log::open(&args.log)?;
+    let mut random = Random::new(args.seed, number);
+    let mut perform = if args.is_mount { doer::on_mount(&args.at) } else { doer::in_library(&args.at) }
+        .map_err(|why| Failure::Process(format!("the client cannot begin: {why}")))?;
+    let enough = Arc::new(AtomicBool::new(false));
+    let told = enough.clone();
+    thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        told.store(true, Ordering::Relaxed);
+    });
+    let mut rest: Option<Action> = None;
+    while !enough.load(Ordering::Relaxed) || rest.is_some() {
+        number += 1;
+        let action = rest.take().unwrap_or_else(|| model.choose(number, &mut random));
+        log.asked(number, action)?;
+        let count =
+            perform(action).map_err(|why| Failure::Refused { number, doing: action.to_string(), why })?;
+        log.answered(number, count)?;
+        model.apply(action, count);
+        if let Action::Append(which, from) = action
+            && from + count < record(which).len() as u64
+        {
+            rest = Some(Action::Append(which, from + count));
+        }
+    }
+    Ok(())
+}
