@@ -5,7 +5,7 @@ CARGO ?= cargo
 # Those in which one side reads or writes what the other side may change.
 ADDRESS_TESTS := --lib --test hostile --test area --test bells --test shared --test vectors --test stranger
 
-.PHONY: help packages build static demo test test-rust test-planted test-fuzz test-address test-mount test-guests test-crash test-posix lint bench bench-quick clean
+.PHONY: help packages build static demo test test-rust test-planted test-fuzz test-address test-mount test-guests test-crash test-chaos test-posix lint bench bench-quick clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -25,7 +25,7 @@ demo: ## share a source tree with a real guest and build it there
 	$(MAKE) build
 	demo/run
 
-test: packages test-rust test-planted test-fuzz test-mount test-posix test-guests test-crash ## everything that has to pass
+test: packages test-rust test-planted test-fuzz test-mount test-posix test-guests test-crash test-chaos ## everything that has to pass
 
 test-rust: ## unit, property, conformance and command-line tests
 	$(CARGO) test --workspace --no-fail-fast
@@ -54,6 +54,9 @@ test-guests: build static ## real guests: UML and QEMU
 
 test-crash: build ## the NFS server killed under load, and what it syncs before it says stable
 	tests/crash/run
+
+test-chaos: build ## either side of a link killed, stopped and started under load
+	tests/chaos/run
 
 lint: ## formatter, clippy, shellcheck
 	$(CARGO) fmt --all --check

@@ -4,22 +4,23 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::args::ClientArgs;
-use crate::doer;
+use crate::doer::{self, Doer};
 use crate::failure::{Failure, Result};
 use crate::log::{History, Log};
 use crate::model::Action;
 use crate::random::Random;
 use crate::records::record;
+use crate::server::PATIENCE;
 
 /// Works until nobody holds the other end of its input.
 pub fn work(args: &ClientArgs) -> Result<()> {
     let History { mut model, mut number, .. } = History::read(&args.log)?;
     let mut log = Log::open(&args.log)?;
     let mut random = Random::new(args.seed, number);
-    let mut perform = if args.is_mount { doer::on_mount(&args.at) } else { doer::in_library(&args.at) }
-        .map_err(|why| Failure::Process(format!("the client cannot begin: {why}")))?;
+    let mut perform = begin(args)?;
     let enough = Arc::new(AtomicBool::new(false));
     let told = enough.clone();
     thread::spawn(move || {
@@ -42,4 +43,18 @@ pub fn work(args: &ClientArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A session begins only where there is a server: the harness may just have killed it.
+fn begin(args: &ClientArgs) -> Result<Doer> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match if args.is_mount { doer::on_mount(&args.at) } else { doer::in_library(&args.at) } {
+            Ok(doer) => return Ok(doer),
+            Err(why) if Instant::now() > until => {
+                return Err(Failure::Process(format!("the client cannot begin: {why}")));
+            }
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    }
 }
