@@ -19,6 +19,13 @@ await() {
     done
 }
 
+# What the mount has to say of a failure, such as a link that was lost.
+say_why() {
+    [ "$1" = 0 ] || tail -n 5 "${XDG_STATE_HOME:-/var/lib}"/tombolo/mount-*/log 2>/dev/null || :
+    exit "$1"
+}
+trap 'say_why $?' EXIT
+
 why=$(mktemp)
 await tombolo mount "$place" "$directory"
 workload.sh "$directory" "$directory/source.tar.gz"
