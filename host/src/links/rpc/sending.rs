@@ -56,9 +56,11 @@ impl Live {
         let place_bytes = place_bytes.min(capacity(line.in_area()));
         let Some(out) = take(line.out_area(), out_bytes) else { return Attempt::NoRoom };
         let Some(place) = take(line.in_area(), place_bytes) else {
-            drop(out);
-            // Somebody may have seen it taken meanwhile.
-            self.room.changed();
+            if out.is_some() {
+                drop(out);
+                // Somebody may have seen it taken meanwhile. Without that nobody is to be told: those who wait would wake each other for ever.
+                self.room.changed();
+            }
             return Attempt::NoRoom;
         };
         let mut asked = Asked::default();
