@@ -312,13 +312,40 @@ enum Found {
     Lie(Lie),
 }
 
+/// How long a call has been looked for. Most are answered before the clock is asked, which is a system call in some guests.
+#[derive(Default)]
+enum Looked {
+    #[default]
+    NotYet,
+    ForAMoment,
+    Since(Instant),
+}
+
+impl Looked {
+    /// Looks once more: since when, but for the first few looks.
+    #[inline]
+    fn go_on(&mut self) -> Option<Instant> {
+        match *self {
+            Self::NotYet => {
+                *self = Self::ForAMoment;
+                None
+            }
+            Self::ForAMoment => {
+                *self = Self::Since(Instant::now());
+                None
+            }
+            Self::Since(since) => Some(since),
+        }
+    }
+}
+
 impl Core {
     /// Looks for an answer as long as that pays.
     #[inline]
     fn look(&self, id: u32) -> Option<Result<Answer, LineError>> {
         let entry = self.entry(id);
         let mut wakes = Wakes::default();
-        let mut since = None;
+        let mut looked = Looked::default();
         loop {
             if entry.phase(id) == Phase::Answered {
                 return Some(Ok(self.take(entry, id)?));
@@ -327,7 +354,7 @@ impl Core {
                 return Some(Err(self.lost()));
             }
             let Some(mut intake) = self.try_lead() else {
-                if !self.follow(entry, id, &mut since) {
+                if !self.follow(entry, id, &mut looked) {
                     return None;
                 }
                 continue;
@@ -337,7 +364,7 @@ impl Core {
                 self.leave(intake, &mut wakes);
                 continue;
             }
-            let found = self.look_as_leader(&mut intake, id, &mut wakes, &mut since);
+            let found = self.look_as_leader(&mut intake, id, &mut wakes, &mut looked);
             if let Found::Lie(lie) = found {
                 self.caught(intake, lie, &mut wakes);
                 continue;
@@ -354,13 +381,7 @@ impl Core {
     }
 
     #[inline]
-    fn look_as_leader(
-        &self,
-        intake: &mut Intake,
-        id: u32,
-        wakes: &mut Wakes,
-        since: &mut Option<Instant>,
-    ) -> Found {
+    fn look_as_leader(&self, intake: &mut Intake, id: u32, wakes: &mut Wakes, looked: &mut Looked) -> Found {
         loop {
             if self.may_rest(intake) {
                 intake.lull.rest();
@@ -373,7 +394,7 @@ impl Core {
                 Ok(None) => return Found::Others,
                 Err(lie) => return Found::Lie(lie),
             }
-            if self.fate.is_over() || !self.may_look(intake, since) {
+            if self.fate.is_over() || !self.may_look(intake, looked) {
                 return Found::Nothing;
             }
             self.disarm(intake);
@@ -398,23 +419,19 @@ impl Core {
 
     /// Whether to go on looking, as a leader.
     #[inline]
-    fn may_look(&self, intake: &mut Intake, since: &mut Option<Instant>) -> bool {
-        let is_first = since.is_none();
-        match self.mode {
-            Mode::Event => false,
-            Mode::Adaptive if !intake.window.is_open() => false,
-            // The first looks cost no clock.
-            _ if is_first => {
-                *since = Some(Instant::now());
-                true
-            }
-            Mode::Adaptive => since.is_some_and(|since| intake.window.pause(since)),
-            Mode::Poll | Mode::Umwait => since.is_some_and(|since| pause(since, POLL)),
+    fn may_look(&self, intake: &mut Intake, looked: &mut Looked) -> bool {
+        if self.mode == Mode::Event || self.mode == Mode::Adaptive && !intake.window.is_open() {
+            return false;
+        }
+        match (looked.go_on(), self.mode) {
+            (None, _) => true,
+            (Some(since), Mode::Adaptive) => intake.window.pause(since),
+            (Some(since), _) => pause(since, POLL),
         }
     }
 
     /// Looks at the desk for a moment while another leads. False if it is time to do something else.
-    fn follow(&self, entry: &Entry, id: u32, since: &mut Option<Instant>) -> bool {
+    fn follow(&self, entry: &Entry, id: u32, looked: &mut Looked) -> bool {
         if self.mode == Mode::Event {
             return false;
         }
@@ -426,7 +443,7 @@ impl Core {
             spin_loop();
         }
         let limit = if self.mode == Mode::Adaptive { FOLLOW } else { POLL };
-        pause(*since.get_or_insert_with(Instant::now), limit)
+        looked.go_on().is_none_or(|since| pause(since, limit))
     }
 
     /// Looks once whether something is there.
