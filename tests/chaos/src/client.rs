@@ -15,6 +15,9 @@ use crate::random::Random;
 use crate::records::record;
 use crate::server::PATIENCE;
 
+/// EINTR, as the standard library puts it.
+const INTERRUPTED: &str = "(os error 4)";
+
 /// Works until nobody holds the other end of its input.
 pub fn work(args: &ClientArgs) -> Result<()> {
     let History { mut model, mut number, .. } = History::read(&args.log)?;
@@ -32,8 +35,15 @@ pub fn work(args: &ClientArgs) -> Result<()> {
         number += 1;
         let action = rest.take().unwrap_or_else(|| model.choose(number, &mut random));
         log.asked(number, action)?;
-        let count =
-            perform(action).map_err(|why| Failure::Refused { number, doing: action.to_string(), why })?;
+        let count = match perform(action) {
+            Ok(count) => count,
+            // Stopped by a signal while it waited: a mount ends the wait then, and what was asked may have been done.
+            Err(why) if args.is_mount && why.ends_with(INTERRUPTED) => {
+                model.doubt(action);
+                continue;
+            }
+            Err(why) => return Err(Failure::Refused { number, doing: action.to_string(), why }),
+        };
         log.answered(number, count)?;
         model.apply(action, count);
         if let Action::Append(which, from) = action
