@@ -373,8 +373,11 @@ pub fn listing(entries: &[DirEntry<'_>]) -> &'static [u8] {
     frame.as_bytes().to_vec().leak()
 }
 
+/// Requests, and answers.
+type Both = (Vec<(Header, Request<'static>)>, Vec<(Kind, Outcome<'static>)>);
+
 /// Requests that want handles, and answers that have them.
-pub fn with_handles() -> (Vec<(Header, Request<'static>)>, Vec<(Kind, Outcome<'static>)>) {
+pub fn with_handles() -> Both {
     let header = Header { handles: true, ..HEADER };
     let requests = vec![
         (header, Request::Lookup { parent: NODE, name: name(b"a") }),
