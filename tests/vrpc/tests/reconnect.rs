@@ -379,7 +379,7 @@ fn under_load_nobody_notices_more_than_a_pause() {
 /// The whole suite, while every link breaks after so many requests.
 #[test]
 fn the_suite_over_links_that_break() {
-    let plan = Plan { cut_every: 23, ..Plan::default() };
+    let plan = Plan { cut_every: 97, ..Plan::default() };
     let kept: Arc<dyn Export> =
         Arc::new(replies::over(Arc::new(Memory::default()), &replies::Options::default()));
     let site = Site::serving(kept, plan);
