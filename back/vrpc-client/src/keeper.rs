@@ -39,6 +39,22 @@ pub(crate) struct Keeper {
     pub(crate) patience: Patience,
 }
 
+/// The latest link.
+struct Latest {
+    since: Instant,
+    /// How much it had answered before anybody used it.
+    answers: u64,
+    is_first: bool,
+}
+
+impl Latest {
+    /// Whether the link did nobody any good: then the next attempt waits, so that a server is not asked as fast as it can lie, or die.
+    fn was_in_vain(&self, link: &Link, end: &End) -> bool {
+        let was_useful = link.line.counts().answers > self.answers;
+        self.since.elapsed() < LASTING && (matches!(end, End::Lie(_)) || !was_useful)
+    }
+}
+
 /// Why an attempt came to nothing.
 enum Failed {
     Connect(crate::export::ConnectError),
@@ -52,7 +68,7 @@ impl Keeper {
     /// Keeps the session linked until it ends, or is dropped.
     pub(crate) fn run(self, links: &Weak<Links>, pokes: &Receiver<()>) {
         let mut pause = Duration::ZERO;
-        let mut since = Instant::now();
+        let mut latest = Latest { since: Instant::now(), answers: 0, is_first: true };
         loop {
             if pokes.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected) {
                 return;
@@ -66,44 +82,46 @@ impl Keeper {
                 return;
             }
             let label = link.line.label().clone();
-            tracing::warn!(link = &*label, why = %end, "the link to the server is lost: waiting for another");
-            // A server that is left for its lies is not asked again as fast as it can lie.
-            let was_in_vain = matches!(end, End::Lie(_)) && since.elapsed() < LASTING;
-            pause = if was_in_vain { longer(pause) } else { Duration::ZERO };
+            // Links that come and go fast fill no log.
+            let is_news = latest.is_first || latest.since.elapsed() >= LASTING;
+            if is_news {
+                tracing::warn!(link = &*label, why = %end, "the link to the server is lost: waiting for another");
+            }
+            pause = if latest.was_in_vain(&link, &end) { longer(pause) } else { Duration::ZERO };
             let number = link.number.saturating_add(1);
             drop((current, link));
-            if !self.link_anew(links, pokes, number, &mut pause) {
-                return;
+            let Some(answers) = self.link_anew(links, pokes, number, &mut pause) else { return };
+            latest = Latest { since: Instant::now(), answers, is_first: false };
+            if is_news {
+                tracing::info!(link = &*label, "the server is back");
             }
-            since = Instant::now();
-            tracing::info!(link = &*label, "the server is back");
         }
     }
 
-    /// Tries until there is a link. False once there is nobody who waits for it.
+    /// Tries until there is a link: says how much it has answered by then. `None` once there is nobody who waits for it.
     fn link_anew(
         &self,
         links: &Weak<Links>,
         pokes: &Receiver<()>,
         mut number: u32,
         pause: &mut Duration,
-    ) -> bool {
+    ) -> Option<u64> {
         let mut was_refused = false;
         loop {
             if !rest(links, pokes, *pause) {
-                return false;
+                return None;
             }
             let failed = match self.attempt(links, number) {
-                Ok(()) => return true,
+                Ok(answers) => return Some(answers),
                 Err(failed) => failed,
             };
-            let Some(links) = links.upgrade() else { return false };
+            let links = links.upgrade()?;
             number = number.saturating_add(1);
             if failed.is_for_good() {
                 if matches!(self.patience, Patience::Soft(_)) {
                     tracing::error!(why = %failed, "the server refuses: the session ends");
                     links.end();
-                    return false;
+                    return None;
                 }
                 if !was_refused {
                     tracing::error!(why = %failed, "the server refuses: waiting until it does not");
@@ -120,7 +138,7 @@ impl Keeper {
         }
     }
 
-    fn attempt(&self, links: &Weak<Links>, number: u32) -> Result<(), Failed> {
+    fn attempt(&self, links: &Weak<Links>, number: u32) -> Result<u64, Failed> {
         let connected = self.connect.connect(&self.client, self.instance).map_err(Failed::Connect)?;
         let Some(links) = links.upgrade() else { return Err(Failed::Lost) };
         let until = Instant::now() + ANSWER_TIMEOUT;
@@ -141,8 +159,9 @@ impl Keeper {
                 return Err(Failed::Session(Error::TimedOut));
             }
         }
+        let answers = link.line.counts().answers;
         links.found(link);
-        Ok(())
+        Ok(answers)
     }
 }
 

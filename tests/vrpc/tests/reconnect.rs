@@ -15,12 +15,15 @@ use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{
     Answer, Cookie, Create, Ctx, DirBudget, DirPage, Error, Exclusive, Export, File, FileSystem, Identity,
     Interrupt, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags,
-    PermissionCheck, SetAttr, Write,
+    PermissionCheck, Profile, SetAttr, Write,
 };
+use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_layer::replies;
 use tombolo_mem::{Buffer, Source};
 use tombolo_vrpc_tests::bed::{client, root};
+use tombolo_vrpc_tests::made_up::{said, terms};
 use tombolo_vrpc_tests::site::{Plan, Site};
+use tombolo_wire_vrpc::{Body, Kind, Reply, Session as Terms};
 
 /// Far longer than it takes on the slowest machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -387,4 +390,68 @@ fn the_suite_over_links_that_break() {
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
     run(&export, setup).expect("over links that break", &[]);
     assert!(site.cuts() > 20, "{} links were cut", site.cuts());
+}
+
+/// Servers that are not what the first one was: no session falls for them, and none is lost to them.
+#[test]
+fn a_liar_in_the_servers_place_gets_no_more_than_a_try_now_and_then() {
+    let tree = Tree::new();
+    let file = tree.create("file");
+    assert_eq!(tree.write(file, 0, b"data").expect("written"), 4);
+    // Nonsense in the place of every answer; then one that says nothing of what is asked; then one that checks no permissions.
+    let liars: [Liar; 3] = [
+        |kind| match kind {
+            Kind::Profile => said(kind, &Reply::Session(terms())),
+            _ => (u32::MAX, [0xff; 48], vec![0xff; 100]),
+        },
+        |_| said(Kind::Null, &Reply::Done),
+        |kind| match kind {
+            Kind::Profile => {
+                let profile = Profile { permission_check: PermissionCheck::Caller, ..terms().profile };
+                said(kind, &Reply::Session(Terms { profile, ..terms() }))
+            }
+            _ => said(Kind::Null, &Reply::Done),
+        },
+    ];
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Somebody who falls for whatever there is to fall for.
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                let _ = tree.fs.getattr(&root(), NodeId::ROOT, None).wait();
+            }
+        });
+        for liar in liars {
+            let asked = tree.site.asked();
+            let begun = Instant::now();
+            tree.site.start_any(Arc::new(MadeUp(liar)));
+            until("it was tried again", || tree.site.asked() > asked + 2);
+            let tries = u128::from(tree.site.asked() - asked);
+            let most = 3 + begun.elapsed().as_millis() / 25;
+            assert!(tries <= most, "{tries} links in {:?}", begun.elapsed());
+        }
+        stop.store(true, Ordering::SeqCst);
+        tree.restart();
+        // Behind a liar's link, which says that it has another volume, the file is stale for as long as that lasts.
+        until("the file is back", || tree.read(file, 0, 4).is_ok_and(|data| data == b"data"));
+    });
+}
+
+type Liar = fn(Kind) -> (u32, Body, Vec<u8>);
+
+#[derive(Clone, Copy)]
+struct MadeUp(Liar);
+
+impl Service for MadeUp {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(*self))
+    }
+}
+
+impl Session for MadeUp {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        let kind = Kind::from_number(request.kind).expect("the client is honest");
+        let (number, body, frame) = (self.0)(kind);
+        responder.send(number, body, &frame);
+    }
 }
