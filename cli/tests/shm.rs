@@ -140,8 +140,8 @@ fn an_export_is_mounted_used_and_gone() {
         place.umount();
         assert!(!is_mounted(&place.mnt()));
     }
-    assert_eq!(place.0.listing(), before);
     until("the keepers have ended", || !place.is_served());
+    assert_eq!(place.0.listing(), before);
     stop(server);
 }
 
