@@ -38,9 +38,14 @@ pub(crate) async fn all_openings(link: &Arc<Link>) -> Found {
     Ok(())
 }
 
+/// Why a server has no number for a node. If its link is lost that says nothing: the node may be known by the next one's numbers already.
+fn unknown(link: &Link) -> NoAnswer {
+    if link.line.is_lost() { NoAnswer::Lost } else { NoAnswer::Failed(Error::Stale) }
+}
+
 async fn node_again(link: &Arc<Link>, cx: &Ctx, node: NodeId) -> Found {
     let Some(handle) = link.things.nodes.handle(node).filter(|_| link.knows_handles()) else {
-        return Err(NoAnswer::Failed(Error::Stale));
+        return Err(unknown(link));
     };
     let request = Request::Resolve { handle: (&handle).into() };
     let entry = asked(link, cx, request, |reply| match reply {
@@ -53,7 +58,8 @@ async fn node_again(link: &Arc<Link>, cx: &Ctx, node: NodeId) -> Found {
     }
     match link.things.nodes.theirs(node, link.number) {
         Theirs::Bound(_) => Ok(()),
-        Theirs::Unbound | Theirs::Gone => Err(NoAnswer::Failed(Error::Stale)),
+        Theirs::Unbound => Err(unknown(link)),
+        Theirs::Gone => Err(NoAnswer::Failed(Error::Stale)),
     }
 }
 
@@ -68,7 +74,7 @@ async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
         node_again(link, cx, file.node).await?;
     }
     let Theirs::Bound(node) = things.nodes.theirs(file.node, link.number) else {
-        return Err(NoAnswer::Failed(Error::Stale));
+        return Err(unknown(link));
     };
     let node = NodeId(node);
     let request = Request::Open { node, flags: opening.flags };

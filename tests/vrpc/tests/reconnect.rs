@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -355,11 +355,12 @@ fn what_was_performed_and_not_answered_is_not_performed_again() {
 fn under_load_nobody_notices_more_than_a_pause() {
     let tree = Tree::new();
     let stop = AtomicBool::new(false);
+    // Before a server goes that would know nothing of it: nobody could say whether it was made.
+    let files = [0, 1, 2].map(|thread| tree.create(&format!("file-{thread}")));
     std::thread::scope(|scope| {
-        for thread in 0..3_u8 {
+        for file in files {
             let (tree, stop) = (&tree, &stop);
             scope.spawn(move || {
-                let file = tree.create(&format!("file-{thread}"));
                 let mut round = 0_u64;
                 while !stop.load(Ordering::SeqCst) {
                     let len = if round.is_multiple_of(2) { 100 } else { 20_000 };
@@ -435,6 +436,47 @@ fn a_liar_in_the_servers_place_gets_no_more_than_a_try_now_and_then() {
         // Behind a liar's link, which says that it has another volume, the file is stale for as long as that lasts.
         until("the file is back", || tree.read(file, 0, 4).is_ok_and(|data| data == b"data"));
     });
+}
+
+/// A server that says what the session is, and answers nothing else for now.
+#[derive(Clone, Default)]
+struct Mute {
+    held: Arc<Mutex<Vec<Responder>>>,
+}
+
+impl Service for Mute {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Session for Mute {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        match Kind::from_number(request.kind).expect("the client is honest") {
+            kind @ Kind::Profile => {
+                let (number, body, frame) = said(kind, &Reply::Session(terms()));
+                responder.send(number, body, &frame);
+            }
+            _ => self.held.lock().expect("no panic").push(responder),
+        }
+    }
+}
+
+#[test]
+fn the_root_is_no_stale_node_while_the_next_link_is_made() {
+    let tree = Tree::new();
+    tree.create("file");
+    let listed = tree.fs.open(&root(), NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait();
+    let listed = File { node: NodeId::ROOT, open: listed.expect("opened").open };
+    let mute = Mute::default();
+    tree.site.start_any(Arc::new(mute.clone()));
+    until("what was open is asked for", || !mute.held.lock().expect("no panic").is_empty());
+    let page = DirPage::new(DirBudget { size_bytes: 8192, entry_bytes: 24, align: 8, plus: false });
+    let mut names = tree.fs.readdir(&root(), listed, Cookie::START, page);
+    assert!(!is_ready(&mut names));
+    mute.held.lock().expect("no panic").clear();
+    tree.restart();
+    assert!(names.wait().expect("listed").iter().any(|entry| entry.name == b"file"));
 }
 
 type Liar = fn(Kind) -> (u32, Body, Vec<u8>);
