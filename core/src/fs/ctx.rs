@@ -18,7 +18,9 @@ pub enum RequestKey {
     /// The transport never replays (FUSE, virtio-fs).
     #[default]
     None,
-    /// A request that its asker has numbered. It means the same over whatever link it comes, and to the next server process.
+    /// A request that its asker has numbered. It means the same over whatever link it comes, and to the next server process. The front
+    /// end promises that no request of an earlier link of an asker to an export runs beside one of a later link: what is sent again can
+    /// find the first time over, but never still under way.
     Sequence {
         /// Whose number it is.
         asker: Asker,

@@ -10,16 +10,20 @@
 //! unreasonable gets an error. When the link ends, whatever still waits is interrupted, and with the session go its look-ups,
 //! openings and locks.
 //!
+//! A peer that links again gets its next session when nothing of its former one runs any more (`fence`): its requests come in the order
+//! of its links.
+//!
 //! Not here: rings, bells and memory (`tombolo_host::links`, `tombolo_shm`), who may have a link (`tombolo_host::links::policy`).
 //!
 //! Main types: [`VrpcServer`], [`Options`].
 //!
-//! Reading order: `server`, `session`, `exchange`, `operations`.
+//! Reading order: `server`, `fence`, `session`, `exchange`, `operations`.
 #![forbid(unsafe_code)]
 
 mod asker;
 mod callers;
 mod exchange;
+mod fence;
 mod operations;
 mod options;
 mod parts;

@@ -3,15 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId, Whom};
 use tombolo_host::handle_keys::Keys;
 use tombolo_host::links::server::{Peer, Refusal, Service, Session, Voice};
 
 use crate::asker::asker;
+use crate::fence::Fence;
 use crate::options::Options;
 use crate::seal::Seal;
 use crate::session::LinkSession;
+
+/// So long who links again waits for what its former link still does, before it is to try again. Little enough for a hello, more than a
+/// request takes that was interrupted.
+const FORMER_LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Exports by name, for the links of a [`Server`](tombolo_host::links::server::Server). Whoever gets a link to one gets a session of
 /// its own.
@@ -20,6 +26,7 @@ pub struct VrpcServer {
     seal: Seal,
     /// How many sessions have been numbered; the next has this number.
     session_ids: Arc<AtomicU64>,
+    fence: Arc<Fence>,
 }
 
 /// An export under its name.
@@ -32,7 +39,8 @@ impl VrpcServer {
     /// Nothing is exported. Sessions have numbers of their own, and handles are good for as long as the server lives.
     #[must_use]
     pub fn new() -> Self {
-        Self { exports: BTreeMap::new(), seal: Seal::default(), session_ids: Arc::new(AtomicU64::new(1)) }
+        let session_ids = Arc::new(AtomicU64::new(1));
+        Self { exports: BTreeMap::new(), seal: Seal::default(), session_ids, fence: Arc::default() }
     }
 
     /// Handles are sealed with these keys, and so good after a restart with the same.
@@ -73,6 +81,11 @@ impl Service for VrpcServer {
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         let (name, offered) = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
         let Offered { export, options } = offered;
+        // Before there is anything of the new link.
+        let stay = self
+            .fence
+            .enter(name, asker(peer), FORMER_LINK_TIMEOUT)
+            .ok_or_else(|| Refusal::Failed("requests of the former link are still under way".into()))?;
         let session = SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed));
         let voice = Voice::of(peer);
         // Whoever is not believed in whose name it asks is not believed to have checked what they may do either.
@@ -84,7 +97,7 @@ impl Service for VrpcServer {
             Refusal::Failed(error.to_string().into())
         })?;
         let seal = self.seal.for_export(name);
-        Ok(Arc::new(LinkSession::new(session, asker(peer), file_system, *options, voice, seal)))
+        Ok(Arc::new(LinkSession::new(session, file_system, *options, voice, seal, stay)))
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Asker, Budget, Ctx, FileSystem, Identity, RequestId, RequestKey, SessionId};
+use tombolo_core::fs::{Budget, Ctx, FileSystem, Identity, RequestId, RequestKey, SessionId};
 use tombolo_host::links::Lie;
-use tombolo_host::links::server::{Request as Raw, Responder, Session, Voice};
+use tombolo_host::links::server::{LinkCutter, Request as Raw, Responder, Session, Voice};
 use tombolo_wire_vrpc::{DecodeError, Header, Kind, Request};
 
 use crate::callers::Callers;
 use crate::exchange::Exchange;
+use crate::fence::Stay;
 use crate::operations;
 use crate::options::Options;
 use crate::parts::Stock;
@@ -21,7 +22,6 @@ pub(crate) struct LinkSession(Arc<Shared>);
 /// What requests that pend keep of a session.
 pub(crate) struct Shared {
     pub(crate) id: SessionId,
-    asker: Asker,
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) options: Options,
     pub(crate) callers: Callers,
@@ -30,20 +30,21 @@ pub(crate) struct Shared {
     pub(crate) pending: Pending,
     pub(crate) stock: Stock,
     pub(crate) budget: Arc<Budget>,
+    /// Last, so that it is dropped last: whoever waits for it may rely on nothing being held or done any more.
+    stay: Stay,
 }
 
 impl LinkSession {
     pub(crate) fn new(
         id: SessionId,
-        asker: Asker,
         file_system: Arc<dyn FileSystem>,
         options: Options,
         voice: Voice,
         seal: Seal,
+        stay: Stay,
     ) -> Self {
         Self(Arc::new(Shared {
             id,
-            asker,
             file_system,
             callers: Callers::new(options.callers_max),
             voice,
@@ -52,11 +53,16 @@ impl LinkSession {
             stock: Stock::default(),
             budget: Budget::new(options.limits),
             options,
+            stay,
         }))
     }
 }
 
 impl Session for LinkSession {
+    fn begun(&self, cutter: LinkCutter) {
+        self.0.stay.begun(cutter);
+    }
+
     fn serve(&self, raw: Raw<'_>, responder: Responder) {
         let shared = &self.0;
         match Request::decode(raw.kind, &raw.body, raw.frame) {
@@ -88,7 +94,7 @@ impl Shared {
         let cx = Ctx {
             session: self.id,
             request: RequestId(header.sequence),
-            key: RequestKey::Sequence { asker: self.asker, number: header.sequence },
+            key: RequestKey::Sequence { asker: self.stay.asker(), number: header.sequence },
             identity,
             deadline: None,
             interrupt: parts.interrupt.clone(),

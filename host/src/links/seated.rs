@@ -157,21 +157,7 @@ impl Host {
     fn turn(&mut self, now: Instant) -> Result<(), PageError> {
         match self.seat.step(now)? {
             ServerStep::Nothing | ServerStep::Busy => {}
-            ServerStep::Asked(hello) => match self.open(&hello) {
-                Ok((agreement, peer, session)) => {
-                    self.seat.welcome(&agreement, now)?;
-                    self.stage = Stage::Welcomed { peer, session };
-                }
-                Err(refused) => {
-                    match refused.code {
-                        RefusalCode::NoExport => {
-                            tracing::info!(link = &*self.label, why = %refused, "no link");
-                        }
-                        _ => tracing::warn!(link = &*self.label, why = %refused, "no link"),
-                    }
-                    self.seat.refuse(&refused, now)?;
-                }
-            },
+            ServerStep::Asked(hello) => self.asked(&hello, now)?,
             ServerStep::Ready(ends) => self.begin(&ends, now)?,
             ServerStep::Over(end) => self.end(end.into()),
         }
@@ -192,6 +178,27 @@ impl Host {
             stage => self.stage = stage,
         }
         self.see_off();
+        Ok(())
+    }
+
+    fn asked(&mut self, hello: &Hello, now: Instant) -> Result<(), PageError> {
+        // Whoever was welcomed before has not come: perhaps the same client asks again, and its former session is to be gone by then.
+        self.stage = Stage::Free;
+        match self.open(hello) {
+            Ok((agreement, peer, session)) => {
+                self.seat.welcome(&agreement, now)?;
+                self.stage = Stage::Welcomed { peer, session };
+            }
+            Err(refused) => {
+                match refused.code {
+                    RefusalCode::NoExport => {
+                        tracing::info!(link = &*self.label, why = %refused, "no link");
+                    }
+                    _ => tracing::warn!(link = &*self.label, why = %refused, "no link"),
+                }
+                self.seat.refuse(&refused, now)?;
+            }
+        }
         Ok(())
     }
 

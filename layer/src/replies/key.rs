@@ -44,6 +44,16 @@ impl EntryKey {
         Some(Self { request: cx.key, session, op, uid: cx.identity.uid, gid: cx.identity.gid })
     }
 
+    /// As [`of`](Self::of), for what leaves the same any number of times, and hurts only if it comes after what was asked later. What its
+    /// asker has numbered does not: see [`RequestKey::Sequence`].
+    #[inline]
+    pub fn of_repeatable(cx: &Ctx, op: Op) -> Option<Self> {
+        if matches!(cx.key, RequestKey::Sequence { .. }) {
+            return None;
+        }
+        Self::of(cx, op)
+    }
+
     /// Whether the key means the same to the next process. Sessions end with theirs.
     pub fn outlives_the_process(&self) -> bool {
         self.session.is_none()

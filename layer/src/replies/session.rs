@@ -163,13 +163,16 @@ impl FileSystem for Session {
     }
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
-        let Some(key) = EntryKey::of(cx, call::Write::OP) else {
-            return self.inner.write(cx, file, how, from);
-        };
         let how = *how;
-        match self.appending.stability(file.open).filter(|_| !how.in_place) {
-            None => self.remembered(cx, key, call::Write { file, how, from }),
-            Some(stability) => {
+        let Some(stability) = self.appending.stability(file.open).filter(|_| !how.in_place) else {
+            return match EntryKey::of_repeatable(cx, call::Write::OP) {
+                None => self.inner.write(cx, file, &how, from),
+                Some(key) => self.remembered(cx, key, call::Write { file, how, from }),
+            };
+        };
+        match EntryKey::of(cx, call::Append::OP) {
+            None => self.inner.write(cx, file, &how, from),
+            Some(key) => {
                 let (stability, turns) = (stability.max(how.stability), self.shared.turns.clone());
                 self.remembered(cx, key, call::Append { file, how, from, stability, turns })
             }

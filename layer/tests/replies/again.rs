@@ -155,6 +155,30 @@ fn a_write_that_appends_does_so_once() {
     });
 }
 
+/// A write at a stated place: a copy of one that was numbered does not come late, and leaves what the first did.
+#[test]
+fn a_write_at_a_stated_place_is_remembered_only_where_a_copy_may_come_late() {
+    on_every_bottom(|bed| {
+        let node = bed.create("file").node;
+        let opened = |flags| File { node, open: bed.fs.open(&bed.cx, node, flags).wait().unwrap().open };
+        let (stated, appending) = (opened(OpenFlags::WRITE), opened(OpenFlags::WRITE | OpenFlags::APPEND));
+        let in_place = Write { in_place: true, ..Write::default() };
+        let ran = |key, file, how: &Write| {
+            let (cx, before) = (keyed(&bed.cx, key), bed.ran("write"));
+            for _ in 0..3 {
+                let written = bed.fs.write(&cx, file, how, Source::from(b"12345".to_vec())).wait().unwrap();
+                assert_eq!(written.count, 5);
+            }
+            bed.ran("write") - before
+        };
+        assert_eq!(ran(fresh_key(), stated, &Write::default()), 1);
+        assert_eq!(ran(numbered(1, 1, 1), stated, &Write::default()), 3);
+        assert_eq!(ran(numbered(1, 1, 2), appending, &Write::default()), 1);
+        assert_eq!(ran(numbered(1, 1, 3), appending, &in_place), 3);
+        assert_eq!(bed.fs.getattr(&bed.cx, node, None).wait().unwrap().size, 10);
+    });
+}
+
 #[test]
 fn attributes_locks_and_ranges_change_once() {
     on_every_bottom(|bed| {

@@ -9,7 +9,9 @@ use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::handle_keys::Keys;
 use tombolo_host::links::End;
 use tombolo_host::links::client::Line;
-use tombolo_host::links::server::{LinkHandle, Peer, Request, Responder, Server, Service, Session};
+use tombolo_host::links::server::{
+    LinkCutter, LinkHandle, Peer, Request, Responder, Server, Service, Session,
+};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Instance, Layout, RefusalCode, Refused};
 
@@ -46,7 +48,7 @@ pub struct Site {
 
 /// One life of the server.
 struct Life {
-    server: Server,
+    server: Arc<Server>,
     links: Vec<Arc<Mutex<Option<LinkHandle>>>>,
 }
 
@@ -86,7 +88,7 @@ impl Site {
     /// As [`start`](Self::start), whatever that server says.
     pub fn start_any(&self, service: Arc<dyn Service>) {
         self.kill();
-        *lock(&self.life) = Some(Life { server: Server::new(service), links: Vec::new() });
+        *lock(&self.life) = Some(Life { server: Arc::new(Server::new(service)), links: Vec::new() });
     }
 
     /// The server ends, as when its process is killed.
@@ -153,21 +155,25 @@ impl Connect for Dial {
             return Err(Box::new(Refused::new(RefusalCode::NoExport, "no such export")));
         }
         let plan = *lock(&site.plan);
-        let mut life = lock(&site.life);
-        let life = life.as_mut().ok_or("nobody is there")?;
+        let server = lock(&site.life).as_ref().ok_or("nobody is there")?.server.clone();
         let (ours, theirs) = Ends::in_memory(Layout::with_bulk(plan.slots, 8, plan.bulk_bytes)?);
         let label = "client".into();
         let peer = Peer { export: "export".into(), credentials: None, client: instance, label };
+        // It may take a moment, and nobody else is to wait for it.
+        let inner = server.open(&peer)?;
+        let mut life = lock(&site.life);
+        let still_there = life.as_mut().filter(|life| Arc::ptr_eq(&life.server, &server));
+        let life = still_there.ok_or("nobody is there any more")?;
         let link = Arc::<Mutex<Option<LinkHandle>>>::default();
         let watched = Arc::new(Watched {
-            inner: life.server.open(&peer)?,
+            inner,
             line: OnceLock::new(),
             link: link.clone(),
             every: plan.cut_every,
             cuts: site.cuts.clone(),
             served: AtomicU64::new(0),
         });
-        *lock(&link) = Some(life.server.serve(&theirs, &peer, watched.clone(), Mode::Adaptive)?);
+        *lock(&link) = Some(server.serve(&theirs, &peer, watched.clone(), Mode::Adaptive)?);
         life.links.push(link.clone());
         let line = Line::start(&ours, client.label.as_str(), Mode::Adaptive)?;
         // Nobody watches over a socket here.
@@ -197,6 +203,10 @@ struct Watched {
 }
 
 impl Session for Watched {
+    fn begun(&self, cutter: LinkCutter) {
+        self.inner.begun(cutter);
+    }
+
     fn serve(&self, request: Request<'_>, responder: Responder) {
         let served = self.served.fetch_add(1, Ordering::SeqCst) + 1;
         if self.every == 0 || served < self.every {

@@ -28,5 +28,5 @@ pub use counters::Counts;
 pub(super) use reception::Reception;
 pub use responder::Responder;
 pub use service::{Credentials, Peer, Refusal, Request, Service, Session, SpeaksFor, Standing};
-pub use serving::{LinkHandle, LinkMeter, ServeError, Server};
+pub use serving::{LinkCutter, LinkHandle, LinkMeter, ServeError, Server};
 pub use voice::Voice;

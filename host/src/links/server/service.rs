@@ -6,6 +6,7 @@ use thiserror::Error;
 use tombolo_shm::link::Instance;
 
 use super::responder::Responder;
+use super::serving::LinkCutter;
 
 /// Opens sessions. Knows no links.
 pub trait Service: Send + Sync {
@@ -16,6 +17,10 @@ pub trait Service: Send + Sync {
 
 /// Answers the requests of one link.
 pub trait Session: Send + Sync {
+    /// The link begins; with `cutter` it can be ended from anywhere. Called once, before any request comes. A session of which nobody
+    /// makes a link after all is dropped without.
+    fn begun(&self, _cutter: LinkCutter) {}
+
     /// Answers one request, now or later, from any thread. Called on the link's thread, one request after the other, so it must not
     /// block: what takes longer keeps the responder and goes on elsewhere. If it panics, the link is cut.
     ///

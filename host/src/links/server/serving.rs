@@ -91,6 +91,7 @@ impl Server {
         let (label, common) = (peer.label.clone(), self.common.clone());
         let link = Arc::new(Link::new(ends, label, session, sleeper.nudger(), common)?);
         let frame = Box::new([0; FRAME_BYTES as usize]);
+        link.session.begun(LinkCutter { link: Arc::downgrade(&link) });
         let worker = Worker { link: link.clone(), consumer, sleeper, lull: Lull::default(), frame };
         // Thread names are cut at 15 bytes.
         let name = format!("link-{}", peer.label);
@@ -127,6 +128,21 @@ impl LinkMeter {
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
         self.link.upgrade().map(|link| link.counts())
+    }
+}
+
+/// Ends a link, and keeps nothing of it alive.
+#[derive(Clone, Debug)]
+pub struct LinkCutter {
+    link: Weak<Link>,
+}
+
+impl LinkCutter {
+    /// As [`LinkHandle::cut`].
+    pub fn cut(&self, why: End) {
+        if let Some(link) = self.link.upgrade() {
+            link.end(why);
+        }
     }
 }
 

@@ -1,0 +1,199 @@
+//! Between the links of one client: nothing of the former one runs any more when the next begins.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tombolo_back_memory::Memory;
+use tombolo_back_vrpc_client::Patience;
+use tombolo_core::fs::{Answer, Client, Create, Export, File, FileSystem, NodeId, OpenFlags, Result, Write};
+use tombolo_core::fs::{Mode as FileMode, Name, NewMode};
+use tombolo_front_vrpc_server::{Options, VrpcServer};
+use tombolo_host::links::End;
+use tombolo_host::links::server::{LinkHandle, Peer, Refusal, Server, Session};
+use tombolo_layer::around::{Around, Call, Layered, Payload};
+use tombolo_layer::{Op, replies};
+use tombolo_mem::Source;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{Ends, Instance, Layout};
+use tombolo_vrpc_tests::bed::{client, root};
+use tombolo_vrpc_tests::site::{Plan, Site};
+
+/// Far longer than it takes on the slowest machine.
+const LONG: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Attached,
+    WriteBegun,
+    WriteEnded,
+}
+
+/// What happens at an export, where writes end when they are let go, and not before.
+#[derive(Default)]
+struct Watch(Mutex<Watched>);
+
+#[derive(Default)]
+struct Watched {
+    events: Vec<Event>,
+    is_open: bool,
+    waiting: Vec<Waker>,
+}
+
+impl Watch {
+    fn note(&self, event: Event) {
+        self.0.lock().expect("no panics").events.push(event);
+    }
+
+    fn events(&self) -> Vec<Event> {
+        self.0.lock().expect("no panics").events.clone()
+    }
+
+    fn let_go(&self) {
+        let waiting = {
+            let mut watched = self.0.lock().expect("no panics");
+            watched.is_open = true;
+            std::mem::take(&mut watched.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    async fn opened(&self) {
+        poll_fn(|context| {
+            let mut watched = self.0.lock().expect("no panics");
+            if watched.is_open {
+                return Poll::Ready(());
+            }
+            watched.waiting.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+struct Slow(Arc<Watch>);
+
+impl Around for Slow {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        if call.op != Op::Write {
+            return inner();
+        }
+        let (watch, answer) = (self.0.clone(), inner());
+        watch.note(Event::WriteBegun);
+        Answer::later(async move {
+            // Whoever wishes that it end is not heard: so it is with a disk.
+            watch.opened().await;
+            let result = answer.resolve().await;
+            watch.note(Event::WriteEnded);
+            result
+        })
+    }
+}
+
+struct Slowed {
+    inner: Layered<dyn Export, Slow>,
+    watch: Arc<Watch>,
+}
+
+impl Export for Slowed {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        self.watch.note(Event::Attached);
+        self.inner.attach(client)
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !holds() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The write is not held back by anything but the server's door, so this is what keeps it from overwriting what comes after it.
+#[test]
+fn the_next_link_waits_for_a_write_under_way_and_others_do_not() {
+    let watch = Arc::<Watch>::default();
+    let inner = Layered::new(Arc::new(Memory::default()) as Arc<dyn Export>, Arc::new(Slow(watch.clone())));
+    let slowed: Arc<dyn Export> = Arc::new(Slowed { inner, watch: watch.clone() });
+    let site = Site::serving(Arc::new(replies::over(slowed, &replies::Options::default())), Plan::default());
+    let fs = site.export(Patience::Hard).attach_session(&client()).expect("a session");
+    let how = Create {
+        mode: NewMode::settled(FileMode::new(0o600)),
+        flags: OpenFlags::READ | OpenFlags::WRITE,
+        ..Create::default()
+    };
+    let name = Name::new(b"file").expect("a name");
+    let created = fs.create(&root(), NodeId::ROOT, name, &how).wait().expect("created");
+    let file = File { node: created.entry.node, open: created.open };
+    let writing = fs.write(&root(), file, &Write::default(), Source::from(b"data".to_vec()));
+    assert!(!writing.is_done());
+    until("the write is under way", || watch.events().contains(&Event::WriteBegun));
+    let (asked, before) = (site.asked(), watch.events());
+    assert_eq!(before, [Event::Attached, Event::WriteBegun]);
+    site.cut();
+    until("it was refused once at least", || site.asked() > asked + 1 || watch.events() != before);
+    assert_eq!(watch.events(), before, "the next link begins while a request of the former is under way");
+    let other = site.export(Patience::Hard).attach_session(&client()).expect("another's session");
+    other.statfs(&root(), NodeId::ROOT).wait().expect("it is not held up");
+    assert_eq!(watch.events()[2..], [Event::Attached]);
+    watch.let_go();
+    // It is performed again: that leaves the same.
+    assert_eq!(writing.wait().expect("written").count, 4);
+    let after = [Event::WriteEnded, Event::Attached, Event::WriteBegun, Event::WriteEnded];
+    assert_eq!(watch.events()[3..], after);
+}
+
+/// A server, and links that nobody sends anything over.
+struct Idle(Server);
+
+impl Idle {
+    fn new() -> Idle {
+        let service = VrpcServer::new().with_export("a", Arc::new(Memory::default()), Options::default());
+        let service = service.with_export("b", Arc::new(Memory::default()), Options::default());
+        Idle(Server::new(Arc::new(service)))
+    }
+
+    fn open(&self, instance: u8, export: &str) -> std::result::Result<Arc<dyn Session>, Refusal> {
+        self.0.open(&peer(instance, export))
+    }
+
+    fn link(&self, session: Arc<dyn Session>) -> (LinkHandle, Ends) {
+        let (ours, theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20).expect("a layout"));
+        let handle = self.0.serve(&theirs, &peer(0, "-"), session, Mode::Event).expect("a link");
+        (handle, ours)
+    }
+}
+
+fn peer(instance: u8, export: &str) -> Peer {
+    let client = Instance([instance; 16]);
+    Peer { export: export.into(), credentials: None, client, label: "client".into() }
+}
+
+/// A client may notice first that its link is lost.
+#[test]
+fn who_links_again_has_left_the_former_link() {
+    let server = Idle::new();
+    let former = server.link(server.open(1, "a").expect("a session"));
+    let elsewhere = server.link(server.open(1, "b").expect("of another export"));
+    let others = server.link(server.open(2, "a").expect("another's session"));
+    let next = server.link(server.open(1, "a").expect("the next session"));
+    assert_eq!(former.0.end(), Some(End::Left));
+    assert_eq!(former.0.counts(), None, "and all of it is gone");
+    for (link, _) in [&elsewhere, &others, &next] {
+        assert_eq!(link.end(), None);
+    }
+}
+
+/// Between the welcome and the link of one that is asked for twice.
+#[test]
+fn a_session_that_has_no_link_yet_is_waited_for_and_gets_none() {
+    let server = Idle::new();
+    let former = server.open(1, "a").expect("a session");
+    let refused = server.open(1, "a").err();
+    assert!(matches!(refused, Some(Refusal::Failed(_))), "{refused:?}");
+    let (link, _ends) = server.link(former);
+    assert_eq!(link.end(), Some(End::Left), "nothing that comes over it is performed");
+    server.link(server.open(1, "a").expect("the former has gone"));
+}
