@@ -1,7 +1,7 @@
 //! Memory for bulk data, given out in spans of an end's bulk range.
 //!
 //! The client of a link gives out the bulk memory of both ends, so the server keeps no account of it and nothing has to be said
-//! when a span is free again (docs/formats/link.md, "Bulk").
+//! when a span is free again (docs/formats/link.md, "Region").
 
 mod pages;
 mod span;

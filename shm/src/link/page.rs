@@ -1,5 +1,5 @@
 //! The first page of a file that both sides of a link can write, where there is no socket: who serves, who claims, what they agree on,
-//! and how it ends (docs/formats/link.md, "Page").
+//! and how it ends (docs/formats/link.md, "In a file").
 //!
 //! Behind the page lie the client's half and the server's half. Every word of the page has one side that writes it, but for the
 //! two that are claimed by compare-and-swap. A word of a phase carries the number of its round, so that nothing left
