@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) interrupt: Interrupt,
     /// How much of a reply may follow its frame.
     pub(super) place_bytes: usize,
+    /// The server has asked for more.
+    is_widened: bool,
     begun_at: Instant,
     /// It counts against the in-flight limit.
     counted: bool,
@@ -132,6 +134,7 @@ impl LinkedCall {
             landing,
             interrupt,
             place_bytes,
+            is_widened: false,
             begun_at: shared.wire.now(),
             counted,
             transmissions: 0,
@@ -313,8 +316,10 @@ impl State {
         let outcome = match live.hear(reply, place) {
             Ok(body) => self.read(shared, &body),
             // Once: a server that wants more the second time is not to be believed.
-            Err(Unheard::NoRoom(bytes)) if bytes > self.place_bytes && bytes <= linked.reply_bytes_max => {
-                self.place_bytes = bytes;
+            Err(Unheard::NoRoom(bytes))
+                if !self.is_widened && bytes > self.place_bytes && bytes <= linked.reply_bytes_max =>
+            {
+                (self.place_bytes, self.is_widened) = (bytes, true);
                 live.gave_back();
                 return;
             }

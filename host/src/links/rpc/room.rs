@@ -11,6 +11,8 @@ use crate::links::lock;
 pub(super) struct Room {
     waiters: Mutex<Vec<Waker>>,
     is_waited: AtomicBool,
+    /// Had by whoever takes two spans, from before the first until it has both or none.
+    pair: Mutex<()>,
 }
 
 impl Room {
@@ -21,6 +23,12 @@ impl Room {
             waiters.push(waiter.clone());
         }
         self.is_waited.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes memory while nobody else has the first of two spans only.
+    pub(super) fn with_whole_pairs<T>(&self, take: impl FnOnce() -> T) -> T {
+        let _pair = lock(&self.pair);
+        take()
     }
 
     /// Some may have been given back, or the link was lost.

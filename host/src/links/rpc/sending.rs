@@ -54,15 +54,7 @@ impl Live {
         }
         // The server says so if it needs more.
         let place_bytes = place_bytes.min(capacity(line.in_area()));
-        let Some(out) = take(line.out_area(), out_bytes) else { return Attempt::NoRoom };
-        let Some(place) = take(line.in_area(), place_bytes) else {
-            if out.is_some() {
-                drop(out);
-                // Somebody may have seen it taken meanwhile. Without that nobody is to be told: those who wait would wake each other for ever.
-                self.room.changed();
-            }
-            return Attempt::NoRoom;
-        };
+        let Some((out, place)) = self.take(out_bytes, place_bytes) else { return Attempt::NoRoom };
         let mut asked = Asked::default();
         let mut spans = Spans::none();
         if let Some(span) = out {
@@ -90,6 +82,18 @@ impl Live {
             }
         });
         Attempt::Sent { call, place: number }
+    }
+
+    /// A span of either side, where it is needed, or neither. Nobody is to be told of a first span that was given back for want of the second, for
+    /// whoever finds no room has looked while there was none such: else those who wait would wake each other, or themselves, for ever.
+    fn take(&self, out_bytes: usize, place_bytes: usize) -> Option<(Option<Span>, Option<Span>)> {
+        let take = || {
+            let out = take(self.line.out_area(), out_bytes)?;
+            Some((out, take(self.line.in_area(), place_bytes)?))
+        };
+        // One span alone is taken or not.
+        let taken = if out_bytes == 0 || place_bytes == 0 { take() } else { None };
+        taken.or_else(|| self.room.with_whole_pairs(take))
     }
 }
 

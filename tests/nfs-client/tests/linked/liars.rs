@@ -1,6 +1,11 @@
 //! What a client does with a server that breaks the rules: the call fails, the link is cut, and no lie becomes data.
 
-use std::sync::Arc;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use tombolo_host::links::End;
@@ -96,6 +101,68 @@ fn a_reply_that_makes_no_sense_is_none() {
 fn a_server_that_always_wants_more_room_is_not_asked_for_ever() {
     // Each time the same, which the second time there is.
     assert_eq!(lied_to(|_| said(Said::NoRoom { needed_bytes: 8192 }, &[])), Garbage::NoRoom);
+    // Each time more.
+    static WANTED: AtomicU32 = AtomicU32::new(1000);
+    let more: Lie = |_| said(Said::NoRoom { needed_bytes: WANTED.fetch_add(1, Ordering::SeqCst) }, &[]);
+    assert_eq!(lied_to(more), Garbage::NoRoom);
+    assert_eq!(WANTED.load(Ordering::SeqCst), 1002, "it was asked twice");
+}
+
+/// Keeps the first call, and says that there is no room for what comes of the others.
+struct Keeper {
+    kept: Mutex<Option<Responder>>,
+    refused: Sender<()>,
+}
+
+impl Service for Keeper {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(Self { kept: Mutex::default(), refused: self.refused.clone() }))
+    }
+}
+
+impl Session for Keeper {
+    fn serve(&self, _request: Request<'_>, responder: Responder) {
+        let mut kept = self.kept.lock().expect("no test panics here");
+        if kept.is_none() {
+            *kept = Some(responder);
+            return;
+        }
+        let (kind, body) = Said::NoRoom { needed_bytes: 4096 }.encode();
+        responder.send(kind, body, &[]);
+        let _ = self.refused.send(());
+    }
+}
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn who_waits_for_room_does_not_wake_itself() {
+    let (refused, refusals) = channel();
+    let plan = LinkPlan { bulk_bytes: 64 << 10, ..LinkPlan::default() };
+    let bed = LinkBed::of(Arc::new(Keeper { kept: Mutex::default(), refused }), plan);
+    let client = RpcClient::over_links(bed.route(), (7, 1), Options::default()).expect("a client");
+    // All of the server's bulk memory is the place of this one's reply.
+    let _kept = client.call(Call { results_bytes: 1 << 20, ..Call::new(1, Credential::None) }, |_| ());
+    let data = Some(vec![1; 4096].into());
+    let mut write = pin!(client.call(Call { data, ..Call::new(2, Credential::None) }, |_| ()));
+    refusals.recv().expect("the server goes on");
+    // Now it wants a place beside its data, and there is none.
+    let flag = Arc::new(Flag::default());
+    let waker = Waker::from(flag.clone());
+    for polls in 1.. {
+        assert!(write.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        if !flag.0.swap(false, Ordering::SeqCst) {
+            break;
+        }
+        assert!(polls < 100, "nothing happens, and it is woken for ever");
+    }
 }
 
 #[test]
