@@ -11,12 +11,19 @@ use tombolo_core::fs::{Answer, Client, Create, Export, File, FileSystem, NodeId,
 use tombolo_core::fs::{Mode as FileMode, Name, NewMode};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::End;
+use tombolo_host::links::connect::ConnectOptions;
+use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
+use tombolo_host::links::seated::{self, MemoryListener};
 use tombolo_host::links::server::{LinkHandle, Peer, Refusal, Server, Session};
 use tombolo_layer::around::{Around, Call, Layered, Payload};
 use tombolo_layer::{Op, replies};
 use tombolo_mem::Source;
 use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Ends, Instance, Layout};
+use tombolo_shm::link::{
+    Bells, ClientSeat, ClientStep, Ends, Features, Hello, Instance, Layout, Limits, Protocol, VERSION,
+    length_of,
+};
+use tombolo_shm::region::file;
 use tombolo_vrpc_tests::bed::{client, root};
 use tombolo_vrpc_tests::site::{Plan, Site};
 
@@ -196,4 +203,48 @@ fn a_session_that_has_no_link_yet_is_waited_for_and_gets_none() {
     let (link, _ends) = server.link(former);
     assert_eq!(link.end(), Some(End::Left), "nothing that comes over it is performed");
     server.link(server.open(1, "a").expect("the former has gone"));
+}
+
+/// A guest may be killed between the welcome and its link.
+#[test]
+fn who_was_welcomed_to_memory_and_did_not_come_may_ask_again() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a scratch directory");
+    let place = MemoryPlace::File(dir.path().join("memory"));
+    let watch = Arc::<Watch>::default();
+    let inner = Layered::new(Arc::new(Memory::default()) as Arc<dyn Export>, Arc::new(Slow(watch.clone())));
+    let export = Arc::new(Slowed { inner, watch: watch.clone() });
+    let server =
+        Arc::new(Server::new(Arc::new(VrpcServer::new().with_export("a", export, Options::default()))));
+    let memory = CommonMemory::to_serve(&place, Some(1 << 20)).expect("memory");
+    let listener = MemoryListener::start(memory, server, Limits::default(), Mode::Adaptive, "guest");
+    let _listener = listener.expect("a listener");
+    let hello = Hello {
+        version_min: VERSION,
+        version_max: VERSION,
+        offered: Features::NONE,
+        required: Features::NONE,
+        slots: 8,
+        back_slots: 8,
+        bytes: u64::MAX,
+        client: Instance([1; 16]),
+        protocol: Some(Protocol::Vrpc),
+        bells: Bells::SILENT,
+        export: "a".into(),
+        label: String::new(),
+    };
+    let region = file::open(&dir.path().join("memory")).expect("memory");
+    let total = length_of(&region).expect("a page");
+    for round in 1..=2 {
+        let mut seat =
+            ClientSeat::new(region.clone(), total, hello.clone(), round, Instant::now()).expect("a seat");
+        until("it is welcomed", || {
+            let is_welcome = watch.events().len() >= round as usize;
+            let step = (!is_welcome).then(|| seat.step(Instant::now()).expect("the page"));
+            assert!(!matches!(step, Some(ClientStep::Refused(_))), "{step:?}");
+            is_welcome
+        });
+    }
+    let options = ConnectOptions::new("a", "test", Instance([1; 16])).expect("a layout");
+    let memory = CommonMemory::to_use(&place).expect("memory");
+    seated::join(memory, &options, "link", Mode::Adaptive).expect("a link");
 }
