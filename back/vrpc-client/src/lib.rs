@@ -24,6 +24,7 @@ mod ask;
 mod callers;
 mod export;
 mod keeper;
+mod left;
 mod lent;
 mod link;
 mod links;

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tombolo_core::fs::{Entry, Error, File, Identity, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
+use tombolo_core::fs::{Entry, Error, Identity, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
 use tombolo_host::links::client::{Call, Line, LineError};
 use tombolo_host::links::{End, Lie};
 use tombolo_host::task;
@@ -14,6 +14,7 @@ use tombolo_wire_vrpc::{
 
 use crate::callers::Callers;
 use crate::export::Connected;
+use crate::left::Left;
 use crate::nodes::Nodes;
 use crate::openings::{Opening, Openings};
 use crate::reply::Answered;
@@ -38,6 +39,7 @@ pub(crate) struct Link {
 pub(crate) struct Things {
     pub(crate) nodes: Nodes,
     pub(crate) openings: Openings,
+    pub(crate) left: Left,
     /// Which volume the nodes are of.
     volume: OnceLock<Volume>,
     sequence: AtomicU64,
@@ -48,6 +50,7 @@ impl Default for Things {
         Self {
             nodes: Nodes::default(),
             openings: Openings::default(),
+            left: Left::default(),
             volume: OnceLock::new(),
             sequence: AtomicU64::new(1),
         }
@@ -141,11 +144,6 @@ impl Link {
     #[inline]
     pub(crate) fn translated<'a>(&self, request: &Request<'a>) -> Result<Request<'a>, Unknown> {
         request.translated(&mut Numbers(self))
-    }
-
-    /// What the server calls an opening and its node, if it was told of both.
-    pub(crate) fn their_file(&self, file: File) -> Option<File> {
-        Numbers(self).file(file).ok()
     }
 }
 

@@ -11,11 +11,13 @@ use std::task::{Poll, Waker};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use tombolo_core::fs::{Answer, Ctx, Error, Interrupt, NodeId, Result};
+use smallvec::SmallVec;
+use tombolo_core::fs::{Answer, Ctx, Error, Interrupt, NodeId, Result, SessionId};
 use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
 
 use crate::ask::{InFlight, NoAnswer, Outcome, Question, Sent};
 use crate::export::Patience;
+use crate::left::{Gone, What};
 use crate::link::{Link, Things, Unknown};
 use crate::owned::Owned;
 use crate::reply::Answered;
@@ -189,16 +191,22 @@ impl Links {
         }
     }
 
-    /// Tells the server of the moment something that has no answer in the waist, and means nothing to the next.
-    pub(crate) fn tell(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
-        self.current.load().tell(cx, request);
+    /// Tells the server in whose numbers it is what nobody needs any more: at once, or as soon as its link is the session's; and nobody
+    /// if it is a former one.
+    pub(crate) fn tell_gone(&self, cx: &Ctx, gone: &[Gone]) {
+        let link = self.current.load();
+        tell(&link, cx, gone);
+        let later = gone.iter().filter(|gone| gone.link > link.number);
+        let is_any = later.map(|gone| self.things.left.put(*gone)).count() > 0;
+        if is_any {
+            // That link may have become the session's before this was on the list.
+            self.tell_left();
+        }
     }
 
-    /// Tells it to forget nodes, in its own numbers.
-    pub(crate) fn tell_forgotten(self: &Arc<Self>, cx: &Ctx, gone: &[(NodeId, u64)]) {
-        for some in gone.chunks(tombolo_wire_vrpc::FORGETS_MAX) {
-            self.tell(cx, Request::Forget(Forgets::new(some)));
-        }
+    fn tell_left(&self) {
+        let link = self.current.load();
+        tell(&link, &Ctx::root(SessionId(0)), &self.things.left.take(link.number));
     }
 
     /// Goes on with a request until it has an answer.
@@ -280,6 +288,7 @@ impl Links {
         let former = self.current.swap(link);
         self.gate().since = None;
         former.room.changed();
+        self.tell_left();
         self.wake_all();
     }
 
@@ -303,5 +312,19 @@ impl Links {
 
     fn gate(&self) -> MutexGuard<'_, Gate> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells the server of that link what of it is in its numbers.
+fn tell(link: &Arc<Link>, cx: &Ctx, gone: &[Gone]) {
+    let mut forgotten: SmallVec<[(NodeId, u64); 4]> = SmallVec::new();
+    for gone in gone.iter().filter(|gone| gone.link == link.number) {
+        match gone.what {
+            What::Opening(file) => link.tell(cx, Request::Release { file }),
+            What::LookUps(node, look_ups) => forgotten.push((node, look_ups)),
+        }
+    }
+    for some in forgotten.chunks(tombolo_wire_vrpc::FORGETS_MAX) {
+        link.tell(cx, Request::Forget(Forgets::new(some)));
     }
 }

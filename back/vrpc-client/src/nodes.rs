@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{NodeId, OpenId, PersistentHandle};
 
+use crate::left::{Gone, What};
 use crate::locks::{Granted, HeldLocks};
 use crate::slab::{Held, Slab, Theirs};
 
@@ -35,9 +36,6 @@ struct Index {
     by_theirs: HashMap<u64, NodeId>,
     by_handle: HashMap<PersistentHandle, NodeId>,
 }
-
-/// Look-ups that are to be taken back, in the server's numbers.
-pub(crate) type Forget = (NodeId, u64);
 
 impl Default for Nodes {
     fn default() -> Self {
@@ -115,7 +113,7 @@ impl Nodes {
     }
 
     /// The node was found again by its handle. The look-up that is one too many, if it is.
-    pub(crate) fn found_again(&self, link: u32, node: NodeId, theirs: NodeId) -> Option<Forget> {
+    pub(crate) fn found_again(&self, link: u32, node: NodeId, theirs: NodeId) -> Option<(NodeId, u64)> {
         let mut index = self.index();
         let is_kept = self.slab.with(node.0, |held| match held.theirs(link) {
             Some(same) if same == theirs.0 => {
@@ -145,8 +143,8 @@ impl Nodes {
     }
 
     /// Takes look-ups back. What the server is to be told, once there are none left.
-    pub(crate) fn forget(&self, link: u32, node: NodeId, look_ups: u64) -> Option<Forget> {
-        self.change(link, node, |node| node.look_ups = node.look_ups.saturating_sub(look_ups))
+    pub(crate) fn forget(&self, node: NodeId, look_ups: u64) -> Option<Gone> {
+        self.change(node, |node| node.look_ups = node.look_ups.saturating_sub(look_ups))
     }
 
     /// An opening keeps the node.
@@ -155,8 +153,8 @@ impl Nodes {
     }
 
     /// An opening keeps it no more, and its locks are gone.
-    pub(crate) fn released(&self, link: u32, node: NodeId, open: OpenId) -> Option<Forget> {
-        self.change(link, node, |node| {
+    pub(crate) fn released(&self, node: NodeId, open: OpenId) -> Option<Gone> {
+        self.change(node, |node| {
             node.openings = node.openings.saturating_sub(1);
             node.locks.released(open);
         })
@@ -173,7 +171,7 @@ impl Nodes {
     }
 
     /// Changes what keeps a node. If nothing does any more it goes, and the server is to forget it.
-    fn change(&self, link: u32, node: NodeId, change: impl FnOnce(&mut Node)) -> Option<Forget> {
+    fn change(&self, node: NodeId, change: impl FnOnce(&mut Node)) -> Option<Gone> {
         let mut index = self.index();
         let is_kept = self.slab.with(node.0, |held| {
             change(held.thing);
@@ -182,17 +180,17 @@ impl Nodes {
         if is_kept {
             return None;
         }
-        let (gone, theirs) = self.slab.remove(node.0, link)?;
+        let (gone, theirs) = self.slab.remove(node.0)?;
         if let Some(handle) = &gone.handle
             && index.by_handle.get(handle) == Some(&node)
         {
             index.by_handle.remove(handle);
         }
-        let theirs = theirs?;
+        let (link, theirs) = theirs?;
         if index.link == link && index.by_theirs.get(&theirs) == Some(&node) {
             index.by_theirs.remove(&theirs);
         }
-        Some((NodeId(theirs), gone.theirs))
+        Some(Gone { link, what: What::LookUps(NodeId(theirs), gone.theirs) })
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
@@ -216,6 +214,10 @@ mod tests {
         Some(PersistentHandle { kind: 1, bytes: [byte; 8].as_slice().into() })
     }
 
+    fn gone(link: u32, theirs: u64, look_ups: u64) -> Option<Gone> {
+        Some(Gone { link, what: What::LookUps(NodeId(theirs), look_ups) })
+    }
+
     fn on_a_link() -> Nodes {
         let nodes = Nodes::default();
         nodes.begin(1);
@@ -228,9 +230,9 @@ mod tests {
         let node = nodes.adopt(1, NodeId(70), handle(1));
         assert_eq!(nodes.adopt(1, NodeId(70), handle(1)), node);
         assert_ne!(nodes.adopt(1, NodeId(71), handle(2)), node);
-        assert_eq!(nodes.forget(1, node, 1), None);
+        assert_eq!(nodes.forget(node, 1), None);
         assert_eq!(nodes.theirs(node, 1), Theirs::Bound(70));
-        assert_eq!(nodes.forget(1, node, 1), Some((NodeId(70), 2)));
+        assert_eq!(nodes.forget(node, 1), gone(1, 70, 2));
         assert_eq!(nodes.theirs(node, 1), Theirs::Gone);
         assert_ne!(nodes.adopt(1, NodeId(70), handle(1)), node);
     }
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(nodes.theirs(NodeId::ROOT, 2), Theirs::Bound(1));
         assert_eq!(nodes.adopt(2, NodeId(5), handle(1)), node);
         assert_eq!(nodes.theirs(node, 2), Theirs::Bound(5));
-        assert_eq!(nodes.forget(2, node, 2), Some((NodeId(5), 1)), "the new server gave one look-up");
+        assert_eq!(nodes.forget(node, 2), gone(2, 5, 1), "the new server gave one look-up");
     }
 
     #[test]
@@ -257,7 +259,7 @@ mod tests {
         assert_eq!(nodes.theirs(node, 2), Theirs::Bound(9));
         assert_eq!(nodes.found_again(2, node, NodeId(9)), None, "asked twice");
         assert_eq!(nodes.found_again(2, node, NodeId(10)), Some((NodeId(10), 1)), "another each time");
-        assert_eq!(nodes.forget(2, node, 1), Some((NodeId(9), 2)));
+        assert_eq!(nodes.forget(node, 1), gone(2, 9, 2));
         assert_eq!(nodes.found_again(2, node, NodeId(9)), Some((NodeId(9), 1)), "forgotten meanwhile");
     }
 
@@ -266,10 +268,10 @@ mod tests {
         let nodes = on_a_link();
         let node = nodes.adopt(1, NodeId(70), handle(1));
         nodes.opened(node);
-        assert_eq!(nodes.forget(1, node, 1), None);
+        assert_eq!(nodes.forget(node, 1), None);
         assert_eq!(nodes.theirs(node, 1), Theirs::Bound(70));
-        assert_eq!(nodes.released(1, node, OpenId(3)), Some((NodeId(70), 1)));
-        assert_eq!(nodes.forget(1, NodeId::ROOT, 5), None);
+        assert_eq!(nodes.released(node, OpenId(3)), gone(1, 70, 1));
+        assert_eq!(nodes.forget(NodeId::ROOT, 5), None);
         assert_eq!(nodes.theirs(NodeId::ROOT, 1), Theirs::Bound(1));
     }
 }

@@ -67,9 +67,10 @@ impl Openings {
         });
     }
 
-    /// Takes an opening out, and what the server of that link calls it.
-    pub(crate) fn remove(&self, open: OpenId, link: u32) -> Option<(Opening, Option<OpenId>)> {
-        self.0.remove(open.0, link).map(|(opening, theirs)| (opening, theirs.map(OpenId)))
+    /// Takes an opening out; with the link whose server has it, if one does, and what that calls it.
+    pub(crate) fn remove(&self, open: OpenId) -> Option<(Opening, Option<(u32, OpenId)>)> {
+        let (opening, theirs) = self.0.remove(open.0)?;
+        Some((opening, theirs.map(|(link, theirs)| (link, OpenId(theirs)))))
     }
 
     pub(crate) fn all(&self) -> Vec<OpenId> {

@@ -124,8 +124,8 @@ impl<T> Slab<T> {
         content.as_mut().map(|thing| look(Held { thing, place }))
     }
 
-    /// Takes a thing out, and what the server of that link calls it.
-    pub(crate) fn remove(&self, number: u64, link: u32) -> Option<(T, Option<u64>)> {
+    /// Takes a thing out; with the link on which it had a number, if there was one, and that.
+    pub(crate) fn remove(&self, number: u64) -> Option<(T, Option<(u32, u64)>)> {
         let place = self.place(number)?;
         let removed = {
             let mut content = lock(&place.thing);
@@ -133,8 +133,8 @@ impl<T> Slab<T> {
                 return None;
             }
             let thing = content.take()?;
-            let theirs =
-                (place.link.swap(0, Ordering::AcqRel) == link).then(|| place.theirs.load(Ordering::Relaxed));
+            let link = place.link.swap(0, Ordering::AcqRel);
+            let theirs = (link != 0).then(|| (link, place.theirs.load(Ordering::Relaxed)));
             place.generation.fetch_add(1, Ordering::AcqRel);
             (thing, theirs)
         };
@@ -214,12 +214,12 @@ mod tests {
         assert_eq!(first, 1);
         assert_eq!(slab.theirs(first, 1), Theirs::Bound(70));
         assert_eq!(slab.theirs(first, 2), Theirs::Unbound);
-        assert_eq!(slab.remove(first, 1), Some(("a", Some(70))));
+        assert_eq!(slab.remove(first), Some(("a", Some((1, 70)))));
         let second = slab.insert("b", 1, 71);
         assert_ne!(second, first);
         assert_eq!(slab.theirs(first, 1), Theirs::Gone);
         assert_eq!(slab.with(first, |_| ()), None);
-        assert_eq!(slab.remove(first, 1), None);
+        assert_eq!(slab.remove(first), None);
         assert_eq!(slab.numbers(), [second]);
         for made_up in [0, 2, u64::MAX, u64::from(u32::MAX), 1 << 33] {
             assert!(!matches!(slab.theirs(made_up, 1), Theirs::Bound(_)), "{made_up}");

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,8 @@ use tombolo_core::fs::{
     Interrupt, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags,
     PermissionCheck, Profile, SetAttr, Write,
 };
+use tombolo_front_vrpc_server::VrpcServer;
+use tombolo_host::handle_keys::Keys;
 use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_layer::replies;
 use tombolo_mem::{Buffer, Source};
@@ -24,6 +26,11 @@ use tombolo_vrpc_tests::bed::{client, root};
 use tombolo_vrpc_tests::made_up::{said, terms};
 use tombolo_vrpc_tests::site::{Plan, Site};
 use tombolo_wire_vrpc::{Body, Kind, Reply, Session as Terms};
+
+#[path = "reconnect/halting.rs"]
+mod halting;
+
+use halting::{Halting, Mute};
 
 /// Far longer than it takes on the slowest machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -438,30 +445,6 @@ fn a_liar_in_the_servers_place_gets_no_more_than_a_try_now_and_then() {
     });
 }
 
-/// A server that says what the session is, and answers nothing else for now.
-#[derive(Clone, Default)]
-struct Mute {
-    held: Arc<Mutex<Vec<Responder>>>,
-}
-
-impl Service for Mute {
-    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
-        Ok(Arc::new(self.clone()))
-    }
-}
-
-impl Session for Mute {
-    fn serve(&self, request: Request<'_>, responder: Responder) {
-        match Kind::from_number(request.kind).expect("the client is honest") {
-            kind @ Kind::Profile => {
-                let (number, body, frame) = said(kind, &Reply::Session(terms()));
-                responder.send(number, body, &frame);
-            }
-            _ => self.held.lock().expect("no panic").push(responder),
-        }
-    }
-}
-
 #[test]
 fn the_root_is_no_stale_node_while_the_next_link_is_made() {
     let tree = Tree::new();
@@ -470,13 +453,49 @@ fn the_root_is_no_stale_node_while_the_next_link_is_made() {
     let listed = File { node: NodeId::ROOT, open: listed.expect("opened").open };
     let mute = Mute::default();
     tree.site.start_any(Arc::new(mute.clone()));
-    until("what was open is asked for", || !mute.held.lock().expect("no panic").is_empty());
+    until("what was open is asked for", || mute.was_asked());
     let page = DirPage::new(DirBudget { size_bytes: 8192, entry_bytes: 24, align: 8, plus: false });
     let mut names = tree.fs.readdir(&root(), listed, Cookie::START, page);
     assert!(!is_ready(&mut names));
-    mute.held.lock().expect("no panic").clear();
+    mute.let_go();
     tree.restart();
     assert!(names.wait().expect("listed").iter().any(|entry| entry.name == b"file"));
+}
+
+#[test]
+fn what_is_closed_while_the_next_link_is_made_is_closed_there() {
+    let export: Arc<dyn Export> = Arc::new(Memory::default());
+    let keys = Arc::new(Keys::random().expect("randomness"));
+    let session_ids = Arc::new(AtomicU64::new(1));
+    let server = || {
+        let server = VrpcServer::new().with_keys(keys.clone()).with_session_ids(session_ids.clone());
+        Arc::new(server.with_export("export", export.clone(), Default::default()))
+    };
+    let site = Site::new(Plan::default());
+    site.start_any(server());
+    let fs = site.export(Patience::Hard).attach_session(&client()).expect("a session");
+    let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
+    let [locked, _other] = ["locked", "other"].map(|text| {
+        let created = fs.create(&root(), NodeId::ROOT, name(text), &how).wait().expect("created");
+        File { node: created.entry.node, open: created.open }
+    });
+    fs.locks().expect("locks").lock(&root(), locked, &lock(1, 0, 99), false).wait().expect("free");
+    let halting = Halting::new(server());
+    site.start_any(Arc::new(halting.clone()));
+    until("the other file is opened anew", || halting.has_halted());
+    fs.release(&root(), locked);
+    fs.forget(&root(), &[(locked.node, 1)]);
+    assert_eq!(fs.link_number(), 1, "the link is not made yet");
+    halting.go_on();
+    // Another client can have the lock, for nobody holds it.
+    let other = export.attach(&client()).expect("a session");
+    let node = other.lookup(&root(), NodeId::ROOT, name("locked")).wait().expect("found").node;
+    let open = other.open(&root(), node, OpenFlags::READ | OpenFlags::WRITE).wait().expect("opened").open;
+    let take = || {
+        let locks = other.locks().expect("locks");
+        locks.lock(&root(), File { node, open }, &lock(2, 0, 99), false).wait()
+    };
+    until("the lock is given back", || take().is_ok());
 }
 
 type Liar = fn(Kind) -> (u32, Body, Vec<u8>);

@@ -59,8 +59,8 @@ fn readdir_on(
     links.ask_on(link, cx, sequence, question, move |link, answered| {
         let left = fill(link, &answered, &mut page, room_bytes)?;
         let nodes = &link.things.nodes;
-        let gone: Vec<_> = left.iter().filter_map(|node| nodes.forget(link.number, *node, 1)).collect();
-        teller.tell_forgotten(&teller_cx, &gone);
+        let gone: Vec<_> = left.iter().filter_map(|node| nodes.forget(*node, 1)).collect();
+        teller.tell_gone(&teller_cx, &gone);
         Ok(page)
     })
 }

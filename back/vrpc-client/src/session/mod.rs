@@ -18,10 +18,12 @@ use tombolo_core::fs::{
 };
 use tombolo_host::links::client::Counts;
 use tombolo_mem::{Sink, Source};
-use tombolo_wire_vrpc::{Forgets, Offers, Reply, Request};
+use tombolo_wire_vrpc::{Offers, Reply, Request};
 
+use crate::left::{Gone, What};
 use crate::links::Links;
 use crate::openings::Opening;
+use crate::slab::Theirs;
 
 /// One session of an export of another domain. Dropping the last reference ends its link, and with it the server's session.
 pub struct VrpcFileSystem {
@@ -97,11 +99,10 @@ impl FileSystem for VrpcFileSystem {
     }
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
-        let link = self.links.current().number;
         let nodes = &self.links.things.nodes;
-        let gone = look_ups.iter().filter_map(|(node, count)| nodes.forget(link, *node, *count));
+        let gone = look_ups.iter().filter_map(|(node, count)| nodes.forget(*node, *count));
         let gone: SmallVec<[_; 4]> = gone.collect();
-        self.links.tell_forgotten(cx, &gone);
+        self.links.tell_gone(cx, &gone);
     }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
@@ -194,18 +195,16 @@ impl FileSystem for VrpcFileSystem {
     }
 
     fn release(&self, cx: &Ctx, file: File) {
-        let link = self.links.current();
-        let their_file = link.their_file(file);
-        let Some((Opening { node, .. }, _)) = self.links.things.openings.remove(file.open, link.number)
-        else {
-            return;
-        };
-        if let Some(file) = their_file {
-            link.tell(cx, Request::Release { file });
+        let things = &self.links.things;
+        let Some((Opening { node, .. }, theirs)) = things.openings.remove(file.open) else { return };
+        let mut gone: SmallVec<[_; 2]> = SmallVec::new();
+        if let Some((link, open)) = theirs
+            && let Theirs::Bound(node) = things.nodes.theirs(node, link)
+        {
+            gone.push(Gone { link, what: What::Opening(File { node: NodeId(node), open }) });
         }
-        if let Some(gone) = self.links.things.nodes.released(link.number, node, file.open) {
-            link.tell(cx, Request::Forget(Forgets::new(&[gone])));
-        }
+        gone.extend(things.nodes.released(node, file.open));
+        self.links.tell_gone(cx, &gone);
     }
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {

@@ -1,0 +1,118 @@
+//! Servers that let who asks wait.
+
+use std::sync::{Arc, Mutex};
+
+use tombolo_host::links::server::{LinkCutter, Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_vrpc_tests::made_up::{said, terms};
+use tombolo_wire_vrpc::{Body, Kind, Reply};
+
+/// A server that says what the session is, and answers nothing else for now.
+#[derive(Clone, Default)]
+pub struct Mute {
+    held: Arc<Mutex<Vec<Responder>>>,
+}
+
+impl Mute {
+    pub fn was_asked(&self) -> bool {
+        !self.held.lock().expect("no panic").is_empty()
+    }
+
+    /// Those who asked lose their links.
+    pub fn let_go(&self) {
+        self.held.lock().expect("no panic").clear();
+    }
+}
+
+impl Service for Mute {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Session for Mute {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        match Kind::from_number(request.kind).expect("the client is honest") {
+            kind @ Kind::Profile => {
+                let (number, body, frame) = said(kind, &Reply::Session(terms()));
+                responder.send(number, body, &frame);
+            }
+            _ => self.held.lock().expect("no panic").push(responder),
+        }
+    }
+}
+
+/// A server that lets requests wait, from its second OPEN on.
+#[derive(Clone)]
+pub struct Halting {
+    inner: Arc<dyn Service>,
+    halted: Arc<Mutex<Halted>>,
+}
+
+#[derive(Default)]
+struct Halted {
+    opens: u32,
+    goes_on: bool,
+    requests: Vec<Waiting>,
+}
+
+struct Waiting {
+    session: Arc<dyn Session>,
+    kind: u32,
+    body: Body,
+    frame: Vec<u8>,
+    responder: Responder,
+}
+
+impl Halting {
+    pub fn new(inner: Arc<dyn Service>) -> Self {
+        Self { inner, halted: Arc::default() }
+    }
+
+    /// What waits is served, and all that comes.
+    pub fn go_on(&self) {
+        let mut halted = self.halted.lock().expect("no panic");
+        halted.goes_on = true;
+        let requests = std::mem::take(&mut halted.requests);
+        drop(halted);
+        for Waiting { session, kind, body, frame, responder } in requests {
+            session.serve(Request { kind, body, frame: &frame }, responder);
+        }
+    }
+
+    pub fn has_halted(&self) -> bool {
+        !self.halted.lock().expect("no panic").requests.is_empty()
+    }
+}
+
+struct HaltingSession {
+    inner: Arc<dyn Session>,
+    halted: Arc<Mutex<Halted>>,
+}
+
+impl Service for Halting {
+    fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(HaltingSession { inner: self.inner.open(peer)?, halted: self.halted.clone() }))
+    }
+}
+
+impl Session for HaltingSession {
+    fn begun(&self, cutter: LinkCutter) {
+        self.inner.begun(cutter);
+    }
+
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        let Request { kind, body, frame } = request;
+        let mut halted = self.halted.lock().expect("no panic");
+        halted.opens += u32::from(Kind::from_number(kind).expect("the client is honest") == Kind::Open);
+        if halted.opens >= 2 && !halted.goes_on {
+            let (session, frame) = (self.inner.clone(), frame.to_vec());
+            return halted.requests.push(Waiting { session, kind, body, frame, responder });
+        }
+        drop(halted);
+        self.inner.serve(request, responder);
+    }
+
+    fn ended(&self) {
+        self.inner.ended();
+    }
+}
