@@ -14,6 +14,9 @@
 //! itself, so that one wake-up is spared. It does so only while the receiver thread is not there, for the server wakes one. Another
 //! caller that looks for its answer then drives it away; it registers like others after that.
 //!
+//! Without a bell *armed* means that the receiver thread looks now and then, at growing intervals. Who registers has it begin with short
+//! ones again.
+//!
 //! # Why no wake-up is lost
 //!
 //! The rule: while a call is registered and its answer is in the ring or still to come, there is a leader, or the line is armed, or
@@ -59,7 +62,8 @@ use crate::spin::Window;
 pub(super) struct Intake {
     pub(super) consumer: Consumer,
     pub(super) ear: Ear,
-    /// Whether the receiver thread sleeps on the bell, or is about to. It rests elsewhere while nobody needs it.
+    /// Whether the receiver thread sleeps on the bell, or looks now and then if there is none, or is about to. It rests elsewhere while
+    /// nobody needs it.
     pub(super) is_manned: bool,
     /// How long callers look, as they have learnt.
     pub(super) window: Window,
@@ -272,7 +276,7 @@ impl Core {
         if !intake.consumer.is_ready() {
             intake.consumer.check()?;
             self.is_armed.store(true, SeqCst);
-            if self.bell.is_none() || !intake.is_manned {
+            if !intake.is_manned {
                 intake.is_manned = true;
                 self.rest.call();
             }
@@ -291,6 +295,9 @@ impl Core {
 
     /// Sees to it that somebody hears of the next answer, for a call that has just registered.
     pub(super) fn see_to_it(&self) {
+        if self.bell.is_none() {
+            self.rest.call();
+        }
         fence(SeqCst);
         if self.is_settled() {
             return;

@@ -101,11 +101,15 @@ impl Core {
 
     /// Looks at growing intervals as long as anybody is registered, and rests otherwise.
     fn receive_by_looking(&self) {
-        let mut pause = PAUSES.0;
-        while !self.waiting.is_empty() && !self.fate.is_over() {
-            let before = self.counters.answers();
+        let (mut pause, mut answers) = (PAUSES.0, self.counters.answers());
+        while !self.fate.is_over() {
+            if self.waiting.is_empty() && self.is_dismissed() {
+                break;
+            }
             self.look_for_all();
-            if self.counters.answers() != before {
+            // Whoever took them out: where answers come, more do.
+            let before = std::mem::replace(&mut answers, self.counters.answers());
+            if answers != before {
                 pause = PAUSES.0;
             }
             if self.rest.rest(pause) {
