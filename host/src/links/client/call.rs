@@ -78,13 +78,16 @@ impl Call {
         frame: impl FnOnce(&mut FrameWriter<'_>),
     ) -> Result<Outcome, Self> {
         let stage = begin(core, kind, body, frame);
-        if let Stage::Sent(id) = stage
-            && let Some(Ok(answer)) = core.look(id)
-        {
-            return Ok(Ok(answer.with(spans)));
+        let Stage::Sent(id) = stage else {
+            let mut call = Self { core: core.clone(), stage, spans };
+            return call.now().ok_or(call);
+        };
+        match core.look(id) {
+            Some(Ok(answer)) => Ok(Ok(answer.with(spans))),
+            // It has looked as long as that pays.
+            None => Err(Self { core: core.clone(), stage, spans }),
+            Some(Err(error)) => Ok(Self { core: core.clone(), stage, spans }.finish(Err(error))),
         }
-        let mut call = Self { core: core.clone(), stage, spans };
-        call.now().ok_or(call)
     }
 
     /// The answer, if it comes within a bounded time without sleeping: the time that has paid lately, 50 µs at most, or none
