@@ -189,7 +189,7 @@ impl Connection {
     ) -> Result<(Line, Tether), StartError> {
         let line = Line::start(&self.ends, label, mode)?;
         let heart = Heart::new(&self.ends, Instant::now());
-        let keeper = Box::new(Anchored { line: line.clone(), heart });
+        let keeper = Box::new(Anchored { line: line.clone(), heart, end: End::Stopped });
         let tether = watcher.watch(self.socket, keeper).map_err(StartError::Thread)?;
         if self.agreement.features.contains(Features::INTRODUCTIONS) {
             line.may_introduce(Introducer::new(tether.speaker(), self.user));
@@ -198,19 +198,21 @@ impl Connection {
     }
 }
 
+/// Watches over a link on behalf of the client. When it is dropped the line is lost, whoever ended it.
 struct Anchored {
     line: Line,
     heart: Heart,
+    /// Why the line is lost when this is dropped.
+    end: End,
 }
 
 impl Keeper for Anchored {
     fn tick(&mut self, now: Instant) -> Option<Goodbye> {
         // A server that is late answers late, and one that is dead closes its socket: nothing to be done about its heart.
         let _ = self.heart.tick(now);
-        if let Some(fault) = self.heart.fault() {
-            self.line.cut(fault);
-        }
-        self.line.end().map(|end| goodbye(&end))
+        // The line is cut when this is dropped: that runs tasks, and here the watcher is locked.
+        self.end = self.line.end().or_else(|| self.heart.fault())?;
+        Some(goodbye(&self.end))
     }
 
     fn heard(&mut self, message: &Message, _: Descriptors) -> Result<Option<Message>, Lie> {
@@ -220,14 +222,14 @@ impl Keeper for Anchored {
         }
     }
 
-    fn ended(self: Box<Self>, end: End) {
-        self.line.cut(end);
+    fn ended(mut self: Box<Self>, end: End) {
+        self.end = end;
     }
 }
 
 impl Drop for Anchored {
     fn drop(&mut self) {
-        self.line.cut(End::Stopped);
+        self.line.cut(std::mem::replace(&mut self.end, End::Stopped));
     }
 }
 

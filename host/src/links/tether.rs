@@ -16,7 +16,8 @@ use tombolo_sys::{Errno, packet, socket};
 use super::end::{End, Lie};
 use super::lock;
 
-/// What a link's owner does about its socket, on the watcher's thread: none of it may block.
+/// What a link's owner does about its socket, on the watcher's thread: none of it may block. While [`tick`](Self::tick) and
+/// [`heard`](Self::heard) run the watcher is locked: they must neither end a link nor drop what may. It is dropped without that lock.
 pub trait Keeper: Send {
     /// Called every [`TICK`]. What it returns ends the link, and is said to the other side; [`ended`](Self::ended) is not called then.
     fn tick(&mut self, now: Instant) -> Option<Goodbye>;
@@ -106,14 +107,17 @@ impl Watcher {
             let mut entries = lock(&self.shared.entries);
             entries.last_token += 1;
             let token = entries.last_token;
-            if entries.by_token.insert(token, Entry { watched: Arc::clone(&watched), keeper }).is_none() {
+            if entries.by_token.is_empty() {
                 // The thread may be waiting without an end in sight.
                 self.shared.bell.ring();
             }
+            entries.by_token.insert(token, Entry { watched: Arc::clone(&watched), keeper });
             token
         };
         if let Err(error) = self.shared.epoll.add(&watched.socket, token, Interest::Readable) {
-            lock(&self.shared.entries).by_token.remove(&token);
+            let entry = lock(&self.shared.entries).by_token.remove(&token);
+            // Not under the lock: the keeper ends its link.
+            drop(entry);
             return Err(error.into());
         }
         Ok(Tether { watched, shared: Arc::clone(&self.shared), token })
