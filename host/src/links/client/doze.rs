@@ -1,7 +1,8 @@
 //! A caller that sleeps on the bell itself, as its call is the only one.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::core::Core;
@@ -12,6 +13,7 @@ use super::intake::Intake;
 use super::reply::Answer;
 use super::wakes::Wakes;
 use crate::links::end::Lie;
+use crate::links::lock;
 
 /// After so long it looks whether the memory is still there, though nobody rings.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
@@ -21,6 +23,25 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 pub(super) struct Doze {
     is_dozing: AtomicBool,
     is_unwelcome: AtomicBool,
+    /// Who does, or did last.
+    dozer: Mutex<Option<ThreadId>>,
+}
+
+impl Doze {
+    fn begin(&self) {
+        *lock(&self.dozer) = Some(thread::current().id());
+        self.is_unwelcome.store(false, Ordering::Relaxed);
+        self.is_dozing.store(true, Ordering::SeqCst);
+    }
+
+    fn end(&self) {
+        self.is_dozing.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether another thread than this one dozes.
+    fn is_anothers(&self) -> bool {
+        self.is_dozing.load(Ordering::SeqCst) && *lock(&self.dozer) != Some(thread::current().id())
+    }
 }
 
 impl Core {
@@ -40,11 +61,10 @@ impl Core {
             self.leave(intake, &mut wakes);
             return None;
         }
-        self.doze.is_unwelcome.store(false, Ordering::Relaxed);
-        self.doze.is_dozing.store(true, Ordering::SeqCst);
+        self.doze.begin();
         let since = Instant::now();
         let found = self.doze_as_leader(&mut intake, bell, id, &mut wakes);
-        self.doze.is_dozing.store(false, Ordering::SeqCst);
+        self.doze.end();
         self.disarm(&mut intake);
         match found {
             Ok(answer) => {
@@ -95,11 +115,27 @@ impl Core {
         }
     }
 
-    /// The link has ended.
+    /// The link has ended. Who dozes may find that itself, as it sends what has waited for an id: it stops at its next step.
     pub(super) fn drive_away_for_good(&self) {
-        while self.doze.is_dozing.load(Ordering::SeqCst) {
+        while self.doze.is_anothers() {
             self.drive_away();
             thread::yield_now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_dozes_need_not_drive_itself_away() {
+        let doze = Doze::default();
+        assert!(!doze.is_anothers());
+        doze.begin();
+        assert!(!doze.is_anothers());
+        thread::scope(|scope| scope.spawn(|| assert!(doze.is_anothers())).join()).expect("seen");
+        doze.end();
+        thread::scope(|scope| scope.spawn(|| assert!(!doze.is_anothers())).join()).expect("gone");
     }
 }
