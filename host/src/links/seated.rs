@@ -93,6 +93,8 @@ impl MemoryListener {
             while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 if let Err(error) = host.turn(Instant::now()) {
                     tracing::error!(%error, link = &*host.label, "memory that was shared cannot be used any more");
+                    host.stage = Stage::Free;
+                    host.see_off();
                     return;
                 }
                 wait = if matches!(host.stage, Stage::Running { .. }) { BEAT } else { LOOK };
