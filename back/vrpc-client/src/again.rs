@@ -22,20 +22,18 @@ pub(crate) async fn found_again(link: &Arc<Link>, cx: &Ctx, unknown: Unknown) ->
     }
 }
 
-/// Opens anew what was open, and takes the locks, before anybody else asks over the link. What cannot be had is known when it is used.
-/// An error if the link is lost meanwhile.
-pub(crate) async fn all_openings(link: &Arc<Link>) -> Found {
-    let cx = Ctx { interrupt: Interrupt::default(), ..Ctx::root(SessionId(0)) };
-    for open in link.things.openings.all() {
-        match open_again(link, &cx, open).await {
-            Ok(()) => {}
-            Err(NoAnswer::Failed(error)) => {
-                tracing::warn!(link = &**link.line.label(), %error, "a file that was open cannot be opened again");
-            }
-            Err(NoAnswer::Lost) => return Err(NoAnswer::Lost),
-        }
-    }
-    Ok(())
+/// Opens anew what was open, and takes its locks, though nobody asks for it.
+pub(crate) async fn opening(link: &Arc<Link>, open: OpenId) -> Found {
+    open_again(link, &nobody(), open).await
+}
+
+/// Asks whether the server answers.
+pub(crate) async fn null(link: &Arc<Link>) -> Found {
+    asked(link, &nobody(), Request::Null, |reply| matches!(reply, Reply::Done).then_some(())).await
+}
+
+fn nobody() -> Ctx {
+    Ctx { interrupt: Interrupt::default(), ..Ctx::root(SessionId(0)) }
 }
 
 /// Why a server has no number for a node. If its link is lost that says nothing: the node may be known by the next one's numbers already.

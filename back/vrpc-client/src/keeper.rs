@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tombolo_core::fs::{Client, Error, PermissionCheck};
 use tombolo_host::links::client::{Call, LineError, Reply};
 use tombolo_host::links::{End, Lie};
+use tombolo_host::task;
 use tombolo_shm::link::{Instance, RefusalCode, Refused};
 
 use crate::again;
@@ -28,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A link that has lasted so long was not made in vain.
 const LASTING: Duration = Duration::from_secs(1);
-/// How long a server has to say what the session is, and to give back what was open.
+/// How long a server has to say what the session is, and for each file that was open to give it back.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes the links of one session, but for the first.
@@ -130,9 +131,7 @@ impl Keeper {
             } else {
                 tracing::debug!(why = %failed, "no link yet");
             }
-            if let Failed::Connect(_) | Failed::Session(_) | Failed::Unchecked = failed {
-                *pause = longer(*pause);
-            }
+            *pause = longer(*pause);
             // Those whose time is up see it then.
             links.wake_all();
         }
@@ -150,15 +149,7 @@ impl Keeper {
         }
         // The same numbers on another volume would be other files.
         links.things.nodes.begin(number);
-        match finished_until(again::all_openings(&link), until) {
-            Some(Ok(())) => {}
-            Some(Err(NoAnswer::Failed(error))) => return Err(Failed::Session(error)),
-            Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
-            None => {
-                link.line.cut(End::Failed("the server did not give back what was open".into()));
-                return Err(Failed::Session(Error::TimedOut));
-            }
-        }
+        all_openings(&link)?;
         let answers = link.line.counts().answers;
         links.found(link);
         Ok(answers)
@@ -200,6 +191,38 @@ impl fmt::Display for Failed {
             Self::Lost => f.write_str("the link was lost again"),
         }
     }
+}
+
+/// Opens anew what was open, and takes the locks, before anybody else asks over the link. What cannot be had is known when it is used. An
+/// error if the link is lost meanwhile, or the server answers nothing at all.
+fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
+    for open in link.things.openings.all() {
+        let again = link.clone();
+        let mut again = Box::pin(async move { again::opening(&again, open).await });
+        match finished_until(&mut again, Instant::now() + ANSWER_TIMEOUT) {
+            Some(Ok(())) => {}
+            Some(Err(NoAnswer::Failed(error))) => {
+                tracing::warn!(link = &**link.line.label(), %error, "a file that was open cannot be opened again");
+            }
+            Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
+            None => {
+                // One file that hangs is not to keep the others.
+                match finished_until(again::null(link), Instant::now() + ANSWER_TIMEOUT) {
+                    Some(Ok(())) => {}
+                    Some(Err(NoAnswer::Failed(error))) => return Err(Failed::Session(error)),
+                    Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
+                    None => {
+                        link.line.cut(End::Failed("the server did not give back what was open".into()));
+                        return Err(Failed::Session(Error::TimedOut));
+                    }
+                }
+                tracing::warn!(link = &**link.line.label(), "a file that was open is not opened again yet");
+                // It may be yet.
+                task::spawn(async move { drop(again.await) });
+            }
+        }
+    }
+    Ok(())
 }
 
 fn longer(pause: Duration) -> Duration {
