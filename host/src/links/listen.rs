@@ -74,7 +74,8 @@ pub enum StartError {
 }
 
 /// A socket at which links are asked for. Dropping it ends all links that were made there, in order, and waits for hellos that are
-/// being answered: nothing is asked of the service afterwards.
+/// being answered, and for the links' threads: nothing is asked of the service afterwards. Where either takes longer than ten seconds it
+/// says so in the log and waits no more. Requests that are under way are not waited for.
 pub struct LinkListener {
     path: PathBuf,
     shared: Arc<Shared>,
@@ -155,6 +156,14 @@ impl Drop for LinkListener {
         if !answering.is_empty() {
             tracing::warn!(count = answering.len(), "exports are still being opened, for nobody");
         }
+        drop(answering);
+        let ending = self.shared.links.wait_for_ends(ANSWER_PATIENCE);
+        if ending > 0 {
+            tracing::warn!(
+                count = ending,
+                "links still end, with requests that their sessions do not let go"
+            );
+        }
     }
 }
 
@@ -170,7 +179,7 @@ const LISTENER: u64 = 1;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepted before anything else is looked at.
 const ACCEPT_BATCH: usize = 32;
-/// How long the end waits for exports that are being opened: a back end may never answer.
+/// How long the end waits for exports that are being opened, and for links that end: a back end may never answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The thread that accepts.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -31,9 +31,20 @@ pub(super) struct Links {
     watcher: Mutex<Option<Watcher>>,
     instance: Instance,
     /// Nothing that belongs to a peer is called or dropped while it is locked: a slow end of one must not hold up the others.
-    places: Mutex<Places>,
+    places: Arc<Mutex<Places>>,
+    endings: Endings,
     pub(super) changes: Changes,
 }
+
+/// How many threads end links.
+#[derive(Default)]
+struct Endings {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+/// One of them.
+struct Ending(Arc<Links>);
 
 /// The places of links that are being made, that go on, and that end.
 #[derive(Default)]
@@ -48,9 +59,10 @@ struct Taken {
     live: Option<Live>,
 }
 
-/// One of the places that there are for links. Dropping it makes room for another.
+/// One of the places that there are for links. Dropping it makes room for another. A link that is served holds one too, so that there
+/// is no room before its memory is given back.
 struct Place {
-    links: Arc<Links>,
+    places: Arc<Mutex<Places>>,
     number: u64,
 }
 
@@ -86,8 +98,14 @@ impl Guest {
 
 impl Links {
     pub(super) fn new(server: Arc<Server>, watcher: Watcher, instance: Instance) -> Self {
-        let (watcher, places) = (Mutex::new(Some(watcher)), Mutex::default());
-        Self { server, watcher, instance, places, changes: Changes::default() }
+        Self {
+            server,
+            watcher: Mutex::new(Some(watcher)),
+            instance,
+            places: Arc::default(),
+            endings: Endings::default(),
+            changes: Changes::default(),
+        }
     }
 
     pub(super) fn instance(&self) -> Instance {
@@ -109,6 +127,29 @@ impl Links {
         // Says goodbye to all, and drops the keepers, which end their links.
         drop(watcher);
     }
+
+    /// Waits for the threads that end links, so long at most. How many are left.
+    pub(super) fn wait_for_ends(&self, at_most: Duration) -> usize {
+        let Endings { count, changed } = &self.endings;
+        let waited = changed.wait_timeout_while(lock(count), at_most, |count| *count > 0);
+        let (count, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *count
+    }
+}
+
+impl Ending {
+    fn begin(links: &Arc<Links>) -> Ending {
+        *lock(&links.endings.count) += 1;
+        Ending(Arc::clone(links))
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let Endings { count, changed } = &self.0.endings;
+        *lock(count) -= 1;
+        changed.notify_all();
+    }
 }
 
 impl Place {
@@ -121,18 +162,18 @@ impl Place {
         places.last_number += 1;
         let number = places.last_number;
         places.taken.insert(number, Taken { uid, live: None });
-        Some(Place { links: Arc::clone(links), number })
+        Some(Place { places: Arc::clone(&links.places), number })
     }
 
     /// What is done with the place, if it still is one.
     fn with<T>(&self, change: impl FnOnce(&mut Option<Live>) -> T) -> Option<T> {
-        lock(&self.links.places).taken.get_mut(&self.number).map(|taken| change(&mut taken.live))
+        lock(&self.places).taken.get_mut(&self.number).map(|taken| change(&mut taken.live))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let taken = lock(&self.links.places).taken.remove(&self.number);
+        let taken = lock(&self.places).taken.remove(&self.number);
         drop(taken);
     }
 }
@@ -175,7 +216,7 @@ pub(super) fn welcome(
     }
     let reception = agreement.features.contains(Features::INTRODUCTIONS);
     let reception = reception.then(|| handle.receive(options.limits.bytes.saturating_mul(INTRODUCED_MAX)));
-    let place = keep(place, peer, handle, reception, &ends, socket).map_err(failed)?;
+    let place = keep(links, place, peer, handle, reception, &ends, socket).map_err(failed)?;
     let message = Message::Welcome(agreement.welcome()).encode();
     // Last, so that nobody is welcomed to a server that ends. If the peer is gone already, the watcher has heard of it.
     packet::send(socket, &message, &[own.as_fd()]).map_err(|error| {
@@ -218,6 +259,7 @@ fn standing(
 
 /// Watches over a link from now on.
 fn keep(
+    links: &Arc<Links>,
     place: Place,
     peer: Peer,
     handle: LinkHandle,
@@ -228,14 +270,16 @@ fn keep(
     let socket = socket.try_clone()?;
     tracing::info!(link = &*peer.label, export = peer.export, slots = ends.layout.slots(), "link made");
     let place = Arc::new(place);
-    let links = Arc::clone(&place.links);
-    let watcher = lock(&links.watcher);
-    let Some(watcher) = watcher.as_ref() else { return Err(std::io::Error::other("the server ends")) };
+    handle.holds(Arc::clone(&place));
     let heart = Heart::new(ends, Instant::now());
     let (label, end) = (peer.label.clone(), End::Stopped);
-    let keeper = Box::new(Moored { place: Arc::clone(&place), label, reception, heart, end });
-    place.with(|live| *live = Some(Live { guest: Guest::new(peer), handle, tether: None }));
-    let mut tether = Some(watcher.watch(socket, keeper)?);
+    let moored = Moored { links: Arc::clone(links), place: Arc::clone(&place), label, reception, heart, end };
+    let mut tether = {
+        let watcher = lock(&links.watcher);
+        let Some(watcher) = watcher.as_ref() else { return Err(std::io::Error::other("the server ends")) };
+        place.with(|live| *live = Some(Live { guest: Guest::new(peer), handle, tether: None }));
+        Some(watcher.watch(socket, Box::new(moored))?)
+    };
     // If it was over at once the keeper has ended the link before the tether was there, which is dropped then.
     place.with(|live| live.as_mut().map(|live| live.tether = tether.take()));
     links.changes.tell();
@@ -244,6 +288,7 @@ fn keep(
 
 /// Watches over a link on behalf of the server. When it is dropped the link is over, whoever ended it.
 struct Moored {
+    links: Arc<Links>,
     place: Arc<Place>,
     label: Arc<str>,
     /// Hears further domains, if the client may introduce any.
@@ -286,14 +331,13 @@ impl Keeper for Moored {
 impl Drop for Moored {
     fn drop(&mut self) {
         let Some(live) = self.place.with(Option::take).flatten() else { return };
-        self.place.links.changes.tell();
+        self.links.changes.tell();
         // The session may take its time, and the link's thread finishes the request that it is at: nobody else is to wait for that.
-        // The place is free again when all of it is done.
-        let (place, end) = (Arc::clone(&self.place), std::mem::replace(&mut self.end, End::Stopped));
+        let (turn, end) = (Ending::begin(&self.links), std::mem::replace(&mut self.end, End::Stopped));
         let ending = move || {
             live.handle.cut(end);
             drop(live);
-            drop(place);
+            drop(turn);
         };
         if let Err(error) = thread::Builder::new().name("link-end".into()).spawn(ending) {
             tracing::warn!(%error, "no thread to end a link on");

@@ -44,7 +44,8 @@ impl Gate {
     }
 }
 
-/// Exports of which "/opens" takes its time to be opened, "/ends" to hear of the end of its link, and "/drops" to be dropped.
+/// Exports of which "/opens" takes its time to be opened, "/answers" to answer, "/ends" to hear of the end of its link, and "/drops" to be
+/// dropped.
 #[derive(Clone, Default)]
 struct Slow {
     gate: Arc<Gate>,
@@ -68,7 +69,15 @@ struct SlowSession {
 
 impl Session for SlowSession {
     fn serve(&self, request: Request<'_>, responder: Responder) {
-        responder.send(request.kind, request.body, request.frame);
+        let Request { kind, body, .. } = request;
+        if self.export != "/answers" {
+            return responder.send(kind, body, request.frame);
+        }
+        let gate = Arc::clone(&self.gate);
+        thread::spawn(move || {
+            gate.pass();
+            responder.send(kind, body, &[]);
+        });
     }
 
     fn ended(&self) {
@@ -174,6 +183,45 @@ fn a_link_that_is_ending_keeps_its_place() {
     bed.slow.gate.open();
     assert!(is_too_many(&early), "{early:?}");
     until("there is room again", || bed.try_link("/quick").is_ok());
+}
+
+/// Requests that are under way hold the memory of their link, which both sides still have.
+#[test]
+fn a_link_with_requests_under_way_keeps_its_place() {
+    let bed = SlowBed::new(ListenOptions { links_max: 4, ..ListenOptions::default() });
+    let (line, tether) = bed.try_link("/answers").expect("a link");
+    let call = line.call(3, [5; 48], |_| {});
+    until("it is asked", || bed.slow.gate.came() == 1);
+    drop((call, line, tether));
+    until("its client is gone", || bed.listener.guests().is_empty());
+    // If nobody keeps the place, this is often enough for it to show.
+    for _ in 0..20 {
+        let early = bed.try_link("/quick").map(drop);
+        assert!(is_too_many(&early), "{early:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+    bed.slow.gate.open();
+    until("there is room again", || bed.try_link("/quick").is_ok());
+}
+
+#[test]
+fn a_listener_that_ends_waits_for_the_ends_of_its_links() {
+    for export in ["/ends", "/drops"] {
+        let SlowBed { slow, listener, watcher, path, _dir } = SlowBed::new(ListenOptions::default());
+        let connection = connect(&path, &Bed::options(export)).expect("a link");
+        let (_line, _tether) = connection.start(&watcher, "link", Mode::Event).expect("a line");
+        let (done, ended) = mpsc::channel();
+        thread::spawn(move || {
+            drop(listener);
+            let _ = done.send(());
+        });
+        until("the link ends", || slow.gate.came() == 1);
+        // If it does not wait, this is long enough for it to show.
+        let early = ended.recv_timeout(Duration::from_millis(200));
+        slow.gate.open();
+        assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout), "{export}: it does not wait");
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(()));
+    }
 }
 
 #[test]

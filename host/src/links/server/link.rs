@@ -1,5 +1,6 @@
 //! One link, as its thread and its responders share it.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -27,7 +28,7 @@ pub(super) struct Link {
     pub(super) fate: Arc<Fate>,
     pub(super) bases: BaseTable,
     /// Further domains that the client has introduced, if it may.
-    pub(super) introductions: OnceLock<Introductions>,
+    pub(super) introductions: OnceLock<Arc<Introductions>>,
     pub(super) counters: Counters,
     pub(super) layout: Layout,
     pub(super) peer: Extent,
@@ -42,6 +43,8 @@ pub(super) struct Link {
     /// Whether the request of that buffer is not answered yet.
     taken: Box<[AtomicBool]>,
     common: Arc<Common>,
+    /// What is to be dropped after all the rest, such as the place that the link takes.
+    pub(super) held: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Link {
@@ -74,6 +77,7 @@ impl Link {
             nudger,
             taken: (0..layout.slots()).map(|_| AtomicBool::new(false)).collect(),
             common,
+            held: OnceLock::new(),
         })
     }
 

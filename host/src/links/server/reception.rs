@@ -1,6 +1,6 @@
 //! Where the introductions of a client are heard.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use tombolo_shm::link::Message;
 
@@ -10,17 +10,22 @@ use crate::links::end::Lie;
 use crate::links::passing::{Introductions, Sever};
 use crate::links::tether::Descriptors;
 
-/// Hears the introductions of one client. Keeps nothing of its link alive.
+/// Hears the introductions of one client. Keeps nothing of its link alive but them.
 #[derive(Debug)]
-pub(in crate::links) struct Reception(Weak<Link>);
+pub(in crate::links) struct Reception {
+    /// Shared with the link, which is not held even for a moment: whoever hears messages must not be the one who ends it.
+    introductions: Arc<Introductions>,
+    link: Weak<Link>,
+}
 
 impl LinkHandle {
     /// The client may introduce further domains, of so many bytes together.
     pub(in crate::links) fn receive(&self, bytes_max: u64) -> Reception {
+        let introductions = Arc::new(Introductions::new(bytes_max));
         if let Some(link) = self.link.upgrade() {
-            let _ = link.introductions.set(Introductions::new(bytes_max));
+            let _ = link.introductions.set(Arc::clone(&introductions));
         }
-        Reception(Weak::clone(&self.link))
+        Reception { introductions, link: Weak::clone(&self.link) }
     }
 
     /// Ends the link; keeps nothing of it alive.
@@ -37,19 +42,20 @@ impl Reception {
         descriptors: Descriptors,
     ) -> Result<Option<Message>, Lie> {
         // Of a link that ends nobody asks any more.
-        let Some(link) = self.0.upgrade() else { return Ok(None) };
-        let introductions = link.introductions.get().ok_or_else(no_place)?;
+        if self.link.strong_count() == 0 {
+            return Ok(None);
+        }
         let mut descriptors = descriptors.into_iter();
         match (message, descriptors.next(), descriptors.next()) {
             (Message::Introduce(introduce), Some(memory), None) => {
-                let answer = introductions.introduce(introduce, memory, sever(&self.0))?;
+                let answer = self.introductions.introduce(introduce, memory, sever(&self.link))?;
                 Ok(Some(Message::Introduced(answer)))
             }
             (Message::Introduce(_), ..) => {
                 Err(Lie::Senseless("an introduction with another number of descriptors than one".into()))
             }
             (Message::Withdraw(withdraw), None, None) => {
-                introductions.withdraw(withdraw.domain).map(|()| None)
+                self.introductions.withdraw(withdraw.domain).map(|()| None)
             }
             _ => Err(no_place()),
         }

@@ -1,5 +1,6 @@
 //! A server of links, and what its owner has of each.
 
+use std::any::Any;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
@@ -152,6 +153,13 @@ impl LinkHandle {
     pub fn cut(&self, why: End) {
         if let Some(link) = self.link.upgrade() {
             link.end(why);
+        }
+    }
+
+    /// Has the link hold something as long as there is anything of it: until its memory is given back and its session dropped.
+    pub(in crate::links) fn holds(&self, what: impl Any + Send + Sync) {
+        if let Some(link) = self.link.upgrade() {
+            let _ = link.held.set(Box::new(what));
         }
     }
 
