@@ -116,7 +116,8 @@ fn is_idempotent(procedure: Procedure) -> bool {
 }
 
 /// A client's number: of its address without the port, which changes when it connects again; over links of its life, which is the same
-/// on all of them, and of its user, in whose name nobody else can say so. The same after a restart of the server.
+/// on all of them. That is its own word, so beside it counts what it cannot choose and keeps from link to link: its user, or where no kernel vouches
+/// for one the memory that it was given. The same after a restart of the server.
 fn digest_of(origin: &Origin) -> u64 {
     let mut hasher = SipHasher13::new();
     match origin {
@@ -128,6 +129,9 @@ fn digest_of(origin: &Origin) -> u64 {
             hasher.write(&link.client.0);
             // Another length than any address has.
             hasher.write(&link.user.map_or(u64::MAX, u64::from).to_le_bytes());
+            if link.user.is_none() {
+                hasher.write(link.label.as_bytes());
+            }
         }
     }
     hasher.finish()
@@ -138,4 +142,30 @@ fn checksum(args: &[u8], record_bytes: usize) -> u32 {
     hasher.write(args.get(..CHECKSUM_BYTES).unwrap_or(args));
     hasher.write_u64(record_bytes as u64);
     hasher.finish() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_host::links::server::Voice;
+    use tombolo_host::rpc_server::LinkOrigin;
+    use tombolo_shm::link::Instance;
+
+    fn client(instance: u8, user: Option<u32>, label: &str) -> u64 {
+        let client = Instance([instance; 16]);
+        let export = "e".into();
+        let link = LinkOrigin { label: label.into(), export, client, user, voice: Voice::Anybodys };
+        digest_of(&Origin::Link(Box::new(link)))
+    }
+
+    #[test]
+    fn an_instance_is_not_enough_to_be_somebody_else() {
+        let one = client(1, Some(1000), "one");
+        assert_eq!(one, client(1, Some(1000), "one again"), "over another link, perhaps of another process");
+        for other in [client(2, Some(1000), "one"), client(1, Some(1001), "one"), client(1, None, "one")] {
+            assert_ne!(one, other);
+        }
+        assert_eq!(client(1, None, "/dev/shm/one"), client(1, None, "/dev/shm/one"));
+        assert_ne!(client(1, None, "/dev/shm/one"), client(1, None, "/dev/shm/other"));
+    }
 }
