@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -99,7 +99,7 @@ impl Keeper {
         }
     }
 
-    /// Tries until there is a link: says how much it has answered by then. `None` once there is nobody who waits for it.
+    /// Tries until there is a link, while a thread looks at the time for those who wait: an attempt may take long. Says how much it has answered by then. `None` once there is nobody who waits for it.
     fn link_anew(
         &self,
         links: &Weak<Links>,
@@ -107,6 +107,7 @@ impl Keeper {
         mut number: u32,
         pause: &mut Duration,
     ) -> Option<u64> {
+        let _clock = clock(links.clone());
         let mut was_refused = false;
         loop {
             if !rest(links, pokes, *pause) {
@@ -132,7 +133,6 @@ impl Keeper {
                 tracing::debug!(why = %failed, "no link yet");
             }
             *pause = longer(*pause);
-            // Those whose time is up see it then.
             links.wake_all();
         }
     }
@@ -223,6 +223,24 @@ fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// Has those who wait for a link look at the time now and then, until this is dropped.
+fn clock(links: Weak<Links>) -> Option<SyncSender<()>> {
+    let (running, stop) = mpsc::sync_channel::<()>(1);
+    let tick = move || {
+        while stop.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            let Some(links) = links.upgrade() else { return };
+            links.wake_all();
+        }
+    };
+    match thread::Builder::new().name("link-clock".into()).spawn(tick) {
+        Ok(_) => Some(running),
+        Err(error) => {
+            tracing::warn!(%error, "no thread to look at the time: who waits for a link waits until an attempt to make one is over");
+            None
+        }
+    }
 }
 
 fn longer(pause: Duration) -> Duration {

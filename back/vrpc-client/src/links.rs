@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
@@ -21,6 +21,10 @@ use crate::left::{Gone, What};
 use crate::link::{Link, Things, Unknown};
 use crate::owned::Owned;
 use crate::reply::Answered;
+
+/// Who waits for a link may be interrupted once there is none for so long. A program is sent signals that are not to end it, and a FUSE
+/// mount is told of each.
+const SILENT: Duration = Duration::from_secs(2);
 
 /// The links of one session.
 pub(crate) struct Links {
@@ -235,18 +239,17 @@ impl Links {
         }
     }
 
-    /// A link that is not lost, as far as is known. Waits for one as long as the session's patience lasts, and nobody raises the wish to
-    /// end.
+    /// A link that is not lost, as far as is known. Waits for one as long as the session's patience lasts. The wish to end counts once there
+    /// was no link for two seconds: until then the answer is worth waiting for, of a request that may have been performed.
     pub(crate) async fn usable(&self, interrupt: &Interrupt) -> Result<Arc<Link>> {
         let mut raised = pin!(interrupt.raised());
+        let mut is_raised = false;
         poll_fn(|context| {
             let link = self.current.load_full();
             if !link.line.is_lost() {
                 return Poll::Ready(Ok(link));
             }
-            if interrupt.can_be_raised() && raised.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Err(Error::Interrupted));
-            }
+            is_raised = is_raised || (interrupt.can_be_raised() && raised.as_mut().poll(context).is_ready());
             let mut gate = self.gate();
             // The next may have come before the gate was held.
             let link = self.current.load_full();
@@ -256,8 +259,12 @@ impl Links {
             if gate.has_ended || matches!(self.patience, Patience::None) {
                 return Poll::Ready(Err(Error::Disconnected));
             }
+            let away = gate.since.get_or_insert_with(Instant::now).elapsed();
+            if is_raised && away >= SILENT {
+                return Poll::Ready(Err(Error::Interrupted));
+            }
             if let Patience::Soft(timeout) = self.patience
-                && gate.since.get_or_insert_with(Instant::now).elapsed() >= timeout
+                && away >= timeout
             {
                 return Poll::Ready(Err(Error::TimedOut));
             }

@@ -3,27 +3,29 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::{Patience, VrpcFileSystem};
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, Patience, VrpcExport, VrpcFileSystem};
 use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{
-    Answer, Cookie, Create, Ctx, DirBudget, DirPage, Error, Exclusive, Export, File, FileSystem, Identity,
-    Interrupt, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags,
-    PermissionCheck, Profile, SetAttr, Write,
+    Answer, Client, Cookie, Create, Ctx, DirBudget, DirPage, Error, Exclusive, Export, File, FileSystem,
+    Identity, Interrupt, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId,
+    OpenFlags, PermissionCheck, Profile, SetAttr, Write,
 };
 use tombolo_front_vrpc_server::VrpcServer;
 use tombolo_host::handle_keys::Keys;
 use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_layer::replies;
 use tombolo_mem::{Buffer, Source};
+use tombolo_shm::link::Instance;
 use tombolo_vrpc_tests::bed::{client, root};
-use tombolo_vrpc_tests::made_up::{said, terms};
+use tombolo_vrpc_tests::made_up::{Dial, said, terms};
 use tombolo_vrpc_tests::site::{Plan, Site};
 use tombolo_wire_vrpc::{Body, Kind, Reply, Session as Terms};
 
@@ -272,6 +274,8 @@ fn who_wishes_to_end_does_not_wait_for_a_server_that_is_away() {
     cx.interrupt.raise();
     assert!(matches!(waiting.wait(), Err(Error::Interrupted)));
     assert!(matches!(reading.wait(), Err(Error::Interrupted)));
+    let away = tree.fs.waits_for().expect("no server is there");
+    assert!(away >= Duration::from_secs(2), "it was not waited for: {away:?}");
     // What needs no answer needs no server either, and a session ends without one.
     tree.fs.release(&root(), file);
     tree.fs.forget(&root(), &[(file.node, 1)]);
@@ -287,6 +291,38 @@ fn a_soft_session_waits_so_long_and_goes_on_when_the_server_is_back() {
     tree.restart();
     until("the session is linked again", || tree.fs.waits_for().is_none());
     assert_eq!(tree.write(file, 0, b"on").expect("written"), 2);
+}
+
+/// Dials once; from then on it takes until the test is over.
+struct Stuck {
+    first: Dial,
+    was_dialled: AtomicBool,
+    over: Mutex<Receiver<()>>,
+}
+
+impl Connect for Stuck {
+    fn connect(&self, client: &Client, instance: Instance) -> Result<Connected, ConnectError> {
+        if self.was_dialled.swap(true, Ordering::SeqCst) {
+            let _ = self.over.lock().expect("no panic").recv();
+        }
+        self.first.connect(client, instance)
+    }
+}
+
+#[test]
+fn a_soft_session_gives_up_in_time_though_an_attempt_lasts() {
+    let liar: Liar = |kind| match kind {
+        Kind::Profile => said(kind, &Reply::Session(terms())),
+        _ => (u32::MAX, [0xff; 48], vec![0xff; 100]),
+    };
+    let (end, over) = mpsc::channel();
+    let first = Dial(Arc::new(MadeUp(liar)));
+    let stuck = Stuck { first, was_dialled: AtomicBool::new(false), over: Mutex::new(over) };
+    let export = VrpcExport::new(stuck).with_patience(Patience::Soft(Duration::from_millis(300)));
+    let fs = export.attach_session(&client()).expect("a session");
+    fs.getattr(&root(), NodeId::ROOT, None).wait().expect_err("nonsense, which ends the link");
+    assert!(matches!(fs.getattr(&root(), NodeId::ROOT, None).wait(), Err(Error::TimedOut)));
+    drop(end);
 }
 
 #[test]
