@@ -46,6 +46,8 @@ pub struct Route {
 struct Way {
     /// None while there is no link.
     live: Option<Arc<Live>>,
+    /// A thread asks for one.
+    is_searching: bool,
     /// Those who wait for one.
     waiters: Vec<Waker>,
     /// Why the last attempt to make one has failed.
@@ -68,7 +70,8 @@ impl Route {
     /// There is no link.
     pub fn start(dial: impl Dial + 'static, label: impl Into<Arc<str>>) -> Result<Arc<Self>, DialError> {
         let first = Live::new(dial.dial()?);
-        let way = Way { live: Some(first), waiters: Vec::new(), why: "".into(), links: 1 };
+        let way =
+            Way { live: Some(first), is_searching: false, waiters: Vec::new(), why: "".into(), links: 1 };
         Ok(Arc::new(Self { dial: Arc::new(dial), label: label.into(), way: Mutex::new(way) }))
     }
 
@@ -97,14 +100,20 @@ impl Route {
         1 << most.ilog2()
     }
 
-    /// The present link. None while there is none; then the waiter, if there is one, is woken when that has changed.
-    pub(crate) fn live(&self, waiter: Option<&Waker>) -> Option<Arc<Live>> {
+    /// The present link. None while there is none; then the waiter, if there is one, is woken when that has changed, and another link is asked
+    /// for if there was no thread for that when the last one was lost.
+    pub(crate) fn live(self: &Arc<Self>, waiter: Option<&Waker>) -> Option<Arc<Live>> {
         let mut way = lock(&self.way);
-        if way.live.is_none()
-            && let Some(waiter) = waiter
-            && !way.waiters.iter().any(|waker| waker.will_wake(waiter))
-        {
-            way.waiters.push(waiter.clone());
+        if let (None, Some(waiter)) = (&way.live, waiter) {
+            if !way.waiters.iter().any(|waker| waker.will_wake(waiter)) {
+                way.waiters.push(waiter.clone());
+            }
+            let is_searched = std::mem::replace(&mut way.is_searching, true);
+            drop(way);
+            if !is_searched {
+                self.dial_again();
+            }
+            return None;
         }
         way.live.clone()
     }
@@ -119,6 +128,7 @@ impl Route {
         let was_live = {
             let mut way = lock(&self.way);
             let is_it = way.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, lost));
+            way.is_searching |= is_it;
             if is_it { way.live.take() } else { None }
         };
         lost.room.changed();
@@ -130,12 +140,15 @@ impl Route {
         }
     }
 
+    /// Begins the search that was just noted.
     fn dial_again(self: &Arc<Self>) {
         let (route, dial) = (Arc::downgrade(self), self.dial.clone());
         let search = move || search(&route, &*dial);
         if let Err(error) = thread::Builder::new().name("link-again".into()).spawn(search) {
             tracing::error!(server = &*self.label, %error, "no thread to ask for another link");
             self.fail(&error);
+            // Whoever waits next tries again.
+            lock(&self.way).is_searching = false;
         }
     }
 
@@ -148,7 +161,7 @@ impl Route {
     fn found(&self, dialed: Dialed) {
         let waiters = {
             let mut way = lock(&self.way);
-            way.live = Some(Live::new(dialed));
+            (way.live, way.is_searching) = (Some(Live::new(dialed)), false);
             way.links += 1;
             std::mem::take(&mut way.waiters)
         };
@@ -204,4 +217,30 @@ fn full(error: &dyn Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    struct Asked(Sender<()>);
+
+    impl Dial for Asked {
+        fn dial(&self) -> Result<Dialed, DialError> {
+            let _ = self.0.send(());
+            Err("nobody is there".into())
+        }
+    }
+
+    #[test]
+    fn whoever_waits_for_a_link_that_nobody_asks_for_has_it_asked_for() {
+        let (asked, asks) = channel();
+        // As when there was no thread for it.
+        let way = Way { live: None, is_searching: false, waiters: Vec::new(), why: "".into(), links: 1 };
+        let route = Arc::new(Route { dial: Arc::new(Asked(asked)), label: "".into(), way: Mutex::new(way) });
+        assert!(route.live(Some(Waker::noop())).is_none());
+        asks.recv_timeout(Duration::from_secs(20)).expect("a link is asked for");
+        assert!(lock(&route.way).is_searching, "by one thread");
+    }
 }
