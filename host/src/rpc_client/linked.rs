@@ -80,8 +80,8 @@ enum Stage {
     Linkless,
     /// It waits for bulk memory of this link.
     Roomless(Arc<Live>),
-    /// It is out. Nobody has looked for the answer yet, if `fresh`.
-    Sent { live: Arc<Live>, call: Call, place: Option<usize>, fresh: bool },
+    /// It is out. Nobody has looked for the answer yet, if `fresh`. Bulk memory was taken for it, if `has_memory`.
+    Sent { live: Arc<Live>, call: Call, place: Option<usize>, has_memory: bool, fresh: bool },
     /// The outcome is known, and told at most once.
     Over(Option<Outcome>),
 }
@@ -176,12 +176,9 @@ impl Drop for LinkedCall {
     fn drop(&mut self) {
         let Some(mut state) = self.state.take() else { return };
         state.leave(&self.shared);
-        if let Stage::Sent { live, call, .. } = std::mem::replace(&mut state.stage, Stage::Over(None)) {
-            // Its memory is in use until it is answered; then those who wait for some are told.
-            task::spawn(async move {
-                drop(call.await);
-                live.gave_back();
-            });
+        let stage = std::mem::replace(&mut state.stage, Stage::Over(None));
+        if let Stage::Sent { live, call, has_memory, .. } = stage {
+            give_up(&live, call, has_memory);
         }
         state.let_go();
         self.shared.lock().keep_head(std::mem::take(&mut state.head));
@@ -275,7 +272,7 @@ impl State {
         let Self { head, data, place_bytes, .. } = self;
         let outgoing = Outgoing { head, data: data.as_ref(), place_bytes: *place_bytes };
         self.stage = match live.send(&outgoing) {
-            Attempt::Sent { call, place } => {
+            Attempt::Sent { call, place, has_memory } => {
                 let len_bytes = head.len() + data.as_ref().map_or(0, Source::len);
                 shared.counters.sends.add(1);
                 shared.counters.sent_bytes.add(len_bytes);
@@ -283,7 +280,7 @@ impl State {
                 if self.transmissions > 1 {
                     shared.lock().retransmissions += 1;
                 }
-                Stage::Sent { live, call, place, fresh: true }
+                Stage::Sent { live, call, place, has_memory, fresh: true }
             }
             Attempt::NoRoom => Stage::Roomless(live),
             Attempt::TooLong => {
@@ -429,11 +426,8 @@ impl State {
     /// Gives up the answer.
     fn abandon(&mut self, error: CallError) {
         let stage = std::mem::replace(&mut self.stage, Stage::Over(Some(Err(error))));
-        if let Stage::Sent { live, call, .. } = stage {
-            task::spawn(async move {
-                drop(call.await);
-                live.gave_back();
-            });
+        if let Stage::Sent { live, call, has_memory, .. } = stage {
+            give_up(&live, call, has_memory);
         }
     }
 
@@ -457,6 +451,21 @@ impl State {
     fn moved_bytes(&self) -> usize {
         let landing = self.landing.as_ref().map_or(0, |landing| landing.sink.len());
         self.head.len() + landing + self.data.as_ref().map_or(0, Source::len)
+    }
+}
+
+/// Gives up the answer of a call. Its bulk memory is in use until it is answered, if it was or will be sent: then those who wait for some are told. The
+/// link may end before. Nobody waits for a call without such memory, so there are no more of those that are waited for than have room in it,
+/// however long the server says nothing.
+fn give_up(live: &Arc<Live>, call: Call, has_memory: bool) {
+    if has_memory {
+        let live = Arc::downgrade(live);
+        task::spawn(async move {
+            drop(call.await);
+            if let Some(live) = live.upgrade() {
+                live.gave_back();
+            }
+        });
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Attempt {
         call: Call,
         /// The place's number among the spans, if there is one.
         place: Option<usize>,
+        /// There are spans.
+        has_memory: bool,
     },
     /// There is no bulk memory for it now.
     NoRoom,
@@ -75,13 +77,14 @@ impl Live {
             spans.len() - 1
         });
         let (kind, body) = asked.encode();
+        let has_memory = asked != Asked::default();
         let call = line.call_with(kind, body, spans, |writer| {
             writer.put(frame);
             if let Some(data) = data.filter(|_| in_frame) {
                 put_data(writer, data, padded_bytes);
             }
         });
-        Attempt::Sent { call, place: number }
+        Attempt::Sent { call, place: number, has_memory }
     }
 
     /// A span of either side, where it is needed, or neither. Nobody is to be told of a first span that was given back for want of the second, for

@@ -6,16 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tombolo_host::links::End;
-use tombolo_host::links::rpc::Said;
+use tombolo_host::links::client::Line;
+use tombolo_host::links::rpc::{Dial, DialError, Dialed, Route, Said};
 use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_host::rpc_client::{
     Call, CallError, Found, Garbage, Landing, Options, Recovery, Reply, RpcClient,
 };
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
+use tombolo_shm::bell::Mode;
 use tombolo_wire_rpc::{Credential, ReplyHeader, Xid};
 use tombolo_wire_xdr::Encoder;
 
@@ -190,4 +193,31 @@ fn a_reply_may_be_divided_in_any_way() {
     let (outcome, end) = ask(lie, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
     assert_eq!(outcome.expect("a reply").results, [0; 99]);
     assert_eq!(end, None);
+}
+
+/// Links that say whether somebody has them.
+struct Token(Arc<LinkBed>, Arc<()>);
+
+impl Dial for Token {
+    fn dial(&self) -> Result<Dialed, DialError> {
+        let line = Line::start(&self.0.ends()?, "server", Mode::Adaptive)?;
+        Ok(Dialed { line, keep: Box::new(self.1.clone()) })
+    }
+}
+
+#[test]
+fn calls_that_were_given_up_do_not_keep_the_link() {
+    let (refused, _refusals) = channel();
+    let bed = LinkBed::of(Arc::new(Keeper { kept: Mutex::default(), refused }), LinkPlan::default());
+    let token = Arc::new(());
+    let route = Route::start(Token(bed, token.clone()), "server").expect("a link");
+    let client = RpcClient::over_links(route, (7, 1), Options::default()).expect("a client");
+    // The server keeps it.
+    drop(client.call(Call { results_bytes: 1 << 20, ..Call::new(1, Credential::None) }, |_| ()));
+    drop(client);
+    let since = Instant::now();
+    while Arc::strong_count(&token) > 1 {
+        assert!(since.elapsed() < Duration::from_secs(20), "nobody is left but the call");
+        thread::yield_now();
+    }
 }
