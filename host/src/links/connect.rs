@@ -307,3 +307,50 @@ fn receive(path: &Path, socket: &OwnedFd, until: Instant) -> Result<(Welcome, Ow
         _ => Err(answer(AnswerFault::Other)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{self, Sender};
+    use std::task::{Context, Wake, Waker};
+
+    use tombolo_mem::Region;
+
+    use super::*;
+    use crate::links::lock;
+
+    /// A task that holds the last of a link, lets it go when it is woken, and says so.
+    struct Last(Mutex<Option<Tether>>, Sender<()>);
+
+    impl Wake for Last {
+        fn wake(self: Arc<Self>) {
+            drop(lock(&self.0).take());
+            let _ = self.1.send(());
+        }
+    }
+
+    #[test]
+    fn a_task_that_is_woken_as_the_link_is_cut_may_let_go_of_it() {
+        let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(layout.bytes()).expect("its size");
+        let (mut ends, _) = Ends::in_memory(layout);
+        let len = usize::try_from(layout.bytes()).expect("small");
+        ends.own = Extent::whole(Region::map(&file, 0, len).expect("mapped"));
+        let line = Line::start(&ends, "test", Mode::Event).expect("a line");
+        let (socket, _server) = packet::pair().expect("a pair");
+        let watcher = Watcher::start().expect("a watcher");
+        let heart = Heart::new(&ends, Instant::now());
+        let keeper = Anchored { line: line.clone(), heart, end: End::Stopped };
+        let tether = watcher.watch(socket, Box::new(keeper)).expect("watched");
+        let (sender, woken) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Last(Mutex::new(Some(tether)), sender)));
+        let mut call = line.call(1, [0; 48], |_| {});
+        assert!(std::pin::Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
+        // The next beat finds it gone, on the watcher's thread.
+        file.set_len(0).expect("truncated");
+        assert_eq!(woken.recv_timeout(Duration::from_secs(20)), Ok(()));
+        assert!(matches!(line.end(), Some(End::Failed(_))), "{:?}", line.end());
+    }
+}
