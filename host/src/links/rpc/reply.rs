@@ -1,18 +1,11 @@
 //! A reply on its way into the memory that the client reads.
 
 use tombolo_mem::Sink;
-use tombolo_shm::link::FRAME_BYTES;
 
-use super::message::{Part, Said};
+use super::message::{FRAME_MAX, Part, SHORT_DATA_BYTES, Said};
 use crate::links::end::Lie;
 use crate::links::server::Responder;
 use crate::rpc_server::{Exchange, Outcome};
-
-/// Data up to this length travel in the frame with what stands before them: the client copies them once more, which costs less than
-/// looking in another place.
-const SHORT_DATA_BYTES: usize = 512;
-
-const FRAME_MAX: usize = FRAME_BYTES as usize;
 
 /// Ends a call with what the service says.
 pub(super) fn respond(responder: Responder, exchange: &mut Exchange, outcome: Outcome, place: Option<Part>) {

@@ -3,9 +3,8 @@
 use tombolo_mem::Source;
 use tombolo_shm::address::GlobalAddress;
 use tombolo_shm::area::{Area, Span};
-use tombolo_shm::link::FRAME_BYTES;
 
-use super::message::{Asked, Part};
+use super::message::{Asked, FRAME_MAX, Part, SHORT_DATA_BYTES};
 use super::route::Live;
 use crate::links::client::{Call, FrameWriter, Spans};
 
@@ -35,11 +34,6 @@ pub(crate) enum Attempt {
     /// It would not fit in all of it.
     TooLong,
 }
-
-const FRAME_MAX: usize = FRAME_BYTES as usize;
-
-/// Data up to this length travel in the frame. The server reads longer ones where they lie, and these from its copy of the frame.
-const SHORT_DATA_BYTES: usize = 512;
 
 impl Live {
     /// Sends a call, if there is room. What it refers to is in no use any more when this returns: all of it was copied.

@@ -22,7 +22,7 @@ use crate::task;
 /// The longest call, in bytes: as much as a service may take a buffer for.
 const CALL_BYTES_MAX: usize = BUFFER_MAX_BYTES;
 
-/// Exchanges and futures that one link keeps for its next calls.
+/// Exchanges that one link keeps for its next calls, beside memory for one future.
 const SPARE_MAX: usize = 32;
 
 /// A service of ONC RPC for links, each of which leads to one of its exports.
