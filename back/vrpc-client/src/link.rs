@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tombolo_core::fs::{Entry, Error, Identity, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
+use tombolo_core::fs::{Entry, Error, File, Identity, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
 use tombolo_host::links::client::{Call, Line, LineError};
 use tombolo_host::links::{End, Lie};
 use tombolo_host::task;
@@ -14,7 +14,7 @@ use tombolo_wire_vrpc::{
 
 use crate::callers::Callers;
 use crate::export::Connected;
-use crate::left::Left;
+use crate::left::{Gone, Left, What};
 use crate::nodes::Nodes;
 use crate::openings::{Opening, Openings};
 use crate::reply::Answered;
@@ -58,6 +58,16 @@ impl Default for Things {
 }
 
 impl Things {
+    /// An opening that nobody needs any more, with the link whose server has it, and what that calls it.
+    pub(crate) fn opening_gone(&self, node: NodeId, (link, open): (u32, OpenId)) -> Option<Gone> {
+        match self.nodes.theirs(node, link) {
+            Theirs::Bound(node) => {
+                Some(Gone { link, what: What::Opening(File { node: NodeId(node), open }) })
+            }
+            Theirs::Unbound | Theirs::Gone => None,
+        }
+    }
+
     /// The number of a new request.
     #[inline]
     pub(crate) fn next_sequence(&self) -> u64 {

@@ -67,9 +67,10 @@ impl<T> Held<'_, T> {
         is_newer
     }
 
-    /// No server is known to know it.
-    pub(crate) fn unbind(&self) {
-        self.place.link.store(0, Ordering::Release);
+    /// No server is known to know it. The link on which it had a number, if there was one, and that.
+    pub(crate) fn unbind(&self) -> Option<(u32, u64)> {
+        let link = self.place.link.swap(0, Ordering::AcqRel);
+        (link != 0).then(|| (link, self.place.theirs.load(Ordering::Relaxed)))
     }
 }
 

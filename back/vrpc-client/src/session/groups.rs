@@ -119,13 +119,17 @@ impl Xattrs for VrpcFileSystem {
 /// Asks for a lock, and remembers that it was granted.
 pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bool) -> Answer<()> {
     let identity = cx.identity.clone();
+    let (teller, teller_cx) = (links.clone(), cx.clone());
     links.ask(cx, Request::Lock { file, lock, wait }, move |link, answered| {
         answered.success(link)?;
         let granted = Granted { open: file.open, identity, lock };
         link.things.nodes.with_locks(file.node, |locks| locks.add(granted));
         if link.line.is_lost() {
             // It may have been opened anew before this was known: then it is once more, and the lock is taken with it.
-            link.things.openings.unbind(file.open);
+            let unbound = link.things.openings.unbind(file.open);
+            if let Some(gone) = unbound.and_then(|theirs| link.things.opening_gone(file.node, theirs)) {
+                teller.tell_gone(&teller_cx, &[gone]);
+            }
         }
         Ok(())
     })

@@ -20,10 +20,8 @@ use tombolo_host::links::client::Counts;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_vrpc::{Offers, Reply, Request};
 
-use crate::left::{Gone, What};
 use crate::links::Links;
 use crate::openings::Opening;
-use crate::slab::Theirs;
 
 /// One session of an export of another domain. Dropping the last reference ends its link, and with it the server's session.
 pub struct VrpcFileSystem {
@@ -198,11 +196,7 @@ impl FileSystem for VrpcFileSystem {
         let things = &self.links.things;
         let Some((Opening { node, .. }, theirs)) = things.openings.remove(file.open) else { return };
         let mut gone: SmallVec<[_; 2]> = SmallVec::new();
-        if let Some((link, open)) = theirs
-            && let Theirs::Bound(node) = things.nodes.theirs(node, link)
-        {
-            gone.push(Gone { link, what: What::Opening(File { node: NodeId(node), open }) });
-        }
+        gone.extend(theirs.and_then(|theirs| things.opening_gone(node, theirs)));
         gone.extend(things.nodes.released(node, file.open));
         self.links.tell_gone(cx, &gone);
     }
