@@ -92,15 +92,27 @@ async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
     locks_again(link, cx, file, File { node, open: opened }).await
 }
 
-/// A lock that cannot be had again breaks its opening for good: somebody else may have changed what it guarded.
+/// A lock that somebody else has breaks its opening for good: they may have changed what it guarded. If it is not had for another reason
+/// that is tried again when the opening is used. Whoever asks now may wish to end; the lock is not theirs alone.
 async fn locks_again(link: &Arc<Link>, cx: &Ctx, file: File, theirs: File) -> Found {
     for held in link.things.nodes.locks_of(file.node, file.open) {
-        let holder = Ctx { identity: held.identity, want: Default::default(), ..cx.clone() };
+        let holder = Ctx {
+            identity: held.identity,
+            want: Default::default(),
+            interrupt: Interrupt::default(),
+            ..cx.clone()
+        };
         let request = Request::Lock { file: theirs, lock: held.lock, wait: false };
         let locked = asked(link, &holder, request, |reply| matches!(reply, Reply::Done).then_some(()));
         match locked.await {
             Ok(()) => {}
             Err(NoAnswer::Lost) => return Err(NoAnswer::Lost),
+            Err(NoAnswer::Failed(error)) if !matches!(error, Error::WouldBlock) => {
+                tracing::warn!(link = &**link.line.label(), %error, "a lock that was held cannot be taken now");
+                link.things.openings.unbind(file.open);
+                link.tell(cx, Request::Release { file: theirs });
+                return Err(NoAnswer::Failed(error));
+            }
             Err(NoAnswer::Failed(error)) => {
                 tracing::error!(link = &**link.line.label(), %error, "a lock that was held is lost: its file fails from now on");
                 link.things.openings.break_off(file.open);
