@@ -38,7 +38,7 @@ impl Answered {
         match self.placed(link, returned, limit_bytes)? {
             Some(source) => {
                 let bytes = source.to_vec(limit_bytes);
-                whole(&source)?;
+                still_theirs(link, &source)?;
                 Ok(bytes)
             }
             None => match returned {
@@ -74,4 +74,10 @@ impl Answered {
 /// Fails if the memory that was read is not the server's any more: then it was zeros.
 pub(crate) fn whole(source: &Source) -> Result<()> {
     if source.is_poisoned() { Err(Error::Disconnected) } else { Ok(()) }
+}
+
+/// Fails if what was just read of the server's memory may be other data: once the link is lost the server may use that memory for the
+/// next.
+pub(crate) fn still_theirs(link: &Link, source: &Source) -> Result<()> {
+    if link.line.is_lost() { Err(Error::Disconnected) } else { whole(source) }
 }

@@ -15,7 +15,7 @@ use super::{elsewhere, pick};
 use crate::ask::Question;
 use crate::link::Link;
 use crate::links::Links;
-use crate::reply::{Answered, whole};
+use crate::reply::{Answered, still_theirs, whole};
 use crate::room::largest;
 
 /// Up to so many bytes of a READ and of a WRITE travel in the frame: a copy more, but no memory to be found for them. Where that ceases
@@ -84,7 +84,7 @@ fn received(link: &Link, answered: &Answered, into: &Sink) -> Result<ReadDone> {
     let count = match answered.placed(link, &data, into.len())? {
         Some(source) => {
             let count = source.copy_to_sink(into);
-            whole(&source)?;
+            still_theirs(link, &source)?;
             count
         }
         None => match data {
