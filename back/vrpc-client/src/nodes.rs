@@ -73,8 +73,19 @@ impl Nodes {
         let mut index = self.index();
         let known = (index.link == link).then(|| index.by_theirs.get(&theirs.0).copied()).flatten();
         if let Some(node) = known
-            && self.slab.with(node.0, |mut held| count(&mut held, link)).is_some()
+            && let Some(has_handle) = self.slab.with(node.0, |mut held| {
+                count(&mut held, link);
+                let has_handle = held.thing.handle.is_some();
+                if !has_handle {
+                    held.thing.handle.clone_from(&handle);
+                }
+                has_handle
+            })
         {
+            // It may have been met first where no handle was given.
+            if !has_handle && let Some(handle) = handle {
+                index.by_handle.entry(handle).or_insert(node);
+            }
             return node;
         }
         if let Some(node) = handle.as_ref().and_then(|handle| index.by_handle.get(handle).copied()) {
@@ -247,6 +258,16 @@ mod tests {
         assert_eq!(nodes.adopt(2, NodeId(5), handle(1)), node);
         assert_eq!(nodes.theirs(node, 2), Theirs::Bound(5));
         assert_eq!(nodes.forget(node, 2), gone(2, 5, 1), "the new server gave one look-up");
+    }
+
+    #[test]
+    fn a_node_that_is_met_again_gets_the_handle_that_it_had_not() {
+        let nodes = on_a_link();
+        let node = nodes.adopt(1, NodeId(70), None);
+        assert_eq!(nodes.adopt(1, NodeId(70), handle(1)), node);
+        assert_eq!(nodes.handle(node), handle(1));
+        nodes.begin(2);
+        assert_eq!(nodes.adopt(2, NodeId(5), handle(1)), node);
     }
 
     #[test]
