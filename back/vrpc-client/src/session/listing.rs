@@ -57,22 +57,30 @@ fn readdir_on(
     let question = Question { request, tail: &[], spans };
     let sequence = links.things.next_sequence();
     links.ask_on(link, cx, sequence, question, move |link, answered| {
-        let left = fill(link, &answered, &mut page, room_bytes)?;
+        let mut adopted = Vec::new();
+        let filled = fill(link, &answered, &mut page, room_bytes, &mut adopted);
+        // Those that do not fit are not there for the caller; and none is where one makes no sense.
+        let kept = *filled.as_ref().unwrap_or(&0);
         let nodes = &link.things.nodes;
-        let gone: Vec<_> = left.iter().filter_map(|node| nodes.forget(*node, 1)).collect();
+        let gone: Vec<_> = adopted.iter().skip(kept).filter_map(|node| nodes.forget(*node, 1)).collect();
         teller.tell_gone(&teller_cx, &gone);
-        Ok(page)
+        filled.map(|_| page)
     })
 }
 
-/// Moves the entries of an answer to the page. Those that do not fit are not there for the caller: says which nodes have a look-up too
-/// many.
-fn fill(link: &Link, answered: &Answered, page: &mut DirPage, room_bytes: usize) -> Result<Vec<NodeId>> {
+/// Moves the entries of an answer to the page. Says how many of the nodes that were adopted are in it: the first ones.
+fn fill(
+    link: &Link,
+    answered: &Answered,
+    page: &mut DirPage,
+    room_bytes: usize,
+    adopted: &mut Vec<NodeId>,
+) -> Result<usize> {
     let Reply::Readdir { listing, end } = answered.success(link)? else {
         return Err(link.lied("an answer of another kind"));
     };
     let bytes = answered.bytes(link, &listing, room_bytes)?;
-    let mut left = Vec::new();
+    let mut kept = 0;
     let mut is_full = false;
     for entry in Listing::new(&bytes).entries() {
         let mut entry = entry.map_err(|error| link.senseless(error))?;
@@ -80,13 +88,14 @@ fn fill(link: &Link, answered: &Answered, page: &mut DirPage, room_bytes: usize)
             return Err(link.lied("attributes that were not asked for"));
         }
         entry.entry = entry.entry.map(|found| link.adopt(found, entry.handle));
+        adopted.extend(entry.entry.map(|entry| entry.node));
         is_full = is_full || !page.push(entry.as_dir_entry());
-        if is_full {
-            left.extend(entry.entry.map(|entry| entry.node));
+        if !is_full {
+            kept = adopted.len();
         }
     }
     if end && !is_full {
         page.set_end();
     }
-    Ok(left)
+    Ok(kept)
 }
