@@ -17,6 +17,18 @@ nfs_options() { # PORT
     echo "vers=3,proto=tcp,mountproto=tcp,port=$1,mountport=$1,hard,nolock,addr=10.0.2.2"
 }
 
+# Whether this is a network namespace that `unshare_network` made. Only that is sure to be one: a first process whose namespace cannot be
+# read looks like another's.
+has_own_network() {
+    [ "${TOMBOLO_NETWORK-}" = "$(readlink /proc/self/ns/net)" ]
+}
+
+# Goes on as PROGRAM in a network namespace of its own, with nothing in it but loopback, up.
+unshare_network() { # PROGRAM [ARGUMENT]…
+    # shellcheck disable=SC2016 # the inner shell expands
+    exec unshare --net sh -c 'ip link set lo up && TOMBOLO_NETWORK=$(readlink /proc/self/ns/net) exec "$@"' sh "$@"
+}
+
 # Installs Debian packages that are missing, as root; otherwise says what to install and stops.
 need_packages() {
     local missing=() package

@@ -16,7 +16,7 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn every_test_that_the_semantics_name_exists() {
+fn every_test_that_a_document_names_exists() {
     let root = root();
     let defined: BTreeSet<String> = sources(&root)
         .expect("readable sources")
@@ -29,6 +29,13 @@ fn every_test_that_the_semantics_name_exists() {
     assert!(named.len() > 40, "the semantics name only {} tests", named.len());
     let missing: Vec<&&str> = named.iter().filter(|name| !defined.contains(**name)).collect();
     assert!(missing.is_empty(), "tests named in docs/semantics.md that do not exist: {missing:?}");
+    // Elsewhere an arrow stands before the tests that show what was said; other code may have such names too.
+    let security = read(&root.join("docs/security.md"));
+    let shown = security.split('→').skip(1).filter_map(|after| after.split("\n\n").next());
+    let named: Vec<&str> = shown.flat_map(code_spans).filter(|span| is_test_name(span)).collect();
+    assert!(named.len() > 4, "docs/security.md names only {} tests", named.len());
+    let missing: Vec<&&str> = named.iter().filter(|name| !defined.contains(**name)).collect();
+    assert!(missing.is_empty(), "tests named in docs/security.md that do not exist: {missing:?}");
 }
 
 #[test]
@@ -48,14 +55,16 @@ fn every_link_between_documents_leads_somewhere() {
 
 fn documents(root: &Path) -> Vec<PathBuf> {
     let is_document = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
-    let below = |folder: &Path| -> Vec<PathBuf> {
+    let within = |folder: &Path| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(folder).expect("a readable folder");
-        entries.map(|entry| entry.expect("a readable entry").path()).filter(is_document).collect()
+        entries.map(|entry| entry.expect("a readable entry").path()).collect()
     };
-    ["", "docs", "docs/decisions", "docs/protocols"]
-        .iter()
-        .flat_map(|folder| below(&root.join(folder)))
-        .collect()
+    let docs = root.join("docs");
+    let folders = within(&docs).into_iter().filter(|path| path.is_dir());
+    let folders = folders.chain([root.to_owned(), docs.clone()]);
+    let mut documents: Vec<_> = folders.flat_map(|folder| within(&folder)).filter(is_document).collect();
+    documents.sort();
+    documents
 }
 
 /// Targets of links to files of this tree, without their fragment.
