@@ -1,9 +1,9 @@
-//! What becomes of mounts inside a shared directory, by name.
+//! How mounts inside a shared directory are treated, by name.
 
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// What becomes of other file systems that are mounted below the directory.
+/// How to treat nested mounts: other file systems that are mounted below the directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Submounts {

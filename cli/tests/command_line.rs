@@ -57,7 +57,7 @@ fn serve_says_what_it_cannot_serve() {
             (&["serve"], USAGE, &["no directory given"]),
             (&["serve", "nothere", "--virtiofs", &here], FAILED, &["cannot serve nothere", "No such file"]),
             (&["serve", "plain", "--virtiofs", &here], FAILED, &["plain", "not a directory"]),
-            (&["serve", "tree"], USAGE, &["no way in", "add --virtiofs SOCKET", "--shm SOCKET"]),
+            (&["serve", "tree"], USAGE, &["nothing to serve it on; give --virtiofs SOCKET, --nfs PORT or --shm SOCKET"]),
             (&["serve", "tree=/a", "mnt=/a", "--virtiofs", &here], USAGE, &["an export /a already"]),
             (&["serve", "tree", "mnt", "--virtiofs", &here], USAGE, &["which export", "/tree, /mnt"]),
             (&["serve", "tree=/..", "--virtiofs", &here], USAGE, &["not the name of an export"]),
@@ -135,7 +135,7 @@ fn mount_says_what_it_cannot_mount() {
             (
                 &["mount", "tree", "mnt"],
                 USAGE,
-                &["\"tree\" is not a place: write nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH"],
+                &["\"tree\" is not a valid source: write nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH"],
             ),
             (&["mount", "dir:nothere", "mnt"], FAILED, &["dir:nothere", "No such file"]),
             (&["mount", "dir:plain", "mnt"], FAILED, &["not a directory"]),

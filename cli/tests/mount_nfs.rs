@@ -128,7 +128,7 @@ fn what_cannot_be_mounted_is_said_in_a_line_and_soon() {
     fails("nfs:///tree", "hard", 2, &["a host is missing"]);
     fails("nfs://host", "hard", 2, &["a name is missing"]);
     fails("http://host/tree", "hard", 2, &["http:// is not understood"]);
-    fails("/tree", "hard", 2, &["is not a place"]);
+    fails("/tree", "hard", 2, &["is not a valid source"]);
     fails("dir:tree", "ro,soft,rsize=4k", 2, &["soft,rsize=4k", "for servers"]);
     fails(&served.url("/tree"), "submounts=hide", 2, &["submounts"]);
     fails(&served.url("/tree"), "vers=4", 2, &["only version 3"]);

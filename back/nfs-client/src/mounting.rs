@@ -30,11 +30,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, ThisError)]
 pub enum MountError {
     /// Nobody answers there.
-    #[error("{server}: {what} cannot be used")]
+    #[error("{server}: cannot reach {what}")]
     Unreachable {
         /// The server.
         server: String,
-        /// Which of its programs.
+        /// Which of its programs, in words.
         what: &'static str,
         /// Why.
         source: CallError,
@@ -123,6 +123,9 @@ pub(crate) struct About {
 /// What a client of NFS asks for, and what one of MOUNT does.
 pub(crate) const NFS: (u32, u32) = (tombolo_wire_nfs3::PROGRAM, tombolo_wire_nfs3::VERSION);
 const MOUNT: (u32, u32) = (mount::PROGRAM, mount::VERSION);
+
+/// What errors call it.
+const MOUNT_SERVICE: &str = "the MOUNT service";
 
 /// Where to find NFS.
 pub(crate) async fn nfs_place(way: &Way) -> Result<Place<'_>, MountError> {
@@ -256,11 +259,11 @@ pub(crate) async fn root(
     };
     let rpc = mount_place(way).await?.start_impatient(MOUNT, reserved_port)?;
     let procedure = mount::Procedure::Mnt.number();
-    let results = ask(way, &rpc, "MOUNT", procedure, |xdr| {
+    let results = ask(way, &rpc, MOUNT_SERVICE, procedure, |xdr| {
         xdr.value(&mount::Call::Mnt(dir));
     })
     .await?;
-    match decoded::<MntReply<'_>>(way, "MOUNT", &results)? {
+    match decoded::<MntReply<'_>>(way, MOUNT_SERVICE, &results)? {
         Reply::Failed(status, ()) => {
             Err(MountError::Refused { server: name(), path: path.to_owned(), status })
         }
@@ -275,7 +278,7 @@ pub(crate) async fn root(
 pub(crate) async fn leave(way: &Way, path: &str, reserved_port: Option<bool>) -> Result<(), MountError> {
     let Some(dir) = DirPath::new(path.as_bytes()) else { return Ok(()) };
     let rpc = mount_place(way).await?.start_impatient(MOUNT, reserved_port)?;
-    ask(way, &rpc, "MOUNT", mount::Procedure::Umnt.number(), |xdr| {
+    ask(way, &rpc, MOUNT_SERVICE, mount::Procedure::Umnt.number(), |xdr| {
         xdr.value(&mount::Call::Umnt(dir));
     })
     .await
@@ -285,8 +288,8 @@ pub(crate) async fn leave(way: &Way, path: &str, reserved_port: Option<bool>) ->
 /// The paths that a server exports (EXPORT), in its order.
 pub(crate) async fn exports(way: &Way, reserved_port: Option<bool>) -> Result<Vec<Vec<u8>>, MountError> {
     let rpc = mount_place(way).await?.start_impatient(MOUNT, reserved_port)?;
-    let results = ask(way, &rpc, "MOUNT", mount::Procedure::Export.number(), |_| ()).await?;
-    let list: ExportReply<'_> = decoded(way, "MOUNT", &results)?;
+    let results = ask(way, &rpc, MOUNT_SERVICE, mount::Procedure::Export.number(), |_| ()).await?;
+    let list: ExportReply<'_> = decoded(way, MOUNT_SERVICE, &results)?;
     Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())
 }
 
@@ -351,7 +354,7 @@ async fn ask(
 ) -> Result<Vec<u8>, MountError> {
     let caller = Caller::default();
     let credential = match what {
-        "MOUNT" => caller.credential(b""),
+        MOUNT_SERVICE => caller.credential(b""),
         _ => Credential::None,
     };
     // Some are lists of all that there is.

@@ -1,4 +1,4 @@
-//! `tombolo doctor`: what this machine can do, and how to mend it.
+//! `tombolo doctor`: what this machine can do, and how to fix what is missing.
 
 mod fuse;
 mod kernel;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// Tell what this machine can do, and how to mend what it cannot.
+/// Tell what this machine can do, and how to fix what is missing.
 ///
 /// A line for each ability: `ok`, `warn` (works, but not as well as it could) or `missing`. The exit code is 1 when
 /// something is missing that every use of tombolo needs.

@@ -131,7 +131,7 @@ impl FromStr for Location {
             }
             Some(("nfs", rest)) if rest.starts_with("//") => text.parse().map(Self::Nfs),
             _ if is_marked(text) => NfsUrl::of_mount_word(text).map(Self::Nfs),
-            _ => Err(format!("{text:?} is not a place: write {EXAMPLES}")),
+            _ => Err(format!("{text:?} is not a valid source: write {EXAMPLES}")),
         }
     }
 }
@@ -187,7 +187,7 @@ mod tests {
         let mistake = |text: &str| text.parse::<Location>().expect_err(text);
         assert_eq!(
             mistake("/srv"),
-            "\"/srv\" is not a place: write nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH"
+            "\"/srv\" is not a valid source: write nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH"
         );
         assert_eq!(mistake("dir:"), "dir: a path is missing: write dir:PATH");
         assert_eq!(mistake("shm:x.sock"), "shm:x.sock: a name is missing: write shm:SOCKET/NAME");

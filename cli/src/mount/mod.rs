@@ -68,7 +68,7 @@ Mount options:
   Those that mount(8) and systemd act upon themselves (defaults, nofail, _netdev, user, x-…) are ignored here.
 
 Of directories:
-  submounts=show|hide   what becomes of file systems mounted below the directory: part of the tree (the default), or gone
+  submounts=show|hide   how to treat nested mounts: as part of the tree (the default), or as if they did not exist
 
 Of servers over memory in common: shm:SOCKET/NAME on this host; in a guest shm+pci:[BDF]/NAME (QEMU's ivshmem; the device's address where there
 are several) or shm+mmapper:/NAME (User Mode Linux); shm+file:FILE/NAME over a file:

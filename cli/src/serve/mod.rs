@@ -68,7 +68,7 @@ pub struct ServeArgs {
     /// What guests may keep without asking (by default auto).
     #[arg(long, value_name = "POLICY")]
     coherence: Option<Coherence>,
-    /// What becomes of file systems mounted below a directory (by default show).
+    /// How to treat nested mounts: other file systems that are mounted below a directory (by default show).
     #[arg(long, value_name = "POLICY")]
     submounts: Option<Submounts>,
     /// Where to listen for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo, in

@@ -29,7 +29,7 @@ pub struct Plan {
     pub read_only: bool,
     /// What clients may keep.
     pub coherence: Coherence,
-    /// What becomes of mounts inside the directories.
+    /// How nested mounts are treated.
     pub submounts: Submounts,
     /// The control socket, where it was asked for.
     pub control: Option<PathBuf>,
@@ -204,10 +204,10 @@ fn all_reachable(
     let Some((_, export)) = exports.iter().enumerate().find(|(index, _)| !leads(*index)) else {
         return Ok(());
     };
-    let problem = format!("cannot serve {}: there is no way in", export.tree);
+    let problem = format!("cannot serve {}: nothing to serve it on", export.tree);
     let which = if exports.len() == 1 { String::new() } else { format!(",export={}", export.name) };
     Err(Failure::usage(problem)
-        .remedy(format_args!("add --virtiofs SOCKET{which}, --shm SOCKET{which} or --nfs PORT{which}")))
+        .remedy(format_args!("give --virtiofs SOCKET{which}, --nfs PORT{which} or --shm SOCKET{which}")))
 }
 
 fn names(exports: &[PlannedExport]) -> String {
