@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::error::{Error, ErrorKind};
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use crate::cli::Cli;
@@ -69,5 +69,22 @@ fn is_help(error: &Error) -> bool {
 fn misunderstood(error: &Error, command: &str) -> Failure {
     let text = error.render().to_string();
     let wrong = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").trim_end();
-    Failure::usage(wrong).remedy(format_args!("see `{command} --help`"))
+    let failure = Failure::usage(wrong);
+    match meant(error) {
+        Some(meant) => failure.remedy(format_args!("did you mean '{meant}'? See `{command} --help`")),
+        None => failure.remedy(format_args!("see `{command} --help`")),
+    }
+}
+
+/// The known word that is most like what was written, as the parser finds.
+fn meant(error: &Error) -> Option<&str> {
+    use ContextKind::{SuggestedArg, SuggestedSubcommand, SuggestedValue};
+    [SuggestedSubcommand, SuggestedArg, SuggestedValue].into_iter().find_map(|kind| {
+        match error.get(kind)? {
+            ContextValue::String(word) => Some(word.as_str()),
+            // The best one is the last.
+            ContextValue::Strings(words) => words.last().map(String::as_str),
+            _ => None,
+        }
+    })
 }

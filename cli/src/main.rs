@@ -24,6 +24,7 @@ mod serve;
 mod service;
 mod status;
 mod submounts;
+mod suggestion;
 mod table;
 mod top;
 mod tune;

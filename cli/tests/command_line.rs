@@ -29,6 +29,13 @@ fn bad_words_get_one_line() {
     all_fail(
         &place,
         &[
+            (&["srve", "tree"], USAGE, &["did you mean 'serve'? See `tombolo --help`"]),
+            (&["serve", "--virtofs", "x"], USAGE, &["did you mean '--virtiofs'?"]),
+            (
+                &["serve", "tree", "--coherence", "strct"],
+                USAGE,
+                &["strict, auto, always", "did you mean 'strict'?"],
+            ),
             (&["frobnicate"], USAGE, &["unrecognized subcommand 'frobnicate'", "see `tombolo --help`"]),
             (&["serve", "--frob"], USAGE, &["unexpected argument '--frob'", "see `tombolo serve --help`"]),
             (&["top", "-n", "0"], USAGE, &["--interval", "0.1 to 3600"]),
@@ -57,7 +64,11 @@ fn serve_says_what_it_cannot_serve() {
             (&["serve"], USAGE, &["no directory given"]),
             (&["serve", "nothere", "--virtiofs", &here], FAILED, &["cannot serve nothere", "No such file"]),
             (&["serve", "plain", "--virtiofs", &here], FAILED, &["plain", "not a directory"]),
-            (&["serve", "tree"], USAGE, &["nothing to serve it on; give --virtiofs SOCKET, --nfs PORT or --shm SOCKET"]),
+            (
+                &["serve", "tree"],
+                USAGE,
+                &["nothing to serve it on; give --virtiofs SOCKET, --nfs PORT or --shm SOCKET"],
+            ),
             (&["serve", "tree=/a", "mnt=/a", "--virtiofs", &here], USAGE, &["an export /a already"]),
             (&["serve", "tree", "mnt", "--virtiofs", &here], USAGE, &["which export", "/tree, /mnt"]),
             (&["serve", "tree=/..", "--virtiofs", &here], USAGE, &["not the name of an export"]),
@@ -135,8 +146,15 @@ fn mount_says_what_it_cannot_mount() {
             (
                 &["mount", "tree", "mnt"],
                 USAGE,
-                &["\"tree\" is not a valid source: write nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH"],
+                &["\"tree\" is not a valid source: for a directory of this host write dir:tree"],
             ),
+            (&["mount", "nsf://host/a", "mnt"], USAGE, &["did you mean nfs://host/a?"]),
+            (
+                &["mount", "dir:tree", "mnt", "-o", "ro,cohernce=strict"],
+                USAGE,
+                &["did you mean coherence=…?"],
+            ),
+            (&["mount", "dir:tree", "mnt", "-o", "no_exec"], USAGE, &["did you mean noexec?"]),
             (&["mount", "dir:nothere", "mnt"], FAILED, &["dir:nothere", "No such file"]),
             (&["mount", "dir:plain", "mnt"], FAILED, &["not a directory"]),
             (&["mount", "dir:tree", "nothere"], FAILED, &["mount at nothere", "No such file"]),

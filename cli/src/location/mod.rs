@@ -23,6 +23,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use tombolo_core::fs::Export;
 
 use crate::failure::Failure;
+use crate::suggestion::nearest;
 
 pub use nfs::{in_flight, mount};
 pub use nfs_options::{Limit, NfsOption, NfsOptions};
@@ -126,15 +127,43 @@ impl FromStr for Location {
             Some((scheme, place)) if NfsShmUrl::is_scheme(scheme) && !place.starts_with("//") => {
                 NfsShmUrl::new(scheme, place).map(Self::NfsShm)
             }
-            Some((scheme, rest)) if rest.starts_with("//") && scheme != "nfs" => {
-                Err(format!("{scheme}:// is not understood: write {EXAMPLES}"))
-            }
+            Some((scheme, rest)) if rest.starts_with("//") && scheme != "nfs" => Err(match meant(text) {
+                Some(meant) => format!("{scheme}:// is not understood: did you mean {meant}?"),
+                None => format!("{scheme}:// is not understood: write {EXAMPLES}"),
+            }),
             Some(("nfs", rest)) if rest.starts_with("//") => text.parse().map(Self::Nfs),
             _ if is_marked(text) => NfsUrl::of_mount_word(text).map(Self::Nfs),
-            _ => Err(format!("{text:?} is not a valid source: write {EXAMPLES}")),
+            Some(_) if let Some(meant) = meant(text) => {
+                Err(format!("{text:?} is not a valid source: did you mean {meant}?"))
+            }
+            _ => Err(format!(
+                "{text:?} is not a valid source: for a directory of this host write dir:{text}, for others \
+                 nfs://HOST[:PORT]/NAME or shm:SOCKET/NAME"
+            )),
         }
     }
 }
+
+/// What may have been meant by a text whose scheme nobody knows.
+fn meant(text: &str) -> Option<String> {
+    let (written, rest) = text.split_once(':')?;
+    let scheme = nearest(written, SCHEMES.iter().copied()).filter(|scheme| *scheme != written)?;
+    Some(format!("{scheme}:{rest}"))
+}
+
+/// What stands before the first `:` of a location.
+const SCHEMES: &[&str] = &[
+    "dir",
+    "nfs",
+    "nfs+shm",
+    "nfs+shm+file",
+    "nfs+shm+mmapper",
+    "nfs+shm+pci",
+    "shm",
+    "shm+file",
+    "shm+mmapper",
+    "shm+pci",
+];
 
 const EXAMPLES: &str = "nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH";
 
@@ -183,12 +212,27 @@ mod tests {
     }
 
     #[test]
+    fn each_scheme_is_understood() {
+        for scheme in SCHEMES {
+            let text = format!("{scheme}:{}/a", if *scheme == "nfs" { "//h" } else { "" });
+            let place = text.parse::<Location>().or_else(|_| format!("{scheme}:x/a").parse());
+            assert!(
+                place.is_ok_and(|place| place.to_string().starts_with(&format!("{scheme}:"))),
+                "{scheme}"
+            );
+        }
+    }
+
+    #[test]
     fn where_only_places_are_taken_paths_are_not() {
         let mistake = |text: &str| text.parse::<Location>().expect_err(text);
         assert_eq!(
             mistake("/srv"),
-            "\"/srv\" is not a valid source: write nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH"
+            "\"/srv\" is not a valid source: for a directory of this host write dir:/srv, for others \
+             nfs://HOST[:PORT]/NAME or shm:SOCKET/NAME"
         );
+        assert_eq!(mistake("nsf://h/a"), "nsf:// is not understood: did you mean nfs://h/a?");
+        assert_eq!(mistake("shmm:x/y"), "\"shmm:x/y\" is not a valid source: did you mean shm:x/y?");
         assert_eq!(mistake("dir:"), "dir: a path is missing: write dir:PATH");
         assert_eq!(mistake("shm:x.sock"), "shm:x.sock: a name is missing: write shm:SOCKET/NAME");
         assert!(mistake("shm://x/y").contains("shm:// is not understood"));

@@ -89,6 +89,12 @@ impl NfsOptions {
         Ok(true)
     }
 
+    /// The names of all options, and whether a value belongs to each.
+    pub fn names() -> impl Iterator<Item = (&'static str, bool)> {
+        let flags = FLAGS.iter().map(|name| (*name, false));
+        flags.chain([TAKES_WORD, TAKES_NUMBER].concat().into_iter().map(|name| (name, true)))
+    }
+
     /// The options, in the order in which they count.
     pub fn iter(&self) -> impl Iterator<Item = NfsOption> + '_ {
         self.0.iter().map(|(_, option)| *option)
@@ -159,6 +165,8 @@ fn parsed(name: &str, value: Option<&str>) -> Result<Option<NfsOption>, String> 
     Ok(Some(option))
 }
 
+const FLAGS: &[&str] =
+    &["ac", "hard", "intr", "noac", "nointr", "nolock", "noresvport", "resvport", "soft", "tcp", "udp"];
 const TAKES_WORD: &[&str] = &["proto", "vers", "nfsvers", "mountvers", "sec"];
 const TAKES_NUMBER: &[&str] = &[
     "port",

@@ -184,7 +184,7 @@ mod tests {
     fn a_mistake_is_one_line_that_says_what_to_write() {
         let mistake = |text: &str| NfsShmUrl::new("nfs+shm", text).expect_err(text);
         assert_eq!(mistake("x.sock"), "nfs+shm:x.sock: a name is missing: write nfs+shm:SOCKET/NAME");
-        assert_eq!(mistake("s/a?sofd"), "nfs+shm:s/a?sofd: unknown option \"sofd\"");
+        assert_eq!(mistake("s/a?sofd"), "nfs+shm:s/a?sofd: unknown option \"sofd\": did you mean soft?");
         for option in ["proto=udp", "port=7", "mountport=7", "nconnect=2", "resvport"] {
             let wrong = mistake(&format!("s/a?hard&{option}"));
             assert!(

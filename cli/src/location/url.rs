@@ -6,6 +6,7 @@ use std::str::FromStr;
 use super::NfsOptions;
 use super::host::Host;
 use super::percent::{decoded, encoded};
+use crate::suggestion::unknown;
 
 /// Something on an NFS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +92,7 @@ pub(super) fn parsed_options(text: &str) -> Result<NfsOptions, String> {
         let (name, value) =
             option.split_once('=').map_or((&*option, None), |(name, value)| (name, Some(value)));
         if !options.add(name, value).map_err(|reason| format!("option {reason}"))? {
-            return Err(format!("unknown option {name:?}"));
+            return Err(unknown("option", name, NfsOptions::names()));
         }
     }
     Ok(options)
@@ -157,7 +158,7 @@ mod tests {
         assert!(mistake("nfs://h/a/../b").contains("`..`"));
         assert!(mistake("nfs://h/a%zz").contains("two hexadecimal digits"));
         assert!(mistake("nfs://h/a#b").contains("%23"));
-        assert_eq!(mistake("nfs://h/a?sofd"), "nfs://h/a?sofd: unknown option \"sofd\"");
+        assert_eq!(mistake("nfs://h/a?sofd"), "nfs://h/a?sofd: unknown option \"sofd\": did you mean soft?");
         assert!(mistake("nfs://h/a?rsize=1").contains("option rsize=1: a number of bytes from 1024"));
     }
 }

@@ -8,6 +8,7 @@ use crate::coherence::Coherence;
 use crate::doorbell::Doorbell;
 use crate::location::NfsOptions;
 use crate::submounts::Submounts;
+use crate::suggestion::unknown;
 
 /// What the options come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +38,11 @@ pub struct MountOptions {
     /// `noexec`: nothing can be executed.
     pub no_exec: bool,
 }
+
+const FLAGS: &[&str] =
+    &["allow_other", "dev", "exec", "nodev", "noexec", "noperm", "nosuid", "perm", "ro", "suid"];
+
+const TAKES_VALUE: &[&str] = &["coherence", "doorbell", "fsname", "submounts", "threads"];
 
 /// What is so anyway, or needs no word: the kernel checks permissions where it has to (see `noperm`), and a FUSE mount keeps no
 /// access times of its own.
@@ -108,12 +114,13 @@ impl MountOptions {
 }
 
 fn misunderstood(name: &str, value: Option<&str>) -> String {
-    let known = ["coherence", "submounts", "doorbell", "threads", "fsname"].contains(&name);
-    match (known, value) {
-        (true, _) => format!("mount option {name:?} needs a value: {name}=…"),
-        (false, None) => format!("unknown mount option {name:?}"),
-        (false, Some(value)) => format!("unknown mount option \"{name}={value}\""),
+    if TAKES_VALUE.contains(&name) {
+        return format!("mount option {name:?} needs a value: {name}=…");
     }
+    let written = value.map_or_else(|| name.to_owned(), |value| format!("{name}={value}"));
+    let flags = [FLAGS, ALWAYS_SO, NOT_OURS].concat().into_iter().map(|name| (name, false));
+    let known = flags.chain(TAKES_VALUE.iter().map(|name| (*name, true))).chain(NfsOptions::names());
+    unknown("mount option", &written, known)
 }
 
 impl FromStr for MountOptions {
@@ -174,15 +181,20 @@ mod tests {
     #[test]
     fn what_is_not_an_option_is_named() {
         let mistake = |list: &str| list.parse::<MountOptions>().expect_err("a mistake");
-        assert_eq!(mistake("ro,cohernce=strict"), "unknown mount option \"cohernce=strict\"");
+        assert_eq!(
+            mistake("ro,cohernce=strict"),
+            "unknown mount option \"cohernce=strict\": did you mean coherence=…?"
+        );
         assert_eq!(
             mistake("coherence=never"),
             "mount option coherence=never: it is one of strict, auto, always"
         );
         assert_eq!(mistake("threads=0"), "mount option threads=0: a number from 1 to 64");
         assert_eq!(mistake("submounts"), "mount option \"submounts\" needs a value: submounts=…");
-        assert_eq!(mistake("sync"), "unknown mount option \"sync\"");
+        assert_eq!(mistake("sync"), "unknown mount option \"sync\": did you mean async?");
+        assert_eq!(mistake("colour=blue"), "unknown mount option \"colour=blue\"");
+        assert_eq!(mistake("nconect=4"), "unknown mount option \"nconect=4\": did you mean nconnect=…?");
         assert_eq!(mistake("rsize=7"), "mount option rsize=7: a number of bytes from 1024 to 1048576");
-        assert_eq!(mistake("ro=1"), "unknown mount option \"ro=1\"");
+        assert_eq!(mistake("ro=1"), "unknown mount option \"ro=1\": did you mean ro?");
     }
 }
