@@ -1,11 +1,16 @@
-# `make demo` shows the main job; `make test` runs every test. Both install what they need when run as root.
+# `make demo` shows the main job; `make test` runs the tests, `make test-long` at full size. All install what they need when run as root.
 
 SHELL := /bin/bash
 CARGO ?= cargo
 # Those in which one side reads or writes what the other side may change.
 ADDRESS_TESTS := --lib --test hostile --test area --test bells --test shared --test vectors --test stranger
 
-.PHONY: help packages build static demo test test-rust test-planted test-fuzz test-address test-mount test-guests test-crash test-chaos test-posix lint bench bench-quick clean
+# One guest of each kind of share; QEMU emulates, which takes its time.
+QEMU_JOBS := 10-job 40-guest-killed 80-nfs-job 92-shm-memory 95-shm-job
+# The crates whose documentation has examples: one start of rustdoc each.
+DOC_TESTS := -p tombolo-wire-rpc -p tombolo-wire-nfs3 -p tombolo-allocations
+
+.PHONY: help packages build static demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-posix lint bench bench-quick clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -25,16 +30,21 @@ demo: ## share a source tree with a real guest and build it there
 	$(MAKE) build
 	demo/run
 
-test: packages test-rust test-planted test-fuzz test-mount test-posix test-guests test-crash test-chaos ## everything that has to pass
+test: ## everything that has to pass
+	tests/timed $(MAKE) packages test-rust test-planted test-mount test-posix test-guests test-crash test-chaos
+
+test-long: ## the same at full size: an hour of fuzzing, every guest on both beds, a thousand kills
+	tests/timed $(MAKE) packages test-rust test-planted test-address test-fuzz test-mount test-posix test-guests-all test-crash-all test-chaos-all
 
 test-rust: ## unit, property, conformance and command-line tests
-	$(CARGO) test --workspace --no-fail-fast
+	$(CARGO) test --workspace --lib --bins --tests --no-fail-fast
+	$(CARGO) test --doc $(DOC_TESTS)
 
 test-planted: ## plants bugs in a copy of the tree and expects the suite to catch each
 	tests/planted/run
 
-test-fuzz: ## each fuzz target for a few seconds, after all that it has met before
-	fuzz/run all 5
+test-fuzz: ## each fuzz target for five minutes, after all that it has met before
+	fuzz/run all 300
 
 test-address: ## rings, bells and regions under the address sanitizer
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/asan \
@@ -48,12 +58,20 @@ test-mount: build ## the conformance suite through FUSE mounts of this host, and
 test-posix: build ## pjdfstest and fsx through a FUSE mount
 	tests/posix/on-mount
 
-test-guests: build static ## real guests: UML and QEMU
+test-guests: build static ## real guests: all cases in UML, a job of each kind in QEMU
+	tests/guests/setup
+	tests/guests/cases --bed uml
+	tests/guests/cases --bed qemu $(QEMU_JOBS)
+
+test-guests-all: build static ## real guests: all cases in both
 	tests/guests/setup
 	tests/guests/cases
 
 test-crash: build ## the NFS server killed under load, and what it syncs before it says stable
 	tests/crash/run
+
+test-crash-all test-chaos-all: test-%-all: build
+	tests/$*/run --all
 
 test-chaos: build ## either side of a link killed, stopped and started under load
 	tests/chaos/run
@@ -61,6 +79,8 @@ test-chaos: build ## either side of a link killed, stopped and started under loa
 lint: ## formatter, clippy, shellcheck
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	# The fuzz targets are a workspace of their own; to check them takes no libFuzzer.
+	CUSTOM_LIBFUZZER_PATH=/libfuzzer.a CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target} $(CARGO) check --quiet --manifest-path fuzz/Cargo.toml
 	if command -v shellcheck >/dev/null; then git ls-files -z | xargs -0 grep -lZE '^#!/(usr/)?bin/(env )?(ba)?sh' | xargs -0 shellcheck -x; fi
 
 bench-quick: build ## one quick pass of each benchmark, to see that it runs
