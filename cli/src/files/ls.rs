@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::Args;
-use libtombolo::{Last, Node, block_on};
+use libtombolo::{Above, Last, Node, block_on};
 use tombolo_core::fs::{Attr, Error, FileType, NameBuf};
 
 use crate::failure::{Failure, Outcome};
@@ -94,9 +94,10 @@ impl LsArgs {
             let row = Row { name, path: place.word.clone(), attr: Some(attr), node: None, target };
             return self.show(&[row], |row| row.path.clone(), report);
         }
-        let mut ahead = vec![(place.word.clone(), node, 0)];
-        while let Some((path, node, depth)) = ahead.pop() {
-            let rows = match self.rows(&path, &node) {
+        let mut above = Above::default();
+        let mut ahead = vec![(place.word.clone(), node, attr, 0)];
+        while let Some((path, node, attr, depth)) = ahead.pop() {
+            let rows = match above.enter(depth, &attr).and_then(|()| self.rows(&path, &node)) {
                 Ok(rows) => rows,
                 Err(error) => {
                     problem::cannot(format_args!("list {path}"), &error, &place.tree).print();
@@ -109,11 +110,12 @@ impl LsArgs {
                 print(&format!("{}{path}:", if report.is_first { "" } else { "\n" }))?;
             }
             report.is_first = false;
-            // A server can make up directories without end.
-            if self.recursive && depth < libtombolo::DEPTH_MAX {
-                let is_dir = |row: &&Row| row.attr.is_some_and(|attr| attr.file_type == FileType::Directory);
-                let below = rows.iter().rev().filter(is_dir);
-                ahead.extend(below.filter_map(|row| Some((row.path.clone(), row.node.clone()?, depth + 1))));
+            if self.recursive {
+                let below = rows.iter().rev().filter_map(|row| {
+                    let attr = row.attr.filter(|attr| attr.file_type == FileType::Directory)?;
+                    Some((row.path.clone(), row.node.clone()?, attr, depth + 1))
+                });
+                ahead.extend(below);
             }
             let shown_name = |row: &Row| shown::name(row.name.as_name().as_bytes());
             self.show(&rows, shown_name, report)?;

@@ -9,6 +9,7 @@
 //! Reading order: [`tree`](Tree), `node`, `file`, `path`; `run` (how futures are run); `copy`.
 #![forbid(unsafe_code)]
 
+mod above;
 pub mod copy;
 mod file;
 mod listing;
@@ -20,6 +21,7 @@ mod stock;
 mod stream;
 mod tree;
 
+pub use above::Above;
 pub use file::File;
 pub use listing::{Item, Listing};
 pub use node::Node;
@@ -29,6 +31,10 @@ pub use run::block_on;
 pub use stream::{StreamError, StreamOptions};
 pub use tree::{Tree, User};
 
-/// No tree is followed deeper than this. A path of that many names is longer than any system takes, but a server can make
-/// directories up without end.
-pub const DEPTH_MAX: u32 = 4096;
+/// No tree is followed deeper than this. No file system has such a bound, but a server can make directories up without end, and
+/// each that a walk is in costs memory: some hundred bytes.
+pub const DEPTH_MAX: u32 = 1 << 18;
+
+/// So many of the directories that a walk is in keep what they are listed with: a descriptor, and entries. Those above them are
+/// opened again when the walk is back, so that depth does not take descriptors.
+const LISTINGS_OPEN: usize = 16;

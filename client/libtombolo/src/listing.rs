@@ -1,6 +1,8 @@
-//! Listing a directory, page by page.
+//! Listing a directory, page by page or entry by entry.
 
-use tombolo_core::fs::{Cookie, DirBudget, DirPage, Error, FileType, NameBuf, Result};
+use std::vec::IntoIter;
+
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, Error, FileType, NameBuf, OpenFlags, Result};
 
 use crate::file::File;
 use crate::node::Node;
@@ -14,11 +16,18 @@ const PLUS: DirBudget = DirBudget { size_bytes: 64 << 10, entry_bytes: 200, alig
 /// A directory that is being listed. Only one page is in memory at a time.
 #[derive(Debug)]
 pub struct Listing {
-    dir: File,
+    dir: Node,
+    /// `None` after [`Listing::set_aside`].
+    opening: Option<File>,
     page: Option<DirPage>,
     budget: DirBudget,
+    /// Behind the last entry that was read.
     cookie: Cookie,
     end: bool,
+    /// What was read for [`Listing::next`], each with the position behind it.
+    ahead: IntoIter<(Item, Cookie)>,
+    /// Behind the last entry that [`Listing::next`] answered with.
+    taken: Cookie,
 }
 
 /// An entry of a directory; never `.` or `..`.
@@ -35,33 +44,76 @@ pub struct Item {
 }
 
 impl Listing {
-    pub(crate) fn new(dir: File, plus: bool) -> Self {
+    pub(crate) fn new(opening: File, plus: bool) -> Self {
         let budget = if plus { PLUS } else { NAMES };
-        Self { dir, page: Some(DirPage::new(budget)), budget, cookie: Cookie::START, end: false }
+        Self {
+            dir: opening.node().clone(),
+            opening: Some(opening),
+            page: Some(DirPage::new(budget)),
+            budget,
+            cookie: Cookie::START,
+            end: false,
+            ahead: IntoIter::default(),
+            taken: Cookie::START,
+        }
     }
 
     /// The directory.
     pub fn dir(&self) -> &Node {
-        self.dir.node()
+        &self.dir
     }
 
     /// The next entries; `None` at the end. Names that no file can have (a `/` in one, say) end the listing with
     /// [`Error::Io`]: a server that sends them is broken.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Item>>> {
+        let page = self.read().await?;
+        Ok(page.map(|items| items.into_iter().map(|(item, _)| item).collect()))
+    }
+
+    /// The next entry; `None` at the end. Otherwise as [`Listing::next_page`].
+    pub async fn next(&mut self) -> Result<Option<Item>> {
+        loop {
+            if let Some((item, cookie)) = self.ahead.next() {
+                self.taken = cookie;
+                return Ok(Some(item));
+            }
+            match self.read().await? {
+                Some(items) => self.ahead = items.into_iter(),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Gives back what the listing holds: the opening, and the entries that were read and not yet asked for. [`Listing::next`]
+    /// goes on where it was, with a new opening.
+    pub(crate) fn set_aside(&mut self) {
+        self.opening = None;
+        self.page = None;
+        if self.ahead.len() > 0 {
+            self.ahead = IntoIter::default();
+            (self.cookie, self.end) = (self.taken, false);
+        }
+    }
+
+    async fn read(&mut self) -> Result<Option<Vec<(Item, Cookie)>>> {
         if self.end {
             return Ok(None);
         }
+        let opening = match &self.opening {
+            Some(opening) => opening,
+            None => self.opening.insert(self.dir.open(OpenFlags::READ | OpenFlags::DIRECTORY).await?),
+        };
         let mut page = self.page.take().unwrap_or_else(|| DirPage::new(self.budget));
         page.reset(self.budget);
-        let tree = self.dir.node().tree().clone();
-        let page = tree.fs().readdir(&tree.cx(), self.dir.opening(), self.cookie, page).resolve().await?;
+        let tree = self.dir.tree();
+        let page = tree.fs().readdir(&tree.cx(), opening.opening(), self.cookie, page).resolve().await?;
         let items = self.take_in(&page);
         self.page = Some(page);
         items.map(Some)
     }
 
-    fn take_in(&mut self, page: &DirPage) -> Result<Vec<Item>> {
-        let tree = self.dir.node().tree();
+    fn take_in(&mut self, page: &DirPage) -> Result<Vec<(Item, Cookie)>> {
+        let tree = self.dir.tree();
         let mut items = Vec::with_capacity(page.len());
         let mut next = self.cookie;
         let mut is_broken = false;
@@ -70,16 +122,12 @@ impl Listing {
             // Taken over first: whatever happens, the look-up is given back.
             let node = entry.entry.map(|&entry| Node::of(tree.clone(), entry));
             match tombolo_core::fs::Name::new(entry.name) {
-                Ok(name) => items.push(Item {
-                    name: name.to_owned(),
-                    file_type: node
-                        .as_ref()
-                        .and_then(Node::attr_found)
-                        .map(|attr| attr.file_type)
-                        .or(entry.file_type),
-                    fileid: entry.fileid,
-                    node,
-                }),
+                Ok(name) => {
+                    let found = node.as_ref().and_then(Node::attr_found);
+                    let file_type = found.map(|attr| attr.file_type).or(entry.file_type);
+                    let item = Item { name: name.to_owned(), file_type, fileid: entry.fileid, node };
+                    items.push((item, entry.cookie));
+                }
                 Err(_) if entry.name == b"." || entry.name == b".." => {}
                 Err(_) => is_broken = true,
             }

@@ -2,8 +2,9 @@
 
 use tombolo_core::fs::{Error, FileType, Name, NameBuf, Result};
 
-use crate::DEPTH_MAX;
-use crate::listing::Listing;
+use crate::LISTINGS_OPEN;
+use crate::above::Above;
+use crate::listing::{Item, Listing};
 use crate::node::Node;
 use crate::run::Window;
 
@@ -30,19 +31,24 @@ pub async fn remove_tree(
     path: &[u8],
     failed: &mut (dyn FnMut(&[u8], &Error) + Send),
 ) -> Removal {
-    let mut task = Task { levels: Vec::new(), removal: Removal::default(), plus: false, failed };
-    match dir.find(name).resolve().await {
-        Ok(node) => match task.begin(dir, node, name.to_owned(), path.to_vec()).await {
-            Ok(()) => task.run().await,
-            Err(error) => task.fail(path, &error),
-        },
-        Err(error) => task.fail(path, &error),
+    let (levels, above) = (Vec::new(), Above::default());
+    let mut task = Task { path, levels, above, removal: Removal::default(), plus: false, failed };
+    let begun = match dir.find(name).resolve().await {
+        Ok(node) => task.begin(dir, node, name.to_owned()).await,
+        Err(error) => Err(error),
+    };
+    match begun {
+        Ok(()) => task.run().await,
+        Err(error) => task.fail(None, &error),
     }
     task.removal
 }
 
 struct Task<'a> {
+    /// Of the first level.
+    path: &'a [u8],
     levels: Vec<Level>,
+    above: Above,
     removal: Removal,
     /// Listings say of what kind entries are only when they are asked for everything (RFC 1813 §3.3.16, READDIR).
     plus: bool,
@@ -53,10 +59,7 @@ struct Task<'a> {
 struct Level {
     parent: Node,
     name: NameBuf,
-    path: Vec<u8>,
-    node: Node,
     listing: Listing,
-    page: std::vec::IntoIter<crate::listing::Item>,
     going: Window<(NameBuf, Result<()>)>,
     /// What failed here, and what was removed in this round.
     failed: u64,
@@ -66,86 +69,76 @@ struct Level {
 
 impl Task<'_> {
     /// Removes what is no directory, begins with what is.
-    async fn begin(&mut self, parent: &Node, node: Node, name: NameBuf, path: Vec<u8>) -> Result<()> {
-        if node.attr().await?.file_type != FileType::Directory {
+    async fn begin(&mut self, parent: &Node, node: Node, name: NameBuf) -> Result<()> {
+        let attr = node.attr().await?;
+        if attr.file_type != FileType::Directory {
             parent.remove(name.as_name()).resolve().await?;
             self.removal.removed += 1;
             return Ok(());
         }
-        if self.levels.len() >= DEPTH_MAX as usize {
-            return Err(Error::NameTooLong);
-        }
+        self.above.enter(self.levels.len(), &attr)?;
         let listing = node.list(self.plus).await?;
-        let page = Vec::new().into_iter();
         let (parent, going) = (parent.clone(), Window::new());
-        self.levels.push(Level {
-            parent,
-            name,
-            path,
-            node,
-            listing,
-            page,
-            going,
-            failed: 0,
-            removed: 0,
-            round: 1,
-        });
+        self.levels.push(Level { parent, name, listing, going, failed: 0, removed: 0, round: 1 });
+        if let Some(above) = self.levels.iter_mut().nth_back(LISTINGS_OPEN) {
+            above.listing.set_aside();
+        }
         Ok(())
     }
 
     async fn run(&mut self) {
         while let Some(level) = self.levels.last_mut() {
-            let Some(item) = level.page.next() else {
-                match level.listing.next_page().await {
-                    Ok(Some(page)) if !self.plus && page.iter().any(|item| item.file_type.is_none()) => {
-                        self.plus = true;
-                        self.list_again().await;
-                    }
-                    Ok(Some(page)) => level.page = page.into_iter(),
-                    Ok(None) => self.finish_level().await,
-                    Err(error) => self.give_up_listing(&error).await,
+            match level.listing.next().await {
+                Ok(Some(item)) if !self.plus && item.file_type.is_none() => {
+                    self.plus = true;
+                    self.list_again().await;
                 }
-                continue;
-            };
-            if item.file_type.is_none_or(|file_type| file_type == FileType::Directory) {
-                let (node, path) = (level.node.clone(), joined(&level.path, item.name.as_name()));
-                let found = match item.node {
-                    Some(found) => Ok(found),
-                    None => node.find(item.name.as_name()).resolve().await,
-                };
-                let outcome = match found {
-                    Ok(found) => self.begin(&node, found, item.name, path.clone()).await,
-                    // Somebody else did it.
-                    Err(Error::NotFound) => Ok(()),
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = outcome {
-                    self.fail(&path, &error);
-                }
-                continue;
+                Ok(Some(item)) => self.item(item).await,
+                Ok(None) => self.finish_level().await,
+                Err(error) => self.give_up_listing(&error).await,
             }
-            let answer = level.node.remove(item.name.as_name());
+        }
+    }
+
+    async fn item(&mut self, item: Item) {
+        let Some(level) = self.levels.last_mut() else { return };
+        let dir = level.listing.dir();
+        if item.file_type.is_some_and(|file_type| file_type != FileType::Directory) {
+            let answer = dir.remove(item.name.as_name());
             level.going.add(async move { (item.name, answer.resolve().await) });
             if level.going.len() >= IN_FLIGHT {
                 self.settle().await;
             }
+            return;
+        }
+        let dir = dir.clone();
+        let found = match item.node {
+            Some(found) => Ok(found),
+            None => dir.find(item.name.as_name()).resolve().await,
+        };
+        let begun = match found {
+            Ok(found) => self.begin(&dir, found, item.name.clone()).await,
+            Err(error) => Err(error),
+        };
+        match begun {
+            // Somebody else did it.
+            Ok(()) | Err(Error::NotFound) => {}
+            Err(error) => self.fail(Some(item.name.as_name()), &error),
         }
     }
 
     /// Begins a directory anew.
     async fn list_again(&mut self) {
         let Some(level) = self.levels.last_mut() else { return };
-        match level.node.list(self.plus).await {
+        match level.listing.dir().list(self.plus).await {
             Ok(listing) => level.listing = listing,
             Err(error) => self.give_up_listing(&error).await,
         }
     }
 
     async fn give_up_listing(&mut self, error: &Error) {
-        if let Some(path) = self.levels.last().map(|level| level.path.clone()) {
-            self.fail(&path, error);
-            self.finish_level().await;
-        }
+        self.fail(None, error);
+        self.finish_level().await;
     }
 
     /// Waits for the oldest removal; false when there is none.
@@ -158,10 +151,7 @@ impl Task<'_> {
                 level.removed += 1;
                 self.removal.removed += 1;
             }
-            Err(error) => {
-                let path = joined(&level.path, name.as_name());
-                self.fail(&path, &error);
-            }
+            Err(error) => self.fail(Some(name.as_name()), &error),
         }
         true
     }
@@ -175,30 +165,44 @@ impl Task<'_> {
             self.note_failure();
             return;
         }
-        match level.parent.remove_dir(level.name.as_name()).resolve().await {
+        let name = level.name.as_name();
+        let outcome = match level.parent.remove_dir(name).resolve().await {
             Ok(()) => {
                 self.removal.removed += 1;
                 if let Some(up) = self.levels.last_mut() {
                     up.removed += 1;
                 }
+                return;
             }
             // Something was added, or the listing skipped some when others were removed.
             Err(Error::NotEmpty) if level.round < ROUNDS_MAX && level.removed > 0 => {
-                match level.node.list(self.plus).await {
-                    Ok(listing) => {
-                        (level.listing, level.removed) = (listing, 0);
-                        level.round += 1;
-                        self.levels.push(level);
-                    }
-                    Err(error) => self.fail(&level.path, &error),
-                }
+                level.listing.dir().list(self.plus).await
             }
-            Err(error) => self.fail(&level.path, &error),
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(listing) => {
+                (level.listing, level.removed) = (listing, 0);
+                level.round += 1;
+                self.levels.push(level);
+            }
+            Err(error) => {
+                let name = (!self.levels.is_empty()).then_some(name);
+                self.fail(name, &error);
+            }
         }
     }
 
-    fn fail(&mut self, path: &[u8], error: &Error) {
-        (self.failed)(path, error);
+    /// Something failed with an entry of the directory that we are in, or with that directory.
+    fn fail(&mut self, name: Option<Name<'_>>, error: &Error) {
+        let mut path = self.path.to_vec();
+        for name in self.levels.iter().skip(1).map(|level| level.name.as_name()).chain(name) {
+            if !path.is_empty() && !path.ends_with(b"/") {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name.as_bytes());
+        }
+        (self.failed)(&path, error);
         self.removal.failed += 1;
         self.note_failure();
     }
@@ -209,13 +213,4 @@ impl Task<'_> {
             level.failed += 1;
         }
     }
-}
-
-fn joined(dir: &[u8], name: Name<'_>) -> Vec<u8> {
-    let mut path = dir.to_vec();
-    if !path.is_empty() && !path.ends_with(b"/") {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name.as_bytes());
-    path
 }

@@ -1,9 +1,11 @@
 //! A directory at the target, for as long as something is copied into it.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tombolo_core::fs::{Attr, Error, FileType, Mode, Name};
 
+use crate::above::{Id, contains_itself, id};
 use crate::node::Node;
 use crate::tree::is_same_file;
 
@@ -33,7 +35,19 @@ pub(super) struct Directory {
     attr: Option<Attr>,
     /// What the first directory of its source became, to tell when a source contains its target.
     first: Arc<OnceLock<Attr>>,
+    /// The source's directory; `None` where there is none.
+    source: Option<Source>,
     pub depth: u32,
+}
+
+/// The directories of sources that are being copied, and how often each is.
+#[derive(Debug, Default)]
+pub(super) struct Entered(Mutex<HashMap<Id, u32>>);
+
+/// One of them, until it is dropped.
+struct Source {
+    work: Arc<Work>,
+    id: Id,
 }
 
 impl Directory {
@@ -48,13 +62,16 @@ impl Directory {
             is_new: false,
             attr: None,
             first: Arc::default(),
+            source: None,
             depth: 0,
         }
     }
 
     /// The same for what is in a source, which is not copied into this directory but becomes it.
-    pub async fn for_contents(mut self, from: Vec<u8>) -> Self {
-        self.from = from;
+    pub async fn for_contents(mut self, from: &Node, path: Vec<u8>) -> Self {
+        self.from = path;
+        // What cannot be looked at cannot be listed either, of which is told then.
+        self.source = from.attr().await.ok().map(|attr| self.work.begin_directory(&attr).0);
         if let Some(node) = &self.node
             && let Ok(attr) = node.attr().await
         {
@@ -81,6 +98,10 @@ impl Directory {
         if self.first.get().is_some_and(|first| is_same_file((from.tree(), &attr), (dir.tree(), first))) {
             return Err(self.failure(from_name, name, Step::IntoItself, Error::InvalidArgument));
         }
+        let (source, is_met) = self.work.begin_directory(&attr);
+        if is_met && self.is_in(source.id) {
+            return Err(self.failure(from_name, name, Step::Read, contains_itself()));
+        }
         let mode = Mode::new(attr.mode.bits() & 0o777 | OWNER_ALL);
         let (node, is_new) = match dir.make_dir(name, mode).resolve().await {
             Ok(node) => (node, true),
@@ -104,8 +125,21 @@ impl Directory {
             is_new,
             attr: wants.then_some(attr),
             first: self.first.clone(),
+            source: Some(source),
             depth: self.depth + 1,
         }))
+    }
+
+    /// Whether this is the copy of a directory, or lies in it.
+    fn is_in(&self, id: Id) -> bool {
+        let mut next = Some(self);
+        while let Some(dir) = next {
+            if dir.source.as_ref().is_some_and(|source| source.id == id) {
+                return true;
+            }
+            next = dir.up.as_deref();
+        }
+        false
     }
 
     /// A failure with something in this directory. `from` is its name, or at the top its path.
@@ -143,11 +177,14 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let (Some(attr), Some(up), Some(node)) = (self.attr, self.up.take(), self.node.take()) else {
-            return;
-        };
+impl Directory {
+    /// Has the attributes set, where there are some to set. The directory above is answered with, unless it has to wait for that.
+    fn end(&mut self) -> Option<Arc<Directory>> {
+        let up = self.up.take()?;
+        if self.work.spawner.is_closed() {
+            return Some(up);
+        }
+        let (Some(attr), Some(node)) = (self.attr, self.node.take()) else { return Some(up) };
         let (work, from, to) =
             (self.work.clone(), std::mem::take(&mut self.from), std::mem::take(&mut self.to));
         self.work.spawn(async move {
@@ -157,5 +194,45 @@ impl Drop for Directory {
                 work.failed(up.failure(&from, name, step, error));
             }
         });
+        None
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Not one within the other, by the compiler's own means: the stack has an end, a row of directories need not have.
+        let mut next = self.end();
+        while let Some(mut dir) = next.and_then(Arc::into_inner) {
+            next = dir.end();
+        }
+    }
+}
+
+impl Work {
+    /// Takes note that a source's directory is being copied. True if it was already: by another name, beside it or above.
+    fn begin_directory(self: &Arc<Self>, dir: &Attr) -> (Source, bool) {
+        let id = id(dir);
+        let mut entered = self.entered.lock();
+        let count = entered.entry(id).or_insert(0);
+        *count += 1;
+        (Source { work: self.clone(), id }, *count > 1)
+    }
+}
+
+impl Entered {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Id, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let mut entered = self.work.entered.lock();
+        if let Some(count) = entered.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                entered.remove(&self.id);
+            }
+        }
     }
 }

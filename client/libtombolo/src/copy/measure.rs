@@ -2,24 +2,31 @@
 
 use tombolo_core::fs::{FileType, Result};
 
+use crate::above::Above;
 use crate::node::Node;
 
 /// Adds up the sizes of the regular files that a source has in it. `add` is told of each page of a directory, and says
-/// whether to go on. Directories that cannot be read are left out.
+/// whether to go on. Directories that cannot be read are left out, and those that contain themselves.
 pub async fn measure(source: &Node, add: impl Fn(u64) -> bool) -> Result<()> {
     let attr = source.attr().await?;
     if attr.file_type != FileType::Directory {
         add(attr.size);
         return Ok(());
     }
-    let mut ahead = vec![source.clone()];
-    while let Some(dir) = ahead.pop() {
+    let mut above = Above::default();
+    let mut ahead = vec![(0, attr, source.clone())];
+    while let Some((depth, attr, dir)) = ahead.pop() {
+        if above.enter(depth, &attr).is_err() {
+            continue;
+        }
         let Ok(mut listing) = dir.list(true).await else { continue };
         while let Ok(Some(page)) = listing.next_page().await {
             let mut bytes: u64 = 0;
             for node in page.into_iter().filter_map(|item| item.node) {
-                match node.attr_found() {
-                    Some(attr) if attr.file_type == FileType::Directory => ahead.push(node),
+                match node.attr_found().copied() {
+                    Some(attr) if attr.file_type == FileType::Directory => {
+                        ahead.push((depth + 1, attr, node));
+                    }
                     Some(attr) if attr.file_type == FileType::Regular => {
                         bytes = bytes.saturating_add(attr.size)
                     }

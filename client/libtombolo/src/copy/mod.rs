@@ -44,7 +44,7 @@ use crate::run::{Crew, Group, Permits, Spawner, block_on};
 use crate::stock::Stock;
 
 use claims::Claims;
-use directory::Directory;
+use directory::{Directory, Entered};
 pub use event::{Event, Failure, Observer, Step};
 use links::Links;
 pub use measure::measure;
@@ -144,6 +144,7 @@ struct Work {
     counters: Counters,
     links: Links,
     claims: Claims,
+    entered: Entered,
     stopped: AtomicBool,
     /// Owners cannot be kept at the target: it was tried.
     owners_refused: AtomicBool,
@@ -191,6 +192,7 @@ impl Copier {
             counters: Counters::default(),
             links: Links::default(),
             claims: Claims::default(),
+            entered: Entered::default(),
             stopped: AtomicBool::new(false),
             owners_refused: AtomicBool::new(false),
         };

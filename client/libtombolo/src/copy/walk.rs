@@ -1,14 +1,14 @@
 //! Walking the sources.
 
 use std::sync::Arc;
-use std::vec::IntoIter;
 
 use tombolo_core::fs::{Attr, Error, FileType, NameBuf};
 
-use crate::DEPTH_MAX;
+use crate::above::too_deep;
 use crate::listing::{Item, Listing};
 use crate::node::Node;
 use crate::run::Permit;
+use crate::{DEPTH_MAX, LISTINGS_OPEN};
 
 use super::Work;
 use super::directory::Directory;
@@ -20,7 +20,6 @@ struct Level {
     /// In which the listed directory's own entry was found, and its name there.
     dir: Arc<Directory>,
     listing: Listing,
-    page: IntoIter<Item>,
 }
 
 impl Work {
@@ -55,9 +54,9 @@ impl Work {
     pub(super) fn begin_contents(self: Arc<Self>, from: Node, path: Vec<u8>, top: Directory) {
         let work = self.clone();
         self.spawn(async move {
-            let dir = Arc::new(top.for_contents(path).await);
+            let dir = Arc::new(top.for_contents(&from, path).await);
             match from.list(true).await {
-                Ok(listing) => work.walk(Level { dir, listing, page: Vec::new().into_iter() }).await,
+                Ok(listing) => work.walk(Level { dir, listing }).await,
                 Err(error) => work.failed(dir.own_failure(Step::Read, error)),
             }
         });
@@ -87,20 +86,26 @@ impl Work {
             if self.is_stopped() {
                 return;
             }
-            let Some(item) = level.page.next() else {
-                match level.listing.next_page().await {
-                    Ok(Some(page)) => level.page = page.into_iter(),
-                    Ok(None) => drop(levels.pop()),
-                    Err(error) => {
-                        self.failed(level.dir.own_failure(Step::Read, error));
-                        levels.pop();
-                    }
+            let item = match level.listing.next().await {
+                Ok(Some(item)) => item,
+                Ok(None) => {
+                    levels.pop();
+                    continue;
                 }
-                continue;
+                Err(error) => {
+                    self.failed(level.dir.own_failure(Step::Read, error));
+                    levels.pop();
+                    continue;
+                }
             };
             match self.item(level, item).await {
                 Ok(None) => {}
-                Ok(Some(below)) => levels.push(below),
+                Ok(Some(below)) => {
+                    levels.push(below);
+                    if let Some(above) = levels.iter_mut().nth_back(LISTINGS_OPEN) {
+                        above.listing.set_aside();
+                    }
+                }
                 Err(failure) => self.failed(failure),
             }
         }
@@ -145,12 +150,12 @@ impl Work {
         let from_name = from_path.as_deref().unwrap_or(name.as_name().as_bytes());
         let fail = |error| dir.failure(from_name, name.as_name(), Step::Read, error);
         if dir.depth >= DEPTH_MAX {
-            return Err(fail(Error::NameTooLong));
+            return Err(fail(too_deep()));
         }
         // First, so that a directory that cannot be read leaves nothing behind.
         let listing = from.list(true).await.map_err(fail)?;
         let dir = dir.make(&from, attr, from_name, name.as_name()).await?;
-        Ok(Level { dir, listing, page: Vec::new().into_iter() })
+        Ok(Level { dir, listing })
     }
 }
 

@@ -86,6 +86,11 @@ impl Spawner {
         };
         self.0.push(Arc::new(task));
     }
+
+    /// Whether the crew is gone, and tasks are dropped without having run.
+    pub fn is_closed(&self) -> bool {
+        self.0.lock().closed
+    }
 }
 
 #[derive(Default)]

@@ -1,0 +1,177 @@
+//! Trees as deep as a file system lets them be, and such as have no bottom.
+
+mod common;
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use common::{Watch, add, attach, copy, find, local, memory, see};
+use libtombolo::copy::{Copier, Options, Step};
+use libtombolo::{Tree, block_on, remove_tree};
+use tempfile::TempDir;
+use tombolo_core::fs::{
+    Answer, Create, DirEntry, DirPage, Entry, Error, Exclusive, FileType, Mode, Name, NewMode, OpenFlags,
+};
+use tombolo_layer::around::{Call, Payload};
+use tombolo_layer::{Around, Layered};
+use tombolo_sys::namespace::make_directory;
+use tombolo_sys::open::{OpenFlags as SysFlags, open_entry, open_root};
+
+/// Deeper than a thread's stack, the descriptors of a process and the longest path reach.
+const DEPTH: usize = 10_000;
+
+/// With fewer descriptors than there are levels.
+fn limit_descriptors() {
+    let id = std::process::id().to_string();
+    let status = Command::new("prlimit").args(["--pid", &id, "--nofile=4000:4000"]).status();
+    assert!(status.expect("prlimit(1)").success());
+}
+
+/// Makes `d/d/d/…` in a directory, with a file at the bottom.
+fn dig(top: &Path) {
+    let mut dir: OwnedFd = open_root(top).unwrap();
+    for _ in 0..DEPTH {
+        make_directory(dir.as_fd(), b"d", 0o755).unwrap();
+        dir = open_entry(dir.as_fd(), b"d", SysFlags::PATH | SysFlags::DIRECTORY, 0).unwrap();
+    }
+    let flags = SysFlags::CREATE | SysFlags::WRONLY;
+    drop(File::from(open_entry(dir.as_fd(), b"bottom", flags, 0o644).unwrap()));
+}
+
+/// How many directories named `d` lie in each other, and whether the file is in the last.
+fn depth(top: &Path) -> (usize, bool) {
+    let (mut dir, mut count) = (open_root(top).unwrap(), 0);
+    while let Ok(below) = open_entry(dir.as_fd(), b"d", SysFlags::PATH | SysFlags::DIRECTORY, 0) {
+        (dir, count) = (below, count + 1);
+    }
+    (count, open_entry(dir.as_fd(), b"bottom", SysFlags::RDONLY, 0).is_ok())
+}
+
+fn remove(tree: &Tree, name: &str) -> (u64, Vec<String>) {
+    let mut failed = Vec::new();
+    let mut tell = |path: &[u8], error: &Error| {
+        failed.push(format!("{}: {}", String::from_utf8_lossy(path), told(error)));
+    };
+    let name = common::name(name);
+    let removal = block_on(remove_tree(&tree.root(), name.as_name(), name.as_name().as_bytes(), &mut tell));
+    assert_eq!(removal.failed as usize, failed.len());
+    (removal.removed, failed)
+}
+
+fn told(error: &Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+/// With attributes to set at the end and without; and a copy that is given up half way down.
+#[test]
+fn a_tree_may_be_as_deep_as_its_file_system_allows() {
+    limit_descriptors();
+    // Where there is one, a file system that no other work's disk slows down.
+    let place =
+        Some(PathBuf::from("/dev/shm")).filter(|place| place.is_dir()).unwrap_or_else(std::env::temp_dir);
+    let (from, to) = (TempDir::new_in(&place).unwrap(), TempDir::new_in(&place).unwrap());
+    dig(from.path());
+    let (source, target) = (local(from.path()), local(to.path()));
+    for preserve in [false, true] {
+        let options = Options { recursive: true, preserve, ..Options::default() };
+        let (tally, watch) = copy(&source, "d", &target, "d", options);
+        assert!(watch.failures.lock().unwrap().is_empty(), "{:?}", watch.failures.lock().unwrap());
+        assert_eq!((tally.directories, tally.files), (DEPTH as u64, 1));
+        assert_eq!(depth(to.path()), (DEPTH, true));
+        assert_eq!(remove(&target, "d"), (DEPTH as u64 + 1, Vec::new()));
+    }
+    let copier = Copier::start(
+        Options { recursive: true, preserve: true, ..Options::default() },
+        Arc::<Watch>::default(),
+    );
+    let copier = copier.unwrap();
+    add(&copier, &source, "d", &target, "d");
+    while copier.tally().directories < DEPTH as u64 / 2 {
+        std::thread::yield_now();
+    }
+    drop(copier);
+    assert!(remove(&target, "d").1.is_empty());
+    assert_eq!(remove(&source, "d"), (DEPTH as u64 + 1, Vec::new()));
+}
+
+/// Says that all directories named `again` are the same one.
+struct Circle;
+
+impl Around for Circle {
+    fn around<T: Payload>(&self, _: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        inner().map(|mut answer| {
+            let any: &mut dyn std::any::Any = &mut answer;
+            if let Some(entry) = any.downcast_mut::<Entry>() {
+                lie(entry);
+            }
+            if let Some(page) = any.downcast_mut::<DirPage>() {
+                let mut lying = DirPage::new(page.budget());
+                for entry in page.iter() {
+                    let mut found = entry.entry.copied();
+                    found.iter_mut().for_each(lie);
+                    assert!(lying.push(DirEntry { entry: found.as_ref(), ..entry }));
+                }
+                if page.is_end() {
+                    lying.set_end();
+                }
+                *page = lying;
+            }
+            answer
+        })
+    }
+}
+
+fn lie(entry: &mut Entry) {
+    if entry.attr.file_type == FileType::Directory {
+        entry.attr.fileid = 7;
+    }
+}
+
+#[test]
+fn a_directory_that_contains_itself_is_an_error() {
+    let export = Arc::new(memory());
+    let honest = attach(&*export, "memory");
+    let make = |dir: &libtombolo::Node, name: &[u8]| {
+        dir.make_dir(Name::new(name).unwrap(), Mode::new(0o755)).wait().unwrap()
+    };
+    let top = make(&honest.root(), b"top");
+    let below = make(&top, b"again");
+    make(&below, b"again");
+    make(&honest.root(), b"other");
+    for dir in [&top, &below] {
+        let how = Create {
+            mode: NewMode { mode: Mode::new(0o644), umask: Mode::new(0) },
+            flags: OpenFlags::WRITE,
+            exclusive: Exclusive::Yes,
+        };
+        drop(block_on(dir.create(Name::new(b"file").unwrap(), how)).unwrap());
+    }
+    let liar = attach(&Layered::new(export, Arc::new(Circle)), "liar");
+    let target = attach(&memory(), "target");
+    // Two sources that seem to be the same directory are not one in the other.
+    let options = Options { recursive: true, ..Options::default() };
+    let watch = Arc::<Watch>::default();
+    let copier = Copier::start(options, watch.clone()).unwrap();
+    add(&copier, &liar, "top", &target, "top");
+    add(&copier, &liar, "other", &target, "other");
+    let tally = copier.finish();
+    let failures = watch.failures.lock().unwrap();
+    let [failure] = failures.as_slice() else { panic!("{failures:?}") };
+    assert_eq!((failure.step, &*failure.from), (Step::Read, &b"top/again"[..]));
+    assert_eq!(told(&failure.error), "input/output error: the directory contains itself");
+    assert_eq!((tally.directories, tally.files, tally.failed), (2, 1, 1));
+    assert_eq!(
+        see(&target, "", false).keys().map(String::as_str).collect::<Vec<_>>(),
+        ["", "/other", "/top", "/top/file"]
+    );
+    // What is above it stays, and everything else in it goes.
+    let (removed, failed) = remove(&liar, "top");
+    assert_eq!(
+        (removed, failed),
+        (1, vec!["top/again: input/output error: the directory contains itself".into()])
+    );
+    find(&honest, "top/again/file");
+}
