@@ -89,9 +89,9 @@ fn serve_says_what_it_cannot_serve() {
                 &["strict, auto, always"],
             ),
             (
-                &["serve", "tree", "--virtiofs", &here, "--metrics", "example.org:1"],
+                &["serve", "tree", "--virtiofs", &here, "--metrics", "here"],
                 USAGE,
-                &["PORT or IP:PORT"],
+                &["PORT, :PORT, IP:PORT or NAME:PORT"],
             ),
             (&["serve", "tree", "--virtiofs", &here, "--metrics", "192.0.2.1:1"], FAILED, &["192.0.2.1:1"]),
             (&["serve", "tree", "--virtiofs", &here, "--readonly=perhaps"], USAGE, &["perhaps"]),

@@ -94,8 +94,8 @@ fn a_server_says_how_to_mount_and_answers_there() {
     let at = address(&server);
     let port = at.rsplit(':').next().expect("a port").to_owned();
     for part in [
-        format!("ready nfs {at} export=/tree\n"),
-        format!("ready nfs {at} export=/other\n"),
+        format!("ready nfs {at} export=/tree squash=root interfaces=loopback\n"),
+        format!("ready nfs {at} export=/other squash=root interfaces=loopback\n"),
         format!(
             "mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp,nolock 127.0.0.1:/tree /mnt\n"
         ),
@@ -344,8 +344,9 @@ fn what_makes_no_sense_is_told() {
     let somebody = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let busy = somebody.local_addr().expect("its address").to_string();
     let before = place.listing();
-    let cases: [(&[&str], i32, &[&str]); 9] = [
-        (&["--nfs", "host:1"], 2, &["PORT or IP:PORT"]),
+    let cases: [(&[&str], i32, &[&str]); 10] = [
+        (&["--nfs", "host"], 2, &["PORT, :PORT, IP:PORT or NAME:PORT"]),
+        (&["--nfs", "no-such-host.invalid:1"], 1, &["cannot find the address of no-such-host.invalid"]),
         (&["--nfs", "2049,ro"], 2, &["\"ro\" is not export=/NAME"]),
         (&["--nfs", "0,export=/none"], 2, &["no export /none", "there are: /tree"]),
         (&["--nfs", "0,export=/tree,export=/tree"], 2, &["named twice"]),

@@ -25,10 +25,12 @@ use tombolo_core::fs::Export;
 use crate::failure::Failure;
 use crate::suggestion::nearest;
 
+pub use host::Host;
 pub use nfs::{in_flight, mount};
 pub use nfs_options::{Limit, NfsOption, NfsOptions};
 pub use nfs_shm::{NfsShmUrl, check as check_over_shm, mount as mount_nfs_shm};
 pub use not_mounted::NotMounted;
+pub use percent::encoded;
 pub use shm::ShmPlace;
 pub use shm_link::mount as mount_shm;
 pub use url::NfsUrl;

@@ -1,19 +1,41 @@
 //! Where something is served.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// An address to listen at; a port alone means this host only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+use crate::failure::Failure;
+use crate::location::Host;
+
+/// An address to listen at.
+///
+/// A port alone is for this host only. With a `:` or `*:` in front it is for all interfaces, as nearly every server has it (QEMU's
+/// `-vnc :0` and `hostfwd=tcp::2222-:22`, Prometheus, nginx); only IPv4's, so that nothing is reached in a way that nobody thought of.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct ListenAddress(pub SocketAddr);
+pub struct ListenAddress {
+    host: Host,
+    port: u16,
+}
+
+const LOOPBACK: &str = "127.0.0.1";
+const ALL_INTERFACES: &str = "0.0.0.0";
+
+impl ListenAddress {
+    /// The addresses; a name may have several. Names are looked up, which waits.
+    pub fn resolve(&self) -> Result<Vec<SocketAddr>, Failure> {
+        let addresses = self.host.addresses();
+        let addresses = addresses
+            .map_err(|error| Failure::cannot(format_args!("find the address of {}", self.host), &error));
+        Ok(addresses?.into_iter().map(|ip| SocketAddr::new(ip, self.port)).collect())
+    }
+}
 
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        write!(f, "{}:{}", self.host, self.port)
     }
 }
 
@@ -21,12 +43,23 @@ impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let port = text.strip_prefix("localhost").unwrap_or(text);
-        let port = port.strip_prefix(':').unwrap_or(port);
-        if let Ok(port) = port.parse() {
-            return Ok(Self(SocketAddr::from((Ipv4Addr::LOCALHOST, port))));
-        }
-        text.parse().map(Self).map_err(|_| format!("{text:?} is not an address: write PORT or IP:PORT"))
+        let wrong = |_| format!("{text:?} is not an address: write PORT, :PORT, IP:PORT or NAME:PORT");
+        let (host, port) = match text.strip_prefix("*:").or_else(|| text.strip_prefix(':')) {
+            Some(port) => (ALL_INTERFACES, port),
+            None if text.bytes().all(|byte| byte.is_ascii_digit()) => (LOOPBACK, text),
+            None => {
+                let (host, rest) = Host::cut(text).map_err(wrong)?;
+                let port = rest.strip_prefix(':').ok_or_else(|| wrong(String::new()))?;
+                // Other than resolvers, who also know it as ::1, nobody means two addresses by it.
+                if host.to_string() != "localhost" {
+                    let port = port.parse().map_err(|_| wrong(String::new()))?;
+                    return Ok(Self { host, port });
+                }
+                (LOOPBACK, port)
+            }
+        };
+        let (host, _) = Host::cut(host)?;
+        Ok(Self { host, port: port.parse().map_err(|_| wrong(String::new()))? })
     }
 }
 
@@ -43,14 +76,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_alone_stays_on_this_host() {
+    fn a_port_alone_stays_on_this_host_and_one_behind_a_colon_does_not() {
         let parsed = |text: &str| text.parse::<ListenAddress>().map(|address| address.to_string());
-        for text in ["9464", ":9464", "localhost:9464", "127.0.0.1:9464"] {
+        for text in ["9464", "localhost:9464", "127.0.0.1:9464"] {
             assert_eq!(parsed(text).as_deref(), Ok("127.0.0.1:9464"));
         }
+        for text in [":9464", "*:9464"] {
+            assert_eq!(parsed(text).as_deref(), Ok("0.0.0.0:9464"));
+        }
         assert_eq!(parsed("[::]:1").as_deref(), Ok("[::]:1"));
-        for bad in ["", "example.org:1", "127.0.0.1", "99999"] {
+        assert_eq!(parsed("ship.example.org:1").as_deref(), Ok("ship.example.org:1"));
+        for bad in ["", ":", "127.0.0.1", "ship", "ship:", "99999", "::1:5", "a b:1", "host:1:2"] {
             assert!(parsed(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn addresses_are_found() {
+        let found = |text: &str| text.parse::<ListenAddress>().expect("good").resolve();
+        assert_eq!(found("[::1]:5").expect("an address"), ["[::1]:5".parse::<SocketAddr>().expect("good")]);
+        let failure = found("no-such-host.invalid:5").expect_err("no such host").to_string();
+        assert!(failure.starts_with("cannot find the address of no-such-host.invalid: "), "{failure}");
     }
 }

@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(config.virtiofs[0].tag, "t");
         assert_eq!((config.readonly, config.coherence), (Some(true), Some(Coherence::Strict)));
         assert_eq!((config.shm.len(), config.doorbell), (1, Some(Doorbell::Event)));
-        assert_eq!(config.metrics.expect("an address").to_string(), "127.0.0.1:9464");
+        assert_eq!(config.metrics.expect("an address").to_string(), "0.0.0.0:9464");
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub struct ServeArgs {
     /// /run/tombolo for root, else in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Serve metrics for Prometheus over HTTP: PORT on this host only, or IP:PORT.
+    /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<ListenAddress>,
     /// Where to keep what must outlive a restart, for clients over NFS and over memory in common: the keys of file handles, and which

@@ -1,6 +1,5 @@
 //! `ADDR[,export=/NAME…]` and its companions: serving NFS.
 
-use std::net::SocketAddr;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -15,7 +14,7 @@ use super::export_arg::ExportName;
 #[serde(try_from = "String")]
 pub struct NfsArg {
     /// Where to listen.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
     /// Which exports are offered there; all if none is named.
     pub exports: Vec<ExportName>,
 }
@@ -25,7 +24,7 @@ impl FromStr for NfsArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
-        let ListenAddress(address) = parts.next().unwrap_or_default().parse()?;
+        let address = parts.next().unwrap_or_default().parse()?;
         let exports = parts.map(|part| match part.split_once('=') {
             Some(("export", name)) => name.parse(),
             _ => Err(format!("{part:?} is not export=/NAME")),
@@ -65,6 +64,15 @@ impl From<SquashArg> for Whom {
     }
 }
 
+/// As it is written on the command line.
+pub fn squash_word(whom: Whom) -> &'static str {
+    match whom {
+        Whom::Nobody => "none",
+        Whom::Root => "root",
+        Whom::All => "all",
+    }
+}
+
 /// Addresses that may call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -97,7 +105,7 @@ mod tests {
         let names: Vec<String> = arg.exports.iter().map(ToString::to_string).collect();
         assert_eq!(names, ["/a", "/b/c"]);
         assert_eq!("2049".parse::<NfsArg>().expect("good").address.to_string(), "127.0.0.1:2049");
-        for bad in ["", "host:2049", "2049,export=a", "2049,ro", "2049,"] {
+        for bad in ["", "host", "2049,export=a", "2049,ro", "2049,"] {
             assert!(bad.parse::<NfsArg>().is_err(), "{bad:?}");
         }
     }

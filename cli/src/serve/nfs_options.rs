@@ -14,8 +14,9 @@ use crate::failure::Failure;
 pub struct NfsOptions {
     /// Serve NFS version 3 (and MOUNT, at the same port) over TCP and UDP; repeatable.
     ///
-    /// A port alone is for this host and for guests on QEMU's user network; IP:PORT for others, 0.0.0.0:PORT for all. All
-    /// directories are offered, or those named.
+    /// PORT alone is for this host and for guests on QEMU's user network; :PORT for all IPv4 interfaces, as elsewhere ([::]:PORT for
+    /// those of IPv6 too); IP:PORT or NAME:PORT for the addresses of one. The line that begins with `ready` says which it is. NFS
+    /// believes whoever calls: name those who may with --allow. All directories are offered, or those named.
     #[arg(long, value_name = "ADDR[,export=/NAME]...")]
     pub nfs: Vec<NfsArg>,
     /// Which users of clients are taken for the anonymous one (by default root).
@@ -108,12 +109,15 @@ impl NfsOptions {
             return Err(Failure::usage(format!("{NO_ID} is no user and no group")).remedy("name another one"));
         }
         let mut places: Vec<PlannedPlace> = Vec::with_capacity(self.nfs.len());
-        for place in self.nfs {
-            let serving = format!("serve NFS at {}", place.address);
-            if place.address.port() != 0 && places.iter().any(|other| other.address == place.address) {
-                return Err(Failure::usage(format!("cannot {serving}: the address is given twice")));
+        for NfsArg { address, exports: names } in self.nfs {
+            let serving = format!("serve NFS at {address}");
+            let offered = offered(names, exports, &serving)?;
+            for address in address.resolve()? {
+                if address.port() != 0 && places.iter().any(|other| other.address == address) {
+                    return Err(Failure::usage(format!("cannot {serving}: the address is given twice")));
+                }
+                places.push(PlannedPlace { address, exports: offered.clone() });
             }
-            places.push(planned(place, exports, &serving)?);
         }
         Ok(NfsPlan {
             places,
@@ -145,18 +149,19 @@ impl NfsOptions {
     }
 }
 
-fn planned(place: NfsArg, exports: &[PlannedExport], serving: &str) -> Result<PlannedPlace, Failure> {
-    let offered = if place.exports.is_empty() {
+/// Where in the plan's exports those are that are named; all if none is.
+fn offered(names: Vec<ExportName>, exports: &[PlannedExport], serving: &str) -> Result<Vec<usize>, Failure> {
+    let offered: Vec<usize> = if names.is_empty() {
         (0..exports.len()).collect()
     } else {
         let find = |name: ExportName| position(Some(name), exports, serving);
-        place.exports.into_iter().map(find).collect::<Result<Vec<_>, _>>()?
+        names.into_iter().map(find).collect::<Result<_, _>>()?
     };
-    let names: Vec<String> = offered.iter().map(|&index: &usize| exports[index].name.to_string()).collect();
+    let names: Vec<String> = offered.iter().map(|&index| exports[index].name.to_string()).collect();
     if names.iter().enumerate().any(|(index, name)| names[..index].contains(name)) {
         return Err(Failure::usage(format!("cannot {serving}: an export is named twice")));
     }
     ExportId::check(names.iter().map(String::as_str))
         .map_err(|alike| Failure::usage(format!("cannot {serving}: {alike}")))?;
-    Ok(PlannedPlace { address: place.address, exports: offered })
+    Ok(offered)
 }

@@ -24,10 +24,12 @@ use crate::prometheus;
 use crate::service::{Service, counted};
 use crate::status::{ExportStatus, Status, WayStatus};
 
+use super::address_arg::ListenAddress;
 use super::hints::VirtioFsHint;
 use super::kept::Kept;
 use super::nfs::{NfsServers, Taken};
-use super::nfs_hints::{NfsHint, host_name};
+use super::nfs_arg::squash_word;
+use super::nfs_hints::{NfsHint, host_name, reach};
 use super::plan::{Plan, PlannedExport, PlannedMount, PlannedWay};
 use super::shm::ShmServers;
 use super::tree::Tree;
@@ -60,7 +62,7 @@ struct Serving {
     nfs: NfsServers,
     _kept: Arc<Kept>,
     sockets: Vec<Listener>,
-    metrics: Option<Endpoint>,
+    metrics: Vec<Endpoint>,
     _control: ControlServer,
     control_path: String,
 }
@@ -83,9 +85,9 @@ impl Serving {
         let counters =
             counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
         let service = Service::new(status(plan, &nfs, &shm), counters.collect(), nfs.counts(), Vec::new());
-        let metrics = match plan.metrics {
-            None => None,
-            Some(address) => Some(serve_metrics(address.0, &service)?),
+        let metrics = match &plan.metrics {
+            None => Vec::new(),
+            Some(address) => serve_metrics(address, &service)?,
         };
         let control_path = control.path().display().to_string();
         let control = ControlServer::start(control, service)
@@ -126,12 +128,13 @@ impl Serving {
         for place in self.nfs.places() {
             for export in place.exports.iter().filter_map(|&index| plan.exports.get(index)) {
                 let (address, export) = (place.address, export.name.to_string());
-                writeln!(out, "ready nfs {address} export={export}")?;
+                let squash = squash_word(plan.nfs.squash.whom);
+                writeln!(out, "ready nfs {address} export={export} squash={squash}{}", reach(address.ip()))?;
                 NfsHint { address, export: &export, host: &host }.write(&mut out)?;
             }
         }
         writeln!(out, "ready control {}", self.control_path)?;
-        if let Some(metrics) = &self.metrics {
+        for metrics in &self.metrics {
             writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
         }
         out.flush()
@@ -186,10 +189,14 @@ fn open(
     Ok(counted(export.tree.open(options)?))
 }
 
-fn serve_metrics(address: std::net::SocketAddr, service: &Arc<Service>) -> Result<Endpoint, Failure> {
-    let service = Arc::clone(service);
-    Endpoint::start(address, move || prometheus::text(&service))
-        .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))
+/// Serves metrics at all of an address's interfaces.
+pub fn serve_metrics(address: &ListenAddress, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
+    let start = |address| {
+        let service = Arc::clone(service);
+        Endpoint::start(address, move || prometheus::text(&service))
+            .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))
+    };
+    address.resolve()?.into_iter().map(start).collect()
 }
 
 fn admit_guests(
