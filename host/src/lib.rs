@@ -9,6 +9,7 @@
 pub mod buffers;
 pub mod control;
 pub mod daemon;
+pub mod descriptors;
 pub mod handle_keys;
 pub mod links;
 pub mod listener;
