@@ -44,6 +44,7 @@ pub mod options;
 pub mod pace;
 mod place;
 mod ranges;
+mod records;
 mod removing;
 mod session;
 mod submounts;

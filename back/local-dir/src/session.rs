@@ -17,10 +17,10 @@ use tombolo_sys::sync;
 
 use crate::attr::attr_of;
 use crate::export::Shared;
-use crate::files::Files;
-use crate::locks::Holders;
+use crate::files::{Files, OpenFile};
 use crate::options::Submounts;
 use crate::place::{Clock, Place};
+use crate::records::Records;
 use crate::table::Table;
 
 /// A session's view of a directory. What may take long goes on in the pool with a share of [`Session`].
@@ -35,7 +35,7 @@ pub(crate) struct Session {
     pub table: Table,
     pub clock: Clock,
     pub files: Files,
-    pub holders: Holders,
+    pub records: Arc<Records>,
     pub budget: Arc<Budget>,
     pub lane: Lane,
 }
@@ -51,14 +51,15 @@ impl LocalSession {
             tracing::warn!(client = client.label, "without root, users are not kept apart");
         }
         tracing::debug!(session = client.session.0, client = client.label, "attached");
+        let budget = Budget::new(export.options.limits);
         Self(Arc::new(Session {
             id: client.session,
             checks,
             table: Table::new(),
             clock: Clock::default(),
             files: Files::default(),
-            holders: Holders::default(),
-            budget: Budget::new(export.options.limits),
+            records: Records::new(budget.clone()),
+            budget,
             lane: export.pool.lane(),
             export,
         }))
@@ -69,7 +70,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.export.detached();
         // Its locks go with it; who waits for them should know now rather than at the next look.
-        self.holders.clear();
+        self.records.end();
         self.export.waiting.look();
         tracing::debug!(session = self.id.0, "detached");
     }
@@ -107,6 +108,14 @@ impl Session {
     /// Takes what `bytes` of data under way cost, until the returned permit is dropped.
     pub(crate) fn transfer_permit(&self, bytes: usize) -> Result<tombolo_core::fs::Permit> {
         self.budget.take(Resource::BytesInFlight, bytes as u64).ok_or(Error::WouldBlock)
+    }
+
+    /// Gives an owner's locks on a file back.
+    fn flushed(&self, open: &OpenFile, owner: LockOwner) {
+        if self.records.knows(open.node, owner) {
+            self.records.unlock_all(open.node, owner);
+            self.export.waiting.look();
+        }
     }
 
     fn statfs(&self, node: NodeId) -> Result<StatFs> {
@@ -297,7 +306,7 @@ impl FileSystem for LocalSession {
 
     fn release(&self, cx: &Ctx, file: File) {
         let Some(open) = self.0.take_opening(file) else { return };
-        self.0.unlock_through(file);
+        self.0.records.unlock_through(file.node, file.open);
         // The last descriptor of a removed file frees its space, and a far file system sends what it still holds.
         if !open.local
             || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && crate::inline::is_big(&stat))
@@ -313,12 +322,19 @@ impl FileSystem for LocalSession {
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
         match self.0.files.find(file) {
             Err(error) => Answer::err(error),
+            Ok(open) if open.local => {
+                self.0.flushed(&open, owner);
+                Answer::ok(())
+            }
             Ok(open) => {
-                self.0.unlock_all(open.node, owner);
-                if open.local || !open.flags.contains(OpenFlags::WRITE) {
+                let writes = open.flags.contains(OpenFlags::WRITE);
+                if !writes && !self.0.records.knows(open.node, owner) {
                     return Answer::ok(());
                 }
-                self.in_pool(cx, move |_, _| Ok(sync::data(open.fd())?))
+                self.in_pool(cx, move |session, _| {
+                    session.flushed(&open, owner);
+                    if writes { Ok(sync::data(open.fd())?) } else { Ok(()) }
+                })
             }
         }
     }

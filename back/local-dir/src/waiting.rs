@@ -2,7 +2,6 @@
 //!
 //! One thread, which lives only while somebody waits, tries again: at once when a lock of ours is given back, and at
 //! doubling intervals because processes of the host do not tell. Waiters are served in the order in which they came.
-//! Owners that wait for each other in a circle are not found out (nor does the kernel for OFD locks): an interrupt ends it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +11,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tombolo_core::fs::{Answer, Ctx, Error, Interrupt, Permit, Raised, Result};
-use tombolo_sys::Errno;
 
 /// How long to sleep between two looks: at first, and at most.
 const LOOK_AFTER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(32));
@@ -39,23 +37,19 @@ struct State {
 struct Waiter(Mutex<Phase>);
 
 enum Phase {
-    Waiting {
-        attempt: Box<dyn Fn() -> tombolo_sys::Result<()> + Send>,
-        waker: Option<Waker>,
-        _permit: Permit,
-    },
+    Waiting { attempt: Box<dyn Fn() -> Result<()> + Send>, waker: Option<Waker>, _permit: Permit },
     Ended(Result<()>),
     GivenUp,
 }
 
 impl Waiting {
-    /// Tries until it succeeds, fails otherwise than with EAGAIN, or the request is interrupted. Whoever drops the answer
+    /// Tries until it succeeds, fails otherwise than with [`Error::WouldBlock`], or the request is interrupted. Whoever drops the answer
     /// gives up.
     pub fn until(
         &self,
         cx: &Ctx,
         permit: Permit,
-        attempt: impl Fn() -> tombolo_sys::Result<()> + Send + 'static,
+        attempt: impl Fn() -> Result<()> + Send + 'static,
     ) -> Answer<()> {
         let phase = Phase::Waiting { attempt: Box::new(attempt), waker: None, _permit: permit };
         let waiter = Arc::new(Waiter(Mutex::new(phase)));
@@ -144,8 +138,8 @@ impl Waiter {
         let mut phase = self.lock();
         let Phase::Waiting { attempt, waker, .. } = &mut *phase else { return false };
         let result = match attempt() {
-            Err(Errno::AGAIN) => return true,
-            result => result.map_err(Error::from),
+            Err(Error::WouldBlock) => return true,
+            result => result,
         };
         let waker = waker.take();
         let over = std::mem::replace(&mut *phase, Phase::Ended(result));

@@ -97,7 +97,7 @@ async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
 async fn locks_again(link: &Arc<Link>, cx: &Ctx, file: File, theirs: File) -> Found {
     for held in link.things.nodes.locks_of(file.node, file.open) {
         let holder = Ctx {
-            identity: held.identity,
+            identity: held.note,
             want: Default::default(),
             interrupt: Interrupt::default(),
             ..cx.clone()

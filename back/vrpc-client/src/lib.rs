@@ -28,7 +28,6 @@ mod left;
 mod lent;
 mod link;
 mod links;
-mod locks;
 mod nodes;
 mod openings;
 mod owned;

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{NodeId, OpenId, PersistentHandle};
+use tombolo_core::fs::{Granted, HeldLocks, Identity, NodeId, OpenId, PersistentHandle};
 
 use crate::left::{Gone, What};
-use crate::locks::{Granted, HeldLocks};
 use crate::slab::{Held, Slab, Theirs};
 
 /// The nodes that a session knows: by the numbers that it gives out itself, by those of the current server, and by their handles.
@@ -25,7 +24,7 @@ struct Node {
     /// Openings keep it.
     openings: u32,
     handle: Option<PersistentHandle>,
-    locks: HeldLocks,
+    locks: HeldLocks<Identity>,
 }
 
 #[derive(Debug, Default)]
@@ -172,12 +171,16 @@ impl Nodes {
     }
 
     /// Looks at the locks on a node, or changes them.
-    pub(crate) fn with_locks<R>(&self, node: NodeId, look: impl FnOnce(&mut HeldLocks) -> R) -> Option<R> {
+    pub(crate) fn with_locks<R>(
+        &self,
+        node: NodeId,
+        look: impl FnOnce(&mut HeldLocks<Identity>) -> R,
+    ) -> Option<R> {
         self.slab.with(node.0, |held| look(&mut held.thing.locks))
     }
 
     /// The locks that were taken through an opening.
-    pub(crate) fn locks_of(&self, node: NodeId, open: OpenId) -> Vec<Granted> {
+    pub(crate) fn locks_of(&self, node: NodeId, open: OpenId) -> Vec<Granted<Identity>> {
         self.with_locks(node, |locks| locks.of(open)).unwrap_or_default()
     }
 

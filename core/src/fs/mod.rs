@@ -14,6 +14,7 @@ mod errno;
 mod error;
 mod file_system;
 mod groups;
+mod held_locks;
 mod id;
 mod interrupt;
 mod name;
@@ -32,6 +33,7 @@ pub use groups::{
     AllocateMode, Lock, LockFamily, LockKind, LockRange, Locks, PersistentHandle, PersistentHandles, Ranges,
     Volume, Whence, XattrSet, Xattrs,
 };
+pub use held_locks::{Granted, HeldLocks};
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId, SessionId};
 pub use interrupt::{Interrupt, Raised};
 pub use name::{NAME_MAX, Name, NameBuf, NameError, XattrName};

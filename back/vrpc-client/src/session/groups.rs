@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AllocateMode, Answer, Ctx, Entry, Error, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId,
-    PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
+    AllocateMode, Answer, Ctx, Entry, Error, File, Granted, Lock, LockFamily, LockOwner, LockRange, Locks,
+    NodeId, PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
 };
 use tombolo_host::links::client::Spans;
 use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reply, Request};
@@ -15,7 +15,6 @@ use super::{VrpcFileSystem, pick, waiting};
 use crate::ask::Question;
 use crate::link::Link;
 use crate::links::Links;
-use crate::locks::Granted;
 use crate::reply::Answered;
 
 /// Longest value of an attribute, and longest list of names (xattr(7)).
@@ -122,7 +121,7 @@ pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bo
     let (teller, teller_cx) = (links.clone(), cx.clone());
     links.ask(cx, Request::Lock { file, lock, wait }, move |link, answered| {
         answered.success(link)?;
-        let granted = Granted { open: file.open, identity, lock };
+        let granted = Granted { open: file.open, lock, note: identity };
         link.things.nodes.with_locks(file.node, |locks| locks.add(granted));
         if link.line.is_lost() {
             // It may have been opened anew before this was known: then it is once more, and the lock is taken with it.

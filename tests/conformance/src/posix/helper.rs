@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::thread::{Gid, Uid};
@@ -38,6 +39,23 @@ pub fn run(arguments: &[String]) -> io::Result<()> {
             say("waiting")?;
             lock(kind, &file, true)?;
             "taken".into()
+        }
+        ["lock-both", first, second] => {
+            let (first, second) = (open(first)?, open(second)?);
+            lock("fcntl", &first, false)?;
+            say("held")?;
+            io::stdin().read_exact(&mut [0])?;
+            say("waiting")?;
+            // A case that fails must not wait for ever.
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_secs(10));
+                std::process::exit(1);
+            });
+            match rustix::fs::fcntl_lock(&second, FlockOperation::LockExclusive) {
+                Ok(()) => "taken".into(),
+                Err(rustix::io::Errno::DEADLK) => "deadlock".into(),
+                Err(error) => return Err(error.into()),
+            }
         }
         ["as", ids, action, path] => {
             become_user(ids)?;

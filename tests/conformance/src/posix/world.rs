@@ -1,7 +1,7 @@
 //! Where a case runs: a directory of its own, and child processes that act beside it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -98,6 +98,11 @@ impl Background {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("a line of the helper");
         line.trim_end().to_owned()
+    }
+
+    /// Tells it to go on.
+    pub fn go_on(&mut self) {
+        self.child.stdin.as_mut().expect("its input").write_all(b"\n").expect("a byte for the helper");
     }
 
     /// Tells it to finish, by closing its input, and waits until it has. Returns the rest of its output.

@@ -19,6 +19,7 @@ cases! { "locks":
     record_locks_and_flock_do_not_see_each_other,
     a_waiter_gets_the_lock,
     a_waiter_ends_by_a_signal,
+    processes_that_wait_for_each_other_are_told,
 }
 
 const KINDS: [&str; 3] = ["fcntl", "flock", "ofd"];
@@ -132,5 +133,24 @@ fn a_waiter_ends_by_a_signal(w: &World) -> Verdict {
         holder.finish();
         assert_eq!(try_in_child(w, kind), "taken", "who gave up has no lock");
     }
+    Ok(())
+}
+
+/// Each of two processes holds what the other one asks for: the second to ask fails with EDEADLK, and the first gets its
+/// lock when that has ended (fcntl(2)).
+fn processes_that_wait_for_each_other_are_told(w: &World) -> Verdict {
+    let (one, two) = (w.file_with("one", b""), w.file_with("two", b""));
+    let (one, two) = (one.to_string_lossy(), two.to_string_lossy());
+    let mut first = w.background(&["lock-both", &one, &two]);
+    let mut second = w.background(&["lock-both", &two, &one]);
+    assert_eq!((first.line(), second.line()), ("held".into(), "held".into()));
+    first.go_on();
+    assert_eq!(first.line(), "waiting");
+    std::thread::sleep(Duration::from_millis(100));
+    second.go_on();
+    assert_eq!(second.line(), "waiting");
+    assert_eq!(second.line(), "deadlock");
+    second.finish();
+    assert_eq!(first.finish(), "taken");
     Ok(())
 }

@@ -29,7 +29,9 @@ cases! { "locks":
     a_waiter_for_flock_gets_the_lock needs LOCKS,
     a_waiter_may_give_up needs LOCKS,
     a_waiter_that_nobody_asks_any_more_takes_nothing needs LOCKS,
-    a_deadlock_ends needs LOCKS,
+    a_flush_while_its_owner_waits_drops_what_is_held_only needs LOCKS,
+    a_deadlock_is_told needs LOCKS,
+    a_chain_of_waiters_is_no_deadlock needs LOCKS,
 }
 
 fn posix(kind: LockKind, owner: u64, start: u64, last: u64) -> Lock {
@@ -296,26 +298,78 @@ fn a_waiter_that_nobody_asks_any_more_takes_nothing(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Two owners that wait for each other: one is told so, or both wait until one is interrupted.
-fn a_deadlock_ends(w: &World) -> Verdict {
+/// Another thread of the owner closes a descriptor meanwhile: that drops what it holds, not what it gets later (fcntl(2)).
+fn a_flush_while_its_owner_waits_drops_what_is_held_only(w: &World) -> Verdict {
     let file = w.file("file");
-    let (first, second) = (posix(LockKind::Write, 1, 0, 0), posix(LockKind::Write, 2, 1, 1));
-    take(w, file, first).expect("lock");
-    take(w, file, second).expect("lock");
-    let crossed = |lock: Lock, range| Lock { range, ..lock };
-    let one = in_background(w.locks().lock(&w.cx, file, &crossed(first, second.range), true));
+    let again = opened_again(w, file);
+    let (held, wanted) = (posix(LockKind::Write, 1, 100, 109), posix(LockKind::Write, 1, 0, 9));
+    let in_the_way = posix(LockKind::Write, 2, 0, 9);
+    take(w, file, held).expect("lock");
+    take(w, file, in_the_way).expect("lock");
+    let told = in_background(w.locks().lock(&w.cx, file, &wanted, true));
+    assert!(told.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    w.fs.flush(&w.cx, again, LockOwner(1)).wait().expect("flush");
+    w.release(again);
+    let theirs = Lock { owner: LockOwner(3), ..held };
+    take(w, file, theirs).expect("given back, though its owner still waits for another");
+    unlock(w, file, in_the_way);
+    told.recv_timeout(SOON).expect("an answer").expect("the lock");
+    refused!(take(w, file, Lock { range: wanted.range, ..theirs }), Error::WouldBlock);
+    w.fs.flush(&w.cx, file, LockOwner(1)).wait().expect("flush");
+    take(w, file, Lock { range: wanted.range, ..theirs }).expect("given back by the next close");
+    w.release(file);
+    Ok(())
+}
+
+/// Three owners that wait for each other, on two files: the one that would close the circle is told so.
+fn a_deadlock_is_told(w: &World) -> Verdict {
+    let (file, other) = (w.file("file"), w.file("other"));
+    let owned = |owner, at| posix(LockKind::Write, owner, at, at);
+    take(w, file, owned(1, 0)).expect("lock");
+    take(w, file, owned(2, 1)).expect("lock");
+    take(w, other, owned(3, 2)).expect("lock");
+    let wait = |file, lock| in_background(w.locks().lock(&w.cx, file, &lock, true));
+    let one = wait(file, owned(1, 1));
     assert!(one.recv_timeout(A_WHILE).is_err(), "the lock is held");
-    let (waiting, interrupt) = w.interruptible();
-    let two = in_background(waiting.locks().lock(&waiting.cx, file, &crossed(second, first.range), true));
-    match two.recv_timeout(4 * A_WHILE) {
-        Ok(answer) => refused!(answer, Error::Deadlock),
-        Err(_) => {
-            interrupt.raise();
-            refused!(two.recv_timeout(SOON).expect("an answer"), Error::Interrupted | Error::Deadlock);
-        }
-    }
-    unlock(w, file, second);
+    let two = wait(other, Lock { kind: LockKind::Read, ..owned(2, 2) });
+    assert!(two.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    let three = wait(file, owned(3, 0));
+    refused!(three.recv_timeout(SOON).expect("an answer"), Error::Deadlock);
+    assert!(one.recv_timeout(A_WHILE).is_err() && two.recv_timeout(A_WHILE).is_err(), "they wait on");
+    unlock(w, other, owned(3, 2));
+    two.recv_timeout(SOON).expect("an answer").expect("the lock");
+    w.fs.flush(&w.cx, file, LockOwner(2)).wait().expect("flush");
     one.recv_timeout(SOON).expect("an answer").expect("the lock");
+    w.release(file);
+    w.release(other);
+    Ok(())
+}
+
+/// Waiting for one that waits is no deadlock, and what was given back or given up binds nobody.
+fn a_chain_of_waiters_is_no_deadlock(w: &World) -> Verdict {
+    let file = w.file("file");
+    let owned = |owner, at| posix(LockKind::Write, owner, at, at);
+    take(w, file, owned(1, 0)).expect("lock");
+    take(w, file, owned(2, 1)).expect("lock");
+    take(w, file, owned(2, 5)).expect("lock");
+    let two = in_background(w.locks().lock(&w.cx, file, &owned(2, 0), true));
+    assert!(two.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    let three = in_background(w.locks().lock(&w.cx, file, &owned(3, 1), true));
+    assert!(three.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    let (waiting, interrupt) = w.interruptible();
+    let gave_up = in_background(waiting.locks().lock(&waiting.cx, file, &owned(4, 5), true));
+    assert!(gave_up.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    interrupt.raise();
+    refused!(gave_up.recv_timeout(SOON).expect("an answer"), Error::Interrupted);
+    take(w, file, owned(4, 9)).expect("lock");
+    unlock(w, file, owned(1, 0));
+    two.recv_timeout(SOON).expect("an answer").expect("the lock");
+    let two = in_background(w.locks().lock(&w.cx, file, &owned(2, 9), true));
+    assert!(two.recv_timeout(A_WHILE).is_err(), "the lock is held, but its owner waits for nothing");
+    unlock(w, file, owned(4, 9));
+    two.recv_timeout(SOON).expect("an answer").expect("the lock");
+    unlock(w, file, owned(2, 1));
+    three.recv_timeout(SOON).expect("an answer").expect("the lock");
     w.release(file);
     Ok(())
 }

@@ -1,0 +1,321 @@
+//! The record locks of a session: which owner holds which, and which waits for which.
+//!
+//! Each owner on a file has one descriptor, whose open file description holds the locks (OFD locks), so that owners,
+//! sessions and processes of the host all see each other. What the kernel does not tell of such locks is kept here: the
+//! owner of one that is in the way, and whether owners wait for each other in a circle.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tombolo_core::fs::{
+    Budget, Error, Granted, HeldLocks, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags,
+    OpenId, Resource, Result,
+};
+use tombolo_sys::lock::{self, LockKind as SysKind, LockRange as SysRange};
+use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
+
+use crate::files::OpenFile;
+
+/// How many ranges a session may hold.
+const RANGES_MAX: usize = 65_536;
+
+/// How many locks are looked at to find a circle; one that is longer is not found.
+const STEPS_MAX: usize = 65_536;
+
+/// The record locks of a session.
+pub(crate) struct Records {
+    budget: Arc<Budget>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    owners: HashMap<(NodeId, LockOwner), Owner>,
+    /// Never more than the kernel holds for us, so that no circle is seen where there is none.
+    held: HashMap<NodeId, HeldLocks<()>>,
+    ranges: usize,
+    waits: HashMap<LockOwner, Vec<Arc<Wait>>>,
+    ended: bool,
+}
+
+/// An owner on a file, until its flush: even with nothing locked, for it may be about to lock something.
+struct Owner {
+    description: Arc<Description>,
+    /// The openings through which locks were asked for: one, mostly.
+    through: Vec<OpenId>,
+}
+
+struct Description {
+    descriptor: OwnedFd,
+    /// Held over a change to the locks here and in the kernel; before the table's.
+    turn: Mutex<()>,
+}
+
+/// A lock that is asked for.
+pub(crate) struct Asked {
+    pub open: Arc<OpenFile>,
+    pub through: OpenId,
+    pub lock: Lock,
+}
+
+struct Wait {
+    node: NodeId,
+    lock: Lock,
+}
+
+/// A wait that is known to the session as long as this lives.
+pub(crate) struct KnownWait {
+    records: Arc<Records>,
+    wait: Arc<Wait>,
+}
+
+impl Records {
+    pub fn new(budget: Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self { budget, table: Mutex::default() })
+    }
+
+    /// Takes a lock if nothing is in its way, with a descriptor made anew for an owner that has none (any more).
+    pub fn lock(&self, own: &OwnDescriptors, asked: &Asked) -> Result<()> {
+        let range = sys_range(asked.lock.range)?;
+        loop {
+            let description = self.enter(own, asked)?;
+            let _turn = description.turn();
+            if !self.is_current(asked.open.node, asked.lock.owner, &description) {
+                continue;
+            }
+            lock::try_lock(description.descriptor.as_fd(), sys_kind(asked.lock.kind), range)?;
+            let mut table = self.table();
+            if table.ended {
+                return Err(Error::Interrupted);
+            }
+            let granted = Granted { open: asked.through, lock: asked.lock, note: () };
+            table.change(asked.open.node, |held| held.add(granted));
+            return Ok(());
+        }
+    }
+
+    /// Gives a range back.
+    pub fn unlock(&self, node: NodeId, owner: LockOwner, range: LockRange) -> Result<()> {
+        let sys_range = sys_range(range)?;
+        let unlocked = self.in_turn(node, owner, |descriptor| {
+            self.table().change(node, |held| held.give_back(LockFamily::Posix, owner, range));
+            lock::unlock(descriptor.as_fd(), sys_range)
+        });
+        Ok(unlocked.unwrap_or(Ok(()))?)
+    }
+
+    /// Gives back all that an owner holds on a file: at once, though a request that is under way may still use the
+    /// descriptor.
+    pub fn unlock_all(&self, node: NodeId, owner: LockOwner) {
+        self.in_turn(node, owner, |descriptor| {
+            self.table().change(node, |held| held.closed(owner));
+            // If the kernel refuses, the locks go with the descriptor.
+            let _ = lock::unlock(descriptor.as_fd(), SysRange { start: 0, len: 0 });
+            let removed = self.table().owners.remove(&(node, owner)).is_some();
+            self.budget.give_back(Resource::Opens, u64::from(removed));
+        });
+    }
+
+    /// Gives back what the owners hold that locked something through an opening. It has ended.
+    pub fn unlock_through(&self, node: NodeId, open: OpenId) {
+        let owners: Vec<LockOwner> = {
+            let table = self.table();
+            let through = |(key, owner): (&(NodeId, LockOwner), &Owner)| {
+                (key.0 == node && owner.through.contains(&open)).then_some(key.1)
+            };
+            table.owners.iter().filter_map(through).collect()
+        };
+        owners.into_iter().for_each(|owner| self.unlock_all(node, owner));
+    }
+
+    /// Is the owner known on that file?
+    pub fn knows(&self, node: NodeId, owner: LockOwner) -> bool {
+        self.table().owners.contains_key(&(node, owner))
+    }
+
+    /// A lock of the session or of the host that is in the way of `asked`.
+    pub fn conflict(&self, open: &OpenFile, asked: &Lock) -> Result<Option<Lock>> {
+        let own = self.description(open.node, asked.owner);
+        // The opening's own description never holds records, so all locks are in its way.
+        let from = own.as_ref().map_or(open.fd(), |own| own.descriptor.as_fd());
+        let conflict = lock::conflict(from, sys_kind(asked.kind), sys_range(asked.range)?)?;
+        let Some(conflict) = conflict else { return Ok(None) };
+        let kind = if conflict.kind == SysKind::Shared { LockKind::Read } else { LockKind::Write };
+        let range = waist_range(conflict.range);
+        let table = self.table();
+        let mut ours = table.held.get(&open.node).into_iter().flat_map(|held| held.conflicts(asked));
+        let ours = ours.find(|held| {
+            conflict.pid == 0
+                && held.kind == kind
+                && range.start <= held.range.start
+                && held.range.last <= range.last
+        });
+        let (owner, pid) = ours.map_or((LockOwner(0), conflict.pid), |held| (held.owner, held.pid));
+        Ok(Some(Lock { family: LockFamily::Posix, kind, range, owner, pid }))
+    }
+
+    /// Makes a wait known. [`Error::Deadlock`] if its owner holds what an owner waits for, itself or through others, that it
+    /// would wait for.
+    pub fn wait(self: &Arc<Self>, asked: &Asked) -> Result<KnownWait> {
+        let wait = Arc::new(Wait { node: asked.open.node, lock: asked.lock });
+        let mut table = self.table();
+        if table.closes_a_circle(&wait) {
+            return Err(Error::Deadlock);
+        }
+        table.waits.entry(wait.lock.owner).or_default().push(wait.clone());
+        Ok(KnownWait { records: self.clone(), wait })
+    }
+
+    /// Gives all locks back; no lock is granted any more.
+    pub fn end(&self) {
+        let mut table = self.table();
+        table.ended = true;
+        table.owners.clear();
+        table.held.clear();
+    }
+
+    fn enter(&self, own: &OwnDescriptors, asked: &Asked) -> Result<Arc<Description>> {
+        let mut table = self.table();
+        if table.ended {
+            return Err(Error::Interrupted);
+        }
+        if table.ranges >= RANGES_MAX {
+            return Err(Error::NoLocks);
+        }
+        if let Some(owner) = table.owners.get_mut(&(asked.open.node, asked.lock.owner)) {
+            if !owner.through.contains(&asked.through) {
+                owner.through.push(asked.through);
+            }
+            return Ok(owner.description.clone());
+        }
+        if !self.budget.try_add(Resource::Opens, 1) {
+            return Err(Error::NoLocks);
+        }
+        let descriptor =
+            descriptor(own, &asked.open).inspect_err(|_| self.budget.give_back(Resource::Opens, 1))?;
+        let description = Arc::new(Description { descriptor, turn: Mutex::default() });
+        let owner = Owner { description: description.clone(), through: vec![asked.through] };
+        table.owners.insert((asked.open.node, asked.lock.owner), owner);
+        Ok(description)
+    }
+
+    /// Works on what an owner has on a file, if anything, and nothing else does meanwhile.
+    fn in_turn<R>(&self, node: NodeId, owner: LockOwner, work: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
+        loop {
+            let description = self.description(node, owner)?;
+            let _turn = description.turn();
+            if self.is_current(node, owner, &description) {
+                return Some(work(&description.descriptor));
+            }
+        }
+    }
+
+    /// Or was it given up before its turn came?
+    fn is_current(&self, node: NodeId, owner: LockOwner, description: &Arc<Description>) -> bool {
+        self.description(node, owner).is_some_and(|current| Arc::ptr_eq(&current, description))
+    }
+
+    fn description(&self, node: NodeId, owner: LockOwner) -> Option<Arc<Description>> {
+        self.table().owners.get(&(node, owner)).map(|owner| owner.description.clone())
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for KnownWait {
+    fn drop(&mut self) {
+        let mut table = self.records.table();
+        let owner = self.wait.lock.owner;
+        let Some(waits) = table.waits.get_mut(&owner) else { return };
+        waits.retain(|wait| !Arc::ptr_eq(wait, &self.wait));
+        if waits.is_empty() {
+            table.waits.remove(&owner);
+        }
+    }
+}
+
+impl Description {
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn change(&mut self, node: NodeId, change: impl FnOnce(&mut HeldLocks<()>)) {
+        let held = self.held.entry(node).or_default();
+        let before = held.len();
+        change(held);
+        let after = held.len();
+        self.ranges = self.ranges + after - before;
+        if after == 0 {
+            self.held.remove(&node);
+        }
+    }
+
+    fn closes_a_circle(&self, wait: &Wait) -> bool {
+        let mut steps = 0;
+        let mut in_the_way_of = |wait: &Wait, owners: &mut Vec<LockOwner>| {
+            let Some(held) = self.held.get(&wait.node) else { return };
+            steps += held.len();
+            if steps <= STEPS_MAX {
+                owners.extend(held.conflicts(&wait.lock).map(|held| held.owner));
+            }
+        };
+        let (mut todo, mut seen) = (Vec::new(), HashSet::new());
+        in_the_way_of(wait, &mut todo);
+        while let Some(owner) = todo.pop() {
+            if owner == wait.lock.owner {
+                return true;
+            }
+            if seen.insert(owner) {
+                let waits = self.waits.get(&owner).into_iter().flatten();
+                waits.for_each(|wait| in_the_way_of(wait, &mut todo));
+            }
+        }
+        false
+    }
+}
+
+/// A descriptor for a new owner: for both kinds of lock if possible, since locks cannot move to another one later.
+fn descriptor(own: &OwnDescriptors, open: &OpenFile) -> Result<OwnedFd> {
+    own.reopen(open.fd(), SysFlags::RDWR)
+        .or_else(|_| own.reopen(open.fd(), SysFlags::RDONLY))
+        .map_err(Error::from)
+}
+
+impl Asked {
+    /// fcntl(2): the kind of lock must suit the way in which the file was opened.
+    pub fn check(&self) -> Result<()> {
+        let needs = if self.lock.kind == LockKind::Write { OpenFlags::WRITE } else { OpenFlags::READ };
+        if !self.open.flags.contains(needs) {
+            return Err(Error::BadOpen);
+        }
+        sys_range(self.lock.range).map(|_| ())
+    }
+}
+
+pub(crate) fn sys_kind(kind: LockKind) -> SysKind {
+    match kind {
+        LockKind::Read => SysKind::Shared,
+        LockKind::Write => SysKind::Exclusive,
+    }
+}
+
+/// The largest offset that the kernel has; a range up to here reaches to the end of the file.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
+fn sys_range(range: LockRange) -> Result<SysRange> {
+    if range.last < range.start || range.start > OFFSET_MAX {
+        return Err(Error::InvalidArgument);
+    }
+    let len = if range.last >= OFFSET_MAX { 0 } else { range.last - range.start + 1 };
+    Ok(SysRange { start: range.start, len })
+}
+
+fn waist_range(range: SysRange) -> LockRange {
+    let last = if range.len == 0 { u64::MAX } else { range.start + range.len - 1 };
+    LockRange { start: range.start, last }
+}

@@ -1,0 +1,180 @@
+//! The locks that are held on one file, as its keeper knows them.
+
+use super::{Lock, LockFamily, LockKind, LockOwner, LockRange, OpenId};
+
+/// A lock that was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted<T> {
+    /// Through which opening.
+    pub open: OpenId,
+    /// The lock, with its owner.
+    pub lock: Lock,
+    /// What its keeper has to know beside.
+    pub note: T,
+}
+
+/// The locks on one file.
+#[derive(Debug)]
+pub struct HeldLocks<T>(Vec<Granted<T>>);
+
+impl<T> Default for HeldLocks<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Clone + PartialEq> HeldLocks<T> {
+    /// A lock was granted, in the place of what its owner had there. Neighbours that differ in nothing become one
+    /// (fcntl(2)).
+    pub fn add(&mut self, mut granted: Granted<T>) {
+        let Lock { family, owner, range, .. } = granted.lock;
+        self.give_back(family, owner, range);
+        self.0.retain(|held| {
+            let joins = is_next_to(held.lock.range, granted.lock.range)
+                && (held.open, &held.note) == (granted.open, &granted.note)
+                && held.lock == Lock { range: held.lock.range, ..granted.lock };
+            if joins {
+                let range = &mut granted.lock.range;
+                range.start = range.start.min(held.lock.range.start);
+                range.last = range.last.max(held.lock.range.last);
+            }
+            !joins
+        });
+        self.0.push(granted);
+    }
+
+    /// An owner has given up its locks in a range; what lies beside it stays.
+    pub fn give_back(&mut self, family: LockFamily, owner: LockOwner, range: LockRange) {
+        let mut rests = Vec::new();
+        self.0.retain(|held| {
+            let Lock { range: has, .. } = held.lock;
+            let is_meant = (held.lock.family, held.lock.owner) == (family, owner);
+            if !is_meant || !overlap(has, range) {
+                return true;
+            }
+            let mut rest = |start, last| {
+                let lock = Lock { range: LockRange { start, last }, ..held.lock };
+                rests.push(Granted { lock, ..held.clone() });
+            };
+            if has.start < range.start {
+                rest(has.start, range.start - 1);
+            }
+            if range.last < has.last {
+                rest(range.last + 1, has.last);
+            }
+            false
+        });
+        self.0.append(&mut rests);
+    }
+
+    /// A descriptor was closed: the process's record locks are gone.
+    pub fn closed(&mut self, owner: LockOwner) {
+        self.0.retain(|held| (held.lock.family, held.lock.owner) != (LockFamily::Posix, owner));
+    }
+
+    /// An opening has ended.
+    pub fn released(&mut self, open: OpenId) {
+        self.0.retain(|held| held.open != open);
+    }
+
+    /// Those that were taken through an opening.
+    pub fn of(&self, open: OpenId) -> Vec<Granted<T>> {
+        self.0.iter().filter(|held| held.open == open).cloned().collect()
+    }
+
+    /// The record locks of other owners that are in the way of this one.
+    pub fn conflicts(&self, lock: &Lock) -> impl Iterator<Item = &Lock> {
+        self.0.iter().map(|held| &held.lock).filter(|held| {
+            (held.family, lock.family) == (LockFamily::Posix, LockFamily::Posix)
+                && held.owner != lock.owner
+                && (held.kind == LockKind::Write || lock.kind == LockKind::Write)
+                && overlap(held.range, lock.range)
+        })
+    }
+
+    /// How many ranges are locked.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Is nothing locked?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn overlap(a: LockRange, b: LockRange) -> bool {
+    a.start <= b.last && b.start <= a.last
+}
+
+fn is_next_to(a: LockRange, b: LockRange) -> bool {
+    a.last.checked_add(1) == Some(b.start) || b.last.checked_add(1) == Some(a.start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted(open: u64, owner: u64, start: u64, last: u64) -> Granted<()> {
+        let (family, kind) = (LockFamily::Posix, LockKind::Write);
+        let range = LockRange { start, last };
+        let lock = Lock { family, kind, range, owner: LockOwner(owner), pid: 1 };
+        Granted { open: OpenId(open), lock, note: () }
+    }
+
+    fn ranges(locks: &HeldLocks<()>, open: u64) -> Vec<(u64, u64)> {
+        let mut all: Vec<_> = locks.of(OpenId(open)).iter().map(|held| held.lock.range).collect();
+        all.sort_by_key(|range| range.start);
+        all.iter().map(|range| (range.start, range.last)).collect()
+    }
+
+    #[test]
+    fn what_is_given_back_is_cut_out() {
+        let mut locks = HeldLocks::default();
+        locks.add(granted(1, 5, 10, 99));
+        locks.add(granted(2, 6, 0, u64::MAX));
+        locks.give_back(LockFamily::Posix, LockOwner(5), LockRange { start: 40, last: 49 });
+        assert_eq!(ranges(&locks, 1), [(10, 39), (50, 99)]);
+        locks.give_back(LockFamily::Flock, LockOwner(5), LockRange::ALL);
+        locks.give_back(LockFamily::Posix, LockOwner(5), LockRange { start: 0, last: 10 });
+        assert_eq!(ranges(&locks, 1), [(11, 39), (50, 99)]);
+        assert_eq!(ranges(&locks, 2), [(0, u64::MAX)]);
+        locks.give_back(LockFamily::Posix, LockOwner(6), LockRange { start: 0, last: u64::MAX });
+        assert_eq!(ranges(&locks, 2), []);
+    }
+
+    #[test]
+    fn a_lock_takes_the_place_of_its_owners_former_ones() {
+        let mut locks = HeldLocks::default();
+        locks.add(granted(1, 5, 0, 99));
+        locks.add(granted(2, 5, 50, 149));
+        assert_eq!((ranges(&locks, 1), ranges(&locks, 2)), (vec![(0, 49)], vec![(50, 149)]));
+        locks.released(OpenId(2));
+        assert_eq!(ranges(&locks, 2), []);
+        locks.closed(LockOwner(5));
+        assert_eq!(ranges(&locks, 1), []);
+    }
+
+    #[test]
+    fn neighbours_become_one() {
+        let mut locks = HeldLocks::default();
+        (0..100).for_each(|at| locks.add(granted(1, 5, at, at)));
+        locks.add(granted(1, 5, 200, u64::MAX));
+        locks.add(granted(1, 6, 100, 199));
+        assert_eq!(ranges(&locks, 1), [(0, 99), (100, 199), (200, u64::MAX)]);
+    }
+
+    #[test]
+    fn only_anothers_lock_of_a_kind_that_excludes_is_in_the_way() {
+        let mut locks = HeldLocks::default();
+        locks.add(granted(1, 5, 0, 9));
+        let read = Lock { kind: LockKind::Read, ..granted(1, 6, 20, 29).lock };
+        locks.add(Granted { lock: read, ..granted(1, 6, 20, 29) });
+        let in_the_way = |lock: Lock| locks.conflicts(&lock).map(|held| held.owner.0).collect::<Vec<_>>();
+        assert_eq!(in_the_way(granted(1, 7, 0, u64::MAX).lock), [5, 6]);
+        assert_eq!(in_the_way(granted(1, 5, 0, u64::MAX).lock), [6]);
+        assert_eq!(in_the_way(Lock { kind: LockKind::Read, ..granted(1, 7, 9, 25).lock }), [5]);
+        assert_eq!(in_the_way(granted(1, 7, 10, 19).lock), []);
+        assert_eq!(in_the_way(Lock { family: LockFamily::Flock, ..granted(1, 7, 0, 9).lock }), []);
+    }
+}
