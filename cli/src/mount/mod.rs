@@ -62,6 +62,8 @@ Mount options:
   ro                    refuse changes
   allow_other           let users other than the one who mounts in
   coherence=POLICY      what the kernel may keep: strict (nothing), auto (close-to-open, 1 s; the default), always (a day)
+  locks=shared|local    whom a lock excludes: all who use the directory or export (the default where locks reach that far, so not
+                        over NFS), or programs that use this mount only, and the kernel keeps locks itself, at a hundredth of the cost
   threads=N             how many threads serve requests
   fsname=NAME           what mount(8) lists as the source (default: the directory, or HOST:/NAME)
   dev, suid, noexec     honour device nodes and set-user-id bits; refuse to execute (default: nodev, nosuid, exec)

@@ -21,6 +21,8 @@ pub struct MountOptions {
     pub no_kernel_checks: bool,
     /// `coherence=strict|auto|always`.
     pub coherence: Option<Coherence>,
+    /// `locks=shared|local`.
+    pub locks: Option<Locks>,
     /// `threads=N`.
     pub threads: Option<usize>,
     /// `submounts=hide|show`.
@@ -42,7 +44,16 @@ pub struct MountOptions {
 const FLAGS: &[&str] =
     &["allow_other", "dev", "exec", "nodev", "noexec", "noperm", "nosuid", "perm", "ro", "suid"];
 
-const TAKES_VALUE: &[&str] = &["coherence", "doorbell", "fsname", "submounts", "threads"];
+const TAKES_VALUE: &[&str] = &["coherence", "doorbell", "fsname", "locks", "submounts", "threads"];
+/// Whom a lock excludes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Locks {
+    /// Everyone who uses the directory or the export, through this mount or not
+    #[default]
+    Shared,
+    /// Those who use this mount: the kernel keeps locks itself
+    Local,
+}
 
 /// What is so anyway, or needs no word: the kernel checks permissions where it has to (see `noperm`), and a FUSE mount keeps no
 /// access times of its own.
@@ -84,6 +95,7 @@ impl MountOptions {
             ("exec" | "noexec", None) => self.no_exec = name == "noexec",
             ("perm" | "noperm", None) => self.no_kernel_checks = name == "noperm",
             ("coherence", Some(value)) => self.coherence = Some(one_of(name, value)?),
+            ("locks", Some(value)) => self.locks = Some(one_of(name, value)?),
             ("submounts", Some(value)) => self.submounts = Some(one_of(name, value)?),
             ("doorbell", Some(value)) => self.doorbell = Some(one_of(name, value)?),
             ("threads", Some(value)) => self.threads = Some(thread_count(value)?),
@@ -194,6 +206,7 @@ mod tests {
         assert_eq!(mistake("sync"), "unknown mount option \"sync\": did you mean async?");
         assert_eq!(mistake("colour=blue"), "unknown mount option \"colour=blue\"");
         assert_eq!(mistake("nconect=4"), "unknown mount option \"nconect=4\": did you mean nconnect=…?");
+        assert_eq!(mistake("locks=none"), "mount option locks=none: it is one of shared, local");
         assert_eq!(mistake("rsize=7"), "mount option rsize=7: a number of bytes from 1024 to 1048576");
         assert_eq!(mistake("ro=1"), "unknown mount option \"ro=1\": did you mean ro?");
     }

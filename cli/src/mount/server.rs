@@ -21,6 +21,7 @@ use crate::status::{ExportStatus, Status, WayStatus};
 use super::Mount;
 use super::background::READY;
 use super::log::append;
+use super::options::Locks;
 use super::source::{self, Source};
 
 /// Mounts, and serves until the mount has ended. With a log to go to, says that it is ready and leaves the terminal.
@@ -121,6 +122,7 @@ fn fuse_options(mount: &Mount) -> FuseOptions {
         exec: !options.no_exec,
         threads: options.threads.unwrap_or(defaults.threads),
         coherence: options.coherence(&asked_in_url).into(),
+        local_locks: options.locks == Some(Locks::Local),
         read_ahead_bytes,
     }
 }

@@ -14,7 +14,7 @@ use crate::location::{self, Location, NfsOption, NfsOptions, NotMounted, OpenOpt
 
 use super::Mount;
 use super::mountinfo::mounted_at;
-use super::options::MountOptions;
+use super::options::{Locks, MountOptions};
 
 /// What was opened.
 pub struct Source {
@@ -31,6 +31,11 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
         Location::Nfs(_) | Location::NfsShm(_) if options.submounts.is_some() => Err(Failure::usage(
             "mount option submounts=… is for directories of this host: a server decides it by itself",
         )),
+        Location::Nfs(_) | Location::NfsShm(_) if options.locks == Some(Locks::Shared) => {
+            Err(Failure::usage(
+                "mount option locks=shared: NFS version 3 has no locks, and those of programs on this host are local",
+            ))
+        }
         Location::Nfs(_) | Location::Dir(_) if options.doorbell.is_some() => {
             Err(Failure::usage("mount option doorbell=… is for memory in common: write shm:SOCKET/NAME"))
         }

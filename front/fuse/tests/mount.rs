@@ -1,6 +1,7 @@
 //! A mount on this host, used by programs that know nothing of it.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +13,7 @@ use tombolo_back_memory::Memory;
 use tombolo_core::fs::{Export, SessionId};
 use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_front_fuse::session::Coherence;
+use tombolo_sys::lock::{LockKind, LockRange, try_lock};
 
 /// A memory file system, mounted for as long as this lives.
 struct Mounted {
@@ -142,6 +144,31 @@ fn a_program_that_waits_for_a_lock_delays_no_other() {
     assert!(waiting.wait().unwrap().success());
     mount.unmount().unwrap();
     mount.wait();
+}
+
+#[test]
+fn local_locks_are_the_kernels_own() {
+    for local_locks in [false, true] {
+        let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(beneath.path().join("file"), b"x").unwrap();
+        let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
+        let options = Options { local_locks, ..Default::default() };
+        let mount = Mount::start(&export, SessionId(1), dir.path(), &options).unwrap();
+        let open = |dir: &TempDir| fs::OpenOptions::new().write(true).open(dir.path().join("file")).unwrap();
+        let (held, same_mount, host) = (open(&dir), open(&dir), open(&beneath));
+        held.lock().unwrap();
+        assert!(same_mount.try_lock().is_err());
+        assert_eq!(host.try_lock().is_ok(), local_locks);
+        let whole = LockRange { start: 0, len: 0 };
+        try_lock(held.as_fd(), LockKind::Exclusive, whole).unwrap();
+        assert!(try_lock(same_mount.as_fd(), LockKind::Exclusive, whole).is_err());
+        assert_eq!(try_lock(host.as_fd(), LockKind::Exclusive, whole).is_ok(), local_locks);
+        drop(held);
+        same_mount.lock().unwrap();
+        drop((same_mount, host));
+        mount.unmount().unwrap();
+        mount.wait();
+    }
 }
 
 /// Where the child of the test below mounts.

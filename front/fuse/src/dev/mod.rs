@@ -49,6 +49,8 @@ pub struct Options {
     pub threads: usize,
     /// How long the kernel may keep what it was told.
     pub coherence: Coherence,
+    /// Does the kernel keep locks itself? Then they cost no request, and exclude only programs that use this mount.
+    pub local_locks: bool,
     /// How far the kernel is to read ahead of a program, in bytes, where that is more or less than it does anyway. Only
     /// root can have it so.
     pub read_ahead_bytes: Option<u32>,
@@ -68,6 +70,7 @@ impl Default for Options {
             exec: true,
             threads: thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 16)),
             coherence: Coherence::default(),
+            local_locks: false,
             read_ahead_bytes: None,
         }
     }
@@ -134,6 +137,7 @@ impl Mount {
             coherence: options.coherence,
             kernel_checks: options.allow_other,
             local_callers: true,
+            local_locks: options.local_locks,
             ..Default::default()
         };
         let stock = Stock::new(session_options.max_write_bytes);

@@ -29,7 +29,7 @@ const BACKGROUND_MAX: u16 = 64;
 pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes {
     let profile = file_system.profile();
     let mut capabilities = ALWAYS;
-    if file_system.locks().is_some() {
+    if file_system.locks().is_some() && !options.local_locks {
         capabilities |= Capabilities::POSIX_LOCKS | Capabilities::FLOCK_LOCKS;
     }
     // With POSIX_ACL the kernel checks permissions by itself, so only where it is the one to check them.

@@ -54,6 +54,8 @@ pub struct Options {
     pub kernel_checks: bool,
     /// Are the callers threads of this machine, of which more can be seen than a request says?
     pub local_callers: bool,
+    /// Does the kernel keep locks itself, so that others than its own programs do not see them?
+    pub local_locks: bool,
     /// Is the requester a stranger, whose requests are no longer served once it has broken the protocol?
     pub stranger: bool,
 }
@@ -67,6 +69,7 @@ impl Default for Options {
             extra: Capabilities::empty(),
             kernel_checks: true,
             local_callers: false,
+            local_locks: false,
             stranger: false,
         }
     }
