@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::fchmod;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
     listen as start_listening, shutdown, socket_with,
@@ -72,12 +71,24 @@ pub(crate) fn connect_as(kind: SocketType, path: &Path) -> Result<OwnedFd> {
 
 /// Who connected.
 pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
-    let credentials = socket_peercred(socket)?;
-    Ok(Peer {
-        pid: credentials.pid.as_raw_nonzero().get(),
-        uid: credentials.uid.as_raw(),
-        gid: credentials.gid.as_raw(),
-    })
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len_bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // Not rustix's: its `Pid` has no 0, which is what the kernel says of a process in another namespace.
+    // SAFETY: the kernel writes at most `len_bytes` bytes to `credentials`, which has that many and takes any, and a length to `len_bytes`.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len_bytes,
+        )
+    };
+    if outcome != 0 {
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        return Err(errno.map_or(Errno::IO, Errno::from_raw_os_error));
+    }
+    Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
 }
 
 /// The supplementary groups of who connected, as they were then (SO_PEERGROUPS).
