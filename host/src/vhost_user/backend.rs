@@ -4,6 +4,7 @@ use super::memory::{GuestMemory, MEMORY_SLOTS_MAX, MemorySlot};
 use super::queue::{AvailableSide, Queue};
 use super::ring::{RingAddresses, Rings};
 use super::server::{GuestId, Settings};
+use super::sharing;
 use super::worker::{Job, Worker};
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -33,12 +34,18 @@ pub(crate) struct Connection {
     guest: GuestId,
     device: Arc<dyn Device>,
     settings: Settings,
+    /// The front end's process, where it can be seen from here.
+    pid: u32,
+    /// SET_OWNER has come.
+    owned: bool,
     features: u64,
     memory: Arc<GuestMemory>,
     queues: Vec<QueueControl>,
     /// The way to ask the front end for something, kept open. We never ask, but UML has interrupts only for devices that
     /// could.
     requests: Option<Backend>,
+    /// It was looked whether the memory is shared with us.
+    sharing_checked: bool,
 }
 
 /// What the front end has told us about one queue, and the thread that serves it.
@@ -71,9 +78,20 @@ enum Kick {
 }
 
 impl Connection {
-    pub(crate) fn new(guest: GuestId, device: Arc<dyn Device>, settings: Settings) -> Connection {
+    pub(crate) fn new(guest: GuestId, pid: u32, device: Arc<dyn Device>, settings: Settings) -> Connection {
         let queues = (0..device.queue_count()).map(|_| QueueControl::default()).collect();
-        Connection { guest, device, settings, features: 0, memory: Arc::default(), queues, requests: None }
+        Connection {
+            guest,
+            device,
+            settings,
+            pid,
+            owned: false,
+            features: 0,
+            memory: Arc::default(),
+            queues,
+            requests: None,
+            sharing_checked: false,
+        }
     }
 
     /// The front end left: stops every queue. Chains still pending keep their memory and are handed back to nobody.
@@ -104,6 +122,9 @@ impl Connection {
 
     /// Runs the queue if everything that it needs is there.
     fn resume(&mut self, index: u32) -> Result<()> {
+        if self.queue(index)?.is_about_to_start() {
+            self.check_sharing();
+        }
         let (features, memory) = (self.features, self.memory.clone());
         let (guest, device, settings) = (self.guest, self.device.clone(), self.settings);
         let control = self.queue(index)?;
@@ -147,6 +168,23 @@ impl Connection {
         Ok(())
     }
 
+    /// Says in the log, once, what is wrong with memory that is not shared: the guest itself just hangs.
+    fn check_sharing(&mut self) {
+        if std::mem::replace(&mut self.sharing_checked, true) {
+            return;
+        }
+        let (device, guest, remedy) = (self.device.name(), self.guest, sharing::REMEDY);
+        if self.memory.slots().is_empty() {
+            tracing::error!(device, %guest, remedy, "the guest will hang: its VMM shares none of its memory");
+        } else if let Some(slot) = sharing::private_span(self.pid, self.memory.slots()) {
+            let (address, bytes) = (slot.guest_address, slot.region.len());
+            tracing::error!(
+                device, %guest, address, bytes, remedy,
+                "the guest will hang: its VMM has mapped its memory privately, so that we do not see what it writes"
+            );
+        }
+    }
+
     /// Replaces the memory under all queues. Chains under way go on with the memory that they hold.
     fn replace_memory(&mut self, slots: Vec<MemorySlot>) -> Result<()> {
         let bytes: u64 = slots.iter().map(|slot| slot.region.len() as u64).sum();
@@ -186,6 +224,10 @@ impl QueueControl {
         self.enabled && !self.faulty && self.size > 0
     }
 
+    fn is_about_to_start(&self) -> bool {
+        self.is_ready() && !self.started && self.addresses.is_some() && !matches!(self.kick, Kick::Unset)
+    }
+
     /// Ends the thread, and remembers where it was.
     fn pause(&mut self) {
         let Some(worker) = self.worker.take() else { return };
@@ -208,6 +250,7 @@ const UNSUPPORTED: Error = Error::InvalidOperation("not supported");
 
 impl VhostUserBackendReqHandlerMut for Connection {
     fn set_owner(&mut self) -> Result<()> {
+        self.owned = true;
         Ok(())
     }
 
@@ -241,12 +284,14 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(())
     }
 
+    /// QEMU makes the configuration space of a file system itself, and warns at each start of a back end that has one. It is the
+    /// front end that asks before it sends SET_OWNER; those that need CONFIG (UML, crosvm) send that first.
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(VhostUserProtocolFeatures::MQ
-            | VhostUserProtocolFeatures::CONFIG
+        let features = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ
-            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
+        Ok(if self.owned { features | VhostUserProtocolFeatures::CONFIG } else { features })
     }
 
     fn set_protocol_features(&mut self, _features: u64) -> Result<()> {

@@ -28,6 +28,7 @@ mod memory;
 mod queue;
 mod ring;
 mod server;
+mod sharing;
 mod walk;
 mod worker;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -259,7 +259,9 @@ impl Acceptor {
 fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Settings) {
     let name = device.name().to_owned();
     tracing::info!(device = name, guest = %id, "guest connected");
-    let connection = Arc::new(Mutex::new(Connection::new(id, device, settings)));
+    // Zero is no process, and what a process in another namespace is to us.
+    let pid = tombolo_sys::socket::peer(stream.as_fd()).map_or(0, |peer| peer.pid.unsigned_abs());
+    let connection = Arc::new(Mutex::new(Connection::new(id, pid, device, settings)));
     let mut messages = BackendReqHandler::from_stream(stream, connection);
     let error = loop {
         match messages.handle_request() {

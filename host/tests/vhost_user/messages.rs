@@ -227,3 +227,19 @@ fn hanging_up_at_every_message_leaves_nothing_behind() {
     }
     assert!(bed.guest(DriverSettings::default()).echoes());
 }
+
+/// QEMU asks first and owns later, and warns where it is offered what it does not use.
+#[test]
+fn a_configuration_space_is_offered_only_to_those_that_own_the_session_first() {
+    const CONFIG: u64 = 1 << 9;
+    let bed = Bed::new();
+    let offered = |owns: bool| {
+        let mut front = FrontEnd::new(UnixStream::connect(&bed.socket).unwrap());
+        if owns {
+            front.post(request::SET_OWNER, &[], &[]).unwrap();
+        }
+        front.ask_u64(request::GET_FEATURES).unwrap();
+        front.ask_u64(request::GET_PROTOCOL_FEATURES).unwrap() & CONFIG != 0
+    };
+    assert!(offered(true) && !offered(false));
+}
