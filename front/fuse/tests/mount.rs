@@ -1,11 +1,13 @@
 //! A mount on this host, used by programs that know nothing of it.
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tombolo_back_local_dir::LocalDir;
@@ -13,6 +15,7 @@ use tombolo_back_memory::Memory;
 use tombolo_core::fs::{Export, SessionId};
 use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_front_fuse::session::Coherence;
+use tombolo_layer::delay;
 use tombolo_sys::lock::{LockKind, LockRange, try_lock};
 
 /// A memory file system, mounted for as long as this lives.
@@ -169,6 +172,33 @@ fn local_locks_are_the_kernels_own() {
         mount.unmount().unwrap();
         mount.wait();
     }
+}
+
+/// A server takes longer than two changes of a file are apart: what the second look brought is always old by the open.
+#[test]
+fn a_file_that_is_written_all_the_time_opens_on_a_slow_server() {
+    let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(beneath.path().join("file"), b"x").unwrap();
+    let export: Arc<dyn Export> = Arc::new(LocalDir::open(beneath.path(), Default::default()).unwrap());
+    let export = delay::over(export, Duration::from_millis(25)).unwrap();
+    let mount = Mount::start(&export, SessionId(1), dir.path(), &Options::default()).unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let (written, is_done) = (beneath.path().join("file"), done.clone());
+    let writer = std::thread::spawn(move || {
+        let mut file = fs::OpenOptions::new().append(true).open(written).unwrap();
+        while !is_done.load(Ordering::Relaxed) {
+            file.write_all(b"more").unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let opened = (0..20).map(|_| fs::File::open(dir.path().join("file"))).collect::<Vec<_>>();
+    done.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    let failed = opened.iter().filter_map(|open| open.as_ref().err()).collect::<Vec<_>>();
+    assert!(failed.is_empty(), "{} of 20: {:?}", failed.len(), failed[0]);
+    drop(opened);
+    mount.unmount().unwrap();
+    mount.wait();
 }
 
 /// Where the child of the test below mounts.

@@ -225,7 +225,8 @@ impl Session {
             }
         };
         if let Body::Entry(entry) = &body {
-            self.second_look.tell(self.coherence(), entry.node, &entry.attr);
+            let thread = InHeader::read_from_prefix(&slot.head).map_or(0, |(raw, _)| raw.pid);
+            self.second_look.tell(self.coherence(), thread, entry.node, &entry.attr);
         }
         let sent = match &body {
             Body::Silent => {

@@ -2,65 +2,102 @@
 //!
 //! A kernel reads a file up to the size in the attributes that it keeps, and the reply to OPEN cannot tell it another.
 //! So an open of a file that changed while those may still be kept is answered with ESTALE: the kernel then looks the
-//! name up again, which brings it the attributes, and opens once more; the program notices nothing.
+//! name up again, which brings it the attributes, and opens once more; the program notices nothing. That is the last time:
+//! a second ESTALE would reach the program. So the thread's next open of what it found is answered whatever has become of
+//! the file since: what others closed after the look-up is no matter of an open that began before it.
 
 use super::body::has_data;
 use super::coherence::{Coherence, TICK};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
 
-/// What a kernel was last told about files that had just changed.
+/// What a kernel was last told about files that had just changed, and what it is to open next.
 #[derive(Debug, Default)]
 pub(super) struct SecondLook {
-    /// What each looked like then, and when that was.
-    told: Mutex<HashMap<NodeId, (WeakAttr, Instant)>>,
+    /// Where nothing was ever sent back, nobody has to look who is back.
+    any: AtomicBool,
+    table: Mutex<Table>,
 }
 
-/// Beyond so many files all are forgotten, which costs each of them one more look.
-const FILES_MAX: usize = 8192;
+#[derive(Debug, Default)]
+struct Table {
+    /// What each file looked like when the kernel was last told.
+    told: HashMap<NodeId, WeakAttr>,
+    /// The threads that were sent back, and the file that each found last.
+    sent_back: HashMap<u32, NodeId>,
+}
+
+/// One attempt to open a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    pub(super) node: NodeId,
+    pub(super) how: OpenFlags,
+    /// The thread that opens, as the request has it.
+    pub(super) thread: u32,
+    /// Was it sent back before?
+    again: bool,
+}
+
+/// Beyond so many files or threads all are forgotten, which costs each of them one more look.
+const ENTRIES_MAX: usize = 8192;
 
 impl SecondLook {
-    /// The kernel looked `node` up and is told these attributes.
-    pub(super) fn tell(&self, coherence: Coherence, node: NodeId, attr: &Attr) {
-        if has_data(attr.file_type) && is_fresh(coherence, attr) {
-            self.remember(node, WeakAttr::from(attr));
+    /// A thread looked `node` up and is told these attributes.
+    pub(super) fn tell(&self, coherence: Coherence, thread: u32, node: NodeId, attr: &Attr) {
+        if !has_data(attr.file_type) {
+            return;
+        }
+        let fresh = is_fresh(coherence, attr);
+        if !fresh && !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        let mut table = self.table();
+        if let Some(found) = table.sent_back.get_mut(&thread) {
+            *found = node;
+        }
+        if fresh {
+            insert(&mut table.told, node, WeakAttr::from(attr));
         }
     }
 
-    /// Must the kernel look at `node` again before it opens it? `attr` is as of the open.
-    ///
-    /// Not if it has just done so, lest a file that changes all the time could not be opened.
-    pub(super) fn is_due(
-        &self,
-        coherence: Coherence,
-        node: NodeId,
-        how: OpenFlags,
-        attr: Option<&Attr>,
-    ) -> bool {
+    /// A thread opens `node`; before the file system is asked.
+    pub(super) fn attempt(&self, thread: u32, node: NodeId, how: OpenFlags) -> Attempt {
+        let any = self.any.load(Ordering::Acquire);
+        let again = any && self.table().sent_back.remove(&thread) == Some(node);
+        Attempt { node, how, thread, again }
+    }
+
+    /// Must the kernel look at the node again before it opens it? `attr` is as of the open.
+    pub(super) fn is_due(&self, coherence: Coherence, attempt: Attempt, attr: Option<&Attr>) -> bool {
         let Some(attr) = attr else { return false };
+        let Attempt { node, how, thread, again } = attempt;
         let reads = how.contains(OpenFlags::READ) && !how.contains(OpenFlags::TRUNCATE);
-        if !reads || !is_fresh(coherence, attr) {
+        if again || !reads || !is_fresh(coherence, attr) {
             return false;
         }
-        let seen = WeakAttr::from(attr);
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).get(&node).copied();
-        if told.is_some_and(|(what, when)| what == seen || when.elapsed() < TICK) {
+        let mut table = self.table();
+        if table.told.get(&node) == Some(&WeakAttr::from(attr)) {
             return false;
         }
-        // What was opened by other means than a name is not looked up; it opens at the second attempt all the same.
-        self.remember(node, seen);
+        self.any.store(true, Ordering::Release);
+        // What is opened by other means than a name is not looked up; it is this node again then.
+        insert(&mut table.sent_back, thread, node);
         true
     }
 
-    fn remember(&self, node: NodeId, attr: WeakAttr) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= FILES_MAX {
-            told.clear();
-        }
-        told.insert(node, (attr, Instant::now()));
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn insert<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: V) {
+    if map.len() >= ENTRIES_MAX {
+        map.clear();
+    }
+    map.insert(key, value);
 }
 
 /// Can the kernel still keep attributes from before the last change?
@@ -83,54 +120,95 @@ mod tests {
     use tombolo_wire_fuse::attr::from_wire;
     use tombolo_wire_fuse::layout::attr::FuseAttr;
 
+    const THREAD: u32 = 100;
+    const NODE: NodeId = NodeId(5);
+
     fn file(age_s: u64, size: u64) -> Attr {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let mtime = now - age_s;
         from_wire(&FuseAttr { mode: 0o100_644, mtime, ctime: mtime, size, ..Default::default() }).unwrap()
     }
 
-    fn is_due(looks: &SecondLook, attr: &Attr) -> bool {
-        looks.is_due(Coherence::Auto, NodeId(5), OpenFlags::READ, Some(attr))
+    fn is_sent_back(looks: &SecondLook, thread: u32, node: NodeId, attr: &Attr) -> bool {
+        let attempt = looks.attempt(thread, node, OpenFlags::READ);
+        looks.is_due(Coherence::Auto, attempt, Some(attr))
     }
 
     #[test]
-    fn a_fresh_change_is_looked_at_once() {
+    fn an_open_is_sent_back_once_however_the_file_changes() {
         let looks = SecondLook::default();
-        assert!(is_due(&looks, &file(0, 7)));
-        assert!(!is_due(&looks, &file(0, 7)), "the kernel knows");
-        std::thread::sleep(TICK * 2);
-        assert!(is_due(&looks, &file(0, 8)), "changed again");
-        assert!(!is_due(&looks, &file(0, 9)), "no open is sent back twice in a row");
+        for size in 0..3 {
+            assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 10 * size)));
+            looks.tell(Coherence::Auto, THREAD, NODE, &file(0, 10 * size + 1));
+            std::thread::sleep(TICK * 2);
+            assert!(!is_sent_back(&looks, THREAD, NODE, &file(0, 10 * size + 2)), "its second attempt");
+        }
+    }
+
+    #[test]
+    fn another_file_found_by_the_second_look_is_opened() {
+        let looks = SecondLook::default();
+        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 7)));
+        for age_s in [10, 0] {
+            looks.tell(Coherence::Auto, THREAD, NodeId(6), &file(age_s, 1));
+        }
+        assert!(!is_sent_back(&looks, THREAD, NodeId(6), &file(0, 2)));
+        assert!(is_sent_back(&looks, THREAD, NodeId(6), &file(0, 3)), "a new attempt");
+    }
+
+    #[test]
+    fn what_is_opened_without_a_name_opens_at_the_second_attempt() {
+        let looks = SecondLook::default();
+        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 7)));
+        assert!(!is_sent_back(&looks, THREAD, NODE, &file(0, 8)));
+    }
+
+    #[test]
+    fn one_thread_s_second_attempt_is_none_of_another_s() {
+        let looks = SecondLook::default();
+        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 7)));
+        assert!(is_sent_back(&looks, THREAD + 1, NODE, &file(0, 7)), "this one was told nothing yet");
+        looks.tell(Coherence::Auto, THREAD, NODE, &file(0, 7));
+        assert!(!is_sent_back(&looks, THREAD + 2, NODE, &file(0, 7)), "the kernel knows now");
+        assert!(is_sent_back(&looks, THREAD + 2, NODE, &file(0, 8)), "changed again");
+        assert!(!is_sent_back(&looks, THREAD, NODE, &file(0, 8)));
+        assert!(!is_sent_back(&looks, THREAD + 1, NODE, &file(0, 8)));
     }
 
     #[test]
     fn what_was_just_looked_up_is_opened_at_once() {
         let looks = SecondLook::default();
-        looks.tell(Coherence::Auto, NodeId(5), &file(0, 7));
-        assert!(!is_due(&looks, &file(0, 7)));
+        looks.tell(Coherence::Auto, THREAD, NODE, &file(0, 7));
+        assert!(!is_sent_back(&looks, THREAD, NODE, &file(0, 7)));
     }
 
     #[test]
     fn what_the_kernel_cannot_have_wrong_is_opened_at_once() {
         let looks = SecondLook::default();
-        assert!(!is_due(&looks, &file(10, 7)), "attributes from before the change are no longer kept");
-        let fresh = file(0, 7);
+        assert!(
+            !is_sent_back(&looks, THREAD, NODE, &file(10, 7)),
+            "attributes from before the change are no longer kept"
+        );
         for (coherence, how) in [
             (Coherence::Strict, OpenFlags::READ),
             (Coherence::Always, OpenFlags::READ),
             (Coherence::Auto, OpenFlags::WRITE),
             (Coherence::Auto, OpenFlags::READ | OpenFlags::TRUNCATE),
         ] {
-            assert!(!looks.is_due(coherence, NodeId(5), how, Some(&fresh)), "{coherence:?} {how:?}");
+            let attempt = looks.attempt(THREAD, NODE, how);
+            assert!(!looks.is_due(coherence, attempt, Some(&file(0, 7))), "{coherence:?} {how:?}");
         }
     }
 
     #[test]
-    fn the_table_is_bounded() {
+    fn the_tables_are_bounded() {
         let looks = SecondLook::default();
-        for number in 0..2 * FILES_MAX as u64 {
-            looks.is_due(Coherence::Auto, NodeId(number), OpenFlags::READ, Some(&file(0, 1)));
+        for number in 0..2 * ENTRIES_MAX as u32 {
+            let node = NodeId(number.into());
+            looks.tell(Coherence::Auto, number, node, &file(0, 1));
+            is_sent_back(&looks, number, node, &file(0, 2));
         }
-        assert!(looks.told.lock().unwrap().len() <= FILES_MAX);
+        let table = looks.table();
+        assert!(table.told.len() <= ENTRIES_MAX && table.sent_back.len() <= ENTRIES_MAX);
     }
 }

@@ -22,6 +22,8 @@ struct Call<'a> {
     fs: &'a dyn FileSystem,
     ctx: &'a Ctx,
     node: NodeId,
+    /// The thread that asks.
+    thread: u32,
 }
 
 impl Call<'_> {
@@ -43,7 +45,8 @@ pub(super) fn dispatch<E: Exchange>(
     page: &mut Option<DirPage>,
     exchange: &mut E,
 ) -> Answer<Body> {
-    let call = Call { session, fs: session.file_system(), ctx, node: NodeId(decoded.header.node.0) };
+    let (node, thread) = (NodeId(decoded.header.node.0), decoded.header.pid);
+    let call = Call { session, fs: session.file_system(), ctx, node, thread };
     match &decoded.request {
         Request::Lookup { name } => node::lookup(call, *name),
         Request::Forget { count } => node::forget(call, *count),
