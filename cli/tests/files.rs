@@ -6,9 +6,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{Place, Ran, Server, signal, until};
+use common::{Place, Ran, Server, free_port, signal, until};
 
 /// A server of `tree`, and the URL of what it exports.
 fn serve(place: &Place, more: &[&str]) -> (Server, String) {
@@ -134,6 +135,24 @@ fn files_are_listed_shown_and_removed() {
 
 fn url_of(url: &str, name: &str) -> String {
     format!("{url}/{name}")
+}
+
+#[test]
+fn a_server_that_is_just_starting_is_waited_for() {
+    let place = Place::new();
+    let port = free_port(0);
+    let list = place.tombolo(&["ls", &format!("nfs://127.0.0.1:{port}/tree")]);
+    let listing = thread::spawn(move || Ran::new(list));
+    thread::sleep(Duration::from_millis(300));
+    assert!(!listing.is_finished());
+    let _server = place.serve(&["serve", "tree", "--nfs", &port.to_string()], "ready control");
+    let ran = listing.join().expect("joined");
+    assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(0), "file\n", ""));
+    let begun = Instant::now();
+    place.run(&["ls", "nfs://127.0.0.1:1/x"]).failed(1, &["refused"]);
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(2)..Duration::from_secs(5)).contains(&took), "{took:?}");
+    place.run(&["ls", "nfs://127.0.0.1:1/x?retry=0"]).failed(1, &["refused"]);
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn what_cannot_be_mounted_is_said_in_a_line_and_soon() {
         served.place.0.run(&["mount", url, "mnt", "-o", options]).failed(code, words);
         assert!(begun.elapsed() < Duration::from_secs(5), "{url}: {:?}", begun.elapsed());
     };
-    fails("nfs://127.0.0.1:1/tree", "hard", 1, &["127.0.0.1:1", "refused"]);
+    fails("nfs://127.0.0.1:1/tree", "hard,retry=0", 1, &["127.0.0.1:1", "refused"]);
     fails("nfs://no-such-host.invalid/tree", "hard", 1, &["no-such-host.invalid"]);
     fails(&served.url("/other"), "hard", 1, &["/other", "no such export"]);
     fails(&served.url("/tree/file"), "hard", 1, &["not a directory"]);
@@ -147,6 +147,26 @@ fn a_server_that_comes_back_is_waited_for() {
     served.start();
     assert_eq!(reader.join().expect("joined").expect("read"), "content\n");
     served.place.umount();
+}
+
+#[test]
+fn a_server_that_is_not_there_yet_is_waited_for_as_long_as_retry_says() {
+    let Some(mut served) = Served::new() else { return };
+    served.stop();
+    for options in ["soft", "hard,retry=1"] {
+        let mount = served.place.0.tombolo(&["mount", &served.url("/tree"), "mnt", "-o", options]);
+        let mounting = std::thread::spawn(move || Ran::new(mount));
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(!mounting.is_finished(), "{options}: it waits");
+        served.start();
+        let ran = mounting.join().expect("joined");
+        let minutes = if options == "soft" { "2 minutes" } else { "a minute" };
+        assert_eq!((ran.code, ran.err.lines().count()), (Some(0), 1), "{ran:?}");
+        assert!(ran.err.contains("refused") && ran.err.contains(minutes), "{ran:?}");
+        assert_eq!(served.read("file").expect("read"), "content\n");
+        served.place.umount();
+        served.stop();
+    }
 }
 
 #[test]

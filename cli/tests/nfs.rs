@@ -7,9 +7,10 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
-use common::{Place, Server, http};
+use common::{Place, Server, free_port, http};
 
 /// The address in the line that says that NFS is ready.
 fn address(server: &Server) -> String {
@@ -25,7 +26,10 @@ fn call(program: u32, version: u32, procedure: u32, args: &[u32]) -> Vec<u8> {
 
 /// The answer over TCP, without its record mark.
 fn ask(address: &str, call: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(address)?;
+    ask_over(&mut TcpStream::connect(address)?, call)
+}
+
+fn ask_over(stream: &mut TcpStream, call: &[u8]) -> std::io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     stream.write_all(&(0x8000_0000 | call.len() as u32).to_be_bytes())?;
     stream.write_all(call)?;
@@ -85,6 +89,35 @@ const ACCES: u32 = 13;
 const ROFS: u32 = 30;
 const STALE: u32 = 70;
 const BAD_HANDLE: u32 = 10_001;
+
+#[test]
+fn a_connection_that_a_starting_server_takes_is_served() {
+    let place = Place::new();
+    for round in 0..10 {
+        let port = free_port(round);
+        let state = format!("kept-{round}");
+        let words = ["serve", "tree", "--nfs", &port.to_string(), "--state", &state, "--control", "c.sock"];
+        let caller = thread::spawn(move || {
+            let mut stream = loop {
+                match TcpStream::connect(("127.0.0.1", port)) {
+                    Ok(stream) => break stream,
+                    Err(_) => thread::sleep(Duration::from_micros(200)),
+                }
+            };
+            ask_over(&mut stream, &call(NFS, 3, 0, &[]))
+        });
+        let _server = place.serve(&words, "ready control");
+        assert_eq!(caller.join().expect("joined").expect("a reply").len(), 24, "round {round}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_for_udp_only_is_named() {
+    let place = Place::new();
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    place.run(&["serve", "tree", "--nfs", &port]).failed(1, &["serve NFS", &port, "over UDP", "in use"]);
+}
 
 #[test]
 fn a_server_says_how_to_mount_and_answers_there() {

@@ -76,9 +76,9 @@ struct Row {
 
 fn main() {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let listeners = Listeners { tcp: vec![any], udp: vec![] };
+    let bound = Listeners { tcp: vec![any], udp: vec![] }.bind().expect("bind");
     let options = rpc_server::Options { threads: 1, ..rpc_server::Options::default() };
-    let server = Server::start(&listeners, options, &Arc::new(Null)).expect("start");
+    let server = Server::start(bound, options, &Arc::new(Null)).expect("start");
     let address = server.tcp_addresses()[0];
     println!(
         "medians of {ROUNDS} rounds in turn; processor time is the whole process's, the server's with it"

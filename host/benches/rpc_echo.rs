@@ -128,8 +128,8 @@ impl Bed {
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             let service = Arc::new(Null { reply: load.reply });
             let options = Options { threads: 1, ..Options::default() };
-            let listeners = Listeners { tcp: vec![any], udp: vec![] };
-            let server = Server::start(&listeners, options, &service).expect("start");
+            let bound = Listeners { tcp: vec![any], udp: vec![] }.bind().expect("bind");
+            let server = Server::start(bound, options, &service).expect("start");
             return Self { address: server.tcp_addresses()[0], ours: Some(server), bare: None };
         }
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");

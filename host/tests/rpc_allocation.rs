@@ -66,9 +66,9 @@ const ROWS: [Row; 6] = [
 #[test]
 fn calls_that_are_answered_at_once_allocate_nothing() {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let listeners = Listeners { tcp: vec![any], udp: vec![any] };
+    let bound = Listeners { tcp: vec![any], udp: vec![any] }.bind().expect("bind");
     let options = Options { threads: 1, ..Options::default() };
-    let server = Server::start(&listeners, options, &Arc::new(Null)).expect("the server starts");
+    let server = Server::start(bound, options, &Arc::new(Null)).expect("the server starts");
     let mut stream = TcpStream::connect(server.tcp_addresses()[0]).expect("connect");
     stream.set_nodelay(true).expect("nodelay");
     for row in &ROWS {

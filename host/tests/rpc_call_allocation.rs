@@ -57,9 +57,11 @@ const ROWS: [Row; 6] = [
 ];
 
 fn server() -> Server {
-    let listeners = Listeners { tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], udp: vec![] };
+    let bound = Listeners { tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], udp: vec![] }
+        .bind()
+        .expect("bind");
     let options = rpc_server::Options { threads: 1, ..rpc_server::Options::default() };
-    Server::start(&listeners, options, &Arc::new(Null)).expect("the server starts")
+    Server::start(bound, options, &Arc::new(Null)).expect("the server starts")
 }
 
 fn client(server: &Server) -> RpcClient {

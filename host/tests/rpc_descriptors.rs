@@ -46,8 +46,10 @@ fn processor_time() -> Duration {
 
 #[test]
 fn callers_wait_until_there_is_a_descriptor_for_them() {
-    let listeners = Listeners { tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], udp: vec![] };
-    let server = Server::start(&listeners, Options::default(), &Arc::new(Echo)).expect("the server starts");
+    let bound = Listeners { tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], udp: vec![] }
+        .bind()
+        .expect("bind");
+    let server = Server::start(bound, Options::default(), &Arc::new(Echo)).expect("the server starts");
     let connect = || TcpStream::connect(server.tcp_addresses()[0]);
     let mut first = connect().expect("connect");
     ask(&mut first);

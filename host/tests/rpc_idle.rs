@@ -50,9 +50,11 @@ fn ask(stream: &mut TcpStream, number: usize) {
 #[test]
 fn ten_thousand_idle_connections_take_little_memory_and_all_are_served() {
     let count = affordable(10_000);
-    let listeners = Listeners { tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], udp: vec![] };
+    let bound = Listeners { tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], udp: vec![] }
+        .bind()
+        .expect("bind");
     let options = Options { threads: 2, stuck_after: Duration::from_secs(2), ..Options::default() };
-    let server = Server::start(&listeners, options, &Arc::new(Echo)).expect("the server starts");
+    let server = Server::start(bound, options, &Arc::new(Echo)).expect("the server starts");
     let connect = || TcpStream::connect(server.tcp_addresses()[0]).expect("connect");
     ask(&mut connect(), 0);
     let mut crowd = Vec::with_capacity(count);

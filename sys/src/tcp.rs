@@ -9,8 +9,8 @@ use rustix::net::sockopt::{
     set_tcp_nodelay, socket_error,
 };
 use rustix::net::{
-    AddressFamily, Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect as start_connecting,
-    getpeername, getsockname, listen as start_listening, shutdown, socket_with,
+    AddressFamily, Shutdown, SocketFlags, SocketType, acceptfrom_with, bind as bind_to,
+    connect as start_connecting, getpeername, getsockname, listen as start_listening, shutdown, socket_with,
 };
 use smallvec::SmallVec;
 use tombolo_mem::Sink;
@@ -18,12 +18,16 @@ use tombolo_mem::Sink;
 use crate::errno::{Errno, Result, check, retry};
 use crate::gather::Gather;
 
-/// Listens at `address`; port 0 takes a free one. An IPv6 socket at the unspecified address takes IPv4 callers as well.
-/// EADDRINUSE when somebody listens there.
-pub fn listen(address: SocketAddr, backlog: i32) -> Result<OwnedFd> {
-    let socket = bound(address, SocketType::STREAM)?;
-    start_listening(&socket, backlog)?;
-    Ok(socket)
+/// A socket at `address`, which refuses callers until it [`listen`]s; port 0 takes a free one. An IPv6 socket at the unspecified
+/// address takes IPv4 callers as well. EADDRINUSE when another socket listens there.
+pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
+    bound(address, SocketType::STREAM)
+}
+
+/// Takes callers from now on, and keeps up to `backlog` of them waiting. EADDRINUSE when another socket that was bound to the same
+/// address listens already.
+pub fn listen(socket: impl AsFd, backlog: i32) -> Result<()> {
+    start_listening(socket, backlog)
 }
 
 /// Begins to connect to `address`, from a port of ours or any; the stream never waits. It can be written to once it is connected or
@@ -158,7 +162,7 @@ pub(crate) fn bound(address: SocketAddr, kind: SocketType) -> Result<OwnedFd> {
     if address.is_ipv6() {
         set_ipv6_v6only(&socket, address.ip() != Ipv6Addr::UNSPECIFIED)?;
     }
-    bind(&socket, &address)?;
+    bind_to(&socket, &address)?;
     Ok(socket)
 }
 
@@ -174,7 +178,7 @@ pub(crate) fn connecting(address: SocketAddr, from_port: Option<u16>, kind: Sock
             // A port whose last connection lingers can be used for another server.
             set_socket_reuseaddr(&socket, true)?;
         }
-        bind(&socket, &SocketAddr::new(any.ip(), port))?;
+        bind_to(&socket, &SocketAddr::new(any.ip(), port))?;
     }
     match start_connecting(&socket, &address) {
         // A signal does not stop it.
@@ -206,13 +210,30 @@ mod tests {
         (Ipv4Addr::LOCALHOST, 0).into()
     }
 
+    fn listener(address: SocketAddr) -> Result<OwnedFd> {
+        let socket = bind(address)?;
+        listen(&socket, 8)?;
+        Ok(socket)
+    }
+
     fn pair() -> (OwnedFd, TcpStream) {
-        let listener = listen(any_port(), 8).expect("listen");
+        let listener = listener(any_port()).expect("listen");
         let client = TcpStream::connect(local_address(&listener).expect("address")).expect("connect");
         let (stream, from) = accept(listener.as_fd()).expect("accept");
         assert_eq!(from, client.local_addr().expect("address"));
         tune(&stream, Duration::from_secs(60)).expect("tune");
         (stream, client)
+    }
+
+    fn outcome_of_connecting(address: SocketAddr) -> Result<()> {
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        let stream = connect(address, None)?;
+        loop {
+            match connected(&stream) {
+                Err(Errno::AGAIN) if std::time::Instant::now() < end => std::thread::yield_now(),
+                outcome => return outcome,
+            }
+        }
     }
 
     #[test]
@@ -232,28 +253,28 @@ mod tests {
 
     #[test]
     fn connecting_never_waits_and_says_how_it_ended() {
-        let end = std::time::Instant::now() + Duration::from_secs(10);
-        let outcome = |address| {
-            let stream = connect(address, None)?;
-            loop {
-                match connected(&stream) {
-                    Err(Errno::AGAIN) if std::time::Instant::now() < end => std::thread::yield_now(),
-                    outcome => return outcome,
-                }
-            }
-        };
-        let listener = listen(any_port(), 8).expect("listen");
+        let listener = listener(any_port()).expect("listen");
         let address = local_address(&listener).expect("address");
-        assert_eq!(outcome(address), Ok(()));
+        assert_eq!(outcome_of_connecting(address), Ok(()));
         drop(listener);
-        assert_eq!(outcome(address), Err(Errno::CONNREFUSED));
+        assert_eq!(outcome_of_connecting(address), Err(Errno::CONNREFUSED));
+    }
+
+    #[test]
+    fn a_bound_port_is_taken_and_refuses_callers_until_it_listens() {
+        let socket = bind(any_port()).expect("bind");
+        let address = local_address(&socket).expect("address");
+        assert_eq!(outcome_of_connecting(address), Err(Errno::CONNREFUSED));
+        listen(&socket, 8).expect("listen");
+        assert_eq!(outcome_of_connecting(address), Ok(()));
+        assert_eq!(bind(address).err(), Some(Errno::ADDRINUSE));
     }
 
     #[test]
     fn a_port_of_ours_is_the_one_that_is_called_from() {
-        let listener = listen(any_port(), 8).expect("listen");
+        let listener = listener(any_port()).expect("listen");
         let address = local_address(&listener).expect("address");
-        let free = local_address(listen(any_port(), 1).expect("listen")).expect("address").port();
+        let free = local_address(bind(any_port()).expect("bind")).expect("address").port();
         let _stream = connect(address, Some(free)).expect("connect");
         let (_accepted, from) = accept(listener.as_fd()).expect("accept");
         assert_eq!(from.port(), free);
@@ -262,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_forgotten_leaves_its_port() {
-        let listener = listen(any_port(), 8).expect("listen");
+        let listener = listener(any_port()).expect("listen");
         let address = local_address(&listener).expect("address");
         // For a moment the port is anybody's: another program may take it first, but hardly each time.
         let is_free_at_once = |_| {
@@ -318,7 +339,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_and_nobody_is_killed() {
-        let listener = listen(any_port(), 8).expect("listen");
+        let listener = listener(any_port()).expect("listen");
         assert_eq!(accept(listener.as_fd()).err(), Some(Errno::AGAIN));
         let (stream, client) = pair();
         let much = vec![0; 1 << 20];
@@ -338,7 +359,7 @@ mod tests {
 
     #[test]
     fn ipv4_callers_of_an_ipv6_socket_have_ipv4_addresses() {
-        let listener = match listen((Ipv6Addr::UNSPECIFIED, 0).into(), 8) {
+        let listener = match listener((Ipv6Addr::UNSPECIFIED, 0).into()) {
             Ok(listener) => listener,
             Err(Errno::AFNOSUPPORT) => return eprintln!("skipped: this kernel has no IPv6"),
             Err(error) => panic!("{error}"),

@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
+use std::time::Instant;
 
 use libtombolo::{Last, Node, Tree, User, block_on};
 use tombolo_core::fs::{Error, Name, NameBuf};
@@ -19,6 +20,8 @@ pub struct Places {
     /// Options of NFS clients and their values, where a URL says nothing of them.
     unless_asked: &'static [(&'static str, &'static str)],
     servers: Vec<OpenExport>,
+    /// When the command began: a server that is just starting is waited for, once.
+    since: Instant,
 }
 
 /// An export of a server that is attached.
@@ -52,7 +55,7 @@ impl Places {
         if let Err(errno) = process::raise_open_file_limit() {
             tracing::debug!(%errno, "the limit of open files stays");
         }
-        Self { myself: Myself::ask(), unless_asked: &[], servers: Vec::new() }
+        Self { myself: Myself::ask(), unless_asked: &[], servers: Vec::new(), since: Instant::now() }
     }
 
     /// For copies, which bound what is under way themselves: with an adaptive limit, the writes of many small files would wait
@@ -66,7 +69,7 @@ impl Places {
         let label = label_of(location);
         let word = super::shown::name(&label);
         let nfs = self.options(location);
-        let options = OpenOptions { end, nfs, ..OpenOptions::default() };
+        let options = OpenOptions { end, nfs, since: Some(self.since), ..OpenOptions::default() };
         let url = match location {
             Location::Nfs(url) => url,
             Location::Dir(_) | Location::Shm(_) | Location::NfsShm(_) => {

@@ -2,6 +2,7 @@
 //!
 //! A [`Location`] is what users write, [`nfs`], [`shm`] and [`local`] open it. Reading order: this file, [`url`], [`nfs`].
 
+mod backoff;
 mod host;
 mod local;
 mod nfs;
@@ -18,6 +19,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use tombolo_core::fs::Export;
@@ -25,11 +27,12 @@ use tombolo_core::fs::Export;
 use crate::failure::Failure;
 use crate::suggestion::nearest;
 
+pub use backoff::Backoff;
 pub use host::Host;
 pub use nfs::{in_flight, mount};
 pub use nfs_options::{Limit, NfsOption, NfsOptions};
 pub use nfs_shm::{NfsShmUrl, check as check_over_shm, mount as mount_nfs_shm};
-pub use not_mounted::NotMounted;
+pub use not_mounted::{NotMounted, ServerState};
 pub use percent::encoded;
 pub use shm::ShmPlace;
 pub use shm_link::mount as mount_shm;
@@ -57,7 +60,15 @@ pub struct OpenOptions {
     pub nfs: NfsOptions,
     /// What the path's end stands for.
     pub end: End,
+    /// Since when a server that is not there yet is waited for, if it is.
+    pub since: Option<Instant>,
 }
+
+/// A server that is just starting is waited for this long, unless `retry=` says otherwise.
+const STARTING: Duration = Duration::from_secs(2);
+
+/// Nobody shall wait for a pause after the server is there.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// What the end of a path stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,11 +108,36 @@ impl Location {
     /// Opens what it leads to. Names are resolved and servers asked, which waits, but not for long: a server that cannot
     /// be reached is a failure, also where the options say that calls are made for ever.
     pub fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
-        match self {
-            Self::Nfs(url) => nfs::open(url, options),
-            Self::NfsShm(url) => nfs_shm::open(url, options),
+        let opened = match self {
+            Self::Nfs(url) => {
+                let patience = url.options.clone().then(&options.nfs).retry().unwrap_or(STARTING);
+                once_it_is_there(options.since, patience, || nfs::open(url, options))
+            }
+            Self::NfsShm(url) => {
+                let patience = url.options.clone().then(&options.nfs).retry().unwrap_or_default();
+                once_it_is_there(options.since, patience, || nfs_shm::open(url, options))
+            }
             Self::Shm(place) => shm_link::open(place),
-            Self::Dir(path) => local::open(path, options),
+            Self::Dir(path) => return local::open(path, options),
+        };
+        opened.map_err(|failed| failed.while_doing(&format!("open {self}")))
+    }
+}
+
+/// Tries until the server is there, or `patience` is over since then.
+fn once_it_is_there<T>(
+    since: Option<Instant>,
+    patience: Duration,
+    attempt: impl Fn() -> Result<T, NotMounted>,
+) -> Result<T, NotMounted> {
+    let until = since.map_or_else(Instant::now, |since| since + patience);
+    let mut backoff = Backoff::new(PAUSE_MAX, Some(until));
+    loop {
+        match attempt() {
+            Err(failed) if failed.server == ServerState::Away && backoff.wait() => {
+                tracing::debug!(reason = failed.reason, "the server is not there: trying again");
+            }
+            outcome => return outcome,
         }
     }
 }

@@ -14,15 +14,14 @@ use tombolo_back_nfs_client::{
 };
 use tombolo_host::rpc_client::{CallError, InFlight, Interrupts, Options as RpcOptions, Recovery};
 
-use crate::failure::{Failure, Reason};
+use crate::failure::Reason;
 
 use super::nfs_options::{AttributeTime, Limit, NfsOption, NfsOptions, Proto};
-use super::{End, NfsUrl, NotMounted, OpenOptions, Opened};
+use super::{End, NfsUrl, NotMounted, OpenOptions, Opened, ServerState};
 
 /// Opens the export that the URL's path leads to or into.
-pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, Failure> {
-    let opening = format!("open {url}");
-    let path = text(&url.path).map_err(|reason| Failure::cannot(&opening, reason))?;
+pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
+    let path = text(&url.path).map_err(NotMounted::new)?;
     let settings = Settings::of(url, options);
     let (export, length) = at_any_address(url, &settings, |server| {
         let exports = list(server, &settings)?;
@@ -30,8 +29,7 @@ pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, Failure> {
             let export = NfsExport::mount(server, at_least_root(&path[..length]), settings.client.clone());
             export.map(|export| (export, length))
         })
-    })
-    .map_err(|failed| failed.while_doing(&opening))?;
+    })?;
     let within = path[length..].trim_start_matches('/').as_bytes().to_vec();
     Ok(Opened { export: Arc::new(export), path: within })
 }
@@ -53,8 +51,13 @@ pub fn in_flight(limit: Limit) -> InFlight {
 
 impl From<&MountError> for NotMounted {
     fn from(error: &MountError) -> Self {
-        let away = is_away(error) || matches!(error, MountError::NotRegistered { .. });
-        Self { away, ..Self::new(Reason::from(error)) }
+        let reason = Reason::from(error);
+        match error {
+            error if is_away(error) => Self::away(reason),
+            // A server that starts tells the portmapper when it is there.
+            MountError::NotRegistered { .. } => Self::away(reason),
+            _ => Self::new(reason),
+        }
     }
 }
 
@@ -150,6 +153,7 @@ fn apply(client: &mut ClientOptions, option: NfsOption) {
         | NfsOption::MountPort(_)
         | NfsOption::KeepAttributes(_)
         | NfsOption::AttributeTime(..)
+        | NfsOption::Retry(_)
         | NfsOption::SoAnyway => {}
     }
 }
@@ -189,7 +193,10 @@ fn at_any_address<T>(
     settings: &Settings,
     mut attempt: impl FnMut(&Server) -> Result<T, MountError>,
 ) -> Result<T, NotMounted> {
-    let unknown = |reason: Reason| NotMounted::away(format!("{}: {}", url.host, String::from(reason)));
+    let unknown = |reason: Reason| NotMounted {
+        server: ServerState::Nowhere,
+        ..NotMounted::new(format!("{}: {}", url.host, String::from(reason)))
+    };
     let addresses = url.host.addresses().map_err(|error: io::Error| unknown((&error).into()))?;
     let mut failed = None;
     for address in addresses {
@@ -325,8 +332,11 @@ mod tests {
         let failed =
             |url: &str| open(&url.parse().expect(url), &OpenOptions::default()).err().expect("nobody there");
         for url in ["nfs://no-such-host.invalid/a", "nfs://127.0.0.1:1/a"] {
-            let text = format!("{:?}", failed(url));
-            assert!(text.contains(&format!("cannot open {url}")), "{text}");
+            let text = failed(url).reason;
+            assert!(
+                text.contains(if url.contains("invalid") { "no-such-host" } else { "refused" }),
+                "{text}"
+            );
         }
     }
 }

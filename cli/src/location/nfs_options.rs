@@ -39,6 +39,8 @@ pub enum NfsOption {
     ReadAhead(usize),
     /// `inflight=`.
     InFlight(Limit),
+    /// `retry=`, in minutes there: for so long a server that is not there is tried again.
+    Retry(Duration),
     /// Accepted for what it says: it is so anyway.
     SoAnyway,
 }
@@ -125,6 +127,13 @@ impl NfsOptions {
         said.last()
     }
 
+    /// `retry=`, if anything is said about it.
+    pub fn retry(&self) -> Option<Duration> {
+        self.iter()
+            .filter_map(|option| if let NfsOption::Retry(time) = option { Some(time) } else { None })
+            .last()
+    }
+
     /// These, and then `later` ones.
     pub fn then(mut self, later: &Self) -> Self {
         self.0.extend_from_slice(&later.0);
@@ -139,6 +148,7 @@ const CONNECTIONS_MAX: u64 = 16;
 const IN_FLIGHT_MAX: u64 = 1024;
 const READ_AHEAD_BYTES_MAX: u64 = 1 << 30;
 const DAY_S: u64 = 24 * 60 * 60;
+const YEAR_MIN: u64 = 365 * 24 * 60;
 
 fn parsed(name: &str, value: Option<&str>) -> Result<Option<NfsOption>, String> {
     use NfsOption as Is;
@@ -183,6 +193,7 @@ const TAKES_NUMBER: &[&str] = &[
     "acdirmax",
     "readahead",
     "inflight",
+    "retry",
 ];
 
 fn with_number(name: &str, value: &str) -> Result<Option<NfsOption>, String> {
@@ -211,6 +222,7 @@ fn with_number(name: &str, value: &str) -> Result<Option<NfsOption>, String> {
         "acdirmin" => time(AttributeTime::DirMin)?,
         "acdirmax" => time(AttributeTime::DirMax)?,
         "readahead" => Is::ReadAhead(narrow(size(value, 0, READ_AHEAD_BYTES_MAX)?) as usize),
+        "retry" => Is::Retry(Duration::from_secs(60 * number(value, "a number of minutes", 0, YEAR_MIN)?)),
         "inflight" => Is::InFlight(Limit::Fixed(in_flight(value)?)),
         _ => return Ok(None),
     };
@@ -268,6 +280,7 @@ mod tests {
             ("readahead=4M", Is::ReadAhead(4 << 20)),
             ("inflight=auto", Is::InFlight(Limit::Auto)),
             ("inflight=32", Is::InFlight(Limit::Fixed(32))),
+            ("retry=3", Is::Retry(Duration::from_secs(180))),
             ("vers=3", Is::SoAnyway),
             ("nolock", Is::SoAnyway),
         ] {

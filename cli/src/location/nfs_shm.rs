@@ -18,7 +18,6 @@ use super::shm::{ShmParts, ShmPlace};
 use super::shm_link::{Door, NoLink, ends};
 use super::url::parsed_options;
 use super::{NotMounted, OpenOptions, Opened, nfs};
-use crate::failure::Failure;
 
 /// Something on an NFS server behind memory in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,10 +83,9 @@ pub fn check(options: &NfsOptions) -> Result<(), String> {
 }
 
 /// Opens the export that the place leads to or into: the longest name that the server knows.
-pub fn open(url: &NfsShmUrl, options: &OpenOptions) -> Result<Opened, Failure> {
-    let opening = format!("open {url}");
-    let found = find(&url.place, Mode::default()).map_err(|failed| failed.while_doing(&opening))?;
-    let export = found.mount(&found.name, url, options).map_err(|failed| failed.while_doing(&opening))?;
+pub fn open(url: &NfsShmUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
+    let found = find(&url.place, Mode::default())?;
+    let export = found.mount(&found.name, url, options)?;
     Ok(Opened { export: Arc::new(export), path: found.within.into_bytes() })
 }
 

@@ -5,23 +5,34 @@ use crate::failure::Failure;
 /// Why there is no export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotMounted {
-    /// Whether the server was not there, and may come back.
-    pub away: bool,
+    /// What may be expected of the server.
+    pub server: ServerState,
     /// For people.
     pub reason: String,
     /// What to do about it.
     pub remedy: Option<&'static str>,
 }
 
+/// What may be expected of a server that gave no export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerState {
+    /// It was there, or there is none: asking again is in vain.
+    Settled,
+    /// It is not there, and may come.
+    Away,
+    /// Nobody knows where it is; that may be a slip of the pen, or the name service is away.
+    Nowhere,
+}
+
 impl NotMounted {
     /// What will not go away by itself.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { away: false, reason: reason.into(), remedy: None }
+        Self { server: ServerState::Settled, reason: reason.into(), remedy: None }
     }
 
     /// The server is not there.
     pub fn away(reason: impl Into<String>) -> Self {
-        Self { away: true, ..Self::new(reason) }
+        Self { server: ServerState::Away, ..Self::new(reason) }
     }
 
     /// As a failure of a command.

@@ -17,12 +17,11 @@ use tombolo_sys::random;
 
 use super::shm::{Meeting, NoMeeting, ShmParts, ShmPlace};
 use super::{NotMounted, Opened};
-use crate::failure::{Failure, Reason};
+use crate::failure::Reason;
 
 /// Opens the export that the place leads to or into: the longest name that the server knows.
-pub fn open(place: &ShmPlace) -> Result<Opened, Failure> {
-    let opening = format!("open {place}");
-    let ShmParts { at, rest } = place.parts().map_err(|none| NotMounted::from(none).while_doing(&opening))?;
+pub fn open(place: &ShmPlace) -> Result<Opened, NotMounted> {
+    let ShmParts { at, rest } = place.parts()?;
     let mut failed = None;
     for end in ends(&rest) {
         let (name, within) = rest.split_at(end);
@@ -33,10 +32,10 @@ pub fn open(place: &ShmPlace) -> Result<Opened, Failure> {
                 return Ok(Opened { export: Arc::new(export), path });
             }
             Err(NoLink { failed: why, unknown_name: true, .. }) => failed = failed.or(Some(why)),
-            Err(NoLink { failed: why, .. }) => return Err(why.while_doing(&opening)),
+            Err(NoLink { failed: why, .. }) => return Err(why),
         }
     }
-    Err(failed.unwrap_or_else(|| NotMounted::new("it names nothing")).while_doing(&opening))
+    Err(failed.unwrap_or_else(|| NotMounted::new("it names nothing")))
 }
 
 /// Links to exactly the export that the place names.
@@ -218,9 +217,13 @@ impl From<NotMounted> for NoLink {
 
 impl From<NoMeeting> for NotMounted {
     fn from(NoMeeting { away, reason, file }: NoMeeting) -> Self {
-        Self { away, remedy: away.then_some(if file { SIT } else { LISTEN }), ..Self::new(reason) }
+        match away {
+            true => Self { remedy: Some(if file { SIT } else { LISTEN }), ..Self::away(reason) },
+            false => Self::new(reason),
+        }
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_nfs_client::NfsExport;
@@ -10,7 +10,7 @@ use tombolo_back_vrpc_client::Patience;
 use tombolo_core::fs::Export;
 
 use crate::failure::Failure;
-use crate::location::{self, Location, NfsOption, NfsOptions, NotMounted, OpenOptions};
+use crate::location::{self, Backoff, Location, NfsOption, NfsOptions, NotMounted, OpenOptions, ServerState};
 
 use super::Mount;
 use super::mountinfo::mounted_at;
@@ -123,7 +123,7 @@ impl Source {
                 let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
                 let patience = patience(&mount.options.nfs).map_err(Failure::usage)?;
                 let linked = || location::mount_shm(place, mode, patience);
-                let linked = patiently(mount, again, NEAR_PAUSE_MAX, linked);
+                let linked = patiently(mount, again, Duration::ZERO, NEAR_PAUSE_MAX, linked);
                 let export = linked.map_err(|failed| failed.while_doing(&format!("mount {place}")))?;
                 Ok(Self { export: Arc::new(export), nfs: None })
             }
@@ -134,8 +134,9 @@ impl Source {
                     nfs: mount.options.nfs_options(&url.options),
                     ..OpenOptions::default()
                 };
-                let nfs =
-                    patiently(mount, again, NEAR_PAUSE_MAX, || location::mount_nfs_shm(url, mode, &options));
+                let retry = url.options.clone().then(&options.nfs).retry().unwrap_or_default();
+                let attempt = || location::mount_nfs_shm(url, mode, &options);
+                let nfs = patiently(mount, again, retry, NEAR_PAUSE_MAX, attempt);
                 let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
                 Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
             }
@@ -145,7 +146,8 @@ impl Source {
                     nfs: mount.options.nfs_options(&url.options),
                     ..OpenOptions::default()
                 };
-                let nfs = patiently(mount, again, FAR_PAUSE_MAX, || location::mount(url, &options));
+                let retry = url.options.clone().then(&options.nfs).retry().unwrap_or(RETRY);
+                let nfs = patiently(mount, again, retry, FAR_PAUSE_MAX, || location::mount(url, &options));
                 let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
                 Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
             }
@@ -164,32 +166,57 @@ impl Source {
     }
 }
 
-const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// For a server elsewhere, which many may wait for.
-const FAR_PAUSE_MAX: Duration = Duration::from_secs(30);
+const FAR_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// For a server of this host.
 const NEAR_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Tries once; who serves a mount again tries until the server is there. Nobody waits any more once the mount has been taken away.
+/// For so long a mount tries for a server elsewhere that is not there yet, as nfs(5) says of mounts in the foreground (`retry=`).
+const RETRY: Duration = Duration::from_secs(2 * 60);
+
+/// Tries until the server is there, or `retry` is over. A server that mounts again does so without end: programs use the mount. Nobody
+/// waits any more once that has been taken away.
 fn patiently<T>(
     mount: &Mount,
     again: bool,
+    retry: Duration,
     pause_max: Duration,
     attempt: impl Fn() -> Result<T, NotMounted>,
 ) -> Result<T, NotMounted> {
-    let mut pause = PAUSE_MIN;
+    let until = (!again).then(|| Instant::now() + retry);
+    let mut backoff = Backoff::new(pause_max, until);
+    let mut has_told = false;
     loop {
         // What a dead server leaves behind stays until somebody takes it away.
         if again && matches!(mounted_at(&mount.point.path), Ok(None)) {
             return Err(NotMounted::new("it was unmounted meanwhile"));
         }
-        match attempt() {
-            Err(failed) if again && failed.away => {
-                tracing::warn!(reason = failed.reason, "the server is away: trying again");
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(pause_max);
-            }
+        let failed = match attempt() {
+            Err(failed) if failed.server == ServerState::Away => failed,
+            Err(failed) if failed.server == ServerState::Nowhere && again => failed,
             outcome => return outcome,
+        };
+        if !has_told {
+            let reason = &failed.reason;
+            match again {
+                true => tracing::warn!(reason, "the server is away: trying again until it is there"),
+                false if retry.is_zero() => {}
+                false => {
+                    tracing::warn!(reason, "the server is not there: trying again for {}", minutes(retry))
+                }
+            }
+            has_told = true;
         }
+        if !backoff.wait() {
+            let tried = if retry.is_zero() { String::new() } else { format!(", for {}", minutes(retry)) };
+            return Err(NotMounted { reason: format!("{}{tried}", failed.reason), ..failed });
+        }
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    match time.as_secs() / 60 {
+        1 => "a minute".into(),
+        count => format!("{count} minutes"),
     }
 }

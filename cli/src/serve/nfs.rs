@@ -1,10 +1,10 @@
 //! The NFS servers of a server.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tombolo_front_nfs_server::NfsServer;
-use tombolo_host::rpc_server::{Listeners, Options as TransportOptions};
+use tombolo_host::rpc_server::{BindError, Bound, Listeners, Options as TransportOptions, StartError};
 
 use super::kept::Kept;
 use super::nfs_options::{NfsPlan, PlannedPlace};
@@ -12,8 +12,9 @@ use super::plan::Plan;
 use crate::failure::Failure;
 use crate::service::NfsCounts;
 
-/// The places where NFS clients call, taken early, so that a busy one is known before anything else happens.
-pub struct Taken(Vec<(SocketAddr, TcpListener)>);
+/// The sockets that NFS clients call, bound early, so that a busy port is known before anything else happens. They refuse callers
+/// until they are served.
+pub struct Taken(Vec<Bound>);
 
 /// Everything that serves NFS over a network.
 pub struct NfsServers {
@@ -33,9 +34,9 @@ impl Taken {
     /// Takes all ports of a plan.
     pub fn take(plan: &NfsPlan) -> Result<Self, Failure> {
         let take = |place: &PlannedPlace| {
-            let listener =
-                TcpListener::bind(place.address).and_then(|listener| Ok((listener.local_addr()?, listener)));
-            listener.map_err(|error| Failure::cannot(format_args!("serve NFS at {}", place.address), &error))
+            let tcp = vec![place.address];
+            let udp = if plan.udp { tcp.clone() } else { Vec::new() };
+            Listeners { tcp, udp }.bind().map_err(|error| not_served(place.address, &error))
         };
         plan.places.iter().map(take).collect::<Result<_, _>>().map(Self)
     }
@@ -48,12 +49,15 @@ impl NfsServers {
             return Ok(Self { places: Vec::new() });
         }
         let mut places = Vec::with_capacity(plan.nfs.places.len());
-        for (place, (address, listener)) in plan.nfs.places.iter().zip(taken.0) {
-            let serving = format!("serve NFS at {address}");
+        for (place, bound) in plan.nfs.places.iter().zip(taken.0) {
+            let address = bound.tcp_addresses().next().unwrap_or(place.address);
             let service = kept.service(&place.exports)?;
-            drop(listener);
-            let server = NfsServer::start(&listeners(address, plan), transport(plan), &service)
-                .map_err(|error| Failure::cannot(&serving, &error))?;
+            let server = NfsServer::start(bound, transport(plan), &service).map_err(|error| match error {
+                StartError::Bind(error) => not_served(address, &error),
+                error @ StartError::Thread(_) => {
+                    Failure::cannot(format_args!("serve NFS at {address}"), &error)
+                }
+            })?;
             if plan.nfs.allow.is_open() && !address.ip().is_loopback() {
                 tracing::warn!(%address, "whoever can reach this address may call; --allow CIDR narrows that");
             }
@@ -78,8 +82,9 @@ impl NfsServers {
     }
 }
 
-fn listeners(address: SocketAddr, plan: &Plan) -> Listeners {
-    Listeners { tcp: vec![address], udp: if plan.nfs.udp { vec![address] } else { Vec::new() } }
+fn not_served(address: SocketAddr, error: &BindError) -> Failure {
+    let transport = error.transport.name();
+    Failure::cannot(format_args!("serve NFS at {address} over {transport}"), &error.source)
 }
 
 fn transport(plan: &Plan) -> TransportOptions {

@@ -247,6 +247,12 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// A port that nobody has: the kernel gives none below 32768 to sockets that do not ask for one. A probe that listens would not do, for
+/// it lives on in children that other tests start meanwhile.
+pub fn free_port(number: u16) -> u16 {
+    20_000 + (std::process::id() % 600) as u16 * 20 + number
+}
+
 /// One HTTP request.
 pub fn http(address: &str, path: &str) -> String {
     use std::io::Write;

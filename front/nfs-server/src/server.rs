@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tombolo_host::rpc_server::{Counts, Listeners, Options as TransportOptions, Server, StartError};
+use tombolo_host::rpc_server::{Bound, Counts, Options as TransportOptions, Server, StartError};
 
 use crate::service::NfsService;
 use crate::tidying::Tidying;
@@ -16,14 +16,14 @@ pub struct NfsServer {
 }
 
 impl NfsServer {
-    /// Serves `service` at the listeners.
+    /// Serves `service` at the sockets.
     pub fn start(
-        listeners: &Listeners,
+        bound: Bound,
         options: TransportOptions,
         service: &Arc<NfsService>,
     ) -> Result<Self, StartError> {
-        let transport = Server::start(listeners, options, service)?;
         let tidying = Tidying::start(service).map_err(StartError::Thread)?;
+        let transport = Server::start(bound, options, service)?;
         Ok(Self { transport: Some(transport), _tidying: tidying })
     }
 

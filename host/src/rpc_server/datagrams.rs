@@ -34,9 +34,8 @@ pub(super) struct Return {
 }
 
 impl Datagrams {
-    pub(super) fn bind(address: SocketAddr, common: Arc<Common>) -> Result<Arc<Self>> {
-        let socket = udp::bind(address)?;
-        Ok(Arc::new(Self { socket, common, calls: AtomicUsize::new(0) }))
+    pub(super) fn new(socket: OwnedFd, common: Arc<Common>) -> Arc<Self> {
+        Arc::new(Self { socket, common, calls: AtomicUsize::new(0) })
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {

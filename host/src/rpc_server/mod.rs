@@ -21,6 +21,7 @@ mod datagrams;
 mod event_thread;
 mod intake;
 mod link;
+mod listeners;
 mod listening;
 mod mailbox;
 mod options;
@@ -32,7 +33,8 @@ mod service;
 mod token;
 
 pub use counters::Counts;
-pub use options::{Admit, Listeners, Options};
+pub use listeners::{BindError, Bound, Listeners};
+pub use options::{Admit, Options};
 pub use server::{Server, StartError};
 pub use service::{
     Exchange, HEAD_BYTES, LONG_HEAD_BYTES, LinkOrigin, Origin, Outcome, Peer, ReplyData, Service, Transport,

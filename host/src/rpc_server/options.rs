@@ -1,7 +1,7 @@
 //! What an operator may set.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -10,15 +10,6 @@ use crate::buffers::{BUFFER_MAX_BYTES, BufferLimits};
 
 /// Data of a call at most, and what may stand in front of it.
 const RECORD_MAX_BYTES: usize = (1 << 20) + (8 << 10);
-
-/// Where calls are taken. Port 0 takes a free one; the unspecified IPv6 address takes IPv4 callers as well.
-#[derive(Clone, Debug, Default)]
-pub struct Listeners {
-    /// For connections.
-    pub tcp: Vec<SocketAddr>,
-    /// For datagrams.
-    pub udp: Vec<SocketAddr>,
-}
 
 /// Decides who may call, by address.
 pub type Admit = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;

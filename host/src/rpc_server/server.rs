@@ -14,10 +14,11 @@ use super::counters::Counts;
 use super::datagrams::{DatagramIntake, Datagrams};
 use super::event_thread::EventThread;
 use super::intake::Desk;
+use super::listeners::{BindError, Bound};
 use super::listening::Listening;
 use super::mailbox::Mailbox;
-use super::options::{Listeners, Options};
-use super::service::Service;
+use super::options::Options;
+use super::service::{Service, Transport};
 use tombolo_sys::{Errno, scheduling, tcp};
 
 /// Callers that may wait to be taken in; the kernel grants what its own limit allows.
@@ -27,14 +28,8 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug, Error)]
 pub enum StartError {
     /// An address cannot be listened at.
-    #[error("{address}: {source}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// What the system said.
-        #[source]
-        source: Errno,
-    },
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// The system has no descriptors, memory or threads for it.
     #[error("no event thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -50,31 +45,24 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves calls that come to the listeners.
-    pub fn start<S: Service>(
-        listeners: &Listeners,
-        options: Options,
-        service: &Arc<S>,
-    ) -> Result<Self, StartError> {
+    /// Serves calls that come to the sockets. None of them takes a connection before everything is there to serve it.
+    pub fn start<S: Service>(bound: Bound, options: Options, service: &Arc<S>) -> Result<Self, StartError> {
         let common = Common::new(options.checked());
-        let bind_error = |address| move |source| StartError::Bind { address, source };
-        let (mut streams, mut tcp_addresses) = (Vec::new(), Vec::new());
-        for address in listeners.tcp.iter().copied() {
-            let socket = tcp::listen(address, BACKLOG).map_err(bind_error(address))?;
-            tcp_addresses.push(tcp::local_address(&socket).map_err(bind_error(address))?);
-            streams.push(socket);
-        }
-        let (mut sockets, mut udp_addresses) = (Vec::new(), Vec::new());
-        for address in listeners.udp.iter().copied() {
-            let datagrams = Datagrams::bind(address, common.clone()).map_err(bind_error(address))?;
-            udp_addresses.push(tcp::local_address(datagrams.socket()).map_err(bind_error(address))?);
-            sockets.push(datagrams);
-        }
+        let udp = bound.udp.iter().map(|(address, _)| *address).collect();
+        let sockets: Vec<_> =
+            bound.udp.into_iter().map(|(_, socket)| Datagrams::new(socket, common.clone())).collect();
         let mailboxes: Result<Vec<_>, Errno> =
             (0..common.options.threads).map(|_| Mailbox::new().map(Arc::new)).collect();
         let mailboxes: Arc<[_]> = mailboxes.map_err(system)?.into();
-        let threads = Vec::new();
-        let mut server = Self { common, mailboxes, threads, tcp: tcp_addresses, udp: udp_addresses };
+        for (address, socket) in &bound.tcp {
+            tcp::listen(socket, BACKLOG).map_err(|source| BindError {
+                address: *address,
+                transport: Transport::Tcp,
+                source,
+            })?;
+        }
+        let (tcp, mut streams) = bound.tcp.into_iter().unzip();
+        let mut server = Self { common, mailboxes, threads: Vec::new(), tcp, udp };
         for index in 0..server.mailboxes.len() {
             // The first takes callers in; datagrams go round.
             let own_streams = if index == 0 { std::mem::take(&mut streams) } else { Vec::new() };

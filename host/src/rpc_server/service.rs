@@ -56,6 +56,18 @@ pub enum Transport {
     Link,
 }
 
+impl Transport {
+    /// As people call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Link => "shared memory",
+        }
+    }
+}
+
 /// Who calls: a connection, a sender of datagrams, or whoever has a link.
 pub struct Peer {
     /// Where it is.

@@ -148,10 +148,10 @@ impl Default for Bed {
 
 impl Bed {
     pub fn at(address: SocketAddr) -> Self {
-        let listeners = Listeners { tcp: vec![address], udp: vec![address] };
+        let bound = Listeners { tcp: vec![address], udp: vec![address] }.bind().expect("bind");
         let player = Arc::new(Player::default());
         let options = ServerOptions { grace: Duration::ZERO, ..ServerOptions::default() };
-        let server = Server::start(&listeners, options, &player).expect("the server starts");
+        let server = Server::start(bound, options, &player).expect("the server starts");
         Self { server, player }
     }
 

@@ -164,9 +164,9 @@ pub struct Bed {
 impl Bed {
     pub fn new(options: Options) -> Self {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listeners = Listeners { tcp: vec![any], udp: vec![any] };
+        let bound = Listeners { tcp: vec![any], udp: vec![any] }.bind().expect("bind");
         let player = Arc::new(Player::default());
-        let server = Server::start(&listeners, options, &player).expect("the server starts");
+        let server = Server::start(bound, options, &player).expect("the server starts");
         Self { server, player }
     }
 

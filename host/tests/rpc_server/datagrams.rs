@@ -43,10 +43,9 @@ fn datagrams_of_every_size_are_answered() {
 #[test]
 fn answers_come_when_they_are_ready_and_from_the_address_that_was_asked() {
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-    let listeners = Listeners { tcp: vec![], udp: vec![any] };
-    let server =
-        Server::start(&listeners, Options::default(), &Arc::default() as &Arc<crate::common::Player>)
-            .expect("start");
+    let bound = Listeners { tcp: vec![], udp: vec![any] }.bind().expect("bind");
+    let server = Server::start(bound, Options::default(), &Arc::default() as &Arc<crate::common::Player>)
+        .expect("start");
     let port = server.udp_addresses()[0].port();
     let client = socket();
     for last in [1, 9] {

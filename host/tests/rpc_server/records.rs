@@ -170,7 +170,10 @@ fn a_record_that_is_announced_too_long_closes_the_connection_and_no_other() {
 #[test]
 fn callers_of_both_families_are_served_and_known_by_their_own_addresses() {
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    let listeners = Listeners { tcp: vec![any], udp: vec![any] };
+    let bound = match (Listeners { tcp: vec![any], udp: vec![any] }).bind() {
+        Ok(bound) => bound,
+        Err(error) => return println!("skipped: {error}"),
+    };
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = seen.clone();
     let admit: Admit = Arc::new(move |address| {
@@ -179,10 +182,7 @@ fn callers_of_both_families_are_served_and_known_by_their_own_addresses() {
     });
     let options = Options { admit: Some(admit), ..Options::default() };
     let player = Arc::new(Player::default());
-    let server = match Server::start(&listeners, options, &player) {
-        Ok(server) => server,
-        Err(error) => return println!("skipped: {error}"),
-    };
+    let server = Server::start(bound, options, &player).expect("the server starts");
     for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
         let call = numbered(ECHO, 1, 120);
         let mut client = Client::connect((address, server.tcp_addresses()[0].port()).into());

@@ -1,6 +1,6 @@
 //! A server of its own for each test, in this process, on a free port of the loopback interface.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,11 +38,6 @@ pub struct Plan {
 /// A running server.
 pub struct Bed {
     server: NfsServer,
-}
-
-fn free_address() -> SocketAddr {
-    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
-    probe.expect("a free port")
 }
 
 /// Nobody is squashed.
@@ -84,15 +79,9 @@ impl Plan {
     /// Starts the server.
     pub fn start(mut self) -> Bed {
         let service = self.service().expect("the service");
-        // The same number for both, as clients expect it; another one if somebody has taken it.
-        for _ in 0..50 {
-            let address = self.address.unwrap_or_else(free_address);
-            let listeners = Listeners { tcp: vec![address], udp: vec![address] };
-            if let Ok(server) = NfsServer::start(&listeners, self.rpc.clone(), &service) {
-                return Bed { server };
-            }
-        }
-        panic!("no port is free for both TCP and UDP");
+        let address = self.address.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());
+        let bound = Listeners { tcp: vec![address], udp: vec![address] }.bind().expect("a port");
+        Bed { server: NfsServer::start(bound, self.rpc, &service).expect("the server starts") }
     }
 
     /// What answers, for whoever brings it calls.

@@ -1,0 +1,47 @@
+//! Trying again for a server that is not there yet.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// Pauses between attempts, each twice as long as the one before up to a limit, until a time.
+#[derive(Debug)]
+pub struct Backoff {
+    pause: Duration,
+    pause_max: Duration,
+    until: Option<Instant>,
+}
+
+impl Backoff {
+    /// `until` is when the last attempt begins; `None`: there is no last one.
+    pub fn new(pause_max: Duration, until: Option<Instant>) -> Self {
+        Self { pause: PAUSE_MIN, pause_max, until }
+    }
+
+    /// Sleeps until the next attempt. False, at once, when there is to be none.
+    pub fn wait(&mut self) -> bool {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return false;
+        }
+        thread::sleep(left.map_or(self.pause, |left| self.pause.min(left)));
+        self.pause = (self.pause * 2).min(self.pause_max);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_attempt_begins_when_the_time_is_over() {
+        let begun = Instant::now();
+        let mut backoff = Backoff::new(Duration::from_millis(200), Some(begun + Duration::from_millis(450)));
+        let waits = (0..).take_while(|_| backoff.wait()).count();
+        assert_eq!(waits, 3, "100, 200 and the rest of 150 ms");
+        assert!(begun.elapsed() >= Duration::from_millis(450));
+        assert!(!Backoff::new(Duration::ZERO, Some(begun)).wait());
+    }
+}
