@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use tombolo_bench::BenchArgs;
+use tombolo_host::logging::{self, Destination, VARIABLE, Verbosity};
 
 use crate::bench;
 use crate::completions::CompletionsArgs;
@@ -63,7 +64,11 @@ pub struct LogArgs {
 impl Cli {
     /// Does what was asked for.
     pub fn run(self) -> Outcome {
-        start_log(self.log)?;
+        let destination = match &self.command {
+            Command::Mount(args) => args.log_destination(),
+            _ => Destination::StandardError,
+        };
+        start_log(self.log, destination)?;
         match self.command {
             Command::Serve(args) => args.run(),
             Command::Mount(args) => args.run(self.log),
@@ -86,10 +91,9 @@ impl Cli {
 }
 
 /// Begins logging, as the command line and `TOMBOLO_LOG` say.
-pub fn start_log(args: LogArgs) -> Outcome {
-    use tombolo_host::logging::{self, VARIABLE, Verbosity};
+pub fn start_log(args: LogArgs, destination: Destination) -> Outcome {
     let directives = std::env::var(VARIABLE).ok();
-    logging::start(Verbosity::new(args.verbose, args.quiet), directives.as_deref())
+    logging::start(Verbosity::new(args.verbose, args.quiet), directives.as_deref(), destination)
         .map_err(|error| Failure::usage(error.to_string()).remedy("write for example TOMBOLO_LOG=info"))
 }
 

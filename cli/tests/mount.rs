@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use common::{MountPlace, Ran, is_mounted, signal, until};
 
@@ -165,11 +166,20 @@ fn what_the_background_server_has_to_say_is_in_its_log() {
     until("all have ended", || !place.is_served());
     let state = place.0.path("state/tombolo");
     assert_eq!(fs::read_to_string(state.join("version")).expect("version"), "1\n");
-    let logs = fs::read_dir(&state)
-        .expect("list")
-        .flatten()
-        .filter_map(|e| fs::read_to_string(e.path().join("log")).ok());
-    assert!(logs.collect::<String>().contains("unmounted"));
+    assert!(place.log().contains("unmounted"));
+}
+
+#[test]
+fn the_log_of_a_mount_that_was_made_at_a_terminal_has_no_colours() {
+    let Some(place) = MountPlace::new() else { return };
+    // script(1) gives it a terminal.
+    let command = format!("{} mount -v dir:tree mnt", env!("CARGO_BIN_EXE_tombolo"));
+    let made = Ran::new(place.0.program(Path::new("script"), &["-qec", &command, "/dev/null"]));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    place.umount();
+    until("all have ended", || !place.is_served());
+    let log = place.log();
+    assert!(log.contains("unmounted") && !log.contains('\u{1b}'), "{log}");
 }
 
 #[test]
@@ -179,8 +189,7 @@ fn each_request_can_be_followed_in_the_log() {
     fs::metadata(place.mnt().join("missing")).expect_err("it is not there");
     place.umount();
     until("all have ended", || !place.is_served());
-    let logs = fs::read_dir(place.0.path("state/tombolo")).expect("list").flatten();
-    let log: String = logs.filter_map(|entry| fs::read_to_string(entry.path().join("log")).ok()).collect();
+    let log = place.log();
     let failed =
         log.lines().find(|line| line.contains("failed") && line.contains("no such file")).expect("a failure");
     let request = failed.split_whitespace().find(|word| word.starts_with("request=")).expect("its request");

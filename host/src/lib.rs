@@ -21,5 +21,6 @@ pub mod rpc_server;
 pub mod signals;
 pub mod spin;
 pub mod state_dir;
+mod syslog;
 pub mod task;
 pub mod vhost_user;

@@ -1,13 +1,19 @@
-//! The log, on standard error.
+//! The log, on standard error; of a process in the background in the system's log too.
 
 use std::io::{self, IsTerminal};
+use std::path::Path;
 
 use thiserror::Error;
+use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::syslog::{self, Syslog};
 
 /// The environment variable that says what to log, over what the command line says.
 pub const VARIABLE: &str = "TOMBOLO_LOG";
@@ -51,13 +57,38 @@ impl Verbosity {
     }
 }
 
-/// Begins logging to standard error. `directives` (`info`, or `warn,tombolo_host=debug`) count before `verbosity`.
-pub fn start(verbosity: Verbosity, directives: Option<&str>) -> Result<(), LogError> {
+/// Where the log goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// To standard error.
+    StandardError,
+    /// There too, and to the system's log from [`daemon::leave_terminal`](crate::daemon::leave_terminal) on, when standard error is a file.
+    Background,
+}
+
+/// Begins logging. `directives` (`info`, or `warn,tombolo_host=debug`) count before `verbosity`.
+pub fn start(
+    verbosity: Verbosity,
+    directives: Option<&str>,
+    destination: Destination,
+) -> Result<(), LogError> {
     let filter = filter(verbosity, directives)?;
-    let terminal = io::stderr().is_terminal();
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(terminal);
-    tracing_subscriber::registry().with(filter).with(lines).try_init()?;
+    let in_background = destination == Destination::Background;
+    // Not for a file, and what is a terminal now is a file later.
+    let colours = io::stderr().is_terminal() && !in_background;
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(colours);
+    let system = in_background.then(|| syslog_layer(Path::new(syslog::PLACE)).ok()).flatten();
+    tracing_subscriber::registry().with(filter).with(lines).with(system).try_init()?;
     Ok(())
+}
+
+/// Lines as the system's log wants them: it has times and levels of its own.
+pub(crate) fn syslog_layer<S>(place: &Path) -> io::Result<impl Layer<S> + use<S>>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let syslog = Syslog::new(place)?;
+    Ok(fmt::layer().with_writer(syslog).with_ansi(false).without_time().with_level(false))
 }
 
 fn filter(verbosity: Verbosity, directives: Option<&str>) -> Result<Targets, LogError> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use tombolo_host::logging::Destination;
 
 use crate::cli::{LogArgs, start_log};
 use crate::failure::{Failure, Outcome};
@@ -43,7 +44,7 @@ impl Helper {
     /// Mounts.
     pub fn run(self) -> Outcome {
         let log = LogArgs { verbose: self.verbose, quiet: 0 };
-        start_log(log)?;
+        start_log(log, Destination::StandardError)?;
         let mut options = MountOptions::default();
         let mut lists = Vec::new();
         for option in self.options.iter().flat_map(|list| list.split(',')) {

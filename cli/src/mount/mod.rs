@@ -13,6 +13,7 @@ mod source;
 use std::path::{Path, PathBuf, absolute as absolute_path};
 
 use clap::Args;
+use tombolo_host::logging::Destination;
 
 use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
@@ -94,6 +95,15 @@ Of NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&s
   vers=3, sec=sys, nolock are so anyway: locks work between the programs of this host.";
 
 impl MountArgs {
+    /// Where what it has to say goes.
+    pub fn log_destination(&self) -> Destination {
+        if self.keeper || self.background_log.is_some() {
+            Destination::Background
+        } else {
+            Destination::StandardError
+        }
+    }
+
     /// Mounts.
     pub fn run(self, log: LogArgs) -> Outcome {
         let mut options = MountOptions::default();

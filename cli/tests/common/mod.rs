@@ -122,6 +122,12 @@ impl MountPlace {
         value["servers"].as_array().and_then(|all| all.iter().find(serves)).expect("its server").clone()
     }
 
+    /// What its servers in the background have written.
+    pub fn log(&self) -> String {
+        let states = fs::read_dir(self.0.path("state/tombolo")).expect("list").flatten();
+        states.filter_map(|state| fs::read_to_string(state.path().join("log")).ok()).collect()
+    }
+
     pub fn umount(&self) {
         self.0.run(&["umount", "mnt"]).succeeded();
     }

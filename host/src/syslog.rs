@@ -1,0 +1,111 @@
+//! The log of a process in the background, for the system's: a datagram for each line to `/dev/log` (RFC 3164 §4.1.1, as syslog(3) sends
+//! it), where journald or another syslog daemon listens. Where none does, or while it is busy, lines are lost: the file has them.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Where syslog(3) finds the daemon.
+pub(crate) const PLACE: &str = "/dev/log";
+
+/// Whether this process has left its terminal: until then, whoever started it reads its standard error.
+static IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
+
+/// From now on the log goes to the system's, too.
+pub(crate) fn begin() {
+    IN_BACKGROUND.store(true, Ordering::Relaxed);
+}
+
+/// Makes a datagram of each line.
+pub(crate) struct Syslog {
+    socket: UnixDatagram,
+    place: PathBuf,
+}
+
+impl Syslog {
+    /// To the daemon that listens at `place` when a line is written.
+    pub(crate) fn new(place: &Path) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        // Nobody is to wait for a daemon that does not read.
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, place: place.to_owned() })
+    }
+}
+
+/// One line, and how urgent it is.
+pub(crate) struct Line<'a> {
+    syslog: &'a Syslog,
+    severity: u8,
+}
+
+impl<'a> MakeWriter<'a> for Syslog {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line { syslog: self, severity: INFORMATIONAL }
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Line<'a> {
+        let severity = match *meta.level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => INFORMATIONAL,
+            Level::DEBUG | Level::TRACE => 7,
+        };
+        Line { syslog: self, severity }
+    }
+}
+
+const INFORMATIONAL: u8 = 6;
+
+/// System daemons.
+const FACILITY: u8 = 3;
+
+impl Write for Line<'_> {
+    /// A line comes in one piece.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if IN_BACKGROUND.load(Ordering::Relaxed) {
+            let priority = FACILITY * 8 + self.severity;
+            let mut datagram = format!("<{priority}>tombolo[{}]: ", std::process::id()).into_bytes();
+            datagram.extend_from_slice(line.trim_ascii_end());
+            let _ = self.syslog.socket.send_to(&datagram, &self.syslog.place);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    #[test]
+    fn each_line_is_a_datagram_once_the_terminal_is_left_and_a_missing_daemon_is_no_error() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let place = folder.path().join("log");
+        let layer = crate::logging::syslog_layer(&place).expect("a socket");
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::error!("nobody listens");
+            let daemon = UnixDatagram::bind(&place).expect("bind");
+            daemon.set_nonblocking(true).expect("set");
+            tracing::error!("the terminal is still there");
+            begin();
+            tracing::warn!(server = "nas", "not responding");
+            let mut datagram = [0; 200];
+            let len = daemon.recv(&mut datagram).expect("a line");
+            let text = String::from_utf8_lossy(&datagram[..len]);
+            let (head, said) = text.split_once("]: ").expect("a head");
+            assert_eq!(head, format!("<28>tombolo[{}", std::process::id()));
+            assert!(said.ends_with("not responding server=\"nas\"") && !said.contains('\u{1b}'), "{said}");
+            assert!(daemon.recv(&mut datagram).is_err(), "one line, one datagram");
+        });
+    }
+}
