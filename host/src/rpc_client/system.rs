@@ -15,6 +15,10 @@ use tombolo_sys::{Errno, Result, random, socket, tcp, udp};
 /// The ports that servers take for those of a privileged caller; below are those of well-known services.
 const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
 
+/// How often, and after what pause, the port of the last connection is asked for before another one is taken.
+const PORT_ATTEMPTS: u32 = 10;
+const PORT_PAUSE: Duration = Duration::from_millis(1);
+
 /// An idle peer is asked whether it is there after so long.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -64,8 +68,7 @@ impl SystemWire {
     /// From the port of before if there was one, or as is wished.
     fn open_again(&self, target: &Target, index: usize, reserved_port: Option<bool>) -> Result<OwnedFd> {
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is left of the last connection may still have it.
-        let again = ports.get(&index).and_then(|port| Self::open(target, Some(*port)).ok());
+        let again = ports.get(&index).and_then(|port| Self::open_from(target, *port));
         let fd = match (again, reserved_port) {
             (Some(fd), _) => fd,
             (None, Some(false)) => Self::open(target, None)?,
@@ -75,6 +78,18 @@ impl SystemWire {
             ports.insert(index, address.port());
         }
         Ok(fd)
+    }
+
+    /// From this port if it can be had within milliseconds: a caller that is just sending holds the last connection's socket for so
+    /// long.
+    fn open_from(target: &Target, port: u16) -> Option<OwnedFd> {
+        for _ in 0..PORT_ATTEMPTS {
+            match Self::open(target, Some(port)) {
+                Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) => std::thread::sleep(PORT_PAUSE),
+                outcome => return outcome.ok(),
+            }
+        }
+        None
     }
 
     /// From a reserved port if there is one for us.
