@@ -119,6 +119,12 @@ fn calls_come_from_a_reserved_port_where_we_may_have_one() {
 
 #[test]
 fn a_connection_is_made_anew_from_the_same_port() {
+    // Between two connections another process may get the port; not time and again.
+    let attempts: Vec<Vec<u16>> = (0..3).map(|_| ports_of_four_connections()).collect();
+    assert!(attempts.iter().any(|ports| ports.iter().all(|port| *port == ports[0])), "{attempts:?}");
+}
+
+fn ports_of_four_connections() -> Vec<u16> {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("bind");
     let target = target(listener.local_addr().expect("address"), Transport::Tcp);
@@ -137,6 +143,5 @@ fn a_connection_is_made_anew_from_the_same_port() {
         assert!(wait(pending).is_ok());
         pending = echo(&client, ECHO, b"hello");
     }
-    ports.dedup();
-    assert_eq!(ports.len(), 1, "{ports:?}");
+    ports
 }
