@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use tombolo_host::handle_keys::{KeyId, Keys, KeysError};
-use tombolo_host::state_dir::{ServerFiles, StateDir, StateError};
+use tombolo_host::state_dir::{SOURCE, ServerFiles, StateDir, StateError};
 
 use crate::failure::{Failure, Outcome};
+use crate::files::shown;
 use crate::serve::state_path;
 
 /// List and change the keys that NFS file handles are signed with.
@@ -21,7 +22,8 @@ pub struct KeysArgs {
     /// The state directory (by default $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
     #[arg(long, value_name = "DIR", global = true)]
     state: Option<PathBuf>,
-    /// The server: the name of its first export without the slash. Needed only where there are several.
+    /// The server: the name of its first export without the slash (with -2 and so on, where others of that name serve other trees).
+    /// Needed only where there are several.
     #[arg(long, value_name = "NAME", global = true)]
     server: Option<String>,
 }
@@ -89,9 +91,21 @@ fn only_server(state: &StateDir, path: &Path) -> Result<String, Failure> {
     match with_keys.as_slice() {
         [name] => Ok(name.clone()),
         [] => Err(Failure::cannot(format_args!("find keys in {}", path.display()), &KeysError::None)),
-        names => Err(Failure::usage("it is not clear which server's keys are meant")
-            .remedy(format_args!("add --server and one of {}", names.join(", ")))),
+        names => {
+            let described: Result<Vec<_>, _> = names.iter().map(|name| described(&state, name)).collect();
+            Err(Failure::usage("it is not clear which server's keys are meant")
+                .remedy(format_args!("add --server and one of {}", described.map_err(failed)?.join(", "))))
+        }
     }
+}
+
+/// A server's name, and what it serves.
+fn described(state: &StateDir, name: &str) -> Result<String, StateError> {
+    let source = state.files_of(name)?.read(SOURCE)?.unwrap_or_default();
+    Ok(match source.trim_ascii_end() {
+        b"" => name.to_owned(),
+        source => format!("{name} ({})", shown::name(source)),
+    })
 }
 
 fn unusable(path: &Path, error: &StateError) -> Failure {

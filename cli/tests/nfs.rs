@@ -205,6 +205,30 @@ fn handles_outlive_a_restart_and_go_with_their_key() {
     server.wait();
 }
 
+/// Their last components are the same, and nothing else.
+#[test]
+fn two_trees_of_one_name_have_a_state_each() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("a/src")).expect("mkdir");
+    fs::create_dir_all(place.path("b/src")).expect("mkdir");
+    let serve = |tree: &str| {
+        let server = place.serve(&["serve", tree, "--nfs", "0", "--state", "kept"], "ready control");
+        let at = address(&server);
+        (server, at)
+    };
+    let (one, one_at) = serve("a/src");
+    let (two, two_at) = serve("b/src");
+    let handles = [&one_at, &two_at].map(|at| mnt(at, "/src").expect("a handle"));
+    assert_eq!(getattr(&two_at, &handles[0]), BAD_HANDLE, "the keys are others");
+    drop((one, two));
+    // In the other order.
+    let (_two, two_at) = serve("b/src");
+    let (_one, one_at) = serve("a/src");
+    assert_eq!((getattr(&one_at, &handles[0]), getattr(&two_at, &handles[1])), (0, 0));
+    place.run(&["serve", "a/src", "--nfs", "0", "--state", "kept"]).failed(1, &["in use by another server"]);
+    place.run(&["keys", "list", "--state", "kept"]).failed(2, &["src (/", "/a/src), src-2 (/", "/b/src)"]);
+}
+
 /// overlayfs without `nfs_export` has no handles of its own.
 #[test]
 fn a_file_system_without_handles_gets_them_from_a_table() {
@@ -259,7 +283,9 @@ fn keys_are_not_guessed_at() {
     drop(server);
     let server = place.serve(&["serve", "mnt=/other", "--nfs", "0", "--state", "kept"], "ready control");
     drop(server);
-    place.run(&["keys", "list", "--state", "kept"]).failed(2, &["--server", "other, tree"]);
+    place
+        .run(&["keys", "list", "--state", "kept"])
+        .failed(2, &["--server", "other (/", "/mnt), tree (/", "/tree)"]);
     let listed = place.run(&["keys", "list", "--state", "kept", "--server", "tree"]);
     listed.succeeded();
     assert_eq!(listed.out, "1  signs\n");

@@ -4,6 +4,7 @@
 //! STATE/version        "1\n": the layout of everything below
 //! STATE/NAME/          one server's own, locked while it runs
 //! STATE/NAME/lock
+//! STATE/NAME/source    what it serves, where another may serve something else under that name
 //! ```
 //!
 //! It needs no privilege. A directory of a newer version is refused and left untouched.
@@ -19,6 +20,9 @@ use tombolo_sys::creds;
 
 /// The version of the layout that this program writes.
 pub const VERSION: u32 = 1;
+
+/// The file that names what a server serves.
+pub const SOURCE: &str = "source";
 
 /// Why a state directory cannot be used.
 #[derive(Debug, Error)]
@@ -116,6 +120,27 @@ impl StateDir {
             Err(TryLockError::WouldBlock) => Err(StateError::InUse { path: files.path }),
             Err(TryLockError::Error(error)) => Err(at(&lock_path)(error)),
         }
+    }
+
+    /// The directory of the server of `source` that is called `name`. A server of something else has that name to itself; then this one's is
+    /// `name-2`, and so on, the same at each start.
+    pub fn server_of(&self, name: &str, source: &str) -> Result<ServerState, StateError> {
+        let _turn = locked(&self.path)?;
+        let source = format!("{source}\n").into_bytes();
+        let names =
+            std::iter::once(name.to_owned()).chain((2_u32..).map(|number| format!("{name}-{number}")));
+        for name in names {
+            let files = self.files_of(&name)?;
+            let of_another = files.read(SOURCE)?.map(|known| known != source);
+            if of_another != Some(true) {
+                let server = self.server(&name)?;
+                if of_another.is_none() {
+                    files.write(SOURCE, &source)?;
+                }
+                return Ok(server);
+            }
+        }
+        Err(StateError::BadName { name: name.into() })
     }
 
     /// The small files of the server called `name`, whether it runs or not.
@@ -282,6 +307,26 @@ mod tests {
         assert_eq!((mode("keys") & 0o777, mode("lock") & 0o777), (0o600, 0o600));
         assert_eq!(state.servers().expect("names"), ["src"]);
         assert!(matches!(state.files_of("a/b"), Err(StateError::BadName { .. })));
+    }
+
+    #[test]
+    fn servers_of_different_sources_with_one_name_stay_apart() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = StateDir::open(&dir.path().join("s")).expect("open");
+        // An older version has left this one.
+        state.files_of("src").expect("files").write("keys", b"old").expect("write");
+        let path = |source: &str| {
+            let server = state.server_of("src", source)?;
+            Ok::<_, StateError>((server.path().file_name().expect("a name").to_owned(), server))
+        };
+        let (one, running) = path("/a/src").expect("free");
+        let (two, other) = path("/b/src").expect("a name of its own");
+        assert_eq!((one.to_str(), two.to_str()), (Some("src"), Some("src-2")));
+        assert_eq!(running.files().read("keys").expect("read").as_deref(), Some(&b"old"[..]));
+        assert!(matches!(path("/b/src"), Err(StateError::InUse { .. })));
+        drop((running, other));
+        assert_eq!(path("/b/src").expect("again").0, "src-2");
+        assert_eq!(path("/a/src").expect("again").0, "src");
     }
 
     #[test]

@@ -137,11 +137,12 @@ impl Kept {
         Ok(self.opened.get_or_init(|| opened))
     }
 
-    /// The state of this server: it goes by the name of the first export.
+    /// The state of this server: it goes by the name of the first export, and by what that is.
     fn open_state(&self) -> Result<ServerState, Failure> {
         let path = state_path(self.asked.as_deref())?;
         let keeping = format!("keep state in {}", path.display());
-        let state = StateDir::open(&path).and_then(|state| state.server(&self.name));
+        let source = self.sources.first().map_or_else(String::new, |(export, _)| export.tree.to_string());
+        let state = StateDir::open(&path).and_then(|state| state.server_of(&self.name, &source));
         state.map_err(|error| {
             let failure = Failure::cannot(&keeping, &error);
             match error {
