@@ -1,11 +1,29 @@
 //! How long attributes are believed.
 
 use std::cmp::Ordering;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Attr, FileType, WeakAttr};
 
 use crate::options::AttributeTimes;
+
+/// When a name was last taken away of which it was not known what it led to: a file has a link less, and it may be any
+/// that had more than one.
+#[derive(Debug, Default)]
+pub(super) struct UnknownRemoval(Mutex<Option<Instant>>);
+
+impl UnknownRemoval {
+    /// Such a name was taken away by now.
+    pub(super) fn happened(&self, now: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    fn is_told_by(&self, freshness: &Freshness) -> bool {
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_none_or(|last| freshness.is_since(last))
+    }
+}
 
 /// Attributes, and until when they are believed.
 #[derive(Clone, Copy, Debug)]
@@ -71,9 +89,11 @@ impl Freshness {
     }
 
     /// What is known, if it is to be believed now.
-    pub(super) fn believed(&self, now: Instant) -> Option<Attr> {
+    pub(super) fn believed(&self, now: Instant, removal: &UnknownRemoval) -> Option<Attr> {
         let age = now.saturating_duration_since(self.asked);
-        (!self.doubtful && age < self.lifetime).then_some(self.attr)
+        let has_one_name = self.attr.nlink <= 1 || self.attr.file_type == FileType::Directory;
+        let is_believed = !self.doubtful && age < self.lifetime && (has_one_name || removal.is_told_by(self));
+        is_believed.then_some(self.attr)
     }
 
     /// When it came. What was asked for before may be older.
@@ -112,6 +132,8 @@ mod tests {
 
     use super::*;
 
+    static NONE: UnknownRemoval = UnknownRemoval(Mutex::new(None));
+
     const TIMES: AttributeTimes = AttributeTimes {
         file_min: Duration::from_secs(3),
         file_max: Duration::from_secs(10),
@@ -146,13 +168,16 @@ mod tests {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let mut known = Freshness::new(attr(1), start, &TIMES);
-        assert!(known.believed(at(2)).is_some() && known.believed(at(3)).is_none());
+        assert!(known.believed(at(2), &NONE).is_some() && known.believed(at(3), &NONE).is_none());
         known.learn(attr(1), at(4), at(4), &TIMES);
-        assert!(known.believed(at(9)).is_some() && known.believed(at(10)).is_none());
+        assert!(known.believed(at(9), &NONE).is_some() && known.believed(at(10), &NONE).is_none());
         known.learn(attr(1), at(11), at(11), &TIMES);
-        assert!(known.believed(at(20)).is_some() && known.believed(at(21)).is_none(), "the most is ten");
+        assert!(
+            known.believed(at(20), &NONE).is_some() && known.believed(at(21), &NONE).is_none(),
+            "the most is ten"
+        );
         known.learn(attr(2), at(22), at(22), &TIMES);
-        assert!(known.believed(at(25)).is_none());
+        assert!(known.believed(at(25), &NONE).is_none());
     }
 
     #[test]
@@ -182,9 +207,13 @@ mod tests {
         let mut known = Freshness::new(attr(1), start, &TIMES);
         known.learn(long(1), at(1), at(3), &TIMES);
         known.learn(attr(1), at(2), at(4), &TIMES);
-        assert_eq!((known.known().size, known.believed(at(5))), (100, None));
+        assert_eq!((known.known().size, known.believed(at(5), &NONE)), (100, None));
         known.learn(attr(1), at(6), at(7), &TIMES);
-        assert_eq!(known.believed(at(8)).map(|attr| attr.size), Some(0), "asked after all that is news");
+        assert_eq!(
+            known.believed(at(8), &NONE).map(|attr| attr.size),
+            Some(0),
+            "asked after all that is news"
+        );
     }
 
     #[test]
@@ -192,14 +221,30 @@ mod tests {
         let now = Instant::now();
         let mut known = Freshness::new(attr(1), now, &TIMES);
         known.doubt(now);
-        assert!(known.believed(now).is_none() && !known.is_since(now));
+        assert!(known.believed(now, &NONE).is_none() && !known.is_since(now));
         known.learn(attr(1), now, now, &TIMES);
-        assert!(known.believed(now).is_some() && known.is_since(now));
+        assert!(known.believed(now, &NONE).is_some() && known.is_since(now));
     }
 
     #[test]
     fn without_times_nothing_is_believed() {
         let now = Instant::now();
-        assert!(Freshness::new(attr(1), now, &AttributeTimes::NONE).believed(now).is_none());
+        assert!(Freshness::new(attr(1), now, &AttributeTimes::NONE).believed(now, &NONE).is_none());
+    }
+
+    #[test]
+    fn a_name_less_that_may_be_its_own_ends_belief_in_a_file_of_several() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let removal = UnknownRemoval::default();
+        let one = Freshness::new(attr(1), start, &TIMES);
+        let mut two = Freshness::new(Attr { nlink: 2, ..attr(1) }, start, &TIMES);
+        assert!(two.believed(at(1), &removal).is_some());
+        removal.happened(at(2));
+        assert!(one.believed(at(3), &removal).is_some() && two.believed(at(3), &removal).is_none());
+        two.learn(Attr { nlink: 2, ..attr(1) }, at(1), at(4), &TIMES);
+        assert!(two.believed(at(5), &removal).is_none(), "asked for before");
+        two.learn(Attr { nlink: 2, ..attr(1) }, at(5), at(6), &TIMES);
+        assert!(two.believed(at(7), &removal).is_some());
     }
 }

@@ -8,7 +8,7 @@ use tombolo_core::fs::{Attr, FileType, Identity, NameBuf, NodeId, Raised, WeakAt
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, WccData, attr};
 
-use super::freshness::Freshness;
+use super::freshness::{Freshness, UnknownRemoval};
 use super::leaving::Departures;
 use crate::data::FileData;
 use crate::options::AttributeTimes;
@@ -33,6 +33,7 @@ pub(crate) struct Node {
     pub fsid: u64,
     pub file_type: FileType,
     times: AttributeTimes,
+    removal: Arc<UnknownRemoval>,
     state: Mutex<State>,
     /// Openings of this session.
     openings: AtomicU32,
@@ -75,6 +76,7 @@ impl Node {
         fattr: &Fattr3,
         asked: Instant,
         times: AttributeTimes,
+        removal: Arc<UnknownRemoval>,
     ) -> Self {
         let attr = attr::attr(fattr);
         let freshness = Freshness::new(attr, asked, &times);
@@ -93,6 +95,7 @@ impl Node {
             fsid: attr.fsid,
             file_type: attr.file_type,
             times,
+            removal,
             state: Mutex::new(state),
             openings: AtomicU32::new(0),
             departures: Departures::default(),
@@ -167,7 +170,7 @@ impl Node {
 
     /// The attributes, if they are to be believed now. A file that is being written is as long as its writers made it.
     pub(crate) fn believed(&self, now: Instant) -> Option<Attr> {
-        let believed = self.state().freshness.believed(now);
+        let believed = self.state().freshness.believed(now, &self.removal);
         believed.map(|attr| self.as_writers_see(attr))
     }
 

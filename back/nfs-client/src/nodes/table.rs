@@ -8,6 +8,7 @@ use tombolo_core::fs::{Error, FileType, NameBuf, NodeId, Result};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use super::forgotten::Forgotten;
+use super::freshness::UnknownRemoval;
 use super::node::{Epoch, Node, Place};
 use crate::options::AttributeTimes;
 
@@ -17,6 +18,7 @@ pub(crate) struct Nodes {
     root: Arc<Node>,
     times: AttributeTimes,
     nodes_max: usize,
+    removal: Arc<UnknownRemoval>,
     table: Mutex<Table>,
 }
 
@@ -70,7 +72,8 @@ impl Nodes {
         times: AttributeTimes,
         nodes_max: usize,
     ) -> Self {
-        let node = Arc::new(Node::new(NodeId::ROOT, root, fattr, asked, times));
+        let removal = Arc::<UnknownRemoval>::default();
+        let node = Arc::new(Node::new(NodeId::ROOT, root, fattr, asked, times, removal.clone()));
         let held = Held { node: node.clone(), look_ups: 1 };
         let table = Table {
             by_id: HashMap::from([(NodeId::ROOT, held)]),
@@ -80,7 +83,7 @@ impl Nodes {
             forgotten: Forgotten::default(),
             next: NodeId::ROOT.0 + 1,
         };
-        Self { root: node, times, nodes_max, table: Mutex::new(table) }
+        Self { root: node, times, nodes_max, removal, table: Mutex::new(table) }
     }
 
     /// The root.
@@ -124,7 +127,7 @@ impl Nodes {
         }
         let id = NodeId(table.next);
         table.next += 1;
-        let node = Arc::new(Node::new(id, handle, fattr, asked, self.times));
+        let node = Arc::new(Node::new(id, handle, fattr, asked, self.times, self.removal.clone()));
         if !table.forgotten.may_tell(&handle, asked) {
             node.doubt(now);
         }
@@ -228,6 +231,22 @@ impl Nodes {
             node.set_place(None);
         }
         node
+    }
+
+    /// A name is gone by now that these were seen under. If none was, a file of several names may have lost one.
+    pub(crate) fn lost_a_name<'a>(&self, seen: impl IntoIterator<Item = &'a Arc<Node>>, now: Instant) {
+        let mut seen = seen.into_iter().peekable();
+        if seen.peek().is_none() {
+            self.removal.happened(now);
+        }
+        seen.for_each(|node| node.doubt(now));
+    }
+
+    /// Was there no such name when the directory was as it is now?
+    pub(crate) fn is_absent(&self, dir: &Node, name: &NameBuf) -> bool {
+        let table = self.table();
+        let sighting = table.by_name.get(&(dir.id, name.clone()));
+        sighting.is_some_and(|sighting| sighting.node.is_none() && sighting.epoch == dir.epoch())
     }
 
     /// What the name leads to is not known any more.

@@ -40,7 +40,7 @@ impl View {
             self.drop_data(node).await;
         }
         // It may have other names; how many is to be asked.
-        seen.iter().chain(found).for_each(|node| node.doubt(self.now()));
+        self.session.nodes.lost_a_name(seen.iter().chain(found), self.now());
         Ok(change)
     }
 
@@ -115,6 +115,7 @@ impl View {
         let is_itself = from_dir.id == to_dir.id && from == to;
         let leaving = if is_itself { None } else { self.leaving(&to_dir, &to).await? };
         let mut moved_away = false;
+        let replaces_nothing = leaving.is_none() && nodes.is_absent(&to_dir, &to);
         if let Some(node) = leaving.as_ref().map(Leaving::node)
             && self.must_keep_a_name(node).await?
             && nodes.at(from_dir.id, &from).is_none_or(|moved| moved.id != node.id)
@@ -142,7 +143,9 @@ impl View {
             }
         };
         let replaced = (nodes.at(to_dir.id, &to), leaving.as_ref().map(Leaving::node));
-        replaced.0.iter().chain(replaced.1).for_each(|node| node.doubt(self.now()));
+        if !replaces_nothing {
+            nodes.lost_a_name(replaced.0.iter().chain(replaced.1), self.now());
+        }
         match nodes.removed(from_dir.id, &from) {
             Some(moved) => {
                 nodes.place(&moved, &to_dir, &to, to_dir.epoch());

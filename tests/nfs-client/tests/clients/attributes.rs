@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tombolo_core::fs::RenameFlags;
 use tombolo_wire_nfs3::Procedure;
 
 use crate::pair::Pair;
@@ -58,4 +59,25 @@ fn what_a_client_changes_itself_it_sees_at_once() {
         world.dir(&format!("dir-{round}"));
         assert_eq!(world.attr(world.dir).nlink, before.nlink + 1);
     }
+}
+
+/// Also of a file that was last seen under another name than the one that goes.
+#[test]
+fn a_client_sees_at_once_that_a_file_has_lost_a_name() {
+    let pair = Pair::new();
+    let world = &pair.one;
+    let node = world.file_with("file", b"contents");
+    let other = world.file_with("other", b"");
+    for name in ["a", "b", "c", "d", "e"] {
+        world.link(node, world.dir, name).expect("link");
+    }
+    assert_eq!((world.attr(node).nlink, world.attr(other).nlink), (6, 1));
+    let mut links = 6;
+    for name in ["file", "b", "e", "a"] {
+        world.unlink(name).expect("unlink");
+        links -= 1;
+        assert_eq!(world.attr(node).nlink, links, "without {name}");
+    }
+    world.rename("other", "c", RenameFlags::empty()).expect("rename");
+    assert_eq!(world.attr(node).nlink, 1);
 }
