@@ -10,7 +10,7 @@ QEMU_JOBS := 10-job 40-guest-killed 80-nfs-job 92-shm-memory 95-shm-job
 # The crates whose documentation has examples: one start of rustdoc each.
 DOC_TESTS := -p tombolo-wire-rpc -p tombolo-wire-nfs3 -p tombolo-allocations
 
-.PHONY: help packages build static demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-posix lint bench bench-quick clean
+.PHONY: help packages build static demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-posix test-postgres test-postgres-all lint bench bench-quick clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -31,10 +31,10 @@ demo: ## share a source tree with a real guest and build it there
 	demo/run
 
 test: ## everything that has to pass
-	tests/timed $(MAKE) packages test-rust test-planted test-mount test-posix test-guests test-crash test-chaos
+	tests/timed $(MAKE) packages test-rust test-planted test-mount test-posix test-postgres test-guests test-crash test-chaos
 
 test-long: ## the same at full size: an hour of fuzzing, every guest on both beds, a thousand kills
-	tests/timed $(MAKE) packages test-rust test-planted test-address test-fuzz test-mount test-posix test-guests-all test-crash-all test-chaos-all
+	tests/timed $(MAKE) packages test-rust test-planted test-address test-fuzz test-mount test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all
 
 test-rust: ## unit, property, conformance and command-line tests
 	$(CARGO) test --workspace --lib --bins --tests --no-fail-fast
@@ -57,6 +57,13 @@ test-mount: build ## the conformance suite through FUSE mounts of this host, and
 
 test-posix: build ## pjdfstest and fsx through a FUSE mount
 	tests/posix/on-mount
+
+test-postgres: build ## a database on a mount, under load
+	tests/postgres/run
+
+test-postgres-all: build ## the same, and killed on mounts of each kind
+	tests/postgres/run
+	tests/postgres/run --all
 
 test-guests: build static ## real guests: all cases in UML, a job of each kind in QEMU
 	tests/guests/setup

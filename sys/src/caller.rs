@@ -1,4 +1,4 @@
-//! Who a thread of this machine is, seen from outside (proc_pid_status(5)).
+//! Who a thread of this machine is, seen from outside (proc_pid_status(5)), and whether it is being killed (proc_pid_stat(5)).
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::read;
@@ -50,6 +50,34 @@ pub fn of_thread(thread: u32) -> Result<Caller> {
     }
 }
 
+/// Whether a thread is about to be killed by a signal, or is ending because it was. False if it ends by itself. ENOENT or ESRCH when there
+/// is no such thread, or none that we may see.
+///
+/// Whatever signal is fatal, the kernel makes SIGKILL pend for each thread of the process.
+pub fn is_being_killed(thread: u32) -> Result<bool> {
+    let path = format!("/proc/{thread}/task/{thread}/stat");
+    let stat = openat(CWD, path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = [0; STATUS_BYTES];
+    let got = read(&stat, &mut text)?;
+    killed(text.get(..got).unwrap_or_default()).ok_or(Errno::IO)
+}
+
+/// `PF_EXITING` of the kernel: the thread ends.
+const ENDING: u64 = 0x4;
+/// SIGKILL in a set of signals.
+const KILL: u64 = 1 << 8;
+/// The signal that a process ended by, in its status (waitpid(2)).
+const BY_SIGNAL: u64 = 0x7f;
+
+/// Reads the fields `flags` (9), `signal` (31, those that pend for the thread) and `exit_code` (52). The name (2) may have any bytes in it.
+fn killed(text: &[u8]) -> Option<bool> {
+    let after_name = text.iter().rposition(|&byte| byte == b')')? + 1;
+    let mut fields = text.get(after_name..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+    let mut skip = |count| std::str::from_utf8(fields.nth(count)?).ok()?.parse::<u64>().ok();
+    let (flags, pending, code) = (skip(6)?, skip(21)?, skip(20)?);
+    Some(pending & KILL != 0 || (flags & ENDING != 0 && code & BY_SIGNAL != 0))
+}
+
 /// Reads the lines `Uid:` and `Gid:`, each with four numbers, of which the last is for file systems, and `Groups:`. None
 /// unless all of them are there to their ends.
 fn parsed(text: &[u8]) -> Option<Caller> {
@@ -87,6 +115,24 @@ mod tests {
         drop(assumed);
         assert_eq!((caller.uid, caller.gid), (12, 34));
         assert_eq!(caller.groups, groups);
+    }
+
+    #[test]
+    fn a_thread_is_being_killed_when_sigkill_pends_or_it_ends_by_a_signal() {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        assert_eq!(is_being_killed(thread), Ok(false));
+        assert!(is_being_killed(u32::MAX).is_err());
+        let stat = |flags: u64, pending: u64, code: u64| {
+            let middle = "3 ".repeat(21);
+            let end = "4 ".repeat(20);
+            killed(format!("7 (a) b 9) S 1 1 1 0 -1 {flags} {middle}{pending} {end}{code}\n").as_bytes())
+        };
+        assert_eq!(stat(0x40_0000, 0, 0), Some(false));
+        assert_eq!(stat(0x40_0000, 0x2000, 0), Some(false), "a signal with a handler");
+        assert_eq!(stat(0x40_0000, 0x100, 0), Some(true), "SIGKILL");
+        assert_eq!(stat(0x40_0004, 0, 2), Some(true), "it ends by SIGINT");
+        assert_eq!(stat(0x40_0004, 0, 0x300), Some(false), "it ends by exit(3)");
+        assert_eq!(killed(b"7 (a) S 1 1"), None);
     }
 
     #[test]

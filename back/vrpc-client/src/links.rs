@@ -22,8 +22,7 @@ use crate::link::{Link, Things, Unknown};
 use crate::owned::Owned;
 use crate::reply::Answered;
 
-/// Who waits for a link may be interrupted once there is none for so long. A program is sent signals that are not to end it, and a FUSE
-/// mount is told of each.
+/// Who waits for a link may be interrupted once there is none for so long.
 const SILENT: Duration = Duration::from_secs(2);
 
 /// The links of one session.

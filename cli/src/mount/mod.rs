@@ -86,7 +86,7 @@ Of NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&s
   nconnect=N            how many connections, 1 to 16 (default: 1)
   readahead=N           how far to read ahead of a program, in bytes (default: 4M)
   hard, soft            wait for a server for ever (the default), or fail after timeo=TENTHS and retrans=N more time-outs
-  intr, nointr          a signal ends a call at once, or never (default: once it waited for 2 s)
+  intr, nointr          a killed program's call ends at once, or never (default: once it waited for 2 s)
   ac, noac, actimeo=S   how long attributes are kept, in seconds; noac and 0 make the kernel keep nothing either.
                         acregmin=, acregmax=, acdirmin=, acdirmax=: the same apart (default: 3, 60, 30, 60)
   retry=N               for how many minutes to try for a server that is not there yet (default: 2; nfs+shm: 0)

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Tells an operation that its caller would rather have it end.
+/// Tells an operation that its caller would rather have it end: nobody looks at the answer any more, or it waits for a lock and the
+/// caller got a signal. A front end raises it for nothing else: no other call may say EINTR to a program that goes on.
 ///
-/// Who may honour it: a job that waits in a queue, a blocking lock, a delay. Who may not: a mutation that has begun.
-/// Either way the answer still comes, and only then are the buffers of the request free.
+/// What may end early: a job that waits in a queue, a wait for a lock or for a silent server, a delay. What may not: a mutation that has
+/// begun. Either way the answer still comes, and only then are the buffers of the request free.
 ///
 /// A front end keeps one per request slot and [`renew`](Interrupt::renew)s it for every request, so that the inline path
 /// allocates nothing. The default value can never be raised.

@@ -15,9 +15,6 @@ use crate::random::Random;
 use crate::records::record;
 use crate::server::PATIENCE;
 
-/// EINTR, as the standard library puts it.
-const INTERRUPTED: &str = "(os error 4)";
-
 /// Works until nobody holds the other end of its input.
 pub fn work(args: &ClientArgs) -> Result<()> {
     let History { mut model, mut number, .. } = History::read(&args.log)?;
@@ -37,11 +34,6 @@ pub fn work(args: &ClientArgs) -> Result<()> {
         log.asked(number, action)?;
         let count = match perform(action) {
             Ok(count) => count,
-            // Stopped by a signal while it waited: a mount ends the wait then, and what was asked may have been done.
-            Err(why) if args.is_mount && why.ends_with(INTERRUPTED) => {
-                model.doubt(action);
-                continue;
-            }
             Err(why) => return Err(Failure::Refused { number, doing: action.to_string(), why }),
         };
         log.answered(number, count)?;

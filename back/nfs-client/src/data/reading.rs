@@ -314,19 +314,18 @@ impl<S: Server> Reading<S> {
     }
 
     async fn finish(self, turn: Turn, plan: Option<Plan>) -> Result<ReadDone> {
-        let mut plan = match plan {
-            Some(plan) => plan,
-            None => {
-                let written = async {
-                    let pending = |state: &State| state.ledger.has_pending_in(&self.range, turn);
-                    self.file.until(|state| (!pending(state)).then_some(())).await;
-                    Ok(())
-                };
-                unless(self.server.impatience(&self.caller), written).await?;
-                // Nothing of what was written before this read is on its way any more.
-                let Some(plan) = self.plan(turn) else { return Err(Error::Interrupted) };
-                plan
+        let mut plan = plan;
+        let mut plan = loop {
+            if let Some(plan) = plan.take().or_else(|| self.plan(turn)) {
+                break plan;
             }
+            let written = async {
+                let pending = |state: &State| state.ledger.has_pending_in(&self.range, turn);
+                self.file.until(|state| (!pending(state)).then_some(())).await;
+                Ok(())
+            };
+            // What a restarted server has lost is sent anew, so it may be on its way once more when this has waited.
+            unless(self.server.impatience(&self.caller), written).await?;
         };
         let mut coming = self.begin(&plan.parts);
         if coming.len() > 1 || plan.parts.len() > 1 {

@@ -23,7 +23,7 @@ pub use slot::Slot;
 use body::Body;
 use callers::Callers;
 use coherence::PageCache;
-use pending::Pending;
+use pending::{OnSignal, Pending};
 use posix_locks::PosixLocks;
 use second_look::SecondLook;
 use std::sync::Arc;
@@ -130,7 +130,7 @@ impl Session {
             exchange.send_nothing();
             return Some((slot, exchange));
         };
-        let unique = Unique(raw.unique);
+        let (unique, thread) = (Unique(raw.unique), raw.pid);
         let opcode = Opcode::from_wire(raw.opcode);
         tracing::trace!(session = self.id.0, request = unique.0, ?opcode, node = raw.nodeid, "request");
         let silent = opcode.is_some_and(Opcode::is_silent);
@@ -138,7 +138,7 @@ impl Session {
             Answer::Done(_) if silent => exchange.send_nothing(),
             Answer::Done(result) => self.finish(unique, result, &mut slot, &mut exchange),
             Answer::Later(later) => {
-                let permit = self.admit(unique, &slot.interrupt);
+                let permit = self.admit(unique, &slot.interrupt, self.on_signal(opcode, thread));
                 let session = self.clone();
                 task::spawn(async move {
                     let result = later.await;
@@ -252,14 +252,24 @@ impl Session {
     }
 
     /// Counts a request as pending. Beyond the session's limit it is asked to end at once; its answer still comes.
-    fn admit(&self, unique: Unique, interrupt: &Interrupt) -> Option<Permit> {
+    fn admit(&self, unique: Unique, interrupt: &Interrupt, on_signal: OnSignal) -> Option<Permit> {
         self.counters.later.fetch_add(1, Ordering::Relaxed);
-        self.pending.add(unique, interrupt);
+        self.pending.add(unique, interrupt, on_signal);
         let permit = self.budget.take(Resource::Pending, 1);
         if permit.is_none() {
             interrupt.raise();
         }
         permit
+    }
+
+    /// What a signal to the thread that asked does to a request that pends.
+    fn on_signal(&self, opcode: Option<Opcode>, thread: u32) -> OnSignal {
+        match opcode {
+            Some(Opcode::Setlkw) => OnSignal::End,
+            // 0 is a thread outside of the mount's process namespace.
+            _ if self.options.local_callers && thread != 0 => OnSignal::EndIfKilled(thread),
+            _ => OnSignal::GoOn,
+        }
     }
 
     fn refuse(&self, error: &DecodeError) -> Error {

@@ -1,90 +1,196 @@
-//! Requests that are answered later, so that an INTERRUPT finds them.
+//! Requests that are answered later, and what signals to the threads that wait for them do.
+//!
+//! Linux sends one INTERRUPT for a request whose thread got a signal, whichever signal it was, and says no more: not that a second one
+//! kills it. A signal with a handler ends waits for locks only, as on every local file system. Anything else ends early for a thread
+//! that is being killed: nobody sees the answer then, and the process cannot die before. Whether a thread is, its state in /proc says.
+//! A thread of our own looks there, which lives only while there are requests to look after: most are answered before its first look.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tombolo_core::fs::Interrupt;
+use tombolo_sys::caller;
 use tombolo_wire_fuse::Unique;
 
 /// How many interrupts are remembered whose request is not known yet.
 const EARLY_MAX: usize = 64;
 
+/// How long after a signal the state of its thread is looked at, and how often from then on.
+const LOOK_AFTER: Duration = Duration::from_millis(250);
+
+/// What a signal to the thread that waits for a request does to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnSignal {
+    /// The request ends early: a wait for a lock.
+    End,
+    /// It ends early if the signal kills this thread.
+    EndIfKilled(u32),
+    /// It goes on: nothing can be known of the thread.
+    GoOn,
+}
+
 /// The requests that pend, by number.
 #[derive(Debug, Default)]
-pub(super) struct Pending(Mutex<Table>);
+pub(super) struct Pending(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    table: Mutex<Table>,
+    is_killed: fn(u32) -> bool,
+}
 
 #[derive(Debug, Default)]
 struct Table {
-    requests: HashMap<Unique, Interrupt>,
+    requests: HashMap<Unique, Request>,
     /// Interrupts that overtook their request on another thread. The numbers are never used again, so one that came too
     /// late hits nobody.
     early: VecDeque<Unique>,
+    /// A thread looks after those that were signalled.
+    is_watched: bool,
+}
+
+#[derive(Debug)]
+struct Request {
+    interrupt: Interrupt,
+    on_signal: OnSignal,
+    is_signalled: bool,
 }
 
 impl Pending {
-    /// From now on an INTERRUPT finds the request. One that came already is raised at once.
-    pub(super) fn add(&self, unique: Unique, interrupt: &Interrupt) {
+    /// From now on an INTERRUPT finds the request. One that came already counts.
+    pub(super) fn add(&self, unique: Unique, interrupt: &Interrupt, on_signal: OnSignal) {
         let overtaken = {
-            let mut table = self.table();
-            table.requests.insert(unique, interrupt.clone());
+            let mut table = self.0.table();
+            let request = Request { interrupt: interrupt.clone(), on_signal, is_signalled: false };
+            table.requests.insert(unique, request);
             let overtaken = table.early.iter().position(|early| *early == unique);
             overtaken.and_then(|index| table.early.remove(index)).is_some()
         };
         if overtaken {
-            interrupt.raise();
+            self.interrupt(unique);
         }
     }
 
     /// The request is answered.
     pub(super) fn remove(&self, unique: Unique) {
-        self.table().requests.remove(&unique);
+        self.0.table().requests.remove(&unique);
     }
 
-    /// The caller of a request no longer waits.
+    /// The thread that waits for the request got a signal.
     pub(super) fn interrupt(&self, unique: Unique) {
-        let found = {
-            let mut table = self.table();
-            let found = table.requests.get(&unique).cloned();
-            if found.is_none() {
-                if table.early.len() >= EARLY_MAX {
-                    table.early.pop_front();
-                }
-                table.early.push_back(unique);
+        let mut table = self.0.table();
+        let Some(request) = table.requests.get_mut(&unique) else {
+            if table.early.len() >= EARLY_MAX {
+                table.early.pop_front();
             }
-            found
+            return table.early.push_back(unique);
         };
-        // Outside the lock: it may go on with the request on this thread.
-        if let Some(interrupt) = found {
-            interrupt.raise();
+        match request.on_signal {
+            OnSignal::End => {
+                let interrupt = request.interrupt.clone();
+                // Not with the lock held: it may go on with the request on this thread.
+                drop(table);
+                interrupt.raise();
+            }
+            OnSignal::EndIfKilled(_) => {
+                request.is_signalled = true;
+                if !table.is_watched {
+                    table.is_watched = self.0.watch();
+                }
+            }
+            OnSignal::GoOn => {}
         }
     }
 
     /// Nobody waits any more.
     pub(super) fn interrupt_all(&self) {
-        let all: Vec<_> = self.table().requests.values().cloned().collect();
+        let all: Vec<_> = self.0.table().requests.values().map(|request| request.interrupt.clone()).collect();
         all.iter().for_each(Interrupt::raise);
     }
 
     /// How many pend.
     pub(super) fn len(&self) -> usize {
-        self.table().requests.len()
+        self.0.table().requests.len()
+    }
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { table: Mutex::default(), is_killed }
+    }
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Starts the thread that looks after signalled requests; false if it cannot be had.
+    fn watch(self: &Arc<Self>) -> bool {
+        let shared = self.clone();
+        let look = move || {
+            loop {
+                std::thread::sleep(LOOK_AFTER);
+                if !shared.look() {
+                    return;
+                }
+            }
+        };
+        let started = std::thread::Builder::new().name("fuse-signals".into()).spawn(look);
+        if let Err(error) = &started {
+            tracing::warn!(%error, "no thread to look after killed programs");
+        }
+        started.is_ok()
     }
+
+    /// Ends the signalled requests of threads that are being killed. False if none is left to look after.
+    fn look(&self) -> bool {
+        let signalled: Vec<(Unique, u32)> = {
+            let mut table = self.table();
+            let signalled = table.requests.iter().filter_map(|(unique, request)| match request.on_signal {
+                OnSignal::EndIfKilled(thread) if request.is_signalled => Some((*unique, thread)),
+                _ => None,
+            });
+            let signalled = signalled.collect::<Vec<_>>();
+            table.is_watched = !signalled.is_empty();
+            signalled
+        };
+        for (unique, thread) in &signalled {
+            if (self.is_killed)(*thread) {
+                // Its number names no other request, so it is this one or has been answered.
+                let killed = self.table().requests.get(unique).map(|request| request.interrupt.clone());
+                killed.iter().for_each(Interrupt::raise);
+            }
+        }
+        !signalled.is_empty()
+    }
+}
+
+fn is_killed(thread: u32) -> bool {
+    caller::is_being_killed(thread).unwrap_or_else(|error| {
+        tracing::debug!(thread, %error, "whether a program was killed cannot be seen");
+        false
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Odd threads are being killed. Nobody but the test looks.
+    fn pending() -> Pending {
+        let is_killed = |thread| thread % 2 == 1;
+        let table = Table { is_watched: true, ..Table::default() };
+        Pending(Arc::new(Shared { is_killed, table: Mutex::new(table) }))
+    }
+
     #[test]
     fn an_interrupt_that_overtakes_its_request_still_reaches_it() {
-        let pending = Pending::default();
+        let pending = pending();
         let (first, second) = (Interrupt::new(), Interrupt::new());
         pending.interrupt(Unique(2));
-        pending.add(Unique(4), &first);
-        pending.add(Unique(2), &second);
+        pending.add(Unique(4), &first, OnSignal::End);
+        pending.add(Unique(2), &second, OnSignal::End);
         assert!(!first.is_raised());
         assert!(second.is_raised());
         pending.interrupt(Unique(4));
@@ -93,8 +199,51 @@ mod tests {
 
     #[test]
     fn interrupts_for_nobody_do_not_pile_up() {
-        let pending = Pending::default();
+        let pending = pending();
         (0..10_000).for_each(|number| pending.interrupt(Unique(number)));
-        assert!(pending.table().early.len() <= EARLY_MAX);
+        assert!(pending.0.table().early.len() <= EARLY_MAX);
+    }
+
+    #[test]
+    fn a_signal_ends_waits_for_locks_and_what_killed_threads_wait_for() {
+        let pending = pending();
+        let all: Vec<_> = [OnSignal::End, OnSignal::EndIfKilled(2), OnSignal::EndIfKilled(3), OnSignal::GoOn]
+            .into_iter()
+            .zip(0..)
+            .map(|(on_signal, number)| {
+                let interrupt = Interrupt::new();
+                pending.add(Unique(number), &interrupt, on_signal);
+                pending.interrupt(Unique(number));
+                interrupt
+            })
+            .collect();
+        let raised = || all.iter().map(Interrupt::is_raised).collect::<Vec<_>>();
+        assert_eq!(raised(), [true, false, false, false], "a handler may have run");
+        assert!(pending.0.look());
+        assert_eq!(raised(), [true, false, true, false]);
+        (0..4).for_each(|number| pending.remove(Unique(number)));
+        assert!(!pending.0.look() && !pending.0.table().is_watched, "nothing is left to look after");
+        pending.interrupt_all();
+        assert!(!all[1].is_raised());
+    }
+
+    #[test]
+    fn a_thread_that_is_killed_after_the_first_signal_is_noticed() {
+        static KILLED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+        let is_killed = |_| KILLED.load(std::sync::atomic::Ordering::SeqCst);
+        let pending = Pending(Arc::new(Shared { is_killed, ..Shared::default() }));
+        let interrupt = Interrupt::new();
+        pending.add(Unique(2), &interrupt, OnSignal::EndIfKilled(1));
+        pending.interrupt(Unique(2));
+        std::thread::sleep(3 * LOOK_AFTER);
+        assert!(!interrupt.is_raised());
+        KILLED.store(true, std::sync::atomic::Ordering::SeqCst);
+        let raised = interrupt.raised();
+        tombolo_core::fs::Answer::later(async move {
+            raised.await;
+            Ok(())
+        })
+        .wait()
+        .expect("raised");
     }
 }

@@ -1,0 +1,332 @@
+//! Programs that are sent signals while they use a mount: a handler disturbs nothing but waits for locks, as on a local file system;
+//! and who is killed dies, also while the server is away. Needs /dev/fuse and the right to mount.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{MountPlace, Server, signal};
+use rustix::fs::{
+    Advice, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, copy_file_range,
+    fadvise, fallocate, fcntl_lock, fdatasync, fsync, ftruncate, linkat, mkdirat, open, renameat_with,
+    statat, unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite};
+
+/// So many threads that the server's pool always has jobs that wait.
+const THREADS: usize = 24;
+/// For so long on each file system.
+const TIME: Duration = Duration::from_millis(1500);
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What a thread has its signals sent by.
+struct Timer(libc::timer_t);
+
+extern "C" fn on_signal(_: libc::c_int) {}
+
+impl Timer {
+    /// Sends this thread a signal each millisecond, whose handler does nothing.
+    fn start(restarts: bool) -> Self {
+        let number = if restarts { libc::SIGUSR1 } else { libc::SIGUSR2 };
+        // SAFETY: all of these structures may be zero.
+        let (mut action, mut event, mut timer) =
+            unsafe { std::mem::zeroed::<(libc::sigaction, libc::sigevent, libc::timer_t)>() };
+        action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        action.sa_flags = if restarts { libc::SA_RESTART } else { 0 };
+        // SAFETY: the handler does nothing, and lives as long as the program.
+        assert_eq!(unsafe { libc::sigaction(number, &raw const action, std::ptr::null_mut()) }, 0);
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = number;
+        // SAFETY: it has no arguments.
+        event.sigev_notify_thread_id = unsafe { libc::gettid() };
+        // SAFETY: both structures are there for the length of the call.
+        let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
+        assert_eq!(made, 0);
+        let period = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let when = libc::itimerspec { it_interval: period, it_value: period };
+        // SAFETY: the timer was made, and the structure is there for the length of the call.
+        assert_eq!(unsafe { libc::timer_settime(timer, 0, &raw const when, std::ptr::null_mut()) }, 0);
+        Self(timer)
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        // SAFETY: it was made, and is deleted once.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+/// How often each call was made, and how often it said EINTR, by name and whether handlers restart.
+type Tally = BTreeMap<(&'static str, bool), (u64, u64)>;
+
+/// One thread's calls in a directory of its own.
+struct Caller {
+    restarts: bool,
+    tally: Tally,
+}
+
+impl Caller {
+    /// Makes a call until it says something other than EINTR.
+    fn call<T>(&mut self, name: &'static str, mut call: impl FnMut() -> Result<T, Errno>) -> Option<T> {
+        let (calls, interrupted) = self.tally.entry((name, self.restarts)).or_default();
+        loop {
+            *calls += 1;
+            match call() {
+                Err(Errno::INTR) => *interrupted += 1,
+                // What a protocol has no word for need not be there.
+                Err(Errno::OPNOTSUPP) => return None,
+                other => return Some(other.unwrap_or_else(|error| panic!("{name}: {error}"))),
+            }
+        }
+    }
+
+    /// Each call once.
+    fn round(&mut self, dir: &Path) {
+        let (file, moved, inner) = (dir.join("file"), dir.join("moved"), dir.join("inner"));
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let new = self.call("create", || open(&file, flags | OFlags::CREATE, Mode::from_raw_mode(0o644)));
+        let new = new.expect("a file");
+        let bytes = vec![7; PIECE_BYTES];
+        let count = self.call("pwrite", || pwrite(&new, &bytes, 0));
+        assert_eq!(count, Some(PIECE_BYTES));
+        self.call("fallocate", || {
+            fallocate(&new, FallocateFlags::empty(), PIECE_BYTES as u64, PIECE_BYTES as u64)
+        });
+        self.call("fdatasync", || fdatasync(&new));
+        let old = self.call("open", || open(&file, flags, Mode::empty())).expect("a file");
+        // So that it is read from where it lies.
+        fadvise(&old, 0, None, Advice::DontNeed).expect("fadvise");
+        let mut back = vec![0; PIECE_BYTES];
+        let count = self.call("pread", || pread(&old, &mut back, 0));
+        assert!(count == Some(PIECE_BYTES) && back == bytes);
+        self.call("copy_file_range", || {
+            let (mut from, mut to) = (0, 2 * PIECE_BYTES as u64);
+            copy_file_range(&old, Some(&mut from), &new, Some(&mut to), PIECE_BYTES)
+        });
+        self.call("ftruncate", || ftruncate(&new, 100));
+        self.call("fsync", || fsync(&new));
+        self.call("mkdir", || match mkdirat(CWD, &inner, Mode::from_raw_mode(0o755)) {
+            Err(Errno::EXIST) => Ok(()),
+            other => other,
+        });
+        self.call("rename", || renameat_with(CWD, &file, CWD, &moved, RenameFlags::empty()));
+        self.call("link", || linkat(CWD, &moved, CWD, &file, AtFlags::empty()));
+        self.call("stat", || statat(CWD, &file, AtFlags::empty()));
+        self.call("unlink", || unlinkat(CWD, &file, AtFlags::empty()));
+        self.call("rmdir", || unlinkat(CWD, &inner, AtFlags::REMOVEDIR));
+        self.call("unlink", || unlinkat(CWD, &moved, AtFlags::empty()));
+    }
+}
+
+/// Has threads make all calls in `dir` under signals.
+fn call_all(dir: &Path) -> Tally {
+    let until = Instant::now() + TIME;
+    let run = |number: usize| {
+        let own = dir.join(number.to_string());
+        fs::create_dir(&own).expect("mkdir");
+        let mut caller = Caller { restarts: number % 2 == 0, tally: Tally::new() };
+        let timer = Timer::start(caller.restarts);
+        while Instant::now() < until {
+            caller.round(&own);
+        }
+        drop(timer);
+        caller.tally
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|number| scope.spawn(move || run(number))).collect();
+        let mut all = Tally::new();
+        for (call, (calls, interrupted)) in threads.into_iter().flat_map(|t| t.join().expect("no panic")) {
+            let sum = all.entry(call).or_default();
+            *sum = (sum.0 + calls, sum.1 + interrupted);
+        }
+        all
+    })
+}
+
+/// Every call answers as on the plain directory `plain`: where that never says EINTR the mount does not either.
+fn undisturbed(kind: &str, plain: &Path, mount: &Path) {
+    fs::create_dir_all(plain).expect("mkdir");
+    let local = call_all(plain);
+    let mounted = call_all(mount);
+    let worse: Vec<_> = mounted
+        .iter()
+        .filter(|(call, (_, interrupted))| *interrupted > 0 && local[call].1 == 0)
+        .map(|((call, restarts), (calls, interrupted))| {
+            format!("{call} (SA_RESTART: {restarts}): {interrupted} of {calls}")
+        })
+        .collect();
+    assert!(worse.is_empty(), "{kind}: EINTR from {worse:#?}");
+    let fewest = mounted.iter().min_by_key(|(_, (calls, _))| *calls).expect("calls");
+    eprintln!("{kind}: each call at least {fewest:?} times");
+}
+
+/// A place whose tree is served to its mount.
+struct Served {
+    place: MountPlace,
+    server: Server,
+    source: String,
+}
+
+impl Served {
+    fn by_nfs() -> Option<Self> {
+        let place = MountPlace::new()?;
+        let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--squash", "none", "--control", "serve.sock"];
+        let server = place.0.serve(&words, "ready control");
+        let address = server.said.lines().find_map(|line| line.strip_prefix("ready nfs "));
+        let address = address.and_then(|rest| rest.split(' ').next()).expect("an address").to_owned();
+        Some(Self { place, server, source: format!("nfs://{address}/tree") })
+    }
+
+    fn by_shm() -> Option<Self> {
+        let place = MountPlace::new()?;
+        let server = Self::over_shm(&place);
+        Some(Self { place, server, source: "shm:link.sock/tree".to_owned() })
+    }
+
+    fn over_shm(place: &MountPlace) -> Server {
+        let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock"];
+        place.0.serve(&words, "ready control")
+    }
+
+    fn mount(&self, options: &str) {
+        self.place.0.run(&["mount", &self.source, "mnt", "-o", options]).succeeded();
+    }
+
+    /// A program that opens and reads the file as soon as it has been told to, ends with 3 if that fails, and has a handler for SIGUSR1.
+    fn reader(&self) -> Child {
+        let script = "$SIG{USR1} = sub {}; $| = 1; print qq(ready\n); <STDIN>;
+            open(FILE, '<', $ARGV[0]) or exit 3; $_ = <FILE>; defined or exit 3; $_ eq qq(content\n) or exit 4";
+        self.program("perl", &["-e", script, "mnt/file"])
+    }
+
+    /// A program that has written to a file and holds it open.
+    fn writer(&self) -> Child {
+        self.program(
+            "sh",
+            &["-c", "exec 3>mnt/written; echo text >&3; echo ready; read line; exec sleep 1000"],
+        )
+    }
+
+    fn program(&self, name: &str, words: &[&str]) -> Child {
+        let mut command = self.place.0.program(Path::new(name), words);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program");
+        let mut said = [0; 6];
+        child.stdout.as_mut().expect("a pipe").read_exact(&mut said).expect("it begins");
+        assert_eq!(&said, b"ready\n");
+        child
+    }
+}
+
+fn go_on(child: &mut Child) {
+    drop(child.stdin.take());
+}
+
+/// How a program ends, in so much time.
+fn ended(child: &mut Child, within: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + within;
+    loop {
+        match child.try_wait().expect("wait") {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(10)),
+            status => return status,
+        }
+    }
+}
+
+/// The server is silent: signals with handlers change nothing, and those that kill do.
+fn only_the_killed_leave(served: &mut Served, begin: fn(&mut Served), end: fn(&mut Served)) {
+    let [mut patient, mut killed, mut interrupted] = [(); 3].map(|()| served.reader());
+    let mut writer = served.writer();
+    begin(served);
+    for child in [&mut patient, &mut killed, &mut interrupted] {
+        go_on(child);
+    }
+    for _ in 0..6 {
+        std::thread::sleep(Duration::from_millis(500));
+        signal(patient.id(), "USR1");
+        signal(killed.id(), "USR1");
+    }
+    assert!(patient.try_wait().expect("wait").is_none() && killed.try_wait().expect("wait").is_none());
+    for (child, name, number) in
+        [(&mut killed, "KILL", 9), (&mut interrupted, "INT", 2), (&mut writer, "KILL", 9)]
+    {
+        signal(child.id(), name);
+        let status = ended(child, Duration::from_secs(8));
+        assert_eq!(status.expect("it dies without its server").signal(), Some(number));
+    }
+    assert!(patient.try_wait().expect("wait").is_none(), "it waits for its server");
+    end(served);
+    let status = ended(&mut patient, Duration::from_secs(20)).expect("the server answers");
+    assert_eq!(status.code(), Some(0), "{status}");
+}
+
+#[test]
+fn signals_with_handlers_disturb_no_call_on_a_directory() {
+    let Some(place) = MountPlace::new() else { return };
+    place.mount("allow_other");
+    undisturbed("dir:", &place.0.path("local"), &place.mnt());
+    place.umount();
+}
+
+#[test]
+fn signals_with_handlers_disturb_no_call_on_a_mount_of_an_nfs_server() {
+    let Some(served) = Served::by_nfs() else { return };
+    served.mount("allow_other");
+    undisturbed("nfs:", &served.place.0.path("local"), &served.place.mnt());
+    served.place.umount();
+}
+
+#[test]
+fn signals_with_handlers_disturb_no_call_on_a_mount_over_shared_memory() {
+    let Some(served) = Served::by_shm() else { return };
+    served.mount("allow_other");
+    undisturbed("shm:", &served.place.0.path("local"), &served.place.mnt());
+    served.place.umount();
+}
+
+#[test]
+fn who_is_killed_dies_though_the_nfs_server_is_silent() {
+    let Some(mut served) = Served::by_nfs() else { return };
+    served.mount("noac,allow_other");
+    only_the_killed_leave(
+        &mut served,
+        |served| served.server.signal("STOP"),
+        |served| served.server.signal("CONT"),
+    );
+    served.place.umount();
+}
+
+#[test]
+fn who_is_killed_dies_though_the_server_over_shared_memory_is_away() {
+    let Some(mut served) = Served::by_shm() else { return };
+    served.mount("coherence=strict,allow_other");
+    let go = |served: &mut Served| {
+        served.server.signal("KILL");
+        served.server.wait();
+    };
+    only_the_killed_leave(&mut served, go, |served| served.server = Served::over_shm(&served.place));
+    served.place.umount();
+}
+
+#[test]
+fn a_signal_ends_a_wait_for_a_lock() {
+    let Some(place) = MountPlace::new() else { return };
+    place.mount("allow_other");
+    let script = "use Fcntl qw(:DEFAULT :flock F_SETLKW F_WRLCK SEEK_SET); use Errno qw(EINTR);
+        $SIG{ALRM} = sub {}; open(FILE, '+<', $ARGV[0]) or exit 3; alarm 1;
+        my $lock = pack('s s l! l! i', F_WRLCK, SEEK_SET, 0, 0, 0);
+        exit($! == EINTR ? 0 : 4) unless fcntl(FILE, F_SETLKW, $lock); exit 5";
+    let held = File::options().write(true).open(place.mnt().join("file")).expect("open");
+    fcntl_lock(&held, FlockOperation::LockExclusive).expect("a lock");
+    let mut waiting = place.0.program(Path::new("perl"), &["-e", script, "mnt/file"]).spawn().expect("perl");
+    let status = ended(&mut waiting, Duration::from_secs(5)).expect("it does not wait for ever");
+    assert_eq!(status.code(), Some(0), "{status}");
+    drop(held);
+    place.umount();
+}
