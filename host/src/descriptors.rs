@@ -108,6 +108,11 @@ impl Share {
         self.0.guaranteed()
     }
 
+    /// How many it could have now, if nobody else took any more.
+    pub fn most(&self) -> usize {
+        self.guaranteed() + lock(&self.0.account.left).free.div_ceil(2)
+    }
+
     /// Leave to have `count` more open; `None` if that would take too many from others.
     pub fn take(&self, count: usize) -> Option<Permit> {
         let mut used = lock(&self.0.used);
@@ -174,7 +179,9 @@ mod tests {
     fn one_that_takes_all_it_can_leaves_as_many_for_the_next() {
         let account = Account::new(20_000);
         let (greedy, other) = (account.session().unwrap(), account.session().unwrap());
+        let most = greedy.most();
         let first = take_all(&greedy);
+        assert_eq!(first.len(), most);
         let second = take_all(&other);
         let free = 20_000 - RESERVE - (20_000 - RESERVE) / KEPT_ONE_IN;
         assert_eq!(first.len(), greedy.guaranteed() + free / 2);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thiserror::Error;
 use tombolo_core::fs::{Client, Export, FileSystem, Result};
+use tombolo_host::descriptors::{Account, Share};
 use tombolo_host::pool::Pool;
 use tombolo_sys::open::{OwnDescriptors, open_root};
 use tombolo_sys::stat::stat;
@@ -60,10 +61,12 @@ pub(crate) struct Shared {
     pub waiting: Waiting,
     pub last_look: LastLook,
     sessions: AtomicUsize,
+    /// What the nodes of all sessions may have open.
+    node_descriptors: Share,
 }
 
-/// No session gets fewer descriptors than this.
-const DESCRIPTORS_MIN: usize = 16;
+/// The nodes of no session get fewer descriptors than this.
+pub(crate) const DESCRIPTORS_MIN: usize = 16;
 
 impl LocalDir {
     /// Serves the directory at `path`, following links to it, once.
@@ -96,21 +99,27 @@ impl LocalDir {
             waiting: Waiting::default(),
             last_look: LastLook::default(),
             sessions: AtomicUsize::new(0),
+            node_descriptors: Account::of_process().cache(options.descriptors),
         })))
     }
 }
 
 impl Export for LocalDir {
     fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        self.0.sessions.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(LocalSession::new(self.0.clone(), client)))
+        Ok(Arc::new(LocalSession::new(self.0.clone(), client)?))
     }
 }
 
 impl Shared {
     /// How many descriptors the nodes of each session may have at present.
     pub fn descriptors_each(&self) -> usize {
-        (self.options.descriptors / self.sessions.load(Ordering::Relaxed).max(1)).max(DESCRIPTORS_MIN)
+        (self.node_descriptors.guaranteed() / self.sessions.load(Ordering::Relaxed).max(1))
+            .max(DESCRIPTORS_MIN)
+    }
+
+    /// A session has begun.
+    pub fn attached(&self) {
+        self.sessions.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A session has ended.

@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{Error, File, NodeId, OpenFlags, OpenId, Result, SyncWhat};
+use tombolo_core::fs::{Budget, Error, File, NodeId, OpenFlags, OpenId, Permit, Resource, Result, SyncWhat};
+use tombolo_host::descriptors::{self, Share};
 use tombolo_sys::sync;
 
 use crate::listing::Cursor;
@@ -20,12 +21,48 @@ pub(crate) struct OpenFile {
     pub local: bool,
     /// For directories: where the listing is.
     pub cursor: Option<Mutex<Cursor>>,
+    /// After the descriptor, so that it is closed when this goes.
+    _permit: OpenPermit,
+}
+
+/// Leave to have one more descriptor open, of the session's budget and of what the process may have.
+#[derive(Debug)]
+pub(crate) struct OpenPermit {
+    _budget: Permit,
+    _descriptor: descriptors::Permit,
+}
+
+/// What a session may have open.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    budget: Arc<Budget>,
+    descriptors: Share,
+}
+
+impl Allowance {
+    pub fn new(budget: Arc<Budget>, descriptors: Share) -> Arc<Self> {
+        Arc::new(Self { budget, descriptors })
+    }
+
+    /// Leave to open one more.
+    pub fn permit(&self) -> Result<OpenPermit> {
+        let budget = self.budget.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)?;
+        let descriptor = self.descriptors.take(1).ok_or(Error::TooManyOpen)?;
+        Ok(OpenPermit { _budget: budget, _descriptor: descriptor })
+    }
 }
 
 impl OpenFile {
-    pub fn new(descriptor: OwnedFd, node: NodeId, flags: OpenFlags, memory: bool, local: bool) -> Self {
+    pub fn new(
+        descriptor: OwnedFd,
+        permit: OpenPermit,
+        node: NodeId,
+        flags: OpenFlags,
+        memory: bool,
+        local: bool,
+    ) -> Self {
         let cursor = flags.contains(OpenFlags::DIRECTORY).then(Mutex::default);
-        Self { descriptor, node, flags, memory, local, cursor }
+        Self { descriptor, node, flags, memory, local, cursor, _permit: permit }
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {

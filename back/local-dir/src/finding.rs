@@ -54,7 +54,7 @@ impl<'a> Finder<'a> {
         }
         // What the server does for itself, it does as itself.
         self.acting = None;
-        self.session.meet(self.cx, self.parent, dir, name)
+        self.session.meet(self.cx, self.session.node_permit()?, self.parent, dir, name)
     }
 
     /// Makes a node of a file that was not opened; `None` where it must be to be sure.

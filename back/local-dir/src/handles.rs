@@ -103,7 +103,7 @@ impl Session {
             None => self.find_by_handle(&*self.export.mounts.mount(0)?, &parts.handle)?,
             Some(tag) => self.find_on_submount(tag, &parts.handle)?,
         };
-        self.adopt(found, true, &stat, NodeId::ROOT, None).map(|(entry, _)| entry)
+        self.adopt(found, true, &stat, self.node_permit()?, NodeId::ROOT, None).map(|(entry, _)| entry)
     }
 
     fn parent(&self, cx: &Ctx, node: NodeId) -> Result<Entry> {
@@ -123,7 +123,7 @@ impl Session {
             return Err(Error::Stale);
         }
         self.admit(&stat).map_err(|_| Error::Stale)?;
-        self.adopt(above, true, &stat, NodeId::ROOT, None).map(|(entry, _)| entry)
+        self.adopt(above, true, &stat, self.node_permit()?, NodeId::ROOT, None).map(|(entry, _)| entry)
     }
 
     /// A file system may be mounted in several places of the export, and only one of them may show the file.

@@ -64,12 +64,14 @@ impl Session {
     ) -> Result<Made> {
         self.writable()?;
         let dir = self.place(parent)?;
+        // Before it exists: if there is no room for its node, none is made.
+        let permit = self.node_permit()?;
         let before = self.before(cx, &dir);
         {
             let _acting = self.making(cx, mode)?;
             make(&dir)?;
         }
-        let entry = self.meet(cx, parent, &dir, name)?;
+        let entry = self.meet(cx, permit, parent, &dir, name)?;
         Ok(Made { entry, dir: self.change(cx, before, &dir) })
     }
 }

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use tombolo_core::fs::{AccessMask, Ctx, Entry, Error, Name, NodeId, Result};
+use tombolo_core::fs::{AccessMask, Ctx, Entry, Error, Name, NodeId, Permit, Result};
 use tombolo_sys::access::{self, check_access};
 use tombolo_sys::open::{OpenFlags, open_cached, open_place};
 use tombolo_sys::stat::{self, S_IFLNK};
@@ -27,22 +27,29 @@ impl Session {
         }
         let place = open_place(dir.fd(), name.as_bytes())?;
         drop(acting);
-        self.take_in(place, parent, name)
+        self.take_in(place, self.node_permit()?, parent, name)
     }
 
-    /// Opens a name, and makes a node of what is there.
-    pub(crate) fn meet(&self, cx: &Ctx, parent: NodeId, dir: &Place, name: Name<'_>) -> Result<Entry> {
+    /// Opens a name, and makes a node of what is there; `permit` is for the node.
+    pub(crate) fn meet(
+        &self,
+        cx: &Ctx,
+        permit: Permit,
+        parent: NodeId,
+        dir: &Place,
+        name: Name<'_>,
+    ) -> Result<Entry> {
         let acting = self.checked(cx)?;
         let place = open_place(dir.fd(), name.as_bytes())?;
         drop(acting);
-        self.take_in(place, parent, name)
+        self.take_in(place, permit, parent, name)
     }
 
     /// Makes a node of what was opened under a name.
-    fn take_in(&self, place: OwnedFd, parent: NodeId, name: Name<'_>) -> Result<Entry> {
+    fn take_in(&self, place: OwnedFd, permit: Permit, parent: NodeId, name: Name<'_>) -> Result<Entry> {
         let stat = stat::stat(place.as_fd())?;
         self.admit(&stat)?;
-        self.adopt(place, true, &stat, parent, Some(name)).map(|(entry, _)| entry)
+        self.adopt(place, true, &stat, permit, parent, Some(name)).map(|(entry, _)| entry)
     }
 
     /// Finds a name as far as the kernel can tell without waiting; `None` when it cannot.
@@ -61,7 +68,7 @@ impl Session {
             }
         };
         // From here on it is in memory: it was just opened.
-        Some(self.take_in(place, parent, name))
+        Some(self.node_permit().and_then(|permit| self.take_in(place, permit, parent, name)))
     }
 
     pub(crate) fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use tombolo_core::fs::{
-    Change, Create, Created, Ctx, Entry, Error, Exclusive, File, FileType, Name, NodeId, OpenFlags, OpenId,
-    Opened, PermissionCheck, Resource, Result, Want,
+    Change, Create, Created, Ctx, Entry, Error, Exclusive, FileType, Name, NodeId, OpenFlags, OpenId, Opened,
+    PermissionCheck, Permit, Result, Want,
 };
 use tombolo_sys::Errno;
 use tombolo_sys::access::{self, check_access};
@@ -14,7 +14,7 @@ use tombolo_sys::stat::{self, Moment, S_IFDIR, S_IFLNK, S_IFREG, Stat};
 
 use crate::acting::dropping_set_id;
 use crate::attr::attr_of;
-use crate::files::OpenFile;
+use crate::files::{OpenFile, OpenPermit};
 use crate::place::Place;
 use crate::session::Session;
 
@@ -42,6 +42,7 @@ impl Session {
     pub(crate) fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Result<Created> {
         self.writable()?;
         let dir = self.place(parent)?;
+        let room = self.room_for_new()?;
         let mut flags = sys_flags(how.flags);
         // Exclusive here means: never to get a name (open(2), O_TMPFILE).
         flags.set(SysFlags::EXCL, how.exclusive == Exclusive::Yes);
@@ -49,7 +50,7 @@ impl Session {
             let _acting = self.making(cx, how.mode)?;
             open_nameless(dir.fd(), flags, how.mode.mode.bits())?
         };
-        let (entry, open) = self.enter_new(file, parent, None, how.flags)?;
+        let (entry, open) = self.enter_new(file, room, parent, None, how.flags)?;
         Ok(Created { entry, open, dir: Change::default() })
     }
 
@@ -57,6 +58,8 @@ impl Session {
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE | OpenFlags::APPEND) {
             self.writable()?;
         }
+        // Before a file is truncated.
+        let permit = self.allowance.permit()?;
         let place = self.place(node)?;
         let (file, flags) = match place.kind() {
             S_IFDIR if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {
@@ -74,14 +77,12 @@ impl Session {
             false => None,
         };
         let mount = place.identity.key.mount;
-        Ok(Opened { open: self.enter(file, node, flags, mount)?, attr })
+        Ok(Opened { open: self.enter(file, permit, node, flags, mount)?, attr })
     }
 
-    /// Takes an opening out; what it holds goes when the returned value does.
-    pub(crate) fn take_opening(&self, file: File) -> Option<std::sync::Arc<OpenFile>> {
-        let open = self.files.remove(file)?;
-        self.budget.give_back(Resource::Opens, 1);
-        Some(open)
+    /// What a new file takes, before it exists: if it cannot be had, none is made.
+    fn room_for_new(&self) -> Result<(Permit, OpenPermit)> {
+        Ok((self.node_permit()?, self.allowance.permit()?))
     }
 
     fn create_new(
@@ -92,6 +93,7 @@ impl Session {
         name: Name<'_>,
         how: &Create,
     ) -> Result<(Entry, OpenId)> {
+        let room = self.room_for_new()?;
         let flags = sys_flags(how.flags) | SysFlags::CREATE | SysFlags::EXCL;
         let file = {
             let _acting = self.making(cx, how.mode)?;
@@ -101,7 +103,7 @@ impl Session {
             let (accessed, modified) = verifier_times(verifier);
             change::times(file.as_fd(), SetTime::To(accessed), SetTime::To(modified))?;
         }
-        self.enter_new(file, parent, Some(name), how.flags)
+        self.enter_new(file, room, parent, Some(name), how.flags)
     }
 
     /// Opens what has the name already, as far as that is wanted.
@@ -149,14 +151,16 @@ impl Session {
     fn enter_new(
         &self,
         file: OwnedFd,
+        (node, permit): (Permit, OpenPermit),
         parent: NodeId,
         name: Option<Name<'_>>,
         flags: OpenFlags,
     ) -> Result<(Entry, OpenId)> {
         let stat: Stat = stat::stat(file.as_fd())?;
-        let (entry, file) = self.adopt(file, false, &stat, parent, name)?;
+        let (entry, file) = self.adopt(file, false, &stat, node, parent, name)?;
         let mount = self.export.mounts.index_of(&stat).ok_or(Error::Stale)?;
-        let entered = file.ok_or(Error::Stale).and_then(|file| self.enter(file, entry.node, flags, mount));
+        let entered =
+            file.ok_or(Error::Stale).and_then(|file| self.enter(file, permit, entry.node, flags, mount));
         match entered {
             Ok(open) => Ok((entry, open)),
             Err(error) => {
@@ -166,12 +170,16 @@ impl Session {
         }
     }
 
-    fn enter(&self, file: OwnedFd, node: NodeId, flags: OpenFlags, mount: u32) -> Result<OpenId> {
+    fn enter(
+        &self,
+        file: OwnedFd,
+        permit: OpenPermit,
+        node: NodeId,
+        flags: OpenFlags,
+        mount: u32,
+    ) -> Result<OpenId> {
         let mount = self.export.mounts.mount(mount)?;
-        if !self.budget.try_add(Resource::Opens, 1) {
-            return Err(Error::TooManyOpen);
-        }
-        Ok(self.files.insert(OpenFile::new(file, node, flags, mount.memory, mount.local)))
+        Ok(self.files.insert(OpenFile::new(file, permit, node, flags, mount.memory, mount.local)))
     }
 
     fn open_directory(&self, cx: &Ctx, place: &Place) -> Result<OwnedFd> {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tombolo_core::fs::{Entry, Error, Name, NodeId, Resource, Result};
+use tombolo_core::fs::{Entry, Error, Name, NodeId, Permit, Resource, Result};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::{OpenFlags, open_place};
 use tombolo_sys::stat::{self, Stat};
@@ -77,12 +77,13 @@ impl Session {
     }
 
     /// Makes a node of what `place` stands for, met in `parent` as `name`. `keep` says whether the descriptor may stay
-    /// with the node (it must be a place, not an opening).
+    /// with the node (it must be a place, not an opening); `permit` is for the node.
     pub(crate) fn adopt(
         &self,
         place: OwnedFd,
         keep: bool,
         stat: &Stat,
+        permit: Permit,
         parent: NodeId,
         name: Option<Name<'_>>,
     ) -> Result<(Entry, Option<OwnedFd>)> {
@@ -108,14 +109,20 @@ impl Session {
                 (Some(Arc::new(kept)), Some(place))
             }
         };
-        let node = self.enter_node(identity, descriptor.as_ref(), anchor)?;
+        let node = self.enter_node(identity, descriptor.as_ref(), anchor, permit);
         Ok((Entry { node, attr: attr_of(stat) }, opening))
     }
 
     /// Makes a node of a file that is not open, but can be found by `handle`.
     pub(crate) fn adopt_by_handle(&self, stat: &Stat, mount_index: u32, handle: FileHandle) -> Result<Entry> {
-        let node = self.enter_node(self.identity(stat, mount_index), None, Anchor::Handle(handle))?;
+        let permit = self.node_permit()?;
+        let node = self.enter_node(self.identity(stat, mount_index), None, Anchor::Handle(handle), permit);
         Ok(Entry { node, attr: attr_of(stat) })
+    }
+
+    /// Leave to know one more node.
+    pub(crate) fn node_permit(&self) -> Result<Permit> {
+        self.budget.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
     }
 
     fn enter_node(
@@ -123,18 +130,17 @@ impl Session {
         identity: Identity,
         descriptor: Option<&Arc<OwnedFd>>,
         anchor: Anchor,
-    ) -> Result<NodeId> {
-        if !self.budget.try_add(Resource::Nodes, 1) {
-            return Err(Error::NoMemory);
-        }
+        permit: Permit,
+    ) -> NodeId {
         let adopted = self.table.adopt(identity, descriptor, anchor);
-        if !adopted.fresh {
-            self.budget.give_back(Resource::Nodes, 1);
+        if adopted.fresh {
+            // Given back when the table frees the node.
+            permit.keep();
         }
         if adopted.installed {
             self.opened(adopted.node);
         }
-        Ok(adopted.node)
+        adopted.node
     }
 
     /// The node that a file is, without counting a look-up.

@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{
-    Budget, Error, Granted, HeldLocks, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags,
-    OpenId, Resource, Result,
+    Error, Granted, HeldLocks, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags, OpenId,
+    Result,
 };
 use tombolo_sys::lock::{self, LockKind as SysKind, LockRange as SysRange};
 use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
 
-use crate::files::OpenFile;
+use crate::files::{Allowance, OpenFile, OpenPermit};
 
 /// How many ranges a session may hold.
 const RANGES_MAX: usize = 65_536;
@@ -25,7 +25,7 @@ const STEPS_MAX: usize = 65_536;
 
 /// The record locks of a session.
 pub(crate) struct Records {
-    budget: Arc<Budget>,
+    allowance: Arc<Allowance>,
     table: Mutex<Table>,
 }
 
@@ -50,6 +50,8 @@ struct Description {
     descriptor: OwnedFd,
     /// Held over a change to the locks here and in the kernel; before the table's.
     turn: Mutex<()>,
+    /// After the descriptor, so that it is closed when this goes.
+    _permit: OpenPermit,
 }
 
 /// A lock that is asked for.
@@ -71,8 +73,8 @@ pub(crate) struct KnownWait {
 }
 
 impl Records {
-    pub fn new(budget: Arc<Budget>) -> Arc<Self> {
-        Arc::new(Self { budget, table: Mutex::default() })
+    pub fn new(allowance: Arc<Allowance>) -> Arc<Self> {
+        Arc::new(Self { allowance, table: Mutex::default() })
     }
 
     /// Takes a lock if nothing is in its way, with a descriptor made anew for an owner that has none (any more).
@@ -112,8 +114,7 @@ impl Records {
             self.table().change(node, |held| held.closed(owner));
             // If the kernel refuses, the locks go with the descriptor.
             let _ = lock::unlock(descriptor.as_fd(), SysRange { start: 0, len: 0 });
-            let removed = self.table().owners.remove(&(node, owner)).is_some();
-            self.budget.give_back(Resource::Opens, u64::from(removed));
+            self.table().owners.remove(&(node, owner));
         });
     }
 
@@ -189,12 +190,9 @@ impl Records {
             }
             return Ok(owner.description.clone());
         }
-        if !self.budget.try_add(Resource::Opens, 1) {
-            return Err(Error::NoLocks);
-        }
-        let descriptor =
-            descriptor(own, &asked.open).inspect_err(|_| self.budget.give_back(Resource::Opens, 1))?;
-        let description = Arc::new(Description { descriptor, turn: Mutex::default() });
+        let permit = self.allowance.permit().map_err(|_| Error::NoLocks)?;
+        let descriptor = descriptor(own, &asked.open)?;
+        let description = Arc::new(Description { descriptor, turn: Mutex::default(), _permit: permit });
         let owner = Owner { description: description.clone(), through: vec![asked.through] };
         table.owners.insert((asked.open.node, asked.lock.owner), owner);
         Ok(description)

@@ -9,6 +9,7 @@ use tombolo_core::fs::{
     PermissionCheck, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, Resource, Result,
     SessionId, SetAttr, StatFs, SyncWhat, Want, WeakAttr, Write, Written, Xattrs,
 };
+use tombolo_host::descriptors::{self, Account};
 use tombolo_host::pool::Lane;
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::stat::{self, Stat};
@@ -16,8 +17,8 @@ use tombolo_sys::statfs::file_system_stat;
 use tombolo_sys::sync;
 
 use crate::attr::attr_of;
-use crate::export::Shared;
-use crate::files::{Files, OpenFile};
+use crate::export::{DESCRIPTORS_MIN, Shared};
+use crate::files::{Allowance, Files, OpenFile};
 use crate::options::Submounts;
 use crate::place::{Clock, Place};
 use crate::records::Records;
@@ -37,6 +38,10 @@ pub(crate) struct Session {
     pub files: Files,
     pub records: Arc<Records>,
     pub budget: Arc<Budget>,
+    /// What it may have open.
+    pub allowance: Arc<Allowance>,
+    /// For its nodes, whatever the others' have.
+    _node_descriptors: descriptors::Permit,
     pub lane: Lane,
 }
 
@@ -44,25 +49,38 @@ pub(crate) struct Session {
 const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
 impl LocalSession {
-    pub fn new(export: Arc<Shared>, client: &Client) -> Self {
+    pub fn new(export: Arc<Shared>, client: &Client) -> Result<Self> {
+        let share = Account::of_process().session();
+        let nodes = share.as_ref().and_then(|share| share.take(DESCRIPTORS_MIN));
+        let (Some(descriptors), Some(node_descriptors)) = (share, nodes) else {
+            tracing::warn!(
+                client = client.label,
+                "no descriptors left for one more session; raise RLIMIT_NOFILE"
+            );
+            return Err(Error::TooManyOpen);
+        };
         // Without root the kernel checks for the server's own user only. That is not what is asked for, so it is not promised.
         let checks = if export.may_assume { client.checks } else { PermissionCheck::Caller };
         if checks != client.checks {
             tracing::warn!(client = client.label, "without root, users are not kept apart");
         }
         tracing::debug!(session = client.session.0, client = client.label, "attached");
+        export.attached();
         let budget = Budget::new(export.options.limits);
-        Self(Arc::new(Session {
+        let allowance = Allowance::new(budget.clone(), descriptors);
+        Ok(Self(Arc::new(Session {
             id: client.session,
             checks,
             table: Table::new(),
             clock: Clock::default(),
             files: Files::default(),
-            records: Records::new(budget.clone()),
+            records: Records::new(allowance.clone()),
             budget,
+            allowance,
+            _node_descriptors: node_descriptors,
             lane: export.pool.lane(),
             export,
-        }))
+        })))
     }
 }
 
@@ -305,7 +323,7 @@ impl FileSystem for LocalSession {
     }
 
     fn release(&self, cx: &Ctx, file: File) {
-        let Some(open) = self.0.take_opening(file) else { return };
+        let Some(open) = self.0.files.remove(file) else { return };
         self.0.records.unlock_through(file.node, file.open);
         // The last descriptor of a removed file frees its space, and a far file system sends what it still holds.
         if !open.local

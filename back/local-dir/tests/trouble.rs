@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::{READ_WRITE, ROOT, World, mode, name, serve};
 use tombolo_back_local_dir::{LocalDir, OpenError, Options};
-use tombolo_core::fs::{Error, Limits, OpenFlags, SetAttr};
+use tombolo_core::fs::{Device, Error, File, FileType, Limits, OpenFlags, SetAttr};
 
 #[test]
 fn a_root_that_is_missing_or_no_directory_is_one_clear_error() {
@@ -133,6 +133,34 @@ fn a_session_gets_no_more_than_its_share_and_all_of_it_back() {
     // What goes to the pool is weighed: too much at a time for this session.
     assert!(matches!(world.write(third, 0, &vec![0; 2 << 20]), Err(Error::WouldBlock)));
     world.write(third, 0, &[0; 1 << 16]).unwrap();
+}
+
+#[test]
+fn what_is_refused_for_want_of_room_is_not_made_and_not_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { nodes: 2, opens: 1, ..Limits::default() };
+    let world = serve(dir.path(), Options { limits, ..Options::default() });
+    let (fs, cx) = (&world.fs, &world.cx);
+    let names =
+        || fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let created = world.create(ROOT, "file").unwrap();
+    let file = File { node: created.entry.node, open: created.open };
+    world.write(file, 0, b"text").unwrap();
+    // No further opening.
+    assert!(matches!(world.create(ROOT, "more"), Err(Error::TooManyOpen)));
+    assert!(matches!(world.open(file.node, READ_WRITE | OpenFlags::TRUNCATE), Err(Error::TooManyOpen)));
+    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"text");
+    world.fs.release(&world.cx, file);
+    // No further node.
+    fs.mkdir(cx, ROOT, name("dir"), mode(0o755)).wait().unwrap();
+    assert!(matches!(world.create(ROOT, "more"), Err(Error::NoMemory)));
+    assert!(matches!(fs.mkdir(cx, ROOT, name("more"), mode(0o755)).wait(), Err(Error::NoMemory)));
+    assert!(matches!(fs.symlink(cx, ROOT, name("more"), b"x").wait(), Err(Error::NoMemory)));
+    let fifo = fs.mknod(cx, ROOT, name("more"), FileType::Fifo, mode(0o644), Device::default()).wait();
+    assert!(matches!(fifo, Err(Error::NoMemory)));
+    assert_eq!(names().len(), 2, "{:?}", names());
+    fs.forget(cx, &[(file.node, 1)]);
+    world.create(ROOT, "more").unwrap();
 }
 
 fn path(path: &Path) -> &str {

@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use tombolo_back_local_dir::Options as DirOptions;
+use tombolo_core::fs::Limits;
+use tombolo_host::descriptors::Account;
 use tombolo_sys::{creds, probe, process};
 
 use super::Finding;
@@ -59,13 +62,19 @@ fn shared_memory() -> Finding {
     }
 }
 
+/// What a server for a few guests with builds in them needs.
+const OPEN_FILES_WANTED: u64 = 65_536;
+
 fn open_files() -> Finding {
     let limit = process::open_file_limit();
-    let found = format!("{} now, up to {}", limit.soft, limit.hard);
-    if limit.hard >= 4096 {
+    let account = Account::new(limit.hard);
+    let _nodes = account.cache(DirOptions::default().descriptors);
+    let alone = account.session().map_or(0, |share| share.most() as u64).min(Limits::default().opens);
+    let found = format!("up to {}: a client alone may have {alone} open", limit.hard);
+    if limit.hard >= OPEN_FILES_WANTED {
         Finding::ok("open files", found)
     } else {
-        Finding::warn("open files", found, "raise it: ulimit -Hn 65536, or LimitNOFILE= in the unit")
+        Finding::warn("open files", found, "raise it: ulimit -Hn 524288, or LimitNOFILE=524288 in the unit")
     }
 }
 

@@ -9,9 +9,9 @@ use tombolo_core::fs::SessionId;
 use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOptions};
 use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
 use tombolo_host::daemon;
+use tombolo_host::descriptors::Account;
 use tombolo_host::listener::Listener;
 use tombolo_host::signals;
-use tombolo_sys::process;
 
 use crate::failure::{Failure, Outcome, Reason};
 use crate::location::{Location, NfsOptions};
@@ -30,9 +30,8 @@ use super::source::{self, Source};
 /// uses the mount waits as well.
 pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
-    if let Err(error) = process::raise_open_file_limit() {
-        tracing::warn!(%error, "the limit on open files stays as it is");
-    }
+    // Before anything is open.
+    Account::of_process();
     let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
     let control = listen(mount)?;
     let source = Source::open(mount, again)?;

@@ -11,12 +11,12 @@ use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
 use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
+use tombolo_host::descriptors::Account;
 use tombolo_host::listener::Listener;
 use tombolo_host::metrics::Endpoint;
 use tombolo_host::signals;
 use tombolo_host::vhost_user::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer::stats::Counters as ExportCounters;
-use tombolo_sys::process;
 
 use crate::failure::{Failure, Outcome};
 use crate::mount::reason;
@@ -36,9 +36,8 @@ use super::tree::Tree;
 
 /// Serves until a signal says that it is enough.
 pub fn serve(plan: &Plan) -> Outcome {
-    if let Err(error) = process::raise_open_file_limit() {
-        tracing::warn!(%error, "the limit on open files stays as it is");
-    }
+    // Before anything is open.
+    Account::of_process();
     let (stop, stopped) = mpsc::channel();
     signals::on_stop(move |signal| {
         let _ = stop.send(signal);

@@ -81,7 +81,12 @@ impl Place {
 
     /// Starts a server and reads what it says until it says `last`.
     pub fn serve(&self, words: &[&str], last: &str) -> Server {
-        let mut child = self.tombolo(words).stdout(Stdio::piped()).spawn().expect("start");
+        self.started(self.tombolo(words), last)
+    }
+
+    /// The same, for a command that was prepared.
+    pub fn started(&self, mut command: Command, last: &str) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("start");
         let mut output = BufReader::new(child.stdout.take().expect("its output"));
         let mut said = String::new();
         while !said.lines().any(|line| line.starts_with(last)) {

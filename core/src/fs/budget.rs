@@ -105,6 +105,13 @@ pub struct Permit {
     amount: u64,
 }
 
+impl Permit {
+    /// Leaves what it stands for taken, for its holder to give back with [`Budget::give_back`].
+    pub fn keep(mut self) {
+        self.amount = 0;
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         self.budget.give_back(self.resource, self.amount);

@@ -185,18 +185,20 @@ impl Served {
         self.settled(opening).await
     }
 
-    /// Makes what was changed stable. What cannot be opened (a device, or what the server's own user may not read) can only be
-    /// made so together with everything else.
+    /// Makes what was changed stable. What cannot be opened (a device, what the server's own user may not read, one more than
+    /// may be open) can only be made so together with everything else.
     async fn settled(&self, opening: Result<Arc<Opening>>) -> Result<()> {
         let cx = self.own_ctx();
         let settled = match opening {
             Ok(opening) => opening.sync(&cx, SyncWhat::All).await,
-            Err(Error::AccessDenied | Error::NotPermitted) => self.file_system.syncfs(&cx).resolve().await,
+            Err(Error::AccessDenied | Error::NotPermitted | Error::TooManyOpen) => {
+                self.file_system.syncfs(&cx).resolve().await
+            }
             Err(error) => Err(error),
         };
         // The change is made. A client that is told to come back would make it again, as another request.
         settled.map_err(|error| match error {
-            Error::WouldBlock | Error::NoMemory | Error::TooManyOpen => Error::io(error),
+            Error::WouldBlock | Error::NoMemory => Error::io(error),
             error => error,
         })
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use quick_cache::sync::Cache;
 use tombolo_core::fs::{
-    Ctx, Error, File, FileSystem, NodeId, OpenFlags, OpenId, Result, SessionId, SyncWhat,
+    Answer, Ctx, Error, File, FileSystem, NodeId, OpenFlags, OpenId, Result, SessionId, SyncWhat,
 };
 use tombolo_host::task;
 
@@ -190,8 +190,33 @@ impl Openings {
         Some(opening)
     }
 
+    /// Does what opens a file. Where the session has as many open as it may, what is kept makes room, and it is done again.
+    pub async fn with_room<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
+        match open().resolve().await {
+            Err(Error::TooManyOpen) => {
+                self.close_half();
+                open().resolve().await
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Closes half of what is kept: what needs no sync first, since that is closed on the spot, and what was not used for
+    /// longest.
+    fn close_half(&self) {
+        let mut kept: Vec<_> = self.cache.iter().collect();
+        kept.sort_by_key(|(_, opening)| {
+            (opening.unsynced.load(Ordering::Acquire), opening.used_at_s.load(Ordering::Relaxed))
+        });
+        kept.truncate(kept.len().div_ceil(2));
+        for (key, opening) in kept {
+            self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening));
+        }
+    }
+
     async fn open(&self, node: NodeId, kind: Use, flags: OpenFlags) -> Result<Arc<Opening>> {
-        let opened = self.backing.file_system.open(&self.backing.ctx(), node, flags).resolve().await?;
+        let cx = self.backing.ctx();
+        let opened = self.with_room(|| self.backing.file_system.open(&cx, node, flags)).await?;
         Ok(self.enter(node, kind, opened.open))
     }
 

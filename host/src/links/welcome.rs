@@ -23,6 +23,7 @@ use super::lock;
 use super::passing::Passable;
 use super::server::{Counts, Credentials, LinkHandle, Peer, Reception, Refusal, Server, SpeaksFor, Standing};
 use super::tether::{Descriptors, Keeper, Tether, Watcher};
+use crate::descriptors::{Account, Share};
 
 /// The links that were made, and what they are made with.
 pub(super) struct Links {
@@ -64,6 +65,7 @@ struct Taken {
 struct Place {
     places: Arc<Mutex<Places>>,
     number: u64,
+    _descriptors: Share,
 }
 
 /// One who has a link.
@@ -159,10 +161,15 @@ impl Place {
         if is_full(places.taken.values().map(|taken| taken.uid), uid, max) {
             return None;
         }
+        let descriptors = Account::of_process().share(DESCRIPTORS);
+        let Some(_descriptors) = descriptors else {
+            tracing::warn!("no descriptors left for one more link; raise RLIMIT_NOFILE");
+            return None;
+        };
         places.last_number += 1;
         let number = places.last_number;
         places.taken.insert(number, Taken { uid, live: None });
-        Some(Place { places: Arc::clone(&links.places), number })
+        Some(Place { places: Arc::clone(&links.places), number, _descriptors })
     }
 
     /// What is done with the place, if it still is one.
@@ -224,6 +231,10 @@ pub(super) fn welcome(
         failed(error)
     })
 }
+
+/// How many descriptors a link has open: its socket, the memory of both sides, the bells, and eight regions that are
+/// introduced on it.
+const DESCRIPTORS: usize = 16;
 
 /// The memory of all domains that a client introduces may be so many times as large as that of one link.
 const INTRODUCED_MAX: u64 = 2;

@@ -1,5 +1,6 @@
 use super::backend::Connection;
 use super::device::Device;
+use crate::descriptors::Account;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::collections::HashMap;
 use std::fmt;
@@ -209,6 +210,8 @@ impl Acceptor {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         stream.set_nonblocking(false)?;
         let device = (self.make)(id)?;
+        let descriptors = descriptors_of(device.queue_count());
+        let descriptors = Account::of_process().share(descriptors).ok_or(NO_DESCRIPTORS)?;
         let second = stream.try_clone()?;
         let (shared, settings) = (self.shared.clone(), self.settings);
         // Known before its thread runs, so that it can say that it is gone.
@@ -216,6 +219,7 @@ impl Acceptor {
         guests.insert(id, Guest { stream: second, thread: None, gone: false });
         let thread = thread::Builder::new().name(format!("guest-{id}")).spawn(move || {
             serve(id, stream, device, settings);
+            drop(descriptors);
             if let Some(guest) = shared.guests().get_mut(&id) {
                 guest.gone = true;
             }
@@ -253,6 +257,14 @@ impl Acceptor {
             let _ = thread.join();
         }
     }
+}
+
+const NO_DESCRIPTORS: &str = "no descriptors left for one more guest; raise RLIMIT_NOFILE";
+
+/// How many descriptors a guest has open: its connection twice and the way back to it; for each queue four bells, two of them
+/// twice. Messages bring more for a moment.
+fn descriptors_of(queues: u16) -> usize {
+    16 + 6 * usize::from(queues)
 }
 
 /// One guest, from connection to departure.

@@ -95,6 +95,7 @@ pub(super) fn is_passing(error: &Error) -> bool {
             | Error::Interrupted
             | Error::TimedOut
             | Error::NoMemory
+            | Error::TooManyOpen
             | Error::Disconnected
     )
 }

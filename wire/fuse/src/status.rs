@@ -24,7 +24,7 @@ macro_rules! pairs {
         pub fn from_errno(errno: Errno) -> Error {
             match errno {
                 $(Errno::$errno => Error::$error,)+
-                Errno::ENFILE => Error::TooManyOpen,
+                Errno::EMFILE => Error::TooManyOpen,
                 Errno::ETIME => Error::TimedOut,
                 Errno::ENODEV => Error::NoDevice,
                 Errno::ECONNABORTED => Error::Disconnected,
@@ -81,7 +81,7 @@ pairs! {
         NotImplemented = ENOSYS,
         NotDevice = ENOTTY,
         NoMemory = ENOMEM,
-        TooManyOpen = EMFILE,
+        TooManyOpen = ENFILE,
         Disconnected = ENOTCONN,
     ],
     out: [
@@ -109,7 +109,7 @@ mod tests {
         for &errno in Errno::ALL {
             let again = to_errno(&from_errno(errno));
             let nearest = match errno {
-                Errno::ENFILE => Errno::EMFILE,
+                Errno::EMFILE => Errno::ENFILE,
                 Errno::ETIME => Errno::ETIMEDOUT,
                 Errno::ENODEV => Errno::ENXIO,
                 Errno::ECONNABORTED => Errno::ENOTCONN,

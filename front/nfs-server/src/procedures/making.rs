@@ -185,7 +185,9 @@ async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Res
 
 async fn open_new(dir: &Target, name: Name<'_>, mode: NewMode, exclusive: Exclusive) -> Result<Created> {
     let how = Create { mode, flags: OpenFlags::READ | OpenFlags::WRITE, exclusive };
-    Ok(dir.export.file_system.create(&dir.cx, dir.node.id, name, &how).resolve().await?)
+    let file_system = &dir.export.file_system;
+    let create = || file_system.create(&dir.cx, dir.node.id, name, &how);
+    Ok(dir.export.openings.with_room(create).await?)
 }
 
 /// Keeps what a create came with: its first write follows.
