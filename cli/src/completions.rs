@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
@@ -19,7 +19,19 @@ impl CompletionsArgs {
     /// Prints them.
     pub fn run(&self) -> Outcome {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "tombolo", &mut script);
+        clap_complete::generate(self.shell, &mut public(&Cli::command()), "tombolo", &mut script);
         io::stdout().write_all(&script).map_err(|error| Failure::cannot("print the completions", &error))
+    }
+}
+
+/// A command without what only this program says to itself: generators do not leave that out.
+fn public(command: &Command) -> Command {
+    let args = command.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
+    let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set()).map(public);
+    let about = command.get_about().cloned().unwrap_or_default();
+    let bare = Command::new(command.get_name().to_owned()).about(about).args(args).subcommands(subcommands);
+    match command.get_version() {
+        Some(version) => bare.version(version.to_owned()),
+        None => bare,
     }
 }
