@@ -1,5 +1,6 @@
-//! Counters as Prometheus wants them (OpenMetrics text, version 1.0.0).
+//! Counters as Prometheus wants them: its own text format, version 0.0.4, which all that scrape understand.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,10 +21,35 @@ pub fn text(service: &Arc<Service>) -> String {
     registry.register_collector(Box::new(Snapshot(service.counters())));
     let mut text = String::new();
     match encode(&mut text, &registry) {
-        Ok(()) => text,
+        Ok(()) => classic(&text),
         // Nothing but memory could fail here, and it says so by itself.
         Err(fmt::Error) => String::new(),
     }
+}
+
+/// From OpenMetrics, which the encoder writes: there a counter's help goes without the `_total` of its samples, so that who reads the older
+/// format finds no help for them; and units and the end are lines of their own.
+fn classic(open_metrics: &str) -> String {
+    let counters: HashSet<&str> = open_metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut text = String::with_capacity(open_metrics.len());
+    for line in open_metrics.lines() {
+        let Some((keyword, rest)) =
+            line.strip_prefix("# ").map(|line| line.split_once(' ').unwrap_or((line, "")))
+        else {
+            text.push_str(line);
+            text.push('\n');
+            continue;
+        };
+        let (name, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        let total = if counters.contains(name) { "_total" } else { "" };
+        if matches!(keyword, "HELP" | "TYPE") {
+            text.push_str(&format!("# {keyword} {name}{total} {rest}\n"));
+        }
+    }
+    text
 }
 
 #[derive(Debug)]
@@ -213,8 +239,11 @@ mod tests {
         registry.register_collector(Box::new(Snapshot(counters)));
         let mut text = String::new();
         encode(&mut text, &registry).expect("memory");
+        let text = classic(&text);
         for line in [
-            "# TYPE tombolo_operations counter",
+            "# HELP tombolo_operations_total Operations answered",
+            "# TYPE tombolo_operations_total counter",
+            "# HELP tombolo_operation_duration_seconds Time from a request to its answer, sampled",
             "tombolo_operations_total{export=\"/src\",operation=\"read\"} 4",
             "tombolo_operation_bytes_total{export=\"/src\",operation=\"read\"} 7",
             "tombolo_operation_duration_seconds_count{export=\"/src\",operation=\"read\"} 4",
@@ -223,10 +252,17 @@ mod tests {
             "tombolo_nfs_client_in_flight_limit{export=\"nfs://h/a\"} 32",
             "tombolo_nfs_client_calls_total{export=\"nfs://h/a\"} 5",
             "tombolo_nfs_calls_total{address=\"127.0.0.1:2049\"} 9",
-            "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
         }
+        // Each sample has help under its own name, but for the parts of a histogram.
+        for sample in
+            text.lines().filter(|line| !line.starts_with('#') && !line.contains("_duration_seconds_"))
+        {
+            let name = sample.split(['{', ' ']).next().expect("a name");
+            assert!(text.contains(&format!("# HELP {name} ")), "no help for {name}");
+        }
+        assert!(!text.contains("# UNIT") && !text.contains("# EOF"), "{text}");
         let buckets: Vec<_> = text.lines().filter(|line| line.contains("_bucket{")).collect();
         let ends = |line: &&str, end: &str| line.ends_with(end);
         assert!(ends(&buckets[0], "} 2") && ends(&buckets[1], "} 3"), "{buckets:?}");
@@ -239,6 +275,6 @@ mod tests {
             Status { protocol: 1, version: String::new(), pid: 1, exports: Vec::new(), ways: Vec::new() };
         let service =
             Service::new(status, vec![("/src".into(), ExportCounters::new())], Vec::new(), Vec::new());
-        assert!(text(&service).ends_with("# EOF\n"));
+        assert!(text(&service).contains("# TYPE tombolo_uptime_seconds gauge\ntombolo_uptime_seconds "));
     }
 }

@@ -81,8 +81,7 @@ fn answer(mut stream: &TcpStream, text: &impl Fn() -> String) -> io::Result<()> 
     }
     let (status, body) = respond(&request, text);
     let length = body.len();
-    let length_and_type =
-        "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\nContent-Length";
+    let length_and_type = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length";
     write!(stream, "HTTP/1.1 {status}\r\n{length_and_type}: {length}\r\nConnection: close\r\n\r\n{body}")
 }
 
