@@ -1,5 +1,6 @@
 //! Notifications to the kernel. They must not be sent from a thread that serves requests of the same session: the kernel
-//! may wait for one of those before it takes the notification.
+//! may wait for one of those before it takes the notification. But it waits for nothing to take [`Notification::InvalInode`]
+//! without an offset, of a node that an unanswered request is about.
 
 use crate::ids::NodeId;
 use crate::layout::header::OutHeader;

@@ -139,6 +139,14 @@ impl Exchange for DevExchange {
         self.waiting = None;
     }
 
+    fn notify(&mut self, notification: &[u8]) {
+        match fuse_dev::send(self.device.fd(), notification) {
+            // ENOENT: it knows no such node any more.
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
+            Err(error) => tracing::error!(%error, "the FUSE device refused a notification"),
+        }
+    }
+
     fn retire(mut self, slot: Box<Slot>) {
         let buffer = std::mem::replace(&mut self.buffer, Buffer::new(0));
         self.stock.put(slot, buffer, std::mem::take(&mut self.lent));

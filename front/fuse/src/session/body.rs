@@ -14,6 +14,8 @@ use tombolo_wire_fuse::{FileHandle, Unique, attr};
 pub(super) enum Body {
     /// Nothing but success.
     Empty,
+    /// Nothing but success; attributes of this node have changed that the kernel does not expect to.
+    AttrChanged(NodeId),
     /// A node.
     Entry(Entry),
     /// The name does not exist, and that may be kept.
@@ -63,7 +65,12 @@ impl Body {
         }
         let out = Reply::new(&mut slot.reply, unique);
         match self {
-            Body::Empty | Body::LookAgain(_) | Body::Silent | Body::Data(_) | Body::Page { .. } => out,
+            Body::Empty
+            | Body::AttrChanged(_)
+            | Body::LookAgain(_)
+            | Body::Silent
+            | Body::Data(_)
+            | Body::Page { .. } => out,
             Body::Entry(entry) => out.with(&entry_out(entry, session)),
             Body::NoEntry => out.with(&reply::no_entry(session.coherence().absence().unwrap_or_default())),
             Body::Attr(attr) => out.with(&reply::attr(attr::to_wire(attr), keep.attr)),

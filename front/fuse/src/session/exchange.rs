@@ -31,6 +31,9 @@ pub trait Exchange: Send + Sized + 'static {
     /// Ends a request that has no reply.
     fn send_nothing(&mut self);
 
+    /// Tells the kernel something that it did not ask for, before the reply. Where there is no way to it is not told.
+    fn notify(&mut self, _notification: &[u8]) {}
+
     /// Takes itself and the slot back after an answer that came later, on whatever thread sent it.
     fn retire(self, slot: Box<Slot>);
 }

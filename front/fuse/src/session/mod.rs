@@ -35,6 +35,7 @@ use tombolo_core::fs::{
 use tombolo_host::task;
 use tombolo_wire_fuse::init::{Agreed, Capabilities};
 use tombolo_wire_fuse::layout::header::InHeader;
+use tombolo_wire_fuse::notification::{self, Notification};
 use tombolo_wire_fuse::{DecodeError, Decoded, Errno, Opcode, Request, Unique, reply, status};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -227,6 +228,11 @@ impl Session {
         if let Body::Entry(entry) = &body {
             let thread = InHeader::read_from_prefix(&slot.head).map_or(0, |(raw, _)| raw.pid);
             self.second_look.tell(self.coherence(), thread, entry.node, &entry.attr);
+        }
+        if let Body::AttrChanged(node) = body {
+            let changed =
+                Notification::InvalInode { node: body::wire_node(node), offset: None, len_bytes: 0 };
+            exchange.notify(changed.encode(&mut [0; notification::BYTES_MAX]));
         }
         let sent = match &body {
             Body::Silent => {

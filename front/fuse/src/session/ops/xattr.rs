@@ -4,6 +4,10 @@ use super::super::body::Body;
 use super::{BODY_BYTES, Call};
 use tombolo_core::fs::{Answer, Error, XattrName, XattrSet};
 use tombolo_wire_fuse::flags;
+use tombolo_wire_fuse::init::Capabilities;
+
+/// acl(5), as an extended attribute.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 pub(super) fn set(
     call: Call<'_>,
@@ -19,7 +23,13 @@ pub(super) fn set(
         flags::XATTR_REPLACE => XattrSet::Replace,
         _ => return Answer::err(Error::InvalidArgument),
     };
-    xattrs.set(call.ctx, call.node, name, value, how, kill_set_gid).map(|()| Body::Empty)
+    // An access list sets the mode. A kernel that knows nothing of lists keeps the mode that it was told before.
+    let sets_mode = name.as_bytes() == ACCESS_ACL && !call.session.agreed().contains(Capabilities::POSIX_ACL);
+    let node = call.node;
+    xattrs.set(call.ctx, node, name, value, how, kill_set_gid).map(move |()| match sets_mode {
+        true => Body::AttrChanged(node),
+        false => Body::Empty,
+    })
 }
 
 pub(super) fn get(call: Call<'_>, name: XattrName<'_>, size_bytes: u32) -> Answer<Body> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{AtFlags, CWD, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::cases;
@@ -17,7 +17,8 @@ cases! { "xattrs":
     names_are_listed,
     a_value_that_does_not_fit_is_refused,
     links_have_no_user_attributes;
-    root: an_access_acl_sets_the_mode,
+    root: an_access_acl_shows_in_the_mode_at_once,
+    an_access_acl_sets_the_mode,
     a_default_acl_takes_the_umasks_place,
 }
 
@@ -112,6 +113,19 @@ fn sample_acl() -> Vec<u8> {
         bytes.extend_from_slice(&id.to_le_bytes());
     }
     bytes
+}
+
+/// Also to one that asks for the mode alone, as stat(1) and ls(1) do.
+fn an_access_acl_shows_in_the_mode_at_once(w: &World) -> Verdict {
+    let path = w.file_with("file", b"");
+    let mode = || {
+        let statx = rustix::fs::statx(CWD, &path, AtFlags::empty(), StatxFlags::MODE).expect("statx");
+        u32::from(statx.stx_mode) & 0o777
+    };
+    assert_eq!(mode(), 0o644);
+    set(&path, "system.posix_acl_access", &sample_acl(), XattrFlags::empty())?.expect("setxattr");
+    assert_eq!(mode(), 0o660);
+    Ok(())
 }
 
 fn an_access_acl_sets_the_mode(w: &World) -> Verdict {
