@@ -10,13 +10,26 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
+use tombolo_host::metrics::Endpoint;
 use tombolo_layer::stats::Operation;
 
 use crate::counters::{Counters, NfsClientCounters, NfsCounters};
+use crate::failure::Failure;
+use crate::serve::ListenAddress;
 use crate::service::Service;
 
+/// Serves the metrics of a server, at all addresses of a name.
+pub fn serve(address: &ListenAddress, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
+    let start = |address| {
+        let service = Arc::clone(service);
+        Endpoint::start(address, move || text(&service))
+            .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))
+    };
+    address.resolve()?.into_iter().map(start).collect()
+}
+
 /// The metrics of a server at this moment.
-pub fn text(service: &Arc<Service>) -> String {
+fn text(service: &Arc<Service>) -> String {
     let mut registry = Registry::with_prefix("tombolo");
     registry.register_collector(Box::new(Snapshot(service.counters())));
     let mut text = String::new();

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use common::{MountPlace, Ran, is_mounted, signal, until};
+use common::{MountPlace, Ran, http, is_mounted, signal, until};
 
 #[test]
 fn a_mount_is_ready_when_the_command_returns_and_gone_when_umount_does() {
@@ -167,6 +167,26 @@ fn what_the_background_server_has_to_say_is_in_its_log() {
     let state = place.0.path("state/tombolo");
     assert_eq!(fs::read_to_string(state.join("version")).expect("version"), "1\n");
     assert!(place.log().contains("unmounted"));
+}
+
+#[test]
+fn a_mount_serves_metrics_and_so_does_the_server_that_comes_back() {
+    let Some(place) = MountPlace::new() else { return };
+    let server = place.0.serve(&["mount", "-f", "--metrics", "0", "dir:tree", "mnt"], "ready fuse");
+    let line = server.said.lines().find_map(|line| line.strip_prefix("ready metrics http://"));
+    let address = line.and_then(|line| line.strip_suffix("/metrics")).expect("an address").to_owned();
+    fs::read(place.mnt().join("file")).expect("read");
+    assert!(http(&address, "/metrics").contains("operation=\"read\"} "));
+    server.signal("TERM");
+    until("it has ended", || !is_mounted(&place.mnt()) && !place.is_served());
+
+    place.0.run(&["mount", "--metrics", &address, "dir:tree", "mnt"]).succeeded();
+    let killed = place.server_pid();
+    signal(killed, "KILL");
+    until("the file is there again", || fs::read(place.mnt().join("file")).is_ok());
+    assert!(http(&address, "/metrics").contains("tombolo_uptime_seconds "));
+    place.umount();
+    assert!(std::net::TcpStream::connect(&address).is_err());
 }
 
 #[test]

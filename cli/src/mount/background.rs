@@ -70,5 +70,8 @@ pub fn spawn(mount: &Mount, options: &[String], log: LogArgs, role: Role<'_>) ->
     if let Some(control) = &mount.control {
         command.arg("--control").arg(control);
     }
+    if let Some(metrics) = &mount.metrics {
+        command.arg("--metrics").arg(metrics.to_string());
+    }
     command.arg("--").arg(mount.source.to_string()).arg(&mount.point.path).spawn()
 }

@@ -18,6 +18,7 @@ use tombolo_host::logging::Destination;
 use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
 use crate::location::Location;
+use crate::serve::ListenAddress;
 
 pub use helper::Helper;
 pub use mountinfo::mounted_at;
@@ -47,6 +48,9 @@ pub struct MountArgs {
     /// Where to listen for `tombolo top` and other tools.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+    /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT on one.
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<ListenAddress>,
     /// Be the keeper of a mount in the background.
     #[arg(long, hide = true)]
     keeper: bool,
@@ -110,7 +114,8 @@ impl MountArgs {
         for list in &self.options {
             options.add(list).map_err(Failure::usage)?;
         }
-        let mount = Mount::checked(self.source, &self.mountpoint, options, self.control)?;
+        let mut mount = Mount::checked(self.source, &self.mountpoint, options, self.control)?;
+        mount.metrics = self.metrics;
         if self.keeper {
             keeper::keep(&mount, &self.options, log)
         } else if self.foreground || self.background_log.is_some() {
@@ -128,6 +133,7 @@ struct Mount {
     point: MountPoint,
     options: MountOptions,
     control: Option<PathBuf>,
+    metrics: Option<ListenAddress>,
 }
 
 impl Mount {
@@ -146,7 +152,7 @@ impl Mount {
         let control = control.map(absolute_path).transpose();
         let control =
             control.map_err(|error| Failure::cannot("find the place of the control socket", &error))?;
-        Ok(Self { source, point, options, control })
+        Ok(Self { source, point, options, control, metrics: None })
     }
 }
 

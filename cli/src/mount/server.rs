@@ -11,10 +11,12 @@ use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
 use tombolo_host::daemon;
 use tombolo_host::descriptors::Account;
 use tombolo_host::listener::Listener;
+use tombolo_host::metrics::Endpoint;
 use tombolo_host::signals;
 
 use crate::failure::{Failure, Outcome, Reason};
 use crate::location::{Location, NfsOptions};
+use crate::prometheus;
 use crate::service::{Service, counted};
 use crate::status::{ExportStatus, Status, WayStatus};
 
@@ -40,6 +42,10 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let nfs = source.nfs.clone();
     let clients = source.nfs.into_iter().map(|nfs| (name.clone(), nfs)).collect();
     let service = Service::new(status(mount), vec![(name.clone(), counters)], Vec::new(), clients);
+    let metrics = match &mount.metrics {
+        None => Vec::new(),
+        Some(address) => prometheus::serve(address, &service)?,
+    };
     // The last to go: who waits for the end of its connection finds all else released.
     let _control =
         ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;
@@ -53,7 +59,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     // It holds the directory; the mount does now.
     drop(export);
     let fuse = Arc::new(fuse);
-    let announced = announce(mount, log.as_ref()).and_then(|()| end_on(stopped, &fuse));
+    let announced = announce(mount, &metrics, log.as_ref()).and_then(|()| end_on(stopped, &fuse));
     if let Err(error) = announced {
         let _ = fuse.unmount();
         return Err(Failure::cannot(&mounting, &error));
@@ -135,10 +141,15 @@ pub fn reason(error: &MountError) -> Reason {
 }
 
 /// Says that the mount is ready; in the background, leaves the terminal too.
-fn announce(mount: &Mount, log: Option<&File>) -> io::Result<()> {
+fn announce(mount: &Mount, metrics: &[Endpoint], log: Option<&File>) -> io::Result<()> {
     let mut out = io::stdout();
     match log {
-        None => writeln!(out, "ready fuse {} {}", mount.point.path.display(), mount.source),
+        None => {
+            for metrics in metrics {
+                writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
+            }
+            writeln!(out, "ready fuse {} {}", mount.point.path.display(), mount.source)
+        }
         Some(log) => {
             out.write_all(READY.as_bytes())?;
             out.flush()?;

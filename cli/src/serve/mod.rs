@@ -28,7 +28,7 @@ use clap::Args;
 use crate::coherence::Coherence;
 use crate::failure::Outcome;
 use crate::submounts::Submounts;
-use address_arg::ListenAddress;
+pub use address_arg::ListenAddress;
 use export_arg::ExportArg;
 use fuse_arg::FuseArg;
 pub use kept::state_path;

@@ -24,7 +24,6 @@ use crate::prometheus;
 use crate::service::{Service, counted};
 use crate::status::{ExportStatus, Status, WayStatus};
 
-use super::address_arg::ListenAddress;
 use super::hints::VirtioFsHint;
 use super::kept::Kept;
 use super::nfs::{NfsServers, Taken};
@@ -86,7 +85,7 @@ impl Serving {
         let service = Service::new(status(plan, &nfs, &shm), counters.collect(), nfs.counts(), Vec::new());
         let metrics = match &plan.metrics {
             None => Vec::new(),
-            Some(address) => serve_metrics(address, &service)?,
+            Some(address) => prometheus::serve(address, &service)?,
         };
         let control_path = control.path().display().to_string();
         let control = ControlServer::start(control, service)
@@ -186,16 +185,6 @@ fn open(
         options.pool.queue_len = NFS_PENDING_MAX as usize;
     }
     Ok(counted(export.tree.open(options)?))
-}
-
-/// Serves metrics at all of an address's interfaces.
-pub fn serve_metrics(address: &ListenAddress, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
-    let start = |address| {
-        let service = Arc::clone(service);
-        Endpoint::start(address, move || prometheus::text(&service))
-            .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))
-    };
-    address.resolve()?.into_iter().map(start).collect()
 }
 
 fn admit_guests(
