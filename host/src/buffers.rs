@@ -1,7 +1,7 @@
 //! Memory for records and file data: lent, limited, and used again.
 //!
 //! A [`Stock`] has buffers of a few sizes. The one that came back last is lent first, for the processor's cache still holds
-//! it. What is lent is counted, in all and for each client ([`Account`]), so that one client that asks for much, or takes
+//! it. What is lent is counted, in all, for each client ([`Share`]) and for each of its connections ([`Account`]), so that one client that asks for much, or takes
 //! nothing back, keeps neither the others nor the machine out of memory. What nobody needed for a while is freed.
 //!
 //! Not here: small buffers. Lending one costs some tens of nanoseconds, and its memory comes in pages.
@@ -83,10 +83,19 @@ impl Stock {
         })
     }
 
-    /// A client's account.
+    /// A client's share.
+    pub(crate) fn share(self: &Arc<Self>) -> Arc<Share> {
+        Arc::new(Share {
+            stock: self.clone(),
+            lent_bytes: AtomicUsize::new(0),
+            waiters: Waiters::default(),
+            modest_waiters: Waiters::default(),
+        })
+    }
+
+    /// The account of a client that has one only.
     pub(crate) fn account(self: &Arc<Self>) -> Arc<Account> {
-        let lent_bytes = AtomicUsize::new(0);
-        Arc::new(Account { stock: self.clone(), lent_bytes, waiters: Waiters::default() })
+        self.share().account()
     }
 
     /// A buffer of the server's own, which no limit refuses. None beyond [`BUFFER_MAX_BYTES`].
@@ -151,44 +160,34 @@ impl Stock {
     }
 }
 
-/// What one client has.
-pub(crate) struct Account {
+/// What one client has, in all its accounts.
+pub(crate) struct Share {
     stock: Arc<Stock>,
     lent_bytes: AtomicUsize,
     waiters: Waiters,
+    /// Of them the accounts that have next to nothing: any memory will do for them.
+    modest_waiters: Waiters,
 }
 
-impl Account {
-    /// Whether the client may begin something new: it has at most half its share, so that what it has begun can be finished
-    /// with the other half. The same holds for all clients together; but one that has next to nothing may begin as long as
-    /// there is memory at all, so that a few that hold much do not keep everybody out.
-    pub(crate) fn has_room(&self) -> bool {
-        self.is_below_half() && (self.stock.is_below_half() || self.is_modest())
-    }
+/// What one connection of a client has.
+pub(crate) struct Account {
+    share: Arc<Share>,
+    lent_bytes: AtomicUsize,
+}
 
-    fn is_modest(&self) -> bool {
-        self.has_little() && self.stock.has_any()
-    }
-
-    /// Less than one long call.
-    fn has_little(&self) -> bool {
-        self.lent_bytes() < BUFFER_MAX_BYTES
-    }
-
-    /// Has the waiter woken when there may be room; the first of all if it was woken in vain. Look again after this, for room
-    /// may have come meanwhile.
-    pub(crate) fn wait_for_room(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
-        match self.is_below_half() {
-            true if self.has_little() => self.stock.modest_waiters.add(waiter, in_vain),
-            true => self.stock.waiters.add(waiter, in_vain),
-            false => self.waiters.add(waiter, in_vain),
-        }
+impl Share {
+    /// An account of this client.
+    pub(crate) fn account(self: &Arc<Self>) -> Arc<Account> {
+        Arc::new(Account { share: self.clone(), lent_bytes: AtomicUsize::new(0) })
     }
 
     /// Wakes one of those that wait, if there is room: who was woken and leaves some says so to the next.
     pub(crate) fn pass_on(&self) {
         if self.is_below_half() {
             self.waiters.wake_one();
+        }
+        if self.has_any() {
+            self.modest_waiters.wake_one();
         }
         if self.stock.has_any() {
             self.stock.modest_waiters.wake_one();
@@ -198,8 +197,12 @@ impl Account {
         }
     }
 
-    /// How many bytes the client has.
-    pub(crate) fn lent_bytes(&self) -> usize {
+    /// Whether some have to wait that want more than next to nothing.
+    pub(crate) fn is_short(&self) -> bool {
+        !(self.is_below_half() && self.stock.is_below_half())
+    }
+
+    fn lent_bytes(&self) -> usize {
         self.lent_bytes.load(Ordering::SeqCst)
     }
 
@@ -207,10 +210,14 @@ impl Account {
         self.lent_bytes() <= self.stock.limits.share_bytes / 2
     }
 
-    /// Counts memory that the client has beside its buffers.
-    pub(crate) fn charge(&self, bytes: usize) {
-        self.lent_bytes.fetch_add(bytes, Ordering::SeqCst);
-        self.stock.lent_bytes.fetch_add(bytes, Ordering::SeqCst);
+    /// Less than one long call.
+    fn has_little(&self) -> bool {
+        self.lent_bytes() < BUFFER_MAX_BYTES
+    }
+
+    /// Whether there is memory for another long call.
+    fn has_any(&self) -> bool {
+        self.lent_bytes() + BUFFER_MAX_BYTES <= self.stock.limits.share_bytes
     }
 
     fn exceeds(&self) -> bool {
@@ -218,12 +225,60 @@ impl Account {
         self.lent_bytes() > limits.share_bytes
             || self.stock.lent_bytes.load(Ordering::SeqCst) > limits.total_bytes
     }
+}
+
+impl Account {
+    /// Whether the connection may begin something that takes memory: its client has at most half its share, so that what it has begun
+    /// can be finished with the other half, and all clients together have at most half of everything. But a connection, and a client, that
+    /// has next to nothing may begin as long as there is memory at all, so that a few that hold much do not keep everybody out.
+    pub(crate) fn has_room(&self) -> bool {
+        let (share, stock) = (&self.share, &self.share.stock);
+        match stock.is_below_half() {
+            true => share.is_below_half() || (self.has_little() && share.has_any()),
+            false => share.has_little() && stock.has_any(),
+        }
+    }
+
+    /// Has the waiter woken when there may be room; the first of all if it was woken in vain. Look again after this, for room
+    /// may have come meanwhile.
+    pub(crate) fn wait_for_room(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
+        let (share, stock) = (&self.share, &self.share.stock);
+        let queue = match stock.is_below_half() {
+            true if self.has_little() => &share.modest_waiters,
+            true => &share.waiters,
+            false if share.has_little() => &stock.modest_waiters,
+            false => &stock.waiters,
+        };
+        queue.add(waiter, in_vain);
+    }
+
+    /// How many bytes the connection has.
+    pub(crate) fn lent_bytes(&self) -> usize {
+        self.lent_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Less than one long call.
+    fn has_little(&self) -> bool {
+        self.lent_bytes() < BUFFER_MAX_BYTES
+    }
+
+    /// Counts memory that the connection has beside its buffers.
+    pub(crate) fn charge(&self, bytes: usize) {
+        for lent_bytes in self.counters() {
+            lent_bytes.fetch_add(bytes, Ordering::SeqCst);
+        }
+    }
 
     /// Undoes [`charge`](Self::charge).
     pub(crate) fn give_back(&self, bytes: usize) {
-        self.lent_bytes.fetch_sub(bytes, Ordering::SeqCst);
-        self.stock.lent_bytes.fetch_sub(bytes, Ordering::SeqCst);
-        self.pass_on();
+        for lent_bytes in self.counters() {
+            lent_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        }
+        self.share.pass_on();
+    }
+
+    fn counters(&self) -> [&AtomicUsize; 3] {
+        [&self.lent_bytes, &self.share.lent_bytes, &self.share.stock.lent_bytes]
     }
 }
 
@@ -238,7 +293,7 @@ impl Stock {
     }
 }
 
-/// Where the buffers of one client come from. Cloning it costs one atomic increment.
+/// Where the buffers of one connection come from. Cloning it costs one atomic increment.
 #[derive(Clone)]
 pub struct Buffers(pub(crate) Arc<Account>);
 
@@ -249,13 +304,14 @@ impl Buffers {
     }
 
     /// A buffer of at least `len_bytes`, whose contents are those of its last use. None beyond [`BUFFER_MAX_BYTES`], and
-    /// when the client has its share or all clients together have what there is. A server reads no further calls of a
-    /// client that has half of that, so a call that takes one buffer at once hardly ever gets none.
+    /// when the client has its share or all clients together have what there is. A server begins no
+    /// further calls that need one for a client that has half of that, so a call that takes one buffer at once hardly ever gets none.
     pub fn take(&self, len_bytes: usize) -> Option<Lease> {
-        let lease = self.0.stock.take(len_bytes)?;
+        let share = &self.0.share;
+        let lease = share.stock.take(len_bytes)?;
         lease.charge(&self.0);
         // The buffer goes back, and what was charged with it.
-        if self.0.exceeds() { None } else { Some(lease) }
+        if share.exceeds() { None } else { Some(lease) }
     }
 }
 
@@ -407,7 +463,7 @@ mod tests {
     #[test]
     fn what_nobody_has_goes_with_its_stock() {
         let buffers = Buffers::new(LIMITS);
-        let stock = Arc::downgrade(&buffers.0.stock);
+        let stock = Arc::downgrade(&buffers.0.share.stock);
         drop(buffers.take(100).expect("a buffer"));
         assert!(stock.upgrade().expect("it is there").has_spare());
         let kept = buffers.take(40_000).expect("another");
@@ -493,6 +549,26 @@ mod tests {
         assert_eq!(*lock(&told.0), [2], "the others hold half of it still");
     }
 
+    #[test]
+    fn connections_that_hold_the_half_of_their_client_keep_no_other_of_it_out() {
+        let stock = Stock::new(BufferLimits { total_bytes: 64 << 20, ..LIMITS });
+        let share = stock.share();
+        let (greedy, modest) = (Buffers(share.account()), Buffers(share.account()));
+        let had = [greedy.take(1 << 20), greedy.take(1 << 20)];
+        assert!(had.iter().all(Option::is_some));
+        assert!(!greedy.0.has_room() && modest.0.has_room());
+        let own = modest.take(1 << 20);
+        assert!(own.is_some() && !modest.0.has_room(), "now it has a long call, and there is no other");
+        let told = Arc::new(Told(Mutex::default()));
+        greedy.0.wait_for_room(Arc::new(One(1, true, told.clone())), false);
+        share.account().wait_for_room(Arc::new(One(2, true, told.clone())), false);
+        drop(own);
+        assert_eq!(*lock(&told.0), [2], "the other holds half of it still");
+        drop(had);
+        assert_eq!((share.lent_bytes(), greedy.0.lent_bytes(), stock.lent_bytes()), (0, 0, 0));
+        assert_eq!(*lock(&told.0), [2, 1]);
+    }
+
     struct Told(Mutex<Vec<u8>>);
     struct One(u8, bool, Arc<Told>);
     impl Waiter for One {
@@ -519,7 +595,7 @@ mod tests {
         had.pop();
         assert_eq!(*lock(&told.0), [9], "who was told in vain comes first");
         had.pop();
-        buffers.0.pass_on();
+        buffers.0.share.pass_on();
         assert_eq!(*lock(&told.0), [9, 1, 2, 3], "one that has left is passed over");
     }
 }

@@ -166,6 +166,12 @@ impl Service for NfsService {
             (exchange, outcome)
         }
     }
+
+    fn needs_buffer(&self, head: &[u8]) -> bool {
+        let read = (nfs3::PROGRAM, nfs3::VERSION, nfs3::Procedure::Read.number());
+        CallHeader::receive(&mut Decoder::new(head))
+            .is_ok_and(|header| (header.program, header.version, header.procedure) == read)
+    }
 }
 
 #[cfg(test)]

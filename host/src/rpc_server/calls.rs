@@ -10,6 +10,7 @@ use super::common::Common;
 use super::datagrams::{Datagrams, Return};
 use super::link::Link;
 use super::service::{Exchange, Outcome, Peer, Service};
+use crate::buffers::Account;
 use crate::task;
 
 /// What a call that goes on holds beside its buffers, by estimate: its future, its exchange, its task.
@@ -24,6 +25,9 @@ pub(super) trait Calls: Send {
         exchange: Box<Exchange>,
         destination: &dyn Fn() -> Destination,
     ) -> Ran;
+
+    /// Whether the reply to a call that begins so may need a buffer.
+    fn needs_buffer(&self, head: &[u8]) -> bool;
 }
 
 /// What became of a call.
@@ -38,8 +42,10 @@ pub(super) enum Ran {
 
 /// The calls of one service.
 pub(super) fn calls_of<S: Service>(service: Arc<S>, common: Arc<Common>) -> Box<dyn Calls> {
+    let asked = service.clone();
+    let needs_buffer = Box::new(move |head: &[u8]| asked.needs_buffer(head));
     let begin = move |peer, exchange| S::serve(service.clone(), peer, exchange);
-    Box::new(Runner { begin, common, slots: Vec::new() })
+    Box::new(Runner { begin, needs_buffer, common, slots: Vec::new() })
 }
 
 /// Memory of a call's future. It is made where it will be polled, and its memory serves one call after the other.
@@ -47,6 +53,7 @@ type Slot<F> = Pin<Box<Option<F>>>;
 
 struct Runner<B, F> {
     begin: B,
+    needs_buffer: Box<dyn Fn(&[u8]) -> bool + Send>,
     common: Arc<Common>,
     /// Slots that no call has. There is one at most: calls that go on take theirs along.
     slots: Vec<Slot<F>>,
@@ -88,6 +95,10 @@ where
             }
         }
     }
+
+    fn needs_buffer(&self, head: &[u8]) -> bool {
+        (self.needs_buffer)(head)
+    }
 }
 
 /// Polls a call. None once it has panicked; then, as when it is ready, its future is gone.
@@ -126,8 +137,8 @@ where
 
 /// Where a call's reply goes.
 pub(super) enum Destination {
-    /// To a connection; the length of the call, in bytes.
-    Link(Arc<Link>, usize),
+    /// To a connection.
+    Link(Arc<Link>),
     /// To the sender of a datagram.
     Datagram(Arc<Datagrams>, Return),
 }
@@ -140,15 +151,15 @@ struct Finish {
 
 impl Finish {
     fn new(destination: Destination, common: Arc<Common>) -> Self {
-        destination.account(|account| account.charge(LATER_BYTES));
+        destination.account().charge(LATER_BYTES);
         Self { destination: Some(destination), common }
     }
 
     fn answer(mut self, mut exchange: Box<Exchange>, outcome: Outcome) {
         let Some(destination) = self.destination.take() else { return };
         match &destination {
-            Destination::Link(link, record_bytes) => {
-                link.add_reply(&mut exchange, outcome, *record_bytes);
+            Destination::Link(link) => {
+                link.add_reply(&mut exchange, outcome);
                 link.flush();
                 if outcome == Outcome::Close {
                     link.call_attention();
@@ -157,7 +168,7 @@ impl Finish {
             Destination::Datagram(datagrams, back) => datagrams.answer(back, &exchange, outcome),
         }
         self.common.spare.put(exchange);
-        destination.account(|account| account.give_back(LATER_BYTES));
+        destination.give_back(LATER_BYTES);
     }
 }
 
@@ -165,18 +176,26 @@ impl Drop for Finish {
     fn drop(&mut self) {
         let Some(destination) = self.destination.take() else { return };
         match &destination {
-            Destination::Link(link, record_bytes) => link.fail_call(*record_bytes),
+            Destination::Link(link) => link.fail_call(),
             Destination::Datagram(datagrams, back) => datagrams.end_call(back),
         }
-        destination.account(|account| account.give_back(LATER_BYTES));
+        destination.give_back(LATER_BYTES);
     }
 }
 
 impl Destination {
-    fn account(&self, change: impl FnOnce(&crate::buffers::Account)) {
+    fn account(&self) -> &Account {
         match self {
-            Destination::Link(link, _) => change(&link.client.account),
-            Destination::Datagram(_, back) => change(&back.client.account),
+            Destination::Link(link) => &link.buffers.0,
+            Destination::Datagram(_, back) => &back.client.datagrams,
+        }
+    }
+
+    /// Gives back memory, and with it what else the call had.
+    fn give_back(&self, bytes: usize) {
+        self.account().give_back(bytes);
+        if let Destination::Link(link) = self {
+            link.ease();
         }
     }
 }

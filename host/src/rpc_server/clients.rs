@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::buffers::{Account, Stock, Waiter, Waiters};
+use crate::buffers::{Account, Share, Stock, Waiter, Waiters};
 
 /// All clients that have something.
 pub(super) struct Clients {
@@ -39,8 +39,10 @@ impl Clients {
     }
 
     fn fresh(&self) -> Client {
+        let share = self.stock.share();
         Client {
-            account: self.stock.account(),
+            datagrams: share.account(),
+            share,
             calls: AtomicUsize::new(0),
             calls_max: self.calls_max,
             waiters: Waiters::default(),
@@ -58,26 +60,20 @@ const KNOWN_MAX: usize = 1 << 16;
 /// One address.
 pub(super) struct Client {
     /// Its memory.
-    pub(super) account: Arc<Account>,
-    /// Calls received and not answered.
+    pub(super) share: Arc<Share>,
+    /// What its datagrams have of it.
+    pub(super) datagrams: Arc<Account>,
+    /// Calls begun and not answered.
     calls: AtomicUsize,
     calls_max: usize,
     waiters: Waiters,
 }
 
 impl Client {
-    /// Whether it may begin another call.
-    pub(super) fn has_room(&self) -> bool {
-        self.is_below_limit() && self.account.has_room()
-    }
-
-    /// Has the waiter woken when there may be room; the first of all if it was woken in vain. Look again after this, for room
-    /// may have come meanwhile.
-    pub(super) fn wait_for_room(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
-        match self.is_below_limit() {
-            true => self.account.wait_for_room(waiter, in_vain),
-            false => self.waiters.add(waiter, in_vain),
-        }
+    /// Has the waiter woken when another call may be begun; the first of all if it was woken in vain. Look again after this, for
+    /// that may be so already.
+    pub(super) fn wait_for_calls(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
+        self.waiters.add(waiter, in_vain);
     }
 
     /// Wakes one of those that wait, if there is room: who was woken and leaves some says so to the next.
@@ -85,7 +81,7 @@ impl Client {
         if self.is_below_limit() {
             self.waiters.wake_one();
         }
-        self.account.pass_on();
+        self.share.pass_on();
     }
 
     pub(super) fn begin_call(&self) {
@@ -99,7 +95,8 @@ impl Client {
         }
     }
 
-    fn is_below_limit(&self) -> bool {
+    /// Whether another call may be begun.
+    pub(super) fn is_below_limit(&self) -> bool {
         self.calls.load(Ordering::SeqCst) < self.calls_max
     }
 }

@@ -9,7 +9,7 @@ use super::common::{Common, Exchanges};
 use super::intake::{Desk, Intake, Step};
 use super::link::Link;
 use super::options::Options;
-use super::service::Outcome;
+use super::service::{HEAD_BYTES, LONG_HEAD_BYTES, Outcome};
 use tombolo_mem::Source;
 use tombolo_sys::{Errno, tcp};
 
@@ -31,6 +31,9 @@ const TRICKLE_BYTES: usize = 16 << 10;
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 8 << 20;
 
+/// When memory is short, a connection that takes none of its replies for so long gives up theirs.
+const STUCK_AFTER_IF_SHORT: Duration = Duration::from_secs(1);
+
 /// What an event thread serves its connections with.
 pub(super) struct Workplace {
     pub(super) common: Arc<Common>,
@@ -43,6 +46,8 @@ pub(super) struct Workplace {
 pub(super) struct Connection {
     pub(super) link: Arc<Link>,
     intake: Intake,
+    /// A call that was received and waits for memory.
+    postponed: Option<(Source, Option<Lease>)>,
     phase: Phase,
     /// There may be something to receive.
     pub(super) readable: bool,
@@ -122,6 +127,7 @@ impl Connection {
         Self {
             link,
             intake: Intake::new(record_max_bytes),
+            postponed: None,
             phase: Phase::Open,
             readable: true,
             finished: false,
@@ -210,6 +216,11 @@ impl Connection {
         if self.link.has_calls() { Then::Wait } else { Then::Close }
     }
 
+    /// Whether it is to be looked at again soon, if memory gets short: it waits, or lets replies wait.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.must_wait() || self.link.is_untaken()
+    }
+
     /// Looks whether it is to be closed, now and then; and gives up memory that it does not need.
     pub(super) fn sweep(&mut self, common: &Common, now: Instant) -> Then {
         let (options, counters) = (&common.options, &common.counters);
@@ -220,7 +231,10 @@ impl Connection {
             return if now >= until { Then::Close } else { Then::Wait };
         }
         let has_calls = self.link.has_calls();
-        if self.link.is_stuck(options.stuck_after, now) {
+        let is_short = self.link.is_memory_short();
+        let patience =
+            if is_short { STUCK_AFTER_IF_SHORT.min(options.stuck_after) } else { options.stuck_after };
+        if self.link.is_stuck(patience, now) {
             counters.closed_stuck.add(1);
             if let Some(suppressed) = common.lines.stuck.turn() {
                 tracing::warn!(peer = ?self.link.peer, suppressed, "closed: it takes no replies");
@@ -297,13 +311,27 @@ impl Connection {
                 return End::Used;
             }
             // What has begun to come in has its memory. It must go on, or all might wait for each other.
-            if !link.is_below_limits() || !(self.intake.has_begun() || link.client.has_room()) {
+            if !link.is_below_limits() || !(self.intake.has_begun() || link.client.is_below_limit()) {
                 return End::Limits;
+            }
+            if let Some((record, lease)) = self.postponed.take() {
+                if !link.buffers.0.has_room() {
+                    self.postponed = Some((record, lease));
+                    return End::Limits;
+                }
+                work.calls += 1;
+                if !self.run(place, record, lease) {
+                    return End::Seal;
+                }
             }
             match self.intake.next(&mut place.desk, &link.buffers) {
                 Ok(Step::Serve(record, lease)) => {
+                    if !link.buffers.0.has_room() && needs_buffer(&*place.calls, &record) {
+                        self.postponed = Some(set_aside(record, lease));
+                        return End::Limits;
+                    }
                     work.calls += 1;
-                    if !self.run(place, record, lease) {
+                    if !self.run(place, record, Some(lease)) {
                         return End::Seal;
                     }
                 }
@@ -336,16 +364,15 @@ impl Connection {
     }
 
     /// Serves a call. False if nothing more shall be received.
-    fn run(&mut self, place: &mut Workplace, record: Source, lease: Lease) -> bool {
+    fn run(&mut self, place: &mut Workplace, record: Source, lease: Option<Lease>) -> bool {
         let link = &self.link;
-        let record_bytes = record.len();
         let mut exchange = place.exchanges.take(&link.buffers);
-        exchange.fill(record, Some(lease));
-        link.begin_call(record_bytes);
-        let destination = || Destination::Link(link.clone(), record_bytes);
+        exchange.fill(record, lease);
+        link.begin_call();
+        let destination = || Destination::Link(link.clone());
         match place.calls.run(&link.peer, exchange, &destination) {
             Ran::Done(mut exchange, outcome) => {
-                if link.add_reply(&mut exchange, outcome, record_bytes) >= FLUSH_BYTES {
+                if link.add_reply(&mut exchange, outcome) >= FLUSH_BYTES {
                     link.flush();
                 }
                 place.exchanges.put(exchange);
@@ -358,7 +385,7 @@ impl Connection {
             }
             Ran::Panicked => {
                 tracing::error!(peer = ?link.peer, "a call panicked; its connection is closed");
-                link.fail_call(record_bytes);
+                link.fail_call();
                 false
             }
         }
@@ -372,8 +399,12 @@ impl Connection {
             link.wait_for_limits();
             return if link.is_below_limits() { Then::Again } else { Then::Wait };
         }
-        link.client.wait_for_room(link.clone(), in_vain);
-        if link.client.has_room() { Then::Again } else { Then::Wait }
+        let (client, account) = (&link.client, &link.buffers.0);
+        match client.is_below_limit() {
+            true => account.wait_for_room(link.clone(), in_vain),
+            false => client.wait_for_calls(link.clone(), in_vain),
+        }
+        if client.is_below_limit() && account.has_room() { Then::Again } else { Then::Wait }
     }
 
     /// Whether the present phase is over.
@@ -404,5 +435,19 @@ impl Connection {
             }
         }
         Then::Wait
+    }
+}
+
+fn needs_buffer(calls: &dyn Calls, record: &Source) -> bool {
+    let mut head = [0; LONG_HEAD_BYTES];
+    let len = record.read_at(0, &mut head);
+    calls.needs_buffer(head.get(..len).unwrap_or_default())
+}
+
+/// A call that is served later. A short one lies in the buffer that all connections are received into, and leaves it.
+fn set_aside(record: Source, lease: Lease) -> (Source, Option<Lease>) {
+    match record.len() {
+        len @ ..=HEAD_BYTES => (Source::from(record.to_vec(len)), None),
+        _ => (record, Some(lease)),
     }
 }

@@ -147,7 +147,7 @@ impl DatagramIntake {
             common.counters.refused.add(1);
             return;
         };
-        if !sender.client.has_room() {
+        if !(sender.client.is_below_limit() && sender.buffers.0.has_room()) {
             common.counters.datagrams_dropped.add(1);
             return;
         }
@@ -169,7 +169,7 @@ impl DatagramIntake {
         if let Some(desk) = &mut self.desk
             && !desk.is_sole()
         {
-            desk.charge(&sender.client.account);
+            desk.charge(&sender.buffers.0);
             self.desk = None;
         }
     }
@@ -184,7 +184,7 @@ impl DatagramIntake {
             return None;
         }
         let client = common.clients.of(address.ip());
-        let buffers = Buffers(client.account.clone());
+        let buffers = Buffers(client.datagrams.clone());
         let sender = Sender { address, peer: Peer::new(address, Transport::Udp), client, buffers };
         if self.senders.len() < SENDERS_MAX {
             self.senders.push(sender.clone());

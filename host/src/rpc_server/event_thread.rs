@@ -31,6 +31,9 @@ const LOOKS: u32 = 8;
 /// So many times round, and it is seen whether it is time for a sweep; before a sleep it is as well.
 const SWEEP_PASSES: u64 = 64;
 
+/// How often to look for connections that are stuck, as long as one may be that others wait for.
+const DOUBT_INTERVAL: Duration = Duration::from_millis(500);
+
 /// How often to see whether calls have ended, once the server stops.
 const STOP_PAUSE: Duration = Duration::from_millis(5);
 
@@ -216,6 +219,10 @@ impl EventThread {
         let Some(connection) = self.connections.find(token) else { return false };
         connection.queued = false;
         let turn = connection.turn(&mut self.place);
+        if connection.is_doubtful() {
+            let soon = Instant::now() + DOUBT_INTERVAL;
+            self.next_sweep = Some(self.next_sweep.map_or(soon, |sweep| sweep.min(soon)));
+        }
         self.go_on(token, turn.then);
         turn.worked
     }
@@ -338,10 +345,11 @@ impl EventThread {
             return;
         }
         let common = self.common().clone();
-        let mut closing = Vec::new();
+        let (mut closing, mut is_doubtful) = (Vec::new(), false);
         for connection in self.connections.iter_mut() {
-            if connection.sweep(&common, now) == Then::Close {
-                closing.push(connection.link.token);
+            match connection.sweep(&common, now) {
+                Then::Close => closing.push(connection.link.token),
+                _ => is_doubtful |= connection.is_doubtful(),
             }
         }
         closing.into_iter().for_each(|token| self.close(token));
@@ -349,7 +357,9 @@ impl EventThread {
         common.clients.sweep();
         common.stock.trim();
         let more = !self.connections.is_empty() || common.stock.has_spare() || !common.clients.is_empty();
-        self.next_sweep = more.then(|| now + common.options.sweep_interval());
+        let interval = common.options.sweep_interval();
+        let interval = if is_doubtful { interval.min(DOUBT_INTERVAL) } else { interval };
+        self.next_sweep = more.then(|| now + interval);
     }
 
     fn begin_to_stop(&mut self) {

@@ -144,9 +144,10 @@ impl Intake {
         !matches!(self.kept, Kept::Nothing) || self.glued.is_some()
     }
 
-    /// Whether a record is being received into memory of its own.
+    /// Whether a record is being received into memory for all of it.
     pub(super) fn has_begun(&self) -> bool {
-        matches!(self.kept, Kept::Long(..)) || self.glued.is_some()
+        let is_long = |glued: &Span| glued.lease.len() >= BUFFER_MAX_BYTES;
+        matches!(self.kept, Kept::Long(..)) || self.glued.as_ref().is_some_and(is_long)
     }
 
     /// Begins a turn: puts what was parked on the desk.
@@ -245,7 +246,8 @@ impl Intake {
                 Step::Receive
             }
             _ => {
-                let Some(lease) = buffers.take(whole + AHEAD_BYTES) else { return Step::NoRoom };
+                let room = buffers.0.has_room().then(|| buffers.take(whole + AHEAD_BYTES)).flatten();
+                let Some(lease) = room else { return Step::NoRoom };
                 let mut long = Span { lease, start: 0, end: 0 };
                 long.append(&desk.span.bytes(0, desk.span.len()));
                 desk.span.start = desk.span.end;
@@ -277,7 +279,11 @@ impl Intake {
             return true;
         }
         // Once, and for all that a record can be: many that grow step by step would come to wait for each other's memory.
-        let needed = if glued.len() + more > SHORT_MAX_BYTES { BUFFER_MAX_BYTES } else { glued.len() + more };
+        let is_long = glued.len() + more > SHORT_MAX_BYTES;
+        if is_long && !buffers.0.has_room() {
+            return false;
+        }
+        let needed = if is_long { BUFFER_MAX_BYTES } else { glued.len() + more };
         let Some(lease) = buffers.take(needed) else { return false };
         let mut larger = Span { lease, start: 0, end: 0 };
         larger.append(&glued.bytes(0, glued.len()));

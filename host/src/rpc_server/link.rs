@@ -10,10 +10,14 @@ use std::time::{Duration, Instant};
 use super::clients::Client;
 use super::common::Common;
 use super::mailbox::Mailbox;
-use super::outbox::{Batch, Sent, State, Tally};
+use super::outbox::{Batch, Sent, State};
 use super::service::{Exchange, Outcome, Peer};
 use super::token::Token;
 use crate::buffers::{Buffers, Waiter};
+
+/// A connection whose peer takes no replies begins no call while so many bytes of them wait: it may have the next long reply ready, and no
+/// more.
+const UNTAKEN_MAX_BYTES: usize = 1 << 20;
 
 /// A connection, as whoever answers its calls sees it.
 pub(super) struct Link {
@@ -24,9 +28,10 @@ pub(super) struct Link {
     stream: OwnedFd,
     common: Arc<Common>,
     mailbox: Arc<Mailbox>,
-    /// Calls received whose replies are not out, and the bytes of both.
+    /// Calls received whose replies are not out.
     calls: AtomicUsize,
-    bytes: AtomicUsize,
+    /// Bytes of replies that wait while the peer takes none.
+    untaken: AtomicUsize,
     /// The event thread wants to know when these are below their limits.
     waits: AtomicBool,
     /// The event thread wants to know when there are no calls any more.
@@ -73,7 +78,7 @@ impl Link {
         mailbox: Arc<Mailbox>,
     ) -> Arc<Self> {
         let client = common.clients.of(peer.origin.ip().unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)));
-        let buffers = Buffers(client.account.clone());
+        let buffers = Buffers(client.share.account());
         Arc::new(Self {
             peer,
             client,
@@ -83,7 +88,7 @@ impl Link {
             common,
             mailbox,
             calls: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
+            untaken: AtomicUsize::new(0),
             waits: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
@@ -97,23 +102,21 @@ impl Link {
     }
 
     /// A call was received.
-    pub(super) fn begin_call(&self, record_bytes: usize) {
+    pub(super) fn begin_call(&self) {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        self.bytes.fetch_add(record_bytes, Ordering::SeqCst);
         self.client.begin_call();
     }
 
     /// Puts the reply of such a call with those that wait, if there is one; how many bytes wait for the next batch then.
     /// Nothing is sent before [`flush`](Self::flush).
-    pub(super) fn add_reply(&self, exchange: &mut Exchange, outcome: Outcome, record_bytes: usize) -> usize {
-        let tally = Tally { calls: 1, bytes: record_bytes };
+    pub(super) fn add_reply(&self, exchange: &mut Exchange, outcome: Outcome) -> usize {
+        // From here on it holds nothing that other connections of the client might need, but memory.
+        self.client.end_calls(1);
         if outcome == Outcome::Reply {
             let mut outbox = self.lock();
             if outbox.phase == Phase::Open {
-                let before = outbox.queue.len();
-                outbox.queue.push(exchange, tally);
+                outbox.queue.push(exchange);
                 let waiting = outbox.queue.len();
-                self.bytes.fetch_add(waiting - before, Ordering::SeqCst);
                 if outbox.progress.is_some() {
                     self.charge(&mut outbox);
                 }
@@ -123,14 +126,15 @@ impl Link {
         if outcome == Outcome::Close {
             self.seal();
         }
-        self.release(tally);
+        self.release(1);
         0
     }
 
     /// A call ended without an answer, and the connection with it.
-    pub(super) fn fail_call(&self, record_bytes: usize) {
+    pub(super) fn fail_call(&self) {
+        self.client.end_calls(1);
         self.seal();
-        self.release(Tally { calls: 1, bytes: record_bytes });
+        self.release(1);
         self.call_attention();
     }
 
@@ -162,11 +166,32 @@ impl Link {
         self.mailbox.point_to(self.token);
     }
 
-    /// Whether the calls and bytes are below their limits.
+    /// Whether the calls and bytes are below their limits, and the peer takes its replies.
     pub(super) fn is_below_limits(&self) -> bool {
         let options = &self.common.options;
         self.calls.load(Ordering::SeqCst) < options.connection_calls_max
-            && self.bytes.load(Ordering::SeqCst) < options.connection_bytes_max
+            && self.buffers.0.lent_bytes() < options.connection_bytes_max
+            && self.untaken.load(Ordering::SeqCst) < UNTAKEN_MAX_BYTES
+    }
+
+    /// Whether replies wait for the peer to take some.
+    pub(super) fn is_untaken(&self) -> bool {
+        self.untaken.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether others wait for memory.
+    pub(super) fn is_memory_short(&self) -> bool {
+        self.client.share.is_short()
+    }
+
+    /// Tells the event thread, if it wants to know, that there is room below the limits.
+    pub(super) fn ease(&self) {
+        // One turn of calls at a time, not one call.
+        let left = self.calls.load(Ordering::SeqCst);
+        let is_low = left <= self.common.options.connection_calls_max / 4 * 3 && self.is_below_limits();
+        if is_low && self.waits.load(Ordering::SeqCst) && self.waits.swap(false, Ordering::SeqCst) {
+            self.call_attention();
+        }
     }
 
     /// Has the event thread look here when they are. Look again after this, for they may be so already.
@@ -221,16 +246,13 @@ impl Link {
 
     /// Drops what waits. Calls go on, and their replies are dropped.
     pub(super) fn kill(&self) {
-        let mut tally = Tally::default();
         self.dead.store(true, Ordering::SeqCst);
-        {
-            let mut outbox = self.lock();
-            outbox.phase = Phase::Dead;
-            tally.add(outbox.queue.drain());
-            tally.add(outbox.rest.drain());
-            self.not_full(&mut outbox);
-        }
-        self.release(tally);
+        let mut outbox = self.lock();
+        outbox.phase = Phase::Dead;
+        let dropped = outbox.queue.drain() + outbox.rest.drain();
+        self.not_full(&mut outbox);
+        drop(outbox);
+        self.release(dropped);
     }
 
     /// Gives up memory that an idle connection does not need.
@@ -246,7 +268,7 @@ impl Link {
         loop {
             let sent = batch.send(self.stream.as_fd());
             self.common.counters.sent_bytes.add(sent.bytes);
-            self.release(sent.tally);
+            self.release(sent.replies);
             match self.after_sending(batch, sent) {
                 Some(next) => batch = next,
                 None => return,
@@ -263,12 +285,11 @@ impl Link {
             }
             outbox.phase = Phase::Dead;
             self.dead.store(true, Ordering::SeqCst);
-            let mut tally = batch.drain();
-            tally.add(outbox.queue.drain());
+            let dropped = batch.drain() + outbox.queue.drain();
             outbox.sending = false;
             self.not_full(&mut outbox);
             drop(outbox);
-            self.release(tally);
+            self.release(dropped);
             self.call_attention();
             return None;
         }
@@ -297,8 +318,9 @@ impl Link {
 
     /// Has the client pay for the replies that it does not take, as many as there are now.
     fn charge(&self, outbox: &mut Outbox) {
+        self.untaken.store(outbox.queue.len() + outbox.rest.len(), Ordering::SeqCst);
         let waiting = outbox.queue.uncounted_bytes() + outbox.rest.uncounted_bytes();
-        let account = &self.client.account;
+        let account = &self.buffers.0;
         account.charge(waiting);
         account.give_back(mem::replace(&mut outbox.charged, waiting));
     }
@@ -307,23 +329,20 @@ impl Link {
         outbox.progress = None;
         outbox.again = false;
         if outbox.charged > 0 {
-            self.client.account.give_back(mem::take(&mut outbox.charged));
+            self.buffers.0.give_back(mem::take(&mut outbox.charged));
+        }
+        if self.untaken.swap(0, Ordering::SeqCst) > 0 {
+            self.ease();
         }
     }
 
-    /// These calls hold nothing any more.
-    fn release(&self, tally: Tally) {
-        if tally.calls == 0 {
+    /// So many calls hold nothing any more.
+    fn release(&self, calls: usize) {
+        if calls == 0 {
             return;
         }
-        self.bytes.fetch_sub(tally.bytes, Ordering::SeqCst);
-        let left = self.calls.fetch_sub(tally.calls, Ordering::SeqCst) - tally.calls;
-        self.client.end_calls(tally.calls);
-        // One turn of calls at a time, not one call.
-        let is_low = left <= self.common.options.connection_calls_max / 4 * 3 && self.is_below_limits();
-        if is_low && self.waits.load(Ordering::SeqCst) && self.waits.swap(false, Ordering::SeqCst) {
-            self.call_attention();
-        }
+        let left = self.calls.fetch_sub(calls, Ordering::SeqCst) - calls;
+        self.ease();
         if left == 0 && self.ending.load(Ordering::SeqCst) {
             self.call_attention();
         }

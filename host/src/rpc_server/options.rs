@@ -27,14 +27,14 @@ pub struct Options {
     pub connections_max: usize,
     /// Calls of one connection that were received and whose replies are not sent yet. By default 256.
     pub connection_calls_max: usize,
-    /// Bytes of those calls and of their replies, in memory. By default 16 MiB.
+    /// Bytes of buffers that those calls and their replies have. By default 16 MiB.
     pub connection_bytes_max: usize,
-    /// Calls of one client address, likewise. By default 1,024.
+    /// Calls of one client address that were received and are not answered yet. By default 1,024.
     pub client_calls_max: usize,
     /// Memory for calls and file data.
     pub buffers: BufferLimits,
     /// A connection that has replies to take and takes none of them for so long is closed, and so is one that has sent part of
-    /// a call and nothing more. By default 30 s.
+    /// a call and nothing more. By default 30 s. When memory is short, one that takes no replies is closed after a second.
     pub stuck_after: Duration,
     /// A connection that never had a call answered is closed after so long. By default 6 minutes, as Linux's server does; but
     /// one that has been of use stays for as long as its peer is there.

@@ -43,28 +43,15 @@ struct Piece {
     long: Option<Vec<u8>>,
     /// File data that follow.
     data: Option<ReplyData>,
-    tally: Tally,
-}
-
-/// How many calls were answered, and what they held of the limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub(super) calls: usize,
-    pub(super) bytes: usize,
-}
-
-impl Tally {
-    pub(super) fn add(&mut self, other: Tally) {
-        self.calls += other.calls;
-        self.bytes += other.bytes;
-    }
+    /// How many replies those are.
+    replies: usize,
 }
 
 /// What came of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
-    /// The calls whose replies are out.
-    pub(super) tally: Tally,
+    /// The replies that are out.
+    pub(super) replies: usize,
     pub(super) bytes: usize,
     pub(super) state: State,
 }
@@ -96,15 +83,14 @@ impl Batch {
         self.small.len() + long.map(Vec::len).sum::<usize>()
     }
 
-    /// Adds the exchange's reply, which makes `tally` due when it is out. Its memory stays with the exchange if it is small.
-    pub(super) fn push(&mut self, exchange: &mut Exchange, mut tally: Tally) {
+    /// Adds the exchange's reply. Its memory stays with the exchange if it is small.
+    pub(super) fn push(&mut self, exchange: &mut Exchange) {
         let data = exchange.data.take().filter(|data| !data.source.is_empty());
         let data_len = data.as_ref().map_or(0, |data| data.source.len().next_multiple_of(4));
         // RFC 5531 §11: the length has 31 bits. No reply comes near that.
         let mark = Mark::whole(exchange.reply.len() + data_len).map_or([0; Mark::BYTES], Mark::to_bytes);
         let reply_len = mark.len() + exchange.reply.len();
         self.len += reply_len + data_len;
-        tally.bytes += reply_len + data_len;
         self.small.extend_from_slice(&mark);
         let (small, long) = if exchange.reply.len() > COPY_MAX_BYTES {
             (mark.len(), Some(mem::take(&mut exchange.reply)))
@@ -117,15 +103,15 @@ impl Batch {
             Some(last) if last.long.is_none() && last.data.is_none() => {
                 last.small += small;
                 (last.long, last.data) = (long, data);
-                last.tally.add(tally);
+                last.replies += 1;
             }
-            _ => self.pieces.push_back(Piece { small, long, data, tally }),
+            _ => self.pieces.push_back(Piece { small, long, data, replies: 1 }),
         }
     }
 
     /// Sends until everything is out or the peer takes no more.
     pub(super) fn send(&mut self, stream: BorrowedFd<'_>) -> Sent {
-        let (mut tally, mut bytes) = (Tally::default(), 0);
+        let (mut replies, mut bytes) = (0, 0);
         let state = loop {
             let mut gather = self.gather();
             let wanted = gather.len_bytes();
@@ -136,7 +122,7 @@ impl Batch {
                 Ok(sent) => {
                     drop(gather);
                     bytes += sent;
-                    tally.add(self.advance(sent));
+                    replies += self.advance(sent);
                 }
                 Err(Errno::AGAIN) => break State::Full,
                 Err(error) => break State::Broken(error),
@@ -145,15 +131,14 @@ impl Batch {
         if self.is_empty() {
             self.clear();
         }
-        Sent { tally, bytes, state }
+        Sent { replies, bytes, state }
     }
 
-    /// Forgets all replies; what they held of the limits.
-    pub(super) fn drain(&mut self) -> Tally {
-        let mut tally = Tally::default();
-        self.pieces.iter().for_each(|piece| tally.add(piece.tally));
+    /// Forgets all replies; how many there were.
+    pub(super) fn drain(&mut self) -> usize {
+        let replies = self.pieces.iter().map(|piece| piece.replies).sum();
         self.clear();
-        tally
+        replies
     }
 
     fn gather(&self) -> Gather<'_> {
@@ -176,18 +161,18 @@ impl Batch {
         gather
     }
 
-    /// So many bytes more are out; which calls are done with that.
-    fn advance(&mut self, bytes: usize) -> Tally {
+    /// So many bytes more are out; how many replies are with that.
+    fn advance(&mut self, bytes: usize) -> usize {
         self.len -= bytes;
         self.sent += bytes;
-        let mut tally = Tally::default();
+        let mut replies = 0;
         while let Some(first) = self.pieces.front().filter(|piece| piece.len() <= self.sent) {
             self.sent -= first.len();
             self.small_sent += first.small;
-            tally.add(first.tally);
+            replies += first.replies;
             self.pieces.pop_front();
         }
-        tally
+        replies
     }
 
     fn clear(&mut self) {
@@ -237,21 +222,20 @@ mod tests {
         let replies =
             [(3, None), (8, Some(5)), (4096, None), (5000, None), (70_000, Some(300_001)), (0, None)];
         let (mut batch, mut wanted) = (Batch::default(), Vec::new());
-        let one = Tally { calls: 1, bytes: 0 };
         for (index, (len, data)) in replies.iter().enumerate() {
             let head = vec![index as u8; *len];
-            batch.push(&mut reply(&buffers, &head, *data), one);
+            batch.push(&mut reply(&buffers, &head, *data));
             let data = vec![7u8; data.unwrap_or(0)];
             let padding = data.len().next_multiple_of(4) - data.len();
             let whole = 0x8000_0000 | (head.len() + data.len() + padding) as u32;
             wanted.extend([&whole.to_be_bytes()[..], &head, &data, &PADDING[..padding]].concat());
         }
         assert_eq!(batch.len(), wanted.len());
-        let (mut all, mut tally, mut rounds) = (Vec::<u8>::new(), Tally::default(), 0);
+        let (mut all, mut sent_replies, mut rounds) = (Vec::<u8>::new(), 0, 0);
         while all.len() < wanted.len() {
             let sent = batch.send(ours.as_fd());
             assert!(!matches!(sent.state, State::Broken(_)));
-            tally.add(sent.tally);
+            sent_replies += sent.replies;
             let mut some = vec![0; 50_000];
             let n = theirs.read(&mut some).expect("read");
             all.extend(&some[..n]);
@@ -259,12 +243,12 @@ mod tests {
         }
         assert!(rounds > 2, "it was cut");
         assert!(all == wanted);
-        tally.add(batch.send(ours.as_fd()).tally);
-        assert_eq!(tally, Tally { calls: replies.len(), bytes: wanted.len() });
+        sent_replies += batch.send(ours.as_fd()).replies;
+        assert_eq!(sent_replies, replies.len());
         assert_eq!((batch.len(), buffers.0.lent_bytes()), (0, 0), "the buffers went back");
         drop(theirs);
-        batch.push(&mut reply(&buffers, b"x", None), one);
+        batch.push(&mut reply(&buffers, b"x", None));
         assert!(matches!(batch.send(ours.as_fd()).state, State::Broken(_)));
-        assert_eq!(batch.drain().calls, 1);
+        assert_eq!(batch.drain(), 1);
     }
 }

@@ -32,6 +32,12 @@ pub trait Service: Send + Sync + 'static {
         peer: Arc<Peer>,
         exchange: Box<Exchange>,
     ) -> impl Future<Output = (Box<Exchange>, Outcome)> + Send + 'static;
+
+    /// Whether a call that begins so may take a buffer ([`Exchange::buffers`]). Asked only when memory is short: a call that takes none
+    /// does not wait for any then. `head` is the first bytes, [`LONG_HEAD_BYTES`] of them at most.
+    fn needs_buffer(&self, _head: &[u8]) -> bool {
+        true
+    }
 }
 
 /// What becomes of a call.

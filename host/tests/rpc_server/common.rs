@@ -113,6 +113,10 @@ fn data(exchange: &mut Exchange) {
 }
 
 impl Service for Player {
+    fn needs_buffer(&self, head: &[u8]) -> bool {
+        head.first() == Some(&DATA)
+    }
+
     async fn serve(
         self: Arc<Self>,
         _peer: Arc<Peer>,

@@ -9,3 +9,4 @@ mod endings;
 mod limits;
 mod records;
 mod storms;
+mod untaken;

@@ -189,6 +189,32 @@ fn a_client_that_stops_reading_waits_alone() {
 }
 
 #[test]
+fn clients_that_take_nothing_slow_no_other_at_their_address() {
+    let place = Place::in_memory();
+    let file = place.file("file", b"");
+    let size = Sattr3 { size: Some(MEBIBYTE.into()), ..Sattr3::default() };
+    tombolo_nfs_tests::client::Expect::done(place.nfs.setattr(&file, size, None));
+    let read =
+        |count| place.nfs.message(&Call::Read(ReadArgs { file: file.as_handle(), offset: 0, count }), b"");
+    let asked: Vec<u8> = (0..300).flat_map(|_| fragment(&read(MEBIBYTE).to_bytes(), true)).collect();
+    let mut deaf: Vec<_> = (0..8).map(|_| place.bed.stream()).collect();
+    for stream in &mut deaf {
+        stream.send_bytes(&asked).expect("sent");
+    }
+    let mut honest = place.bed.stream();
+    for message in [getattr(&place), read(4096), read(MEBIBYTE)] {
+        let begun = Instant::now();
+        for _ in 0..10 {
+            honest.send(&message.to_bytes()).expect("sent");
+            let reply = honest.receive().expect("a reply").expect("an open connection");
+            assert_eq!(Answer::new(reply).status(), Ok(()));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    }
+    assert!(place.bed.counts().lent_bytes <= 32 << 20, "{:?}", place.bed.counts());
+}
+
+#[test]
 fn a_client_that_takes_nothing_for_too_long_is_cut_off() {
     let mut plan = Plan::over(Arc::new(Memory::default()));
     plan.rpc.stuck_after = Duration::from_millis(200);
