@@ -71,9 +71,15 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
     cases::GROUPS.iter().flat_map(|group| group.iter())
 }
 
-/// Runs all cases, each in a session and a directory of its own.
+/// Runs all cases, or the one that `TOMBOLO_ONLY_CASE` names, each in a session and a directory of its own.
+///
+/// # Panics
+/// When there is no case of that name.
 pub fn run(export: &Arc<dyn Export>, setup: Setup) -> Report {
-    run_some(export, setup, |_| true)
+    let only = std::env::var("TOMBOLO_ONLY_CASE").ok();
+    let wanted = |case: &Case| only.as_deref().is_none_or(|only| only == case.name);
+    assert!(cases().any(wanted), "there is no case {only:?}");
+    run_some(export, setup, wanted)
 }
 
 /// Runs the cases that `wanted` picks.
