@@ -83,12 +83,13 @@ test-crash-all test-chaos-all: test-%-all: build
 test-chaos: build ## either side of a link killed, stopped and started under load
 	tests/chaos/run
 
-lint: ## formatter, clippy, shellcheck
+lint: ## formatter, clippy, shellcheck, whether the planted bugs' patches apply
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	# The fuzz targets are a workspace of their own; to check them takes no libFuzzer.
 	CUSTOM_LIBFUZZER_PATH=/libfuzzer.a CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target} $(CARGO) check --quiet --manifest-path fuzz/Cargo.toml
 	if command -v shellcheck >/dev/null; then git ls-files -z | xargs -0 grep -lZE '^#!/(usr/)?bin/(env )?(ba)?sh' | xargs -0 shellcheck -x; fi
+	tests/planted/run --check
 
 bench-quick: build ## one quick pass of each benchmark, to see that it runs
 	target/release/tombolo bench all --quick
