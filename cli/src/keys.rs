@@ -92,7 +92,7 @@ fn only_server(state: &StateDir, path: &Path) -> Result<String, Failure> {
         [name] => Ok(name.clone()),
         [] => Err(Failure::cannot(format_args!("find keys in {}", path.display()), &KeysError::None)),
         names => {
-            let described: Result<Vec<_>, _> = names.iter().map(|name| described(&state, name)).collect();
+            let described: Result<Vec<_>, _> = names.iter().map(|name| described(state, name)).collect();
             Err(Failure::usage("it is not clear which server's keys are meant")
                 .remedy(format_args!("add --server and one of {}", described.map_err(failed)?.join(", "))))
         }
