@@ -8,7 +8,7 @@ use crate::bench;
 use crate::completions::CompletionsArgs;
 use crate::doctor::DoctorArgs;
 use crate::failure::{Failure, Outcome};
-use crate::files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
+use crate::files::{CatArgs, CpArgs, DuArgs, LsArgs, MkdirArgs, MvArgs, RmArgs, StatArgs};
 use crate::keys::KeysArgs;
 use crate::links::LinksArgs;
 use crate::man::ManArgs;
@@ -38,7 +38,10 @@ enum Command {
     Ls(LsArgs),
     Cat(CatArgs),
     Cp(CpArgs),
+    Mv(MvArgs),
+    Mkdir(MkdirArgs),
     Stat(StatArgs),
+    Du(DuArgs),
     Rm(RmArgs),
     Top(TopArgs),
     Links(LinksArgs),
@@ -53,12 +56,23 @@ enum Command {
 /// How much to log.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LogArgs {
-    /// Log more: -v what happens, -vv each decision, -vvv each request.
+    /// Log more (cp, mv and mkdir: name what is done, then log): -v what happens, -vv each decision, -vvv each request.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Log less: -q only errors, -qq nothing.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "verbose")]
     pub quiet: u8,
+}
+
+impl Command {
+    /// How much to log: the first -v of these commands names what they do, as cp(1) has it.
+    fn logging(&self, log: LogArgs) -> LogArgs {
+        let verbose = match self {
+            Self::Cp(_) | Self::Mv(_) | Self::Mkdir(_) => log.verbose.saturating_sub(1),
+            _ => log.verbose,
+        };
+        LogArgs { verbose, ..log }
+    }
 }
 
 impl Cli {
@@ -68,7 +82,7 @@ impl Cli {
             Command::Mount(args) => args.log_destination(),
             _ => Destination::StandardError,
         };
-        start_log(self.log, destination)?;
+        start_log(self.command.logging(self.log), destination)?;
         match self.command {
             Command::Serve(args) => args.run(),
             Command::Mount(args) => args.run(self.log),
@@ -76,7 +90,10 @@ impl Cli {
             Command::Ls(args) => args.run(),
             Command::Cat(args) => args.run(),
             Command::Cp(args) => args.run(self.log),
+            Command::Mv(args) => args.run(self.log),
+            Command::Mkdir(args) => args.run(self.log),
             Command::Stat(args) => args.run(),
+            Command::Du(args) => args.run(),
             Command::Rm(args) => args.run(),
             Command::Top(args) => args.run(),
             Command::Links(args) => args.run(),
@@ -104,4 +121,5 @@ Environment:
 Exit codes:
   0  done
   1  understood, but it failed: one line on standard error says why
-  2  the command line or the configuration makes no sense";
+  2  the command line or the configuration makes no sense
+  130, 143  ended by SIGINT or SIGTERM";

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use tombolo_host::signals::StopSignal;
+
 /// What a command comes to.
 pub type Outcome = Result<(), Failure>;
 
@@ -15,6 +17,10 @@ pub enum Code {
     Failed = 1,
     /// The command line or the configuration makes no sense.
     Usage = 2,
+    /// SIGINT ended it, in the way of shells: 128 and the signal's number.
+    Interrupted = 130,
+    /// SIGTERM ended it.
+    Terminated = 143,
 }
 
 /// Why a command failed.
@@ -38,6 +44,17 @@ impl Failure {
     /// A failure that another process has explained already.
     pub fn silent() -> Self {
         Self { text: String::new(), code: Code::Failed }
+    }
+
+    /// A signal ended it, and that has been told.
+    pub fn stopped(signal: StopSignal) -> Self {
+        let code = if signal.is_interrupt() { Code::Interrupted } else { Code::Terminated };
+        Self { text: String::new(), code }
+    }
+
+    /// Whether a signal ended it.
+    pub fn is_stop(&self) -> bool {
+        matches!(self.code, Code::Interrupted | Code::Terminated)
     }
 
     /// Adds what to do about it.

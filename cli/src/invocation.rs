@@ -30,7 +30,7 @@ fn is_mount_helper(name: &OsStr) -> bool {
 fn mount_helper_code(code: Code) -> ExitCode {
     ExitCode::from(match code {
         Code::Usage => 1,
-        Code::Failed => 32,
+        _ => 32,
     })
 }
 

@@ -11,6 +11,13 @@ use signal_hook::low_level::{self, signal_name};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopSignal(i32);
 
+impl StopSignal {
+    /// Whether it was SIGINT, as the terminal sends it.
+    pub fn is_interrupt(self) -> bool {
+        self.0 == SIGINT
+    }
+}
+
 impl fmt::Display for StopSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(signal_name(self.0).unwrap_or("a signal"))

@@ -1,24 +1,27 @@
 //! `tombolo ls`: lists directories.
 
+use std::cmp::Reverse;
 use std::io::{self, IsTerminal, Write};
 
 use clap::Args;
 use libtombolo::{Above, Last, Node, block_on};
-use tombolo_core::fs::{Attr, Error, FileType, NameBuf};
+use serde_json::json;
+use tombolo_core::fs::{Attr, Error, FileType};
 
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 use crate::table::table;
 
 use super::place::{Place, Places};
-use super::stat::Facts;
+use super::stat::{self, Facts};
 use super::{problem, shown};
 
-/// List directories of NFS servers and of this host.
+/// List directories of NFS servers and of this host, and what a server exports.
 ///
 /// Names are sorted by their bytes; what would steer a terminal is escaped. In columns on a terminal, else one a line.
+/// nfs://HOST/ lists the exports of a server that has none called `/`.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct LsArgs {
     /// With mode, links, owner, group, size and time (UTC) of each.
     #[arg(short)]
@@ -29,12 +32,30 @@ pub struct LsArgs {
     /// Everything below as well.
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// Directories themselves, not what is in them.
+    #[arg(short, long, conflicts_with = "recursive")]
+    directory: bool,
+    /// With -l sizes as people read them: 1.5K, 234M, 2G.
+    #[arg(short, long)]
+    human_readable: bool,
+    /// Sorted by the time of the last change, newest first.
+    #[arg(short = 't', overrides_with = "by_size")]
+    by_time: bool,
+    /// Sorted by size, largest first.
+    #[arg(short = 'S', overrides_with = "by_time")]
+    by_size: bool,
+    /// In the reverse order.
+    #[arg(short, long)]
+    reverse: bool,
     /// One name a line, also on a terminal.
     #[arg(short = '1')]
     one: bool,
-    /// As JSON: an array of what is listed, with all attributes.
-    #[arg(long, conflicts_with_all = ["long", "one"])]
+    /// As JSON: an array of what is listed, with all attributes. Times are those of RFC 3339.
+    #[arg(long, conflicts_with_all = ["long", "one", "human_readable"])]
     json: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// What to list: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
     #[arg(value_name = "URL", default_value = ".", value_parser = Location::word_parser())]
     places: Vec<Location>,
@@ -42,12 +63,13 @@ pub struct LsArgs {
 
 const EXAMPLES: &str = "\
 Examples:
+  tombolo ls nfs://server/
   tombolo ls -l nfs://server/export
-  tombolo ls -R --json nfs://server:20049/src | jq '.[] | select(.size > 1000000) | .name'";
+  tombolo ls -R --json nfs://server:20049/src | jq '.[] | select(.size > 1000000) | .path'";
 
 /// Something that is listed.
 struct Row {
-    name: NameBuf,
+    name: Vec<u8>,
     /// Its path, or as it was given.
     path: String,
     attr: Option<Attr>,
@@ -57,7 +79,7 @@ struct Row {
 
 /// What goes out.
 struct Report {
-    facts: Vec<Facts>,
+    facts: Vec<serde_json::Value>,
     all_well: bool,
     is_first: bool,
 }
@@ -68,12 +90,7 @@ impl LsArgs {
         let mut places = Places::new();
         let mut report = Report { facts: Vec::new(), all_well: true, is_first: true };
         for location in &self.places {
-            let end = if self.long { End::Name } else { End::Target };
-            let listed = match places.open(location, end) {
-                Ok(place) => self.list(&place, &mut report),
-                Err(failure) => Err(failure),
-            };
-            if let Err(failure) = listed {
+            if let Err(failure) = self.list_location(location, &mut places, &mut report) {
                 failure.print();
                 report.all_well = false;
             }
@@ -85,12 +102,42 @@ impl LsArgs {
         if report.all_well { Ok(()) } else { Err(Failure::silent()) }
     }
 
-    fn list(&self, place: &Place, report: &mut Report) -> Outcome {
-        let node = place.found(if self.long { Last::Keep } else { Last::Follow })?;
+    fn list_location(&self, location: &Location, places: &mut Places, report: &mut Report) -> Outcome {
+        let end = if self.long || self.directory { End::Name } else { End::Target };
+        match places.open(location, end) {
+            Ok(place) => self.list(location, &place, report),
+            Err(failure) => match super::exports::of(location) {
+                Some(exports) => self.show_exports(location, &exports, report),
+                None => Err(failure),
+            },
+        }
+    }
+
+    /// The exports of a server, which has no root to list.
+    fn show_exports(&self, location: &Location, exports: &[Vec<u8>], report: &mut Report) -> Outcome {
+        if self.recursive || self.directory {
+            let listing = format!("list {location}");
+            return Err(Failure::cannot(listing, "it is no directory").remedy("name one of its exports"));
+        }
+        let names = exports.iter().map(|path| shown::name(path));
+        if self.json {
+            let server = location.to_string();
+            let path = |name: &str| format!("{}{name}", server.trim_end_matches('/'));
+            report
+                .facts
+                .extend(names.map(|name| json!({ "path": path(&name), "name": name, "type": "export" })));
+            return Ok(());
+        }
+        print_names(&names.collect::<Vec<_>>(), self.one || self.long)
+    }
+
+    fn list(&self, location: &Location, place: &Place, report: &mut Report) -> Outcome {
+        let last = if self.long || self.directory { Last::Keep } else { Last::Follow };
+        let node = place.found(last)?;
         let attr = block_on(node.attr()).map_err(|error| place.cannot("look at", &error))?;
-        if attr.file_type != FileType::Directory {
+        if self.directory || attr.file_type != FileType::Directory {
             let target = link_target(&node, &attr).map_err(|error| place.cannot("look at", &error))?;
-            let name = tombolo_core::fs::Name::new(b"-").map_err(|_| Failure::silent())?.to_owned();
+            let name = stat::given_name(location, place).into_bytes();
             let row = Row { name, path: place.word.clone(), attr: Some(attr), node: None, target };
             return self.show(&[row], |row| row.path.clone(), report);
         }
@@ -117,7 +164,7 @@ impl LsArgs {
                 });
                 ahead.extend(below);
             }
-            let shown_name = |row: &Row| shown::name(row.name.as_name().as_bytes());
+            let shown_name = |row: &Row| shown::name(&row.name);
             self.show(&rows, shown_name, report)?;
         }
         Ok(())
@@ -125,7 +172,7 @@ impl LsArgs {
 
     /// The entries of a directory, sorted.
     fn rows(&self, path: &str, dir: &Node) -> Result<Vec<Row>, Error> {
-        let plus = self.long || self.json || self.recursive;
+        let plus = self.long || self.json || self.recursive || self.by_time || self.by_size;
         let mut rows: Vec<Row> = block_on(async {
             let mut listing = dir.list(plus).await?;
             let mut rows = Vec::new();
@@ -139,23 +186,20 @@ impl LsArgs {
                         node => node,
                     };
                     let attr = node.as_ref().and_then(Node::attr_found).copied();
-                    let path = format!(
-                        "{}/{}",
-                        path.trim_end_matches('/'),
-                        shown::name(item.name.as_name().as_bytes())
-                    );
+                    let name = item.name.as_name().as_bytes().to_vec();
+                    let path = format!("{}/{}", path.trim_end_matches('/'), shown::name(&name));
                     // Only directories that are to be listed, and links, are needed again.
                     let is_needed = attr.is_some_and(|attr| match attr.file_type {
                         FileType::Directory => self.recursive,
                         file_type => file_type == FileType::Symlink,
                     });
                     let node = node.filter(|_| is_needed);
-                    rows.push(Row { name: item.name, path, attr, node, target: None });
+                    rows.push(Row { name, path, attr, node, target: None });
                 }
             }
             Ok::<_, Error>(rows)
         })?;
-        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        self.sort(&mut rows);
         if self.long || self.json {
             for row in &mut rows {
                 if let (Some(node), Some(attr)) = (&row.node, &row.attr) {
@@ -167,24 +211,43 @@ impl LsArgs {
         Ok(rows)
     }
 
+    fn sort(&self, rows: &mut [Row]) {
+        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        if self.by_time {
+            rows.sort_by_key(|row| Reverse(row.attr.map(|attr| (attr.mtime.secs, attr.mtime.nanos))));
+        }
+        if self.by_size {
+            rows.sort_by_key(|row| Reverse(row.attr.map(|attr| attr.size)));
+        }
+        if self.reverse {
+            rows.reverse();
+        }
+    }
+
     fn show(&self, rows: &[Row], named: impl Fn(&Row) -> String, report: &mut Report) -> Outcome {
         if self.json {
-            let facts = rows.iter().filter_map(|row| {
-                Some(Facts::new(row.path.clone(), row.attr.as_ref()?, row.target.as_deref()))
-            });
-            report.facts.extend(facts);
+            for row in rows {
+                let (name, path) = (shown::name(&row.name), row.path.clone());
+                let Some(attr) = &row.attr else { continue };
+                let facts = serde_json::to_value(Facts::new(name, path, attr, row.target.as_deref()));
+                report.facts.push(facts.map_err(|error| Failure::cannot("write JSON", &error))?);
+            }
             return Ok(());
         }
         if rows.is_empty() {
             return Ok(());
         }
         if self.long {
-            return print(&long(rows, named));
+            return print(&long(rows, named, self.human_readable));
         }
-        let names: Vec<_> = rows.iter().map(named).collect();
-        let width = (!self.one && io::stdout().is_terminal()).then(terminal_columns).flatten();
-        print(&width.map_or_else(|| names.join("\n"), |width| columns(&names, width)))
+        print_names(&rows.iter().map(named).collect::<Vec<_>>(), self.one)
     }
+}
+
+/// In columns where there is a terminal, unless there is to be one a line.
+fn print_names(names: &[String], one: bool) -> Outcome {
+    let width = (!one && io::stdout().is_terminal()).then(terminal_columns).flatten();
+    print(&width.map_or_else(|| names.join("\n"), |width| columns(names, width)))
 }
 
 fn link_target(node: &Node, attr: &Attr) -> Result<Option<Vec<u8>>, Error> {
@@ -194,7 +257,7 @@ fn link_target(node: &Node, attr: &Attr) -> Result<Option<Vec<u8>>, Error> {
     node.read_link().wait().map(Some)
 }
 
-fn long(rows: &[Row], named: impl Fn(&Row) -> String) -> String {
+fn long(rows: &[Row], named: impl Fn(&Row) -> String, human_readable: bool) -> String {
     let lines = rows.iter().map(|row| {
         let name = match &row.target {
             Some(target) => format!("{} -> {}", named(row), shown::name(target)),
@@ -207,6 +270,7 @@ fn long(rows: &[Row], named: impl Fn(&Row) -> String) -> String {
             FileType::BlockDevice | FileType::CharDevice => {
                 format!("{},{}", attr.rdev.major, attr.rdev.minor)
             }
+            _ if human_readable => shown::short_size(attr.size),
             _ => attr.size.to_string(),
         };
         vec![
@@ -215,11 +279,11 @@ fn long(rows: &[Row], named: impl Fn(&Row) -> String) -> String {
             attr.uid.to_string(),
             attr.gid.to_string(),
             size,
-            shown::time(attr.mtime, false),
+            shown::time(attr.mtime),
             name,
         ]
     });
-    let header = ["mode", "links", "user", "group", "size", "written", "name"];
+    let header = ["mode", "links", "user", "group", "size", "modified", "name"];
     // Numbers are aligned right; what follows them has one width, or is the last.
     let mut rows: Vec<Vec<String>> = lines.collect();
     let names: Vec<String> = rows.iter_mut().filter_map(Vec::pop).collect();

@@ -1,11 +1,15 @@
-//! `tombolo ls`, `cat`, `cp`, `stat` and `rm`: files on servers and on this host, without a mount.
+//! `tombolo ls`, `cat`, `cp`, `mv`, `stat`, `du`, `mkdir` and `rm`: files on servers and on this host, without a mount.
 //!
 //! One file per command. Reading order: [`place`] (what a word of the command line leads to), then the commands; `shown` is how
 //! names, modes and times are written, `problem` how failures are.
 
 mod cat;
 mod cp;
+mod du;
+mod exports;
 mod ls;
+mod mkdir;
+mod mv;
 mod place;
 mod problem;
 mod rm;
@@ -15,6 +19,9 @@ mod user;
 
 pub use cat::CatArgs;
 pub use cp::CpArgs;
+pub use du::DuArgs;
 pub use ls::LsArgs;
+pub use mkdir::MkdirArgs;
+pub use mv::MvArgs;
 pub use rm::RmArgs;
 pub use stat::StatArgs;

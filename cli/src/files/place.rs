@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use libtombolo::{Last, Node, Tree, User, block_on};
 use tombolo_core::fs::{Error, Name, NameBuf};
-use tombolo_sys::process;
+use tombolo_sys::{creds, process};
 
 use crate::failure::Failure;
 use crate::location::{End, Location, NfsOptions, NfsUrl, OpenOptions};
@@ -32,6 +32,9 @@ struct OpenExport {
     path: Vec<u8>,
     tree: Tree,
 }
+
+/// The realm of this host's files.
+const LOCAL: &str = "local";
 
 /// A place in a tree.
 #[derive(Clone, Debug)]
@@ -75,15 +78,15 @@ impl Places {
             Location::Dir(_) | Location::Shm(_) | Location::NfsShm(_) => {
                 let opened = location.open(&options)?;
                 let is_remote = !matches!(location, Location::Dir(_));
-                let realm = if is_remote { location.to_string() } else { "local".into() };
+                let realm = if is_remote { location.to_string() } else { LOCAL.into() };
                 let tree = self.attach(&*opened.export, realm, &word)?;
                 return Ok(Place { tree, path: opened.path, label, word, is_remote });
             }
         };
         let server = NfsUrl { path: b"/".to_vec(), ..url.clone() }.to_string();
         let known = self.servers.iter().find_map(|export| {
-            let within = (export.server == server).then(|| below(&export.path, &url.path)).flatten()?;
-            Some((export.tree.clone(), within.to_vec()))
+            let path = (export.server == server).then(|| within(&export.path, &url.path)).flatten()?;
+            Some((export.tree.clone(), path.to_vec()))
         });
         if let Some((tree, path)) = known {
             return Ok(Place { tree, path, label, word, is_remote: true });
@@ -126,12 +129,21 @@ impl Places {
         word: &str,
     ) -> Result<Tree, Failure> {
         let Myself { identity, umask } = self.myself.clone();
-        Tree::attach(export, User { identity, umask, realm })
+        // Who may act as others is checked as the one that it is; all others the kernel knows.
+        let is_own = realm == LOCAL && !creds::may_assume();
+        let attach = if is_own { Tree::attach_own } else { Tree::attach };
+        attach(export, User { identity, umask, realm })
             .map_err(|error| Failure::cannot(format_args!("open {word}"), &error))
     }
 }
 
 impl Place {
+    /// The same place by the name that the user gave it.
+    pub fn called(self, location: &Location) -> Self {
+        let label = label_of(location);
+        Self { word: super::shown::name(&label), label, ..self }
+    }
+
     /// What it leads to.
     pub fn find(&self, last: Last) -> Result<Node, Error> {
         block_on(self.tree.find(&self.path, last))
@@ -175,7 +187,7 @@ fn ends_with_dot(path: &Path) -> bool {
 }
 
 /// A location as its user wrote it: without `dir:` where it is only a path.
-fn label_of(location: &Location) -> Vec<u8> {
+pub fn label_of(location: &Location) -> Vec<u8> {
     match location {
         Location::Nfs(url) => url.to_string().into_bytes(),
         Location::Shm(place) => place.to_string().into_bytes(),
@@ -184,10 +196,13 @@ fn label_of(location: &Location) -> Vec<u8> {
     }
 }
 
-/// What of `path` lies below `export`; `None` when it lies elsewhere.
-fn below<'a>(export: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
+/// What of `path` lies in `export`; `None` when it lies elsewhere.
+fn within<'a>(export: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     let export = export.strip_suffix(b"/").unwrap_or(export);
-    path.strip_prefix(export)?.strip_prefix(b"/").filter(|rest| !rest.is_empty())
+    match path.strip_prefix(export)? {
+        [] => Some(&[]),
+        rest => rest.strip_prefix(b"/"),
+    }
 }
 
 #[cfg(test)]
@@ -230,9 +245,9 @@ mod tests {
 
     #[test]
     fn what_lies_in_an_export_is_below_its_path() {
-        assert_eq!(below(b"/srv", b"/srv/a/b"), Some(&b"a/b"[..]));
-        assert_eq!(below(b"/", b"/a"), Some(&b"a"[..]));
-        assert_eq!(below(b"/srv", b"/srvx/a"), None);
-        assert_eq!(below(b"/srv", b"/srv"), None);
+        assert_eq!(within(b"/srv", b"/srv/a/b"), Some(&b"a/b"[..]));
+        assert_eq!(within(b"/", b"/a"), Some(&b"a"[..]));
+        assert_eq!(within(b"/srv", b"/srvx/a"), None);
+        assert_eq!(within(b"/srv", b"/srv"), Some(&b""[..]));
     }
 }

@@ -33,6 +33,11 @@ Examples:
   tombolo rm -r nfs://server/export/build";
 
 impl RmArgs {
+    /// `rm -r NAME`.
+    pub fn of_tree(name: Location) -> Self {
+        Self { recursive: true, force: false, names: vec![name] }
+    }
+
     /// Removes one after the other, all that can be removed.
     pub fn run(&self) -> Outcome {
         let mut places = Places::new();

@@ -65,13 +65,57 @@ pub fn mode(attr: &Attr) -> String {
     shown
 }
 
-/// Year to second, in UTC; with the digits of `nanos` when asked.
-pub fn time(time: Timestamp, with_nanos: bool) -> String {
+/// Bytes in the largest unit that leaves a number above one.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = None;
+    for name in UNITS {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = Some(name);
+    }
+    unit.map_or_else(|| format!("{bytes} bytes"), |unit| format!("{value:.1} {unit}"))
+}
+
+/// Bytes as ls(1) and du(1) write them with -h: three digits at most, rounded up, and a letter for the power of 1024.
+pub fn short_size(bytes: u64) -> String {
+    let mut unit = 1_u128;
+    let bytes = u128::from(bytes);
+    for letter in ["", "K", "M", "G", "T", "P", "E"] {
+        let tenths = (bytes * 10).div_ceil(unit);
+        let whole = bytes.div_ceil(unit);
+        if unit > 1 && tenths < 100 {
+            return format!("{}.{}{letter}", tenths / 10, tenths % 10);
+        }
+        if whole < 1024 {
+            return format!("{whole}{letter}");
+        }
+        unit *= 1024;
+    }
+    // 16 EiB are the most that 64 bits say.
+    bytes.to_string()
+}
+
+/// Year to second, in UTC.
+pub fn time(time: Timestamp) -> String {
+    let (date, clock) = date_and_clock(time);
+    format!("{date} {clock}Z")
+}
+
+/// The same with nanoseconds, as RFC 3339 has it for programs.
+pub fn exact_time(time: Timestamp) -> String {
+    let (date, clock) = date_and_clock(time);
+    format!("{date}T{clock}.{:09}Z", time.nanos)
+}
+
+fn date_and_clock(time: Timestamp) -> (String, String) {
     let (days, second) = (time.secs.div_euclid(86_400), time.secs.rem_euclid(86_400));
     let (year, month, day) = date(days);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let nanos = if with_nanos { format!(".{:09}", time.nanos) } else { String::new() };
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}{nanos}Z")
+    (format!("{year:04}-{month:02}-{day:02}"), format!("{hour:02}:{minute:02}:{second:02}"))
 }
 
 /// The date of a day, counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so that the day that
@@ -101,14 +145,32 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        let at = |secs| time(Timestamp { secs, nanos: 5 }, false);
+        let at = |secs| time(Timestamp { secs, nanos: 5 });
         assert_eq!(at(0), "1970-01-01 00:00:00Z");
         assert_eq!(at(-1), "1969-12-31 23:59:59Z");
         assert_eq!(at(951_782_399), "2000-02-28 23:59:59Z");
         assert_eq!(at(951_782_400), "2000-02-29 00:00:00Z");
         assert_eq!(at(4_107_542_400), "2100-03-01 00:00:00Z");
-        assert_eq!(time(Timestamp { secs: 0, nanos: 5 }, true), "1970-01-01 00:00:00.000000005Z");
-        time(Timestamp { secs: i64::MIN, nanos: 0 }, false);
-        time(Timestamp { secs: i64::MAX, nanos: 0 }, false);
+        assert_eq!(exact_time(Timestamp { secs: 0, nanos: 5 }), "1970-01-01T00:00:00.000000005Z");
+        time(Timestamp { secs: i64::MIN, nanos: 0 });
+        time(Timestamp { secs: i64::MAX, nanos: 0 });
+    }
+
+    #[test]
+    fn sizes_have_three_digits_at_most() {
+        assert_eq!((size(1023), size(3 << 20)), ("1023 bytes".into(), "3.0 MiB".into()));
+        assert_eq!(size(u64::MAX), "16.0 EiB");
+        for (bytes, short) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (10 << 10, "10K"),
+            ((1 << 20) - 1, "1.0M"),
+            (1 << 20, "1.0M"),
+            (u64::MAX, "16E"),
+        ] {
+            assert_eq!(short_size(bytes), short, "{bytes}");
+        }
     }
 }

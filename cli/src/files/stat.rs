@@ -3,12 +3,12 @@
 use clap::Args;
 use libtombolo::Last;
 use serde::Serialize;
-use tombolo_core::fs::{Attr, FileType, Timestamp};
+use tombolo_core::fs::{Attr, FileType};
 
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::place::{Place, Places};
+use super::place::{Place, Places, own_name};
 use super::shown;
 
 /// Show the attributes of files on NFS servers and on this host.
@@ -37,7 +37,7 @@ impl StatArgs {
         let mut all_well = true;
         let mut facts = Vec::new();
         for name in &self.names {
-            match places.open(name, End::Name).and_then(|place| Facts::of(&place)) {
+            match places.open(name, End::Name).and_then(|place| Facts::of(name, &place)) {
                 Ok(found) if self.json => facts.push(found),
                 Ok(found) => super::ls::print(&found.text())?,
                 Err(failure) => {
@@ -57,8 +57,10 @@ impl StatArgs {
 /// What is known of a file, as it goes out as JSON.
 #[derive(Serialize)]
 pub struct Facts {
-    /// Its name or path. What is not text in it is escaped.
+    /// Its name; of what has none, as it was given. What is not text in it is escaped.
     pub name: String,
+    /// Where it is: as it was given, with the way below that.
+    pub path: String,
     #[serde(rename = "type")]
     pub file_type: &'static str,
     pub size: u64,
@@ -85,7 +87,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    fn of(place: &Place) -> Result<Self, Failure> {
+    fn of(location: &Location, place: &Place) -> Result<Self, Failure> {
         let cannot = |error: &_| place.cannot("look at", error);
         let node = place.found(Last::Keep)?;
         let attr = node.attr_now().wait().map_err(|error| cannot(&error))?;
@@ -93,15 +95,15 @@ impl Facts {
             FileType::Symlink => Some(node.read_link().wait().map_err(|error| cannot(&error))?),
             _ => None,
         };
-        Ok(Self::new(place.word.clone(), &attr, target.as_deref()))
+        Ok(Self::new(given_name(location, place), place.word.clone(), &attr, target.as_deref()))
     }
 
     /// Of what has these attributes.
-    pub fn new(name: String, attr: &Attr, target: Option<&[u8]>) -> Self {
+    pub fn new(name: String, path: String, attr: &Attr, target: Option<&[u8]>) -> Self {
         let is_device = matches!(attr.file_type, FileType::BlockDevice | FileType::CharDevice);
-        let time = |time: Timestamp| shown::time(time, true);
         Self {
             name,
+            path,
             file_type: shown::file_type(attr.file_type),
             size: attr.size,
             mode: format!("{:04o}", attr.mode.bits()),
@@ -111,9 +113,9 @@ impl Facts {
             fileid: attr.fileid,
             fsid: attr.fsid,
             blocks: attr.blocks,
-            atime: time(attr.atime),
-            mtime: time(attr.mtime),
-            ctime: time(attr.ctime),
+            atime: shown::exact_time(attr.atime),
+            mtime: shown::exact_time(attr.mtime),
+            ctime: shown::exact_time(attr.ctime),
             target: target.map(shown::name),
             device: is_device.then_some((attr.rdev.major, attr.rdev.minor)),
             letters: shown::mode(attr),
@@ -124,18 +126,23 @@ impl Facts {
         let mut lines = vec![
             self.target
                 .as_ref()
-                .map_or_else(|| self.name.clone(), |target| format!("{} -> {target}", self.name)),
-            format!("  type    {}", self.file_type),
-            format!("  size    {} ({} blocks of 512 bytes)", self.size, self.blocks),
-            format!("  mode    {} {}", self.mode, self.letters),
-            format!("  owner   {}:{}", self.uid, self.gid),
-            format!("  links   {}", self.nlink),
-            format!("  number  {} on {:x}", self.fileid, self.fsid),
-            format!("  read    {}", self.atime),
-            format!("  written {}", self.mtime),
-            format!("  changed {}", self.ctime),
+                .map_or_else(|| self.path.clone(), |target| format!("{} -> {target}", self.path)),
+            format!("  type      {}", self.file_type),
+            format!("  size      {} ({} blocks of 512 bytes)", self.size, self.blocks),
+            format!("  mode      {} {}", self.mode, self.letters),
+            format!("  owner     {}:{}", self.uid, self.gid),
+            format!("  links     {}", self.nlink),
+            format!("  inode     {}, file system {:x}", self.fileid, self.fsid),
+            format!("  accessed  {}", self.atime),
+            format!("  modified  {}", self.mtime),
+            format!("  changed   {}", self.ctime),
         ];
-        lines.extend(self.device.map(|(major, minor)| format!("  device  {major}:{minor}")));
+        lines.extend(self.device.map(|(major, minor)| format!("  device    {major}:{minor}")));
         lines.join("\n")
     }
+}
+
+/// What something is called that was given as this.
+pub fn given_name(location: &Location, place: &Place) -> String {
+    own_name(location).map_or_else(|| place.word.clone(), |name| shown::name(name.as_name().as_bytes()))
 }

@@ -16,6 +16,7 @@ mod url;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::suggestion::nearest;
 
 pub use backoff::Backoff;
 pub use host::Host;
-pub use nfs::{in_flight, mount};
+pub use nfs::{exports, in_flight, mount};
 pub use nfs_options::{Limit, NfsOption, NfsOptions};
 pub use nfs_shm::{NfsShmUrl, check as check_over_shm, mount as mount_nfs_shm};
 pub use not_mounted::{NotMounted, ServerState};
@@ -105,6 +106,18 @@ impl Location {
         OsStringValueParser::new().try_map(|word: OsString| Self::of_word(&word))
     }
 
+    /// What has this name in it; `None` where that cannot be written.
+    pub fn below(&self, name: &[u8]) -> Option<Self> {
+        let mut below = self.clone();
+        match &mut below {
+            Self::Nfs(url) => append(&mut url.path, name),
+            Self::NfsShm(url) => url.place.append(str::from_utf8(name).ok()?),
+            Self::Shm(place) => place.append(str::from_utf8(name).ok()?),
+            Self::Dir(path) => path.push(OsStr::from_bytes(name)),
+        }
+        Some(below)
+    }
+
     /// Opens what it leads to. Names are resolved and servers asked, which waits, but not for long: a server that cannot
     /// be reached is a failure, also where the options say that calls are made for ever.
     pub fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
@@ -140,6 +153,13 @@ fn once_it_is_there<T>(
             outcome => return outcome,
         }
     }
+}
+
+fn append(path: &mut Vec<u8>, name: &[u8]) {
+    if path.last() != Some(&b'/') {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
 }
 
 /// Does the word say that it is not a path?

@@ -34,6 +34,13 @@ pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
     Ok(Opened { export: Arc::new(export), path: within })
 }
 
+/// The paths of all that the server says it exports.
+pub fn exports(url: &NfsUrl) -> Result<Vec<Vec<u8>>, NotMounted> {
+    let settings = Settings::of(url, &OpenOptions::default());
+    let reserved_port = settings.client.rpc.reserved_port;
+    at_any_address(url, &settings, |server| NfsExport::exports_of(server, reserved_port))
+}
+
 /// Mounts exactly the URL's path, as mount.nfs(8) does: an export, or what the server lets one mount below it.
 pub fn mount(url: &NfsUrl, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
     let path = text(&url.path).map_err(NotMounted::new)?;

@@ -84,6 +84,14 @@ impl ShmPlace {
         }
     }
 
+    /// Names what has this name in it.
+    pub fn append(&mut self, name: &str) {
+        if !self.path.ends_with('/') {
+            self.path.push('/');
+        }
+        self.path.push_str(name);
+    }
+
     /// The same from the root of the file system on.
     pub fn absolute(&self) -> io::Result<Self> {
         if matches!(self.scheme, Scheme::Pci | Scheme::Mmapper) {

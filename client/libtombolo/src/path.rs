@@ -35,17 +35,33 @@ impl Tree {
     ///
     /// [`Error::InvalidArgument`] when the path ends with `.` or `..`, or is the top itself: that is nobody's entry.
     pub async fn find_parent(&self, path: &[u8]) -> Result<(Node, NameBuf)> {
-        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
-        let path = path.get(..end).unwrap_or_default();
-        let start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
-        let (dir, name) = path.split_at(start);
-        if name.is_empty() {
-            return Err(Error::InvalidArgument);
-        }
-        let name = Name::new(name)?.to_owned();
+        let (dir, name) = split(path)?;
         let mut way = Way::new(self);
         way.go(dir, Last::Follow).await?;
         Ok((way.into_end(), name))
+    }
+
+    /// As [`Tree::find_parent`], of what the path leads to if its last component is a link: where a program writes that opens the
+    /// path. [`Error::NotFound`] when a link leads to nothing.
+    pub async fn find_target(&self, path: &[u8]) -> Result<(Node, NameBuf)> {
+        let (dir, mut name) = split(path)?;
+        let mut way = Way::new(self);
+        way.go(dir, Last::Follow).await?;
+        for links in 0..=LINKS_MAX {
+            let node = match way.step(name.as_name()).await {
+                Err(Error::NotFound) if links == 0 => return Ok((way.into_end(), name)),
+                found => found?,
+            };
+            if node.attr_found().is_none_or(|attr| attr.file_type != FileType::Symlink) {
+                return Ok((way.into_end(), name));
+            }
+            let target = node.read_link().resolve().await?;
+            way.begin_target(&target)?;
+            let (dir, last) = split(&target)?;
+            way.go(dir, Last::Follow).await?;
+            name = last;
+        }
+        Err(Error::SymlinkLoop)
     }
 }
 
@@ -105,6 +121,13 @@ impl Way {
     }
 
     fn follow(&mut self, target: &[u8], ahead: &mut Vec<Vec<u8>>) -> Result<()> {
+        self.begin_target(target)?;
+        ahead.extend(components(target));
+        Ok(())
+    }
+
+    /// Goes where a link's target begins.
+    fn begin_target(&mut self, target: &[u8]) -> Result<()> {
         if target.is_empty() {
             return Err(Error::NotFound);
         }
@@ -114,7 +137,6 @@ impl Way {
         if target.starts_with(b"/") {
             self.nodes.clear();
         }
-        ahead.extend(components(target));
         Ok(())
     }
 
@@ -123,6 +145,18 @@ impl Way {
             |node: &Node| node.attr_found().is_some_and(|attr| attr.file_type != FileType::Directory);
         if self.nodes.last().is_some_and(is_other) { Err(Error::NotDirectory) } else { Ok(()) }
     }
+}
+
+/// What stands before the last component, and that component.
+fn split(path: &[u8]) -> Result<(&[u8], NameBuf)> {
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let path = path.get(..end).unwrap_or_default();
+    let start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    let (dir, name) = path.split_at(start);
+    if name.is_empty() {
+        return Err(Error::InvalidArgument);
+    }
+    Ok((dir, Name::new(name)?.to_owned()))
 }
 
 /// The components, the first one last. A `/` at the end is a `.` more.

@@ -44,9 +44,19 @@ pub struct User {
 impl Tree {
     /// Attaches to an export.
     pub fn attach(export: &dyn Export, user: User) -> Result<Self> {
+        Self::attach_checked(export, user, PermissionCheck::BackEnd)
+    }
+
+    /// Attaches to files of this host that this process uses in the name of the user that it runs as: the kernel checks, and
+    /// nobody has to act as anybody else.
+    pub fn attach_own(export: &dyn Export, user: User) -> Result<Self> {
+        Self::attach_checked(export, user, PermissionCheck::Caller)
+    }
+
+    fn attach_checked(export: &dyn Export, user: User, checks: PermissionCheck) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = SessionId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let client = Client { session: id, label: user.realm.clone(), checks: PermissionCheck::BackEnd };
+        let client = Client { session: id, label: user.realm.clone(), checks };
         Ok(Self::of(export.attach(&client)?, id, user))
     }
 

@@ -2,6 +2,8 @@
 
 mod progress;
 mod report;
+mod sink;
+mod source;
 mod target;
 
 use std::io::{self, IsTerminal};
@@ -9,7 +11,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use libtombolo::Last;
 use libtombolo::copy::{Copier, Existing, From, Holes, Options, Tally};
 use tombolo_core::fs::Stability;
 use tombolo_host::signals;
@@ -18,26 +19,33 @@ use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::place::{Places, own_name};
+use super::place::{Place, Places};
+use super::shown::size;
 use progress::{Progress, Style};
 use report::Report;
-use target::Target;
+use sink::Sink;
+use source::Source;
+use target::{Target, Wish};
 
 /// Copy files and trees between NFS servers and this host, in any direction, without a mount.
 ///
 /// Many files are under way at once, and many pieces of a large one. What replaces a file, and what is larger than 1 MiB,
 /// arrives as `.NAME.tombolo-part` and is renamed when it is complete, so that nobody sees half of it; a file that is
-/// replaced becomes a new one, and a link in its place is replaced, not followed.
+/// replaced becomes a new one. A DST that is a link stands for what it leads to; links within a tree that is copied into are
+/// replaced. A pipe or device of this host as DST is written into; within a tree they are never replaced by files.
 ///
-/// An interrupted copy goes on with --resume: parts are continued where they are known to be complete, and files that
-/// are there with the size and time of their source are left out (copy with -p from the start, so that times are the
-/// source's).
+/// After an interruption the same command with --resume goes on: parts are continued where they are known to be complete,
+/// and files that are there with the size and time of their source are left out (copy with -p from the start, so that
+/// times are the source's).
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CpArgs {
     /// Copy directories and what is in them; links, pipes and devices become what they are.
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
+    /// The same as -r -p.
+    #[arg(short, long)]
+    archive: bool,
     /// Keep modes, times, names of one file, and as root owners.
     #[arg(short, long)]
     preserve: bool,
@@ -57,7 +65,7 @@ pub struct CpArgs {
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     /// Files under way at once.
-    #[arg(short, long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(short, long, value_name = "N", default_value_t = JOBS, value_parser = clap::value_parser!(u16).range(1..=4096))]
     jobs: u16,
     /// Tell how far it is every 10 seconds, where there is no terminal for a bar.
     #[arg(long)]
@@ -70,6 +78,8 @@ pub struct CpArgs {
     target: Location,
 }
 
+const JOBS: u16 = 64;
+
 const EXAMPLES: &str = "\
 Examples:
   tombolo cp nfs://server/export/disk.img .
@@ -78,69 +88,103 @@ Examples:
   tombolo cp -r nfs://one/tree nfs://other/tree";
 
 impl CpArgs {
+    /// `cp -a -T SOURCE TARGET`.
+    pub fn of_tree(source: Location, target: Location) -> Self {
+        Self {
+            recursive: true,
+            archive: true,
+            preserve: true,
+            resume: false,
+            no_clobber: false,
+            force: false,
+            sparse: false,
+            no_target_directory: true,
+            jobs: JOBS,
+            progress: false,
+            sources: vec![source],
+            target,
+        }
+    }
+
     /// Copies everything that can be copied. What went wrong is on standard error, a line each; a summary on standard output.
     pub fn run(&self, log: LogArgs) -> Outcome {
-        let is_quiet = log.quiet > 0;
         let mut places = Places::for_copies();
-        let to = places.open(&self.target, End::Target)?;
-        let style = Style::for_user(is_quiet, self.progress, io::stderr().is_terminal());
+        let mut all_opened = true;
+        let mut sources = Vec::new();
+        for source in &self.sources {
+            match Source::find(source, &mut places, self.is_recursive()) {
+                Ok(source) => sources.push(source),
+                Err(failure) => {
+                    failure.print();
+                    all_opened = false;
+                }
+            }
+        }
+        if let Some(sink) = Sink::of(&self.target) {
+            return if all_opened { sink.write(&sources) } else { Err(Failure::silent()) };
+        }
+        let to = self.open_target(&mut places, &sources)?;
+        let style = Style::for_user(log.quiet > 0, self.progress, io::stderr().is_terminal());
         let report = Arc::new(Report::new(style, to.tree.clone()));
-        let copier = Copier::start(self.options(to.is_remote), report.clone())
+        let copier = Copier::start(self.options(to.is_remote, log.verbose > 0), report.clone())
             .map_err(|error| Failure::cannot("start a thread", &error))?;
-        let target = Target::of(to, self.no_target_directory)?;
+        let target =
+            Target::of(to, &sources, Wish { is_name: self.no_target_directory, resume: self.resume })?;
         target.must_take(self.sources.len())?;
         let stopper = copier.stopper();
         let stopping = report.clone();
         signals::on_stop(move |signal| {
-            stopping.stopping(&signal.to_string());
             stopper.stop();
+            stopping.stopping(signal);
         })
         .map_err(|error| Failure::cannot("watch for signals", &error))?;
         let start = Instant::now();
         let mut progress = Progress::start(style, report.clone(), copier.watcher());
-        let mut all_opened = true;
-        for source in &self.sources {
-            if let Err(failure) = self.add(source, &mut places, &copier, &target, &mut progress) {
-                report.print(&failure);
-                all_opened = false;
+        for Source { place, node, name, .. } in sources {
+            progress.measure(node.clone());
+            let from = From { node, path: place.label };
+            match target.name_for(name.as_ref()) {
+                Some(to) => copier.add(from, to),
+                None => copier.add_contents(from, target.dir.clone(), target.path.clone()),
             }
         }
         let tally = copier.finish();
         progress.finish();
         report.sum_up();
-        if !is_quiet {
+        if log.quiet == 0 {
             super::ls::print(&summary(&tally, start.elapsed().as_secs_f64()))?;
         }
-        if all_opened && tally.failed == 0 && !report.is_stopped() { Ok(()) } else { Err(Failure::silent()) }
-    }
-
-    /// Begins with one source.
-    fn add(
-        &self,
-        source: &Location,
-        places: &mut Places,
-        copier: &Copier,
-        target: &Target,
-        progress: &mut Progress,
-    ) -> Outcome {
-        // Of a tree, links are copied; of a file that is named, what it leads to.
-        let (end, last) = if self.recursive { (End::Name, Last::Keep) } else { (End::Target, Last::Follow) };
-        let place = places.open(source, end)?;
-        let node = place.found(last)?;
-        progress.measure(node.clone());
-        let from = From { node, path: place.label.clone() };
-        match target.name_for(own_name(source)) {
-            Some(to) => copier.add(from, to),
-            None => copier.add_contents(from, target.dir.clone(), target.path.clone()),
+        match report.stopped_by() {
+            Some(signal) => Err(Failure::stopped(signal)),
+            None if all_opened && tally.failed == 0 => Ok(()),
+            None => Err(Failure::silent()),
         }
-        Ok(())
     }
 
-    fn options(&self, to_server: bool) -> Options {
+    fn is_recursive(&self) -> bool {
+        self.recursive || self.archive
+    }
+
+    /// Opens the tree that the target lies in, so that there is a directory above what is there.
+    fn open_target(&self, places: &mut Places, sources: &[Source]) -> Result<Place, Failure> {
+        let Location::Dir(path) = &self.target else { return places.open(&self.target, End::Target) };
+        let is_link_copied = matches!(sources, [source] if source.is_link());
+        match path.canonicalize() {
+            Ok(found) if found.is_dir() || !is_link_copied => {
+                let place = places.open(&Location::Dir(found), End::Name)?;
+                Ok(place.called(&self.target))
+            }
+            Ok(_) => places.open(&self.target, End::Name),
+            Err(_) => places.open(&self.target, End::Target),
+        }
+    }
+
+    fn options(&self, to_server: bool, tell_each: bool) -> Options {
         Options {
             jobs: usize::from(self.jobs),
-            recursive: self.recursive,
-            preserve: self.preserve,
+            recursive: self.is_recursive(),
+            preserve: self.preserve || self.archive,
+            tell_each,
             existing: if self.no_clobber { Existing::Keep } else { Existing::Replace },
             resume: self.resume,
             holes: if self.sparse { Holes::Make } else { Holes::AsTheyAre },
@@ -166,7 +210,7 @@ fn summary(tally: &Tally, seconds: f64) -> String {
     let rate = (bytes as f64 / seconds.max(0.001)) as u64;
     let mut text =
         format!("copied {}, {} in {seconds:.1} s ({}/s)", parts.join(", "), size(bytes), size(rate));
-    for (count, what) in [(tally.skipped, "left out"), (tally.failed, "failed")] {
+    for (count, what) in [(tally.skipped, "skipped"), (tally.failed, "failed")] {
         if count > 0 {
             text = format!("{text}; {count} {what}");
         }
@@ -176,21 +220,6 @@ fn summary(tally: &Tally, seconds: f64) -> String {
 
 fn counted(count: u64, one: &str, many: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
-}
-
-/// Bytes in the largest unit that leaves a number above one.
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut value = bytes as f64;
-    let mut unit = None;
-    for name in UNITS {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        unit = Some(name);
-    }
-    unit.map_or_else(|| format!("{bytes} bytes"), |unit| format!("{value:.1} {unit}"))
 }
 
 #[cfg(test)]

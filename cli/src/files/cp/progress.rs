@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use libtombolo::copy::{Tally, Watcher, measure};
 use libtombolo::{Node, block_on};
 
+use super::super::shown::size;
 use super::report::Report;
-use super::size;
 
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

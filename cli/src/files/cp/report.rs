@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use indicatif::ProgressBar;
 use libtombolo::Tree;
 use libtombolo::copy::{Event, Failure as CopyFailure, Observer, Step};
+use tombolo_host::signals::StopSignal;
 
 use crate::failure::Failure;
 
 use super::super::problem::{self, SQUASHED};
-use super::super::shown;
+use super::super::shown::{self, size};
 use super::progress::Style;
-use super::size;
 
 /// So many parts are told of by name.
 const PARTS_NAMED_MAX: usize = 10;
@@ -24,7 +24,7 @@ pub struct Report {
     bar: Option<ProgressBar>,
     /// Who may be somebody else to the server.
     to: Tree,
-    stopped: AtomicBool,
+    stopped: OnceLock<StopSignal>,
     parts: Mutex<VecDeque<(Vec<u8>, u64)>>,
     parts_count: AtomicU64,
 }
@@ -33,13 +33,7 @@ impl Report {
     /// Nothing to tell yet.
     pub fn new(style: Style, to: Tree) -> Self {
         let bar = (style == Style::Bar).then(super::progress::bar);
-        Self {
-            bar,
-            to,
-            stopped: AtomicBool::new(false),
-            parts: Mutex::default(),
-            parts_count: AtomicU64::new(0),
-        }
+        Self { bar, to, stopped: OnceLock::new(), parts: Mutex::default(), parts_count: AtomicU64::new(0) }
     }
 
     /// The bar, where there is one.
@@ -53,27 +47,31 @@ impl Report {
     }
 
     /// A signal came.
-    pub fn stopping(&self, signal: &str) {
-        self.stopped.store(true, Ordering::Relaxed);
+    pub fn stopping(&self, signal: StopSignal) {
+        let _ = self.stopped.set(signal);
         self.say(&format!("{signal}: finishing what is under way; once more ends at once"));
     }
 
-    /// Whether a signal came.
-    pub fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+    /// The signal that came.
+    pub fn stopped_by(&self) -> Option<StopSignal> {
+        self.stopped.get().copied()
     }
 
     /// Tells what is left to do.
     pub fn sum_up(&self) {
         let parts = self.parts();
         for (path, size_bytes) in parts.iter() {
-            self.say(&format!("{} is not complete: {} are kept", shown::name(path), size(*size_bytes)));
+            self.say(&format!(
+                "{} is not complete: {} kept for --resume",
+                shown::name(path),
+                size(*size_bytes)
+            ));
         }
         let unnamed = self.parts_count.load(Ordering::Relaxed).saturating_sub(parts.len() as u64);
         if unnamed > 0 {
             self.say(&format!("and {unnamed} more that are not complete"));
         }
-        if self.is_stopped() {
+        if self.stopped_by().is_some() {
             self.say("interrupted: the same command with --resume goes on");
         } else if !parts.is_empty() {
             self.say("the same command with --resume goes on with what is not complete");
@@ -125,6 +123,8 @@ impl Report {
                 Failure::cannot(format_args!("copy {from} to {to}"), "one is a directory, the other is not")
                     .remedy("remove it first")
             }
+            Step::OntoSpecial => Failure::cannot(copying, format!("{to} is a pipe, socket or device"))
+                .remedy("remove it first"),
             Step::Twice => Failure::cannot(copying, format!("another source becomes {to} too")),
             Step::Changed => Failure::cannot(copying, "it was changed while the copy was resumed")
                 .remedy("copy it once more: it begins anew"),
@@ -136,6 +136,11 @@ impl Observer for Report {
     fn see(&self, event: Event) {
         match event {
             Event::Failed(failure) => self.print(&self.explained(&failure)),
+            Event::Copied { from, to } => {
+                let line = format!("{} -> {}", shown::name(&from), shown::name(&to));
+                // Nobody to read it: then it is not said.
+                self.around_bar(|| drop(writeln!(io::stdout(), "{line}")));
+            }
             Event::PartKept { to, size_bytes } => {
                 self.parts_count.fetch_add(1, Ordering::Relaxed);
                 let mut parts = self.parts();

@@ -1,12 +1,13 @@
 //! Where copies go.
 
-use libtombolo::copy::To;
+use libtombolo::copy::{To, unfinished_name};
 use libtombolo::{Last, Node, block_on};
 use tombolo_core::fs::{Error, FileType, NameBuf};
 
 use crate::failure::{Failure, Outcome};
 
 use super::super::place::Place;
+use super::source::Source;
 
 /// What the last word of the command line came to.
 #[derive(Debug)]
@@ -17,35 +18,61 @@ pub struct Target {
     pub path: Vec<u8>,
     /// The one name that a copy gets in it; `None`: each gets its source's.
     name: Option<NameBuf>,
+    /// Nothing but that name was asked for, whatever it is of.
+    is_name: bool,
     word: String,
 }
 
+/// How to take the last word of the command line.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// As the name of the copy, also if it is a directory's.
+    pub is_name: bool,
+    /// As the name of the copy if it is an unfinished one.
+    pub resume: bool,
+}
+
 impl Target {
-    /// A directory that is there takes copies under their own names, unless it `is_name`; all else is the name of a copy.
-    pub fn of(place: Place, is_name: bool) -> Result<Self, Failure> {
+    /// A directory that is there takes copies under their own names, unless it is wished to be the copy; all else is the name
+    /// of a copy. A link stands for what it leads to, as for cp(1), unless a link is copied.
+    pub fn of(place: Place, sources: &[Source], wish: Wish) -> Result<Self, Failure> {
         let found = place.find(Last::Follow);
         if let Ok(node) = &found {
             let attr = block_on(node.attr()).map_err(|error| place.cannot("look at", &error))?;
-            if attr.file_type == FileType::Directory && !is_name {
-                return Ok(Self { dir: node.clone(), path: place.label, name: None, word: place.word });
+            let is_copy = wish.is_name || wish.resume && is_unfinished(node, sources);
+            if attr.file_type == FileType::Directory && !is_copy {
+                return Ok(Self {
+                    dir: node.clone(),
+                    path: place.label,
+                    name: None,
+                    is_name: false,
+                    word: place.word,
+                });
             }
         }
         match found {
             Ok(_) | Err(Error::NotFound) => {}
             Err(error) => return Err(place.cannot("find", &error)),
         }
-        if found.is_err() && place.label.ends_with(b"/") && !is_name {
+        if found.is_err() && place.label.ends_with(b"/") && !wish.is_name {
             return Err(place.cannot("find", &Error::NotFound).remedy("make the directory first"));
         }
-        let (dir, name) = place.parent().map_err(|error| match error {
+        let is_link_copied = matches!(sources, [source] if source.is_link());
+        let parent =
+            if is_link_copied { place.parent() } else { block_on(place.tree.find_target(&place.path)) };
+        let (dir, name) = parent.map_err(|error| match error {
             Error::InvalidArgument => {
                 Failure::cannot(format_args!("copy over {}", place.word), "it is the top of what is exported")
                     .remedy("leave -T out to copy into it")
             }
+            Error::NotFound if place.find(Last::Keep).is_ok() => {
+                Failure::cannot(format_args!("write {}", place.word), "it is a link that leads nowhere")
+                    .remedy("remove it first")
+            }
             error => place.cannot("find the directory of", &error),
         })?;
         let path = dir_of(&place.label, name.as_name().as_bytes());
-        Ok(Self { dir, path, name: Some(name), word: place.word })
+        Ok(Self { dir, path, name: Some(name), is_name: wish.is_name, word: place.word })
     }
 
     /// Fails when there is no room for so many sources.
@@ -58,10 +85,20 @@ impl Target {
     }
 
     /// Where a source of this name goes; `None`: what is in it goes into the directory.
-    pub fn name_for(&self, source: Option<NameBuf>) -> Option<To> {
-        let name = self.name.clone().or(source)?;
-        Some(To { dir: self.dir.clone(), name, dir_path: self.path.clone() })
+    pub fn name_for(&self, source: Option<&NameBuf>) -> Option<To> {
+        let name = self.name.clone().or_else(|| source.cloned())?;
+        // Where the copy has a name of its own, the same words again could mean a copy within it.
+        let may_be_taken_for_a_place = self.name.is_some() && !self.is_name;
+        let unfinished = source.filter(|_| may_be_taken_for_a_place);
+        let unfinished = unfinished.and_then(|source| unfinished_name(source.as_name()).ok());
+        Some(To { dir: self.dir.clone(), name, dir_path: self.path.clone(), unfinished })
     }
+}
+
+/// Whether this directory is a copy of the one source that something is missing of.
+fn is_unfinished(dir: &Node, sources: &[Source]) -> bool {
+    let [Source { name: Some(name), .. }] = sources else { return false };
+    unfinished_name(name.as_name()).is_ok_and(|name| dir.find(name.as_name()).wait().is_ok())
 }
 
 /// What the directory is called whose entry has this path: whatever stands before the name.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tombolo_core::fs::{Attr, Error, FileType, Mode, Name};
+use tombolo_core::fs::{Attr, Create, Error, Exclusive, FileType, Mode, Name, NameBuf, NewMode, OpenFlags};
 
 use crate::above::{Id, contains_itself, id};
 use crate::node::Node;
@@ -11,7 +11,7 @@ use crate::tree::is_same_file;
 
 use super::Work;
 use super::attributes;
-use super::event::{Failure, Step};
+use super::event::{Event, Failure, Step};
 use super::tally::count;
 
 /// Nobody may search or list a directory that its owner has not the right to fill, so while it is filled the owner has it.
@@ -33,6 +33,8 @@ pub(super) struct Directory {
     pub is_new: bool,
     /// The attributes that it is to have at the end.
     attr: Option<Attr>,
+    /// The file that says that it is not complete.
+    unfinished: Option<NameBuf>,
     /// What the first directory of its source became, to tell when a source contains its target.
     first: Arc<OnceLock<Attr>>,
     /// The source's directory; `None` where there is none.
@@ -61,6 +63,7 @@ impl Directory {
             node: Some(node),
             is_new: false,
             attr: None,
+            unfinished: None,
             first: Arc::default(),
             source: None,
             depth: 0,
@@ -90,9 +93,11 @@ impl Directory {
         self: &Arc<Self>,
         from: &Node,
         attr: Attr,
-        from_name: &[u8],
+        from_path: Option<&[u8]>,
         name: Name<'_>,
+        unfinished: Option<NameBuf>,
     ) -> Result<Arc<Self>, Failure> {
+        let from_name = from_path.unwrap_or(name.as_bytes());
         let fail = |step| move |error| self.failure(from_name, name, step, error);
         let dir = self.node.as_ref().ok_or(Error::Stale).map_err(fail(Step::Make))?;
         if self.first.get().is_some_and(|first| is_same_file((from.tree(), &attr), (dir.tree(), first))) {
@@ -115,6 +120,12 @@ impl Directory {
         // The first one is set once; those below find it set.
         let _ = self.first.set(made);
         count(&self.work.counters.directories);
+        if is_new {
+            self.tell_copied(from_path, name);
+        }
+        if is_new && let Some(unfinished) = &unfinished {
+            self.say_unfinished(&node, unfinished.as_name()).await;
+        }
         let wants = attributes::of_directory(&self.work.options, &attr, is_new);
         Ok(Arc::new(Self {
             work: self.work.clone(),
@@ -124,10 +135,29 @@ impl Directory {
             node: Some(node),
             is_new,
             attr: wants.then_some(attr),
+            unfinished: unfinished.filter(|_| is_new || self.work.options.resume),
             first: self.first.clone(),
             source: Some(source),
             depth: self.depth + 1,
         }))
+    }
+
+    /// Makes the file that says that something is missing.
+    async fn say_unfinished(&self, node: &Node, name: Name<'_>) {
+        let mode = NewMode { mode: Mode::new(0o600), umask: Mode::new(0) };
+        let how = Create { mode, flags: OpenFlags::WRITE, exclusive: Exclusive::Yes };
+        // Without it, the copy is only harder to go on with.
+        if let Err(error) = node.create(name, how).await {
+            tracing::debug!(%error, "the copy cannot be marked as unfinished");
+        }
+    }
+
+    /// Tells that something was copied to a name in this directory, if that is to be told.
+    pub fn tell_copied(&self, from_path: Option<&[u8]>, name: Name<'_>) {
+        if self.work.options.tell_each {
+            let from = self.path(from_path.unwrap_or(name.as_bytes()), |dir| &dir.from);
+            self.work.observer.see(Event::Copied { from, to: self.to_path(name) });
+        }
     }
 
     /// Whether this is the copy of a directory, or lies in it.
@@ -184,10 +214,19 @@ impl Directory {
         if self.work.spawner.is_closed() {
             return Some(up);
         }
-        let (Some(attr), Some(node)) = (self.attr, self.node.take()) else { return Some(up) };
+        let (attr, unfinished) = (self.attr, self.unfinished.take());
+        let Some(node) = self.node.take().filter(|_| attr.is_some() || unfinished.is_some()) else {
+            return Some(up);
+        };
         let (work, from, to) =
             (self.work.clone(), std::mem::take(&mut self.from), std::mem::take(&mut self.to));
         self.work.spawn(async move {
+            if let Some(unfinished) = unfinished.filter(|_| !work.is_unfinished())
+                && let Err(error) = node.remove(unfinished.as_name()).resolve().await
+            {
+                tracing::debug!(%error, "nothing says that the copy was unfinished");
+            }
+            let Some(attr) = attr else { return };
             if let Err((step, error)) = attributes::finish_directory(&work, &attr, &node).await
                 && let Ok(name) = Name::new(&to)
             {

@@ -126,6 +126,7 @@ impl Work {
         };
         if matches!(copied, Ok(Some(_))) {
             count(&self.counters.files);
+            self.tell_copied(entry);
         }
         copied
     }
@@ -152,7 +153,12 @@ impl Work {
         dir.add_name(node.id(), entry.name()).resolve().await.map_err(fail)?;
         self.counters.passed(entry.attr.size);
         count(&self.counters.files);
+        self.tell_copied(entry);
         Ok(())
+    }
+
+    pub(super) fn tell_copied(&self, entry: &Entry) {
+        entry.dir.tell_copied(entry.from_path.as_deref(), entry.name());
     }
 
     /// Looks at what stands at the target, and decides what is to become of it.
@@ -172,6 +178,10 @@ impl Work {
         }
         if attr.file_type == FileType::Directory {
             return Err((Step::OtherKind, Error::IsDirectory));
+        }
+        let replaceable = matches!(attr.file_type, FileType::Regular | FileType::Symlink);
+        if entry.attr.file_type == FileType::Regular && !replaceable {
+            return Err((Step::OntoSpecial, Error::BadType));
         }
         let grain = |node: &Node| node.tree().fs().profile().time_granularity_ns;
         let grain = grain(&entry.from).max(grain(&found));

@@ -13,6 +13,13 @@ pub trait Observer: Send + Sync {
 pub enum Event {
     /// A file, directory or link was not copied, or not entirely.
     Failed(Failure),
+    /// A file, directory, link or special file was copied. Only with [`Options::tell_each`](super::Options::tell_each).
+    Copied {
+        /// What.
+        from: Vec<u8>,
+        /// What it became.
+        to: Vec<u8>,
+    },
     /// A part was left for a later copy to go on with.
     PartKept {
         /// The file that it is to become.
@@ -61,6 +68,8 @@ pub enum Step {
     SameFile,
     /// What stands at the target is of another kind: a directory for a file, or the reverse.
     OtherKind,
+    /// A regular file would replace a pipe, socket or device.
+    OntoSpecial,
     /// Another source is becoming the same file just now.
     Twice,
     /// The source was changed while a copy of it that had been resumed went on.

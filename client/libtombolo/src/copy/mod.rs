@@ -9,7 +9,8 @@
 //! **Resuming.** A part says how much of it can be relied on, and of which version of its source, in a time that nobody
 //! needs meanwhile: see [`mark`]. That is written every few seconds, and when a copy is stopped, after what precedes it was
 //! made stable; so a copy may be resumed after the end of this process, of the server, or of either machine. A part whose
-//! mark does not fit is begun anew.
+//! mark does not fit is begun anew. A directory that is made as the copy of a source under another name says which source
+//! it is of until it is complete: whoever copies once more can tell that from a directory to copy into.
 //!
 //! Not here: which name a copy gets when the target is a directory (whoever calls decides), deleting what the source does
 //! not have, comparing contents.
@@ -48,6 +49,7 @@ use directory::{Directory, Entered};
 pub use event::{Event, Failure, Observer, Step};
 use links::Links;
 pub use measure::measure;
+pub use part::unfinished_name;
 use tally::Counters;
 pub use tally::Tally;
 
@@ -73,6 +75,8 @@ pub struct Options {
     /// How stable a small file is before it counts as written. A server that writes it at once saves a round trip for the
     /// commit; where each file would wait for a disk, `Unstable` is what cp(1) does.
     pub small_files: Stability,
+    /// Tell of each thing that is copied ([`Event::Copied`]).
+    pub tell_each: bool,
 }
 
 /// What to do about files that exist.
@@ -110,6 +114,7 @@ impl Default for Options {
             resume: false,
             holes: Holes::default(),
             small_files: Stability::Unstable,
+            tell_each: false,
         }
     }
 }
@@ -174,6 +179,9 @@ pub struct To {
     pub name: NameBuf,
     /// What to call the directory in reports.
     pub dir_path: Vec<u8>,
+    /// Where the copy is a directory that is made for it: an empty file of this name lies in it for as long as something is
+    /// missing that could be resumed, see [`unfinished_name`].
+    pub unfinished: Option<NameBuf>,
 }
 
 impl Copier {
@@ -202,9 +210,9 @@ impl Copier {
     /// Begins to copy one more.
     pub fn add(&self, from: From, to: To) {
         let From { node, path } = from;
-        let To { dir, name, dir_path } = to;
+        let To { dir, name, dir_path, unfinished } = to;
         let top = Arc::new(Directory::top(self.work.clone(), dir, dir_path));
-        self.work.clone().begin_source(node, path, top, name);
+        self.work.clone().begin_source(node, path, top, name, unfinished);
     }
 
     /// Begins to copy what is in a directory into one that is there. `dir_path` is what to call that in reports.
@@ -286,6 +294,11 @@ impl Work {
     /// Room for so many bytes in memory.
     async fn room(&self, len: usize) -> crate::run::Permit {
         self.window.take(len.div_ceil(WINDOW_UNIT_BYTES).max(1)).await
+    }
+
+    /// Whether there is something that a later copy can go on with.
+    fn is_unfinished(&self) -> bool {
+        self.is_stopped() || self.counters.parts_kept.load(Ordering::Relaxed) > 0
     }
 
     fn failed(&self, failure: Failure) {

@@ -1,4 +1,4 @@
-//! The name that a file has until it is complete.
+//! The names of what is not complete.
 
 use tombolo_core::fs::{NAME_MAX, Name, NameBuf, Result};
 
@@ -19,6 +19,13 @@ pub(super) fn name_of(name: Name<'_>, longest: u32) -> Result<NameBuf> {
     }
     part.extend_from_slice(SUFFIX);
     Ok(Name::new(&part)?.to_owned())
+}
+
+/// The name of the file that lies in an unfinished copy of a directory of this name. No part of a file that is copied into it has
+/// the same, unless somebody has chosen its name for that.
+pub fn unfinished_name(source: Name<'_>) -> Result<NameBuf> {
+    let name = [format!(".~{:016x}", digest(source.as_bytes())).as_bytes(), SUFFIX].concat();
+    Ok(Name::new(&name)?.to_owned())
 }
 
 /// FNV-1a.

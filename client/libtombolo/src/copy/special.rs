@@ -55,6 +55,7 @@ impl Work {
             }
         };
         count(&self.counters.others);
+        self.tell_copied(entry);
         let attr = made.attr().await.map_err(making)?;
         if let Some(set) = attributes::to_preserve(self, &entry.attr, &attr, made.tree()) {
             attributes::apply(self, set, |set| made.set_attr(set)).await?;

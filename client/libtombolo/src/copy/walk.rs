@@ -30,6 +30,7 @@ impl Work {
         path: Vec<u8>,
         top: Arc<Directory>,
         name: NameBuf,
+        unfinished: Option<NameBuf>,
     ) {
         let work = self.clone();
         self.spawn(async move {
@@ -42,7 +43,8 @@ impl Work {
                     let step = Step::OmitDirectory;
                     return work.failed(top.failure(&path, name.as_name(), step, Error::IsDirectory));
                 }
-                return work.branch(Branch { from, attr, from_path: Some(path), dir: top, name }).await;
+                let branch = Branch { from, attr, from_path: Some(path), dir: top, name, unfinished };
+                return work.branch(branch).await;
             }
             let permit = work.files.take(1).await;
             work.copy_entry(Entry { from, attr, from_path: Some(path), dir: top, name }).await;
@@ -128,7 +130,7 @@ impl Work {
         let attr = from.attr().await.map_err(fail)?;
         let dir = level.dir.clone();
         if attr.file_type == FileType::Directory {
-            let branch = Branch { from, attr, from_path: None, dir, name };
+            let branch = Branch { from, attr, from_path: None, dir, name, unfinished: None };
             if let Some(permit) = self.walkers.try_take() {
                 self.begin_branch(branch, permit);
                 return Ok(None);
@@ -146,7 +148,7 @@ impl Work {
 
     /// Makes a directory at the target and opens the source's.
     async fn enter(self: &Arc<Self>, branch: Branch) -> Result<Level, Failure> {
-        let Branch { from, attr, from_path, dir, name } = branch;
+        let Branch { from, attr, from_path, dir, name, unfinished } = branch;
         let from_name = from_path.as_deref().unwrap_or(name.as_name().as_bytes());
         let fail = |error| dir.failure(from_name, name.as_name(), Step::Read, error);
         if dir.depth >= DEPTH_MAX {
@@ -154,7 +156,7 @@ impl Work {
         }
         // First, so that a directory that cannot be read leaves nothing behind.
         let listing = from.list(true).await.map_err(fail)?;
-        let dir = dir.make(&from, attr, from_name, name.as_name()).await?;
+        let dir = dir.make(&from, attr, from_path.as_deref(), name.as_name(), unfinished).await?;
         Ok(Level { dir, listing })
     }
 }
@@ -167,4 +169,5 @@ struct Branch {
     from_path: Option<Vec<u8>>,
     dir: Arc<Directory>,
     name: NameBuf,
+    unfinished: Option<NameBuf>,
 }

@@ -43,6 +43,7 @@ impl Observer for Watch {
     fn see(&self, event: Event) {
         match event {
             Event::Failed(failure) => self.failures.lock().unwrap().push(failure),
+            Event::Copied { .. } => {}
             Event::PartKept { size_bytes, .. } => self.kept.lock().unwrap().push(size_bytes),
         }
     }
@@ -58,7 +59,7 @@ pub fn copy(from: &Tree, what: &str, to: &Tree, target: &str, options: Options) 
 
 pub fn add(copier: &Copier, from: &Tree, what: &str, to: &Tree, target: &str) {
     let node = find(from, what);
-    let to = To { dir: to.root(), name: name(target), dir_path: Vec::new() };
+    let to = To { dir: to.root(), name: name(target), dir_path: Vec::new(), unfinished: None };
     copier.add(From { node, path: what.into() }, to);
 }
 

@@ -1,0 +1,67 @@
+//! Writing into what is no place for a file: pipes, devices, this process's own descriptors.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use libtombolo::{LINKS_MAX, StreamError, block_on};
+use tombolo_core::fs::OpenFlags;
+
+use crate::failure::{Failure, Outcome};
+use crate::location::Location;
+
+use super::source::Source;
+
+/// A pipe or device of this host that a file is written into, as cp(1) does.
+pub struct Sink<'a>(&'a Path);
+
+impl<'a> Sink<'a> {
+    /// `None` if a copy can take the target's place, or go into it.
+    pub fn of(target: &'a Location) -> Option<Self> {
+        let Location::Dir(path) = target else { return None };
+        let file_type = fs::metadata(path).ok()?.file_type();
+        let is_device = file_type.is_char_device() || file_type.is_block_device();
+        let is_sink = is_device || file_type.is_fifo() || file_type.is_socket() || is_descriptor(path);
+        is_sink.then_some(Self(path))
+    }
+
+    /// Writes the contents of the one source into it.
+    pub fn write(&self, sources: &[Source]) -> Outcome {
+        let writing = format!("write {}", self.0.display());
+        let [source] = sources else {
+            return Err(Failure::cannot(writing, "it is not a directory").remedy("several sources need one"));
+        };
+        if source.is_directory() || source.is_link() {
+            return Err(Failure::cannot(writing, format!("{} is not a file", source.place.word)));
+        }
+        let cannot_read = |error: &_| source.place.cannot("read", error);
+        let file = block_on(source.node.open(OpenFlags::READ)).map_err(|error| cannot_read(&error))?;
+        let mut out = self.open().map_err(|error| Failure::cannot(&writing, &error))?;
+        match block_on(file.read_to(0, &mut out, Default::default())) {
+            Ok(_) => Ok(()),
+            Err(StreamError::File(error)) => Err(cannot_read(&error)),
+            Err(StreamError::Stream(error)) => Err(Failure::cannot(&writing, &error)),
+        }
+    }
+
+    fn open(&self) -> io::Result<File> {
+        OpenOptions::new().write(true).truncate(true).open(self.0)
+    }
+}
+
+/// Whether it is one of a process's open files by the name that it has in proc(5), such as /dev/stdout.
+fn is_descriptor(path: &Path) -> bool {
+    let mut path = PathBuf::from(path);
+    for _ in 0..LINKS_MAX {
+        let Some(Ok(dir)) = path.parent().map(Path::canonicalize) else { return false };
+        if dir.starts_with("/proc") && dir.ends_with("fd") {
+            return true;
+        }
+        match fs::read_link(&path) {
+            Ok(target) => path = dir.join(target),
+            Err(_) => return false,
+        }
+    }
+    false
+}

@@ -1,0 +1,170 @@
+//! `tombolo du`: how much space trees take.
+
+use std::collections::HashSet;
+
+use clap::Args;
+use libtombolo::{Above, Last, Node, block_on};
+use tombolo_core::fs::{Attr, Error, FileType, NameBuf};
+
+use crate::failure::{Failure, Outcome};
+use crate::location::{End, Location};
+
+use super::place::{Place, Places};
+use super::{problem, shown};
+
+/// Show how much space directories take, on NFS servers and on this host.
+///
+/// In KiB that are allocated, each directory with what is below it. A file of several names counts once.
+#[derive(Args)]
+#[command(after_help = EXAMPLES, disable_help_flag = true)]
+pub struct DuArgs {
+    /// Only the sum of each that is named.
+    #[arg(short, long)]
+    summarize: bool,
+    /// As people read them: 1.5K, 234M, 2G.
+    #[arg(short, long)]
+    human_readable: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// What: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
+    #[arg(value_name = "URL", default_value = ".", value_parser = Location::word_parser())]
+    places: Vec<Location>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo du -sh nfs://server/export/home";
+
+/// A directory whose sum is not complete.
+struct Open {
+    /// `None` for the one that was named.
+    name: Option<NameBuf>,
+    bytes: u64,
+}
+
+/// A directory that was met and not listed yet.
+struct Met {
+    name: Option<NameBuf>,
+    node: Node,
+    attr: Attr,
+    depth: usize,
+}
+
+/// One walk.
+struct Walk<'a> {
+    args: &'a DuArgs,
+    place: &'a Place,
+    open: Vec<Open>,
+    /// Files of several names that were counted.
+    counted: HashSet<(u64, u64)>,
+    all_well: bool,
+}
+
+impl DuArgs {
+    /// Sums up one after the other.
+    pub fn run(&self) -> Outcome {
+        let mut places = Places::new();
+        let mut all_well = true;
+        for location in &self.places {
+            let summed = places.open(location, End::Name).and_then(|place| {
+                let (open, counted) = (Vec::new(), HashSet::new());
+                let mut walk = Walk { args: self, place: &place, open, counted, all_well: true };
+                walk.run().map(|()| walk.all_well)
+            });
+            match summed {
+                Ok(well) => all_well &= well,
+                Err(failure) => {
+                    failure.print();
+                    all_well = false;
+                }
+            }
+        }
+        if all_well { Ok(()) } else { Err(Failure::silent()) }
+    }
+}
+
+impl Walk<'_> {
+    fn run(&mut self) -> Outcome {
+        let node = self.place.found(Last::Keep)?;
+        let attr = block_on(node.attr()).map_err(|error| self.place.cannot("look at", &error))?;
+        if attr.file_type != FileType::Directory {
+            return self.print(allocated(&attr), &self.place.word);
+        }
+        let mut above = Above::default();
+        let mut ahead = vec![Met { name: None, node, attr, depth: 0 }];
+        while let Some(Met { name, node, attr, depth }) = ahead.pop() {
+            self.close(depth)?;
+            self.open.push(Open { name, bytes: allocated(&attr) });
+            let listed = above.enter(depth, &attr).and_then(|()| self.list(&node, depth, &mut ahead));
+            if let Err(error) = listed {
+                problem::cannot(format_args!("list {}", self.path()), &error, &self.place.tree).print();
+                self.all_well = false;
+            }
+        }
+        self.close(0)
+    }
+
+    /// Counts what is in a directory; the directories in it are put ahead.
+    fn list(&mut self, dir: &Node, depth: usize, ahead: &mut Vec<Met>) -> Result<(), Error> {
+        let mut listing = block_on(dir.list(true))?;
+        while let Some(item) = block_on(listing.next())? {
+            let node = match item.node {
+                Some(node) => node,
+                None => match dir.find(item.name.as_name()).wait() {
+                    // Removed since it was listed.
+                    Err(Error::NotFound) => continue,
+                    found => found?,
+                },
+            };
+            let attr = block_on(node.attr())?;
+            if attr.file_type == FileType::Directory {
+                ahead.push(Met { name: Some(item.name), node, attr, depth: depth + 1 });
+            } else if (attr.nlink < 2 || self.counted.insert((attr.fsid, attr.fileid)))
+                && let Some(open) = self.open.last_mut()
+            {
+                open.bytes = open.bytes.saturating_add(allocated(&attr));
+            }
+        }
+        Ok(())
+    }
+
+    /// The directories from this depth on are complete.
+    fn close(&mut self, depth: usize) -> Outcome {
+        while self.open.len() > depth {
+            let path = self.path();
+            let Some(done) = self.open.pop() else { break };
+            if let Some(above) = self.open.last_mut() {
+                above.bytes = above.bytes.saturating_add(done.bytes);
+            }
+            if self.open.is_empty() || !self.args.summarize {
+                self.print(done.bytes, &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of the directory that is being summed up.
+    fn path(&self) -> String {
+        let mut path = self.place.word.clone();
+        for name in self.open.iter().filter_map(|open| open.name.as_ref()) {
+            if !path.ends_with('/') {
+                path.push('/');
+            }
+            path.push_str(&shown::name(name.as_name().as_bytes()));
+        }
+        path
+    }
+
+    fn print(&self, bytes: u64, path: &str) -> Outcome {
+        let size = match self.args.human_readable {
+            true => shown::short_size(bytes),
+            false => bytes.div_ceil(1024).to_string(),
+        };
+        super::ls::print(&format!("{size}\t{path}"))
+    }
+}
+
+fn allocated(attr: &Attr) -> u64 {
+    attr.blocks.saturating_mul(512)
+}

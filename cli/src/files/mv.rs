@@ -1,0 +1,198 @@
+//! `tombolo mv`: moves and renames.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use clap::Args;
+use libtombolo::{Last, Node, block_on};
+use tombolo_core::fs::{Error, FileType, NameBuf, RenameFlags};
+
+use crate::cli::LogArgs;
+use crate::failure::{Failure, Outcome};
+use crate::location::{End, Location};
+
+use super::cp::CpArgs;
+use super::place::{Place, Places, label_of, own_name};
+use super::rm::RmArgs;
+use super::shown;
+
+/// Move and rename files and trees, on NFS servers and on this host, and from one to the other.
+///
+/// Within an export, and within a file system of this host, it is a rename. From one to another everything is copied as by
+/// `tombolo cp -a`, and then removed if nothing of it failed.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct MvArgs {
+    /// Leave what exists.
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// DST is the new name, not a directory to move into.
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// What to move: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
+    #[arg(required = true, value_name = "SRC", value_parser = Location::word_parser())]
+    sources: Vec<Location>,
+    /// Where to: a directory to move into, or a new name.
+    #[arg(required = true, value_name = "DST", value_parser = Location::word_parser())]
+    target: Location,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo mv nfs://server/export/old nfs://server/export/new
+  tombolo mv result.tar nfs://server/export/results";
+
+/// Why something was not renamed.
+enum NotRenamed {
+    /// It has to be copied, as this.
+    Elsewhere(Location),
+    Failed(Failure),
+}
+
+impl From<Failure> for NotRenamed {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl MvArgs {
+    /// Moves one after the other, all that can be moved.
+    pub fn run(&self, log: LogArgs) -> Outcome {
+        let mut places = Places::new();
+        self.must_take_all(&mut places)?;
+        let mut all_well = true;
+        for source in &self.sources {
+            let renamed = match (source, &self.target) {
+                (Location::Dir(from), Location::Dir(to)) => self.rename_here(from, to),
+                _ => self.rename_there(source, &mut places),
+            };
+            let moved = match renamed {
+                Ok(()) => Ok(()),
+                Err(NotRenamed::Failed(failure)) => Err(failure),
+                Err(NotRenamed::Elsewhere(target)) => self.copy_and_remove(source, target, log),
+            };
+            match moved {
+                Ok(()) if log.verbose > 0 => {
+                    super::ls::print(&format!("{} -> {}", word(source), word(&self.target)))?;
+                }
+                Ok(()) => {}
+                // What a signal has ended ends here.
+                Err(failure) if failure.is_stop() => return Err(failure),
+                Err(failure) => {
+                    failure.print();
+                    all_well = false;
+                }
+            }
+        }
+        if all_well { Ok(()) } else { Err(Failure::silent()) }
+    }
+
+    /// On this host.
+    fn rename_here(&self, from: &Path, to: &Path) -> Result<(), NotRenamed> {
+        let moving = || format!("move {}", shown::name(&label_of(&Location::Dir(from.into()))));
+        let cannot = |error: &io::Error| NotRenamed::Failed(Failure::cannot(moving(), error));
+        let target = match from.file_name() {
+            Some(name) if to.is_dir() && !self.no_target_directory => to.join(name),
+            _ => to.to_owned(),
+        };
+        if self.no_clobber && target.symlink_metadata().is_ok() {
+            return Ok(());
+        }
+        match fs::rename(from, &target) {
+            Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+                Err(self.elsewhere(from.is_dir(), target.is_dir(), Location::Dir(target))?)
+            }
+            outcome => outcome.map_err(|error| cannot(&error)),
+        }
+    }
+
+    /// Where one side is a server.
+    fn rename_there(&self, source: &Location, places: &mut Places) -> Result<(), NotRenamed> {
+        let from = places.open(source, End::Name)?;
+        let node = from.found(Last::Keep)?;
+        let to = places.open(&self.target, End::Name)?;
+        let (dir, name, target) = self.target_of(&to, own_name(source))?;
+        let found = dir.find(name.as_name()).wait();
+        if self.no_clobber && found.is_ok() {
+            return Ok(());
+        }
+        let is_dir =
+            |node: &Node| block_on(node.attr()).is_ok_and(|attr| attr.file_type == FileType::Directory);
+        if !from.tree.is_same_session(&to.tree) {
+            return Err(self.elsewhere(is_dir(&node), found.is_ok_and(|found| is_dir(&found)), target)?);
+        }
+        let (from_dir, from_name) = from.parent().map_err(|error| match error {
+            Error::InvalidArgument => Failure::cannot(
+                format_args!("move {}", from.word),
+                "it is the top of what is exported, or no name at all",
+            ),
+            error => from.cannot("move", &error),
+        })?;
+        let renamed = from_dir.rename(from_name.as_name(), &dir, name.as_name(), RenameFlags::empty()).wait();
+        match renamed {
+            Err(Error::CrossDevice) => {
+                Err(self.elsewhere(is_dir(&node), found.is_ok_and(|found| is_dir(&found)), target)?)
+            }
+            outcome => Ok(outcome.map_err(|error| from.cannot("move", &error))?),
+        }
+    }
+
+    /// Directory and name that something gets, and both as a location.
+    fn target_of(&self, to: &Place, own: Option<NameBuf>) -> Result<(Node, NameBuf, Location), Failure> {
+        let found = to.find(Last::Follow).ok();
+        let into = found.filter(|node| !self.no_target_directory && is_dir(node));
+        match (into, own) {
+            (Some(dir), Some(own)) => match self.target.below(own.as_name().as_bytes()) {
+                Some(target) => Ok((dir, own, target)),
+                None => Err(to.cannot("move into", &Error::InvalidArgument)),
+            },
+            (Some(_), None) => Err(Failure::cannot(format_args!("move into {}", to.word), "it has no name")),
+            (None, _) => {
+                let (dir, name) = to.parent().map_err(|error| to.cannot("find the directory of", &error))?;
+                Ok((dir, name, self.target.clone()))
+            }
+        }
+    }
+
+    /// Fails when there is no room for all sources.
+    fn must_take_all(&self, places: &mut Places) -> Outcome {
+        let [first, _, ..] = self.sources.as_slice() else { return Ok(()) };
+        // Before the target: what lies in the same export is then found in the same session.
+        let _ = places.open(first, End::Name);
+        let is_dir = match &self.target {
+            Location::Dir(path) => path.is_dir(),
+            target => places.open(target, End::Name)?.find(Last::Follow).is_ok_and(|node| is_dir(&node)),
+        };
+        if is_dir && !self.no_target_directory {
+            return Ok(());
+        }
+        let failure =
+            Failure::cannot(format_args!("move to {}", word(&self.target)), "it is not a directory");
+        Err(failure.remedy("several sources need one"))
+    }
+
+    /// What must be copied. No directory takes the place of another: it would be filled up.
+    fn elsewhere(&self, is_dir: bool, onto_dir: bool, target: Location) -> Result<NotRenamed, Failure> {
+        match onto_dir {
+            true if is_dir => Err(Failure::cannot(format_args!("move to {}", word(&target)), "it exists")
+                .remedy("copy into it with `tombolo cp -a`, or remove it first")),
+            true => Err(Failure::cannot(format_args!("move to {}", word(&target)), "it is a directory")),
+            false => Ok(NotRenamed::Elsewhere(target)),
+        }
+    }
+
+    fn copy_and_remove(&self, source: &Location, target: Location, log: LogArgs) -> Outcome {
+        let quiet = LogArgs { quiet: log.quiet.max(1), verbose: 0 };
+        CpArgs::of_tree(source.clone(), target).run(quiet)?;
+        RmArgs::of_tree(source.clone()).run()
+    }
+}
+
+fn is_dir(node: &Node) -> bool {
+    block_on(node.attr()).is_ok_and(|attr| attr.file_type == FileType::Directory)
+}
+
+fn word(location: &Location) -> String {
+    shown::name(&label_of(location))
+}
