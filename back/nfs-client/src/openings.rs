@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{Error, File, FileType, OpenFlags, OpenId, Result};
+use tombolo_core::fs::{Budget, Error, File, FileType, OpenFlags, OpenId, Permit, Resource, Result};
 
 use crate::data::ReadAhead;
 use crate::listing::Progress;
@@ -19,43 +19,47 @@ pub(crate) struct Opening {
     pub read_ahead: ReadAhead,
     /// How far a listing has come.
     pub listing: Mutex<Progress>,
+    _permit: Permit,
 }
 
 /// All openings of a session.
 #[derive(Debug)]
 pub(crate) struct Openings {
     next: AtomicU64,
-    openings_max: usize,
+    counts: Arc<Budget>,
     by_id: Mutex<HashMap<OpenId, Arc<Opening>>>,
     regular: AtomicUsize,
 }
 
 impl Openings {
-    /// At most so many at a time.
-    pub(crate) fn new(openings_max: usize) -> Self {
-        Self { next: AtomicU64::new(1), openings_max, by_id: Mutex::default(), regular: AtomicUsize::new(0) }
+    /// As many as the budget allows.
+    pub(crate) fn new(counts: Arc<Budget>) -> Self {
+        Self { next: AtomicU64::new(1), counts, by_id: Mutex::default(), regular: AtomicUsize::new(0) }
     }
 
-    /// Opens a node.
+    /// Leave to open one more.
     ///
     /// # Errors
     /// More openings than a session may have.
-    pub(crate) fn add(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<OpenId> {
+    pub(crate) fn permit(&self) -> Result<Permit> {
+        self.counts.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
+    }
+
+    /// Opens a node.
+    pub(crate) fn add(&self, permit: Permit, node: &Arc<Node>, flags: OpenFlags) -> OpenId {
         let opening = Opening {
             node: node.clone(),
             flags,
             read_ahead: ReadAhead::default(),
             listing: Mutex::default(),
+            _permit: permit,
         };
         let mut by_id = self.by_id();
-        if by_id.len() >= self.openings_max {
-            return Err(Error::TooManyOpen);
-        }
         let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
         by_id.insert(id, Arc::new(opening));
         node.opened();
         self.regular.fetch_add(usize::from(node.file_type == FileType::Regular), Ordering::AcqRel);
-        Ok(id)
+        id
     }
 
     /// An opening.

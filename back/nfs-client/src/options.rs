@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tombolo_core::fs::Limits;
 use tombolo_host::rpc_client;
 
 /// How long attributes are believed without asking (nfs(5), `acregmin` and its kin). A node that was seen to change is
@@ -55,6 +56,8 @@ pub struct Options {
     pub read_ahead_bytes: usize,
     /// So many written bytes are held until the server has them on stable storage; then writers wait.
     pub dirty_bytes_max: usize,
+    /// What one session may hold: nodes and openings.
+    pub limits: Limits,
     /// Refuse changes.
     pub read_only: bool,
 }
@@ -68,6 +71,7 @@ impl Default for Options {
             attributes: AttributeTimes::default(),
             read_ahead_bytes: 4 << 20,
             dirty_bytes_max: 64 << 20,
+            limits: Limits::default(),
             read_only: false,
         }
     }

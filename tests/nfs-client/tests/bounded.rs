@@ -6,7 +6,9 @@ use std::time::Duration;
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::Options;
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{Cookie, DirBudget, DirPage, OpenFlags, Write};
+use tombolo_core::fs::{
+    Cookie, Create, DirBudget, DirPage, Error, Exclusive, Limits, Mode, NewMode, OpenFlags, Write,
+};
 use tombolo_mem::Source;
 use tombolo_nfs_client_tests::mount::{mounted, soft, world};
 use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
@@ -131,6 +133,31 @@ fn answers_that_nobody_asked_for_are_not_kept() {
             world.attr(world.dir);
         }
     });
+}
+
+#[test]
+fn what_is_refused_for_want_of_room_is_not_made_at_the_server() {
+    let _turn = turn();
+    let limits = Limits { nodes: 4, opens: 1, ..Limits::default() };
+    let (world, _server, _honest) = stage(Options { limits, ..soft() });
+    let names = || {
+        let mut names: Vec<_> = world.list(world.dir, 4096).into_iter().map(|listed| listed.name).collect();
+        names.sort();
+        names
+    };
+    let mode = NewMode::settled(Mode::new(0o644));
+    let more = Create { mode, flags: OpenFlags::READ, exclusive: Exclusive::No };
+    let file = world.file("file");
+    assert!(matches!(world.create(world.dir, "more", &more), Err(Error::TooManyOpen)));
+    world.release(file);
+    // The root, the case's directory, the file, and this one.
+    let dir = world.dir("dir");
+    assert!(matches!(world.create(world.dir, "more", &more), Err(Error::NoMemory)));
+    assert!(matches!(world.mkdir(world.dir, "more"), Err(Error::NoMemory)));
+    assert!(matches!(world.symlink("more", b"x"), Err(Error::NoMemory)));
+    assert_eq!(names(), [".", "..", "dir", "file"]);
+    world.fs.forget(&world.cx, &[(dir, 1)]);
+    world.create(world.dir, "more", &more).expect("there is room again");
 }
 
 #[test]

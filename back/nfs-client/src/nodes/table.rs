@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tombolo_core::fs::{Error, FileType, NameBuf, NodeId, Result};
+use tombolo_core::fs::{Budget, Error, FileType, NameBuf, NodeId, Permit, Resource, Result};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use super::forgotten::Forgotten;
@@ -17,7 +17,7 @@ use crate::options::AttributeTimes;
 pub(crate) struct Nodes {
     root: Arc<Node>,
     times: AttributeTimes,
-    nodes_max: usize,
+    counts: Arc<Budget>,
     removal: Arc<UnknownRemoval>,
     table: Mutex<Table>,
 }
@@ -61,6 +61,8 @@ pub(crate) const DEPTH_MAX: usize = 2048;
 struct Held {
     node: Arc<Node>,
     look_ups: u64,
+    /// None where there was no leave left for one that was forgotten while it was in use.
+    _permit: Option<Permit>,
 }
 
 impl Nodes {
@@ -70,11 +72,11 @@ impl Nodes {
         fattr: &Fattr3,
         asked: Instant,
         times: AttributeTimes,
-        nodes_max: usize,
+        counts: Arc<Budget>,
     ) -> Self {
         let removal = Arc::<UnknownRemoval>::default();
         let node = Arc::new(Node::new(NodeId::ROOT, root, fattr, asked, times, removal.clone()));
-        let held = Held { node: node.clone(), look_ups: 1 };
+        let held = Held { node: node.clone(), look_ups: 1, _permit: counts.take(Resource::Nodes, 1) };
         let table = Table {
             by_id: HashMap::from([(NodeId::ROOT, held)]),
             by_handle: HashMap::from([(root, NodeId::ROOT)]),
@@ -83,7 +85,7 @@ impl Nodes {
             forgotten: Forgotten::default(),
             next: NodeId::ROOT.0 + 1,
         };
-        Self { root: node, times, nodes_max, removal, table: Mutex::new(table) }
+        Self { root: node, times, counts, removal, table: Mutex::new(table) }
     }
 
     /// The root.
@@ -99,14 +101,23 @@ impl Nodes {
         self.table().by_id.get(&id).map(|held| held.node.clone()).ok_or(Error::Stale)
     }
 
+    /// Leave to know one more.
+    ///
+    /// # Errors
+    /// More nodes than a session may know.
+    pub(crate) fn permit(&self) -> Result<Permit> {
+        self.counts.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
+    }
+
     /// A node that a call of `asked` found: the known one, or a new one. Counts a look-up. A handle that names another file
     /// than before gets another number. One that was forgotten since the call was made may have changed meanwhile: its
-    /// attributes are doubtful then.
+    /// attributes are doubtful then. A new one takes `room`, or what there is if that is none.
     ///
     /// # Errors
     /// More nodes than a session may know.
     pub(crate) fn enter(
         &self,
+        room: Option<Permit>,
         handle: FileHandleBuf,
         fattr: &Fattr3,
         asked: Instant,
@@ -122,16 +133,17 @@ impl Nodes {
             }
             table.by_handle.remove(&handle);
         }
-        if table.by_id.len() >= self.nodes_max {
-            return Err(Error::NoMemory);
-        }
+        let permit = match room {
+            Some(permit) => permit,
+            None => self.permit()?,
+        };
         let id = NodeId(table.next);
         table.next += 1;
         let node = Arc::new(Node::new(id, handle, fattr, asked, self.times, self.removal.clone()));
         if !table.forgotten.may_tell(&handle, asked) {
             node.doubt(now);
         }
-        table.by_id.insert(id, Held { node: node.clone(), look_ups: 1 });
+        table.by_id.insert(id, Held { node: node.clone(), look_ups: 1, _permit: Some(permit) });
         table.by_handle.insert(handle, id);
         Ok(node)
     }
@@ -139,7 +151,8 @@ impl Nodes {
     /// One look-up more of a node that is known.
     pub(crate) fn look_up_again(&self, node: &Arc<Node>) {
         let mut table = self.table();
-        let held = table.by_id.entry(node.id).or_insert_with(|| Held { node: node.clone(), look_ups: 0 });
+        let again = || Held { node: node.clone(), look_ups: 0, _permit: self.permit().ok() };
+        let held = table.by_id.entry(node.id).or_insert_with(again);
         held.look_ups += 1;
     }
 
@@ -336,7 +349,7 @@ fn may_hold(dir: &Arc<Node>, node: &Node) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use tombolo_core::fs::Name;
+    use tombolo_core::fs::{Limits, Name};
     use tombolo_wire_nfs3::{FileHandle, FileType3, NfsTime3, SpecData3, WccAttr, WccData};
 
     use super::*;
@@ -364,9 +377,10 @@ mod tests {
         }
     }
 
-    fn nodes(nodes_max: usize) -> Nodes {
+    fn nodes(nodes_max: u64) -> Nodes {
         let root = fattr(1, FileType3::Directory, 1);
-        Nodes::new(handle(1), &root, Instant::now(), AttributeTimes::default(), nodes_max)
+        let counts = Budget::new(Limits { nodes: nodes_max, ..Limits::default() });
+        Nodes::new(handle(1), &root, Instant::now(), AttributeTimes::default(), counts)
     }
 
     fn name(text: &str) -> NameBuf {
@@ -375,7 +389,7 @@ mod tests {
 
     fn enter(nodes: &Nodes, number: u8, fileid: u64) -> Arc<Node> {
         let file = fattr(fileid, FileType3::Regular, 1);
-        nodes.enter(handle(number), &file, Instant::now(), Instant::now()).expect("room")
+        nodes.enter(None, handle(number), &file, Instant::now(), Instant::now()).expect("room")
     }
 
     #[test]
@@ -408,7 +422,7 @@ mod tests {
         let node = enter(&nodes, 2, 10);
         enter(&nodes, 2, 10);
         assert!(matches!(
-            nodes.enter(handle(3), &fattr(11, FileType3::Regular, 1), Instant::now(), Instant::now()),
+            nodes.enter(None, handle(3), &fattr(11, FileType3::Regular, 1), Instant::now(), Instant::now()),
             Err(Error::NoMemory)
         ));
         nodes.forget(&[(node.id, 1), (NodeId::ROOT, 100)]);
@@ -447,7 +461,7 @@ mod tests {
         let (nodes, start) = (nodes(100), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         let file = fattr(10, FileType3::Regular, 1);
-        let enter = |asked, came| nodes.enter(handle(2), &file, at(asked), at(came)).expect("room");
+        let enter = |asked, came| nodes.enter(None, handle(2), &file, at(asked), at(came)).expect("room");
         let node = enter(0, 1);
         let longer = WccData { before: None, after: Some(Fattr3 { size: 7, ..file }) };
         // A WRITE, beside a listing that was asked for before it and is answered after it.
@@ -465,7 +479,7 @@ mod tests {
         let nodes = nodes(100);
         let dir = |number| {
             let fattr = fattr(number, FileType3::Directory, 1);
-            nodes.enter(handle(number as u8), &fattr, Instant::now(), Instant::now()).expect("room")
+            nodes.enter(None, handle(number as u8), &fattr, Instant::now(), Instant::now()).expect("room")
         };
         let dirs = [dir(2), dir(3), dir(4)];
         for (inner, outer) in [(1, 0), (2, 1), (0, 2), (1, 1), (2, 0), (0, 1)] {
@@ -485,7 +499,7 @@ mod tests {
         for number in 0..2 * DEPTH_MAX as u64 + 100 {
             let fattr = fattr(number + 2, FileType3::Directory, 1);
             let handle = FileHandle::new(&(number + 2).to_be_bytes()).expect("short").to_owned();
-            let below = nodes.enter(handle, &fattr, Instant::now(), Instant::now()).expect("room");
+            let below = nodes.enter(None, handle, &fattr, Instant::now(), Instant::now()).expect("room");
             nodes.place(&below, &above, &name("deeper"), above.epoch());
             nodes.forget(&[(above.id, 1)]);
             seen.push(Arc::downgrade(&below));

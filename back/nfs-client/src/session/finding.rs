@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Entry, Error, NameBuf, NodeId, PermissionCheck, Result};
+use tombolo_core::fs::{Entry, Error, NameBuf, NodeId, PermissionCheck, Permit, Result};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{FileHandleBuf, PostOpAttr, Reply, Status, status};
 
@@ -64,7 +64,7 @@ impl View {
             };
             self.absorb(dir, &found.dir_attributes, asked);
             dir.grant(&self.caller.identity, AccessBits::LOOKUP, AccessBits::LOOKUP, asked);
-            let entered = self.enter(dir, name, found.handle, &found.attributes, asked).await;
+            let entered = self.enter(None, dir, name, found.handle, &found.attributes, asked).await;
             if dir.changes() != changes {
                 // Beside a change of the directory: who asks for the name next asks the server.
                 self.session.nodes.forget_name(dir.id, name);
@@ -76,9 +76,10 @@ impl View {
         }
     }
 
-    /// A node that a reply named; it counts a look-up.
+    /// A node that a reply named; it counts a look-up. If it is new it takes `room`, where there is some for it.
     pub(super) async fn enter(
         &self,
+        room: Option<Permit>,
         dir: &Arc<Node>,
         name: &NameBuf,
         handle: FileHandleBuf,
@@ -92,7 +93,7 @@ impl View {
                 answered(self.session.nfs.getattr(&self.caller, handle).await?)?
             }
         };
-        let node = self.session.nodes.enter(handle, &fattr, asked, self.now())?;
+        let node = self.session.nodes.enter(room, handle, &fattr, asked, self.now())?;
         self.session.nodes.place(&node, dir, name, dir.epoch());
         let entry = self.entry(&node).await?;
         Ok((entry, node))

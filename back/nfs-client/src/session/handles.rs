@@ -53,7 +53,7 @@ impl View {
     }
 
     async fn resolved(&self, handle: FileHandleBuf, fattr: &Fattr3, asked: Instant) -> Result<Entry> {
-        let node = self.session.nodes.enter(handle, fattr, asked, self.now())?;
+        let node = self.session.nodes.enter(None, handle, fattr, asked, self.now())?;
         self.entry(&node).await
     }
 

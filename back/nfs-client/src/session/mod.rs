@@ -20,7 +20,7 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::fs::{Limits, PermissionCheck, Profile};
+use tombolo_core::fs::{Budget as Counts, PermissionCheck, Profile};
 use tombolo_host::rpc_client::Interrupts;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
@@ -68,13 +68,12 @@ pub(crate) struct Beginning<'a> {
 impl Session {
     pub(crate) fn new(beginning: Beginning<'_>) -> Self {
         let Beginning { nfs, budget, handle, fattr, asked, profile, checks, root, options } = beginning;
-        let limits = Limits::default();
-        let most = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+        let counts = Counts::new(options.limits);
         Self {
             nfs,
-            nodes: Nodes::new(handle, fattr, asked, options.attributes, most(limits.nodes)),
+            nodes: Nodes::new(handle, fattr, asked, options.attributes, counts.clone()),
             budget,
-            openings: Openings::new(most(limits.opens)),
+            openings: Openings::new(counts),
             profile,
             checks,
             root,

@@ -31,7 +31,7 @@ impl View {
     /// Counts the opening first, so that whoever removes the file from now on keeps a name for it; waits for the end of what
     /// removes it already; and then asks.
     async fn open_node(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<(OpenId, Attr)> {
-        let open = self.session.openings.add(node, flags)?;
+        let open = self.session.openings.add(self.session.openings.permit()?, node, flags);
         if let Some(departed) = node.departed() {
             let impatience = self.session.impatience(&self.caller);
             let waited = async {
@@ -118,10 +118,11 @@ impl View {
         how: CreateHow,
         flags: OpenFlags,
     ) -> Result<Created> {
+        let permit = self.session.openings.permit()?;
         let bytes = name.as_name().as_bytes();
         let make = |handle| self.session.nfs.create(&self.caller, handle, bytes, how);
         let (entry, node, dir) = self.made(dir, name, make).await?;
-        let open = self.session.openings.add(&node, flags)?;
+        let open = self.session.openings.add(permit, &node, flags);
         Ok(Created { entry, open, dir })
     }
 
