@@ -131,7 +131,7 @@ fn call_all(dir: &Path) -> Tally {
     let run = |number: usize| {
         let own = dir.join(number.to_string());
         fs::create_dir(&own).expect("mkdir");
-        let mut caller = Caller { restarts: number % 2 == 0, tally: Tally::new() };
+        let mut caller = Caller { restarts: number.is_multiple_of(2), tally: Tally::new() };
         let timer = Timer::start(caller.restarts);
         while Instant::now() < until {
             caller.round(&own);
