@@ -51,9 +51,12 @@ pub(super) fn calls_of<S: Service>(service: Arc<S>, common: Arc<Common>) -> Box<
 /// Memory of a call's future. It is made where it will be polled, and its memory serves one call after the other.
 type Slot<F> = Pin<Box<Option<F>>>;
 
+/// Whether a call with this head needs a buffer of its own for the reply.
+type NeedsBuffer = dyn Fn(&[u8]) -> bool + Send;
+
 struct Runner<B, F> {
     begin: B,
-    needs_buffer: Box<dyn Fn(&[u8]) -> bool + Send>,
+    needs_buffer: Box<NeedsBuffer>,
     common: Arc<Common>,
     /// Slots that no call has. There is one at most: calls that go on take theirs along.
     slots: Vec<Slot<F>>,
