@@ -3,9 +3,12 @@
 mod common;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Stdio;
 
 use common::{Place, Ran, http};
@@ -131,6 +134,53 @@ fn the_configuration_speaks_where_the_command_line_is_silent() {
     assert!(status.contains("\"read_only\":true"), "{status}");
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn vmms_of_a_group_are_let_in() {
+    let place = Place::new();
+    let group = place.path("tree").metadata().expect("stat").gid();
+    let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group", &group.to_string()];
+    let facts = |name: &str| {
+        let metadata = place.path(name).metadata().expect("a socket");
+        (metadata.gid(), metadata.permissions().mode() & 0o777)
+    };
+    let server = place.serve(&words, "ready control");
+    assert_eq!(facts("vm.sock"), (group, 0o660));
+    drop(server);
+    let _server = place.serve(&[&words[..], &["--socket-mode", "0606"]].concat(), "ready control");
+    assert_eq!(facts("vm.sock"), (group, 0o606));
+    for (option, value, code, said) in [
+        ("--socket-group", "no such group", 1, "there is none of that name"),
+        ("--socket-mode", "0999", 2, "in octal"),
+        ("--socket-mode", "17777", 2, "in octal"),
+    ] {
+        place.run(&["serve", "tree", "--virtiofs", "b", option, value]).failed(code, &[said]);
+    }
+    place.run(&["serve", "tree", "--nfs", "0", "--socket-group", "root"]).failed(2, &["--virtiofs SOCKET"]);
+}
+
+#[test]
+fn a_socket_of_the_parent_is_served_and_left_to_it() {
+    let place = Place::new();
+    let listener = UnixListener::bind(place.path("parent.sock")).expect("bind");
+    let mut command = place.program(Path::new("sh"), &[]);
+    let serve = format!("exec {} serve tree --fd 3,tag=src 3<&0 </dev/null", env!("CARGO_BIN_EXE_tombolo"));
+    command.args(["-c", &serve]).stdin(OwnedFd::from(listener));
+    let mut server = place.started(command, "ready control");
+    let line = format!("ready virtiofs {} tag=src export=/tree\n", place.text("parent.sock"));
+    assert!(server.said.contains(&line), "{}", server.said);
+    let mut vmm = UnixStream::connect(place.path("parent.sock")).expect("connect");
+    // GET_FEATURES, which a vhost-user back end answers.
+    vmm.write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).expect("write");
+    vmm.read_exact(&mut [0; 20]).expect("an answer");
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(place.path("parent.sock").exists());
+    place
+        .run(&["serve", "tree", "--fd", "7"])
+        .failed(1, &["descriptor 7", "Bad file descriptor", "that listens"]);
+    place.run(&["serve", "tree", "--fd", "vm.sock"]).failed(2, &["FD[,tag=TAG]"]);
 }
 
 #[test]

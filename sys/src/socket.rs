@@ -1,12 +1,12 @@
 //! Unix sockets that listen, and who is at the other end.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::fchmod;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
-    listen as start_listening, shutdown, socket_with,
+    listen as start_listening, shutdown, socket_with, sockopt,
 };
 
 use crate::errno::{Errno, Result, retry};
@@ -27,6 +27,30 @@ pub struct Peer {
 /// process's mask. EADDRINUSE when the path exists, whether or not anybody listens there; ENAMETOOLONG beyond 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::STREAM, SocketFlags::empty(), path, mode, backlog)
+}
+
+/// A listening unix socket that this process was started with. The descriptor stays as it was, but that no program which this one starts
+/// gets it. EBADF when it is not open, ENOTSOCK or EINVAL when it is something else.
+pub fn inherited_listener(fd: i32) -> Result<OwnedFd> {
+    // SAFETY: a number that may be no open descriptor is an error; the new one is nobody else's.
+    let socket = match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
+        -1 => return Err(last_errno()),
+        // SAFETY: as said above.
+        new => unsafe { OwnedFd::from_raw_fd(new) },
+    };
+    let kind = (sockopt::socket_domain(&socket)?, sockopt::socket_type(&socket)?);
+    if kind != (AddressFamily::UNIX, SocketType::STREAM) || !sockopt::socket_acceptconn(&socket)? {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: it changes a flag of a descriptor that was open a moment ago.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == -1 {
+        return Err(last_errno());
+    }
+    Ok(socket)
+}
+
+fn last_errno() -> Errno {
+    std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
 /// Whether somebody listens on the unix socket at `path`. Never waits: one too busy to accept is there all the same.
@@ -85,8 +109,7 @@ pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
         )
     };
     if outcome != 0 {
-        let errno = std::io::Error::last_os_error().raw_os_error();
-        return Err(errno.map_or(Errno::IO, Errno::from_raw_os_error));
+        return Err(last_errno());
     }
     Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
 }
@@ -152,6 +175,20 @@ mod tests {
         assert_eq!(listens(&path), Ok(true));
         drop(listener);
         assert_eq!(listens(&path), Ok(false));
+    }
+
+    #[test]
+    fn only_a_socket_that_listens_is_inherited() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = UnixListener::from(listen_unix(&dir.path().join("s"), 0o600, 8).expect("listen"));
+        let inherited = UnixListener::from(inherited_listener(listener.as_raw_fd()).expect("it listens"));
+        let _client = UnixStream::connect(dir.path().join("s")).expect("connect");
+        inherited.accept().expect("accept");
+        let (one, _other) = UnixStream::pair().expect("a pair");
+        assert_eq!(inherited_listener(one.as_raw_fd()).err(), Some(Errno::INVAL));
+        let file = std::fs::File::open("/dev/null").expect("open");
+        assert_eq!(inherited_listener(file.as_raw_fd()).err(), Some(Errno::NOTSOCK));
+        assert_eq!(inherited_listener(-1).err(), Some(Errno::BADF));
     }
 
     #[test]

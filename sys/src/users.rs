@@ -28,6 +28,42 @@ pub fn groups_of(uid: u32) -> Result<Option<Vec<u32>>> {
     }
 }
 
+/// The group of that name. It reads files and asks servers, as [`groups_of`] does.
+pub fn group_id(name: &str) -> Result<Option<u32>> {
+    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+    let mut entry = vec![0_u8; 1024];
+    loop {
+        match find_group(&name, &mut entry) {
+            Err(Errno::RANGE) if entry.len() < ENTRY_BYTES_MAX => entry.resize(entry.len() * 4, 0),
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+fn find_group(name: &CStr, entry: &mut [u8]) -> Result<Option<u32>> {
+    let mut group = MaybeUninit::<libc::group>::uninit();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the name ends with a zero byte; the library writes a structure to `group`, at most `len` bytes to `entry`, and a pointer to
+    // `found`; all are ours.
+    let outcome = unsafe {
+        libc::getgrnam_r(
+            name.as_ptr(),
+            group.as_mut_ptr(),
+            entry.as_mut_ptr().cast(),
+            entry.len(),
+            &raw mut found,
+        )
+    };
+    match outcome {
+        0 if found.is_null() => Ok(None),
+        libc::ENOENT | libc::ESRCH => Ok(None),
+        // SAFETY: the call succeeded and found one, so it has filled the structure.
+        0 => Ok(Some(unsafe { group.assume_init() }.gr_gid)),
+        errno => Err(Errno::from_raw_os_error(errno)),
+    }
+}
+
 /// A user's name and primary group. `entry` is where the database's entry goes.
 fn find_user(uid: u32, entry: &mut [u8]) -> Result<Option<(CString, u32)>> {
     let mut user = MaybeUninit::<libc::passwd>::uninit();
@@ -82,6 +118,13 @@ mod tests {
         let groups = groups_of(0).expect("the user database").expect("root");
         assert!(groups.contains(&0), "{groups:?}");
         assert_eq!(groups_of(u32::MAX - 7).expect("the user database"), None);
+    }
+
+    #[test]
+    fn groups_have_numbers() {
+        assert_eq!(group_id("root"), Ok(Some(0)));
+        assert_eq!(group_id("no such group"), Ok(None));
+        assert_eq!(find_group(c"root", &mut [0; 4]), Err(Errno::RANGE));
     }
 
     #[test]

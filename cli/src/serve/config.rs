@@ -14,7 +14,7 @@ use super::nfs_options::NfsOptions;
 use super::shm_arg::{ShmArg, ShmFileArg};
 use super::shm_options::ShmOptions;
 use super::tree::Tree;
-use super::virtiofs_arg::VirtioFsArg;
+use super::virtiofs_arg::{SocketMode, VirtioFsArg, VirtioFsSocket};
 use crate::coherence::Coherence;
 use crate::doorbell::Doorbell;
 use crate::failure::Failure;
@@ -28,6 +28,10 @@ pub struct Config {
     pub dir: Vec<ExportArg>,
     /// `virtiofs = ["/run/vm1.sock,tag=src,export=/src"]`
     pub virtiofs: Vec<VirtioFsArg>,
+    /// `socket-group = "kvm"`
+    pub socket_group: Option<String>,
+    /// `socket-mode = "0660"`
+    pub socket_mode: Option<SocketMode>,
     /// `fuse = ["/mnt/src,export=/src"]`
     pub fuse: Vec<FuseArg>,
     /// `shm = ["/run/share.sock,export=/src"]`
@@ -81,7 +85,11 @@ impl Config {
         // Where a server is met is not a path alone.
         let dirs = config.dir.iter_mut().map(|arg| &mut arg.dir);
         let relative = dirs.filter(|dir| !Tree::is_elsewhere(dir));
-        let relative = relative.chain(config.virtiofs.iter_mut().map(|arg| &mut arg.socket));
+        let sockets = config.virtiofs.iter_mut().filter_map(|arg| match &mut arg.socket {
+            VirtioFsSocket::Path(path) => Some(path),
+            VirtioFsSocket::Inherited(_) => None,
+        });
+        let relative = relative.chain(sockets);
         let relative = relative.chain(config.shm.iter_mut().map(|arg| &mut arg.socket));
         let files = config.shm_file.iter_mut().filter_map(|arg| match &mut arg.place {
             MemoryPlace::File(path) => Some(path),

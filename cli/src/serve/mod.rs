@@ -20,6 +20,7 @@ mod shm_options;
 mod shm_rpc;
 mod tree;
 mod virtiofs_arg;
+mod virtiofs_socket;
 
 use std::path::PathBuf;
 
@@ -35,7 +36,7 @@ pub use kept::state_path;
 use nfs_options::NfsOptions;
 use plan::Plan;
 use shm_options::ShmOptions;
-use virtiofs_arg::VirtioFsArg;
+use virtiofs_arg::{SocketMode, VirtioFsArg};
 
 /// Share directories of this host with guests, other processes and NFS clients.
 ///
@@ -56,6 +57,15 @@ pub struct ServeArgs {
     /// several. N is the number of request queues (by default 1).
     #[arg(long, value_name = "SOCKET[,tag=TAG][,export=/NAME][,queues=N]")]
     virtiofs: Vec<VirtioFsArg>,
+    /// The same on a listening socket that the parent process, or systemd, has opened as descriptor FD; repeatable.
+    #[arg(long, value_name = "FD[,tag=TAG][,export=/NAME][,queues=N]", value_parser = VirtioFsArg::inherited)]
+    fd: Vec<VirtioFsArg>,
+    /// Give the sockets of --virtiofs to this group, by its name or number, so that VMMs of its users may connect.
+    #[arg(long, value_name = "GROUP")]
+    socket_group: Option<String>,
+    /// The permission bits of the sockets of --virtiofs, in octal (by default 0600, or 0660 for a group).
+    #[arg(long, value_name = "MODE")]
+    socket_mode: Option<SocketMode>,
     /// Mount on this host too, through FUSE, by the same server; repeatable.
     ///
     /// /NAME says which directory it leads to, where there are several. With `allow_other` users other than the one who
@@ -95,6 +105,8 @@ const CONFIG_HELP: &str = "\
 Configuration file: the same names; what the command line says counts before it. Paths count from where the file lies.
   dir = [\"/srv/src=/src\", \"/srv/docs\"]
   virtiofs = [\"/run/vm1.sock,export=/src\", \"/run/vm2.sock,tag=docs,export=/docs\"]
+  socket-group = \"kvm\"
+  socket-mode = \"0660\"
   fuse = [\"/mnt/src,export=/src\"]
   shm = [\"/run/tombolo/share.sock,export=/src\"]
   shm-file = [\"/dev/shm/vm1,size=64M,export=/src\"]

@@ -10,7 +10,8 @@ use super::fuse_arg::FuseArg;
 use super::nfs_options::NfsPlan;
 use super::shm_options::ShmPlan;
 use super::tree::Tree;
-use super::virtiofs_arg::VirtioFsArg;
+use super::virtiofs_arg::{SocketMode, VirtioFsArg, VirtioFsSocket};
+use super::virtiofs_socket::SocketAccess;
 use crate::coherence::Coherence;
 use crate::failure::Failure;
 use crate::mount::MountPoint;
@@ -23,6 +24,8 @@ pub struct Plan {
     pub exports: Vec<PlannedExport>,
     /// The ways in for guests, each to one of the exports.
     pub ways: Vec<PlannedWay>,
+    /// Who may connect there.
+    pub socket_access: SocketAccess,
     /// The mounts on this host, each of one of the exports.
     pub mounts: Vec<PlannedMount>,
     /// Whether all changes are refused.
@@ -56,7 +59,7 @@ pub struct PlannedExport {
 #[derive(Debug)]
 pub struct PlannedWay {
     /// Where the VMM connects.
-    pub socket: PathBuf,
+    pub socket: VirtioFsSocket,
     /// What the guest calls it.
     pub tag: String,
     /// How many queues take requests.
@@ -83,7 +86,8 @@ impl Plan {
         let nfs = args.nfs.over(config.nfs_options());
         let shm = args.shm.over(config.shm_options());
         let dirs = if args.dir.is_empty() { config.dir } else { args.dir };
-        let sockets = if args.virtiofs.is_empty() { config.virtiofs } else { args.virtiofs };
+        let sockets = [args.virtiofs, args.fd].concat();
+        let sockets = if sockets.is_empty() { config.virtiofs } else { sockets };
         let fuse = if args.fuse.is_empty() { config.fuse } else { args.fuse };
         if dirs.is_empty() {
             return Err(
@@ -93,6 +97,14 @@ impl Plan {
         let exports = planned_exports(dirs)?;
         let ways = planned_ways(sockets, &exports)?;
         let submounts = args.submounts.or(config.submounts).unwrap_or_default();
+        let group = args.socket_group.or(config.socket_group);
+        let mode = args.socket_mode.or(config.socket_mode).map(|SocketMode(bits)| bits);
+        if (group.is_some() || mode.is_some()) && ways.is_empty() {
+            let problem =
+                "--socket-group and --socket-mode are about the sockets of --virtiofs, and there are none";
+            return Err(Failure::usage(problem).remedy("add --virtiofs SOCKET"));
+        }
+        let socket_access = SocketAccess::new(group.as_deref(), mode)?;
         let mounts = planned_mounts(fuse, &exports, submounts)?;
         let shm = shm.plan(&exports)?;
         let shm_is_any = shm.is_any();
@@ -106,6 +118,7 @@ impl Plan {
         Ok(Self {
             exports,
             ways,
+            socket_access,
             mounts,
             read_only: args.readonly.or(config.readonly).unwrap_or(false),
             coherence: args.coherence.or(config.coherence).unwrap_or_default(),
@@ -136,7 +149,7 @@ fn planned_exports(dirs: Vec<ExportArg>) -> Result<Vec<PlannedExport>, Failure> 
 fn planned_ways(sockets: Vec<VirtioFsArg>, exports: &[PlannedExport]) -> Result<Vec<PlannedWay>, Failure> {
     let mut ways: Vec<PlannedWay> = Vec::with_capacity(sockets.len());
     for VirtioFsArg { socket, tag, export, request_queues } in sockets {
-        let listening = format!("listen at {}", socket.display());
+        let listening = format!("listen at {socket}");
         let export = position(export, exports, &listening)?;
         if ways.iter().any(|way| way.socket == socket) {
             let twice = format!("cannot {listening}: the socket is given twice");

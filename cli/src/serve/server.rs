@@ -1,7 +1,6 @@
 //! A server of directories, from its start to its end.
 
 use std::io::{self, Write};
-use std::path::absolute;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -32,6 +31,7 @@ use super::nfs_hints::{NfsHint, host_name, reach};
 use super::plan::{Plan, PlannedExport, PlannedMount, PlannedWay};
 use super::shm::ShmServers;
 use super::tree::Tree;
+use super::virtiofs_socket::GuestSocket;
 
 /// Serves until a signal says that it is enough.
 pub fn serve(plan: &Plan) -> Outcome {
@@ -59,7 +59,7 @@ struct Serving {
     shm: ShmServers,
     nfs: NfsServers,
     _kept: Arc<Kept>,
-    sockets: Vec<Listener>,
+    sockets: Vec<GuestSocket>,
     metrics: Vec<Endpoint>,
     _control: ControlServer,
     control_path: String,
@@ -69,7 +69,8 @@ impl Serving {
     /// Takes all sockets before anything else, so that a busy one leaves no trace.
     fn start(plan: &Plan) -> Result<Self, Failure> {
         let control = listen_for_control(plan)?;
-        let sockets = plan.ways.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+        let sockets = plan.ways.iter().map(|way| GuestSocket::open(&way.socket, plan.socket_access));
+        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
         let ports = Taken::take(&plan.nfs)?;
         let exports = plan.exports.iter().enumerate().map(|(index, export)| open(index, export, plan));
         let exports = exports.collect::<Result<Vec<_>, _>>()?;
@@ -82,7 +83,8 @@ impl Serving {
         let counters = plan.exports.iter().zip(&exports);
         let counters =
             counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
-        let service = Service::new(status(plan, &nfs, &shm), counters.collect(), nfs.counts(), Vec::new());
+        let service =
+            Service::new(status(plan, &sockets, &nfs, &shm), counters.collect(), nfs.counts(), Vec::new());
         let metrics = match &plan.metrics {
             None => Vec::new(),
             Some(address) => prometheus::serve(address, &service)?,
@@ -93,7 +95,7 @@ impl Serving {
         let guests = plan.ways.iter().zip(&sockets).map(|(way, socket)| {
             let (export, _) = &exports[way.export];
             admit_guests(way, socket, export, plan, &session_ids)
-                .map_err(|error| Failure::cannot(format_args!("serve {}", way.socket.display()), &error))
+                .map_err(|error| Failure::cannot(format_args!("serve {}", way.socket), &error))
         });
         let guests = guests.collect::<Result<_, _>>()?;
         let (mounts, _kept, _control) = (Vec::new(), kept, control);
@@ -111,7 +113,7 @@ impl Serving {
         let mut out = io::stdout().lock();
         for (index, (way, socket)) in plan.ways.iter().zip(&self.sockets).enumerate() {
             let export = &plan.exports[way.export];
-            let path = absolute(socket.path())?;
+            let path = socket.path();
             writeln!(out, "ready virtiofs {} tag={} export={}", path.display(), way.tag, export.name)?;
             let hint =
                 VirtioFsHint { socket: &path, tag: &way.tag, index, request_queues: way.request_queues };
@@ -165,10 +167,6 @@ fn listen_for_control(plan: &Plan) -> Result<Listener, Failure> {
 
 const OWNER_ONLY: u32 = 0o600;
 
-fn listen(way: &PlannedWay) -> Result<Listener, Failure> {
-    Listener::bind(&way.socket, OWNER_ONLY).map_err(|error| Failure::cannot("listen for guests", &error))
-}
-
 /// Operations of all NFS clients of an export that may wait at a time; 64 clients have to work for it.
 const NFS_PENDING_MAX: u64 = 1 << 16;
 
@@ -189,7 +187,7 @@ fn open(
 
 fn admit_guests(
     way: &PlannedWay,
-    socket: &Listener,
+    socket: &GuestSocket,
     export: &Arc<dyn Export>,
     plan: &Plan,
     session_ids: &Arc<AtomicU64>,
@@ -197,7 +195,7 @@ fn admit_guests(
     let (export, session_ids) = (Arc::clone(export), Arc::clone(session_ids));
     let (tag, request_queues) = (way.tag.clone(), way.request_queues);
     let session = SessionOptions { coherence: plan.coherence.into(), ..SessionOptions::default() };
-    let at = way.socket.display().to_string();
+    let at = way.socket.to_string();
     let make: Box<MakeDevice> = Box::new(move |guest| {
         let label = format!("guest {guest} at {at}");
         let options = DeviceOptions { tag: tag.clone(), request_queues, label, session: session.clone() };
@@ -236,7 +234,7 @@ fn end(mount: &FuseMount) {
     }
 }
 
-fn status(plan: &Plan, nfs: &NfsServers, shm: &ShmServers) -> Status {
+fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServers) -> Status {
     let exports = plan.exports.iter().map(|export| ExportStatus {
         name: export.name.to_string(),
         source: match &export.tree {
@@ -245,9 +243,9 @@ fn status(plan: &Plan, nfs: &NfsServers, shm: &ShmServers) -> Status {
         },
         read_only: plan.read_only,
     });
-    let ways = plan.ways.iter().map(|way| WayStatus {
+    let ways = plan.ways.iter().zip(sockets).map(|(way, socket)| WayStatus {
         kind: "virtiofs".into(),
-        at: absolute(&way.socket).unwrap_or_else(|_| way.socket.clone()).display().to_string(),
+        at: socket.path().display().to_string(),
         export: plan.exports[way.export].name.to_string(),
     });
     let mounts = plan.mounts.iter().map(|mount| WayStatus {
