@@ -97,7 +97,7 @@ fn draw_options(rng: &mut Rng, transport: Transport) -> Options {
         attributes: *rng.pick(&[AttributeTimes::default(), AttributeTimes::NONE]),
         read_ahead_bytes: *rng.pick(&[0, 8 << 10, 4 << 20]),
         dirty_bytes_max: *rng.pick(&[8 << 10, 64 << 20]),
-        read_only: false,
+        ..Options::default()
     }
 }
 
