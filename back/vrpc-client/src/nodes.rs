@@ -27,6 +27,9 @@ struct Node {
     locks: HeldLocks<Identity>,
 }
 
+/// Listings bring nodes until so many are known.
+const LISTED_MAX: usize = 1 << 17;
+
 #[derive(Debug, Default)]
 struct Index {
     /// The newest link.
@@ -56,6 +59,12 @@ impl Nodes {
         self.slab.with(NodeId::ROOT.0, |root| {
             root.bind(link, NodeId::ROOT.0);
         });
+    }
+
+    /// Whether listings may bring further nodes. Who lists keeps them all until its own memory runs short, so a directory
+    /// without end would fill it; beyond this names are looked up one by one by those who want more of them.
+    pub(crate) fn takes_listed(&self) -> bool {
+        self.index().by_theirs.len() < LISTED_MAX
     }
 
     /// What the server of that link calls a node.

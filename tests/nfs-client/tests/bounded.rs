@@ -15,8 +15,9 @@ use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
 use tombolo_nfs_tests::bed::Bed;
 use tombolo_nfs_tests::client::fragment;
 use tombolo_wire_nfs3::args::StableHow;
+use tombolo_wire_nfs3::attr::fattr3;
 use tombolo_wire_nfs3::results::{WriteOk, WriteReply};
-use tombolo_wire_nfs3::{Call, Procedure, WccData, WriteVerifier};
+use tombolo_wire_nfs3::{Call, Fattr3, Procedure, WccData, WriteVerifier};
 use tombolo_wire_xdr::Encoder;
 
 const MIB: u64 = 1 << 20;
@@ -197,6 +198,48 @@ fn a_directory_without_end_takes_no_memory_at_the_client() {
             cookie = page.iter().last().map_or(cookie, |entry| entry.cookie);
         }
     });
+}
+
+/// The kernel keeps each node that a listing brings, until its own memory runs short.
+#[test]
+fn a_directory_without_end_brings_few_nodes() {
+    let _turn = turn();
+    let (world, server, _honest) = stage(soft());
+    let fattr = fattr3(&world.attr(world.dir));
+    server.now(move |asked: &Asked<'_>| {
+        let (from, plus) = match asked.call() {
+            Some(Call::Readdir(args)) => (args.cookie.0, false),
+            Some(Call::Readdirplus(args)) => (args.cookie.0, true),
+            _ => return Say::Truth,
+        };
+        let mut results = Vec::new();
+        let mut xdr = Encoder::new(&mut results);
+        xdr.u32(0).bool(false).u64(0);
+        for cookie in from + 1..=from + 100 {
+            let name = format!("a-rather-long-name-of-an-entry-{cookie}");
+            xdr.bool(true).u64(cookie).opaque(name.as_bytes()).u64(cookie);
+            if plus {
+                xdr.bool(true).value(&Fattr3 { fileid: cookie, ..fattr });
+                xdr.bool(true).opaque(&[[0xff; 8], cookie.to_be_bytes()].concat());
+            }
+        }
+        xdr.bool(false).bool(false);
+        Say::Results(results)
+    });
+    let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
+    let (mut count, mut nodes) = (0, 0);
+    grows_by_at_most(192 * MIB, || {
+        let mut cookie = Cookie::START;
+        let budget = DirBudget { size_bytes: 64 << 10, entry_bytes: 24, align: 8, plus: true };
+        while count < 160_000 {
+            let page =
+                world.fs.readdir(&world.cx, file, cookie, DirPage::new(budget)).wait().expect("a page");
+            count += page.len();
+            nodes += page.iter().filter(|entry| entry.entry.is_some()).count();
+            cookie = page.iter().last().map_or(cookie, |entry| entry.cookie);
+        }
+    });
+    assert!((100_000..140_000).contains(&nodes), "{nodes} of {count}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! fails. No lie becomes data.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_back_vrpc_client::{Patience, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{
@@ -214,6 +215,50 @@ fn a_listing_of_more_than_the_page_holds_gives_what_fits_and_no_end() {
     });
     let page = list(&fs, 100).expect("a page");
     assert!(page.is_empty() && !page.is_end());
+}
+
+/// Sixteen entries with nodes that were never named before.
+fn endless(kind: Kind) -> (u32, Body, Vec<u8>) {
+    static LAST: AtomicU64 = AtomicU64::new(1000);
+    let mut memory = [0; 4096];
+    let mut frame = FrameBuf::new(&mut memory);
+    let mut writer = tombolo_wire_vrpc::listing::ListingWriter::new(&mut frame);
+    for _ in 0..16 {
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let entry = Entry { node: NodeId(number), attr: attr() };
+        let (cookie, name) = (Cookie(number), number.to_string());
+        assert!(writer.push(&tombolo_core::fs::DirEntry {
+            name: name.as_bytes(),
+            fileid: number,
+            file_type: None,
+            cookie,
+            entry: Some(&entry),
+        }));
+    }
+    let bytes = frame.as_bytes().to_vec();
+    said(kind, &Reply::Readdir { listing: Returned::Inline(&bytes), end: false })
+}
+
+/// The kernel keeps each node that a listing brings, until its own memory runs short.
+#[test]
+fn a_directory_without_end_brings_few_nodes() {
+    let fs = lied_to(|kind| match kind {
+        Kind::Readdir => endless(kind),
+        _ => said(kind, &Reply::Done),
+    });
+    let file = file(&fs);
+    let mut nodes = 0;
+    let refused = loop {
+        let page = DirPage::new(DirBudget { size_bytes: 4096, entry_bytes: 128, align: 8, plus: true });
+        match fs.readdir(&root(), file, Cookie::START, page).wait() {
+            Ok(page) => nodes += page.len(),
+            Err(error) => break Err::<(), _>(error),
+        }
+        assert!(nodes <= 200_000, "there is no end to it");
+    };
+    // Names alone were asked for then, and it sent nodes all the same.
+    is_lost(&fs, &refused);
+    assert!((100_000..=131_072 + 16).contains(&nodes), "{nodes}");
 }
 
 #[test]

@@ -54,6 +54,9 @@ pub(crate) enum Seen {
 /// So many names that there are not are remembered; then all of these are forgotten.
 const ABSENT_MAX: usize = 1 << 16;
 
+/// Listings fill one part in so many of what a session may know: 131,072 nodes by default, which take 120 MiB.
+const LISTED_ONE_IN: u64 = 32;
+
 /// A chain of directories longer than this is no path.
 pub(crate) const DEPTH_MAX: usize = 2048;
 
@@ -107,6 +110,12 @@ impl Nodes {
     /// More nodes than a session may know.
     pub(crate) fn permit(&self) -> Result<Permit> {
         self.counts.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
+    }
+
+    /// Whether listings may bring further nodes. Who lists keeps them all until its own memory runs short, so a directory
+    /// without end would fill this table; beyond a part of it names are looked up one by one by those who want more of them.
+    pub(crate) fn takes_listed(&self) -> bool {
+        self.counts.used(Resource::Nodes) < self.counts.limit(Resource::Nodes) / LISTED_ONE_IN
     }
 
     /// A node that a call of `asked` found: the known one, or a new one. Counts a look-up. A handle that names another file

@@ -14,7 +14,7 @@ impl View {
     /// Fills a page from what the server gives in pages of its own size.
     pub(super) async fn readdir(self, file: File, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
-        let plus = page.wants_entries();
+        let plus = page.wants_entries() && self.session.nodes.takes_listed();
         let mut cookie = cookie;
         loop {
             let known = self.progress(&opening, |progress| match cookie {
@@ -27,7 +27,7 @@ impl View {
                 None => self.fetch_page(&opening, cookie, plus).await?,
             };
             for listed in given.behind(cookie).unwrap_or_default() {
-                if !self.push(&mut page, &opening, &given, listed)? {
+                if !self.push(&mut page, plus, &opening, &given, listed)? {
                     return Ok(page);
                 }
                 cookie = Cookie(listed.cookie.0);
@@ -88,8 +88,15 @@ impl View {
         self.some(opening, start, false).await.map(|(listing, _)| listing.verifier)
     }
 
-    /// False when the page is full.
-    fn push(&self, page: &mut DirPage, opening: &Opening, given: &Page, listed: &Listed) -> Result<bool> {
+    /// With its node, if `plus`. False when the page is full.
+    fn push(
+        &self,
+        page: &mut DirPage,
+        plus: bool,
+        opening: &Opening,
+        given: &Page,
+        listed: &Listed,
+    ) -> Result<bool> {
         let bytes = given.listing.name(listed);
         if !page.fits(bytes.len()) {
             return Ok(false);
@@ -105,7 +112,7 @@ impl View {
         let is_current = opening.node.changes() == given.changes;
         let mut entry = None;
         if let (Some(name), Some(handle), Some(fattr), true) =
-            (name, listed.handle, listed.attributes, page.wants_entries() && is_current)
+            (name, listed.handle, listed.attributes, plus && is_current)
         {
             let node = self.session.nodes.enter(None, handle, &fattr, given.asked, self.now())?;
             self.session.nodes.place(&node, &opening.node, &name.to_owned(), given.epoch);

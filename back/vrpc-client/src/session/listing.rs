@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tombolo_core::fs::{Answer, Cookie, Ctx, DirPage, File, NodeId, Result};
+use tombolo_core::fs::{Answer, Cookie, Ctx, DirBudget, DirPage, File, NodeId, Result};
 use tombolo_host::links::client::Spans;
 use tombolo_wire_vrpc::listing::Listing;
 use tombolo_wire_vrpc::{FRAME_BYTES, Place, Reply, Request};
@@ -40,7 +40,8 @@ fn readdir_on(
     (file, cookie): (File, Cookie),
     mut page: DirPage,
 ) -> Answer<DirPage> {
-    let budget = page.budget();
+    let plus = page.wants_entries() && link.things.nodes.takes_listed();
+    let budget = DirBudget { plus, ..page.budget() };
     let wanted = budget.size_bytes.min(LISTING_BYTES_MAX);
     let span = if wanted > FRAME_BYTES { largest(link.line.in_area(), wanted, FRAME_BYTES) } else { None };
     let room_bytes = span.as_ref().map_or(FRAME_BYTES, |span| span.len() as usize);
@@ -58,7 +59,7 @@ fn readdir_on(
     let sequence = links.things.next_sequence();
     links.ask_on(link, cx, sequence, question, move |link, answered| {
         let mut adopted = Vec::new();
-        let filled = fill(link, &answered, &mut page, room_bytes, &mut adopted);
+        let filled = fill(link, &answered, (&mut page, plus), room_bytes, &mut adopted);
         // Those that do not fit are not there for the caller; and none is where one makes no sense.
         let kept = *filled.as_ref().unwrap_or(&0);
         let nodes = &link.things.nodes;
@@ -72,7 +73,7 @@ fn readdir_on(
 fn fill(
     link: &Link,
     answered: &Answered,
-    page: &mut DirPage,
+    (page, plus): (&mut DirPage, bool),
     room_bytes: usize,
     adopted: &mut Vec<NodeId>,
 ) -> Result<usize> {
@@ -84,7 +85,7 @@ fn fill(
     let mut is_full = false;
     for entry in Listing::new(&bytes).entries() {
         let mut entry = entry.map_err(|error| link.senseless(error))?;
-        if entry.entry.is_some() && !page.wants_entries() {
+        if entry.entry.is_some() && !plus {
             return Err(link.lied("attributes that were not asked for"));
         }
         entry.entry = entry.entry.map(|found| link.adopt(found, entry.handle));
