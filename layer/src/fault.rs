@@ -3,8 +3,8 @@
 //! A plan is a list of rules: which operation, which of its calls, and what goes wrong. What a rule does depends on its
 //! seed and on how many calls it has seen, on nothing else, so a failure can be run again.
 //!
-//! A call that is made to fail is not performed. Short *writes* are something every caller must live with. Short *reads*
-//! inside a file break the waist's promise (a read is shorter than asked only at the end), as a broken transport would.
+//! A call that is made to fail is not performed. Short writes, and short reads that do not say that the file ends, are something every
+//! caller must live with.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

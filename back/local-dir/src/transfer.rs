@@ -107,7 +107,7 @@ fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Resul
                 done += count;
                 rest.advance(count);
             }
-            // What came before the failure is good.
+            // What came before the failure is good; who asks for the rest is told of it.
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno.into()),
         }

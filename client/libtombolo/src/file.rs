@@ -4,7 +4,7 @@ use std::fmt;
 
 use tombolo_core::fs::{
     Answer, Attr, Error, File as Opening, LockOwner, OpenId, ReadDone, SetAttr, SyncWhat, Whence, Write,
-    Written,
+    Written, read_whole,
 };
 use tombolo_mem::{Sink, Source};
 
@@ -55,7 +55,7 @@ impl File {
     /// Reads from `offset` into `into`. Shorter only at the end of the file.
     pub fn read_at(&self, offset: u64, into: Sink) -> Answer<ReadDone> {
         let tree = self.node.tree();
-        tree.fs().read(&tree.cx(), self.opening(), offset, into)
+        read_whole(tree.fs(), &tree.cx(), self.opening(), offset, into)
     }
 
     /// Writes from `from`; says how much of it went in.

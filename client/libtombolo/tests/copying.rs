@@ -12,6 +12,10 @@ use common::{Watch, add, attach, copy, copy_well, local, memory, noise, see};
 use libtombolo::copy::{Copier, Existing, Holes, Options, Step};
 use proptest::prelude::*;
 use tempfile::TempDir;
+use tombolo_back_local_dir::LocalDir;
+use tombolo_core::fs::Error;
+use tombolo_layer::Op;
+use tombolo_layer::fault::{self, Plan, Rule, What, When};
 
 fn recursive() -> Options {
     Options { recursive: true, ..Options::default() }
@@ -45,6 +49,24 @@ fn plant(top: &Path) {
     let old = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
     for path in ["tree/small", "tree/deep", "tree/empty"] {
         fs::File::open(top.join(path)).unwrap().set_modified(old).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_is_whole_or_fails_where_reads_take_a_part() {
+    for (size, failing) in [(5_000, 0), (5_000_000, 0), (5_000, 2), (5_000_000, 7)] {
+        let rule = |when, what| Rule { op: Some(Op::Read), when, what };
+        let fails = rule(When::Nth(failing), What::Fail(|| Error::io("on purpose")));
+        let rules = vec![fails, rule(When::Always, What::Short(size / 8))];
+        let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        fs::write(from.path().join("file"), noise(size, 3)).unwrap();
+        let dir = LocalDir::open(from.path(), Default::default()).expect("serve");
+        let source = attach(&fault::over(Arc::new(dir), Plan { rules, seed: 1 }), "local");
+        let (tally, _) = copy(&source, "file", &local(to.path()), "copy", Options::default());
+        assert_eq!(tally.failed > 0, failing > 0, "{size} {failing}: {tally:?}");
+        let copied = fs::read(to.path().join("copy")).ok();
+        assert_eq!(copied.is_some(), failing == 0, "{size} {failing}");
+        assert!(copied.is_none_or(|copied| copied == noise(size, 3)));
     }
 }
 

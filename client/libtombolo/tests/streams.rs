@@ -37,6 +37,29 @@ fn what_is_written_as_a_stream_is_read_as_one() {
     }
 }
 
+/// Memory each of whose reads takes a part, until one fails.
+fn halting(failing: u64) -> impl Export {
+    let rule = |when, what| Rule { op: Some(Op::Read), when, what };
+    let short = rule(When::Always, What::Short(100_000));
+    let fails = rule(When::Nth(failing), What::Fail(|| Error::io("on purpose")));
+    fault::over(Arc::new(memory()), Plan { rules: vec![fails, short], seed: 1 })
+}
+
+#[test]
+fn a_read_that_takes_a_part_is_not_the_end() {
+    let (size, one_by_one) = (1_000_000, StreamOptions { in_flight: 1, ..StreamOptions::default() });
+    // The last fails in the middle of a piece: 256 KiB are three reads.
+    for failing in [1000, 1, 2, 5] {
+        let tree = attach(&halting(failing), "memory");
+        let file = block_on(tree.root().create(name("file").as_name(), writable())).unwrap();
+        block_on(file.write_from(0, &mut &noise(size, 4)[..], StreamOptions::default())).unwrap();
+        let mut read = Vec::new();
+        let outcome = block_on(file.read_to(0, &mut read, one_by_one));
+        assert_eq!(outcome.is_ok(), failing == 1000, "{failing}: {outcome:?}");
+        assert!(read == noise(size, 4)[..read.len()] && (outcome.is_err() || read.len() == size));
+    }
+}
+
 #[test]
 fn many_reads_are_under_way_at_once() {
     let export = Arc::new(memory());

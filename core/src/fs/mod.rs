@@ -19,6 +19,7 @@ mod id;
 mod interrupt;
 mod name;
 mod open;
+mod read_whole;
 mod squash;
 
 pub use answer::{Answer, Later};
@@ -41,4 +42,5 @@ pub use open::{
     AccessMask, Create, Created, Entry, Exclusive, Made, NewMode, OpenFlags, Opened, ReadDone, RenameFlags,
     Renamed, Stability, SyncWhat, Write, Written,
 };
+pub use read_whole::read_whole;
 pub use squash::{NO_ID, Squash, Whom};

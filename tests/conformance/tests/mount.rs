@@ -57,10 +57,12 @@ fn memory_that_answers_later() {
 }
 
 #[test]
-fn memory_whose_writes_are_cut_short() {
-    let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
-    let export = fault::over(Arc::new(Memory::default()), Plan { rules: vec![rule], seed: 1 });
-    run("memory under short writes", &export, Coherence::Strict);
+fn memory_whose_reads_and_writes_are_cut_short() {
+    let rule = |op| Rule { op: Some(op), when: When::Every(3), what: What::Short(1000) };
+    for (op, coherence) in [(Op::Write, Coherence::Strict), (Op::Read, Coherence::Auto)] {
+        let export = fault::over(Arc::new(Memory::default()), Plan { rules: vec![rule(op)], seed: 1 });
+        run(&format!("memory, {op:?} cut short"), &export, coherence);
+    }
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub struct OneFile {
     pub checks: PermissionCheck,
     /// Whether writes are answered later.
     pub later: bool,
+    /// What lies behind so many bytes cannot be read.
+    pub readable_bytes: u64,
     /// The data of writes that could be kept, with their offsets.
     pub kept: Mutex<Vec<(u64, Source)>>,
     /// What was asked, and in whose name.
@@ -28,6 +30,7 @@ impl Default for OneFile {
         Self {
             checks: PermissionCheck::Caller,
             later: false,
+            readable_bytes: u64::MAX,
             kept: Mutex::default(),
             asked: Mutex::default(),
         }
@@ -152,8 +155,13 @@ impl FileSystem for OneFile {
         Answer::ok(())
     }
 
-    fn read(&self, cx: &Ctx, _file: File, _offset: u64, into: Sink) -> Answer<ReadDone> {
+    fn read(&self, cx: &Ctx, _file: File, offset: u64, mut into: Sink) -> Answer<ReadDone> {
         self.note("read", cx);
+        let left = usize::try_from(self.readable_bytes.saturating_sub(offset)).unwrap();
+        if left == 0 {
+            return Answer::err(Error::io("a bad block"));
+        }
+        into.truncate(left);
         into.zero(0, into.len());
         Answer::ok(ReadDone { count: into.len(), eof: false })
     }
