@@ -1,6 +1,7 @@
 //! Counters as they travel over the control socket: the reply to `stats`, in `docs/protocols/control.md`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tombolo_host::rpc_client::Counts as ClientCounts;
@@ -102,6 +103,9 @@ pub struct NfsClientCounters {
     pub in_flight: u64,
     /// The smoothed round trip, in nanoseconds; 0 before the first answer.
     pub round_trip_ns: u64,
+    /// How long the server has not been responding, in nanoseconds; 0 while it responds.
+    #[serde(default)]
+    pub unresponsive_ns: u64,
 }
 
 impl From<ClientCounts> for NfsClientCounters {
@@ -121,13 +125,18 @@ impl From<ClientCounts> for NfsClientCounters {
             outstanding: counts.outstanding,
             waiting: counts.waiting,
             in_flight: counts.in_flight,
-            round_trip_ns: u64::try_from(counts.round_trip.as_nanos()).unwrap_or(u64::MAX),
+            round_trip_ns: nanoseconds(counts.round_trip),
+            unresponsive_ns: nanoseconds(counts.unresponsive),
         }
     }
 }
 
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl NfsClientCounters {
-    /// The gauges (outstanding, waiting, limit, round trip) are those of now.
+    /// The gauges (outstanding, waiting, limit, round trip, silence) are those of now.
     fn since(&self, earlier: &Self) -> Self {
         Self {
             calls: self.calls.saturating_sub(earlier.calls),

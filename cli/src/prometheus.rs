@@ -141,6 +141,9 @@ const CLIENT_GAUGES: &[(&str, &str, ClientField)] = &[
     ("nfs_client_outstanding", "Calls whose answer is still to come", |client| client.outstanding),
     ("nfs_client_waiting", "Reads and writes that wait for the limit", |client| client.waiting),
     ("nfs_client_round_trip_nanoseconds", "The smoothed round trip", |client| client.round_trip_ns),
+    ("nfs_client_unresponsive_nanoseconds", "How long the server has not been responding", |client| {
+        client.unresponsive_ns
+    }),
 ];
 
 /// Labels of one time series.

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{Place, Ran, Server, signal, until};
 
@@ -172,6 +173,27 @@ fn users_other_than_root_are_told_nothing_of_what_root_could() {
     Ran::new(command).failed(1, &["permission denied"]);
 }
 
+/// On a terminal, in the bar.
+#[test]
+fn a_silent_server_is_told_of_in_the_bar() {
+    let place = Place::new();
+    let (server, url) = serve(&place);
+    fs::write(place.path("tree/large"), vec![1; 150 << 20]).expect("write");
+    let words = format!("{} cp {url}/large copy", env!("CARGO_BIN_EXE_tombolo"));
+    let mut command = Command::new("script");
+    command.args(["-qefc", &words, "/dev/null"]).current_dir(place.path(""));
+    command.env("TERM", "xterm").env("COLUMNS", "200").env("TOMBOLO_LOG", "error");
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("script(1)");
+    until("some of it has arrived", || place.path(".copy.tombolo-part").exists());
+    server.signal("STOP");
+    std::thread::sleep(Duration::from_secs(6));
+    server.signal("CONT");
+    let mut shown = String::new();
+    child.stdout.take().expect("a pipe").read_to_string(&mut shown).expect("read");
+    assert!(child.wait().expect("wait").success(), "{shown}");
+    assert!(shown.contains("server 127.0.0.1 not responding, still trying"), "{shown}");
+}
+
 /// SIGTERM, and then a second one for those who cannot wait, though the server says nothing.
 #[test]
 fn a_second_signal_ends_a_copy_from_a_silent_server() {
@@ -183,12 +205,13 @@ fn a_second_signal_ends_a_copy_from_a_silent_server() {
     until("some of it has arrived", || place.path(".copy.tombolo-part").exists());
     server.signal("STOP");
     signal(child.id(), "TERM");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(6));
     assert!(child.try_wait().expect("wait").is_none(), "it was over before");
     signal(child.id(), "TERM");
     until("it has ended", || child.try_wait().expect("wait").is_some());
     let mut said = String::new();
     child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("read");
     assert!(said.contains("SIGTERM: finishing what is under way; once more ends at once"), "{said}");
+    assert_eq!(said.matches(" not responding, still trying").count(), 1, "{said}");
     server.signal("CONT");
 }

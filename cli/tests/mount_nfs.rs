@@ -170,6 +170,31 @@ fn a_server_that_is_not_there_yet_is_waited_for_as_long_as_retry_says() {
 }
 
 #[test]
+fn a_server_that_does_not_respond_is_told_of_once_and_once_when_it_does() {
+    let Some(served) = Served::new() else { return };
+    served.mount("hard,noac");
+    let told = |words: &str| {
+        let dirs = fs::read_dir(served.place.0.path("state/tombolo")).expect("list");
+        let logs = dirs.filter_map(|dir| fs::read_to_string(dir.expect("an entry").path().join("log")).ok());
+        logs.map(|log| log.matches(words).count()).sum::<usize>()
+    };
+    let top = || served.place.0.run(&["top", "--once"]).out;
+    let at = format!("127.0.0.1:{}", served.port);
+    served.server.as_ref().expect("it runs").signal("STOP");
+    let file = served.place.mnt().join("file");
+    let reader = std::thread::spawn(move || fs::read_to_string(file));
+    until("it is in the log", || told(&format!("server {at} not responding, still trying")) == 1);
+    assert!(top().contains("SERVER NOT RESPONDING for "), "{}", top());
+    std::thread::sleep(Duration::from_secs(1));
+    served.server.as_ref().expect("it runs").signal("CONT");
+    assert_eq!(reader.join().expect("joined").expect("read"), "content\n");
+    until("it is in the log", || told(&format!("server {at} OK")) == 1);
+    assert_eq!(told("not responding"), 1);
+    assert!(!top().contains("NOT RESPONDING"), "{}", top());
+    served.place.umount();
+}
+
+#[test]
 fn a_soft_mount_gives_up() {
     let Some(mut served) = Served::new() else { return };
     served.mount("soft,timeo=5,retrans=1,noac");

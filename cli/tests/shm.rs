@@ -244,6 +244,10 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
         assert_eq!(fs::read_to_string(&file).expect("read"), text);
     }
     assert_eq!(place.server_pid(), mounted_by, "the mount's own server needs no successor");
+    let dirs = fs::read_dir(place.0.path("state/tombolo")).expect("list");
+    let logs = dirs.filter_map(|dir| fs::read_to_string(dir.expect("an entry").path().join("log")).ok());
+    let log = logs.collect::<String>();
+    assert!(log.contains("the link to the server is lost") && log.contains("the server is back"), "{log}");
     drop(lines);
     holder.wait().expect("it ends");
     // Who unmounts while the server is away waits for nobody.

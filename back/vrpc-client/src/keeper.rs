@@ -94,7 +94,7 @@ impl Keeper {
             let Some(answers) = self.link_anew(links, pokes, number, &mut pause) else { return };
             latest = Latest { since: Instant::now(), answers, is_first: false };
             if is_news {
-                tracing::info!(link = &*label, "the server is back");
+                tracing::warn!(link = &*label, "the server is back");
             }
         }
     }

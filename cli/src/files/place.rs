@@ -2,9 +2,11 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
+use std::sync::Arc;
 use std::time::Instant;
 
 use libtombolo::{Last, Node, Tree, User, block_on};
+use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::fs::{Error, Name, NameBuf};
 use tombolo_sys::{creds, process};
 
@@ -22,6 +24,22 @@ pub struct Places {
     servers: Vec<OpenExport>,
     /// When the command began: a server that is just starting is waited for, once.
     since: Instant,
+    watched: Vec<Watched>,
+}
+
+/// A server that may not respond.
+#[derive(Clone)]
+pub struct Watched {
+    /// Its name.
+    pub host: String,
+    export: Arc<NfsExport>,
+}
+
+impl Watched {
+    /// Whether it says nothing although it is asked.
+    pub fn is_unresponsive(&self) -> bool {
+        !self.export.counts().unresponsive.is_zero()
+    }
 }
 
 /// An export of a server that is attached.
@@ -58,13 +76,24 @@ impl Places {
         if let Err(errno) = process::raise_open_file_limit() {
             tracing::debug!(%errno, "the limit of open files stays");
         }
-        Self { myself: Myself::ask(), unless_asked: &[], servers: Vec::new(), since: Instant::now() }
+        Self {
+            myself: Myself::ask(),
+            unless_asked: &[],
+            servers: Vec::new(),
+            since: Instant::now(),
+            watched: Vec::new(),
+        }
     }
 
     /// For copies, which bound what is under way themselves: with an adaptive limit, the writes of many small files would wait
     /// for each other, and two connections have two threads of most servers.
     pub fn for_copies() -> Self {
         Self { unless_asked: &[("inflight", "64"), ("nconnect", "2")], ..Self::new() }
+    }
+
+    /// The NFS servers that were opened so far.
+    pub fn watched(&self) -> Vec<Watched> {
+        self.watched.clone()
     }
 
     /// Opens the tree that a location lies in.
@@ -92,6 +121,8 @@ impl Places {
             return Ok(Place { tree, path, label, word, is_remote: true });
         }
         let opened = location.open(&options)?;
+        let host = url.host.to_string();
+        self.watched.extend(opened.nfs.map(|export| Watched { host, export }));
         let realm = format!("{}:{}", url.host, url.port.map_or(String::new(), |port| port.to_string()));
         let tree = self.attach(&*opened.export, realm, &word)?;
         let export = url.path.len().saturating_sub(opened.path.len());

@@ -17,7 +17,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, Failure> {
     let (dir, path) = split(path, options.end).map_err(|error| Failure::cannot(&opening, &error))?;
     let options = DirOptions { read_only: options.read_only, ..DirOptions::default() };
     let export = LocalDir::open(&dir, options).map_err(|error| Failure::cannot(&opening, &error))?;
-    Ok(Opened { export: Arc::new(export), path })
+    Ok(Opened { export: Arc::new(export), path, nfs: None })
 }
 
 /// An existing directory, and where in it.

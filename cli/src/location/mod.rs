@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::fs::Export;
 
 use crate::failure::Failure;
@@ -87,6 +88,8 @@ pub struct Opened {
     pub export: Arc<dyn Export>,
     /// Where in it: components with `/` between them; empty for its root.
     pub path: Vec<u8>,
+    /// The same tree where it is an NFS server's, which may not respond.
+    pub nfs: Option<Arc<NfsExport>>,
 }
 
 impl Location {

@@ -31,7 +31,8 @@ pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
         })
     })?;
     let within = path[length..].trim_start_matches('/').as_bytes().to_vec();
-    Ok(Opened { export: Arc::new(export), path: within })
+    let export = Arc::new(export);
+    Ok(Opened { export: export.clone(), path: within, nfs: Some(export) })
 }
 
 /// The paths of all that the server says it exports.

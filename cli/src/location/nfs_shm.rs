@@ -86,7 +86,7 @@ pub fn check(options: &NfsOptions) -> Result<(), String> {
 pub fn open(url: &NfsShmUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
     let found = find(&url.place, Mode::default())?;
     let export = found.mount(&found.name, url, options)?;
-    Ok(Opened { export: Arc::new(export), path: found.within.into_bytes() })
+    Ok(Opened { export: Arc::new(export), path: found.within.into_bytes(), nfs: None })
 }
 
 /// Mounts what the place names: an export, or a directory in it.

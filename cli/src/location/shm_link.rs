@@ -29,7 +29,7 @@ pub fn open(place: &ShmPlace) -> Result<Opened, NotMounted> {
         match export(at.clone(), name, Mode::default()) {
             Ok(export) => {
                 let path = within.trim_start_matches('/').as_bytes().to_vec();
-                return Ok(Opened { export: Arc::new(export), path });
+                return Ok(Opened { export: Arc::new(export), path, nfs: None });
             }
             Err(NoLink { failed: why, unknown_name: true, .. }) => failed = failed.or(Some(why)),
             Err(NoLink { failed: why, .. }) => return Err(why),

@@ -58,8 +58,13 @@ fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
     let seconds = look.recent.seconds().max(f64::MIN_POSITIVE);
     let recent = look.recent.nfs_clients.get(name).copied().unwrap_or_default();
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let unresponsive_s = total.unresponsive_ns / 1_000_000_000;
+    let silence = match unresponsive_s {
+        0 => String::new(),
+        seconds => format!("SERVER NOT RESPONDING for {seconds} s, still trying\n"),
+    };
     format!(
-        "in flight at most {}  outstanding {}  waiting {}  round trip {:.0} µs  calls {} ({:.0} per second)\n\
+        "{silence}in flight at most {}  outstanding {}  waiting {}  round trip {:.0} µs  calls {} ({:.0} per second)\n\
          sent {:.1} MB ({:.1} per second)  received {:.1} MB ({:.1} per second)  replies per wake-up {:.1}  \
          sent again {}  reconnects {}",
         total.in_flight,

@@ -230,7 +230,8 @@ impl RpcClient {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = self.0.shared.counters.read();
-        self.0.shared.lock().read_gauges(&mut counts);
+        let now = self.0.shared.wire.now();
+        self.0.shared.lock().read_gauges(now, &mut counts);
         counts
     }
 

@@ -42,6 +42,8 @@ pub struct Counts {
     pub in_flight: u64,
     /// The smoothed round trip (a gauge; zero before the first answer).
     pub round_trip: Duration,
+    /// How long the server has not been responding, from five seconds on (a gauge; zero while it responds).
+    pub unresponsive: Duration,
 }
 
 impl Counts {

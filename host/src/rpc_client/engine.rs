@@ -193,10 +193,13 @@ impl Engine {
             shared.counters.landed_bytes.add(received.landed);
             let now = shared.wire.now();
             let mut state = shared.lock();
-            state.heard(index, now);
+            let is_back = state.heard(index, now);
             let answered = answer_all(shared, &mut state, lane, now, finished);
             awaits_data = state.awaits_data(index);
             drop(state);
+            if is_back {
+                tracing::warn!("server {} OK", shared.host());
+            }
             match answered {
                 Ok(_) if received.is_less && lane.socket.is_emptied_by_less() && !lane.finished => {
                     return End::Empty;

@@ -29,6 +29,11 @@ impl Shared {
         Arc::new(Self { wire, counters, alarm, label, datagrams, state })
     }
 
+    /// Who is called, without what of it.
+    pub(super) fn host(&self) -> &str {
+        self.label.split_once(":/").map_or(&*self.label, |(host, _)| host)
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -53,6 +53,8 @@ pub(super) struct State {
     pub(super) raised: Vec<u32>,
     /// The interrupts of all calls are watched, because the server is silent.
     pub(super) watching: bool,
+    /// Since when the server has not been responding, once that has been told.
+    pub(super) unresponsive_since: Option<Instant>,
     /// The server has answered a call.
     pub(super) known: bool,
     /// Times that the server was silent for long.
@@ -90,6 +92,7 @@ impl State {
             armed: None,
             raised: Vec::new(),
             watching: false,
+            unresponsive_since: None,
             known: false,
             silences: 1,
             ended: false,
@@ -377,18 +380,23 @@ impl State {
     }
 
     /// What there is now.
-    pub(super) fn read_gauges(&self, counts: &mut Counts) {
+    pub(super) fn read_gauges(&self, now: Instant, counts: &mut Counts) {
         counts.retransmissions = self.retransmissions;
         counts.outstanding = self.calls.len() as u64;
         counts.waiting = u64::from(self.waiting_count);
         counts.in_flight = u64::from(self.limit.count());
         let smoothed = self.round_trips.iter().filter_map(RoundTrip::smoothed);
         counts.round_trip = smoothed.max().unwrap_or_default();
+        let unresponsive = self.unresponsive_since.map(|since| now.saturating_duration_since(since));
+        counts.unresponsive = unresponsive.unwrap_or_default();
     }
 }
 
 /// A server that says nothing for so long is one that calls may be interrupted for.
 pub(super) const SILENT: Duration = Duration::from_secs(2);
+
+/// A server that says nothing for so long is told of: it is away, or so slow that people wonder.
+pub(super) const NOT_RESPONDING: Duration = Duration::from_secs(5);
 
 /// Transaction ids follow each other, and a server cannot choose them: spreading them is enough.
 #[derive(Default)]

@@ -11,7 +11,7 @@ use super::error::CallError;
 use super::intake::Intake;
 use super::low_water::LowWater;
 use super::options::{Interrupts, Recovery};
-use super::state::{SILENT, State};
+use super::state::{NOT_RESPONDING, SILENT, State};
 use super::wire::Socket;
 use tombolo_core::fs::Interrupt;
 use tombolo_sys::Errno;
@@ -27,6 +27,9 @@ impl Engine {
         }
         if is_due {
             self.shared.lock().send_again(now);
+        }
+        if self.shared.lock().becomes_unresponsive(now) {
+            tracing::warn!("server {} not responding, still trying", self.shared.host());
         }
         self.give_up(now);
         self.watch_interrupts(now);
@@ -194,8 +197,8 @@ impl Engine {
 }
 
 impl State {
-    /// Something was received over this connection.
-    pub(super) fn heard(&mut self, index: usize, now: Instant) {
+    /// Something was received over this connection. True if it was told before that the server does not respond.
+    pub(super) fn heard(&mut self, index: usize, now: Instant) -> bool {
         if let Some(connection) = self.connections.get_mut(index) {
             connection.heard_at = now;
         }
@@ -203,6 +206,15 @@ impl State {
             self.watching = false;
             self.silences += 1;
         }
+        self.unresponsive_since.take().is_some()
+    }
+
+    /// Whether it is to be told now that the server does not respond: once for each silence.
+    fn becomes_unresponsive(&mut self, now: Instant) -> bool {
+        let since = self.silent_since().filter(|_| self.unresponsive_since.is_none());
+        let since = since.filter(|since| now.saturating_duration_since(*since) >= NOT_RESPONDING);
+        self.unresponsive_since = self.unresponsive_since.or(since);
+        since.is_some()
     }
 
     /// Whether much data are awaited over this connection that have a place of their own.
@@ -239,7 +251,9 @@ impl State {
             Interrupts::WhenSilent if !self.watching => self.silent_since().map(|since| since + SILENT),
             _ => None,
         };
-        of_connections.chain(of_calls).chain(silence).chain(self.timers.next()).min()
+        let silent = self.silent_since().filter(|_| self.unresponsive_since.is_none());
+        let unresponsive = silent.map(|since| since + NOT_RESPONDING);
+        of_connections.chain(of_calls).chain(silence).chain(unresponsive).chain(self.timers.next()).min()
     }
 
     /// How long to wait before this call is sent again.

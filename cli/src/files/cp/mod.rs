@@ -139,7 +139,7 @@ impl CpArgs {
         })
         .map_err(|error| Failure::cannot("watch for signals", &error))?;
         let start = Instant::now();
-        let mut progress = Progress::start(style, report.clone(), copier.watcher());
+        let mut progress = Progress::start(style, report.clone(), copier.watcher(), places.watched());
         for Source { place, node, name, .. } in sources {
             progress.measure(node.clone());
             let from = From { node, path: place.label };

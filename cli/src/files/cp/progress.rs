@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use libtombolo::copy::{Tally, Watcher, measure};
 use libtombolo::{Node, block_on};
 
+use super::super::place::Watched;
 use super::super::shown::size;
 use super::report::Report;
 
@@ -49,6 +50,7 @@ struct Shared {
     style: Style,
     report: Arc<Report>,
     watcher: Watcher,
+    servers: Vec<Watched>,
     /// What all sources hold, as far as that is known.
     total_bytes: AtomicU64,
     measuring: AtomicU64,
@@ -68,11 +70,12 @@ pub fn bar() -> ProgressBar {
 
 impl Progress {
     /// Begins to show.
-    pub fn start(style: Style, report: Arc<Report>, watcher: Watcher) -> Self {
+    pub fn start(style: Style, report: Arc<Report>, watcher: Watcher, servers: Vec<Watched>) -> Self {
         let shared = Arc::new(Shared {
             style,
             report,
             watcher,
+            servers,
             total_bytes: AtomicU64::new(0),
             measuring: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
@@ -140,6 +143,10 @@ impl Shared {
         let known = self.total_bytes.load(Ordering::Relaxed).max(tally.met_bytes);
         bar.set_length(known.max(tally.size_bytes));
         bar.set_position(tally.size_bytes);
+        if let Some(server) = self.servers.iter().find(|server| server.is_unresponsive()) {
+            bar.set_message(format!("server {} not responding, still trying", server.host));
+            return;
+        }
         let more = if self.measuring.load(Ordering::Relaxed) > 0 { "+" } else { "" };
         bar.set_message(format!("{} files{more}", tally.files));
     }

@@ -165,7 +165,7 @@ impl Route {
             way.links += 1;
             std::mem::take(&mut way.waiters)
         };
-        tracing::info!(server = &*self.label, "there is a link again");
+        tracing::warn!(server = &*self.label, "there is a link again");
         waiters.into_iter().for_each(Waker::wake);
     }
 }
