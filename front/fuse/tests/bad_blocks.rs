@@ -19,7 +19,7 @@ fn mount(export: &dyn Export, at: &Path, coherence: Coherence) -> Mount {
     Mount::start(export, SessionId(1), at, &Options { coherence, ..Options::default() }).expect("mounted")
 }
 
-fn end(mount: Mount) {
+fn end(mount: &Mount) {
     mount.unmount().expect("unmounted");
     mount.wait();
 }
@@ -57,7 +57,7 @@ fn a_read_that_stops_at_a_bad_block_is_an_error() {
         let at = tempfile::tempdir().unwrap();
         let mount = mount(&Shared(bad), at.path(), coherence);
         fails_where_it_cannot_be_read(&at.path().join("file"));
-        end(mount);
+        end(&mount);
     }
 }
 
@@ -72,8 +72,8 @@ fn a_directory_on_a_bad_disk_fails_where_the_disk_does() {
         let outer = mount(&export, at.path(), coherence);
         fails_where_it_cannot_be_read(&at.path().join("file"));
         // The last that uses the disk goes first.
-        end(outer);
+        end(&outer);
         drop(export);
-        end(inner);
+        end(&inner);
     }
 }
