@@ -195,6 +195,23 @@ fn a_server_that_does_not_respond_is_told_of_once_and_once_when_it_does() {
 }
 
 #[test]
+fn a_mount_goes_on_trying_in_the_background() {
+    let Some(mut served) = Served::new() else { return };
+    served.stop();
+    let ran = served.place.0.run(&["mount", &served.url("/tree"), "mnt", "-o", "bg"]);
+    assert_eq!((ran.code, ran.err.lines().count()), (Some(0), 1), "{ran:?}");
+    assert!(ran.err.contains("in the background for 10000 minutes"), "{ran:?}");
+    assert!(!is_mounted(&served.place.mnt()));
+    served.start();
+    until("it is mounted", || served.read("file").is_ok());
+    served.place.umount();
+    until("all have ended", || !served.place.is_served());
+    // What trying does not change is said at once.
+    let ran = served.place.0.run(&["mount", &served.url("/none"), "mnt", "-o", "bg"]);
+    ran.failed(1, &["the server has no such export"]);
+}
+
+#[test]
 fn a_soft_mount_gives_up() {
     let Some(mut served) = Served::new() else { return };
     served.mount("soft,timeo=5,retrans=1,noac");

@@ -161,6 +161,7 @@ fn apply(client: &mut ClientOptions, option: NfsOption) {
         | NfsOption::MountPort(_)
         | NfsOption::KeepAttributes(_)
         | NfsOption::AttributeTime(..)
+        | NfsOption::Background(_)
         | NfsOption::Retry(_)
         | NfsOption::SoAnyway => {}
     }

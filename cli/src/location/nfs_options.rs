@@ -39,6 +39,8 @@ pub enum NfsOption {
     ReadAhead(usize),
     /// `inflight=`.
     InFlight(Limit),
+    /// `bg`, `fg`: whether the mount command returns when the server is not there, and goes on trying in the background.
+    Background(bool),
     /// `retry=`, in minutes there: for so long a server that is not there is tried again.
     Retry(Duration),
     /// Accepted for what it says: it is so anyway.
@@ -127,6 +129,15 @@ impl NfsOptions {
         said.last()
     }
 
+    /// `bg`.
+    pub fn in_background(&self) -> bool {
+        let said = self.iter().filter_map(|option| match option {
+            NfsOption::Background(said) => Some(said),
+            _ => None,
+        });
+        said.last().unwrap_or(false)
+    }
+
     /// `retry=`, if anything is said about it.
     pub fn retry(&self) -> Option<Duration> {
         self.iter()
@@ -158,6 +169,7 @@ fn parsed(name: &str, value: Option<&str>) -> Result<Option<NfsOption>, String> 
         ("proto", Some(_)) => return Err("it is one of tcp, udp".into()),
         ("hard" | "soft", None) => Is::Hard(name == "hard"),
         ("intr" | "nointr", None) => Is::Interruptible(name == "intr"),
+        ("bg" | "fg", None) => Is::Background(name == "bg"),
         ("ac" | "noac", None) => Is::KeepAttributes(name == "ac"),
         ("resvport" | "noresvport", None) => Is::ReservedPort(name == "resvport"),
         ("nolock", None) | ("vers" | "nfsvers" | "mountvers", Some("3")) | ("sec", Some("sys")) => {
@@ -175,8 +187,21 @@ fn parsed(name: &str, value: Option<&str>) -> Result<Option<NfsOption>, String> 
     Ok(Some(option))
 }
 
-const FLAGS: &[&str] =
-    &["ac", "hard", "intr", "noac", "nointr", "nolock", "noresvport", "resvport", "soft", "tcp", "udp"];
+const FLAGS: &[&str] = &[
+    "ac",
+    "bg",
+    "fg",
+    "hard",
+    "intr",
+    "noac",
+    "nointr",
+    "nolock",
+    "noresvport",
+    "resvport",
+    "soft",
+    "tcp",
+    "udp",
+];
 const TAKES_WORD: &[&str] = &["proto", "vers", "nfsvers", "mountvers", "sec"];
 const TAKES_NUMBER: &[&str] = &[
     "port",
@@ -276,6 +301,7 @@ mod tests {
             ("soft", Is::Hard(false)),
             ("nointr", Is::Interruptible(false)),
             ("noac", Is::KeepAttributes(false)),
+            ("bg", Is::Background(true)),
             ("acregmax=7", Is::AttributeTime(AttributeTime::FileMax, Duration::from_secs(7))),
             ("readahead=4M", Is::ReadAhead(4 << 20)),
             ("inflight=auto", Is::InFlight(Limit::Auto)),

@@ -93,7 +93,8 @@ Of NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&s
   intr, nointr          a killed program's call ends at once, or never (default: once it waited for 2 s)
   ac, noac, actimeo=S   how long attributes are kept, in seconds; noac and 0 make the kernel keep nothing either.
                         acregmin=, acregmax=, acdirmin=, acdirmax=: the same apart (default: 3, 60, 30, 60)
-  retry=N               for how many minutes to try for a server that is not there yet (default: 2; nfs+shm: 0)
+  retry=N               for how many minutes to try for a server that is not there yet (default: 2; nfs+shm: 0; with bg 10000)
+  bg, fg                return when the server is not there yet, and go on trying in the background; or not (the default)
   resvport, noresvport  call from a port below 1024, as many servers want (default: where we may)
   noperm                with allow_other: let the server alone decide who may do what, not the kernel before it (not in a URL)
   vers=3, sec=sys, nolock are so anyway: locks work between the programs of this host.";

@@ -1,5 +1,6 @@
 //! The server of one mount, from its start to its end.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -36,7 +37,9 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     Account::of_process();
     let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
     let control = listen(mount)?;
-    let source = Source::open(mount, again)?;
+    let has_left = Cell::new(false);
+    let leave = || log.as_ref().map_or(Ok(()), |log| leave_terminal(log, &has_left));
+    let source = Source::open(mount, again, &leave)?;
     let (export, counters) = counted(source.export);
     let name = mount.source.to_string();
     let nfs = source.nfs.clone();
@@ -59,7 +62,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     // It holds the directory; the mount does now.
     drop(export);
     let fuse = Arc::new(fuse);
-    let announced = announce(mount, &metrics, log.as_ref()).and_then(|()| end_on(stopped, &fuse));
+    let announced = announce(mount, &metrics, log.as_ref(), &has_left).and_then(|()| end_on(stopped, &fuse));
     if let Err(error) = announced {
         let _ = fuse.unmount();
         return Err(Failure::cannot(&mounting, &error));
@@ -141,21 +144,33 @@ pub fn reason(error: &MountError) -> Reason {
 }
 
 /// Says that the mount is ready; in the background, leaves the terminal too.
-fn announce(mount: &Mount, metrics: &[Endpoint], log: Option<&File>) -> io::Result<()> {
-    let mut out = io::stdout();
+fn announce(
+    mount: &Mount,
+    metrics: &[Endpoint],
+    log: Option<&File>,
+    has_left: &Cell<bool>,
+) -> io::Result<()> {
     match log {
         None => {
+            let mut out = io::stdout();
             for metrics in metrics {
                 writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
             }
             writeln!(out, "ready fuse {} {}", mount.point.path.display(), mount.source)
         }
-        Some(log) => {
-            out.write_all(READY.as_bytes())?;
-            out.flush()?;
-            daemon::leave_terminal(log)
-        }
+        Some(log) => leave_terminal(log, has_left),
     }
+}
+
+/// Says, once, that nobody has to wait any more, and leaves the terminal.
+fn leave_terminal(log: &File, has_left: &Cell<bool>) -> io::Result<()> {
+    if has_left.replace(true) {
+        return Ok(());
+    }
+    let mut out = io::stdout();
+    out.write_all(READY.as_bytes())?;
+    out.flush()?;
+    daemon::leave_terminal(log)
 }
 
 /// Unmounts when a signal says so.

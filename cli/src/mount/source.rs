@@ -1,5 +1,6 @@
 //! What is mounted: opened, and named.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use tombolo_back_nfs_client::NfsExport;
 use tombolo_back_vrpc_client::Patience;
 use tombolo_core::fs::Export;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Reason};
 use crate::location::{self, Backoff, Location, NfsOption, NfsOptions, NotMounted, OpenOptions, ServerState};
 
 use super::Mount;
@@ -116,14 +117,17 @@ pub fn name(location: &Location) -> String {
 }
 
 impl Source {
-    /// Opens it. Whoever starts a server again waits for the server behind it too.
-    pub fn open(mount: &Mount, again: bool) -> Result<Self, Failure> {
+    /// Opens it. Whoever starts a server again waits for the server behind it too. `leave` is called when it will take its time, and nobody
+    /// is to wait for it (`bg`).
+    pub fn open(mount: &Mount, again: bool, leave: &dyn Fn() -> io::Result<()>) -> Result<Self, Failure> {
         match &mount.source {
             Location::Shm(place) => {
                 let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
                 let patience = patience(&mount.options.nfs).map_err(Failure::usage)?;
                 let linked = || location::mount_shm(place, mode, patience);
-                let linked = patiently(mount, again, Duration::ZERO, NEAR_PAUSE_MAX, linked);
+                let waiting =
+                    Waiting { again, leave: None, retry: Duration::ZERO, pause_max: NEAR_PAUSE_MAX };
+                let linked = patiently(mount, &waiting, linked);
                 let export = linked.map_err(|failed| failed.while_doing(&format!("mount {place}")))?;
                 Ok(Self { export: Arc::new(export), nfs: None })
             }
@@ -134,9 +138,9 @@ impl Source {
                     nfs: mount.options.nfs_options(&url.options),
                     ..OpenOptions::default()
                 };
-                let retry = url.options.clone().then(&options.nfs).retry().unwrap_or_default();
-                let attempt = || location::mount_nfs_shm(url, mode, &options);
-                let nfs = patiently(mount, again, retry, NEAR_PAUSE_MAX, attempt);
+                let asked = url.options.clone().then(&options.nfs);
+                let waiting = Waiting::new(again, leave, &asked, Duration::ZERO, NEAR_PAUSE_MAX);
+                let nfs = patiently(mount, &waiting, || location::mount_nfs_shm(url, mode, &options));
                 let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
                 Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
             }
@@ -146,8 +150,9 @@ impl Source {
                     nfs: mount.options.nfs_options(&url.options),
                     ..OpenOptions::default()
                 };
-                let retry = url.options.clone().then(&options.nfs).retry().unwrap_or(RETRY);
-                let nfs = patiently(mount, again, retry, FAR_PAUSE_MAX, || location::mount(url, &options));
+                let asked = url.options.clone().then(&options.nfs);
+                let waiting = Waiting::new(again, leave, &asked, RETRY, FAR_PAUSE_MAX);
+                let nfs = patiently(mount, &waiting, || location::mount(url, &options));
                 let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
                 Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
             }
@@ -174,15 +179,59 @@ const NEAR_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// For so long a mount tries for a server elsewhere that is not there yet, as nfs(5) says of mounts in the foreground (`retry=`).
 const RETRY: Duration = Duration::from_secs(2 * 60);
 
-/// Tries until the server is there, or `retry` is over. A server that mounts again does so without end: programs use the mount. Nobody
-/// waits any more once that has been taken away.
-fn patiently<T>(
-    mount: &Mount,
+/// The same in the background (`bg`): a week.
+const BACKGROUND_RETRY: Duration = Duration::from_secs(10_000 * 60);
+
+/// How a server is waited for that is not there.
+struct Waiting<'a> {
+    /// Programs use the mount: there is no end to it.
     again: bool,
+    /// Leaves whoever waits for the command behind, once the first attempt has failed.
+    leave: Option<&'a dyn Fn() -> io::Result<()>>,
     retry: Duration,
     pause_max: Duration,
+}
+
+impl<'a> Waiting<'a> {
+    /// As long as `asked` says, or else for `retry`.
+    fn new(
+        again: bool,
+        leave: &'a dyn Fn() -> io::Result<()>,
+        asked: &NfsOptions,
+        retry: Duration,
+        pause_max: Duration,
+    ) -> Self {
+        let in_background = asked.in_background();
+        let retry = asked.retry().unwrap_or(if in_background { BACKGROUND_RETRY } else { retry });
+        Self { again, leave: in_background.then_some(leave), retry, pause_max }
+    }
+
+    /// Says that the server is tried again, and for how long.
+    fn tell(&self, reason: &str) -> Result<(), NotMounted> {
+        match (self.again, self.leave) {
+            (true, _) => tracing::warn!(reason, "the server is away: trying again until it is there"),
+            (false, None) if self.retry.is_zero() => {}
+            (false, None) => {
+                tracing::warn!(reason, "the server is not there: trying again for {}", minutes(self.retry));
+            }
+            (false, Some(leave)) => {
+                let time = minutes(self.retry);
+                tracing::warn!(reason, "the server is not there: trying again in the background for {time}");
+                leave().map_err(|error| NotMounted::new(Reason::from(&error)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tries until the server is there, or the time is over. Nobody waits any more once the mount of programs that use it has been taken
+/// away.
+fn patiently<T>(
+    mount: &Mount,
+    waiting: &Waiting<'_>,
     attempt: impl Fn() -> Result<T, NotMounted>,
 ) -> Result<T, NotMounted> {
+    let Waiting { again, leave, retry, pause_max } = *waiting;
     let until = (!again).then(|| Instant::now() + retry);
     let mut backoff = Backoff::new(pause_max, until);
     let mut has_told = false;
@@ -193,19 +242,11 @@ fn patiently<T>(
         }
         let failed = match attempt() {
             Err(failed) if failed.server == ServerState::Away => failed,
-            Err(failed) if failed.server == ServerState::Nowhere && again => failed,
+            Err(failed) if failed.server == ServerState::Nowhere && (again || leave.is_some()) => failed,
             outcome => return outcome,
         };
-        if !has_told {
-            let reason = &failed.reason;
-            match again {
-                true => tracing::warn!(reason, "the server is away: trying again until it is there"),
-                false if retry.is_zero() => {}
-                false => {
-                    tracing::warn!(reason, "the server is not there: trying again for {}", minutes(retry))
-                }
-            }
-            has_told = true;
+        if !std::mem::replace(&mut has_told, true) {
+            waiting.tell(&failed.reason)?;
         }
         if !backoff.wait() {
             let tried = if retry.is_zero() { String::new() } else { format!(", for {}", minutes(retry)) };
