@@ -32,7 +32,8 @@ pub struct NfsCounters {
     pub connections_total: u64,
     /// Callers that were turned away.
     pub refused: u64,
-    /// Connections that were cut off: their peer took no replies, said nothing of use, or sent what is too long.
+    /// Connections that were cut off: their peer took no replies, said nothing of use, sent what is too long, or was silent when others
+    /// had no room.
     pub cut_off: u64,
     /// Calls received.
     pub calls: u64,
@@ -48,7 +49,10 @@ impl From<Counts> for NfsCounters {
             connections: counts.connections,
             connections_total: counts.connections_total,
             refused: counts.refused,
-            cut_off: counts.closed_stuck + counts.closed_silent + counts.closed_too_long,
+            cut_off: counts.closed_stuck
+                + counts.closed_silent
+                + counts.closed_for_others
+                + counts.closed_too_long,
             calls: counts.calls,
             received_bytes: counts.received_bytes,
             sent_bytes: counts.sent_bytes,

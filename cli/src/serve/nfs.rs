@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tombolo_front_nfs_server::NfsServer;
+use tombolo_host::descriptors::{Account, Share};
 use tombolo_host::rpc_server::{BindError, Bound, Listeners, Options as TransportOptions, StartError};
 
 use super::kept::Kept;
@@ -28,6 +29,8 @@ pub struct Place {
     /// Where in the plan's exports those are that are offered.
     pub exports: Vec<usize>,
     server: Arc<NfsServer>,
+    /// For its connections.
+    _descriptors: Share,
 }
 
 impl Taken {
@@ -52,7 +55,10 @@ impl NfsServers {
         for (place, bound) in plan.nfs.places.iter().zip(taken.0) {
             let address = bound.tcp_addresses().next().unwrap_or(place.address);
             let service = kept.service(&place.exports)?;
-            let server = NfsServer::start(bound, transport(plan), &service).map_err(|error| match error {
+            let mut options = transport(plan);
+            let descriptors = Account::of_process().cache(options.connections_max);
+            options.connections_max = descriptors.guaranteed();
+            let server = NfsServer::start(bound, options, &service).map_err(|error| match error {
                 StartError::Bind(error) => not_served(address, &error),
                 error @ StartError::Thread(_) => {
                     Failure::cannot(format_args!("serve NFS at {address}"), &error)
@@ -61,7 +67,12 @@ impl NfsServers {
             if plan.nfs.allow.is_open() && !address.ip().is_loopback() {
                 tracing::warn!(%address, "whoever can reach this address may call; --allow CIDR narrows that");
             }
-            places.push(Place { address, exports: place.exports.clone(), server: Arc::new(server) });
+            places.push(Place {
+                address,
+                exports: place.exports.clone(),
+                server: Arc::new(server),
+                _descriptors: descriptors,
+            });
         }
         Ok(Self { places })
     }

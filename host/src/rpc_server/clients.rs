@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::link::Link;
 use crate::buffers::{Account, Share, Stock, Waiter, Waiters};
 
 /// All clients that have something.
@@ -28,6 +29,11 @@ impl Clients {
         by_address.entry(address).or_insert_with(|| Arc::new(self.fresh())).clone()
     }
 
+    /// The client that has the most connections.
+    pub(super) fn with_most_connections(&self) -> Option<Arc<Client>> {
+        self.lock().values().max_by_key(|client| client.connections.count()).cloned()
+    }
+
     /// Whether nobody is known.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().is_empty()
@@ -42,6 +48,7 @@ impl Clients {
         let share = self.stock.share();
         Client {
             datagrams: share.account(),
+            connections: Connections::default(),
             share,
             calls: AtomicUsize::new(0),
             calls_max: self.calls_max,
@@ -63,10 +70,56 @@ pub(super) struct Client {
     pub(super) share: Arc<Share>,
     /// What its datagrams have of it.
     pub(super) datagrams: Arc<Account>,
+    /// Its connections.
+    pub(super) connections: Connections,
     /// Calls begun and not answered.
     calls: AtomicUsize,
     calls_max: usize,
     waiters: Waiters,
+}
+
+/// The connections of one address.
+#[derive(Default)]
+pub(super) struct Connections {
+    count: AtomicU64,
+    links: Mutex<HashMap<u64, Arc<Link>>>,
+}
+
+impl Connections {
+    /// How many there are, and will be as soon as their threads have them.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn add(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn subtract(&self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn insert(&self, link: &Arc<Link>) {
+        self.lock().insert(key(link), link.clone());
+    }
+
+    pub(super) fn remove(&self, link: &Arc<Link>) {
+        self.lock().remove(&key(link));
+    }
+
+    /// What `pick` makes of them, as far as it makes something.
+    pub(super) fn list<T>(&self, pick: impl FnMut(&Arc<Link>) -> Option<T>) -> Vec<T> {
+        self.lock().values().filter_map(pick).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Link>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Its address in memory: there is no other while it is kept.
+fn key(link: &Arc<Link>) -> u64 {
+    Arc::as_ptr(link).addr() as u64
 }
 
 impl Client {

@@ -2,6 +2,7 @@
 #![expect(clippy::vec_box, reason = "the boxes travel")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::clients::Clients;
 use super::counters::Counters;
@@ -12,6 +13,7 @@ use crate::buffers::{Buffers, Stock};
 
 /// What all threads of one server share.
 pub(super) struct Common {
+    pub(super) started: Instant,
     pub(super) options: Options,
     pub(super) counters: Counters,
     pub(super) stock: Arc<Stock>,
@@ -35,6 +37,7 @@ impl Common {
         let stock = Stock::new(options.buffers);
         let clients = Clients::new(stock.clone(), options.client_calls_max);
         Arc::new(Self {
+            started: Instant::now(),
             options,
             counters: Counters::default(),
             stock,

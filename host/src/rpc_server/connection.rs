@@ -4,6 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::admission::Admitted;
 use super::calls::{Calls, Destination, Ran};
 use super::common::{Common, Exchanges};
 use super::intake::{Desk, Intake, Step};
@@ -45,6 +46,8 @@ pub(super) struct Workplace {
 /// One connection.
 pub(super) struct Connection {
     pub(super) link: Arc<Link>,
+    /// Given back last, when its descriptor is closed.
+    _admitted: Admitted,
     intake: Intake,
     /// A call that was received and waits for memory.
     postponed: Option<(Source, Option<Lease>)>,
@@ -123,10 +126,13 @@ struct Work {
 }
 
 impl Connection {
-    pub(super) fn new(link: Arc<Link>, record_max_bytes: usize) -> Self {
+    pub(super) fn new(link: Arc<Link>, admitted: Admitted, common: &Common) -> Self {
+        let since = Instant::now();
+        link.activity.note(common, since, false);
         Self {
             link,
-            intake: Intake::new(record_max_bytes),
+            _admitted: admitted,
+            intake: Intake::new(common.options.record_max_bytes),
             postponed: None,
             phase: Phase::Open,
             readable: true,
@@ -137,7 +143,7 @@ impl Connection {
             active_calls: 0,
             active_bytes: 0,
             found_bytes: 0,
-            since: Instant::now(),
+            since,
         }
     }
 
@@ -226,6 +232,7 @@ impl Connection {
         let (options, counters) = (&common.options, &common.counters);
         if self.is_active() && (self.answered || self.intake.is_within_record()) {
             self.since = now;
+            self.link.activity.note(common, now, self.answered);
         }
         if let Phase::Lingering { until, .. } = self.phase {
             return if now >= until { Then::Close } else { Then::Wait };
@@ -376,8 +383,11 @@ impl Connection {
                     link.flush();
                 }
                 place.exchanges.put(exchange);
-                self.answered |= outcome != Outcome::Close;
-                outcome != Outcome::Close
+                let goes_on = outcome != Outcome::Close;
+                if goes_on && !mem::replace(&mut self.answered, true) {
+                    self.link.activity.note(&place.common, Instant::now(), true);
+                }
+                goes_on
             }
             Ran::Later => {
                 self.answered = true;

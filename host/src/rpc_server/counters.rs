@@ -15,6 +15,8 @@ pub struct Counts {
     pub closed_stuck: u64,
     /// Connections that were closed because their peer said nothing of use.
     pub closed_silent: u64,
+    /// Connections that were closed because they did nothing and others had no room.
+    pub closed_for_others: u64,
     /// Connections that were closed because a record was longer than is taken.
     pub closed_too_long: u64,
     /// Calls received.
@@ -56,6 +58,7 @@ counters!(
     refused,
     closed_stuck,
     closed_silent,
+    closed_for_others,
     closed_too_long,
     calls,
     later,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::admission::Admitted;
 use super::common::Common;
 use super::connection::{Connection, Then, Workplace};
 use super::datagrams::DatagramIntake;
@@ -144,8 +145,8 @@ impl EventThread {
         }
         let mut letters = mem::take(&mut self.letters);
         self.mailbox.take(&mut letters);
-        for (stream, address) in letters.callers.drain(..) {
-            self.take_in(stream, address);
+        for (stream, address, admitted) in letters.callers.drain(..) {
+            self.take_in(stream, address, admitted);
         }
         for token in &letters.tokens {
             self.line_up(*token);
@@ -156,13 +157,14 @@ impl EventThread {
         self.letters = letters;
     }
 
-    fn take_in(&mut self, stream: OwnedFd, address: SocketAddr) {
+    fn take_in(&mut self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
         let peer = Peer::new(address, Transport::Tcp);
         let (token, common) = (self.connections.next_token(), self.common().clone());
-        let record_max_bytes = common.options.record_max_bytes;
-        let link = Link::new(stream, peer, token, common, self.mailbox.clone());
+        let client = admitted.client().clone();
+        let link = Link::new(stream, peer, token, (common.clone(), client.clone()), self.mailbox.clone());
         let watched = self.epoll.add(link.stream(), token.number(), Interest::Changes);
-        self.connections.insert(Connection::new(link, record_max_bytes));
+        client.connections.insert(&link);
+        self.connections.insert(Connection::new(link, admitted, &common));
         if let Err(error) = watched {
             tracing::warn!(peer = %address, %error, "a caller cannot be served");
             self.close(token);
@@ -246,7 +248,7 @@ impl EventThread {
         // Calls that go on keep the descriptor; the peer shall know all the same.
         let _ = socket::shut_down(link.stream());
         self.mailbox.connections.fetch_sub(1, Ordering::Relaxed);
-        self.common().counters.connections.subtract(1);
+        link.client.connections.remove(link);
         // It may have been told of room that it does not need any more.
         link.client.pass_on();
     }

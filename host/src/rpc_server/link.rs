@@ -1,12 +1,12 @@
 //! What the threads that answer calls share with the thread that receives them: one connection's sending side.
 
 use std::mem;
-use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::admission::Activity;
 use super::clients::Client;
 use super::common::Common;
 use super::mailbox::Mailbox;
@@ -25,6 +25,7 @@ pub(super) struct Link {
     pub(super) client: Arc<Client>,
     pub(super) buffers: Buffers,
     pub(super) token: Token,
+    pub(super) activity: Activity,
     stream: OwnedFd,
     common: Arc<Common>,
     mailbox: Arc<Mailbox>,
@@ -74,16 +75,16 @@ impl Link {
         stream: OwnedFd,
         peer: Arc<Peer>,
         token: Token,
-        common: Arc<Common>,
+        (common, client): (Arc<Common>, Arc<Client>),
         mailbox: Arc<Mailbox>,
     ) -> Arc<Self> {
-        let client = common.clients.of(peer.origin.ip().unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)));
         let buffers = Buffers(client.share.account());
         Arc::new(Self {
             peer,
             client,
             buffers,
             token,
+            activity: Activity::default(),
             stream,
             common,
             mailbox,

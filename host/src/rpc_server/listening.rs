@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::admission::{Admitted, make_room};
 use super::common::Common;
 use super::mailbox::Mailbox;
 use super::token::Token;
@@ -18,6 +19,9 @@ const TURN_MAX: usize = 64;
 /// When the system has no descriptors left: it says so at once each time, and the caller waits on.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// While the event threads close connections, so that a caller gets their place.
+const CLOSING_PAUSE: Duration = Duration::from_millis(5);
+
 /// A peer that says nothing for so long is asked whether it is there.
 const SILENCE: Duration = Duration::from_secs(300);
 
@@ -29,11 +33,15 @@ pub(super) struct Listening {
     threads: Arc<[Arc<Mailbox>]>,
     /// Nobody is taken in before.
     paused_until: Option<Instant>,
+    /// A caller for whom connections are being closed.
+    waiting: Option<(OwnedFd, SocketAddr)>,
+    /// Nothing was found that could make room; before this it is not looked for again.
+    full_until: Option<Instant>,
 }
 
 impl Listening {
     pub(super) fn new(sockets: Vec<OwnedFd>, common: Arc<Common>, threads: Arc<[Arc<Mailbox>]>) -> Self {
-        Self { sockets, common, threads, paused_until: None }
+        Self { sockets, common, threads, paused_until: None, waiting: None, full_until: None }
     }
 
     pub(super) fn watch(&self, epoll: &Epoll) -> Result<(), Errno> {
@@ -48,6 +56,7 @@ impl Listening {
         self.ignore(epoll);
         self.sockets.clear();
         self.paused_until = None;
+        self.waiting = None;
     }
 
     /// When [`resume`](Self::resume) is to be called.
@@ -57,10 +66,18 @@ impl Listening {
 
     /// After a pause, takes callers again.
     pub(super) fn resume(&mut self, epoll: &Epoll, now: Instant) {
-        if self.paused_until.is_some_and(|time| now >= time) {
-            let watched = self.watch(epoll);
-            self.paused_until = watched.is_err().then(|| now + PAUSE);
+        if self.paused_until.is_none_or(|time| now < time) {
+            return;
         }
+        if let Some((stream, address)) = self.waiting.take() {
+            let client = self.common.clients.of(address.ip());
+            match Admitted::new(&self.common, &client) {
+                Some(admitted) => self.take_in(stream, address, admitted),
+                None => self.refuse(address, "there are too many connections"),
+            }
+        }
+        let watched = self.watch(epoll);
+        self.paused_until = watched.is_err().then(|| now + PAUSE);
     }
 
     /// Takes in those who wait at a socket, up to a limit.
@@ -68,7 +85,11 @@ impl Listening {
         for _ in 0..TURN_MAX {
             let Some(socket) = self.sockets.get(index) else { return };
             match tcp::accept(socket.as_fd()) {
-                Ok((stream, address)) => self.take_in(stream, address),
+                Ok((stream, address)) => {
+                    if !self.consider(stream, address, epoll) {
+                        return;
+                    }
+                }
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     if let Some(suppressed) = self.common.lines.no_room.turn() {
@@ -84,27 +105,48 @@ impl Listening {
         }
     }
 
-    fn take_in(&self, stream: OwnedFd, address: SocketAddr) {
-        let (options, counters) = (&self.common.options, &self.common.counters);
-        let full = counters.connections.get() >= options.connections_max as u64;
-        if full || !options.admits(address.ip()) {
-            counters.refused.add(1);
-            if let Some(suppressed) = self.common.lines.refused.turn() {
-                let reason = if full { "there are too many connections" } else { "it is not allowed to" };
-                tracing::warn!(peer = %address, suppressed, "a caller was refused: {reason}");
-            }
-            return;
+    /// Takes a caller in, if it may. False if nobody else is to be for a moment.
+    fn consider(&mut self, stream: OwnedFd, address: SocketAddr, epoll: &Epoll) -> bool {
+        if !self.common.options.admits(address.ip()) {
+            self.refuse(address, "it is not allowed to");
+            return true;
         }
+        let client = self.common.clients.of(address.ip());
+        if let Some(admitted) = Admitted::new(&self.common, &client) {
+            self.take_in(stream, address, admitted);
+            return true;
+        }
+        let now = Instant::now();
+        if self.full_until.is_none_or(|until| now >= until) {
+            if make_room(&self.common, &client) {
+                self.waiting = Some((stream, address));
+                self.ignore(epoll);
+                self.paused_until = Some(now + CLOSING_PAUSE);
+                return false;
+            }
+            self.full_until = Some(now + PAUSE);
+        }
+        self.refuse(address, "there are too many connections");
+        true
+    }
+
+    fn refuse(&self, address: SocketAddr, reason: &str) {
+        self.common.counters.refused.add(1);
+        if let Some(suppressed) = self.common.lines.refused.turn() {
+            tracing::warn!(peer = %address, suppressed, "a caller was refused: {reason}");
+        }
+    }
+
+    fn take_in(&self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
         if let Err(error) = tcp::tune(&stream, SILENCE) {
             tracing::debug!(peer = %address, %error, "a caller left");
             return;
         }
         let least = self.threads.iter().min_by_key(|thread| thread.connections.load(Ordering::Relaxed));
         if let Some(thread) = least {
-            counters.connections.add(1);
-            counters.connections_total.add(1);
+            self.common.counters.connections_total.add(1);
             thread.connections.fetch_add(1, Ordering::Relaxed);
-            thread.bring(stream, address);
+            thread.bring(stream, address, admitted);
         }
     }
 

@@ -5,12 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::admission::Admitted;
 use super::token::Token;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::Bell;
 
 /// What others told an event thread.
-#[derive(Debug)]
 pub(super) struct Mailbox {
     /// Rung when there is something and the thread sleeps.
     pub(super) bell: Bell,
@@ -22,12 +22,12 @@ pub(super) struct Mailbox {
 }
 
 /// What lies in a mailbox.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Letters {
     /// Connections to look at.
     pub(super) tokens: Vec<Token>,
     /// Callers to serve.
-    pub(super) callers: Vec<(OwnedFd, SocketAddr)>,
+    pub(super) callers: Vec<(OwnedFd, SocketAddr, Admitted)>,
     /// Nothing new is to be begun.
     pub(super) stop: bool,
 }
@@ -56,8 +56,8 @@ impl Mailbox {
     }
 
     /// Gives the thread a caller to serve.
-    pub(super) fn bring(&self, stream: OwnedFd, address: SocketAddr) {
-        self.put(|letters| letters.callers.push((stream, address)));
+    pub(super) fn bring(&self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
+        self.put(|letters| letters.callers.push((stream, address, admitted)));
     }
 
     /// Has the thread begin nothing new, and end.

@@ -12,6 +12,7 @@
 //! Reading order: [`Service`], `server`, `event_thread`, `connection`; then `intake` for what comes in, `calls`, `link` and
 //! `outbox` for what goes out.
 
+mod admission;
 mod calls;
 mod clients;
 mod common;

@@ -23,7 +23,8 @@ pub struct Options {
     pub record_max_bytes: usize,
     /// What is asked about each connection and each datagram; by default all may call.
     pub admit: Option<Admit>,
-    /// Connections at most; the next is refused. By default 16,384.
+    /// Connections at most, and of one address half of those that no other has. Where there is no room, those that do nothing make some, or
+    /// the next is refused. By default 32,768.
     pub connections_max: usize,
     /// Calls of one connection that were received and whose replies are not sent yet. By default 256.
     pub connection_calls_max: usize,
@@ -50,7 +51,7 @@ impl Default for Options {
             threads: (cores / 2).clamp(1, 4),
             record_max_bytes: RECORD_MAX_BYTES,
             admit: None,
-            connections_max: 16_384,
+            connections_max: 32_768,
             connection_calls_max: 256,
             connection_bytes_max: 16 << 20,
             client_calls_max: 1024,

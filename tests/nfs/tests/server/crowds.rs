@@ -132,7 +132,7 @@ impl Drop for Child {
 #[test]
 fn connections_beyond_the_limit_are_refused_and_the_others_served() {
     let mut plan = Plan::over(Arc::new(Memory::default()));
-    plan.rpc.connections_max = 10;
+    plan.rpc.connections_max = 20;
     let place = Place::new(plan, None);
     let mut streams: Vec<_> = (0..9).map(|_| place.bed.stream()).collect();
     for stream in &mut streams {
