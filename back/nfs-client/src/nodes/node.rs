@@ -53,6 +53,8 @@ struct State {
     place: Option<Place>,
     /// It was unlinked while open, and has a name that nobody gave it.
     silly: bool,
+    /// A name of it was removed by this client.
+    lost_a_name: bool,
     access: Vec<Granted>,
 }
 
@@ -87,6 +89,7 @@ impl Node {
             changes: 0,
             place: None,
             silly: false,
+            lost_a_name: false,
             access: Vec::new(),
         };
         Self {
@@ -202,6 +205,20 @@ impl Node {
     /// The attributes are to be asked for, whatever their age.
     pub(crate) fn doubt(&self, now: Instant) {
         self.state().freshness.doubt(now);
+    }
+
+    /// A name of it was removed by this client: others are to be asked how many it has, and it may be gone.
+    pub(crate) fn lost_a_name(&self, now: Instant) {
+        let mut state = self.state();
+        state.lost_a_name = true;
+        state.freshness.doubt(now);
+    }
+
+    /// The attributes of a file of which the server says that it is gone: as they were, if this client has removed it. Somebody
+    /// may hold it still without having it open.
+    pub(crate) fn after_its_end(&self) -> Option<Attr> {
+        let state = self.state();
+        state.lost_a_name.then(|| Attr { nlink: 0, ..state.freshness.known() })
     }
 
     fn as_writers_see(&self, mut attr: Attr) -> Attr {

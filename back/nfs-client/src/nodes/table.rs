@@ -261,7 +261,7 @@ impl Nodes {
         if seen.peek().is_none() {
             self.removal.happened(now);
         }
-        seen.for_each(|node| node.doubt(now));
+        seen.for_each(|node| node.lost_a_name(now));
     }
 
     /// Was there no such name when the directory was as it is now?

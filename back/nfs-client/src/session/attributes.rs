@@ -21,7 +21,10 @@ impl View {
         self.settle(&node).await?;
         match node.believed(self.now()) {
             Some(attr) => Ok(attr),
-            None => self.fetch(&node).await,
+            None => match self.fetch(&node).await {
+                Err(Error::Stale) => node.after_its_end().ok_or(Error::Stale),
+                outcome => outcome,
+            },
         }
     }
 

@@ -88,7 +88,7 @@ impl View {
         match self.on(&dir, |handle| self.session.nfs.rmdir(&self.caller, handle, bytes)).await? {
             Reply::Ok(wcc) => {
                 if let Some(node) = self.session.nodes.removed(dir.id, &name) {
-                    node.doubt(self.now());
+                    node.lost_a_name(self.now());
                 }
                 Ok(self.absorb_change(&dir, &wcc, asked))
             }
@@ -324,6 +324,7 @@ impl View {
             }
         }
         self.session.nodes.removed(place.dir.id, &place.name);
+        node.lost_a_name(self.now());
         // What is not to be dropped is to be made stable.
         self.clone().commit_unattended(node).await;
     }

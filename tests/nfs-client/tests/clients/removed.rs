@@ -1,6 +1,6 @@
 //! Files that are open while their last name goes (silly rename).
 
-use tombolo_core::fs::{OpenFlags, RenameFlags, SyncWhat};
+use tombolo_core::fs::{Error, OpenFlags, RenameFlags, SyncWhat};
 
 use crate::pair::{Pair, close};
 
@@ -30,6 +30,28 @@ fn a_file_that_is_removed_while_open_is_read_and_written_on_and_gone_after_its_c
     assert_eq!(world.get(second, 0, 100), b"before and after", "it is open still");
     close(world, second).expect("closed");
     gone(&pair);
+}
+
+/// Who holds it without having it open (`O_PATH`) may ask what it was.
+#[test]
+fn attributes_of_a_removed_file_are_told_to_those_who_hold_it() {
+    let pair = Pair::noac();
+    let world = &pair.one;
+    let node = world.file_with("file", b"contents");
+    let before = world.attr(node);
+    world.unlink("file").expect("unlink");
+    let after = world.attr(node);
+    assert_eq!((after.nlink, after.size, after.mode), (0, 8, before.mode));
+    let dir = world.dir("dir");
+    world.rmdir("dir").expect("rmdir");
+    assert_eq!(world.attr(dir).nlink, 0);
+
+    // What another took away is not known to be what it was.
+    let theirs = world.file_with("theirs", b"contents");
+    pair.two.lookup(pair.two.dir, "theirs").expect("the file");
+    pair.two.unlink("theirs").expect("unlink");
+    let gone = world.fs.getattr(&world.cx, theirs, None).wait();
+    assert!(matches!(gone, Err(Error::Stale)), "{gone:?}");
 }
 
 /// The end of the last opening takes the file away; the answer to that needs nobody to wait for it.
