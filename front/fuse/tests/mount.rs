@@ -201,6 +201,21 @@ fn a_file_that_is_written_all_the_time_opens_on_a_slow_server() {
     mount.wait();
 }
 
+#[test]
+fn flags_of_a_file_that_has_just_changed_are_not_supported_and_it_is_not_stale() {
+    let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(beneath.path().join("file"), b"x").unwrap();
+    let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
+    let mount = Mount::start(&export, SessionId(1), dir.path(), &Options::default()).unwrap();
+    let open = fs::File::open(dir.path().join("file")).unwrap();
+    fs::write(beneath.path().join("file"), b"more").unwrap();
+    let flags = rustix::fs::ioctl_getflags(&open);
+    assert_eq!(flags.unwrap_err(), rustix::io::Errno::NOTTY);
+    drop(open);
+    mount.unmount().unwrap();
+    mount.wait();
+}
+
 /// Where the child of the test below mounts.
 const DEAD: &str = "TOMBOLO_TEST_DEAD_MOUNT";
 

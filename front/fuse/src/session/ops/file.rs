@@ -43,11 +43,13 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
     let second_look = call.session.second_look.clone();
     let coherence = call.session.coherence();
+    // The kernel opens a file by itself to ask for its flags (FS_IOC_GETFLAGS): without O_LARGEFILE, and without a path to walk again.
+    let by_path = open.flags != 0;
     let attempt = second_look.attempt(call.thread, node, how);
     let (callers, opener) = call.opener();
     let answer = call.fs.open(call.ctx, node, how);
     answer.map(move |opened| {
-        if second_look.is_due(coherence, attempt, opened.attr.as_ref()) {
+        if by_path && second_look.is_due(coherence, attempt, opened.attr.as_ref()) {
             return Body::LookAgain(File { node, open: opened.open });
         }
         callers.opened(opened.open, opener);
