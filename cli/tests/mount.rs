@@ -24,6 +24,8 @@ fn a_mount_is_ready_when_the_command_returns_and_gone_when_umount_does() {
     assert!(!is_mounted(&place.mnt()));
     assert_eq!(place.0.listing(), before);
     until("the keeper has ended", || !place.is_served());
+    let state = || fs::read_dir(place.0.path("state/tombolo")).expect("list").flatten();
+    until("nothing of it is left", || state().all(|entry| entry.file_name() == "version"));
 }
 
 #[test]

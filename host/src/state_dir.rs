@@ -12,7 +12,7 @@
 use std::env;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -20,6 +20,9 @@ use tombolo_sys::creds;
 
 /// The version of the layout that this program writes.
 pub const VERSION: u32 = 1;
+
+/// Locked by the server that runs.
+const LOCK: &str = "lock";
 
 /// The file that names what a server serves.
 pub const SOURCE: &str = "source";
@@ -111,14 +114,21 @@ impl StateDir {
 
     /// The directory of the server called `name`, for as long as the result lives.
     pub fn server(&self, name: &str) -> Result<ServerState, StateError> {
-        let files = self.files_of(name)?;
-        let lock_path = files.path.join("lock");
-        let mut open = File::options();
-        let lock = open.create(true).append(true).mode(0o600).open(&lock_path).map_err(at(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(ServerState { files, _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(StateError::InUse { path: files.path }),
-            Err(TryLockError::Error(error)) => Err(at(&lock_path)(error)),
+        loop {
+            let files = self.files_of(name)?;
+            let lock_path = files.path.join(LOCK);
+            let mut open = File::options();
+            let lock = match open.create(true).append(true).mode(0o600).open(&lock_path) {
+                // Its last server has just removed the directory.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                lock => lock.map_err(at(&lock_path))?,
+            };
+            match lock.try_lock() {
+                Ok(()) if lock.metadata().is_ok_and(|lock| lock.nlink() == 0) => {}
+                Ok(()) => return Ok(ServerState { files, _lock: lock }),
+                Err(TryLockError::WouldBlock) => return Err(StateError::InUse { path: files.path }),
+                Err(TryLockError::Error(error)) => return Err(at(&lock_path)(error)),
+            }
         }
     }
 
@@ -179,6 +189,15 @@ impl ServerState {
     /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.files.path
+    }
+
+    /// Removes the directory with these files, unless there are others in it.
+    pub fn remove(self, names: &[&str]) {
+        // The lock last: whoever waits for it must not have a file of theirs removed. A directory that is left is no harm.
+        for name in names.iter().chain(&[LOCK]) {
+            let _ = fs::remove_file(self.files.path.join(name));
+        }
+        let _ = fs::remove_dir(&self.files.path);
     }
 
     /// The small files in it.

@@ -37,7 +37,7 @@ pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
     })
     .map_err(|error| cannot(&error))?;
     if !is_ready(&mut server) {
-        return ended(server.wait().map_err(|error| cannot(&error))?, &keeping);
+        return ended(server.wait().map_err(|error| cannot(&error))?, log, &keeping);
     }
     leave(&log).map_err(|error| cannot(&error))?;
     let mut deaths = Deaths::default();
@@ -46,7 +46,7 @@ pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
         let stopped = current.load(Ordering::SeqCst) == NONE;
         let was_killed = status.code().is_none() && !stopped;
         if !was_killed || !deaths.bearable(Instant::now()) {
-            return ended(status, &keeping);
+            return ended(status, log, &keeping);
         }
         tracing::error!(%status, mountpoint = %mount.point.path.display(), "the server was killed: starting another");
         server = start(true).map_err(|error| cannot(&error))?;
@@ -74,7 +74,8 @@ fn leave(log: &Log) -> io::Result<()> {
     daemon::leave_terminal(log.file())
 }
 
-fn ended(status: ExitStatus, keeping: &str) -> Outcome {
+fn ended(status: ExitStatus, log: Log, keeping: &str) -> Outcome {
+    log.end();
     match status.code() {
         Some(0) => Ok(()),
         // It has said why.

@@ -11,31 +11,43 @@ use tombolo_host::state_dir::{ServerState, StateDir, StateError};
 
 use super::Mount;
 
+/// The log, and the one before it.
+const NAME: &str = "log";
+const BEFORE: &str = "log.old";
+
 /// The log of a mount. The state directory of that name is ours while it lives.
 pub struct Log {
     path: PathBuf,
     file: File,
-    _state: Option<ServerState>,
+    state: Option<ServerState>,
 }
 
 impl Log {
     /// Begins a log; nowhere, if there is no place for it.
     pub fn open(mount: &Mount) -> io::Result<Self> {
         let in_state = state(mount).and_then(|state| {
-            let path = state.path().join("log");
+            let path = state.path().join(NAME);
             let file = fresh(&path).map_err(|source| StateError::Io { path: path.clone(), source })?;
-            Ok(Self { path, file, _state: Some(state) })
+            Ok(Self { path, file, state: Some(state) })
         });
         in_state.or_else(|error| {
             tracing::warn!(%error, "no log will be kept");
             let path = PathBuf::from("/dev/null");
-            Ok(Self { file: append(&path)?, path, _state: None })
+            Ok(Self { file: append(&path)?, path, state: None })
         })
     }
 
     /// The file, open for appending.
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// The mount has ended: of one that had nothing to say nothing is left.
+    pub fn end(self) {
+        let is_empty = self.file.metadata().is_ok_and(|log| log.len() == 0);
+        if let Some(state) = self.state.filter(|_| is_empty) {
+            state.remove(&[NAME, BEFORE]);
+        }
     }
 
     /// Where it lies.
@@ -69,7 +81,7 @@ fn state(mount: &Mount) -> Result<ServerState, StateError> {
 const NAME_BYTES_MAX: usize = 200;
 
 fn fresh(path: &Path) -> io::Result<File> {
-    match fs::rename(path, path.with_extension("old")) {
+    match fs::rename(path, path.with_file_name(BEFORE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
