@@ -214,6 +214,40 @@ fn top_follows_a_server_to_its_end() {
 }
 
 #[test]
+fn top_scrolls_and_ends_by_keys() {
+    let place = Place::new();
+    let words = ["serve", "tree", "mnt", "--virtiofs", "a,export=/tree", "--virtiofs", "b,export=/mnt"];
+    let _server = place.serve(&words, "ready control");
+    // script(1) gives it a terminal, of five rows.
+    let command = format!(
+        "stty rows 5 cols 70; {} top -n 3600; stty -a | grep -o ' icanon'",
+        env!("CARGO_BIN_EXE_tombolo")
+    );
+    let mut script = place.program(Path::new("script"), &["-qec", &command, "/dev/null"]);
+    let mut top = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script(1)");
+    let mut keys = top.stdin.take().expect("its keyboard");
+    let mut screen = top.stdout.take().expect("its screen");
+    let mut shown = String::new();
+    let mut see = |words: &str| {
+        let mut bytes = [0; 4096];
+        while !shown.contains(words) {
+            let count = screen.read(&mut bytes).expect("read");
+            assert!(count > 0, "{words:?} is not in {shown:?}");
+            shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+        shown.clear();
+    };
+    see("lines 1-4 of ");
+    keys.write_all(b"j").expect("press");
+    see("lines 2-5 of ");
+    keys.write_all(b"q").expect("press");
+    // Given back as it was.
+    see("\u{1b}[?1049l");
+    see(" icanon");
+    assert_eq!(top.wait().expect("its end").code(), Some(0));
+}
+
+#[test]
 fn a_tool_that_hangs_up_early_is_no_error() {
     let place = Place::new();
     let _server = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");

@@ -35,6 +35,7 @@ pub mod stat;
 pub mod statfs;
 pub mod sync;
 pub mod tcp;
+pub mod terminal;
 pub mod thread;
 pub mod trace;
 pub mod udp;

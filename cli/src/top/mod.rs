@@ -1,5 +1,6 @@
 //! `tombolo top`: what servers do, live.
 
+mod keys;
 mod screen;
 mod source;
 mod view;
@@ -11,12 +12,12 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::failure::{Failure, Outcome};
-use screen::Screen;
+use screen::{Screen, Wish};
 use source::Source;
 
 /// Show the operations of running servers: how many, how long they take.
 ///
-/// Without a terminal one table follows the other. Times are those of the server: from the moment it knows the request
+/// On a terminal q ends it, and the arrow keys, Page Up and Page Down show what does not fit. Without one, one table follows the other. Times are those of the server: from the moment it knows the request
 /// until it has the answer.
 #[derive(Args)]
 pub struct TopArgs {
@@ -48,7 +49,11 @@ impl TopArgs {
             if self.once {
                 return Ok(());
             }
-            std::thread::sleep(self.interval);
+            match screen.wait(self.interval, &text) {
+                Ok(Wish::GoOn) => {}
+                Ok(Wish::Quit) => return Ok(()),
+                Err(error) => return Err(Failure::cannot("use the terminal", &error)),
+            }
         }
     }
 

@@ -1,16 +1,31 @@
 //! The terminal: one page, drawn over and over.
 
 use std::io::{self, Stdout, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use terminal_size::{Height, Width, terminal_size};
 use tombolo_host::signals;
+use tombolo_sys::terminal::{self, KeyMode};
 
+use super::keys::{Key, keys};
 use super::print;
 
 /// Where the tables go.
 pub struct Screen {
     out: Stdout,
     live: bool,
+    /// How the keyboard was before, if there is one.
+    keyboard: Option<KeyMode>,
+    /// The first line that is shown.
+    first: usize,
+}
+
+/// What the user wants while nothing new is to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    GoOn,
+    Quit,
 }
 
 // ECMA-48: cursor home, erase to the end of the line, erase to the end of the page; the alternate screen is xterm's.
@@ -24,14 +39,17 @@ impl Screen {
     /// With `live` a page of its own on the terminal, given back at the end, also by ^C.
     pub fn new(live: bool) -> io::Result<Self> {
         let mut out = io::stdout();
+        let mut keyboard = None;
         if live {
-            signals::on_stop(|_| {
-                let _ = write!(io::stdout(), "{LEAVE}").and_then(|()| io::stdout().flush());
+            // Without one, as behind a pipe, there is nobody to press a key.
+            keyboard = KeyMode::enter(io::stdin().as_fd()).ok();
+            signals::on_stop(move |_| {
+                leave(&mut io::stdout(), keyboard);
                 std::process::exit(0);
             })?;
             write!(out, "{ENTER}")?;
         }
-        Ok(Self { out, live })
+        Ok(Self { out, live, keyboard, first: 0 })
     }
 
     /// Shows a page.
@@ -39,26 +57,94 @@ impl Screen {
         if !self.live {
             return print(&mut self.out, text);
         }
-        let size = terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns, rows));
-        self.out.write_all(page(text, size).as_bytes())?;
+        let size = size();
+        self.first = self.first.min(last_first(text, size));
+        let hint = if self.keyboard.is_some() { KEYS } else { "" };
+        self.out.write_all(page(text, self.first, size, hint).as_bytes())?;
         self.out.flush()
+    }
+
+    /// Waits for that time, and scrolls the text meanwhile.
+    pub fn wait(&mut self, time: Duration, text: &str) -> io::Result<Wish> {
+        if self.keyboard.is_none() {
+            std::thread::sleep(time);
+            return Ok(Wish::GoOn);
+        }
+        let end = Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match terminal::key_within(io::stdin().as_fd(), left)? {
+                None if left.is_zero() => return Ok(Wish::GoOn),
+                None => {}
+                // It has hung up.
+                Some(sent) if sent.is_empty() => return Ok(Wish::Quit),
+                Some(sent) => {
+                    let keys = keys(&sent);
+                    if keys.contains(&Key::Quit) {
+                        return Ok(Wish::Quit);
+                    }
+                    let (last, rows) = (last_first(text, size()), usize::from(size().1.saturating_sub(2)));
+                    self.first =
+                        keys.into_iter().fold(self.first, |first, key| scrolled(first, key, rows, last));
+                    self.show(text)?;
+                }
+            }
+        }
     }
 }
 
-/// As much of the text as fits: a longer page would scroll, and leave its top behind.
-fn page(text: &str, (columns, rows): (u16, u16)) -> String {
-    let lines = text.lines().take(rows.into()).map(|line| {
-        let fitting: String = line.chars().take(columns.into()).collect();
-        fitting + ERASE_LINE
-    });
+/// The last row is for what keys do.
+const KEYS: &str = "q: quit  ↑ ↓ Page Up, Page Down: scroll";
+
+fn size() -> (u16, u16) {
+    terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns, rows))
+}
+
+/// The first line when the text is scrolled to its end.
+fn last_first(text: &str, (_, rows): (u16, u16)) -> usize {
+    text.lines().count().saturating_sub(usize::from(rows.saturating_sub(1)))
+}
+
+fn scrolled(first: usize, key: Key, page_rows: usize, last: usize) -> usize {
+    let first = match key {
+        Key::Quit => first,
+        Key::LineUp => first.saturating_sub(1),
+        Key::LineDown => first + 1,
+        Key::PageUp => first.saturating_sub(page_rows),
+        Key::PageDown => first + page_rows,
+        Key::Top => 0,
+        Key::Bottom => last,
+    };
+    first.min(last)
+}
+
+/// As much of the text as fits, from the line `first` on, and a last row with the hint and where that is: a longer page would scroll by
+/// itself, and leave its top behind.
+fn page(text: &str, first: usize, (columns, rows): (u16, u16), hint: &str) -> String {
+    let (columns, rows) = (usize::from(columns), usize::from(rows.saturating_sub(1)));
+    let fitting = |line: &str| line.chars().take(columns).collect::<String>() + ERASE_LINE;
+    let count = text.lines().count();
+    let mut shown: Vec<_> = text.lines().skip(first).take(rows).map(fitting).collect();
+    let place = match count > rows {
+        true => format!("lines {}-{} of {count}  {hint}", first + 1, first + shown.len()),
+        false => hint.to_owned(),
+    };
+    shown.resize(rows, ERASE_LINE.to_owned());
+    shown.push(fitting(&place));
     // No newline after the last line: in the last row it would scroll too.
-    [HOME, &lines.collect::<Vec<_>>().join("\r\n"), ERASE_REST].concat()
+    [HOME, &shown.join("\r\n"), ERASE_REST].concat()
+}
+
+/// Gives the terminal back. Nobody is left to tell if that fails.
+fn leave(out: &mut Stdout, keyboard: Option<KeyMode>) {
+    let _ = write!(out, "{LEAVE}").and_then(|()| out.flush());
+    let _ = keyboard.map(|keyboard| keyboard.restore(io::stdin().as_fd()));
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         if self.live {
-            let _ = write!(self.out, "{LEAVE}").and_then(|()| self.out.flush());
+            leave(&mut self.out, self.keyboard);
         }
     }
 }
@@ -69,6 +155,21 @@ mod tests {
 
     #[test]
     fn a_page_is_no_larger_than_the_terminal() {
-        assert_eq!(page("µs and more\nsecond\nthird", (2, 2)), "\x1b[Hµs\x1b[K\r\nse\x1b[K\x1b[J");
+        let shown = |first| page("µs and more\nsecond\nthird\nfourth", first, (9, 3), "q");
+        assert_eq!(shown(0), "\x1b[Hµs and mo\x1b[K\r\nsecond\x1b[K\r\nlines 1-2\x1b[K\x1b[J");
+        assert_eq!(shown(2), "\x1b[Hthird\x1b[K\r\nfourth\x1b[K\r\nlines 3-4\x1b[K\x1b[J");
+        assert_eq!(page("one", 0, (80, 3), "q"), "\x1b[Hone\x1b[K\r\n\x1b[K\r\nq\x1b[K\x1b[J");
+        assert_eq!(page("one\ntwo", 0, (80, 1), "q"), "\x1b[Hlines 1-0 of 2  q\x1b[K\x1b[J");
+    }
+
+    #[test]
+    fn scrolling_ends_at_the_ends() {
+        let text = "a\nb\nc\nd\ne\nf";
+        let last = last_first(text, (80, 4));
+        assert_eq!(last, 3);
+        let after = |first, key| scrolled(first, key, 2, last);
+        assert_eq!((after(0, Key::LineUp), after(0, Key::LineDown), after(3, Key::LineDown)), (0, 1, 3));
+        assert_eq!((after(0, Key::PageDown), after(2, Key::PageDown), after(1, Key::PageUp)), (2, 3, 0));
+        assert_eq!((after(1, Key::Bottom), after(3, Key::Top)), (3, 0));
     }
 }

@@ -1,0 +1,64 @@
+//! A terminal that gives each key as it is pressed.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::errno::{Errno, Result, retry};
+
+#[derive(Clone, Copy)]
+/// How the terminal was before. Keys come one by one, and are not shown, until [`restore`](Self::restore).
+pub struct KeyMode(libc::termios);
+
+impl KeyMode {
+    /// Changes the terminal; ENOTTY if it is none. Signals by keys, as ^C, stay.
+    pub fn enter(terminal: BorrowedFd<'_>) -> Result<Self> {
+        let mut before = MaybeUninit::<libc::termios>::uninit();
+        // SAFETY: the descriptor is open while borrowed, and the library writes a structure to `before`, which is ours.
+        if unsafe { libc::tcgetattr(terminal.as_raw_fd(), before.as_mut_ptr()) } != 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: the call succeeded, so it has filled the structure.
+        let before = unsafe { before.assume_init() };
+        let mut keys = before;
+        keys.c_lflag &= !(libc::ICANON | libc::ECHO);
+        (keys.c_cc[libc::VMIN], keys.c_cc[libc::VTIME]) = (1, 0);
+        set(terminal, &keys).map(|()| Self(before))
+    }
+
+    /// Makes the terminal as it was.
+    pub fn restore(&self, terminal: BorrowedFd<'_>) -> Result<()> {
+        set(terminal, &self.0)
+    }
+}
+
+fn set(terminal: BorrowedFd<'_>, mode: &libc::termios) -> Result<()> {
+    // SAFETY: the descriptor is open while borrowed, and the library only reads the structure.
+    match unsafe { libc::tcsetattr(terminal.as_raw_fd(), libc::TCSANOW, mode) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+fn last_errno() -> Errno {
+    std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
+/// What the terminal sends for one key press, if there is one in this time; empty once it has hung up.
+pub fn key_within(terminal: BorrowedFd<'_>, time: Duration) -> Result<Option<Vec<u8>>> {
+    let mut polled = [PollFd::from_borrowed_fd(terminal.as_fd(), PollFlags::IN)];
+    let time = Timespec::try_from(time).map_err(|_| Errno::INVAL)?;
+    match poll(&mut polled, Some(&time)) {
+        Ok(0) | Err(Errno::INTR) => return Ok(None),
+        Ok(_) => {}
+        Err(errno) => return Err(errno),
+    }
+    let mut bytes = [0; KEY_BYTES_MAX];
+    let count = retry(|| rustix::io::read(terminal, &mut bytes))?;
+    Ok(Some(bytes[..count].to_vec()))
+}
+
+/// The longest sequences of function keys are shorter.
+const KEY_BYTES_MAX: usize = 16;
