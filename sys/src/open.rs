@@ -69,6 +69,15 @@ pub fn open_nameless(dir: BorrowedFd<'_>, flags: OpenFlags, mode: u32) -> Result
     retry(|| rfs::openat(dir, ".", flags, permission(mode)))
 }
 
+/// Has an open file read and written through the page cache from now on, also if it was opened with O_DIRECT.
+pub fn leave_direct(fd: BorrowedFd<'_>) -> Result<()> {
+    let flags = rfs::fcntl_getfl(fd)?;
+    match flags.contains(OpenFlags::DIRECT) {
+        true => rfs::fcntl_setfl(fd, flags - OpenFlags::DIRECT),
+        false => Ok(()),
+    }
+}
+
 /// Refuses what is not one component of a path: the empty name, `.`, `..`, and names with `/` or NUL in them.
 pub fn check_component(name: &[u8]) -> Result<()> {
     let reserved = name.is_empty() || name == b"." || name == b"..";

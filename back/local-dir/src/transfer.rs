@@ -9,6 +9,7 @@ use tombolo_core::fs::{
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::Errno;
 use tombolo_sys::creds::WithoutSetId;
+use tombolo_sys::open::leave_direct;
 use tombolo_sys::rw::{self, TransferFlags};
 use tombolo_sys::stat::{self, S_ISUGID};
 
@@ -107,8 +108,12 @@ fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Resul
                 done += count;
                 rest.advance(count);
             }
-            // What came before the failure is good; who asks for the rest is told of it.
-            Err(_) if done > 0 => break,
+            // What came before the failure is good; who asks for the rest is told of it. With O_DIRECT it may be that the file ends here,
+            // inside of a block, from where it cannot be asked.
+            Err(_) if done > 0 => {
+                let eof = at >= stat::stat(open.fd())?.size_bytes;
+                return Ok(ReadDone { count: done, eof });
+            }
             Err(errno) => return Err(errno.into()),
         }
     }
@@ -152,6 +157,11 @@ fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
         Stability::DataSync => TransferFlags::DSYNC,
         Stability::FileSync => TransferFlags::SYNC,
     };
+    if how.in_place && open.flags.contains(OpenFlags::DIRECT) {
+        // Pages of a mapping end where the file does, and O_DIRECT takes whole blocks. There may be more to write back at any time, so
+        // the opening stays without it.
+        leave_direct(open.fd())?;
+    }
     // Said with each write, not at the open: pages that are written back from a mapping belong where they were.
     flags.set(TransferFlags::APPEND, open.flags.contains(OpenFlags::APPEND) && !how.in_place);
     let count = unpinned::write(open, from, how.offset, flags)?;

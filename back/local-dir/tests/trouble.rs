@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{READ_WRITE, ROOT, World, mode, name, serve};
+use common::{READ_WRITE, ROOT, World, mode, name, serve, source};
 use tombolo_back_local_dir::{LocalDir, OpenError, Options};
-use tombolo_core::fs::{Device, Error, File, FileType, Limits, OpenFlags, SetAttr};
+use tombolo_core::fs::{Device, Error, File, FileType, Limits, OpenFlags, SetAttr, Write};
 
 #[test]
 fn a_root_that_is_missing_or_no_directory_is_one_clear_error() {
@@ -42,6 +42,21 @@ fn a_root_that_disappears_gives_not_found_and_what_is_open_stays() {
     // A new directory of that name is not the export.
     fs::create_dir(&root).unwrap();
     assert!(matches!(world.create(ROOT, "new"), Err(Error::NotFound)));
+}
+
+/// On a disk, not in memory: there O_DIRECT takes whole blocks.
+#[test]
+fn what_is_written_back_ends_inside_a_block_also_where_the_file_is_open_directly() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let world = serve(dir.path(), Options::default());
+    fs::write(dir.path().join("file"), [b'.'; 10_000]).unwrap();
+    let node = world.lookup(ROOT, "file").unwrap().node;
+    let file = world.open(node, READ_WRITE | OpenFlags::DIRECT).unwrap();
+    let how = Write { offset: 8192, in_place: true, ..Write::default() };
+    let written = world.fs.write(&world.cx, file, &how, source(&[b'x'; 1808])).wait().unwrap();
+    assert_eq!(written.count, 1808);
+    let content = fs::read(dir.path().join("file")).unwrap();
+    assert!(content.len() == 10_000 && content[8192..] == [b'x'; 1808]);
 }
 
 #[test]

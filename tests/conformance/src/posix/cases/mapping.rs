@@ -15,6 +15,7 @@ cases! { "mapping":
     a_write_is_seen_by_a_mapping,
     a_store_outlives_its_mapping,
     a_store_through_an_appending_descriptor_stays_in_place,
+    a_store_through_a_direct_descriptor_is_kept_to_the_last_byte,
     two_processes_share_a_mapping,
     a_big_mapping_is_exact,
     a_program_runs,
@@ -65,6 +66,35 @@ fn a_store_outlives_its_mapping(w: &World) -> Verdict {
     drop(file);
     let bytes = fs::read(w.path("file")).expect("read");
     assert_eq!((&bytes[99_994..], bytes.len()), (&b"stored"[..], 100_000));
+    Ok(())
+}
+
+/// What is written back ends with the file, inside a block.
+fn a_store_through_a_direct_descriptor_is_kept_to_the_last_byte(w: &World) -> Verdict {
+    use rustix::fs::{Advice, Mode, OFlags, fadvise, open};
+    const LEN: usize = 3 * 4096 + 1234;
+    let path = w.file_with("file", &[b'.'; LEN]);
+    for round in 0..2 {
+        let file = match open(&path, OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(rustix::io::Errno::INVAL) => return Err(Skip("there is no O_DIRECT here".into())),
+            Err(error) => panic!("open: {error}"),
+        };
+        let stored = pattern(LEN, round);
+        let region = map(&file, LEN)?;
+        region.write_at(0, &stored).expect("in bounds");
+        if round == 0 {
+            // Otherwise the last close has it written back.
+            file.sync_all().expect("fsync");
+        }
+        drop((region, file));
+        let again = File::open(&path).expect("open");
+        // From where it lies, not from the page cache.
+        fadvise(&again, 0, None, Advice::DontNeed).expect("fadvise");
+        let mut bytes = vec![0; LEN];
+        again.read_exact_at(&mut bytes, 0).expect("read");
+        assert!(bytes == stored, "round {round}");
+    }
     Ok(())
 }
 
