@@ -132,12 +132,12 @@ impl Walk<'_> {
     /// The directories from this depth on are complete.
     fn close(&mut self, depth: usize) -> Outcome {
         while self.open.len() > depth {
-            let path = self.path();
+            let path = (self.open.len() == 1 || !self.args.summarize).then(|| self.path());
             let Some(done) = self.open.pop() else { break };
             if let Some(above) = self.open.last_mut() {
                 above.bytes = above.bytes.saturating_add(done.bytes);
             }
-            if self.open.is_empty() || !self.args.summarize {
+            if let Some(path) = path {
                 self.print(done.bytes, &path)?;
             }
         }

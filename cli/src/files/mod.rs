@@ -15,6 +15,7 @@ mod problem;
 mod rm;
 pub mod shown;
 mod stat;
+mod stop;
 mod user;
 
 pub use cat::CatArgs;

@@ -15,7 +15,7 @@ use crate::location::{End, Location};
 use super::cp::CpArgs;
 use super::place::{Place, Places, label_of, own_name};
 use super::rm::RmArgs;
-use super::shown;
+use super::{shown, stop};
 
 /// Move and rename files and trees, on NFS servers and on this host, and from one to the other.
 ///
@@ -185,7 +185,9 @@ impl MvArgs {
     fn copy_and_remove(&self, source: &Location, target: Location, log: LogArgs) -> Outcome {
         let quiet = LogArgs { quiet: log.quiet.max(1), verbose: 0 };
         CpArgs::of_tree(source.clone(), target).run(quiet)?;
-        RmArgs::of_tree(source.clone()).run()
+        RmArgs::of_tree(source.clone()).run()?;
+        // What had been copied is moved; nothing more is begun.
+        stop::came().map_or(Ok(()), |signal| Err(Failure::stopped(signal)))
     }
 }
 

@@ -13,7 +13,6 @@ use std::time::Instant;
 use clap::Args;
 use libtombolo::copy::{Copier, Existing, From, Holes, Options, Tally};
 use tombolo_core::fs::Stability;
-use tombolo_host::signals;
 
 use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
@@ -21,6 +20,7 @@ use crate::location::{End, Location};
 
 use super::place::{Place, Places};
 use super::shown::size;
+use super::stop;
 use progress::{Progress, Style};
 use report::Report;
 use sink::Sink;
@@ -133,7 +133,7 @@ impl CpArgs {
         target.must_take(self.sources.len())?;
         let stopper = copier.stopper();
         let stopping = report.clone();
-        signals::on_stop(move |signal| {
+        stop::on_signal(move |signal| {
             stopper.stop();
             stopping.stopping(signal);
         })

@@ -1,0 +1,35 @@
+//! Signals that end a command in good order.
+
+use std::io;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use tombolo_host::signals::{self, StopSignal};
+
+type Stop = Box<dyn FnOnce(StopSignal) + Send>;
+
+/// What is to be stopped at present.
+static CURRENT: Mutex<Option<Stop>> = Mutex::new(None);
+static CAME: OnceLock<StopSignal> = OnceLock::new();
+static WATCHING: Mutex<bool> = Mutex::new(false);
+
+/// Has `stop` called at the first SIGINT or SIGTERM, in place of what was to be called before; the second one kills.
+pub fn on_signal(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()> {
+    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
+    let mut watching = WATCHING.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*watching {
+        signals::on_stop(|signal| {
+            let _ = CAME.set(signal);
+            let stop = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(stop) = stop {
+                stop(signal);
+            }
+        })?;
+        *watching = true;
+    }
+    Ok(())
+}
+
+/// The signal that came, if one did.
+pub fn came() -> Option<StopSignal> {
+    CAME.get().copied()
+}
