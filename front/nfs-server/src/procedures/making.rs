@@ -150,7 +150,10 @@ async fn create_in(dir: &Target, name: &[u8], how: &CreateHow) -> Result<New> {
         CreateHow::Exclusive(verifier) => {
             let mode = NewMode::settled(Mode::new(MODE_UNSAID));
             let created = open_new(dir, name, mode, Exclusive::Verifier(verifier.0)).await?;
-            enter(dir, created, SetAttr::default()).await
+            let node = entered(dir, &created).await?;
+            // The verifier lies in its attributes.
+            dir.export.settle_attributes(&node, FileType::Regular).await?;
+            finish(dir, node, created.entry.attr, created.dir, SetAttr::default()).await
         }
         CreateHow::Guarded(attributes) => create_new(dir, name, attributes).await,
         CreateHow::Unchecked(attributes) => match create_new(dir, name, attributes).await {
@@ -165,7 +168,8 @@ async fn create_new(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Result
     let mode = mode_of(&mut set, MODE_UNSAID);
     set.size = set.size.filter(|&size| size > 0);
     let created = open_new(dir, name, mode, Exclusive::Yes).await?;
-    enter(dir, created, set).await
+    let node = entered(dir, &created).await?;
+    finish(dir, node, created.entry.attr, created.dir, set).await
 }
 
 /// An unchecked create takes the file that is there, and of the attributes only the size (RFC 1813 §3.3.8).
@@ -180,6 +184,8 @@ async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Res
         super::attributes::change(&file, &SetAttr { size: Some(size), ..SetAttr::default() }).await?;
     }
     let attr = file.attr().await?;
+    // Whoever made it a moment ago may not have been answered yet.
+    dir.export.settle(&dir.node).await?;
     Ok(New { node: file.node, attr, dir: Change::default() })
 }
 
@@ -191,19 +197,19 @@ async fn open_new(dir: &Target, name: Name<'_>, mode: NewMode, exclusive: Exclus
 }
 
 /// Keeps what a create came with: its first write follows.
-async fn enter(dir: &Target, created: Created, set: SetAttr) -> Result<New> {
-    let id = created.entry.node;
-    dir.export.openings.enter_created(id, created.open);
-    let node = dir.export.adopt(id).await?;
-    finish(dir, node, created.entry.attr, created.dir, set).await
+async fn entered(dir: &Target, created: &Created) -> Result<Arc<Node>> {
+    dir.export.openings.enter_created(created.entry.node, created.open);
+    Ok(dir.export.adopt(created.entry.node).await?)
 }
 
-/// Sets what could not be set at once, and makes it all stable.
+/// Sets what could not be set at once, and makes it all stable: a sync of the directory has the node as it was made, and need not have
+/// what was set afterwards.
 async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, set: SetAttr) -> Result<New> {
     let export = &dir.export;
     let rest = what_is_left(set, &dir.cx);
     if rest != SetAttr::default() {
         attr = export.file_system.setattr(&dir.cx, node.id, None, &rest).resolve().await?.0;
+        export.settle_attributes(&node, attr.file_type).await?;
     }
     export.settle(&dir.node).await?;
     Ok(New { node, attr, dir: change })

@@ -7,7 +7,9 @@ use tombolo_wire_nfs3::args::{
 use tombolo_wire_nfs3::results::{
     CommitReply, CreateReply, LinkReply, RemoveReply, RenameReply, SetattrReply, WriteReply,
 };
-use tombolo_wire_nfs3::{Call, CreateVerifier, Data, FileHandle, FileHandleBuf, Reply, Sattr3, Status};
+use tombolo_wire_nfs3::{
+    Call, CreateVerifier, Data, FileHandle, FileHandleBuf, Reply, Sattr3, SetTime3, Status,
+};
 
 use super::Wanted;
 use crate::client::{Answer, Client};
@@ -103,8 +105,7 @@ impl Calls {
     }
 
     fn names(&mut self, dir: FileHandle<'_>, other: FileHandle<'_>, file: FileHandle<'_>) -> Result<()> {
-        let how = CreateHow::Exclusive(CreateVerifier(*b"verifier"));
-        self.new_node("CREATE, exclusive", "/dir", &Call::Create(CreateArgs { place: at(dir, "own"), how }))?;
+        self.attributes_of_new(dir)?;
         let symlink =
             SymlinkArgs { place: at(dir, "symlink"), attributes: Sattr3::default(), target: b"target" };
         self.new_node("SYMLINK", "/dir", &Call::Symlink(symlink))?;
@@ -133,6 +134,34 @@ impl Calls {
         done("RMDIR", &answer.results::<RemoveReply>()?)
     }
 
+    /// What is set once a node is there must be as stable as its name.
+    fn attributes_of_new(&mut self, dir: FileHandle<'_>) -> Result<()> {
+        let attributes = Sattr3 { mtime: SetTime3::Server, ..MODE };
+        let sized = Sattr3 { size: Some(100), ..MODE };
+        let verifier = CreateHow::Exclusive(CreateVerifier(*b"verifier"));
+        let create = |name, how| Call::Create(CreateArgs { place: at(dir, name), how });
+        let calls = [
+            ("CREATE, exclusive", "/dir/own", create("own", verifier)),
+            ("CREATE with a size", "/dir/sized", create("sized", CreateHow::Unchecked(sized))),
+            ("CREATE with a time", "/dir/timed", create("timed", CreateHow::Guarded(attributes))),
+            ("MKDIR with a time", "/dir/day", Call::Mkdir(MkdirArgs { place: at(dir, "day"), attributes })),
+            (
+                "SYMLINK with a time",
+                "/dir/way",
+                Call::Symlink(SymlinkArgs { place: at(dir, "way"), attributes, target: b"target" }),
+            ),
+            (
+                "MKNOD with a time",
+                "/dir/pipe",
+                Call::Mknod(MknodArgs { place: at(dir, "pipe"), what: MknodWhat::Fifo(attributes) }),
+            ),
+        ];
+        for (what, path, call) in calls {
+            self.made_node(what, Wanted::Both("/dir", path), &call)?;
+        }
+        Ok(())
+    }
+
     /// Makes something in `parent`, which must be synced.
     fn new_node(
         &mut self,
@@ -141,7 +170,11 @@ impl Calls {
         call: &Call<'_>,
     ) -> Result<FileHandleBuf> {
         let parent = if parent == "/" { "" } else { parent };
-        let answer = self.answered(what, Wanted::Whole(parent), call, &[])?;
+        self.made_node(what, Wanted::Whole(parent), call)
+    }
+
+    fn made_node(&mut self, what: &'static str, wanted: Wanted, call: &Call<'_>) -> Result<FileHandleBuf> {
+        let answer = self.answered(what, wanted, call, &[])?;
         match answer.results::<CreateReply<'_>>()? {
             Reply::Ok(made) => {
                 let handle = made.object.map(FileHandle::to_owned);

@@ -26,7 +26,7 @@ pub enum Wanted {
     Data(&'static str),
     /// Data and attributes of this node.
     Whole(&'static str),
-    /// Two directories.
+    /// The same of two nodes.
     Both(&'static str, &'static str),
 }
 

@@ -18,7 +18,7 @@ use tombolo_wire_nfs3::args::{
     SymlinkArgs,
 };
 use tombolo_wire_nfs3::attr::stability;
-use tombolo_wire_nfs3::{Call as NfsCall, Status};
+use tombolo_wire_nfs3::{Call as NfsCall, CreateVerifier, Sattr3, SetTime3, Status};
 
 /// Notes what comes by.
 #[derive(Default)]
@@ -136,6 +136,32 @@ fn changes_of_names_and_attributes_are_synced_before_they_are_answered() {
     let (place, spy) = spied_upon(Durability::Relaxed);
     let syncs = syncs_of_changes(&place, &spy);
     assert!(syncs.iter().all(|count| *count == 0), "relaxed is what was asked for: {syncs:?}");
+}
+
+/// What is set after a node was made is in the node, and the directory's sync need not take it along.
+#[test]
+fn what_a_create_sets_is_synced_with_the_node_and_its_name_with_the_directory() {
+    let (place, spy) = spied_upon(Durability::Stable);
+    let timed = Sattr3 { mtime: SetTime3::Server, ..mode(0o755) };
+    let sized = Sattr3 { size: Some(5000), ..mode(0o644) };
+    let (root, target) = (&place.root, &b"target"[..]);
+    let verifier = CreateVerifier(*b"verifier");
+    let create = |name: &'static [u8], how| NfsCall::Create(CreateArgs { place: at(root, name), how });
+    let calls = [
+        create(b"a", CreateHow::Guarded(timed)),
+        create(b"b", CreateHow::Unchecked(sized)),
+        create(b"c", CreateHow::Exclusive(verifier)),
+        // The same again finds the file, which may have been made a moment ago.
+        create(b"c", CreateHow::Exclusive(verifier)),
+        NfsCall::Mkdir(MkdirArgs { place: at(root, b"d"), attributes: timed }),
+        NfsCall::Symlink(SymlinkArgs { place: at(root, b"e"), attributes: timed, target }),
+        NfsCall::Mknod(MknodArgs { place: at(root, b"f"), what: MknodWhat::Fifo(timed) }),
+    ];
+    for call in calls {
+        spy.take();
+        assert_eq!(place.nfs.send(&place.nfs.message(&call, b"")).status(), Ok(()), "{call:?}");
+        assert!(spy.take().syncs >= 2, "{call:?}");
+    }
 }
 
 #[test]
