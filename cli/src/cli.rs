@@ -115,6 +115,11 @@ pub fn start_log(args: LogArgs, destination: Destination) -> Outcome {
 }
 
 const AFTER_HELP: &str = "\
+Examples:
+  tombolo serve ~/src --virtiofs /run/vm1.sock,tag=src
+  tombolo mount nfs://nas.example/export/src /mnt/src
+  tombolo cp -r -p src nfs://nas.example/export/backup
+
 Environment:
   TOMBOLO_LOG  what to log, over -v and -q: a level (error, warn, info, debug, trace), or `warn,tombolo_host=debug`
 

@@ -10,10 +10,16 @@ use crate::failure::{Failure, Outcome};
 
 /// Print completions for a shell: `source <(tombolo completions bash)`.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {
     /// Which shell.
     shell: Shell,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo completions bash > /etc/bash_completion.d/tombolo
+  tombolo completions fish > ~/.config/fish/completions/tombolo.fish";
 
 impl CompletionsArgs {
     /// Prints them.
@@ -29,7 +35,11 @@ fn public(command: &Command) -> Command {
     let args = command.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
     let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set()).map(public);
     let about = command.get_about().cloned().unwrap_or_default();
-    let bare = Command::new(command.get_name().to_owned()).about(about).args(args).subcommands(subcommands);
+    let bare = Command::new(command.get_name().to_owned())
+        .about(about)
+        .args(args)
+        .subcommands(subcommands)
+        .disable_help_flag(command.is_disable_help_flag_set());
     match command.get_version() {
         Some(version) => bare.version(version.to_owned()),
         None => bare,

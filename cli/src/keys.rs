@@ -16,6 +16,7 @@ use crate::serve::state_path;
 /// The newest key signs; older ones are good until they are retired. A running server goes on with the keys that it started
 /// with.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct KeysArgs {
     #[command(subcommand)]
     action: Action,
@@ -41,6 +42,12 @@ enum Action {
         id: u8,
     },
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo keys list
+  tombolo keys rotate --server src
+  tombolo keys retire 1 --server src";
 
 impl KeysArgs {
     /// Does what was asked for.

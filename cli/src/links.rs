@@ -17,11 +17,17 @@ use crate::table::table;
 ///
 /// What guests do is as of a second ago, at most. A guest whose heart is late is busy, stopped or dying.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct LinksArgs {
     /// Print one line of JSON.
     #[arg(long)]
     json: bool,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo links
+  tombolo links --json | jq '.servers[].guests'";
 
 impl LinksArgs {
     /// Prints the list, and clears away what servers that were killed have left in it.

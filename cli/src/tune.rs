@@ -14,6 +14,7 @@ use crate::umount::server_of;
 /// `tombolo tune /mnt inflight=32` sets how many reads and writes may be outstanding at the NFS server; with `auto` the
 /// client finds out by itself. `tombolo top` shows the limit that holds. It is forgotten when the mount ends.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct TuneArgs {
     /// Where it is mounted.
     mountpoint: PathBuf,
@@ -21,6 +22,11 @@ pub struct TuneArgs {
     #[arg(value_name = "OPTION=VALUE", value_parser = checked)]
     options: String,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo tune /mnt/src inflight=32
+  tombolo tune /mnt/src inflight=auto";
 
 impl TuneArgs {
     /// Asks the mount's server to change it.

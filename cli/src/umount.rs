@@ -17,6 +17,7 @@ use crate::status::{self, Status};
 /// Returns once its server has ended, so that the directory behind it is free again. umount(8) works as well, but does
 /// not wait.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct UmountArgs {
     /// Where it is mounted.
     mountpoint: PathBuf,
@@ -24,6 +25,11 @@ pub struct UmountArgs {
     #[arg(short, long)]
     lazy: bool,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo umount /mnt/src
+  tombolo umount --lazy /mnt/src";
 
 impl UmountArgs {
     /// Unmounts, and waits for the server.

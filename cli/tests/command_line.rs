@@ -231,6 +231,23 @@ fn manuals_and_completions_are_whole() {
     let serve = fs::read_to_string(place.path("pages/tombolo-serve.1")).expect("a page");
     assert!(serve.contains("virtiofs"), "{serve}");
     assert!(place.path("pages/tombolo.1").exists() && place.path("pages/mount.tombolo.8").exists());
+    for page in fs::read_dir(place.path("pages")).expect("list").flatten() {
+        let (name, text) = (page.file_name(), fs::read_to_string(page.path()).expect("a page"));
+        let name = name.to_str().expect("a name");
+        // Measuring is for developers, and a part of a command is explained with it.
+        let sections: &[_] = match name {
+            "tombolo-mount.1" | "mount.tombolo.8" => {
+                &["MOUNT OPTIONS", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS", "nconnect=N"]
+            }
+            "tombolo-serve.1" => &["CONFIGURATION FILE", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS"],
+            name if name.starts_with("tombolo-bench") || name.starts_with("tombolo-keys-") => &["SEE ALSO"],
+            _ => &["EXAMPLES", "SEE ALSO", "EXIT STATUS"],
+        };
+        for section in sections {
+            assert!(text.contains(section), "{name} has no {section}");
+        }
+        assert!(!text.contains("EXTRA"), "{name}: a section without a meaning");
+    }
     assert!(place.run(&["man"]).out.starts_with(".ie"), "a page for man(1)");
     for shell in ["bash", "zsh", "fish"] {
         let script = place.run(&["completions", shell]);

@@ -17,11 +17,17 @@ use crate::table::table;
 /// A line for each ability: `ok`, `warn` (works, but not as well as it could) or `missing`. The exit code is 1 when
 /// something is missing that every use of tombolo needs.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo doctor
+  tombolo doctor --json | jq '.findings[] | select(.level != \"ok\")'";
 
 impl DoctorArgs {
     /// Looks at the machine and prints what it found.

@@ -10,11 +10,11 @@ use crate::failure::{Failure, Outcome};
 use crate::location::Location;
 
 use super::options::MountOptions;
-use super::{Mount, background};
+use super::{Mount, OPTIONS_HELP, background};
 
 /// Mount a directory, or an export of an NFS server, on this host through FUSE, for mount(8) and /etc/fstab.
 #[derive(Parser)]
-#[command(name = "mount.tombolo", version)]
+#[command(name = "mount.tombolo", version, after_help = after_help())]
 pub struct Helper {
     /// What to mount: `nfs://HOST[:PORT]/NAME`, `HOST:/NAME`, `shm:SOCKET/NAME` or `dir:PATH`.
     source: Location,
@@ -39,6 +39,24 @@ pub struct Helper {
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<String>,
 }
+
+/// The options are those of `tombolo mount`.
+fn after_help() -> String {
+    let options = OPTIONS_HELP.split_once("Mount options:").map_or(OPTIONS_HELP, |(_, options)| options);
+    format!("{EXAMPLES}\n\nMount options:{options}\n\n{EXIT_CODES}")
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mount -t tombolo nfs://nas.example/export/src /mnt/src -o ro
+  dir:/srv/src /mnt/src tombolo ro,nofail,allow_other 0 0
+  nfs://nas:2049/src /mnt/src tombolo allow_other,_netdev,nofail,bg 0 0";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   mounted
+  1   the command line makes no sense
+  32  it failed: one line on standard error says why";
 
 impl Helper {
     /// Mounts.

@@ -63,6 +63,11 @@ pub struct MountArgs {
 }
 
 const OPTIONS_HELP: &str = "\
+Examples:
+  tombolo mount nfs://nas.example/export/src /mnt/src
+  tombolo mount -o ro,coherence=strict dir:/srv/data /mnt/data
+  tombolo mount shm:/run/src.link/src /mnt/src
+
 Mount options:
   ro                    refuse changes
   allow_other           let users other than the one who mounts in

@@ -102,6 +102,11 @@ pub struct ServeArgs {
 }
 
 const CONFIG_HELP: &str = "\
+Examples:
+  tombolo serve ~/src --virtiofs /run/vm1.sock,tag=src
+  tombolo serve /srv/src /srv/docs --virtiofs /run/vm1.sock,export=/src --socket-group kvm --nfs :2049 --allow 10.0.0.0/8
+  tombolo serve ~/src --shm-file /dev/shm/vm1,size=64M
+
 Configuration file: the same names; what the command line says counts before it. Paths count from where the file lies.
   dir = [\"/srv/src=/src\", \"/srv/docs\"]
   virtiofs = [\"/run/vm1.sock,export=/src\", \"/run/vm2.sock,tag=docs,export=/docs\"]

@@ -20,6 +20,7 @@ use source::Source;
 /// On a terminal q ends it, and the arrow keys, Page Up and Page Down show what does not fit. Without one, one table follows the other. Times are those of the server: from the moment it knows the request
 /// until it has the answer.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct TopArgs {
     /// Control sockets; by default those of all servers that this user runs.
     socket: Vec<PathBuf>,
@@ -33,6 +34,11 @@ pub struct TopArgs {
     #[arg(short = 'n', long, default_value = "1", value_name = "SECONDS", value_parser = interval)]
     interval: Duration,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo top
+  tombolo top --once --json | jq '.servers[].exports[].name'";
 
 impl TopArgs {
     /// Shows the counters until the user, or the last server, ends.

@@ -1,0 +1,148 @@
+//! One manual page (man(7)).
+//!
+//! What stands behind the options in the help becomes sections: a paragraph that begins with `Words:` is one, `  WORD  what it is` an entry,
+//! and other lines that are indented stay as they are.
+
+use std::io::{self, Write};
+
+use clap::Command;
+use clap_mangen::Man;
+use roff::{Roff, bold, roman};
+
+use super::places::{files, see_also};
+
+/// The page of a command.
+pub struct Page {
+    man: Man,
+    /// `tombolo-mount`.
+    name: String,
+    section: &'static str,
+    after_help: String,
+}
+
+const EXIT_STATUS: &[(&str, &str)] = &[
+    ("0", "done"),
+    ("1", "understood, but it failed: one line on standard error says why"),
+    ("2", "the command line or the configuration makes no sense"),
+];
+
+impl Page {
+    /// Of a command whose names are whole already.
+    pub fn new(command: Command, section: &'static str) -> Self {
+        let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+        let after_help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let man = Man::new(command)
+            .section(section)
+            .source(concat!("Tombolo ", env!("CARGO_PKG_VERSION")))
+            .manual("Tombolo Manual");
+        Self { man, name, section, after_help }
+    }
+
+    /// `tombolo-mount.1`.
+    pub fn file_name(&self) -> String {
+        format!("{}.{}", self.name, self.section)
+    }
+
+    /// Writes it.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        // The macros of this one's beginning say how to write a quotation mark.
+        Roff::default().to_writer(out)?;
+        self.man.render_title(out)?;
+        self.man.render_name_section(out)?;
+        self.man.render_synopsis_section(out)?;
+        self.man.render_description_section(out)?;
+        self.man.render_options_section(out)?;
+        if self.name == "tombolo" {
+            self.man.render_subcommands_section(out)?;
+        }
+        let mut roff = Roff::new();
+        let mut paragraphs: Vec<_> = self.after_help.split("\n\n").filter(|text| !text.is_empty()).collect();
+        // Examples come late in a manual.
+        paragraphs.sort_by_key(|text| text.starts_with("Examples:"));
+        let (examples, others): (Vec<_>, Vec<_>) =
+            paragraphs.into_iter().partition(|text| text.starts_with("Examples:"));
+        others.into_iter().for_each(|text| paragraph(&mut roff, text));
+        if !self.after_help.contains("Exit codes:") {
+            roff.control("SH", ["EXIT STATUS"]);
+            EXIT_STATUS.iter().for_each(|(code, meaning)| entry(&mut roff, code, meaning));
+        }
+        let files = files(&self.name);
+        if !files.is_empty() {
+            roff.control("SH", ["FILES"]);
+            files.iter().for_each(|(path, what)| entry(&mut roff, path, what));
+        }
+        examples.into_iter().for_each(|text| paragraph(&mut roff, text));
+        roff.control("SH", ["SEE ALSO"]);
+        roff.text([roman(see_also(&self.name))]);
+        roff.to_writer(out)
+    }
+}
+
+/// A paragraph of the help, with the heading that it begins with.
+fn paragraph(roff: &mut Roff, text: &str) {
+    let (heading, rest) = cut_heading(text);
+    match heading {
+        "Exit codes" => roff.control("SH", ["EXIT STATUS"]),
+        // What follows is about some of what the section before is about.
+        _ if heading.starts_with("Of ") => roff.control("SS", [heading]),
+        _ => roff.control("SH", [heading.to_uppercase().as_str()]),
+    };
+    let mut lines = rest.lines().filter(|line| !line.trim().is_empty()).peekable();
+    while let Some(line) = lines.next() {
+        let mut text = line.trim().to_owned();
+        // Deeper than entries are.
+        while let Some(more) = lines.next_if(|more| more.starts_with("      ")) {
+            text = format!("{text} {}", more.trim());
+        }
+        match (line.starts_with("  "), text.split_once("  ")) {
+            (true, Some((word, what))) => entry(roff, word, what.trim()),
+            (true, None) => literal(roff, &text),
+            (false, _) => {
+                roff.text([roman(text)]);
+            }
+        }
+    }
+}
+
+/// Up to the first comma or colon that ends a word; what follows is the rest.
+fn cut_heading(text: &str) -> (&str, &str) {
+    let end = text.find([',', ':']).unwrap_or(text.len());
+    (&text[..end], text[end..].trim_start_matches([',', ':', ' ']))
+}
+
+fn entry(roff: &mut Roff, word: &str, what: &str) {
+    roff.control("TP", []);
+    roff.text([bold(word)]);
+    roff.text([roman(what)]);
+}
+
+/// A line to type.
+fn literal(roff: &mut Roff, line: &str) {
+    roff.control("PP", []);
+    roff.control("nf", []);
+    roff.control("RS", ["4"]);
+    roff.text([roman(line)]);
+    roff.control("RE", []);
+    roff.control("fi", []);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paragraph_of_the_help_becomes_a_section() {
+        let mut roff = Roff::new();
+        paragraph(&mut roff, "Mount options:\n  ro       refuse\n           changes\n  See below.");
+        paragraph(&mut roff, "Of servers, as elsewhere:\n  soft     give up");
+        paragraph(&mut roff, "Examples:\n  tombolo ls nfs://a/b");
+        let text = roff.to_roff();
+        for part in [
+            ".SH \"MOUNT OPTIONS\"\n.TP\n\\fBro\\fR\nrefuse changes\n",
+            ".SS \"Of servers\"\nas elsewhere:\n.TP\n\\fBsoft\\fR\ngive up\n",
+            ".SH EXAMPLES\n.PP\n.nf\n.RS 4\ntombolo ls nfs://a/b\n.RE\n.fi\n",
+        ] {
+            assert!(text.contains(part), "{part}\nnot in\n{text}");
+        }
+    }
+}
