@@ -7,10 +7,12 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
 
 /// Polls `future` on this thread, and from then on wherever it is woken, until it is ready.
 ///
@@ -58,7 +60,9 @@ thread_local! {
     static WAITING: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
 }
 
-/// Polls a task that is marked `POLLING`, and those that are woken here meanwhile.
+/// Polls a task that is marked `POLLING`, and those that are woken here meanwhile. One that panics does not keep the others
+/// from being polled, and none is polled while the thread unwinds: it could not tell the panic from one of its own, and one of
+/// its own would end the process. The first panic goes on when all are polled.
 fn run(task: Arc<Task>) {
     let mut first = Some(task);
     let nested = WAITING.with_borrow_mut(|waiting| match waiting {
@@ -66,6 +70,8 @@ fn run(task: Arc<Task>) {
             queue.extend(first.take());
             true
         }
+        // Woken by what is dropped here because of a panic.
+        None if thread::panicking() => false,
         None => {
             *waiting = Some(VecDeque::new());
             false
@@ -74,24 +80,33 @@ fn run(task: Arc<Task>) {
     if nested {
         return;
     }
-    let _leave = Leave;
-    let mut next = first;
+    if thread::panicking() {
+        return first.into_iter().for_each(run_elsewhere);
+    }
+    let (mut next, mut panic) = (first, None);
     while let Some(task) = next {
-        poll_until_idle(&task);
-        next = WAITING.with_borrow_mut(|waiting| waiting.as_mut().and_then(VecDeque::pop_front));
+        if let Err(caught) = catch_unwind(AssertUnwindSafe(|| poll_until_idle(&task))) {
+            panic.get_or_insert(caught);
+        }
+        next = WAITING.with_borrow_mut(|waiting| {
+            let next = waiting.as_mut().and_then(VecDeque::pop_front);
+            if next.is_none() {
+                *waiting = None;
+            }
+            next
+        });
+    }
+    if let Some(panic) = panic {
+        resume_unwind(panic);
     }
 }
 
-/// Says that this thread polls no task any more, also when one panicked. What waited then is polled by no one here, so
-/// it goes round again.
-struct Leave;
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        let left = WAITING.with_borrow_mut(Option::take).unwrap_or_default();
-        for task in left {
-            run(task);
-        }
+/// As [`run`], on a thread of its own.
+fn run_elsewhere(task: Arc<Task>) {
+    let left = task.clone();
+    if let Err(error) = thread::Builder::new().name("after-panic".into()).spawn(move || run(task)) {
+        tracing::error!(%error, "no thread for a task that was woken by a panic: it goes on here");
+        let _ = catch_unwind(AssertUnwindSafe(|| poll_until_idle(&left)));
     }
 }
 
@@ -132,7 +147,7 @@ mod tests {
     use std::future::poll_fn;
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc;
-    use std::thread;
+    use std::time::Duration;
 
     /// A gate that one future waits at and anyone opens.
     #[derive(Default)]
@@ -241,5 +256,54 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         spawn(async move { sender.send(()).unwrap() });
         receiver.try_recv().unwrap();
+    }
+
+    /// A task that opens a gate and panics, and one behind the gate that says whether its thread unwinds.
+    fn woken_by_one_that_panics(then: impl FnOnce() + Send + 'static) -> bool {
+        let (gate, (sender, receiver)) = (Arc::new(Gate::default()), mpsc::channel());
+        let waiting = gate.clone();
+        spawn(async move {
+            waiting.pass().await;
+            sender.send(thread::panicking()).unwrap();
+            then();
+        });
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            spawn(async move {
+                gate.open();
+                panic!("planned");
+            });
+        }));
+        assert!(outcome.is_err(), "the panic goes to the thread that polled");
+        receiver.recv_timeout(Duration::from_secs(10)).expect("the other was polled")
+    }
+
+    #[test]
+    fn what_one_that_panics_has_woken_is_polled_by_a_thread_that_does_not_unwind() {
+        assert!(!woken_by_one_that_panics(|| ()));
+        // The second panic would end the process.
+        assert!(!woken_by_one_that_panics(|| panic!("planned too")));
+    }
+
+    #[test]
+    fn what_is_woken_by_a_thread_that_unwinds_is_polled_by_another() {
+        struct Opens(Arc<Gate>);
+        impl Drop for Opens {
+            fn drop(&mut self) {
+                self.0.open();
+            }
+        }
+        let (gate, (sender, receiver)) = (Arc::new(Gate::default()), mpsc::channel());
+        let (waiting, opens) = (gate.clone(), Opens(gate));
+        spawn(async move {
+            waiting.pass().await;
+            sender.send((thread::panicking(), thread::current().id())).unwrap();
+        });
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let _opens = opens;
+            panic!("planned");
+        }));
+        assert!(outcome.is_err());
+        let (unwinds, polled_by) = receiver.recv_timeout(Duration::from_secs(10)).expect("it was polled");
+        assert!(!unwinds && polled_by != thread::current().id());
     }
 }
