@@ -3,11 +3,11 @@
 //! Not here: which metrics there are and how they are written; the caller hands in the text.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::mem;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tombolo_sys::socket;
 
@@ -16,8 +16,18 @@ use tombolo_sys::socket;
 pub struct Endpoint {
     listener: Arc<TcpListener>,
     address: SocketAddr,
-    ended: Arc<AtomicBool>,
+    connection: Arc<Mutex<Connection>>,
     server: Option<JoinHandle<()>>,
+}
+
+/// What is being served.
+#[derive(Debug)]
+enum Connection {
+    None,
+    /// A second name of it, to cut it.
+    Open(TcpStream),
+    /// The endpoint ends: there are no more.
+    Ended,
 }
 
 impl Endpoint {
@@ -26,20 +36,20 @@ impl Endpoint {
     pub fn start(address: SocketAddr, text: impl Fn() -> String + Send + 'static) -> io::Result<Self> {
         let listener = Arc::new(TcpListener::bind(address)?);
         let address = listener.local_addr()?;
-        let ended = Arc::new(AtomicBool::new(false));
+        let connection = Arc::new(Mutex::new(Connection::None));
         let server = {
-            let (listener, ended) = (Arc::clone(&listener), Arc::clone(&ended));
+            let (listener, connection) = (Arc::clone(&listener), Arc::clone(&connection));
             let serve = move || {
-                while !ended.load(Ordering::Relaxed) {
+                while !matches!(*lock(&connection), Connection::Ended) {
                     match listener.accept() {
-                        Ok((stream, _)) => serve(&stream, &text),
+                        Ok((stream, _)) => serve(&stream, &connection, &text),
                         Err(_) => std::thread::sleep(ACCEPT_PAUSE),
                     }
                 }
             };
             std::thread::Builder::new().name("metrics".into()).spawn(serve)?
         };
-        Ok(Self { listener, address, ended, server: Some(server) })
+        Ok(Self { listener, address, connection, server: Some(server) })
     }
 
     /// Where it listens: the port is a real one even if 0 was asked for.
@@ -50,7 +60,9 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
+        if let Connection::Open(stream) = mem::replace(&mut *lock(&self.connection), Connection::Ended) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
         let woken = socket::shut_down(&*self.listener);
         if let (Ok(()), Some(server)) = (woken, self.server.take()) {
             let _ = server.join();
@@ -62,16 +74,63 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(2);
 const HEAD_LIMIT_BYTES: u64 = 8192;
 
-fn serve(stream: &TcpStream, text: &impl Fn() -> String) {
-    if let Err(error) = answer(stream, text) {
+fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    connection.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve(stream: &TcpStream, connection: &Mutex<Connection>, text: &impl Fn() -> String) {
+    let answered = stream.try_clone().and_then(|second| {
+        match &mut *lock(connection) {
+            Connection::Ended => return Ok(()),
+            open => *open = Connection::Open(second),
+        }
+        answer(Timed { stream, end: Instant::now() + PATIENCE }, text)
+    });
+    if let Err(error) = answered {
         tracing::debug!(%error, "a metrics connection ended");
+    }
+    let mut connection = lock(connection);
+    if let Connection::Open(_) = *connection {
+        *connection = Connection::None;
+    }
+}
+
+/// A stream that fails once its time is over, however little it takes each time.
+#[derive(Clone, Copy)]
+struct Timed<'a> {
+    stream: &'a TcpStream,
+    end: Instant,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.end.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 
 /// Reads one request and answers it. The head is read to its end, or closing would reset what we sent (RFC 9112 §9.6).
-fn answer(mut stream: &TcpStream, text: &impl Fn() -> String) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn answer(mut stream: Timed<'_>, text: &impl Fn() -> String) -> io::Result<()> {
     let mut head = BufReader::new(stream).take(HEAD_LIMIT_BYTES);
     let mut request = String::new();
     head.read_line(&mut request)?;
@@ -124,5 +183,41 @@ mod tests {
         let address = endpoint.address();
         drop(endpoint);
         assert!(TcpStream::connect(address).is_err());
+    }
+
+    fn endpoint() -> Endpoint {
+        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        Endpoint::start(any_port, || "tombolo_up 1\n# EOF\n".into()).expect("start")
+    }
+
+    #[test]
+    fn a_request_that_comes_byte_by_byte_holds_up_the_next_for_so_long_and_no_longer() {
+        let endpoint = endpoint();
+        let mut slow = TcpStream::connect(endpoint.address()).expect("connect");
+        slow.write_all(b"G").expect("write");
+        let begun = Instant::now();
+        let drips = std::thread::spawn(move || {
+            // Until it is cut off.
+            while slow.write_all(b"E").is_ok() && begun.elapsed() < 5 * PATIENCE {
+                std::thread::sleep(PATIENCE / 10);
+            }
+        });
+        let answer = ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(begun.elapsed() < 2 * PATIENCE, "{:?}", begun.elapsed());
+        drips.join().expect("it was cut off");
+    }
+
+    #[test]
+    fn the_end_waits_for_no_request() {
+        let endpoint = endpoint();
+        let mut slow = TcpStream::connect(endpoint.address()).expect("connect");
+        slow.write_all(b"GET /metrics").expect("write");
+        while !matches!(*lock(&endpoint.connection), Connection::Open(_)) {
+            std::thread::yield_now();
+        }
+        let begun = Instant::now();
+        drop(endpoint);
+        assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
     }
 }
