@@ -37,7 +37,7 @@ impl TuneArgs {
         if mounted.is_none() {
             return Err(Failure::cannot(&tuning, "nothing is mounted there"));
         }
-        let Some(mut server) = server_of(&point) else {
+        let Some((mut server, _)) = server_of(&point) else {
             let reason = "no server with its control socket in the usual directory serves it";
             return Err(Failure::cannot(&tuning, reason).remedy("mount it as this user, without --control"));
         };

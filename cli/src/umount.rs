@@ -51,7 +51,7 @@ impl UmountArgs {
             if error.kind() == io::ErrorKind::ResourceBusy { failure.remedy(BUSY_REMEDY) } else { failure }
         })?;
         match server {
-            Some(server) if !self.lazy => wait_for_end(server).map_err(|()| {
+            Some((server, _)) if !self.lazy => wait_for_end(server).map_err(|()| {
                 Failure::cannot(&unmounting, "it is unmounted, but its server still runs")
                     .remedy("try again later")
             }),
@@ -75,14 +75,14 @@ fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
     if fuse_dev::unmount_by_helper(point, lazy)? { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
 }
 
-/// A connection to the server that serves this mount, if it still answers.
-pub fn server_of(point: &Path) -> Option<Client> {
+/// A connection to the server that serves this mount, if it still answers, and what it is.
+pub fn server_of(point: &Path) -> Option<(Client, Status)> {
     let sockets = control::sockets(&control::default_directory()).ok()?;
     let at = point.display().to_string();
     sockets.iter().find_map(|socket| {
         let mut client = Client::connect(socket).ok()?;
         let status: Status = status::ask(&mut client, socket, "status").ok()?;
-        status.ways.iter().any(|way| way.kind == "fuse" && way.at == at).then_some(client)
+        status.ways.iter().any(|way| way.kind == "fuse" && way.at == at).then_some((client, status))
     })
 }
 

@@ -172,6 +172,41 @@ fn what_the_background_server_has_to_say_is_in_its_log() {
 }
 
 #[test]
+fn a_mount_is_changed_while_it_is_used_and_stays_so_when_its_server_comes_back() {
+    let Some(place) = MountPlace::new() else { return };
+    place.mount("allow_other");
+    let flags = || {
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("proc");
+        let point = place.0.text("mnt");
+        let line = table.lines().find(|line| line.split(' ').nth(4) == Some(&point)).expect("the mount");
+        line.split(' ').nth(5).expect("flags").to_owned()
+    };
+    let refused = || fs::write(place.mnt().join("new"), "").expect_err("read-only").kind();
+    place.0.run(&["mount", "-o", "remount,ro,noexec", "dir:tree", "mnt"]).succeeded();
+    assert_eq!(refused(), std::io::ErrorKind::ReadOnlyFilesystem);
+    signal(place.server_pid(), "KILL");
+    until("the file is there again", || fs::read(place.mnt().join("file")).is_ok());
+    assert!(flags().contains("ro,nosuid,nodev,noexec"), "{}", flags());
+    assert_eq!(refused(), std::io::ErrorKind::ReadOnlyFilesystem);
+    place.umount();
+
+    place.mount("rw");
+    place.0.run(&["mount", "-o", "remount,ro", "dir:tree", "mnt"]).succeeded();
+    // As mount(8) calls the helper.
+    let helper = place.0.path("mount.tombolo");
+    symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
+    Ran::new(place.0.program(&helper, &["dir:tree", "mnt", "-o", "rw,remount"])).succeeded();
+    fs::write(place.mnt().join("new"), "").expect("writable again");
+    place.umount();
+
+    place.mount("ro");
+    let words = ["mount", "-o", "remount,rw", "dir:tree", "mnt"];
+    place.0.run(&words).failed(1, &["mounted with ro", "mount it again"]);
+    place.umount();
+    place.0.run(&words).failed(1, &["cannot remount mnt: nothing is mounted there"]);
+}
+
+#[test]
 fn a_mount_serves_metrics_and_so_does_the_server_that_comes_back() {
     let Some(place) = MountPlace::new() else { return };
     let server = place.0.serve(&["mount", "-f", "--metrics", "0", "dir:tree", "mnt"], "ready fuse");

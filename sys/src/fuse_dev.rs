@@ -109,6 +109,11 @@ pub fn mount(
     rustix::mount::mount(source, target, format!("fuse.{subtype}"), flags, data.as_c_str())
 }
 
+/// Changes the flags of a mount, for all who see it; needs CAP_SYS_ADMIN. EINVAL: not a mount point.
+pub fn remount(target: &Path, flags: MountFlags) -> Result<()> {
+    rustix::mount::mount_remount(target, flags, c"")
+}
+
 /// Mounts through the set-user-id helper `fusermount3`, for those who may not mount themselves, and returns the
 /// connection. The error has the helper's own words in it when it refuses.
 pub fn mount_by_helper(target: &Path, options: &str) -> std::io::Result<OwnedFd> {
@@ -181,5 +186,6 @@ mod tests {
     fn a_directory_that_is_no_mount_point_is_not_unmounted() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(unmount(dir.path(), false), Err(Errno::INVAL));
+        assert_eq!(remount(dir.path(), Flags::RDONLY), Err(Errno::INVAL));
     }
 }

@@ -10,6 +10,7 @@ use crate::failure::{Failure, Outcome};
 use crate::location::Location;
 
 use super::options::MountOptions;
+use super::remount::remount;
 use super::{Mount, OPTIONS_HELP, background};
 
 /// Mount a directory, or an export of an NFS server, on this host through FUSE, for mount(8) and /etc/fstab.
@@ -71,6 +72,9 @@ impl Helper {
                 Err(reason) if self.sloppy => tracing::warn!(reason, "ignored"),
                 Err(reason) => return Err(Failure::usage(reason)),
             }
+        }
+        if options.remount && !self.fake {
+            return remount(&self.mountpoint, &options);
         }
         let mount = Mount::checked(self.source, &self.mountpoint, options, None)?;
         if self.fake { Ok(()) } else { background::start(&mount, &lists, log) }

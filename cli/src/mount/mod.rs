@@ -7,6 +7,7 @@ mod log;
 mod mountinfo;
 mod options;
 mod place;
+mod remount;
 mod server;
 mod source;
 
@@ -77,6 +78,7 @@ Mount options:
   threads=N             how many threads serve requests
   fsname=NAME           what mount(8) lists as the source (default: the directory, or HOST:/NAME)
   dev, suid, noexec     honour device nodes and set-user-id bits; refuse to execute (default: nodev, nosuid, exec)
+  remount               change a mount that is there: ro, rw, dev, suid, exec and their opposites, and inflight=; the rest stays as it is
   Those that mount(8) and systemd act upon themselves (defaults, nofail, _netdev, user, x-…) are ignored here.
 
 Of directories:
@@ -119,6 +121,9 @@ impl MountArgs {
         let mut options = MountOptions::default();
         for list in &self.options {
             options.add(list).map_err(Failure::usage)?;
+        }
+        if options.remount {
+            return remount::remount(&self.mountpoint, &options);
         }
         let mut mount = Mount::checked(self.source, &self.mountpoint, options, self.control)?;
         mount.metrics = self.metrics;

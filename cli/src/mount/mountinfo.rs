@@ -13,6 +13,15 @@ pub struct MountEntry {
     pub point: PathBuf,
     /// The file system's type, as in `fuse.tombolo`.
     pub kind: String,
+    /// Its own flags, as in `ro,nosuid,nodev`.
+    pub flags: String,
+}
+
+impl MountEntry {
+    /// Whether a flag is among its own.
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.split(',').any(|own| own == flag)
+    }
 }
 
 /// What is mounted at exactly this absolute path: the topmost, if there are several.
@@ -29,9 +38,10 @@ fn entries(table: &[u8]) -> impl Iterator<Item = MountEntry> {
 fn entry(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let point = fields.nth(4)?;
+    let flags = String::from_utf8_lossy(fields.next()?).into_owned();
     let kind = fields.by_ref().skip_while(|field| *field != b"-").nth(1)?;
     let kind = String::from_utf8_lossy(kind).into_owned();
-    Some(MountEntry { point: OsString::from_vec(unescaped(point)).into(), kind })
+    Some(MountEntry { point: OsString::from_vec(unescaped(point)).into(), kind, flags })
 }
 
 /// Blanks, newlines and backslashes are written as a backslash and three octal digits.
@@ -62,7 +72,9 @@ mod tests {
             41 40 0:45 / /mnt2 rw shared:3 master:2 - fuse.tombolo x rw\nnonsense\n\n";
         let found: Vec<_> = entries(table).collect();
         assert_eq!(found.len(), 3);
-        assert_eq!(found[1], MountEntry { point: "/a b\\c".into(), kind: "fuse.tombolo".into() });
+        let (point, kind) = ("/a b\\c".into(), "fuse.tombolo".into());
+        assert_eq!(found[1], MountEntry { point, kind, flags: "rw,nosuid".into() });
+        assert!(found[1].has("nosuid") && !found[1].has("ro"));
         assert_eq!(found[2].kind, "fuse.tombolo");
     }
 

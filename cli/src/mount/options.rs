@@ -13,6 +13,8 @@ use crate::suggestion::unknown;
 /// What the options come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
+    /// `remount`: change a mount that is there.
+    pub remount: bool,
     /// `ro`: the mount and the back end refuse changes.
     pub read_only: bool,
     /// `allow_other`: users other than the one who mounts may enter.
@@ -42,7 +44,7 @@ pub struct MountOptions {
 }
 
 const FLAGS: &[&str] =
-    &["allow_other", "dev", "exec", "nodev", "noexec", "noperm", "nosuid", "perm", "ro", "suid"];
+    &["allow_other", "dev", "exec", "nodev", "noexec", "noperm", "nosuid", "perm", "remount", "ro", "suid"];
 
 const TAKES_VALUE: &[&str] = &["coherence", "doorbell", "fsname", "locks", "submounts", "threads"];
 /// Whom a lock excludes.
@@ -87,6 +89,7 @@ impl MountOptions {
         let (name, value) =
             option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         match (name, value) {
+            ("remount", None) => self.remount = true,
             ("ro", None) => self.read_only = true,
             ("rw", None) => self.read_only = false,
             ("allow_other", None) => self.allow_other = true,

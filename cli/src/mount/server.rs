@@ -24,6 +24,7 @@ use crate::status::{ExportStatus, Status, WayStatus};
 use super::Mount;
 use super::background::READY;
 use super::log::append;
+use super::mountinfo::mounted_at;
 use super::options::Locks;
 use super::source::{self, Source};
 
@@ -57,7 +58,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
         let _ = stop.send(signal);
     })
     .map_err(|error| Failure::cannot(&mounting, &error))?;
-    let fuse = FuseMount::start(&*export, SessionId(1), &mount.point.path, &fuse_options(mount))
+    let fuse = FuseMount::start(&*export, SessionId(1), &mount.point.path, &fuse_options(mount, again))
         .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
     // It holds the directory; the mount does now.
     drop(export);
@@ -112,8 +113,15 @@ fn status(mount: &Mount) -> Status {
 /// under way. The client reads further ahead by itself.
 const FAR_READ_AHEAD_BYTES: u32 = 2 << 20;
 
-fn fuse_options(mount: &Mount) -> FuseOptions {
-    let options = &mount.options;
+/// Who serves a mount again keeps the flags that it has got since (`remount`).
+fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
+    let mut options = mount.options.clone();
+    if again && let Ok(Some(dead)) = mounted_at(&mount.point.path) {
+        options.read_only |= dead.has("ro");
+        options.devices = !dead.has("nodev");
+        options.set_id = !dead.has("nosuid");
+        options.no_exec = dead.has("noexec");
+    }
     let defaults = FuseOptions::default();
     let (asked_in_url, read_ahead_bytes) = match &mount.source {
         Location::Nfs(url) => (url.options.clone(), Some(FAR_READ_AHEAD_BYTES)),
