@@ -125,8 +125,8 @@ pub struct Created {
 pub struct ReadDone {
     /// Bytes that were placed at the start of the sink.
     pub count: usize,
-    /// True when the file ended there; a short read that does not say so is not the end. A read that was filled to the last byte may say false although nothing follows: who
-    /// must know (RFC 1813 §3.3.6) compares with the size.
+    /// True when the file ended there; a short read that does not say so is not the end. A read that was filled to the last
+    /// byte may say false although nothing follows: who must know (RFC 1813 §3.3.6) compares with the size.
     pub eof: bool,
 }
 

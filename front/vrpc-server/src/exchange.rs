@@ -66,7 +66,11 @@ impl<'a> Exchange<'a> {
                 let permit = admit(shared, &responder, &parts.interrupt);
                 let shared = shared.clone();
                 task::spawn(async move {
-                    let result = later.await;
+                    let result = match later.await {
+                        // The peer has not asked for that: too many pend.
+                        Err(Error::Interrupted) if permit.is_none() => Err(Error::Busy),
+                        result => result,
+                    };
                     shared.pending.remove(responder.id());
                     drop(permit);
                     end(&shared, kind, &mut parts, responder, result, send);

@@ -142,7 +142,11 @@ impl Session {
                 let permit = self.admit(unique, &slot.interrupt, self.on_signal(opcode, thread));
                 let session = self.clone();
                 task::spawn(async move {
-                    let result = later.await;
+                    let result = match later.await {
+                        // Nobody has sent a signal: it was asked to end because too many pend.
+                        Err(Error::Interrupted) if permit.is_none() => Err(Error::Busy),
+                        result => result,
+                    };
                     session.pending.remove(unique);
                     drop(permit);
                     session.finish(unique, result, &mut slot, &mut exchange);
