@@ -119,9 +119,7 @@ impl Served {
     /// As [`Served::adopt`], for a look-up that is held already.
     pub async fn adopt_held(&self, held: HeldNode) -> Result<Arc<Node>> {
         // A client may still hold a handle that an older key signed. What is given out anew, the newest signs.
-        if let Some(node) = self.nodes.by_id(held.id())
-            && self.signer.is_current(&node.handle)
-        {
+        if let Some(node) = self.nodes.with_handle(held.id(), |handle| self.signer.is_current(handle)) {
             return Ok(node);
         }
         let handles = self.handles()?;
@@ -151,7 +149,7 @@ impl Served {
             }
             // Out of reach, but perhaps not gone: what was written to it is still made stable when its opening is closed.
             Err(Error::Stale) => {
-                self.nodes.remove(node);
+                self.nodes.remove(node.id);
                 Err(Error::Stale)
             }
             Err(error) => Err(error),
@@ -161,7 +159,7 @@ impl Served {
     /// Lets go of a node whose file is gone.
     pub fn gone(&self, node: &Arc<Node>) {
         self.openings.discard(node.id);
-        self.nodes.remove(node);
+        self.nodes.remove(node.id);
     }
 
     /// Makes a change of names in `directory` stable, as far as this export does so.

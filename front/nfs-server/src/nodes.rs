@@ -115,10 +115,15 @@ impl Nodes {
         Some(node.clone())
     }
 
-    /// The node of a number, if it is at hand.
-    pub fn by_id(&self, id: NodeId) -> Option<Arc<Node>> {
+    /// Whether a number is at hand, under whatever handle.
+    pub fn holds(&self, id: NodeId) -> bool {
+        self.with_handle(id, |_| true).is_some()
+    }
+
+    /// The node of a number, if it is at hand under such a handle: one whose key was replaced may be there under two.
+    pub fn with_handle(&self, id: NodeId, is_such: impl Fn(&[u8]) -> bool) -> Option<Arc<Node>> {
         let table = self.lock();
-        table.by_id.find(mixed(id), |node| node.id == id).cloned()
+        table.by_id.find(mixed(id), |node| node.id == id && is_such(&node.handle)).cloned()
     }
 
     /// Enters a node, or drops it for the one that is there under its handle.
@@ -145,10 +150,16 @@ impl Nodes {
         node
     }
 
-    /// Takes a node out, because its file is gone.
-    pub fn remove(&self, node: &Arc<Node>) {
+    /// Takes a number out, because its file is gone, under all its handles.
+    pub fn remove(&self, id: NodeId) {
         let mut table = self.lock();
-        self.take_out(&mut table, node);
+        let mut out = Vec::new();
+        while let Some(node) = table.by_id.find(mixed(id), |node| node.id == id).cloned() {
+            self.take_out(&mut table, &node);
+            out.push(node);
+        }
+        // Forgetting goes to the file system: not under the lock.
+        drop(table);
     }
 
     /// Puts out what was not used lately, until the limit holds. Gives back what is to be dropped outside of the lock.
@@ -161,7 +172,7 @@ impl Nodes {
                 table.dead = table.dead.saturating_sub(1);
                 continue;
             };
-            if !self.holds(table, &node) {
+            if !Self::has(table, &node) {
                 table.dead = table.dead.saturating_sub(1);
             } else if node.used.swap(false, Ordering::Relaxed) {
                 table.ring.push_back(entry);
@@ -175,7 +186,7 @@ impl Nodes {
         out
     }
 
-    fn holds(&self, table: &Table, node: &Arc<Node>) -> bool {
+    fn has(table: &Table, node: &Arc<Node>) -> bool {
         let hash = mixed(node.id);
         table.by_id.find(hash, |known| Arc::ptr_eq(known, node)).is_some()
     }
@@ -230,7 +241,7 @@ mod tests {
         let (first, second) = (made(&file_system, &nodes, "a").id, made(&file_system, &nodes, "b").id);
         assert!(nodes.by_handle(b"a").is_some(), "used: it stays");
         made(&file_system, &nodes, "c");
-        assert!(nodes.by_handle(b"b").is_none() && nodes.by_id(second).is_none());
+        assert!(nodes.by_handle(b"b").is_none() && !nodes.holds(second));
         assert!(!is_known(&file_system, second), "the look-up was given back");
         assert!(nodes.by_handle(b"a").is_some() && is_known(&file_system, first));
         assert_eq!(nodes.lock().by_id.len(), 2);
@@ -258,7 +269,7 @@ mod tests {
             .expect("lookup");
         let again = nodes.enter(Node::new(HeldNode::new(&file_system, SESSION, entry.node), (*b"a").into()));
         assert!(Arc::ptr_eq(&first, &again));
-        nodes.remove(&first);
+        nodes.remove(first.id);
         assert!(nodes.lock().by_handle.is_empty() && nodes.lock().by_id.is_empty());
     }
 
@@ -267,8 +278,22 @@ mod tests {
         let (file_system, nodes) = (attached(), Nodes::new(8));
         let node = made(&file_system, &nodes, "a");
         let id = node.id;
-        nodes.remove(&node);
+        nodes.remove(id);
         drop(node);
+        assert!(!is_known(&file_system, id));
+    }
+
+    #[test]
+    fn a_file_that_is_known_by_two_handles_is_taken_out_under_both() {
+        let (file_system, nodes) = (attached(), Nodes::new(8));
+        let id = made(&file_system, &nodes, "old").id;
+        let name = Name::new(b"old").expect("a name");
+        let entry = file_system.lookup(&Ctx::root(SESSION), NodeId::ROOT, name).wait().expect("lookup");
+        nodes.enter(Node::new(HeldNode::new(&file_system, SESSION, entry.node), (*b"new").into()));
+        let found = |handle: &'static [u8]| nodes.with_handle(id, |known| known == handle);
+        assert!(found(b"old").is_some() && found(b"new").is_some() && found(b"other").is_none());
+        nodes.remove(id);
+        assert!(nodes.by_handle(b"old").is_none() && nodes.by_handle(b"new").is_none());
         assert!(!is_known(&file_system, id));
     }
 
@@ -277,7 +302,7 @@ mod tests {
         let (file_system, nodes) = (attached(), Nodes::new(4));
         for round in 0..100 {
             let node = made(&file_system, &nodes, &format!("{round}"));
-            nodes.remove(&node);
+            nodes.remove(node.id);
         }
         assert!(nodes.lock().ring.len() <= 16, "{}", nodes.lock().ring.len());
     }

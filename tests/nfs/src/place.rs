@@ -171,3 +171,11 @@ pub fn assert_unchanged(place: &Place, object: &FileHandleBuf, wcc: &WccData) {
 pub fn assert_one_of<T: PartialEq + Debug>(value: &T, expected: &[T]) {
     assert!(expected.contains(value), "{value:?} is none of {expected:?}");
 }
+
+/// Removed files of a tree that this process, and with it the server, has open.
+pub fn removed_and_open(tree: &Path) -> Vec<PathBuf> {
+    let open = std::fs::read_dir("/proc/self/fd").expect("the server's descriptors, which are ours");
+    let targets = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let is_gone = |path: &PathBuf| path.starts_with(tree) && path.to_string_lossy().ends_with(" (deleted)");
+    targets.filter(is_gone).collect()
+}

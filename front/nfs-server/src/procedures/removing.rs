@@ -99,7 +99,7 @@ async fn kept(dir: &Target, name: Name<'_>) -> Option<HeldNode> {
     let export = &dir.export;
     let entry = dir.child(name).await.ok()??;
     let held = HeldNode::new(&export.file_system, export.session, entry.node);
-    (export.openings.holds(entry.node) || export.nodes.by_id(entry.node).is_some()).then_some(held)
+    (export.openings.holds(entry.node) || export.nodes.holds(entry.node)).then_some(held)
 }
 
 /// Lets go of a node that lost its last name, so that its space is free at once.
@@ -114,7 +114,5 @@ async fn close(dir: &Target, victim: Option<HeldNode>) {
         _ => return,
     }
     export.openings.discard(victim.id());
-    if let Some(node) = export.nodes.by_id(victim.id()) {
-        export.nodes.remove(&node);
-    }
+    export.nodes.remove(victim.id());
 }

@@ -1,10 +1,11 @@
 //! REMOVE, RMDIR, RENAME.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tombolo_nfs_tests::client::{Expect, mode};
-use tombolo_nfs_tests::place::{Place, assert_around, assert_one_of, assert_unchanged, on_each};
+use tombolo_nfs_tests::place::{
+    Place, assert_around, assert_one_of, assert_unchanged, on_each, removed_and_open,
+};
 use tombolo_wire_nfs3::{Reply, Status};
 
 #[test]
@@ -30,13 +31,7 @@ fn remove_takes_a_name_away() {
 fn a_removed_file_gives_its_space_back() {
     let place = Place::on_host();
     let tree = place.on_disk("").expect("on the host");
-    let open_and_gone = || {
-        let opened = std::fs::read_dir("/proc/self/fd").expect("the server's descriptors, which are ours");
-        let leads_to =
-            |entry: std::io::Result<std::fs::DirEntry>| std::fs::read_link(entry.ok()?.path()).ok();
-        let gone = |path: &PathBuf| path.starts_with(&tree) && path.to_string_lossy().ends_with(" (deleted)");
-        opened.filter_map(leads_to).filter(gone).collect::<Vec<_>>()
-    };
+    let open_and_gone = || removed_and_open(&tree);
     let remove = || _ = place.nfs.remove(&place.root, b"file").done();
     let replace = || _ = place.nfs.rename(&place.root, b"new", &place.root, b"file").done();
     for (is_read, go) in [(true, &remove as &dyn Fn()), (false, &remove), (true, &replace), (false, &replace)]

@@ -1,10 +1,12 @@
 //! What outlives a server, and what must not.
 
+use std::time::{Duration, Instant};
+
 use tombolo_host::handle_keys::{KeyId, Keys};
 use tombolo_host::state_dir::{ServerFiles, StateDir};
 use tombolo_nfs_tests::bed::{PATH, Plan};
 use tombolo_nfs_tests::client::{Expect, mode};
-use tombolo_nfs_tests::place::{Place, local_dir, scratch};
+use tombolo_nfs_tests::place::{Place, local_dir, removed_and_open, scratch};
 use tombolo_wire_nfs3::args::{CreateHow, StableHow};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, CreateVerifier, FileHandleBuf, Status};
 
@@ -84,6 +86,36 @@ fn handles_are_refused_once_their_key_is_retired() {
         after.nfs.getattr(&file).failed(Status::Stale);
     }
     assert_eq!(after.contents(&new), b"signed with the new key");
+}
+
+#[test]
+fn the_space_of_a_file_that_was_reached_by_handles_of_two_keys_is_free_once_it_is_removed() {
+    let site = Site::new();
+    let before = site.start();
+    let names = [&b"removed"[..], b"replaced"];
+    let old = names.map(|name| before.file(std::str::from_utf8(name).expect("text"), b"contents"));
+    drop(before);
+    Keys::rotate(&site.files()).expect("another key");
+    let rotated = site.start();
+    let root = rotated.root;
+    let new = [0, 1].map(|which: usize| {
+        assert_eq!(rotated.contents(&old[which]), b"contents");
+        let new = rotated.nfs.lookup(&root, names[which]).done().handle;
+        assert_ne!(new, old[which], "signed with the new key");
+        assert_eq!(rotated.contents(&new), b"contents");
+        new
+    });
+    rotated.file("other", b"");
+    rotated.nfs.remove(&root, b"removed").done();
+    rotated.nfs.rename(&root, b"other", &root, b"replaced").done();
+    let begun = Instant::now();
+    while !removed_and_open(site.tree.path()).is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", removed_and_open(site.tree.path()));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for handle in [old, new].concat() {
+        rotated.nfs.getattr(&handle).failed(Status::Stale);
+    }
 }
 
 #[test]
