@@ -61,6 +61,17 @@ fn files_are_listed_read_and_copied() {
     assert!(fs::read_to_string(place.path("back")).expect("read") == large);
     place.run(&["rm", "shm:link.sock/tree/dir"]).succeeded();
     assert!(!place.path("tree/dir").exists());
+    // A rename, not a copy; and no tree is copied into itself.
+    let number =
+        |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(place.path(name)).expect("stat"));
+    let before = number("tree/file");
+    place.run(&["mv", "shm:link.sock/tree/file", "shm:link.sock/tree/moved"]).succeeded();
+    assert_eq!(number("tree/moved"), before);
+    place.run(&["mkdir", "-p", "shm:link.sock/tree/a/b"]).succeeded();
+    for (top, into) in [("shm:link.sock/tree", "a"), ("shm:link.sock/tree/a", "b")] {
+        let ran = place.run(&["cp", "-r", top, &format!("{top}/{into}/copy")]);
+        assert!(ran.code == Some(1) && ran.err.contains("the copy lies within it"), "{ran:?}");
+    }
     stop(server);
 }
 

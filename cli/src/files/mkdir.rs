@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -73,7 +74,8 @@ impl MkdirArgs {
             }
             Ok(true)
         };
-        make().map_err(|error: io::Error| Failure::cannot(format_args!("make {}", path.display()), &error))
+        let word = shown::name(path.as_os_str().as_bytes());
+        make().map_err(|error: io::Error| Failure::cannot(format_args!("make {word}"), &error))
     }
 
     /// On a server. Whether there was something to make.

@@ -44,9 +44,9 @@ impl Watched {
 
 /// An export of a server that is attached.
 struct OpenExport {
-    /// The URL of the server, with its options and no path.
+    /// See [`on_server`].
     server: String,
-    /// The export's path on the server.
+    /// The export's path there.
     path: Vec<u8>,
     tree: Tree,
 }
@@ -102,34 +102,32 @@ impl Places {
         let word = super::shown::name(&label);
         let nfs = self.options(location);
         let options = OpenOptions { end, nfs, since: Some(self.since), ..OpenOptions::default() };
-        let url = match location {
-            Location::Nfs(url) => url,
-            Location::Dir(_) | Location::Shm(_) | Location::NfsShm(_) => {
-                let opened = location.open(&options)?;
-                let is_remote = !matches!(location, Location::Dir(_));
-                let realm = if is_remote { location.to_string() } else { LOCAL.into() };
-                let tree = self.attach(&*opened.export, realm, &word)?;
-                return Ok(Place { tree, path: opened.path, label, word, is_remote });
-            }
+        let Some((server, whole)) = on_server(location) else {
+            let opened = location.open(&options)?;
+            let tree = self.attach(&*opened.export, LOCAL.into(), &word)?;
+            return Ok(Place { tree, path: opened.path, label, word, is_remote: false });
         };
-        let server = NfsUrl { path: b"/".to_vec(), ..url.clone() }.to_string();
         let known = self.servers.iter().find_map(|export| {
-            let path = (export.server == server).then(|| within(&export.path, &url.path)).flatten()?;
+            let path = (export.server == server).then(|| within(&export.path, &whole)).flatten()?;
             Some((export.tree.clone(), path.to_vec()))
         });
         if let Some((tree, path)) = known {
             return Ok(Place { tree, path, label, word, is_remote: true });
         }
         let opened = location.open(&options)?;
-        let host = url.host.to_string();
-        self.watched.extend(opened.nfs.map(|export| Watched { host, export }));
-        let realm = format!("{}:{}", url.host, url.port.map_or(String::new(), |port| port.to_string()));
+        let export = export_of(&whole, &opened.path);
+        let realm = match location {
+            Location::Nfs(url) => {
+                let host = url.host.to_string();
+                self.watched.extend(opened.nfs.map(|export| Watched { host, export }));
+                format!("{}:{}", url.host, url.port.map_or(String::new(), |port| port.to_string()))
+            }
+            _ => String::from_utf8_lossy(export.unwrap_or(&whole)).into_owned(),
+        };
         let tree = self.attach(&*opened.export, realm, &word)?;
-        let export = url.path.len().saturating_sub(opened.path.len());
-        let path = url.path.get(..export).unwrap_or_default().to_vec();
         // Where the whole path is an export, nothing says that what lies below it is not another.
-        if !opened.path.is_empty() {
-            self.servers.push(OpenExport { server, path, tree: tree.clone() });
+        if let Some(path) = export.filter(|_| !opened.path.is_empty()) {
+            self.servers.push(OpenExport { server, path: path.to_vec(), tree: tree.clone() });
         }
         Ok(Place { tree, path: opened.path, label, word, is_remote: true })
     }
@@ -227,6 +225,28 @@ pub fn label_of(location: &Location) -> Vec<u8> {
     }
 }
 
+/// A server, with what is asked of its client, and a path there that begins with an export; `None` for this host.
+fn on_server(location: &Location) -> Option<(String, Vec<u8>)> {
+    match location {
+        Location::Nfs(url) => {
+            let server = NfsUrl { path: b"/".to_vec(), ..url.clone() };
+            Some((server.to_string(), url.path.clone()))
+        }
+        Location::Shm(place) => Some(("shm".into(), place.to_string().into_bytes())),
+        Location::NfsShm(url) => {
+            let options: Vec<_> = url.options.words().collect();
+            Some((format!("nfs+shm?{}", options.join("&")), url.place.to_string().into_bytes()))
+        }
+        Location::Dir(_) => None,
+    }
+}
+
+/// What stands before `path` at the end of `whole`; `None` if it is written otherwise there.
+fn export_of<'a>(whole: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
+    let export = whole.strip_suffix(path)?;
+    (path.is_empty() || export.ends_with(b"/")).then(|| export.strip_suffix(b"/").unwrap_or(export))
+}
+
 /// What of `path` lies in `export`; `None` when it lies elsewhere.
 fn within<'a>(export: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     let export = export.strip_suffix(b"/").unwrap_or(export);
@@ -280,5 +300,9 @@ mod tests {
         assert_eq!(within(b"/", b"/a"), Some(&b"a"[..]));
         assert_eq!(within(b"/srv", b"/srvx/a"), None);
         assert_eq!(within(b"/srv", b"/srv"), Some(&b""[..]));
+        assert_eq!(export_of(b"shm:s/tree/a/b", b"a/b"), Some(&b"shm:s/tree"[..]));
+        assert_eq!(export_of(b"/srv", b""), Some(&b"/srv"[..]));
+        assert_eq!(export_of(b"/a", b"a"), Some(&b""[..]));
+        assert_eq!(export_of(b"shm:s/tree//a//b", b"a/b"), None);
     }
 }

@@ -97,6 +97,34 @@ fn a_tree_may_be_as_deep_as_its_file_system_allows() {
     assert_eq!(remove(&source, "d"), (DEPTH as u64 + 1, Vec::new()));
 }
 
+/// More branches than are walked at once, each deeper than listings are kept open, with entries before and after what is gone
+/// down to.
+#[test]
+fn a_listing_that_was_set_aside_goes_on_where_it_was() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    for branch in 0..18 {
+        let mut dir = from.path().join(format!("tree/{branch}"));
+        for level in 0..24 {
+            std::fs::create_dir_all(&dir).unwrap();
+            for number in 0..4 {
+                std::fs::write(dir.join(format!("{number}-{level}")), format!("{branch}")).unwrap();
+            }
+            dir = dir.join(format!("below-{level}"));
+        }
+    }
+    let (source, middle, target) = (local(from.path()), attach(&memory(), "memory"), local(to.path()));
+    let wanted = see(&source, "tree", false);
+    assert_eq!(wanted.len(), 1 + 18 * 24 * 5);
+    let options = Options { recursive: true, ..Options::default() };
+    for (from, to) in [(&source, &middle), (&middle, &target)] {
+        assert_eq!(copy(from, "tree", to, "tree", options).0.failed, 0);
+        assert!(see(to, "tree", false) == wanted);
+    }
+    for tree in [&source, &middle, &target] {
+        assert_eq!(remove(tree, "tree"), (1 + 18 * 24 * 5, Vec::new()));
+    }
+}
+
 /// Says that all directories named `again` are the same one.
 struct Circle;
 

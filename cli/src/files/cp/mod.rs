@@ -121,7 +121,11 @@ impl CpArgs {
             }
         }
         if let Some(sink) = Sink::of(&self.target) {
-            return if all_opened { sink.write(&sources) } else { Err(Failure::silent()) };
+            return match all_opened {
+                true if self.no_clobber => Ok(()),
+                true => sink.write(&sources),
+                false => Err(Failure::silent()),
+            };
         }
         let to = self.open_target(&mut places, &sources)?;
         let style = Style::for_user(log.quiet > 0, self.progress, io::stderr().is_terminal());

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use tombolo_core::fs::OpenFlags;
 use crate::failure::{Failure, Outcome};
 use crate::location::Location;
 
+use super::super::shown;
 use super::source::Source;
 
 /// A pipe or device of this host that a file is written into, as cp(1) does.
@@ -28,7 +30,7 @@ impl<'a> Sink<'a> {
 
     /// Writes the contents of the one source into it.
     pub fn write(&self, sources: &[Source]) -> Outcome {
-        let writing = format!("write {}", self.0.display());
+        let writing = format!("write {}", shown::name(self.0.as_os_str().as_bytes()));
         let [source] = sources else {
             return Err(Failure::cannot(writing, "it is not a directory").remedy("several sources need one"));
         };
