@@ -55,7 +55,7 @@ impl DecodeError {
         }
     }
 
-    /// Would no kernel ever send this? Then the peer is broken or hostile, and its transport may hang up.
+    /// Would no kernel ever send this? Then the peer is broken or hostile.
     #[must_use]
     pub fn is_violation(&self) -> bool {
         match self {

@@ -57,8 +57,6 @@ pub struct Options {
     pub local_callers: bool,
     /// Does the kernel keep locks itself, so that others than its own programs do not see them?
     pub local_locks: bool,
-    /// Is the requester a stranger, whose requests are no longer served once it has broken the protocol?
-    pub stranger: bool,
 }
 
 impl Default for Options {
@@ -71,7 +69,6 @@ impl Default for Options {
             kernel_checks: true,
             local_callers: false,
             local_locks: false,
-            stranger: false,
         }
     }
 }
@@ -86,7 +83,8 @@ pub struct Session {
     ready: AtomicBool,
     /// Whether the kernel has been told.
     told: AtomicBool,
-    broken: AtomicBool,
+    /// Whether it was said that the requester breaks the protocol.
+    warned: AtomicBool,
     pages: Arc<PageCache>,
     second_look: Arc<SecondLook>,
     posix_locks: PosixLocks,
@@ -107,7 +105,7 @@ impl Session {
             agreed: AtomicU64::new(0),
             ready: AtomicBool::new(false),
             told: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
             pages: Arc::new(PageCache::new(options.coherence)),
             second_look: Arc::default(),
             posix_locks: PosixLocks::default(),
@@ -204,8 +202,7 @@ impl Session {
             Err(error) => return Answer::err(self.refuse(&error)),
         };
         self.counters.count(decoded.header.opcode);
-        if self.broken.load(Ordering::Relaxed) || !(self.is_ready() || decoded.header.opcode == Opcode::Init)
-        {
+        if !(self.is_ready() || decoded.header.opcode == Opcode::Init) {
             return Answer::err(Error::Io { source: None });
         }
         slot.interrupt.renew();
@@ -284,11 +281,8 @@ impl Session {
 
     fn refuse(&self, error: &DecodeError) -> Error {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
-        if error.is_violation() {
-            let stop = self.options.stranger;
-            if !self.broken.fetch_or(stop, Ordering::Relaxed) {
-                tracing::warn!(session = self.id.0, %error, stop, "a request that no kernel sends");
-            }
+        if error.is_violation() && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(session = self.id.0, %error, "a request that no kernel sends; further ones are not told of");
         }
         status::from_errno(error.errno())
     }

@@ -71,7 +71,6 @@ impl VirtioFs {
         if !(1..=TAG_BYTES_MAX).contains(&options.tag.len()) {
             return Err(DeviceError::Tag { bytes: options.tag.len() });
         }
-        options.session.stranger = true;
         options.request_queues = options.request_queues.max(1);
         let first = begin(export.as_ref(), &options, &session_ids).map_err(DeviceError::Export)?;
         let spare = Arc::default();
