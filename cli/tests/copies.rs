@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use common::{Place, Ran, Server, signal, until};
 
@@ -173,6 +173,27 @@ fn users_other_than_root_are_told_nothing_of_what_root_could() {
     Ran::new(command).failed(1, &["permission denied"]);
 }
 
+/// What a process says, as it comes.
+struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Said {
+    fn by(mut pipe: impl Read + Send + 'static) -> Self {
+        let said = Arc::<Mutex<Vec<u8>>>::default();
+        let heard = said.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = pipe.read(&mut bytes) {
+                heard.lock().expect("no panic").extend_from_slice(&bytes[..count]);
+            }
+        });
+        Self(said)
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("no panic")).into_owned()
+    }
+}
+
 /// On a terminal, in the bar.
 #[test]
 fn a_silent_server_is_told_of_in_the_bar() {
@@ -184,14 +205,12 @@ fn a_silent_server_is_told_of_in_the_bar() {
     command.args(["-qefc", &words, "/dev/null"]).current_dir(place.path(""));
     command.env("TERM", "xterm").env("COLUMNS", "200").env("TOMBOLO_LOG", "error");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("script(1)");
+    let shown = Said::by(child.stdout.take().expect("a pipe"));
     until("some of it has arrived", || place.path(".copy.tombolo-part").exists());
     server.signal("STOP");
-    std::thread::sleep(Duration::from_secs(6));
+    until("it is shown", || shown.so_far().contains("server 127.0.0.1 not responding, still trying"));
     server.signal("CONT");
-    let mut shown = String::new();
-    child.stdout.take().expect("a pipe").read_to_string(&mut shown).expect("read");
-    assert!(child.wait().expect("wait").success(), "{shown}");
-    assert!(shown.contains("server 127.0.0.1 not responding, still trying"), "{shown}");
+    assert!(child.wait().expect("wait").success(), "{}", shown.so_far());
 }
 
 /// SIGTERM, and then a second one for those who cannot wait, though the server says nothing.
@@ -202,15 +221,15 @@ fn a_second_signal_ends_a_copy_from_a_silent_server() {
     fs::write(place.path("tree/large"), vec![1; 150 << 20]).expect("write");
     let mut command = place.tombolo(&["cp", &format!("{url}/large"), "copy"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
+    let said = Said::by(child.stderr.take().expect("a pipe"));
     until("some of it has arrived", || place.path(".copy.tombolo-part").exists());
     server.signal("STOP");
     signal(child.id(), "TERM");
-    std::thread::sleep(Duration::from_secs(6));
+    until("it is told", || said.so_far().contains("not responding"));
     assert!(child.try_wait().expect("wait").is_none(), "it was over before");
     signal(child.id(), "TERM");
     until("it has ended", || child.try_wait().expect("wait").is_some());
-    let mut said = String::new();
-    child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("read");
+    let said = said.so_far();
     assert!(said.contains("SIGTERM: finishing what is under way; once more ends at once"), "{said}");
     assert_eq!(said.matches(" not responding, still trying").count(), 1, "{said}");
     server.signal("CONT");

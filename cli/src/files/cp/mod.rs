@@ -169,17 +169,17 @@ impl CpArgs {
         self.recursive || self.archive
     }
 
-    /// Opens the tree that the target lies in, so that there is a directory above what is there.
+    /// Opens the tree that the target lies in; where it may be the copy's name, so that there is a directory above it.
     fn open_target(&self, places: &mut Places, sources: &[Source]) -> Result<Place, Failure> {
         let Location::Dir(path) = &self.target else { return places.open(&self.target, End::Target) };
         let is_link_copied = matches!(sources, [source] if source.is_link());
+        let may_be_name = self.no_target_directory || self.resume;
         match path.canonicalize() {
-            Ok(found) if found.is_dir() || !is_link_copied => {
-                let place = places.open(&Location::Dir(found), End::Name)?;
-                Ok(place.called(&self.target))
+            Ok(found) if found.is_dir() && may_be_name => {
+                Ok(places.open(&Location::Dir(found), End::Name)?.called(&self.target))
             }
-            Ok(_) => places.open(&self.target, End::Name),
-            Err(_) => places.open(&self.target, End::Target),
+            Ok(found) if !found.is_dir() && is_link_copied => places.open(&self.target, End::Name),
+            _ => places.open(&self.target, End::Target),
         }
     }
 
