@@ -13,7 +13,7 @@ use tombolo_sys::open::leave_direct;
 use tombolo_sys::rw::{self, TransferFlags};
 use tombolo_sys::stat::{self, S_ISUGID};
 
-use crate::acting::dropping_set_id;
+use crate::acting::{Acting, dropping_set_id};
 use crate::attr::attr_of;
 use crate::files::OpenFile;
 use crate::session::{LocalSession, Session};
@@ -72,6 +72,13 @@ impl LocalSession {
             if slow { write() } else { session.write_pace().timed(write) }
         })
     }
+}
+
+/// While it lives, a change of data takes set-user-id and its kind away.
+#[derive(Debug, Default)]
+pub(crate) struct Dropping {
+    _acting: Option<Acting>,
+    _without: Option<WithoutSetId>,
 }
 
 /// How far reading from memory came.
@@ -139,15 +146,17 @@ impl Session {
 impl Session {
     /// For changes of a file's data. They take set-user-id and its kind away when told to, and where rights are checked
     /// here, for everybody but the superuser.
-    pub(crate) fn dropping_as_written(
-        &self,
-        cx: &Ctx,
-        open: &OpenFile,
-        asked: bool,
-    ) -> Result<Option<WithoutSetId>> {
+    pub(crate) fn dropping_as_written(&self, cx: &Ctx, open: &OpenFile, asked: bool) -> Result<Dropping> {
         let checks = self.checks == PermissionCheck::BackEnd && self.export.may_assume;
-        let must = asked || (checks && cx.identity.uid != 0);
-        dropping_set_id(must && stat::stat(open.fd())?.mode & S_ISUGID != 0)
+        let as_caller = checks && cx.identity.uid != 0;
+        if !(asked || as_caller) || stat::stat(open.fd())?.mode & S_ISUGID == 0 {
+            return Ok(Dropping::default());
+        }
+        // Which bits go depends on whether the writer is of the file's group; that it may write was settled when the file was opened.
+        match as_caller {
+            true => Ok(Dropping { _acting: Some(self.checked(cx)?), _without: None }),
+            false => Ok(Dropping { _acting: None, _without: dropping_set_id(true)? }),
+        }
     }
 }
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tombolo_core::fs::{Attr, Device, Error, FileType, Mode, Result, Timestamp};
+use tombolo_core::fs::{Attr, Device, Error, FileType, Identity, Mode, Result, Timestamp};
 
 use crate::acl::Acl;
 use crate::content::{Content, PAGE_BYTES};
 use crate::directory::Directory;
 use crate::lock_table::LockTable;
+use crate::permission::loses_set_gid;
 use crate::tree::Ino;
 
 /// The extended attribute that holds file capabilities (capabilities(7)).
@@ -147,10 +148,13 @@ impl Node {
         }
     }
 
-    /// Drops set-user-id, set-group-id where it means execution, and file capabilities. Directories keep theirs.
-    pub(crate) fn drop_privileges(&mut self) {
+    /// Drops set-user-id, set-group-id where it means execution or `writer` is known and not of the group, and file capabilities.
+    /// Directories keep theirs.
+    pub(crate) fn drop_privileges(&mut self, writer: Option<&Identity>) {
         if !self.is_directory() {
-            self.mode = without_privileges(self.mode);
+            let mode = without_privileges(self.mode);
+            let is_foreign = writer.is_some_and(|writer| loses_set_gid(writer, self.gid));
+            self.mode = if is_foreign { Mode::new(mode.bits() & !Mode::SET_GID) } else { mode };
             self.xattrs.remove(CAPABILITY);
         }
     }

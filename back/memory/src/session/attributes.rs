@@ -46,8 +46,8 @@ impl View<'_> {
             let kills = self.kills_privileges(cx, set.kill_privileges);
             let node = self.tree.node_mut(ino)?;
             node.touch_mtime();
-            if kills {
-                node.drop_privileges();
+            if let Some(writer) = kills {
+                node.drop_privileges(writer);
             }
         }
         self.apply(cx, ino, set)?;
@@ -126,7 +126,7 @@ impl View<'_> {
             }
         }
         if chown || set.kill_privileges {
-            node.drop_privileges();
+            node.drop_privileges(None);
         }
         let time = |set: Option<SetTime>, old: Timestamp| match set {
             None => old,

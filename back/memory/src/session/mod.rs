@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use tombolo_core::fs::{
-    AccessMask, Budget, Change, Ctx, Entry, Error, File, NodeId, OpenFlags, PermissionCheck, Resource,
-    Result, Want, WeakAttr,
+    AccessMask, Budget, Change, Ctx, Entry, Error, File, Identity, NodeId, OpenFlags, PermissionCheck,
+    Resource, Result, Want, WeakAttr,
 };
 
 use crate::directory::Directory;
@@ -203,9 +203,10 @@ impl View<'_> {
         if self.checks() { permission::check_owner(&cx.identity, node) } else { Ok(()) }
     }
 
-    /// True when a change of the data by this user takes set-user-id and its kind from the file.
-    fn kills_privileges(&self, cx: &Ctx, asked: bool) -> bool {
-        asked || (self.checks() && !permission::is_root(&cx.identity))
+    /// Whether a change of the data takes set-user-id and its kind from the file; and by whom it is, where rights are checked here.
+    fn kills_privileges<'c>(&self, cx: &'c Ctx, asked: bool) -> Option<Option<&'c Identity>> {
+        let writer = Some(&cx.identity).filter(|who| self.checks() && !permission::is_root(who));
+        (asked || writer.is_some()).then_some(writer)
     }
 
     /// What a node is like before a mutation, when the caller wants to know.

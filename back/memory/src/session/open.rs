@@ -76,8 +76,8 @@ impl View<'_> {
         content.set_size(0, space)?;
         let node = self.tree.node_mut(ino)?;
         node.touch_mtime();
-        if kills {
-            node.drop_privileges();
+        if let Some(writer) = kills {
+            node.drop_privileges(writer);
         }
         Ok(())
     }

@@ -49,8 +49,8 @@ impl View<'_> {
         }
         let node = self.tree.node_mut(ino)?;
         node.touch_mtime();
-        if kills {
-            node.drop_privileges();
+        if let Some(writer) = kills {
+            node.drop_privileges(writer);
         }
         Ok(())
     }
@@ -100,8 +100,8 @@ impl View<'_> {
         let node = self.tree.node_mut(target)?;
         if copied > 0 {
             node.touch_mtime();
-            if kills {
-                node.drop_privileges();
+            if let Some(writer) = kills {
+                node.drop_privileges(writer);
             }
         }
         self.tree.node_mut(source)?.touch_atime();

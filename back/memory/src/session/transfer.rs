@@ -36,8 +36,8 @@ impl View<'_> {
             let node = self.tree.node_mut(opening.ino)?;
             node.touch_mtime();
             node.xattrs.remove(CAPABILITY);
-            if kills {
-                node.drop_privileges();
+            if let Some(writer) = kills {
+                node.drop_privileges(writer);
             }
         }
         // Memory has no state beyond what is answered: every write is as stable as it will ever be.

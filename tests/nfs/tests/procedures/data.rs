@@ -1,9 +1,9 @@
 //! READ, WRITE, COMMIT.
 
-use tombolo_nfs_tests::client::{Expect, Transport, mode};
+use tombolo_nfs_tests::client::{Caller, Expect, Transport, mode};
 use tombolo_nfs_tests::place::{assert_around, assert_unchanged, on_each, weak};
 use tombolo_wire_nfs3::args::{MknodWhat, StableHow};
-use tombolo_wire_nfs3::{Status, WccData};
+use tombolo_wire_nfs3::{Sattr3, Status, WccData};
 
 const STABLE: [StableHow; 3] = [StableHow::Unstable, StableHow::DataSync, StableHow::FileSync];
 
@@ -114,6 +114,33 @@ fn write_by_another_user_drops_set_user_id() {
         place.nfs.setattr(&file, mode(0o6777), None).done();
         place.as_user(1000).write(&file, 0, b"x", StableHow::FileSync).done();
         assert_eq!(place.attr(&file).mode, 0o777);
+    });
+}
+
+/// As with local file systems of Linux since 6.2: where the group may not execute, whoever is of it keeps the bit.
+#[test]
+fn only_who_is_not_of_the_group_takes_set_group_id_from_a_file_that_it_may_not_execute() {
+    on_each(|place| {
+        let owner = Sattr3 { uid: Some(500), gid: Some(700), ..Sattr3::default() };
+        let cut = Sattr3 { size: Some(1), ..Sattr3::default() };
+        let member = Caller::User { uid: 1000, gid: 1000, groups: vec![5, 700] };
+        let primary = Caller::User { uid: 1000, gid: 700, groups: vec![] };
+        let other = Caller::User { uid: 1000, gid: 1000, groups: vec![0, 5] };
+        let expected = [(member, 0o2666), (primary, 0o2666), (Caller::ROOT, 0o2666), (other, 0o666)];
+        for (number, (caller, kept)) in expected.into_iter().enumerate() {
+            let file = place.file(&format!("file-{number}"), b"abc");
+            let nfs = place.nfs.as_caller(caller.clone());
+            let reset = || {
+                place.nfs.setattr(&file, owner, None).done();
+                place.nfs.setattr(&file, mode(0o2666), None).done();
+            };
+            reset();
+            nfs.write(&file, 0, b"x", StableHow::FileSync).done();
+            assert_eq!(place.attr(&file).mode, kept, "a write by {caller:?}");
+            reset();
+            nfs.setattr(&file, cut, None).done();
+            assert_eq!(place.attr(&file).mode, kept, "a cut by {caller:?}");
+        }
     });
 }
 
