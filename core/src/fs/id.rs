@@ -14,6 +14,8 @@ pub struct NodeId(pub u64);
 impl NodeId {
     /// The root of the export. It is never forgotten.
     pub const ROOT: Self = Self(1);
+    /// No node, for operations on one that is gone: they fail with [`Error::Stale`](super::Error::Stale). No back end gives it out.
+    pub const NONE: Self = Self(0);
 }
 
 /// One opening of a file or directory, valid in its session until `release`.

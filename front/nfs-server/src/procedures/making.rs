@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Change, Create, Created, Ctx, Device, Exclusive, FileType, Made, Mode, Name, NewMode, OpenFlags,
-    SetAttr,
+    Attr, Change, Create, Created, Ctx, Device, Exclusive, FileType, Made, Mode, Name, NewMode, NodeId,
+    OpenFlags, SetAttr,
 };
 use tombolo_wire_nfs3::args::{
     CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, SymlinkArgs,
@@ -16,7 +16,7 @@ use tombolo_wire_xdr::Encoder;
 
 use crate::caller::Caller;
 use crate::failure::{Failure, Result};
-use crate::nodes::Node;
+use crate::nodes::{HeldNode, Node};
 use crate::target::Target;
 
 /// The mode of what is made where the client names none: its owner's alone.
@@ -85,6 +85,10 @@ pub(crate) async fn mknod(caller: &Caller<'_>, args: MknodArgs<'_>, results: &mu
 pub(crate) async fn link(caller: &Caller<'_>, args: LinkArgs<'_>) -> LinkReply {
     let (file, dir) = match (caller.target(args.file).await, caller.target(args.link.dir).await) {
         (Ok(file), Ok(dir)) => (file, dir),
+        (Err(Failure(Status::Stale)), Ok(dir)) => {
+            let Failure(status) = refused_again(&dir, args.link.name).await;
+            return Reply::Failed(status, LinkWcc { attributes: None, dir_wcc: dir.wcc_now().await });
+        }
         (Err(Failure(status)), _) | (_, Err(Failure(status))) => {
             return Reply::Failed(status, LinkWcc { attributes: None, dir_wcc: WccData::NONE });
         }
@@ -96,6 +100,21 @@ pub(crate) async fn link(caller: &Caller<'_>, args: LinkArgs<'_>) -> LinkReply {
         }),
         Err(Failure(status)) => {
             Reply::Failed(status, LinkWcc { attributes: file.post_op().await, dir_wcc: dir.wcc_now().await })
+        }
+    }
+}
+
+/// What a LINK of a file that is gone gets: if it is a duplicate, what the first got when the file was there.
+async fn refused_again(dir: &Target, name: &[u8]) -> Failure {
+    let name = match new_name(name) {
+        Ok(name) => name,
+        Err(failure) => return failure,
+    };
+    match dir.export.file_system.link(&dir.cx, NodeId::NONE, dir.node.id, name).resolve().await {
+        Err(error) => error.into(),
+        Ok(made) => {
+            drop(HeldNode::new(&dir.export.file_system, dir.export.session, made.entry.node));
+            Failure(Status::Stale)
         }
     }
 }

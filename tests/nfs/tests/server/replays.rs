@@ -123,6 +123,24 @@ fn a_failure_is_told_again() {
     });
 }
 
+/// What was answered holds, whatever became of the file that the call named.
+#[test]
+fn a_link_that_failed_is_told_again_though_its_file_is_gone() {
+    on_each(|place| {
+        let file = place.file("file", b"");
+        place.file("taken", b"");
+        let link = |name| Call::Link(LinkArgs { file: file.as_handle(), link: at(&place.root, name) });
+        let refused = place.nfs.message(&link(b"taken"), b"");
+        assert_eq!(over_new_connection(place, &refused).status(), Err(Status::Exist));
+        place.nfs.remove(&place.root, b"file").done();
+        place.nfs.remove(&place.root, b"taken").done();
+        assert_eq!(over_new_connection(place, &refused).status(), Err(Status::Exist), "the same request");
+        let another = place.nfs.message(&link(b"new"), b"");
+        assert_eq!(over_new_connection(place, &another).status(), Err(Status::Stale));
+        assert_eq!(place.names(), Vec::<String>::new());
+    });
+}
+
 #[test]
 fn another_request_with_the_same_xid_is_another_request() {
     on_each(|place| {
