@@ -73,7 +73,7 @@ fn a_directory_on_a_bad_disk_fails_where_the_disk_does() {
         fails_where_it_cannot_be_read(&at.path().join("file"));
         // The last that uses the disk goes first.
         end(&outer);
-        drop(export);
+        drop((outer, export));
         end(&inner);
     }
 }
