@@ -52,6 +52,13 @@ impl PersistentHandles for LocalSession {
         }
         self.later(cx, move |session, cx| session.parent(cx, node))
     }
+
+    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        if self.is_quick(node) {
+            return self.now(|session| session.again(node));
+        }
+        self.later(cx, move |session, _| session.again(node))
+    }
 }
 
 /// A persistent handle, taken apart.
@@ -104,6 +111,26 @@ impl Session {
             Some(tag) => self.find_on_submount(tag, &parts.handle)?,
         };
         self.adopt(found, true, &stat, self.node_permit()?, NodeId::ROOT, None).map(|(entry, _)| entry)
+    }
+
+    /// A node that is known, or whose number is kept.
+    fn again(&self, node: NodeId) -> Result<Entry> {
+        let entry = match self.table.forgotten(node) {
+            Some((identity, handle)) => {
+                let mount = self.export.mounts.mount(identity.key.mount)?;
+                let (found, stat) = self.find_by_handle(&mount, &handle)?;
+                self.adopt(found, true, &stat, self.node_permit()?, NodeId::ROOT, None)?.0
+            }
+            None => {
+                let stat = stat::stat(self.place(node)?.fd())?;
+                self.recognise(&stat).ok_or(Error::Stale)?
+            }
+        };
+        if entry.node != node {
+            self.forget_node(entry.node, 1);
+            return Err(Error::Stale);
+        }
+        Ok(entry)
     }
 
     fn parent(&self, cx: &Ctx, node: NodeId) -> Result<Entry> {

@@ -157,9 +157,16 @@ impl Session {
 
     /// Takes look-ups of a node back.
     pub(crate) fn forget_node(&self, node: NodeId, count: u64) {
-        if node != NodeId::ROOT {
-            self.freed(self.table.forget(node, count));
+        if node == NodeId::ROOT {
+            return;
         }
+        // It may be asked for again by its number. A descriptor would keep the space of a file that is removed.
+        if let Some(descriptor) = self.table.leaves(node, count)
+            && let Ok((handle, _)) = FileHandle::of(descriptor.as_fd())
+        {
+            self.table.remember_handle(node, handle);
+        }
+        self.freed(self.table.forget(node, count));
     }
 
     /// Accounts for nodes that are gone; their descriptors are closed here.

@@ -2,7 +2,7 @@
 //!
 //! A hundred thousand of them are kept, so a slot is small, and shards keep threads out of each other's way.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,6 +78,9 @@ pub(crate) struct Freed {
 
 const SHARDS: usize = 16;
 
+/// How many forgotten nodes a shard keeps the numbers of.
+const FORGOTTEN_MAX: usize = 1024;
+
 /// All nodes of a session but the root.
 pub(crate) struct Table {
     shards: [Mutex<Shard>; SHARDS],
@@ -87,6 +90,8 @@ pub(crate) struct Table {
 struct Shard {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Slots of forgotten nodes with their generations, the oldest first; some are used again, or by others.
+    forgotten: VecDeque<(u32, u32)>,
     index: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
 }
 
@@ -96,6 +101,8 @@ struct Slot {
     /// Nodes that are anchored to this one by name: it cannot go before them.
     dependants: u32,
     look_ups: u64,
+    /// Nobody knows the node any more, but its number is kept for it.
+    forgotten: bool,
     identity: Identity,
     /// Used since the last round of cooling.
     warm: bool,
@@ -118,6 +125,9 @@ impl Table {
         let mut shard = self.lock(shard_number);
         let index = *shard.index.get(&identity.key)?;
         let slot = shard.slots.get_mut(index as usize)?;
+        if slot.forgotten {
+            return None;
+        }
         // A descriptor keeps the inode alive, so that its number means the same file; without one the birth must tell.
         let born_then = identity.birth != 0 && slot.identity.birth == identity.birth;
         let same = slot.descriptor.is_some() || (born_then && !slot.doubtful);
@@ -137,6 +147,7 @@ impl Table {
             && let Some(slot) = shard.slots.get_mut(index as usize)
             && slot.is(&identity, &anchor)
         {
+            let fresh = std::mem::take(&mut slot.forgotten);
             slot.look_ups += 1;
             slot.warm = true;
             let installed = slot.descriptor.is_none() && descriptor.is_some();
@@ -147,7 +158,7 @@ impl Table {
                 // Its handle told that it is alive, and no other file can get its birth any more.
                 slot.doubtful = false;
             }
-            return Adopted { node: slot.id(shard_number, index), fresh: false, installed };
+            return Adopted { node: slot.id(shard_number, index), fresh, installed };
         }
         let index = shard.vacant(identity);
         shard.index.insert(identity.key, index);
@@ -235,6 +246,27 @@ impl Table {
         });
     }
 
+    /// The descriptor of a node that is forgotten with this many look-ups, and has no handle to be found by then.
+    pub fn leaves(&self, node: NodeId, look_ups: u64) -> Option<Arc<OwnedFd>> {
+        self.with(node, |slot| match &slot.anchor {
+            Anchor::None if slot.look_ups <= look_ups => slot.descriptor.clone(),
+            _ => None,
+        })?
+    }
+
+    /// What a forgotten node was, and its handle.
+    pub fn forgotten(&self, node: NodeId) -> Option<(Identity, FileHandle)> {
+        let (shard_number, index, generation) = parts(node);
+        let shard = self.lock(shard_number);
+        let slot = shard.slots.get(index as usize)?;
+        match &slot.anchor {
+            Anchor::Handle(handle) if slot.forgotten && slot.generation == generation => {
+                Some((slot.identity, handle.clone()))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a node has a descriptor.
     pub fn is_open(&self, node: NodeId) -> bool {
         self.with(node, |slot| slot.descriptor.is_some()).unwrap_or(false)
@@ -252,7 +284,8 @@ impl Table {
         let shard_number = shard_of(key);
         let shard = self.lock(shard_number);
         let index = *shard.index.get(key)?;
-        shard.slots.get(index as usize).map(|slot| slot.id(shard_number, index))
+        let slot = shard.slots.get(index as usize).filter(|slot| !slot.forgotten)?;
+        Some(slot.id(shard_number, index))
     }
 
     /// Whether a node is found by this name only.
@@ -301,22 +334,17 @@ impl Table {
             let (shard_number, index, generation) = parts(node);
             let mut shard = self.lock(shard_number);
             let Some(slot) = shard.slots.get_mut(index as usize) else { break };
-            if slot.generation != generation || slot.look_ups > 0 || slot.dependants > 0 {
+            let is_needed = slot.look_ups > 0 || slot.dependants > 0;
+            if slot.generation != generation || slot.forgotten || is_needed {
                 break;
             }
             next = slot.parent();
             freed.nodes += 1;
             freed.descriptors.extend(slot.descriptor.take());
-            slot.anchor = Anchor::None;
-            slot.generation = slot.generation.wrapping_add(1);
-            // A slot whose numbers are used up is not used again.
-            let reusable = slot.generation < u32::MAX - 1;
-            let key = slot.identity.key;
-            if shard.index.get(&key) == Some(&index) {
-                shard.index.remove(&key);
-            }
-            if reusable {
-                shard.free.push(index);
+            if matches!(slot.anchor, Anchor::Handle(_)) && slot.identity.birth != 0 {
+                shard.keep_number(index);
+            } else {
+                shard.vacate(index);
             }
             drop(shard);
             if let Some(parent) = next {
@@ -331,7 +359,7 @@ impl Table {
         let (shard_number, index, generation) = parts(node);
         let mut shard = self.lock(shard_number);
         let slot = shard.slots.get_mut(index as usize)?;
-        (slot.generation == generation).then(|| act(slot))
+        (slot.generation == generation && !slot.forgotten).then(|| act(slot))
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -340,6 +368,37 @@ impl Table {
 }
 
 impl Shard {
+    /// Keeps the number of a node for as long as there is room: it may be asked for again.
+    fn keep_number(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        slot.forgotten = true;
+        slot.doubtful = is_newborn(slot.identity.birth);
+        self.forgotten.push_back((index, slot.generation));
+        if self.forgotten.len() > FORGOTTEN_MAX
+            && let Some((oldest, generation)) = self.forgotten.pop_front()
+            && self.slots.get(oldest as usize).is_some_and(|slot| slot.is_kept(generation))
+        {
+            self.vacate(oldest);
+        }
+    }
+
+    /// Ends a slot's tenancy.
+    fn vacate(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        slot.anchor = Anchor::None;
+        slot.forgotten = false;
+        slot.generation = slot.generation.wrapping_add(1);
+        // A slot whose numbers are used up is not used again.
+        let reusable = slot.generation < u32::MAX - 1;
+        let key = slot.identity.key;
+        if self.index.get(&key) == Some(&index) {
+            self.index.remove(&key);
+        }
+        if reusable {
+            self.free.push(index);
+        }
+    }
+
     /// A slot for a new tenant.
     fn vacant(&mut self, identity: Identity) -> u32 {
         if let Some(index) = self.free.pop() {
@@ -353,6 +412,7 @@ impl Shard {
             generation: 1,
             dependants: 0,
             look_ups: 0,
+            forgotten: false,
             identity,
             warm: true,
             descriptor: None,
@@ -367,6 +427,11 @@ impl Shard {
 impl Slot {
     fn id(&self, shard: usize, index: u32) -> NodeId {
         NodeId((u64::from(self.generation) << 32) | (u64::from(index) * SHARDS as u64 + shard as u64))
+    }
+
+    /// Is its number kept for a forgotten node of this generation?
+    fn is_kept(&self, generation: u32) -> bool {
+        self.forgotten && self.generation == generation
     }
 
     /// Whether this is the very file, and not an earlier one with its number.
@@ -456,6 +521,44 @@ mod tests {
         let second = table.adopt(identity(7, 1), None, Anchor::None).node;
         assert_ne!(first, second);
         assert!(matches!(table.find(first), Err(Error::Stale)));
+    }
+
+    /// A handle that is one as far as the table is concerned.
+    fn handle() -> Anchor {
+        Anchor::Handle(FileHandle::from_parts(1, &[7; 8]).expect("a handle"))
+    }
+
+    #[test]
+    fn a_number_is_kept_for_a_forgotten_file_and_for_no_other() {
+        let table = Table::new();
+        let first = table.adopt(identity(7, 1), None, handle()).node;
+        assert_eq!(table.forget(first, 1).nodes, 1);
+        assert!(matches!(table.find(first), Err(Error::Stale)) && table.hit(&identity(7, 1)).is_none());
+        assert_eq!(table.forgotten(first).map(|(identity, _)| identity), Some(identity(7, 1)));
+        let again = table.adopt(identity(7, 1), None, handle());
+        assert!(again.node == first && again.fresh);
+        assert!(table.find(first).is_ok() && table.forgotten(first).is_none());
+
+        assert_eq!(table.forget(first, 1).nodes, 1);
+        let other = table.adopt(identity(7, 2), None, handle()).node;
+        assert_ne!(other, first);
+        assert!(table.forgotten(first).is_some_and(|(identity, _)| identity.birth == 1));
+        table.forget(other, 1);
+    }
+
+    #[test]
+    fn numbers_of_forgotten_files_are_bounded() {
+        let table = Table::new();
+        let nodes: Vec<_> = (0..2 * SHARDS * FORGOTTEN_MAX)
+            .map(|inode| table.adopt(identity(inode as u64, 1), None, handle()).node)
+            .collect();
+        assert_eq!(nodes.iter().map(|&node| table.forget(node, 1).nodes).sum::<u64>(), nodes.len() as u64);
+        let kept = nodes.iter().filter(|&&node| table.forgotten(node).is_some()).count();
+        assert!(kept <= SHARDS * FORGOTTEN_MAX, "{kept}");
+        assert!(table.shards.iter().all(|shard| shard.lock().expect("sound").index.len() <= FORGOTTEN_MAX));
+        // They make room for new ones, and count none twice.
+        let again = nodes.iter().map(|node| table.forget(*node, 1).nodes).sum::<u64>();
+        assert_eq!(again, 0);
     }
 
     #[test]

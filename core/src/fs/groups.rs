@@ -4,7 +4,7 @@
 use bitflags::bitflags;
 use smallvec::SmallVec;
 
-use super::{Answer, Ctx, Entry, File, LockOwner, NodeId, XattrName};
+use super::{Answer, Ctx, Entry, Error, File, LockOwner, NodeId, XattrName};
 
 /// What may exist already when an extended attribute is set (setxattr(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +131,11 @@ pub trait PersistentHandles: Send + Sync {
     /// The directory that a directory lies in; it counts a look-up. Who found one by its handle finds the way up so. The
     /// root lies in itself; [`Error::Stale`](super::Error::Stale) for one that has left the export.
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry>;
+    /// A node by its number, though it may have been forgotten; it counts a look-up. [`Error::Stale`] when the file is gone, or
+    /// nobody remembers which it was: that may be at any time. Never another node than the one that had the number.
+    fn again(&self, _cx: &Ctx, _node: NodeId) -> Answer<Entry> {
+        Answer::err(Error::Stale)
+    }
 }
 
 bitflags! {

@@ -87,6 +87,10 @@ impl<A: Around> PersistentHandles for Layered<dyn FileSystem, A> {
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
         self.in_group(Op::Parent, self.inner.persistent_handles(), |handles| handles.parent(cx, node))
     }
+
+    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        self.in_group(Op::Resolve, self.inner.persistent_handles(), |handles| handles.again(cx, node))
+    }
 }
 
 impl<A: Around> Ranges for Layered<dyn FileSystem, A> {

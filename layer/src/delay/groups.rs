@@ -95,6 +95,10 @@ impl PersistentHandles for Delayed {
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
         self.later(cx, move |fs, cx| within(fs.persistent_handles(), |handles| handles.parent(cx, node)))
     }
+
+    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        self.later(cx, move |fs, cx| within(fs.persistent_handles(), |handles| handles.again(cx, node)))
+    }
 }
 
 impl Ranges for Delayed {

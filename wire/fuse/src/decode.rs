@@ -67,7 +67,7 @@ struct Args<'a> {
 impl<'a> Args<'a> {
     fn request(&mut self, raw: &InHeader, agreed: Capabilities) -> Result<Request<'a>> {
         Ok(match self.opcode {
-            Opcode::Lookup => Request::Lookup { name: self.name()? },
+            Opcode::Lookup => self.lookup(agreed)?,
             Opcode::Forget => Request::Forget { count: self.take::<dir::ForgetIn>()?.nlookup },
             Opcode::BatchForget => self.batch_forget()?,
             Opcode::Getattr => self.getattr()?,
@@ -371,8 +371,22 @@ impl<'a> Args<'a> {
         Ok(text)
     }
 
+    /// With EXPORT_SUPPORT the kernel looks nodes up that it has forgotten, and directories above those.
+    fn lookup(&mut self, agreed: Capabilities) -> Result<Request<'a>> {
+        let text = self.text()?;
+        match text {
+            b"." if agreed.contains(Capabilities::EXPORT_SUPPORT) => Ok(Request::LookupSelf),
+            b".." if agreed.contains(Capabilities::EXPORT_SUPPORT) => Ok(Request::LookupParent),
+            _ => self.named(text).map(|name| Request::Lookup { name }),
+        }
+    }
+
     fn name(&mut self) -> Result<Name<'a>> {
         let text = self.text()?;
+        self.named(text)
+    }
+
+    fn named(&self, text: &'a [u8]) -> Result<Name<'a>> {
         Name::new(text).map_err(|source| DecodeError::Name { opcode: self.opcode, source })
     }
 

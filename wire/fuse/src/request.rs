@@ -183,6 +183,8 @@ pub struct Ioctl<'a> {
 #[expect(missing_docs, reason = "each field is what its operation's row in docs/protocols/fuse.md says")]
 pub enum Request<'a> {
     Lookup { name: Name<'a> },
+    LookupSelf,
+    LookupParent,
     Forget { count: u64 },
     BatchForget(Forgets<'a>),
     Getattr { handle: Option<FileHandle> },

@@ -119,7 +119,9 @@ impl Body {
 fn entry_out(entry: &Entry, session: &Session) -> EntryOut {
     let Entry { node, attr } = entry;
     let keep = session.coherence().lifetimes();
-    reply::entry(wire_node(*node), attr.generation, attr::to_wire(attr), keep)
+    // The kernel takes the root for another node if it ever gets another generation than that of its own making.
+    let generation = if *node == NodeId::ROOT { 0 } else { attr.generation };
+    reply::entry(wire_node(*node), generation, attr::to_wire(attr), keep)
 }
 
 /// Packs a page, whose budget was made for exactly this, and gives the bytes used.

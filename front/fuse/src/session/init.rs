@@ -32,6 +32,9 @@ pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes 
     if file_system.locks().is_some() && !options.local_locks {
         capabilities |= Capabilities::POSIX_LOCKS | Capabilities::FLOCK_LOCKS;
     }
+    if file_system.persistent_handles().is_some() {
+        capabilities |= Capabilities::EXPORT_SUPPORT;
+    }
     // With POSIX_ACL the kernel checks permissions by itself, so only where it is the one to check them.
     let kernel_checks = options.kernel_checks && profile.permission_check == PermissionCheck::Caller;
     if file_system.xattrs().is_some() && kernel_checks {

@@ -16,6 +16,18 @@ pub(super) fn lookup(call: Call<'_>, name: Name<'_>) -> Answer<Body> {
     })
 }
 
+/// A node that the kernel has forgotten, whose number it found in a file handle (open_by_handle_at(2)).
+pub(super) fn again(call: Call<'_>) -> Answer<Body> {
+    let Some(handles) = call.fs.persistent_handles() else { return Answer::err(Error::Stale) };
+    handles.again(call.ctx, call.node).map(Body::Entry)
+}
+
+/// The directory above one that was found so.
+pub(super) fn parent(call: Call<'_>) -> Answer<Body> {
+    let Some(handles) = call.fs.persistent_handles() else { return Answer::err(Error::Stale) };
+    handles.parent(call.ctx, call.node).map(Body::Entry)
+}
+
 pub(super) fn forget(call: Call<'_>, count: u64) -> Answer<Body> {
     call.session.forget(call.node);
     call.fs.forget(call.ctx, &[(call.node, count)]);

@@ -13,6 +13,7 @@ cases! { "handles":
     a_removed_node_is_stale needs HANDLES,
     a_handle_that_never_was_is_stale needs HANDLES,
     a_directory_knows_the_one_that_it_lies_in needs HANDLES,
+    a_number_leads_again_to_its_node_or_nowhere needs HANDLES,
 }
 
 fn handle(w: &World, node: tombolo_core::fs::NodeId) -> PersistentHandle {
@@ -61,6 +62,28 @@ fn a_removed_node_is_stale(w: &World) -> Verdict {
     refused!(w.handles().resolve(&w.cx, &handle).wait(), Error::Stale);
     w.file_with("file", b"another");
     refused!(w.handles().resolve(&w.cx, &handle).wait(), Error::Stale);
+    Ok(())
+}
+
+fn a_number_leads_again_to_its_node_or_nowhere(w: &World) -> Verdict {
+    let again = |node| w.handles().again(&w.cx, node).wait();
+    let (kept, gone) = (w.file_with("kept", b"kept"), w.file_with("gone", b"gone"));
+    let fileid = w.attr(kept).fileid;
+    for _ in 0..2 {
+        w.fs.forget(&w.cx, &[(kept, u64::MAX)]);
+        match again(kept) {
+            Ok(found) => {
+                assert_eq!((found.node, found.attr.fileid), (kept, fileid));
+                assert_eq!(w.contents(kept), b"kept");
+            }
+            refused => refused!(refused, Error::Stale),
+        }
+    }
+    w.fs.forget(&w.cx, &[(gone, u64::MAX)]);
+    w.unlink("gone").expect("unlink");
+    w.file_with("gone", b"another");
+    refused!(again(gone), Error::Stale);
+    refused!(again(NodeId(0x7654_3210)), Error::Stale);
     Ok(())
 }
 
