@@ -194,23 +194,31 @@ impl Openings {
     pub async fn with_room<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
         match open().resolve().await {
             Err(Error::TooManyOpen) => {
-                self.close_half();
+                self.make_room().await;
                 open().resolve().await
             }
             outcome => outcome,
         }
     }
 
-    /// Closes half of what is kept: what needs no sync first, since that is closed on the spot, and what was not used for
-    /// longest.
-    fn close_half(&self) {
+    /// Closes half of what is kept, first what was not used for longest. What took unstable writes is closed only if nothing
+    /// else can be, and one of it, since it has to be made stable first.
+    async fn make_room(&self) {
         let mut kept: Vec<_> = self.cache.iter().collect();
         kept.sort_by_key(|(_, opening)| {
             (opening.unsynced.load(Ordering::Acquire), opening.used_at_s.load(Ordering::Relaxed))
         });
         kept.truncate(kept.len().div_ceil(2));
+        let mut is_made = false;
         for (key, opening) in kept {
-            self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening));
+            if opening.unsynced.load(Ordering::Acquire) {
+                if is_made {
+                    return;
+                }
+                // A failure is told by the verifier.
+                let _ = opening.sync(&self.backing.ctx(), SyncWhat::All).await;
+            }
+            is_made |= self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening)).is_some();
         }
     }
 

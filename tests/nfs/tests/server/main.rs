@@ -6,6 +6,7 @@ mod concurrency;
 mod crowds;
 mod durability;
 mod identity;
+mod openings;
 mod read_only;
 mod replays;
 mod restarts;
