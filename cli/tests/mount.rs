@@ -223,7 +223,7 @@ fn a_mount_serves_metrics_and_so_does_the_server_that_comes_back() {
     until("the file is there again", || fs::read(place.mnt().join("file")).is_ok());
     assert!(http(&address, "/metrics").contains("tombolo_uptime_seconds "));
     place.umount();
-    assert!(std::net::TcpStream::connect(&address).is_err());
+    until("it has ended", || std::net::TcpStream::connect(&address).is_err());
 }
 
 #[test]
