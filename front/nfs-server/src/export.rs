@@ -11,6 +11,7 @@ use tombolo_host::rpc_server::Origin;
 
 use crate::access::{AllowList, Squash};
 use crate::failure;
+use crate::found::Found;
 use crate::handle::{ExportId, Signer};
 use crate::nodes::{HeldNode, Node, Nodes};
 use crate::openings::{Opening, Openings};
@@ -45,6 +46,7 @@ pub(crate) struct Served {
     pub profile: Profile,
     pub nodes: Nodes,
     pub openings: Openings,
+    pub found: Found,
     pub permissions: Permissions,
     pub verifier: Arc<WriteVerifier>,
     pub squash: Squash,
@@ -71,6 +73,7 @@ impl Served {
             profile: file_system.profile(),
             nodes: Nodes::new(NODES_MAX),
             openings: Openings::new(file_system.clone(), session, verifier.clone(), OPENINGS_MAX),
+            found: Found::default(),
             permissions: Permissions::new(file_system.clone()),
             verifier,
             squash,

@@ -17,6 +17,7 @@ mod access;
 mod caller;
 mod export;
 mod failure;
+mod found;
 mod handle;
 mod mount;
 mod nodes;

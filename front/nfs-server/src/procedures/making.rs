@@ -193,6 +193,15 @@ async fn create_new(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Result
 
 /// An unchecked create takes the file that is there, and of the attributes only the size (RFC 1813 §3.3.8).
 async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Result<New> {
+    if let Some(handle) = dir.export.found.handle(&dir.cx) {
+        let file = Target {
+            export: dir.export.clone(),
+            node: dir.export.resolve(&handle).await?,
+            cx: dir.cx.clone(),
+        };
+        let attr = file.attr().await?;
+        return Ok(New { node: file.node, attr, dir: Change::default() });
+    }
     let entry = dir.child(name).await?.ok_or(Failure(Status::Jukebox))?;
     let node = dir.export.adopt(entry.node).await?;
     if entry.attr.file_type != FileType::Regular {
@@ -205,6 +214,7 @@ async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Res
     let attr = file.attr().await?;
     // Whoever made it a moment ago may not have been answered yet.
     dir.export.settle(&dir.node).await?;
+    dir.export.found.keep(&dir.cx, &file.node.handle);
     Ok(New { node: file.node, attr, dir: Change::default() })
 }
 

@@ -13,7 +13,7 @@ use tombolo_nfs_tests::bed::Plan;
 use tombolo_nfs_tests::client::{Answer, Datagrams, Expect, Message, Stream, mode, place as at};
 use tombolo_nfs_tests::place::{Place, local_dir, scratch};
 use tombolo_wire_nfs3::args::{
-    CreateArgs, CreateHow, LinkArgs, MkdirArgs, RenameArgs, SetattrArgs, SymlinkArgs,
+    CreateArgs, CreateHow, LinkArgs, MkdirArgs, RenameArgs, SetattrArgs, StableHow, SymlinkArgs,
 };
 use tombolo_wire_nfs3::{Call, Sattr3, Status};
 
@@ -119,6 +119,32 @@ fn a_failure_is_told_again() {
         assert_eq!(over_new_connection(place, &message).status(), Err(Status::Exist));
         place.nfs.rmdir(&place.root, b"dir").done();
         assert_eq!(over_new_connection(place, &message).status(), Err(Status::Exist), "the same request");
+        assert_eq!(place.names(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn an_unchecked_create_that_found_a_file_finds_it_again_whatever_has_its_name() {
+    on_each(|place| {
+        let file = place.file("file", b"12345");
+        let cut = Sattr3 { size: Some(0), ..Sattr3::default() };
+        let how = CreateHow::Unchecked(cut);
+        let call = Call::Create(CreateArgs { place: at(&place.root, b"file"), how });
+        let message = place.nfs.message(&call, b"");
+        let holds = |answer: &Answer| {
+            let bytes = file.as_handle().as_bytes();
+            answer.status() == Ok(()) && answer.bytes().windows(bytes.len()).any(|window| window == bytes)
+        };
+        assert!(holds(&over_new_connection(place, &message)));
+        place.nfs.write(&file, 0, b"since", StableHow::FileSync).done();
+        place.nfs.rename(&place.root, b"file", &place.root, b"moved").done();
+        place.dir("file");
+        assert!(holds(&over_new_connection(place, &message)), "the same request");
+        assert_eq!(place.contents(&file), b"since", "it is cut once");
+        place.nfs.rmdir(&place.root, b"file").done();
+        assert!(holds(&over_new_connection(place, &message)));
+        place.nfs.remove(&place.root, b"moved").done();
+        assert_eq!(over_new_connection(place, &message).status(), Err(Status::Stale));
         assert_eq!(place.names(), Vec::<String>::new());
     });
 }
