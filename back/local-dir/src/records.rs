@@ -26,6 +26,7 @@ const STEPS_MAX: usize = 65_536;
 /// The record locks of a session.
 pub(crate) struct Records {
     allowance: Arc<Allowance>,
+    ranges_max: usize,
     table: Mutex<Table>,
 }
 
@@ -74,7 +75,11 @@ pub(crate) struct KnownWait {
 
 impl Records {
     pub fn new(allowance: Arc<Allowance>) -> Arc<Self> {
-        Arc::new(Self { allowance, table: Mutex::default() })
+        Self::bounded(allowance, RANGES_MAX)
+    }
+
+    fn bounded(allowance: Arc<Allowance>, ranges_max: usize) -> Arc<Self> {
+        Arc::new(Self { allowance, ranges_max, table: Mutex::default() })
     }
 
     /// Takes a lock if nothing is in its way, with a descriptor made anew for an owner that has none (any more).
@@ -97,14 +102,23 @@ impl Records {
         }
     }
 
-    /// Gives a range back.
+    /// Gives a range back. [`Error::NoLocks`] (fcntl(2) of F_UNLCK has it too) if that would make two ranges of one and the
+    /// session holds as many as it may.
     pub fn unlock(&self, node: NodeId, owner: LockOwner, range: LockRange) -> Result<()> {
         let sys_range = sys_range(range)?;
         let unlocked = self.in_turn(node, owner, |descriptor| {
-            self.table().change(node, |held| held.give_back(LockFamily::Posix, owner, range));
-            lock::unlock(descriptor.as_fd(), sys_range)
+            let mut table = self.table();
+            let is_full = table.ranges >= self.ranges_max;
+            if is_full
+                && table.held.get(&node).is_some_and(|held| held.is_split_by(LockFamily::Posix, owner, range))
+            {
+                return Err(Error::NoLocks);
+            }
+            table.change(node, |held| held.give_back(LockFamily::Posix, owner, range));
+            drop(table);
+            Ok(lock::unlock(descriptor.as_fd(), sys_range)?)
         });
-        Ok(unlocked.unwrap_or(Ok(()))?)
+        unlocked.unwrap_or(Ok(()))
     }
 
     /// Gives back all that an owner holds on a file: at once, though a request that is under way may still use the
@@ -181,7 +195,7 @@ impl Records {
         if table.ended {
             return Err(Error::Interrupted);
         }
-        if table.ranges >= RANGES_MAX {
+        if table.ranges >= self.ranges_max {
             return Err(Error::NoLocks);
         }
         if let Some(owner) = table.owners.get_mut(&(asked.open.node, asked.lock.owner)) {
@@ -316,4 +330,69 @@ fn sys_range(range: LockRange) -> Result<SysRange> {
 fn waist_range(range: SysRange) -> LockRange {
     let last = if range.len == 0 { u64::MAX } else { range.start + range.len - 1 };
     LockRange { start: range.start, last }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_core::fs::{Budget, Limits};
+    use tombolo_host::descriptors::Account;
+
+    use super::*;
+
+    const NODE: NodeId = NodeId(7);
+
+    /// A session's records, and an opening of an empty file.
+    struct World {
+        records: Arc<Records>,
+        own: OwnDescriptors,
+        open: Arc<OpenFile>,
+    }
+
+    impl World {
+        fn new(ranges_max: usize) -> Self {
+            let share = Account::of_process().session().expect("descriptors");
+            let allowance = Allowance::new(Budget::new(Limits::default()), share);
+            let permit = allowance.permit().expect("room");
+            let descriptor = OwnedFd::from(tempfile::tempfile().expect("a file"));
+            let flags = OpenFlags::READ | OpenFlags::WRITE;
+            let open = Arc::new(OpenFile::new(descriptor, permit, NODE, flags, true, true));
+            let own = OwnDescriptors::open().expect("/proc");
+            Self { records: Records::bounded(allowance, ranges_max), own, open }
+        }
+
+        fn asked(&self, owner: u64, start: u64, last: u64) -> Asked {
+            let (family, kind) = (LockFamily::Posix, LockKind::Write);
+            let lock =
+                Lock { family, kind, range: LockRange { start, last }, owner: LockOwner(owner), pid: 1 };
+            Asked { open: self.open.clone(), through: OpenId(1), lock }
+        }
+
+        fn lock(&self, owner: u64, start: u64, last: u64) -> Result<()> {
+            self.records.lock(&self.own, &self.asked(owner, start, last))
+        }
+
+        fn unlock(&self, owner: u64, start: u64, last: u64) -> Result<()> {
+            self.records.unlock(NODE, LockOwner(owner), LockRange { start, last })
+        }
+    }
+
+    #[test]
+    fn ranges_made_by_unlocking_count() {
+        let world = World::new(8);
+        world.lock(1, 0, 99).unwrap();
+        let split: usize = (1..50).map(|at| usize::from(world.unlock(1, 2 * at, 2 * at).is_ok())).sum();
+        assert_eq!((split, world.records.table().ranges), (7, 8));
+        assert!(matches!(world.unlock(1, 50, 50), Err(Error::NoLocks)));
+        assert!(matches!(world.lock(2, 200, 200), Err(Error::NoLocks)));
+        // What was refused is locked still, to the kernel too.
+        let held = world.records.conflict(&world.open, &world.asked(3, 50, 50).lock).unwrap();
+        assert_eq!(held.map(|held| held.owner), Some(LockOwner(1)));
+        // Less can always be held.
+        world.unlock(1, 90, 99).unwrap();
+        world.unlock(1, 3, 3).unwrap();
+        world.unlock(1, 50, 50).unwrap();
+        world.unlock(1, 0, u64::MAX).unwrap();
+        assert_eq!(world.records.table().ranges, 0);
+        world.lock(2, 0, 99).unwrap();
+    }
 }

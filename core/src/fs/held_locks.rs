@@ -67,6 +67,16 @@ impl<T: Clone + PartialEq> HeldLocks<T> {
         self.0.append(&mut rests);
     }
 
+    /// Does giving back that range leave a rest on either side of it, and so one lock more than before?
+    pub fn is_split_by(&self, family: LockFamily, owner: LockOwner, range: LockRange) -> bool {
+        self.0.iter().any(|held| {
+            let Lock { range: has, .. } = held.lock;
+            (held.lock.family, held.lock.owner) == (family, owner)
+                && has.start < range.start
+                && range.last < has.last
+        })
+    }
+
     /// A descriptor was closed: the process's record locks are gone.
     pub fn closed(&mut self, owner: LockOwner) {
         self.0.retain(|held| (held.lock.family, held.lock.owner) != (LockFamily::Posix, owner));
