@@ -4,9 +4,10 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use common::{Place, Server};
+use common::{Place, Server, until};
 
 fn serve(place: &Place) -> (Server, String) {
     let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state", "--squash", "none"];
@@ -129,6 +130,58 @@ fn things_are_moved_within_an_export_and_out_of_it() {
     place.run(&["mv", "one", "mnt"]).succeeded();
     place.run(&["mv", "mnt/one", "two"]).succeeded();
     assert_eq!(fs::read(place.path("two")).expect("read"), b"one");
+}
+
+/// A move that has to copy removes its source, so the copy must be a file of its own first.
+#[test]
+fn nothing_is_lost_by_a_move_that_copies() {
+    let place = Place::new();
+    let (server, url) = serve(&place);
+    let tree = |name: &str| place.path("tree").join(name);
+    let there = |name: &str| format!("{url}/{name}");
+    // One file by two routes.
+    fs::write(tree("same"), "all that there is").expect("write");
+    let other_name = there("same").replace("127.0.0.1", "localhost");
+    for (from, to) in
+        [("tree/same", &*there("same")), (&*there("same"), "tree/same"), (&*there("same"), &*other_name)]
+    {
+        place.run(&["mv", from, to]).failed(1, &["same", "the same file"]);
+        assert_eq!(fs::read(tree("same")).expect("read"), b"all that there is", "{from} {to}");
+    }
+    // A device takes nothing in; one of our own, since replacing the host's would be felt.
+    let device = Command::new("mknod").arg(place.path("null")).args(["c", "1", "3"]).status();
+    assert!(device.expect("mknod(1)").success());
+    place.run(&["mv", &there("same"), "null"]).failed(1, &["null is a pipe, socket or device"]);
+    assert_eq!(fs::read(tree("same")).expect("read"), b"all that there is");
+    // A link is replaced, as by rename(2), and not what it leads to.
+    fs::write(place.path("kept"), "kept").expect("write");
+    for (number, leads_to) in ["kept", "nowhere", "mnt"].into_iter().enumerate() {
+        let source = format!("source{number}");
+        fs::write(tree(&source), &source).expect("write");
+        symlink(leads_to, place.path("link")).expect("symlink");
+        place.run(&["mv", "-T", &there(&source), "link"]).succeeded();
+        let link = place.path("link");
+        assert!(fs::symlink_metadata(&link).expect("stat").is_file() && !tree(&source).exists());
+        assert_eq!(fs::read_to_string(&link).expect("read"), source);
+        fs::remove_file(link).expect("remove");
+    }
+    assert_eq!(fs::read(place.path("kept")).expect("read"), b"kept");
+    symlink("file", tree("link")).expect("symlink");
+    place.run(&["mv", "kept", &there("link")]).succeeded();
+    assert!(!fs::symlink_metadata(tree("link")).expect("stat").is_symlink());
+    // What changes while it is copied stays.
+    fs::write(place.path("large"), vec![7; 150 << 20]).expect("write");
+    let to = there("large");
+    let child = place.tombolo(&["mv", "large", &to]).stderr(Stdio::piped()).spawn().expect("start");
+    until("some of it has arrived", || tree(".large.tombolo-part").exists());
+    server.signal("STOP");
+    assert!(!tree("large").exists(), "it was over before it could change");
+    fs::set_permissions(place.path("large"), PermissionsExt::from_mode(0o640)).expect("chmod");
+    server.signal("CONT");
+    let ran = child.wait_with_output().expect("wait");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.code() == Some(1) && said.contains("not what was copied"), "{said}");
+    assert_eq!(fs::metadata(place.path("large")).expect("stat").len(), 150 << 20);
 }
 
 #[test]

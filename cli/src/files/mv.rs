@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::Args;
 use libtombolo::{Last, Node, block_on};
-use tombolo_core::fs::{Error, FileType, NameBuf, RenameFlags};
+use tombolo_core::fs::{Attr, Error, FileType, NameBuf, RenameFlags};
 
 use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
@@ -20,7 +20,8 @@ use super::{shown, stop};
 /// Move and rename files and trees, on NFS servers and on this host, and from one to the other.
 ///
 /// Within an export, and within a file system of this host, it is a rename. From one to another everything is copied as by
-/// `tombolo cp -a`, and then removed if nothing of it failed.
+/// `tombolo cp -a`, and then removed if nothing of it failed and the source is still what was copied. Either way a DST that is
+/// a link is replaced, not followed. A pipe, socket or device is replaced by a rename only.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MvArgs {
@@ -70,7 +71,7 @@ impl MvArgs {
             let moved = match renamed {
                 Ok(()) => Ok(()),
                 Err(NotRenamed::Failed(failure)) => Err(failure),
-                Err(NotRenamed::Elsewhere(target)) => self.copy_and_remove(source, target, log),
+                Err(NotRenamed::Elsewhere(target)) => copy_and_remove(source, target, &mut places, log),
             };
             match moved {
                 Ok(()) if log.verbose > 0 => {
@@ -96,12 +97,14 @@ impl MvArgs {
             Some(name) if to.is_dir() && !self.no_target_directory => to.join(name),
             _ => to.to_owned(),
         };
+        // As rename(2) has it, a link is no directory.
+        let onto_dir = || target.symlink_metadata().is_ok_and(|found| found.is_dir());
         if self.no_clobber && target.symlink_metadata().is_ok() {
             return Ok(());
         }
         match fs::rename(from, &target) {
             Err(error) if error.kind() == ErrorKind::CrossesDevices => {
-                Err(self.elsewhere(from.is_dir(), target.is_dir(), Location::Dir(target))?)
+                Err(self.elsewhere(from.is_dir(), onto_dir(), Location::Dir(target))?)
             }
             outcome => outcome.map_err(|error| cannot(&error)),
         }
@@ -181,14 +184,38 @@ impl MvArgs {
             false => Ok(NotRenamed::Elsewhere(target)),
         }
     }
+}
 
-    fn copy_and_remove(&self, source: &Location, target: Location, log: LogArgs) -> Outcome {
-        let quiet = LogArgs { quiet: log.quiet.max(1), verbose: 0 };
-        CpArgs::of_tree(source.clone(), target).run(quiet)?;
-        RmArgs::of_tree(source.clone()).run()?;
-        // What had been copied is moved; nothing more is begun.
-        stop::came().map_or(Ok(()), |signal| Err(Failure::stopped(signal)))
+/// The source goes only if it is certain that the copy is another file: one file may be reached by two routes (a mount of an
+/// export and its URL, two names of a host), and then the copy takes its place.
+fn copy_and_remove(source: &Location, target: Location, places: &mut Places, log: LogArgs) -> Outcome {
+    let moving = format!("move {}", word(source));
+    let before = look_at(source, places)?;
+    let at_target = places.open(&target, End::Name)?.find(Last::Keep).ok();
+    if at_target.is_some_and(|node| block_on(node.attr()).is_ok_and(|attr| is_unchanged(&before, &attr))) {
+        return Err(Failure::cannot(moving, format!("{} is the same file", word(&target))));
     }
+    let quiet = LogArgs { quiet: log.quiet.max(1), verbose: 0 };
+    CpArgs::to_name(source.clone(), target).run(quiet)?;
+    if !is_unchanged(&before, &look_at(source, places)?) {
+        let failure = Failure::cannot(moving, "it was copied, but what is there now is not what was copied");
+        return Err(failure.remedy("it is left where it is"));
+    }
+    RmArgs::of_tree(source.clone()).run()?;
+    // What had been copied is moved; nothing more is begun.
+    stop::came().map_or(Ok(()), |signal| Err(Failure::stopped(signal)))
+}
+
+fn look_at(source: &Location, places: &mut Places) -> Result<Attr, Failure> {
+    let place = places.open(source, End::Name)?;
+    let node = place.found(Last::Keep)?;
+    block_on(node.attr()).map_err(|error| place.cannot("look at", &error))
+}
+
+/// One file, unchanged. File systems have other numbers by another route; ctime is what nobody can set.
+fn is_unchanged(one: &Attr, other: &Attr) -> bool {
+    let of = |attr: &Attr| (attr.file_type, attr.fileid, attr.size, attr.mtime, attr.ctime);
+    of(one) == of(other)
 }
 
 fn is_dir(node: &Node) -> bool {

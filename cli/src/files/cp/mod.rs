@@ -64,6 +64,9 @@ pub struct CpArgs {
     /// DST is the copy's name, not a directory to copy into.
     #[arg(short = 'T', long)]
     no_target_directory: bool,
+    /// What DST's name stands for is replaced: no link is followed there, nothing is written into.
+    #[arg(skip)]
+    replaces_name: bool,
     /// Files under way at once.
     #[arg(short, long, value_name = "N", default_value_t = JOBS, value_parser = clap::value_parser!(u16).range(1..=4096))]
     jobs: u16,
@@ -88,8 +91,8 @@ Examples:
   tombolo cp -r nfs://one/tree nfs://other/tree";
 
 impl CpArgs {
-    /// `cp -a -T SOURCE TARGET`.
-    pub fn of_tree(source: Location, target: Location) -> Self {
+    /// `cp -a -T SOURCE TARGET`, but for what stands there already: it is treated as rename(2) does.
+    pub fn to_name(source: Location, target: Location) -> Self {
         Self {
             recursive: true,
             archive: true,
@@ -99,6 +102,7 @@ impl CpArgs {
             force: false,
             sparse: false,
             no_target_directory: true,
+            replaces_name: true,
             jobs: JOBS,
             progress: false,
             sources: vec![source],
@@ -120,7 +124,7 @@ impl CpArgs {
                 }
             }
         }
-        if let Some(sink) = Sink::of(&self.target) {
+        if let Some(sink) = Sink::of(&self.target).filter(|_| !self.replaces_name) {
             return match all_opened {
                 true if self.no_clobber => Ok(()),
                 true => sink.write(&sources),
@@ -132,8 +136,12 @@ impl CpArgs {
         let report = Arc::new(Report::new(style, to.tree.clone()));
         let copier = Copier::start(self.options(to.is_remote, log.verbose > 0), report.clone())
             .map_err(|error| Failure::cannot("start a thread", &error))?;
-        let target =
-            Target::of(to, &sources, Wish { is_name: self.no_target_directory, resume: self.resume })?;
+        let wish = Wish {
+            is_name: self.no_target_directory,
+            replaces_name: self.replaces_name,
+            resume: self.resume,
+        };
+        let target = Target::of(to, &sources, wish)?;
         target.must_take(self.sources.len())?;
         let stopper = copier.stopper();
         let stopping = report.clone();
@@ -171,6 +179,9 @@ impl CpArgs {
 
     /// Opens the tree that the target lies in; where it may be the copy's name, so that there is a directory above it.
     fn open_target(&self, places: &mut Places, sources: &[Source]) -> Result<Place, Failure> {
+        if self.replaces_name {
+            return places.open(&self.target, End::Name);
+        }
         let Location::Dir(path) = &self.target else { return places.open(&self.target, End::Target) };
         let is_link_copied = matches!(sources, [source] if source.is_link());
         let may_be_name = self.no_target_directory || self.resume;

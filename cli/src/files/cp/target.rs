@@ -28,6 +28,8 @@ pub struct Target {
 pub struct Wish {
     /// As the name of the copy, also if it is a directory's.
     pub is_name: bool,
+    /// And whatever stands there, a link too, makes room for the copy.
+    pub replaces_name: bool,
     /// As the name of the copy if it is an unfinished one.
     pub resume: bool,
 }
@@ -36,7 +38,8 @@ impl Target {
     /// A directory that is there takes copies under their own names, unless it is wished to be the copy; all else is the name
     /// of a copy. A link stands for what it leads to, as for cp(1), unless a link is copied.
     pub fn of(place: Place, sources: &[Source], wish: Wish) -> Result<Self, Failure> {
-        let found = place.find(Last::Follow);
+        let last = if wish.replaces_name { Last::Keep } else { Last::Follow };
+        let found = place.find(last);
         if let Ok(node) = &found {
             let attr = block_on(node.attr()).map_err(|error| place.cannot("look at", &error))?;
             let is_copy = wish.is_name || wish.resume && is_unfinished(node, sources);
@@ -57,9 +60,8 @@ impl Target {
         if found.is_err() && place.label.ends_with(b"/") && !wish.is_name {
             return Err(place.cannot("find", &Error::NotFound).remedy("make the directory first"));
         }
-        let is_link_copied = matches!(sources, [source] if source.is_link());
-        let parent =
-            if is_link_copied { place.parent() } else { block_on(place.tree.find_target(&place.path)) };
+        let keeps_link = wish.replaces_name || matches!(sources, [source] if source.is_link());
+        let parent = if keeps_link { place.parent() } else { block_on(place.tree.find_target(&place.path)) };
         let (dir, name) = parent.map_err(|error| match error {
             Error::InvalidArgument => {
                 Failure::cannot(format_args!("copy over {}", place.word), "it is the top of what is exported")
