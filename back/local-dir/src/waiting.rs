@@ -36,8 +36,17 @@ struct State {
 
 struct Waiter(Mutex<Phase>);
 
+/// None while it is under way: it may take long, and nobody waits for it who only wants to look.
+type Attempt = Option<Box<dyn Fn() -> Result<()> + Send>>;
+
 enum Phase {
-    Waiting { attempt: Box<dyn Fn() -> Result<()> + Send>, waker: Option<Waker>, _permit: Permit },
+    Waiting {
+        attempt: Attempt,
+        waker: Option<Waker>,
+        /// While the attempt was under way.
+        interrupted: bool,
+        _permit: Permit,
+    },
     Ended(Result<()>),
     GivenUp,
 }
@@ -51,7 +60,8 @@ impl Waiting {
         permit: Permit,
         attempt: impl Fn() -> Result<()> + Send + 'static,
     ) -> Answer<()> {
-        let phase = Phase::Waiting { attempt: Box::new(attempt), waker: None, _permit: permit };
+        let attempt: Attempt = Some(Box::new(attempt));
+        let phase = Phase::Waiting { attempt, waker: None, interrupted: false, _permit: permit };
         let waiter = Arc::new(Waiter(Mutex::new(phase)));
         if let Err(error) = self.enter(waiter.clone()) {
             return Answer::err(error);
@@ -81,6 +91,7 @@ impl Waiting {
             let started = std::thread::Builder::new().name("locks".to_owned()).spawn(move || shared.serve());
             if started.is_err() {
                 state.queue.pop();
+                self.0.waiters.store(0, Ordering::Release);
                 return Err(Error::NoLocks);
             }
             state.running = true;
@@ -107,15 +118,22 @@ impl Shared {
         let mut state = self.lock();
         loop {
             state.news = false;
-            let before = state.queue.len();
-            state.queue.retain(|waiter| waiter.still_waits());
-            let after = state.queue.len();
-            self.waiters.store(after, Ordering::Release);
-            if after == 0 {
+            // Neither an attempt nor what follows an answer holds up those that come, or that give a lock back.
+            let mut queue = std::mem::take(&mut state.queue);
+            drop(state);
+            let before = queue.len();
+            queue.retain(|waiter| waiter.still_waits());
+            let is_over_for_some = queue.len() < before;
+            state = self.lock();
+            queue.append(&mut state.queue);
+            state.queue = queue;
+            let waiters = state.queue.len();
+            self.waiters.store(waiters, Ordering::Release);
+            if waiters == 0 {
                 state.running = false;
                 return;
             }
-            pause = if after < before || state.news { LOOK_AFTER.0 } else { (pause * 2).min(LOOK_AFTER.1) };
+            pause = if is_over_for_some || state.news { LOOK_AFTER.0 } else { (pause * 2).min(LOOK_AFTER.1) };
             let (back, timeout) = self
                 .looks
                 .wait_timeout_while(state, pause, |state| !state.news)
@@ -135,16 +153,26 @@ impl Waiter {
 
     /// Tries once; false when the waiting is over.
     fn still_waits(&self) -> bool {
+        let tried = match &mut *self.lock() {
+            Phase::Waiting { attempt, .. } => attempt.take(),
+            _ => None,
+        };
+        let Some(tried) = tried else { return false };
+        let result = tried();
         let mut phase = self.lock();
-        let Phase::Waiting { attempt, waker, .. } = &mut *phase else { return false };
-        let result = match attempt() {
-            Err(Error::WouldBlock) => return true,
+        let Phase::Waiting { attempt, waker, interrupted, .. } = &mut *phase else { return false };
+        let result = match result {
+            Err(Error::WouldBlock) if *interrupted => Err(Error::Interrupted),
+            Err(Error::WouldBlock) => {
+                *attempt = Some(tried);
+                return true;
+            }
             result => result,
         };
         let waker = waker.take();
         let over = std::mem::replace(&mut *phase, Phase::Ended(result));
         drop(phase);
-        drop(over);
+        drop((over, tried));
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -165,11 +193,12 @@ impl Future for Outcome {
         let raised = Pin::new(&mut self.raised).poll(context).is_ready() || self.interrupt.is_raised();
         let mut phase = self.waiter.lock();
         match &mut *phase {
-            Phase::Waiting { .. } if raised => {
+            Phase::Waiting { attempt: Some(_), .. } if raised => {
                 *phase = Phase::GivenUp;
                 Poll::Ready(Err(Error::Interrupted))
             }
-            Phase::Waiting { waker, .. } => {
+            Phase::Waiting { waker, interrupted, .. } => {
+                *interrupted = raised;
                 *waker = Some(context.waker().clone());
                 Poll::Pending
             }
@@ -190,5 +219,98 @@ impl Drop for Outcome {
         if let Phase::Waiting { .. } = &*phase {
             *phase = Phase::GivenUp;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::task::Wake;
+
+    use tombolo_core::fs::{Budget, Limits, Resource, SessionId};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// Something else that uses the queue as soon as it is told.
+    struct Looks(Waiting, Mutex<Sender<()>>);
+
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            self.0.look();
+            self.1.lock().unwrap().send(()).ok();
+        }
+    }
+
+    fn looks(waiting: &Waiting) -> (Waker, Receiver<()>) {
+        let (looked, is_over) = channel();
+        (Arc::new(Looks(waiting.clone(), Mutex::new(looked))).into(), is_over)
+    }
+
+    fn wait(
+        waiting: &Waiting,
+        cx: &Ctx,
+        attempt: impl Fn() -> Result<()> + Send + 'static,
+    ) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> {
+        let permit = Budget::new(Limits::default()).take(Resource::Pending, 1).expect("room");
+        match waiting.until(cx, permit, attempt) {
+            Answer::Later(answer) => answer,
+            Answer::Done(_) => panic!("not yet"),
+        }
+    }
+
+    fn cx() -> Ctx {
+        Ctx { interrupt: Interrupt::new(), ..Ctx::root(SessionId(1)) }
+    }
+
+    /// The rest of a request may end a session, and that looks.
+    #[test]
+    fn what_follows_a_granted_lock_may_give_locks_back() {
+        let waiting = Waiting::default();
+        let (free, is_free) = channel::<()>();
+        let is_free = Mutex::new(is_free);
+        let attempt = move || is_free.lock().unwrap().try_recv().map_err(|_| Error::WouldBlock);
+        let mut answer = wait(&waiting, &cx(), attempt);
+        let (waker, looked) = looks(&waiting);
+        assert!(answer.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        free.send(()).unwrap();
+        looked.recv_timeout(LONG).expect("it waits for itself");
+        assert!(matches!(answer.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Ready(Ok(()))));
+    }
+
+    #[test]
+    fn an_attempt_that_hangs_holds_up_nobody_else() {
+        let waiting = Waiting::default();
+        let (began, begins) = channel();
+        let (go, goes) = channel::<()>();
+        let hangs = Mutex::new((began, goes));
+        let attempt = move || {
+            let (began, goes) = &*hangs.lock().unwrap();
+            began.send(()).ok();
+            goes.recv().ok();
+            Err(Error::WouldBlock)
+        };
+        let cx = cx();
+        let mut answer = wait(&waiting, &cx, attempt);
+        begins.recv_timeout(LONG).unwrap();
+        let (done, is_done) = channel();
+        let (other, interrupt) = (waiting.clone(), cx.interrupt.clone());
+        let (waker, woken) = looks(&waiting);
+        let polls = waker.clone();
+        std::thread::spawn(move || {
+            other.look();
+            let second = wait(&other, &Ctx::root(SessionId(1)), || Ok(()));
+            drop(second);
+            interrupt.raise();
+            let is_pending = answer.as_mut().poll(&mut Context::from_waker(&polls)).is_pending();
+            done.send((is_pending, answer)).ok();
+        });
+        let (is_pending, mut answer) = is_done.recv_timeout(LONG).expect("nobody waits for the attempt");
+        assert!(is_pending, "the lock may be granted yet");
+        drop(go);
+        woken.recv_timeout(LONG).unwrap();
+        let outcome = answer.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(matches!(outcome, Poll::Ready(Err(Error::Interrupted))), "{outcome:?}");
     }
 }
