@@ -199,7 +199,17 @@ fn a_mount_is_changed_while_it_is_used_and_stays_so_when_its_server_comes_back()
     fs::write(place.mnt().join("new"), "").expect("writable again");
     place.umount();
 
+    // Only what is named changes.
+    place.mount("dev,suid,noexec");
+    place.0.run(&["mount", "-o", "remount,ro,nosuid", "dir:tree", "mnt"]).succeeded();
+    assert!(flags().starts_with("ro,nosuid,noexec"), "{}", flags());
+    place.0.run(&["mount", "-o", "remount,exec", "dir:tree", "mnt"]).succeeded();
+    assert!(flags().starts_with("ro,nosuid") && !flags().contains("noexec"), "{}", flags());
+    place.umount();
+
     place.mount("ro");
+    place.0.run(&["mount", "-o", "remount,noexec", "dir:tree", "mnt"]).succeeded();
+    assert!(flags().starts_with("ro,nosuid,nodev,noexec"), "{}", flags());
     let words = ["mount", "-o", "remount,rw", "dir:tree", "mnt"];
     place.0.run(&words).failed(1, &["mounted with ro", "mount it again"]);
     place.umount();

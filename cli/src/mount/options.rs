@@ -15,8 +15,8 @@ use crate::suggestion::unknown;
 pub struct MountOptions {
     /// `remount`: change a mount that is there.
     pub remount: bool,
-    /// `ro`: the mount and the back end refuse changes.
-    pub read_only: bool,
+    /// `ro`: the mount and the back end refuse changes. As with all flags, `None`: nothing was said of it.
+    pub read_only: Option<bool>,
     /// `allow_other`: users other than the one who mounts may enter.
     pub allow_other: bool,
     /// `noperm`: who may do what only the server decides, also where the kernel could.
@@ -36,11 +36,11 @@ pub struct MountOptions {
     /// `fsname=NAME`: the first column in mount's list.
     pub fsname: Option<String>,
     /// `dev`: device nodes work.
-    pub devices: bool,
+    pub devices: Option<bool>,
     /// `suid`: set-user-id bits count.
-    pub set_id: bool,
+    pub set_id: Option<bool>,
     /// `noexec`: nothing can be executed.
-    pub no_exec: bool,
+    pub no_exec: Option<bool>,
 }
 
 const FLAGS: &[&str] =
@@ -90,12 +90,12 @@ impl MountOptions {
             option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         match (name, value) {
             ("remount", None) => self.remount = true,
-            ("ro", None) => self.read_only = true,
-            ("rw", None) => self.read_only = false,
+            ("ro", None) => self.read_only = Some(true),
+            ("rw", None) => self.read_only = Some(false),
             ("allow_other", None) => self.allow_other = true,
-            ("dev" | "nodev", None) => self.devices = name == "dev",
-            ("suid" | "nosuid", None) => self.set_id = name == "suid",
-            ("exec" | "noexec", None) => self.no_exec = name == "noexec",
+            ("dev" | "nodev", None) => self.devices = Some(name == "dev"),
+            ("suid" | "nosuid", None) => self.set_id = Some(name == "suid"),
+            ("exec" | "noexec", None) => self.no_exec = Some(name == "noexec"),
             ("perm" | "noperm", None) => self.no_kernel_checks = name == "noperm",
             ("coherence", Some(value)) => self.coherence = Some(one_of(name, value)?),
             ("locks", Some(value)) => self.locks = Some(one_of(name, value)?),
@@ -110,6 +110,11 @@ impl MountOptions {
             _ => return Err(misunderstood(name, value)),
         }
         Ok(())
+    }
+
+    /// Whether a new mount refuses changes.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.unwrap_or(false)
     }
 
     /// What the kernel may keep. Who lets the client keep nothing does not want the kernel to, unless he says so.
@@ -173,8 +178,8 @@ mod tests {
             "rw,noatime,nodev,noexec,_netdev,nofail,x-systemd.automount,user=joe,ro,coherence=strict,threads=4,,fsname=a b"
                 .parse()
                 .expect("good");
-        assert!(options.read_only);
-        assert!(options.no_exec && !options.devices && !options.allow_other);
+        assert!(options.is_read_only() && !options.allow_other);
+        assert_eq!((options.no_exec, options.devices, options.set_id), (Some(true), Some(false), None));
         assert_eq!((options.coherence, options.threads), (Some(Coherence::Strict), Some(4)));
         assert_eq!(options.fsname.as_deref(), Some("a b"));
     }

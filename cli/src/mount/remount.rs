@@ -9,17 +9,17 @@ use crate::location::NfsOption;
 use crate::status::Status;
 use crate::umount::server_of;
 
-use super::mountinfo::mounted_at;
+use super::mountinfo::{MountEntry, mounted_at};
 use super::options::MountOptions;
 use super::place::{KIND, absolute};
 
 /// Makes a mount read-only or not, has it honour device nodes, set-user-id bits and programs or not, and sets its in-flight limit. All else
-/// stays as it was mounted: mount(8) hands on what fstab says too.
+/// stays as it is.
 pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
     let remounting = format!("remount {}", mountpoint.display());
     let point = absolute(mountpoint).map_err(|error| Failure::cannot(&remounting, &error))?;
-    match mounted_at(&point).map_err(|error| Failure::cannot(&remounting, &error))? {
-        Some(entry) if entry.kind == KIND => {}
+    let entry = match mounted_at(&point).map_err(|error| Failure::cannot(&remounting, &error))? {
+        Some(entry) if entry.kind == KIND => entry,
         Some(entry) => {
             return Err(Failure::cannot(
                 &remounting,
@@ -27,29 +27,32 @@ pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
             ));
         }
         None => return Err(Failure::cannot(&remounting, "nothing is mounted there")),
-    }
+    };
+    let flags = flags(&entry, options);
     let server = server_of(&point);
     let refuses = |status: &Status| status.exports.iter().any(|export| export.read_only);
-    if !options.read_only && server.as_ref().is_some_and(|(_, status)| refuses(status)) {
+    if !flags.contains(Flags::RDONLY) && server.as_ref().is_some_and(|(_, status)| refuses(status)) {
         let failure = Failure::cannot(&remounting, "it was mounted with ro, and its server refuses changes");
         return Err(failure.remedy("unmount it and mount it again"));
     }
+    fuse_dev::remount(&point, flags).map_err(|errno| {
+        let failure = Failure::cannot(&remounting, &std::io::Error::from(errno));
+        if errno == tombolo_sys::Errno::PERM { failure.remedy("only root may") } else { failure }
+    })?;
     let limit = options.nfs.iter().zip(options.nfs.words());
     let limit = limit.filter(|(option, _)| matches!(option, NfsOption::InFlight(_))).last();
     if let (Some((_, limit)), Some((mut client, _))) = (limit, server) {
         client.set(limit).map_err(|error| Failure::cannot(&remounting, &error))?;
     }
-    fuse_dev::remount(&point, flags(options)).map_err(|errno| {
-        let failure = Failure::cannot(&remounting, &std::io::Error::from(errno));
-        if errno == tombolo_sys::Errno::PERM { failure.remedy("only root may") } else { failure }
-    })
+    Ok(())
 }
 
-fn flags(options: &MountOptions) -> Flags {
+/// Those that the mount has, with what was said.
+fn flags(entry: &MountEntry, options: &MountOptions) -> Flags {
     let mut flags = Flags::empty();
-    flags.set(Flags::NODEV, !options.devices);
-    flags.set(Flags::NOSUID, !options.set_id);
-    flags.set(Flags::NOEXEC, options.no_exec);
-    flags.set(Flags::RDONLY, options.read_only);
+    flags.set(Flags::NODEV, options.devices.map_or(entry.has("nodev"), |devices| !devices));
+    flags.set(Flags::NOSUID, options.set_id.map_or(entry.has("nosuid"), |set_id| !set_id));
+    flags.set(Flags::NOEXEC, options.no_exec.unwrap_or(entry.has("noexec")));
+    flags.set(Flags::RDONLY, options.read_only.unwrap_or(entry.has("ro")));
     flags
 }

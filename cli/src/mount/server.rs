@@ -103,7 +103,7 @@ fn status(mount: &Mount) -> Status {
         exports: vec![ExportStatus {
             name: source.clone(),
             source: source.clone(),
-            read_only: mount.options.read_only,
+            read_only: mount.options.is_read_only(),
         }],
         ways: vec![WayStatus { kind: "fuse".into(), at, export: source }],
     }
@@ -117,10 +117,10 @@ const FAR_READ_AHEAD_BYTES: u32 = 2 << 20;
 fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
     let mut options = mount.options.clone();
     if again && let Ok(Some(dead)) = mounted_at(&mount.point.path) {
-        options.read_only |= dead.has("ro");
-        options.devices = !dead.has("nodev");
-        options.set_id = !dead.has("nosuid");
-        options.no_exec = dead.has("noexec");
+        options.read_only = Some(options.is_read_only() || dead.has("ro"));
+        options.devices = Some(!dead.has("nodev"));
+        options.set_id = Some(!dead.has("nosuid"));
+        options.no_exec = Some(dead.has("noexec"));
     }
     let defaults = FuseOptions::default();
     let (asked_in_url, read_ahead_bytes) = match &mount.source {
@@ -132,10 +132,10 @@ fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
         source: options.fsname.clone().unwrap_or_else(|| source::name(&mount.source)),
         allow_other: options.allow_other,
         kernel_checks: !options.no_kernel_checks,
-        read_only: options.read_only,
-        devices: options.devices,
-        set_id: options.set_id,
-        exec: !options.no_exec,
+        read_only: options.is_read_only(),
+        devices: options.devices.unwrap_or(false),
+        set_id: options.set_id.unwrap_or(false),
+        exec: !options.no_exec.unwrap_or(false),
         threads: options.threads.unwrap_or(defaults.threads),
         coherence: options.coherence(&asked_in_url).into(),
         local_locks: options.locks == Some(Locks::Local),

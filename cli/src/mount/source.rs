@@ -134,7 +134,7 @@ impl Source {
             Location::NfsShm(url) => {
                 let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
                 let options = OpenOptions {
-                    read_only: mount.options.read_only,
+                    read_only: mount.options.is_read_only(),
                     nfs: mount.options.nfs_options(&url.options),
                     ..OpenOptions::default()
                 };
@@ -146,7 +146,7 @@ impl Source {
             }
             Location::Nfs(url) => {
                 let options = OpenOptions {
-                    read_only: mount.options.read_only,
+                    read_only: mount.options.is_read_only(),
                     nfs: mount.options.nfs_options(&url.options),
                     ..OpenOptions::default()
                 };
@@ -158,7 +158,7 @@ impl Source {
             }
             Location::Dir(path) => {
                 let options = DirOptions {
-                    read_only: mount.options.read_only,
+                    read_only: mount.options.is_read_only(),
                     submounts: mount.options.submounts.unwrap_or_default().into(),
                     ..DirOptions::default()
                 };
