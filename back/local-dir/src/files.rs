@@ -1,6 +1,7 @@
 //! The openings of a session.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{Budget, Error, File, NodeId, OpenFlags, OpenId, Permit, Resource, Result, SyncWhat};
@@ -21,6 +22,8 @@ pub(crate) struct OpenFile {
     pub local: bool,
     /// For directories: where the listing is.
     pub cursor: Option<Mutex<Cursor>>,
+    /// Its release was served; requests may still use it.
+    ended: AtomicBool,
     /// After the descriptor, so that it is closed when this goes.
     _permit: OpenPermit,
 }
@@ -62,11 +65,30 @@ impl OpenFile {
         local: bool,
     ) -> Self {
         let cursor = flags.contains(OpenFlags::DIRECTORY).then(Mutex::default);
-        Self { descriptor, node, flags, memory, local, cursor, _permit: permit }
+        Self {
+            descriptor,
+            node,
+            flags,
+            memory,
+            local,
+            cursor,
+            ended: AtomicBool::new(false),
+            _permit: permit,
+        }
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+
+    /// Its release is served.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Was its release served?
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Makes it stable.
@@ -92,7 +114,7 @@ const SHARDS: usize = 8;
 #[derive(Default)]
 pub(crate) struct Files {
     shards: [Mutex<Shard>; SHARDS],
-    turn: std::sync::atomic::AtomicUsize,
+    turn: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -109,7 +131,7 @@ struct Slot {
 impl Files {
     /// Enters an opening.
     pub fn insert(&self, file: OpenFile) -> OpenId {
-        let shard_number = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % SHARDS;
+        let shard_number = self.turn.fetch_add(1, Ordering::Relaxed) % SHARDS;
         let mut shard = self.lock(shard_number);
         let index = shard.free.pop().unwrap_or_else(|| {
             shard.slots.push(Slot { generation: 0, file: None });
@@ -138,6 +160,7 @@ impl Files {
         let mut shard = self.lock(shard);
         let slot = shard.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
         let open = slot.file.take()?;
+        open.end();
         shard.free.push(index as u32);
         Some(open)
     }

@@ -4,6 +4,7 @@
 //! sessions and processes of the host all see each other. What the kernel does not tell of such locks is kept here: the
 //! owner of one that is in the way, and whether owners wait for each other in a circle.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -186,30 +187,53 @@ impl Records {
     pub fn end(&self) {
         let mut table = self.table();
         table.ended = true;
-        table.owners.clear();
         table.held.clear();
+        let owners = std::mem::take(&mut table.owners);
+        drop(table);
+        drop(owners);
     }
 
     fn enter(&self, own: &OwnDescriptors, asked: &Asked) -> Result<Arc<Description>> {
+        if let Some(description) = self.enter_through(asked, None)? {
+            return Ok(description);
+        }
+        let permit = self.allowance.permit().map_err(|_| Error::NoLocks)?;
+        // The table is not held: a far file system may take long.
+        let descriptor = descriptor(own, &asked.open)?;
+        let new = Arc::new(Description { descriptor, turn: Mutex::default(), _permit: permit });
+        self.enter_through(asked, Some(&new))?.ok_or(Error::NoLocks)
+    }
+
+    /// The descriptor of an owner, which is the new one if it has none; the opening's end gives its locks back from now on.
+    fn enter_through(
+        &self,
+        asked: &Asked,
+        new: Option<&Arc<Description>>,
+    ) -> Result<Option<Arc<Description>>> {
         let mut table = self.table();
         if table.ended {
             return Err(Error::Interrupted);
         }
+        // Nothing would give the lock back.
+        if asked.open.is_ended() {
+            return Err(Error::BadOpen);
+        }
         if table.ranges >= self.ranges_max {
             return Err(Error::NoLocks);
         }
-        if let Some(owner) = table.owners.get_mut(&(asked.open.node, asked.lock.owner)) {
-            if !owner.through.contains(&asked.through) {
-                owner.through.push(asked.through);
+        match table.owners.entry((asked.open.node, asked.lock.owner)) {
+            Entry::Occupied(owner) => {
+                let owner = owner.into_mut();
+                if !owner.through.contains(&asked.through) {
+                    owner.through.push(asked.through);
+                }
+                Ok(Some(owner.description.clone()))
             }
-            return Ok(owner.description.clone());
+            Entry::Vacant(owner) => Ok(new.map(|description| {
+                owner.insert(Owner { description: description.clone(), through: vec![asked.through] });
+                description.clone()
+            })),
         }
-        let permit = self.allowance.permit().map_err(|_| Error::NoLocks)?;
-        let descriptor = descriptor(own, &asked.open)?;
-        let description = Arc::new(Description { descriptor, turn: Mutex::default(), _permit: permit });
-        let owner = Owner { description: description.clone(), through: vec![asked.through] };
-        table.owners.insert((asked.open.node, asked.lock.owner), owner);
-        Ok(description)
     }
 
     /// Works on what an owner has on a file, if anything, and nothing else does meanwhile.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{
     AccessMask, Answer, Attr, Budget, Change, Client, Cookie, Create, Created, Ctx, Device, DirPage, Entry,
-    Error, File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened,
-    PermissionCheck, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, Resource, Result,
-    SessionId, SetAttr, StatFs, SyncWhat, Want, WeakAttr, Write, Written, Xattrs,
+    Error, File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId,
+    Opened, PermissionCheck, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, Resource,
+    Result, SessionId, SetAttr, StatFs, SyncWhat, Want, WeakAttr, Write, Written, Xattrs,
 };
 use tombolo_host::descriptors::{self, Account};
 use tombolo_host::pool::Lane;
@@ -91,6 +91,20 @@ impl Drop for Session {
         self.records.end();
         self.export.waiting.look();
         tracing::debug!(session = self.id.0, "detached");
+    }
+}
+
+/// The end of an opening: when this goes, wherever that is, locks that were taken through it are given back.
+struct Ending {
+    session: Arc<Session>,
+    open: Arc<OpenFile>,
+    through: OpenId,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.session.records.unlock_through(self.open.node, self.through);
+        self.session.export.waiting.look();
     }
 }
 
@@ -324,17 +338,17 @@ impl FileSystem for LocalSession {
 
     fn release(&self, cx: &Ctx, file: File) {
         let Some(open) = self.0.files.remove(file) else { return };
-        self.0.records.unlock_through(file.node, file.open);
-        // The last descriptor of a removed file frees its space, and a far file system sends what it still holds.
-        if !open.local
-            || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && crate::inline::is_big(&stat))
-        {
+        // The last descriptor of a removed file frees its space, and a far file system is told of locks and sent what it
+        // still holds.
+        let is_slow = !open.local
+            || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && crate::inline::is_big(&stat));
+        let ending = Ending { session: self.0.clone(), open, through: file.open };
+        if is_slow {
             drop(self.in_pool(cx, move |_, _| {
-                drop(open);
+                drop(ending);
                 Ok(())
             }));
         }
-        self.0.export.waiting.look();
     }
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {

@@ -62,6 +62,24 @@ fn an_ended_opening_gives_its_record_locks_back() {
     lock(second, 2).unwrap();
 }
 
+/// No flush and no further release would give it back.
+#[test]
+fn a_lock_is_not_granted_through_an_opening_that_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = serve(dir.path(), Options::default());
+    let open = file(&world, "file");
+    let host = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("file")).unwrap();
+    let all = lock::LockRange { start: 0, len: 0 };
+    lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all).unwrap();
+    let locks = world.fs.locks().unwrap();
+    let waits = locks.lock(&world.cx, open, &record(LockKind::Write, 0, 9, 1), true);
+    assert!(!waits.is_done());
+    world.fs.release(&world.cx, open);
+    lock::unlock(host.as_fd(), all).unwrap();
+    assert!(matches!(waits.wait(), Err(Error::BadOpen)));
+    assert_eq!(lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all), Ok(()));
+}
+
 #[test]
 fn many_wait_for_the_host_s_lock_without_a_thread_each() {
     let dir = tempfile::tempdir().unwrap();
