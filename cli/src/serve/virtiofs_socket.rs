@@ -1,12 +1,15 @@
 //! The sockets where VMMs connect: made here, for a user or a group, or handed in by the process that started this one.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, lchown};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf, absolute};
 
 use tombolo_host::listener::Listener;
-use tombolo_sys::{socket, users};
+use tombolo_sys::{change, creds, open, socket, users};
 
 use super::virtiofs_arg::VirtioFsSocket;
 use crate::failure::Failure;
@@ -105,15 +108,62 @@ const OWNER_ONLY: u32 = 0o600;
 /// The group first: nobody is to get in by the bits that are meant for another one.
 fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
     let giving = |what: String| format!("give the socket {} {what}", path.display());
+    if access == SocketAccess::default() {
+        return Ok(());
+    }
+    let place = place_of(path).map_err(|error| Failure::cannot(giving("away".into()), &error))?;
     if let Some(group) = access.group {
-        lchown(path, None, Some(group)).map_err(|error| {
-            let failure = Failure::cannot(giving(format!("to group {group}")), &error);
+        change::owner(place.as_fd(), None, Some(group)).map_err(|errno| {
+            let failure = Failure::cannot(giving(format!("to group {group}")), &io::Error::from(errno));
             failure.remedy("the user who serves must be in it, or root")
         })?;
     }
     if access.mode() == OWNER_ONLY {
         return Ok(());
     }
-    fs::set_permissions(path, Permissions::from_mode(access.mode()))
-        .map_err(|error| Failure::cannot(giving(format!("mode {:o}", access.mode())), &error))
+    change::permissions(place.as_fd(), access.mode()).map_err(|errno| {
+        Failure::cannot(giving(format!("mode {:o}", access.mode())), &io::Error::from(errno))
+    })
+}
+
+/// The socket that was made a moment ago, as a descriptor: in a directory that others may write, something else can stand there by now, a link
+/// to another's file too.
+fn place_of(path: &Path) -> io::Result<File> {
+    let path = absolute(path)?;
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let dir = open::open_root(dir)?;
+    let place = File::from(open::open_place(dir.as_fd(), name.as_bytes())?);
+    let found = place.metadata()?;
+    let is_ours = found.file_type().is_socket() && found.nlink() == 1 && found.uid() == creds::own_ids().0;
+    if is_ours { Ok(place) } else { Err(io::Error::other("another file has taken its place")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn what_took_the_place_of_a_socket_is_not_given_away() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        let mode = |name: &str| fs::metadata(at(name)).expect("stat").permissions().mode() & 0o777;
+        let access = SocketAccess { group: None, mode: Some(0o666) };
+        let _socket = UnixListener::bind(at("socket")).expect("bind");
+        give(&at("socket"), access).expect("our own");
+        assert_eq!(mode("socket"), 0o666);
+        fs::write(at("precious"), "").expect("write");
+        fs::set_permissions(at("precious"), PermissionsExt::from_mode(0o600)).expect("chmod");
+        symlink("precious", at("link")).expect("symlink");
+        let _other = UnixListener::bind(at("other")).expect("bind");
+        fs::set_permissions(at("other"), PermissionsExt::from_mode(0o600)).expect("chmod");
+        fs::hard_link(at("other"), at("name-of-other")).expect("link");
+        for (name, kept) in [("link", "precious"), ("precious", "precious"), ("name-of-other", "other")] {
+            assert!(give(&at(name), access).is_err(), "{name}");
+            assert_eq!(mode(kept), 0o600, "{name}");
+        }
+    }
 }
