@@ -53,8 +53,10 @@ struct State {
     place: Option<Place>,
     /// It was unlinked while open, and has a name that nobody gave it.
     silly: bool,
-    /// A name of it was removed by this client.
-    lost_a_name: bool,
+    /// When this client last removed a name of it.
+    lost_a_name: Option<Instant>,
+    /// How many it has removed that the attributes do not tell of yet.
+    names_lost: u32,
     access: Vec<Granted>,
 }
 
@@ -89,7 +91,8 @@ impl Node {
             changes: 0,
             place: None,
             silly: false,
-            lost_a_name: false,
+            lost_a_name: None,
+            names_lost: 0,
             access: Vec::new(),
         };
         Self {
@@ -121,6 +124,9 @@ impl Node {
         let mut state = self.state();
         let before = state.freshness.known();
         state.freshness.learn(attr, asked, now, &self.times);
+        if state.lost_a_name.is_some_and(|lost| asked >= lost) {
+            state.names_lost = 0;
+        }
         if WeakAttr::from(&state.freshness.known()) != WeakAttr::from(&before) {
             state.epoch.0 += 1;
             state.changes += 1;
@@ -210,15 +216,22 @@ impl Node {
     /// A name of it was removed by this client: others are to be asked how many it has, and it may be gone.
     pub(crate) fn lost_a_name(&self, now: Instant) {
         let mut state = self.state();
-        state.lost_a_name = true;
+        state.lost_a_name = Some(now);
+        state.names_lost = match self.file_type {
+            // It had no other.
+            FileType::Directory => u32::MAX,
+            _ => state.names_lost.saturating_add(1),
+        };
         state.freshness.doubt(now);
     }
 
-    /// The attributes of a file of which the server says that it is gone: as they were, if this client has removed it. Somebody
-    /// may hold it still without having it open.
+    /// The attributes of a file of which the server says that it is gone: as they were, if this client has removed its last
+    /// name. Somebody may hold it still without having it open. What others removed or replaced is to be looked up again.
     pub(crate) fn after_its_end(&self) -> Option<Attr> {
         let state = self.state();
-        state.lost_a_name.then(|| Attr { nlink: 0, ..state.freshness.known() })
+        let attr = state.freshness.known();
+        let is_ours = state.lost_a_name.is_some() && state.names_lost >= attr.nlink;
+        is_ours.then_some(Attr { nlink: 0, ..attr })
     }
 
     fn as_writers_see(&self, mut attr: Attr) -> Attr {

@@ -257,11 +257,15 @@ impl Nodes {
 
     /// A name is gone by now that these were seen under. If none was, a file of several names may have lost one.
     pub(crate) fn lost_a_name<'a>(&self, seen: impl IntoIterator<Item = &'a Arc<Node>>, now: Instant) {
-        let mut seen = seen.into_iter().peekable();
-        if seen.peek().is_none() {
+        let mut last = None;
+        for node in seen {
+            if last.replace(node.id) != Some(node.id) {
+                node.lost_a_name(now);
+            }
+        }
+        if last.is_none() {
             self.removal.happened(now);
         }
-        seen.for_each(|node| node.lost_a_name(now));
     }
 
     /// Was there no such name when the directory was as it is now?
@@ -481,6 +485,29 @@ mod tests {
         assert!(node.is_doubtful(), "of 0 bytes");
         nodes.forget(&[(node.id, 1)]);
         assert!(!enter(6, 7).is_doubtful(), "asked for after all that is known");
+    }
+
+    #[test]
+    fn the_end_of_a_file_is_told_only_where_its_last_name_was_removed_here() {
+        let (nodes, start) = (nodes(100), Instant::now());
+        let at = |millis| start + Duration::from_millis(millis);
+        let file = Fattr3 { nlink: 3, ..fattr(10, FileType3::Regular, 1) };
+        let node = nodes.enter(None, handle(2), &file, at(0), at(1)).expect("room");
+        assert!(node.after_its_end().is_none(), "removed by others");
+        // Seen under the name, and found there.
+        nodes.lost_a_name([&node, &node], at(2));
+        assert!(node.after_its_end().is_none(), "others may have replaced the other names");
+        assert!(node.learn(&Fattr3 { nlink: 2, ..file }, at(3), at(4)));
+        nodes.lost_a_name([&node], at(5));
+        assert!(node.after_its_end().is_none(), "one is left");
+        nodes.lost_a_name([&node], at(6));
+        assert_eq!(node.after_its_end().map(|attr| attr.nlink), Some(0));
+        assert!(node.learn(&Fattr3 { nlink: 1, ..file }, at(7), at(8)));
+        assert!(node.after_its_end().is_none(), "another client gave it a name");
+        let dir = Fattr3 { nlink: 5, ..fattr(11, FileType3::Directory, 1) };
+        let dir = nodes.enter(None, handle(3), &dir, at(0), at(1)).expect("room");
+        dir.lost_a_name(at(2));
+        assert_eq!(dir.after_its_end().map(|attr| attr.nlink), Some(0));
     }
 
     #[test]
