@@ -96,7 +96,7 @@ impl Walk<'_> {
         while let Some(Met { name, node, attr, depth }) = ahead.pop() {
             self.close(depth)?;
             self.open.push(Open { name, bytes: allocated(&attr) });
-            let listed = above.enter(depth, &attr).and_then(|()| self.list(&node, depth, &mut ahead));
+            let listed = above.enter(depth, &node).and_then(|()| self.list(&node, depth, &mut ahead));
             if let Err(error) = listed {
                 problem::cannot(format_args!("list {}", self.path()), &error, &self.place.tree).print();
                 self.all_well = false;

@@ -142,9 +142,9 @@ impl LsArgs {
             return self.show(&[row], |row| row.path.clone(), report);
         }
         let mut above = Above::default();
-        let mut ahead = vec![(place.word.clone(), node, attr, 0)];
-        while let Some((path, node, attr, depth)) = ahead.pop() {
-            let rows = match above.enter(depth, &attr).and_then(|()| self.rows(&path, &node)) {
+        let mut ahead = vec![(place.word.clone(), node, 0)];
+        while let Some((path, node, depth)) = ahead.pop() {
+            let rows = match above.enter(depth, &node).and_then(|()| self.rows(&path, &node)) {
                 Ok(rows) => rows,
                 Err(error) => {
                     problem::cannot(format_args!("list {path}"), &error, &place.tree).print();
@@ -159,8 +159,8 @@ impl LsArgs {
             report.is_first = false;
             if self.recursive {
                 let below = rows.iter().rev().filter_map(|row| {
-                    let attr = row.attr.filter(|attr| attr.file_type == FileType::Directory)?;
-                    Some((row.path.clone(), row.node.clone()?, attr, depth + 1))
+                    row.attr.filter(|attr| attr.file_type == FileType::Directory)?;
+                    Some((row.path.clone(), row.node.clone()?, depth + 1))
                 });
                 ahead.extend(below);
             }

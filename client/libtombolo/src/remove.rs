@@ -76,7 +76,7 @@ impl Task<'_> {
             self.removal.removed += 1;
             return Ok(());
         }
-        self.above.enter(self.levels.len(), &attr)?;
+        self.above.enter(self.levels.len(), &node)?;
         let listing = node.list(self.plus).await?;
         let (parent, going) = (parent.clone(), Window::new());
         self.levels.push(Level { parent, name, listing, going, failed: 0, removed: 0, round: 1 });

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tombolo_core::fs::{Attr, Create, Error, Exclusive, FileType, Mode, Name, NameBuf, NewMode, OpenFlags};
+use tombolo_core::fs::{
+    Attr, Create, Error, Exclusive, FileType, Mode, Name, NameBuf, NewMode, NodeId, OpenFlags,
+};
 
-use crate::above::{Id, contains_itself, id};
+use crate::above::contains_itself;
 use crate::node::Node;
 use crate::tree::is_same_file;
 
@@ -44,12 +46,12 @@ pub(super) struct Directory {
 
 /// The directories of sources that are being copied, and how often each is.
 #[derive(Debug, Default)]
-pub(super) struct Entered(Mutex<HashMap<Id, u32>>);
+pub(super) struct Entered(Mutex<HashMap<NodeId, u32>>);
 
-/// One of them, until it is dropped.
+/// One of them, until it is dropped. It is held, so that it keeps its number.
 struct Source {
     work: Arc<Work>,
-    id: Id,
+    dir: Node,
 }
 
 impl Directory {
@@ -73,8 +75,7 @@ impl Directory {
     /// The same for what is in a source, which is not copied into this directory but becomes it.
     pub async fn for_contents(mut self, from: &Node, path: Vec<u8>) -> Self {
         self.from = path;
-        // What cannot be looked at cannot be listed either, of which is told then.
-        self.source = from.attr().await.ok().map(|attr| self.work.begin_directory(&attr).0);
+        self.source = Some(self.work.begin_directory(from).0);
         if let Some(node) = &self.node
             && let Ok(attr) = node.attr().await
         {
@@ -103,8 +104,8 @@ impl Directory {
         if self.first.get().is_some_and(|first| is_same_file((from.tree(), &attr), (dir.tree(), first))) {
             return Err(self.failure(from_name, name, Step::IntoItself, Error::InvalidArgument));
         }
-        let (source, is_met) = self.work.begin_directory(&attr);
-        if is_met && self.is_in(source.id) {
+        let (source, is_met) = self.work.begin_directory(from);
+        if is_met && self.is_in(from) {
             return Err(self.failure(from_name, name, Step::Read, contains_itself()));
         }
         let mode = Mode::new(attr.mode.bits() & 0o777 | OWNER_ALL);
@@ -161,10 +162,10 @@ impl Directory {
     }
 
     /// Whether this is the copy of a directory, or lies in it.
-    fn is_in(&self, id: Id) -> bool {
+    fn is_in(&self, source: &Node) -> bool {
         let mut next = Some(self);
         while let Some(dir) = next {
-            if dir.source.as_ref().is_some_and(|source| source.id == id) {
+            if dir.source.as_ref().is_some_and(|above| above.is(source)) {
                 return true;
             }
             next = dir.up.as_deref();
@@ -249,28 +250,33 @@ impl Drop for Directory {
 
 impl Work {
     /// Takes note that a source's directory is being copied. True if it was already: by another name, beside it or above.
-    fn begin_directory(self: &Arc<Self>, dir: &Attr) -> (Source, bool) {
-        let id = id(dir);
+    fn begin_directory(self: &Arc<Self>, dir: &Node) -> (Source, bool) {
         let mut entered = self.entered.lock();
-        let count = entered.entry(id).or_insert(0);
+        let count = entered.entry(dir.id()).or_insert(0);
         *count += 1;
-        (Source { work: self.clone(), id }, *count > 1)
+        (Source { work: self.clone(), dir: dir.clone() }, *count > 1)
     }
 }
 
 impl Entered {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, u32>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Source {
+    fn is(&self, dir: &Node) -> bool {
+        self.dir.id() == dir.id() && self.dir.tree().is_same_session(dir.tree())
     }
 }
 
 impl Drop for Source {
     fn drop(&mut self) {
         let mut entered = self.work.entered.lock();
-        if let Some(count) = entered.get_mut(&self.id) {
+        if let Some(count) = entered.get_mut(&self.dir.id()) {
             *count -= 1;
             if *count == 0 {
-                entered.remove(&self.id);
+                entered.remove(&self.dir.id());
             }
         }
     }

@@ -14,9 +14,9 @@ pub async fn measure(source: &Node, add: impl Fn(u64) -> bool) -> Result<()> {
         return Ok(());
     }
     let mut above = Above::default();
-    let mut ahead = vec![(0, attr, source.clone())];
-    while let Some((depth, attr, dir)) = ahead.pop() {
-        if above.enter(depth, &attr).is_err() {
+    let mut ahead = vec![(0, source.clone())];
+    while let Some((depth, dir)) = ahead.pop() {
+        if above.enter(depth, &dir).is_err() {
             continue;
         }
         let Ok(mut listing) = dir.list(true).await else { continue };
@@ -25,7 +25,7 @@ pub async fn measure(source: &Node, add: impl Fn(u64) -> bool) -> Result<()> {
             for node in page.into_iter().filter_map(|item| item.node) {
                 match node.attr_found().copied() {
                     Some(attr) if attr.file_type == FileType::Directory => {
-                        ahead.push((depth + 1, attr, node));
+                        ahead.push((depth + 1, node));
                     }
                     Some(attr) if attr.file_type == FileType::Regular => {
                         bytes = bytes.saturating_add(attr.size)
