@@ -5,13 +5,16 @@
 //! name up again, which brings it the attributes, and opens once more; the program notices nothing. That is the last time:
 //! a second ESTALE would reach the program. So the thread's next open of what it found is answered whatever has become of
 //! the file since: what others closed after the look-up is no matter of an open that began before it.
+//!
+//! Threads that the mount's pid namespace does not know all have the number 0 (`fuse_get_req` of Linux) and cannot be told
+//! apart, so they are not sent back.
 
 use super::body::has_data;
 use super::coherence::{Coherence, TICK};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
 
 /// What a kernel was last told about files that had just changed, and what it is to open next.
@@ -26,8 +29,16 @@ pub(super) struct SecondLook {
 struct Table {
     /// What each file looked like when the kernel was last told.
     told: HashMap<NodeId, WeakAttr>,
-    /// The threads that were sent back, and the file that each found last.
-    sent_back: HashMap<u32, NodeId>,
+    /// The threads that were sent back.
+    sent_back: HashMap<u32, SentBack>,
+}
+
+/// A thread was sent back.
+#[derive(Clone, Copy, Debug)]
+struct SentBack {
+    /// The file that it found last.
+    found: NodeId,
+    since: Instant,
 }
 
 /// One attempt to open a file.
@@ -44,6 +55,13 @@ pub(super) struct Attempt {
 /// Beyond so many files or threads all are forgotten, which costs each of them one more look.
 const ENTRIES_MAX: usize = 8192;
 
+/// A second attempt does not come later than this: the thread was killed, or found nothing any more, and opens something else
+/// now. Long, for a slow server's look-ups come in between, and an attempt that is not known again may fail.
+const AGAIN_WITHIN: Duration = Duration::from_secs(30);
+
+/// All threads that the pid namespace of the mount does not know.
+const UNKNOWN_THREAD: u32 = 0;
+
 impl SecondLook {
     /// A thread looked `node` up and is told these attributes.
     pub(super) fn tell(&self, coherence: Coherence, thread: u32, node: NodeId, attr: &Attr) {
@@ -55,8 +73,8 @@ impl SecondLook {
             return;
         }
         let mut table = self.table();
-        if let Some(found) = table.sent_back.get_mut(&thread) {
-            *found = node;
+        if let Some(back) = table.sent_back.get_mut(&thread) {
+            back.found = node;
         }
         if fresh {
             insert(&mut table.told, node, WeakAttr::from(attr));
@@ -66,7 +84,8 @@ impl SecondLook {
     /// A thread opens `node`; before the file system is asked.
     pub(super) fn attempt(&self, thread: u32, node: NodeId, how: OpenFlags) -> Attempt {
         let any = self.any.load(Ordering::Acquire);
-        let again = any && self.table().sent_back.remove(&thread) == Some(node);
+        let back = if any { self.table().sent_back.remove(&thread) } else { None };
+        let again = back.is_some_and(|back| back.found == node && back.since.elapsed() < AGAIN_WITHIN);
         Attempt { node, how, thread, again }
     }
 
@@ -75,7 +94,7 @@ impl SecondLook {
         let Some(attr) = attr else { return false };
         let Attempt { node, how, thread, again } = attempt;
         let reads = how.contains(OpenFlags::READ) && !how.contains(OpenFlags::TRUNCATE);
-        if again || !reads || !is_fresh(coherence, attr) {
+        if again || thread == UNKNOWN_THREAD || !reads || !is_fresh(coherence, attr) {
             return false;
         }
         let mut table = self.table();
@@ -84,7 +103,7 @@ impl SecondLook {
         }
         self.any.store(true, Ordering::Release);
         // What is opened by other means than a name is not looked up; it is this node again then.
-        insert(&mut table.sent_back, thread, node);
+        insert(&mut table.sent_back, thread, SentBack { found: node, since: Instant::now() });
         true
     }
 
@@ -173,6 +192,23 @@ mod tests {
         assert!(is_sent_back(&looks, THREAD + 2, NODE, &file(0, 8)), "changed again");
         assert!(!is_sent_back(&looks, THREAD, NODE, &file(0, 8)));
         assert!(!is_sent_back(&looks, THREAD + 1, NODE, &file(0, 8)));
+    }
+
+    #[test]
+    fn threads_that_cannot_be_told_apart_are_not_sent_back() {
+        let looks = SecondLook::default();
+        for size in 0..3 {
+            assert!(!is_sent_back(&looks, UNKNOWN_THREAD, NODE, &file(0, size)));
+        }
+        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 7)), "this one can");
+    }
+
+    #[test]
+    fn a_second_attempt_that_never_came_spares_no_later_open() {
+        let looks = SecondLook::default();
+        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 7)));
+        looks.table().sent_back.get_mut(&THREAD).unwrap().since -= AGAIN_WITHIN;
+        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 8)));
     }
 
     #[test]
