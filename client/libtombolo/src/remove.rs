@@ -95,6 +95,7 @@ impl Task<'_> {
                 }
                 Ok(Some(item)) => self.item(item).await,
                 Ok(None) => self.finish_level().await,
+                Err(Error::BadCookie) => self.list_what_is_left().await,
                 Err(error) => self.give_up_listing(&error).await,
             }
         }
@@ -134,6 +135,19 @@ impl Task<'_> {
             Ok(listing) => level.listing = listing,
             Err(error) => self.give_up_listing(&error).await,
         }
+    }
+
+    /// Begins anew a directory whose place in the listing the server has forgotten, since it changed (RFC 1813 §3.3.16). Each time
+    /// there is less in it.
+    async fn list_what_is_left(&mut self) {
+        while self.settle().await {}
+        let Some(level) = self.levels.last_mut() else { return };
+        // What failed would fail, and be told, once more.
+        if level.failed > 0 || level.removed == 0 {
+            return self.give_up_listing(&Error::BadCookie).await;
+        }
+        level.removed = 0;
+        self.list_again().await;
     }
 
     async fn give_up_listing(&mut self, error: &Error) {

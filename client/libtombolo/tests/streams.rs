@@ -121,6 +121,31 @@ fn a_tree_is_removed_with_everything_in_it_and_nothing_beside() {
     assert_eq!(left, ["kept"]);
 }
 
+/// RFC 1813 §3.3.16: a server may void the cookies of a directory when that changes, as each removal does.
+#[test]
+fn a_server_that_voids_cookies_has_its_trees_removed() {
+    let export = Arc::new(memory());
+    let dir = attach(&*export, "memory").root().make_dir(name("tree").as_name(), Default::default());
+    let dir = dir.wait().unwrap();
+    for number in 0..1500 {
+        block_on(dir.create(name(&format!("{number:0100}")).as_name(), writable())).unwrap();
+    }
+    let remove = |when| {
+        let rule = Rule { op: Some(Op::Readdir), when, what: What::Fail(|| Error::BadCookie) };
+        let broken: Arc<dyn Export> =
+            Arc::new(fault::over(export.clone(), Plan { rules: vec![rule], seed: 1 }));
+        let mut failures = 0;
+        let mut failed = |_: &[u8], _: &Error| failures += 1;
+        let root = attach(&*broken, "memory").root();
+        let removal = block_on(remove_tree(&root, name("tree").as_name(), b"tree", &mut failed));
+        (removal.removed, failures)
+    };
+    // One that knows none at all is no reason to ask for ever.
+    assert_eq!(remove(When::Always), (0, 1));
+    // Each listing has a first page and no second one.
+    assert_eq!(remove(When::Every(2)), (1501, 0));
+}
+
 #[test]
 fn what_cannot_be_removed_is_told_once_and_the_rest_is_removed() {
     let export = Arc::new(memory());
