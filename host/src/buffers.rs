@@ -6,13 +6,14 @@
 //!
 //! Not here: small buffers. Lending one costs some tens of nanoseconds, and its memory comes in pages.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tombolo_mem::{Buffer, Sink, Source};
+
+use crate::waiters::{Queued, Waiter, Waiters};
 
 /// The largest buffer that is lent: a mebibyte of data and what stands in front of it.
 pub const BUFFER_MAX_BYTES: usize = SIZES[SIZES.len() - 1];
@@ -90,6 +91,7 @@ impl Stock {
             lent_bytes: AtomicUsize::new(0),
             waiters: Waiters::default(),
             modest_waiters: Waiters::default(),
+            becomes_modest: Waiters::default(),
         })
     }
 
@@ -167,22 +169,33 @@ pub(crate) struct Share {
     waiters: Waiters,
     /// Of them the accounts that have next to nothing: any memory will do for them.
     modest_waiters: Waiters,
+    /// Those who wait for memory that all clients share, in the wrong queue once this client has next to nothing.
+    becomes_modest: Waiters,
 }
 
 /// What one connection of a client has.
 pub(crate) struct Account {
     share: Arc<Share>,
     lent_bytes: AtomicUsize,
+    /// Its connection, if that waits in the wrong queue once it has next to nothing.
+    becomes_modest: Waiters,
 }
 
 impl Share {
     /// An account of this client.
     pub(crate) fn account(self: &Arc<Self>) -> Arc<Account> {
-        Arc::new(Account { share: self.clone(), lent_bytes: AtomicUsize::new(0) })
+        Arc::new(Account {
+            share: self.clone(),
+            lent_bytes: AtomicUsize::new(0),
+            becomes_modest: Waiters::default(),
+        })
     }
 
     /// Wakes one of those that wait, if there is room: who was woken and leaves some says so to the next.
     pub(crate) fn pass_on(&self) {
+        if self.has_little() {
+            self.becomes_modest.wake_one();
+        }
         if self.is_below_half() {
             self.waiters.wake_one();
         }
@@ -239,17 +252,28 @@ impl Account {
         }
     }
 
-    /// Has the waiter woken when there may be room; the first of all if it was woken in vain. Look again after this, for room
-    /// may have come meanwhile.
-    pub(crate) fn wait_for_room(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
-        let (share, stock) = (&self.share, &self.share.stock);
-        let queue = match stock.is_below_half() {
-            true if self.has_little() => &share.modest_waiters,
-            true => &share.waiters,
-            false if share.has_little() => &stock.modest_waiters,
-            false => &stock.waiters,
-        };
-        queue.add(waiter, in_vain);
+    /// Has the waiter woken when there may be room, and when it has to wait elsewhere because it has next to nothing now; the first
+    /// of all if it was woken in vain. Look again after this, for room may have come meanwhile.
+    pub(crate) fn wait_for_room(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
+        loop {
+            let (queue, notice) = self.queue();
+            queued.stand(queue, notice, waiter);
+            // What was given back meanwhile gave no notice.
+            if std::ptr::eq(queue, self.queue().0) {
+                return;
+            }
+        }
+    }
+
+    /// Where to wait as things are, and what tells when it is somewhere else because less is lent.
+    fn queue(&self) -> (&Waiters, Option<&Waiters>) {
+        let (share, stock) = (&*self.share, &*self.share.stock);
+        match stock.is_below_half() {
+            true if self.has_little() => (&share.modest_waiters, None),
+            true => (&share.waiters, Some(&self.becomes_modest)),
+            false if share.has_little() => (&stock.modest_waiters, None),
+            false => (&stock.waiters, Some(&share.becomes_modest)),
+        }
     }
 
     /// How many bytes the connection has.
@@ -273,6 +297,9 @@ impl Account {
     pub(crate) fn give_back(&self, bytes: usize) {
         for lent_bytes in self.counters() {
             lent_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        }
+        if self.has_little() {
+            self.becomes_modest.wake_one();
         }
         self.share.pass_on();
     }
@@ -397,205 +424,9 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Somebody who waits for memory.
-pub(crate) trait Waiter: Send + Sync {
-    /// Tells it that there may be some. False if it is not there any more, so that another can be told.
-    fn wake(&self) -> bool;
-}
-
-/// Those who wait, in turn.
-#[derive(Default)]
-pub(crate) struct Waiters {
-    any: AtomicBool,
-    queue: Mutex<VecDeque<Arc<dyn Waiter>>>,
-}
-
-impl Waiters {
-    /// Adds one, as the first if it was woken in vain.
-    pub(crate) fn add(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
-        let mut queue = lock(&self.queue);
-        match in_vain {
-            true => queue.push_front(waiter),
-            false => queue.push_back(waiter),
-        }
-        self.any.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn wake_one(&self) {
-        while self.any.load(Ordering::SeqCst) {
-            let waiter = {
-                let mut queue = lock(&self.queue);
-                let waiter = queue.pop_front();
-                self.any.store(!queue.is_empty(), Ordering::SeqCst);
-                waiter
-            };
-            if waiter.is_some_and(|waiter| waiter.wake()) {
-                return;
-            }
-        }
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMITS: BufferLimits =
-        BufferLimits { total_bytes: 8 << 20, share_bytes: 4 << 20, retained_bytes: 2 << 20 };
-
-    #[test]
-    fn the_buffer_that_came_back_last_is_lent_first() {
-        let buffers = Buffers::new(LIMITS);
-        let (first, second) = (buffers.take(40_000).expect("one"), buffers.take(40_000).expect("two"));
-        first.sink(0..1).write_at(0, b"1");
-        second.sink(0..1).write_at(0, b"2");
-        drop(first);
-        drop(second);
-        let again = buffers.take(33_000).expect("one that was used");
-        assert_eq!(again.source(0..1).to_vec(1), b"2");
-        assert_eq!(buffers.0.lent_bytes(), again.len());
-    }
-
-    #[test]
-    fn what_nobody_has_goes_with_its_stock() {
-        let buffers = Buffers::new(LIMITS);
-        let stock = Arc::downgrade(&buffers.0.share.stock);
-        drop(buffers.take(100).expect("a buffer"));
-        assert!(stock.upgrade().expect("it is there").has_spare());
-        let kept = buffers.take(40_000).expect("another");
-        drop(buffers);
-        drop(kept);
-        assert!(stock.upgrade().is_none(), "it is kept by its own buffers");
-    }
-
-    #[test]
-    fn a_buffer_that_somebody_still_reads_is_not_lent() {
-        let buffers = Buffers::new(LIMITS);
-        let lease = buffers.take(100).expect("a buffer");
-        lease.sink(0..5).write_at(0, b"theirs");
-        let source = lease.source(0..5);
-        drop(lease);
-        let other = buffers.take(100).expect("another");
-        other.sink(0..5).write_at(0, b"other");
-        assert_eq!(source.to_vec(5), b"their");
-    }
-
-    #[test]
-    fn every_lease_of_a_buffer_keeps_it() {
-        let buffers = Buffers::new(LIMITS);
-        let lease = buffers.take(100).expect("a buffer");
-        let clone = lease.clone();
-        drop(lease);
-        assert_eq!(buffers.0.lent_bytes(), clone.len());
-        drop(clone);
-        assert_eq!(buffers.0.lent_bytes(), 0);
-    }
-
-    #[test]
-    fn a_client_has_its_share_and_another_still_gets_some() {
-        let stock = Stock::new(LIMITS);
-        let (greedy, other) = (Buffers(stock.account()), Buffers(stock.account()));
-        let mut had: Vec<_> = std::iter::from_fn(|| greedy.take(1 << 20)).collect();
-        assert_eq!(had.len(), 3, "of 1,036 KiB each");
-        assert!(!greedy.0.has_room() && other.0.has_room());
-        assert!(other.take(1 << 20).is_some());
-        assert!(other.take(BUFFER_MAX_BYTES + 1).is_none());
-        had.pop();
-        assert!(greedy.take(1 << 20).is_some());
-    }
-
-    #[test]
-    fn what_is_not_needed_is_freed() {
-        let stock = Stock::new(LIMITS);
-        let buffers = Buffers(stock.account());
-        let had: Vec<_> = std::iter::from_fn(|| buffers.take(1 << 20)).collect();
-        drop(had);
-        assert!(stock.retained_bytes.load(Ordering::Relaxed) <= LIMITS.retained_bytes);
-        assert!(stock.has_spare());
-        stock.trim();
-        stock.trim();
-        assert!(!stock.has_spare());
-        // What is used again and again stays.
-        for _ in 0..5 {
-            drop(buffers.take(1 << 20));
-            stock.trim();
-            assert!(stock.has_spare());
-        }
-    }
-
-    #[test]
-    fn a_few_that_hold_much_keep_nobody_out_who_has_little() {
-        let stock = Stock::new(LIMITS);
-        let greedy: Vec<_> = (0..4).map(|_| Buffers(stock.account())).collect();
-        let modest = Buffers(stock.account());
-        let mut had: Vec<_> = greedy.iter().map(|buffers| buffers.take(1 << 20)).collect();
-        assert!(!stock.is_below_half() && modest.0.has_room());
-        let own = modest.take(1 << 20);
-        assert!(own.is_some() && !modest.0.has_room(), "now it has a long call");
-        drop(own);
-        while stock.has_any() {
-            had.push(greedy[had.len() % 4].take(1 << 20));
-        }
-        assert!(!modest.0.has_room(), "there is nothing left");
-        let told = Arc::new(Told(Mutex::default()));
-        greedy[0].0.wait_for_room(Arc::new(One(1, true, told.clone())), false);
-        modest.0.wait_for_room(Arc::new(One(2, true, told.clone())), false);
-        had.pop();
-        assert!(!stock.is_below_half() && modest.0.has_room());
-        assert_eq!(*lock(&told.0), [2], "the others hold half of it still");
-    }
-
-    #[test]
-    fn connections_that_hold_the_half_of_their_client_keep_no_other_of_it_out() {
-        let stock = Stock::new(BufferLimits { total_bytes: 64 << 20, ..LIMITS });
-        let share = stock.share();
-        let (greedy, modest) = (Buffers(share.account()), Buffers(share.account()));
-        let had = [greedy.take(1 << 20), greedy.take(1 << 20)];
-        assert!(had.iter().all(Option::is_some));
-        assert!(!greedy.0.has_room() && modest.0.has_room());
-        let own = modest.take(1 << 20);
-        assert!(own.is_some() && !modest.0.has_room(), "now it has a long call, and there is no other");
-        let told = Arc::new(Told(Mutex::default()));
-        greedy.0.wait_for_room(Arc::new(One(1, true, told.clone())), false);
-        share.account().wait_for_room(Arc::new(One(2, true, told.clone())), false);
-        drop(own);
-        assert_eq!(*lock(&told.0), [2], "the other holds half of it still");
-        drop(had);
-        assert_eq!((share.lent_bytes(), greedy.0.lent_bytes(), stock.lent_bytes()), (0, 0, 0));
-        assert_eq!(*lock(&told.0), [2, 1]);
-    }
-
-    struct Told(Mutex<Vec<u8>>);
-    struct One(u8, bool, Arc<Told>);
-    impl Waiter for One {
-        fn wake(&self) -> bool {
-            lock(&self.2.0).push(self.0);
-            self.1
-        }
-    }
-
-    #[test]
-    fn who_waits_is_told_in_turn() {
-        let stock = Stock::new(LIMITS);
-        let buffers = Buffers(stock.account());
-        let told = Arc::new(Told(Mutex::default()));
-        let mut had: Vec<_> = std::iter::from_fn(|| buffers.take(1 << 19)).collect();
-        for (name, is_there) in [(1, true), (2, false), (3, true), (4, true)] {
-            buffers.0.wait_for_room(Arc::new(One(name, is_there, told.clone())), false);
-        }
-        buffers.0.wait_for_room(Arc::new(One(9, true, told.clone())), true);
-        while had.len() > 4 {
-            had.pop();
-        }
-        assert!(lock(&told.0).is_empty(), "half a share is lent still");
-        had.pop();
-        assert_eq!(*lock(&told.0), [9], "who was told in vain comes first");
-        had.pop();
-        buffers.0.share.pass_on();
-        assert_eq!(*lock(&told.0), [9, 1, 2, 3], "one that has left is passed over");
-    }
-}
+mod tests;

@@ -24,3 +24,4 @@ pub mod state_dir;
 mod syslog;
 pub mod task;
 pub mod vhost_user;
+mod waiters;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::link::Link;
-use crate::buffers::{Account, Share, Stock, Waiter, Waiters};
+use crate::buffers::{Account, Share, Stock};
+use crate::waiters::{Queued, Waiter, Waiters};
 
 /// All clients that have something.
 pub(super) struct Clients {
@@ -125,8 +126,8 @@ fn key(link: &Arc<Link>) -> u64 {
 impl Client {
     /// Has the waiter woken when another call may be begun; the first of all if it was woken in vain. Look again after this, for
     /// that may be so already.
-    pub(super) fn wait_for_calls(&self, waiter: Arc<dyn Waiter>, in_vain: bool) {
-        self.waiters.add(waiter, in_vain);
+    pub(super) fn wait_for_calls(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
+        queued.stand(&self.waiters, None, waiter);
     }
 
     /// Wakes one of those that wait, if there is room: who was woken and leaves some says so to the next.

@@ -4,7 +4,6 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::admission::Admitted;
 use super::calls::{Calls, Destination, Ran};
 use super::common::{Common, Exchanges};
 use super::intake::{Desk, Intake, Step};
@@ -15,6 +14,7 @@ use tombolo_mem::Source;
 use tombolo_sys::{Errno, tcp};
 
 use crate::buffers::Lease;
+use crate::waiters::{Queued, Waiter};
 
 /// Calls of one turn; then other connections have theirs.
 const TURN_CALLS_MAX: usize = 32;
@@ -46,8 +46,6 @@ pub(super) struct Workplace {
 /// One connection.
 pub(super) struct Connection {
     pub(super) link: Arc<Link>,
-    /// Given back last, when its descriptor is closed.
-    _admitted: Admitted,
     intake: Intake,
     /// A call that was received and waits for memory.
     postponed: Option<(Source, Option<Lease>)>,
@@ -60,6 +58,8 @@ pub(super) struct Connection {
     pub(super) queued: bool,
     /// It waits for its limits or for memory, and will be told.
     waits: bool,
+    /// Where it waits for memory or calls.
+    wait: Queued,
     /// It has been of use: a call was answered.
     answered: bool,
     /// Calls received since it was last seen active, and bytes.
@@ -126,12 +126,11 @@ struct Work {
 }
 
 impl Connection {
-    pub(super) fn new(link: Arc<Link>, admitted: Admitted, common: &Common) -> Self {
+    pub(super) fn new(link: Arc<Link>, common: &Common) -> Self {
         let since = Instant::now();
         link.activity.note(common, since, false);
         Self {
             link,
-            _admitted: admitted,
             intake: Intake::new(common.options.record_max_bytes),
             postponed: None,
             phase: Phase::Open,
@@ -139,6 +138,7 @@ impl Connection {
             finished: false,
             queued: false,
             waits: false,
+            wait: Queued::default(),
             answered: false,
             active_calls: 0,
             active_bytes: 0,
@@ -281,9 +281,12 @@ impl Connection {
     fn serve(&mut self, place: &mut Workplace, turn: &mut Turn) {
         let (link, mut work) =
             (self.link.clone(), Work { calls: 0, bytes: mem::take(&mut self.found_bytes) });
-        let waited = mem::take(&mut self.waits);
+        self.waits = false;
         self.intake.arrive(&mut place.desk);
         let end = self.receive_and_run(place, &mut work);
+        if work.bytes + work.calls > 0 || !matches!(end, End::Limits) {
+            self.wait = Queued::default();
+        }
         if work.bytes + work.calls > 0 {
             place.common.counters.received_bytes.add(work.bytes);
             place.common.counters.calls.add(work.calls);
@@ -298,7 +301,7 @@ impl Connection {
         match end {
             End::Empty => {}
             End::Used => turn.then = Then::Again,
-            End::Limits => turn.then = self.wait_for_room(waited && work.bytes + work.calls == 0),
+            End::Limits => turn.then = self.wait_for_room(),
             End::Eof => {
                 self.phase = Phase::Ended;
                 link.wait_for_end();
@@ -402,17 +405,19 @@ impl Connection {
     }
 
     /// Asks to be told when it may go on. If that is now, it does.
-    fn wait_for_room(&mut self, in_vain: bool) -> Then {
+    fn wait_for_room(&mut self) -> Then {
         let link = &self.link;
         self.waits = true;
         if !link.is_below_limits() {
+            self.wait = Queued::default();
             link.wait_for_limits();
             return if link.is_below_limits() { Then::Again } else { Then::Wait };
         }
         let (client, account) = (&link.client, &link.buffers.0);
+        let waiter: Arc<dyn Waiter> = link.clone();
         match client.is_below_limit() {
-            true => account.wait_for_room(link.clone(), in_vain),
-            false => client.wait_for_calls(link.clone(), in_vain),
+            true => account.wait_for_room(&waiter, &mut self.wait),
+            false => client.wait_for_calls(&waiter, &mut self.wait),
         }
         if client.is_below_limit() && account.has_room() { Then::Again } else { Then::Wait }
     }

@@ -160,11 +160,10 @@ impl EventThread {
     fn take_in(&mut self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
         let peer = Peer::new(address, Transport::Tcp);
         let (token, common) = (self.connections.next_token(), self.common().clone());
-        let client = admitted.client().clone();
-        let link = Link::new(stream, peer, token, (common.clone(), client.clone()), self.mailbox.clone());
+        let link = Link::new(stream, peer, token, (common.clone(), admitted), self.mailbox.clone());
         let watched = self.epoll.add(link.stream(), token.number(), Interest::Changes);
-        client.connections.insert(&link);
-        self.connections.insert(Connection::new(link, admitted, &common));
+        link.client.connections.insert(&link);
+        self.connections.insert(Connection::new(link, &common));
         if let Err(error) = watched {
             tracing::warn!(peer = %address, %error, "a caller cannot be served");
             self.close(token);

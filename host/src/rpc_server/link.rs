@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::admission::Activity;
+use super::admission::{Activity, Admitted};
 use super::clients::Client;
 use super::common::Common;
 use super::mailbox::Mailbox;
 use super::outbox::{Batch, Sent, State};
 use super::service::{Exchange, Outcome, Peer};
 use super::token::Token;
-use crate::buffers::{Buffers, Waiter};
+use crate::buffers::Buffers;
+use crate::waiters::Waiter;
 
 /// A connection whose peer takes no replies begins no call while so many bytes of them wait: it may have the next long reply ready, and no
 /// more.
@@ -27,6 +28,8 @@ pub(super) struct Link {
     pub(super) token: Token,
     pub(super) activity: Activity,
     stream: OwnedFd,
+    /// After the stream: given back when the descriptor is closed, which calls under way keep open.
+    _admitted: Admitted,
     common: Arc<Common>,
     mailbox: Arc<Mailbox>,
     /// Calls received whose replies are not out.
@@ -75,9 +78,10 @@ impl Link {
         stream: OwnedFd,
         peer: Arc<Peer>,
         token: Token,
-        (common, client): (Arc<Common>, Arc<Client>),
+        (common, admitted): (Arc<Common>, Admitted),
         mailbox: Arc<Mailbox>,
     ) -> Arc<Self> {
+        let client = admitted.client().clone();
         let buffers = Buffers(client.share.account());
         Arc::new(Self {
             peer,
@@ -86,6 +90,7 @@ impl Link {
             token,
             activity: Activity::default(),
             stream,
+            _admitted: admitted,
             common,
             mailbox,
             calls: AtomicUsize::new(0),
