@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
@@ -18,12 +19,17 @@ use crate::failure::Failure;
 use crate::serve::ListenAddress;
 use crate::service::Service;
 
-/// Serves the metrics of a server, at all addresses of a name.
+/// Serves the metrics of a server, at all addresses of a name. Nothing narrows those who may ask, so that it warns where others than this host
+/// can.
 pub fn serve(address: &ListenAddress, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
-    let start = |address| {
+    let start = |address: SocketAddr| {
         let service = Arc::clone(service);
-        Endpoint::start(address, move || text(&service))
-            .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))
+        let endpoint = Endpoint::start(address, move || text(&service))
+            .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))?;
+        if !address.ip().is_loopback() {
+            tracing::warn!(address = %endpoint.address(), "whoever can reach this address may read the metrics");
+        }
+        Ok(endpoint)
     };
     address.resolve()?.into_iter().map(start).collect()
 }

@@ -121,6 +121,28 @@ fn several_directories_have_sockets_of_their_own() {
 }
 
 #[test]
+fn what_others_can_reach_is_warned_of() {
+    let place = Place::new();
+    let said = |command: &[&str], nfs: &str, metrics: &str| {
+        let words = ["serve", "tree", "--state", "nfs-state", "--nfs", nfs, "--metrics", metrics];
+        let mut command = place.program(Path::new(command[0]), &[&command[1..], &words].concat());
+        command.stderr(fs::File::create(place.path("log")).expect("create"));
+        let server = place.started(command, "ready metrics");
+        (server.said.clone(), fs::read_to_string(place.path("log")).expect("read"))
+    };
+    let tombolo = env!("CARGO_BIN_EXE_tombolo");
+    let warnings =
+        ["whoever can reach this address may call", "whoever can reach this address may read the metrics"];
+    // In a network of its own, which nobody else reaches.
+    let (ready, log) = said(&["unshare", "--net", tombolo], ":2049", ":9464");
+    assert!(ready.contains(" interfaces=all\n") && ready.contains("http://0.0.0.0:9464/"), "{ready}");
+    assert!(warnings.iter().all(|warning| log.contains(warning)), "{log}");
+    let (ready, log) = said(&[tombolo], "0", "0");
+    assert!(ready.contains(" interfaces=loopback\n") && ready.contains("http://127.0.0.1:"), "{ready}");
+    assert!(!warnings.iter().any(|warning| log.contains(warning)), "{log}");
+}
+
+#[test]
 fn the_configuration_speaks_where_the_command_line_is_silent() {
     let place = Place::new();
     fs::create_dir(place.path("etc")).expect("mkdir");
