@@ -82,6 +82,10 @@ impl Listening {
 
     /// Takes in those who wait at a socket, up to a limit.
     pub(super) fn turn(&mut self, index: usize, epoll: &Epoll) {
+        // Another socket's turn may have begun a pause after this one was lined up.
+        if self.paused_until.is_some() {
+            return;
+        }
         for _ in 0..TURN_MAX {
             let Some(socket) = self.sockets.get(index) else { return };
             match tcp::accept(socket.as_fd()) {
