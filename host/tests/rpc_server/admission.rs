@@ -48,9 +48,14 @@ fn connections_that_never_asked_anything_make_room_and_those_in_use_stay() {
     bed.until("all are there", |counts| counts.connections == 20);
     thread::sleep(Duration::from_millis(1100));
     let begun = Instant::now();
-    let newcomers: Vec<_> = (0..8).map(|_| served(&bed).expect("a place")).collect();
-    assert!(begun.elapsed() < Duration::from_secs(2));
-    assert!(in_use[1..].iter_mut().all(is_served));
+    let newcomers: Vec<_> = (0..8)
+        .map(|_| {
+            let newcomer = served(&bed).expect("a place");
+            assert!(in_use[1..].iter_mut().all(is_served));
+            newcomer
+        })
+        .collect();
+    assert!(begun.elapsed() < Duration::from_secs(10));
     assert!(bed.player.release(true));
     assert_eq!(in_use[0].receive(), [HOLD]);
     let counts = bed.counts();

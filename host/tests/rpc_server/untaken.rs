@@ -34,6 +34,9 @@ fn crowd(bed: &Bed, count: usize, stream: &[u8]) -> Vec<Client> {
     }
 }
 
+/// Far less than the time after which the server closes who takes nothing, and far more than a call takes on a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
 /// The longest of some calls.
 fn slowest(client: &mut Client, call: &[u8]) -> Duration {
     let times = (0..10).map(|_| {
@@ -53,7 +56,7 @@ fn long_replies_that_others_of_the_address_do_not_take_slow_nobody() {
     assert!(lent <= 24 << 20, "two or three replies each: {lent}");
     for call in [numbered(ECHO, 1, 120), data_call(2, 4096), data_call(3, MEBIBYTE)] {
         let slowest = slowest(&mut honest, &call);
-        assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+        assert!(slowest < AT_ONCE, "{slowest:?}");
     }
     assert_eq!(bed.counts().closed_stuck, 0, "there is memory enough");
 }
@@ -64,23 +67,22 @@ fn small_calls_do_not_wait_though_replies_that_nobody_takes_have_all_memory_of_t
     let mut honest = bed.connect();
     let crowd = crowd(&bed, 100, &framed(&data_call(1, MEBIBYTE), 8).repeat(20));
     let call = numbered(ECHO, 1, 120);
-    let mut times: Vec<_> = (0..300)
-        .map(|_| {
-            let begun = Instant::now();
-            honest.ask(&call);
-            thread::sleep(Duration::from_millis(3));
-            begun.elapsed()
-        })
-        .collect();
-    times.sort();
-    // When memory comes back, long calls of others are served in between.
-    let (most, all) = (times[270], times[299]);
-    assert!(most < Duration::from_millis(200) && all < Duration::from_secs(3), "{most:?}, {all:?}");
+    let (mut when_full, mut at_once) = (0, 0);
+    for _ in 0..100 {
+        let before = bed.counts();
+        honest.ask(&call);
+        if before.lent_bytes >= 61 << 20 {
+            when_full += 1;
+            at_once += usize::from(bed.counts().closed_stuck == before.closed_stuck);
+        }
+        thread::sleep(Duration::from_millis(3));
+    }
+    assert!(at_once * 2 >= when_full, "{at_once} of {when_full} did not wait until another was closed");
     // A long one waits until those are closed that take nothing, and no longer.
     let begun = Instant::now();
     assert_eq!(honest.ask(&data_call(3, MEBIBYTE)).len(), MEBIBYTE + 8);
     let waited = begun.elapsed();
-    assert!(waited < Duration::from_secs(8), "{waited:?}");
+    assert!(waited < Duration::from_secs(15), "{waited:?}");
     drop(crowd);
     bed.until("all buffers are back", |counts| counts.lent_bytes == 0);
 }
@@ -91,7 +93,7 @@ fn small_replies_that_nobody_takes_use_up_no_calls_of_others() {
     let mut honest = bed.connect();
     let _crowd = crowd(&bed, 4, &framed(&numbered(ECHO, 1, 4000), 4000).repeat(3000));
     let slowest = slowest(&mut honest, b"e");
-    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    assert!(slowest < AT_ONCE, "{slowest:?}");
 }
 
 #[test]
