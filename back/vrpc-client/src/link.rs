@@ -138,6 +138,12 @@ impl Link {
         Entry { node: self.things.nodes.adopt(self.number, entry.node, handle), ..entry }
     }
 
+    /// The session's number of a node that the server has listed.
+    pub(crate) fn adopt_listed(&self, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
+        let handle = handle.map(PersistentHandle::from);
+        Entry { node: self.things.nodes.adopt_listed(self.number, entry.node, handle), ..entry }
+    }
+
     /// The session's number of an opening that the server has given.
     pub(crate) fn opened(
         &self,

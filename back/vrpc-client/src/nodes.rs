@@ -23,11 +23,13 @@ struct Node {
     theirs: u64,
     /// Openings keep it.
     openings: u32,
+    /// A listing has brought it, and nobody has asked for it by name or handle.
+    listed: bool,
     handle: Option<PersistentHandle>,
     locks: HeldLocks<Identity>,
 }
 
-/// Listings bring nodes until so many are known.
+/// Listings bring nodes until so many are known that nobody asked for.
 const LISTED_MAX: usize = 1 << 17;
 
 #[derive(Debug, Default)]
@@ -37,12 +39,21 @@ struct Index {
     /// By the numbers of its server.
     by_theirs: HashMap<u64, NodeId>,
     by_handle: HashMap<PersistentHandle, NodeId>,
+    /// How many nodes only listings have brought.
+    listed: usize,
 }
 
 impl Default for Nodes {
     fn default() -> Self {
         let slab = Slab::default();
-        let root = Node { look_ups: 0, theirs: 0, openings: 0, handle: None, locks: HeldLocks::default() };
+        let root = Node {
+            look_ups: 0,
+            theirs: 0,
+            openings: 0,
+            listed: false,
+            handle: None,
+            locks: HeldLocks::default(),
+        };
         let root = slab.insert(root, 0, 0);
         debug_assert_eq!(NodeId(root), NodeId::ROOT);
         Self { slab, index: Mutex::default() }
@@ -64,7 +75,7 @@ impl Nodes {
     /// Whether listings may bring further nodes. Who lists keeps them all until its own memory runs short, so a directory
     /// without end would fill it; beyond this names are looked up one by one by those who want more of them.
     pub(crate) fn takes_listed(&self) -> bool {
-        self.index().by_theirs.len() < LISTED_MAX
+        self.index().listed < LISTED_MAX
     }
 
     /// What the server of that link calls a node.
@@ -75,14 +86,33 @@ impl Nodes {
 
     /// The number of a node that the server of that link has given, and with it a look-up.
     pub(crate) fn adopt(&self, link: u32, theirs: NodeId, handle: Option<PersistentHandle>) -> NodeId {
+        self.adopt_from(false, link, theirs, handle)
+    }
+
+    /// [`Nodes::adopt`], of a node that a listing brought: nobody may ever ask for it.
+    pub(crate) fn adopt_listed(&self, link: u32, theirs: NodeId, handle: Option<PersistentHandle>) -> NodeId {
+        self.adopt_from(true, link, theirs, handle)
+    }
+
+    fn adopt_from(
+        &self,
+        listed: bool,
+        link: u32,
+        theirs: NodeId,
+        handle: Option<PersistentHandle>,
+    ) -> NodeId {
         if theirs == NodeId::ROOT {
             return NodeId::ROOT;
         }
-        let mut index = self.index();
+        let mut guard = self.index();
+        let index = &mut *guard;
         let known = (index.link == link).then(|| index.by_theirs.get(&theirs.0).copied()).flatten();
         if let Some(node) = known
             && let Some(has_handle) = self.slab.with(node.0, |mut held| {
                 count(&mut held, link);
+                if !listed {
+                    held.thing.is_asked_for(&mut index.listed);
+                }
                 let has_handle = held.thing.handle.is_some();
                 if !has_handle {
                     held.thing.handle.clone_from(&handle);
@@ -97,20 +127,22 @@ impl Nodes {
             return node;
         }
         if let Some(node) = handle.as_ref().and_then(|handle| index.by_handle.get(handle).copied()) {
-            let is_it = self.slab.with(node.0, |mut held| match held.theirs(link) {
-                // One node has one number.
-                Some(other) if other != theirs.0 => false,
-                Some(_) => {
-                    count(&mut held, link);
-                    true
-                }
-                None => {
-                    held.thing.look_ups = held.thing.look_ups.saturating_add(1);
-                    if held.bind(link, theirs.0) {
-                        held.thing.theirs = 1;
+            let is_it = self.slab.with(node.0, |mut held| {
+                match held.theirs(link) {
+                    // One node has one number.
+                    Some(other) if other != theirs.0 => return false,
+                    Some(_) => count(&mut held, link),
+                    None => {
+                        held.thing.look_ups = held.thing.look_ups.saturating_add(1);
+                        if held.bind(link, theirs.0) {
+                            held.thing.theirs = 1;
+                        }
                     }
-                    true
                 }
+                if !listed {
+                    held.thing.is_asked_for(&mut index.listed);
+                }
+                true
             });
             if is_it == Some(true) {
                 if index.link == link {
@@ -119,8 +151,9 @@ impl Nodes {
                 return node;
             }
         }
-        let node =
-            Node { look_ups: 1, theirs: 1, openings: 0, handle: handle.clone(), locks: HeldLocks::default() };
+        let (handle_kept, locks) = (handle.clone(), HeldLocks::default());
+        let node = Node { look_ups: 1, theirs: 1, openings: 0, listed, handle: handle_kept, locks };
+        index.listed += usize::from(listed);
         let node = NodeId(self.slab.insert(node, link, theirs.0));
         if index.link == link {
             index.by_theirs.insert(theirs.0, node);
@@ -203,7 +236,8 @@ impl Nodes {
         if is_kept {
             return None;
         }
-        let (gone, theirs) = self.slab.remove(node.0)?;
+        let (mut gone, theirs) = self.slab.remove(node.0)?;
+        gone.is_asked_for(&mut index.listed);
         if let Some(handle) = &gone.handle
             && index.by_handle.get(handle) == Some(&node)
         {
@@ -218,6 +252,13 @@ impl Nodes {
 
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Node {
+    /// It counts no longer among the `listed`.
+    fn is_asked_for(&mut self, listed: &mut usize) {
+        *listed -= usize::from(std::mem::take(&mut self.listed));
     }
 }
 
@@ -294,6 +335,26 @@ mod tests {
         assert_eq!(nodes.found_again(2, node, NodeId(10)), Some((NodeId(10), 1)), "another each time");
         assert_eq!(nodes.forget(node, 1), gone(2, 9, 2));
         assert_eq!(nodes.found_again(2, node, NodeId(9)), Some((NodeId(9), 1)), "forgotten meanwhile");
+    }
+
+    #[test]
+    fn nodes_that_were_asked_for_do_not_count_as_listed() {
+        let nodes = on_a_link();
+        let listed = || nodes.index().listed;
+        let node = nodes.adopt_listed(1, NodeId(70), handle(1));
+        let other = nodes.adopt_listed(1, NodeId(71), handle(2));
+        nodes.adopt(1, NodeId(72), handle(3));
+        nodes.adopt_listed(1, NodeId(72), handle(3));
+        assert_eq!(listed(), 2);
+        nodes.adopt(1, NodeId(70), handle(1));
+        assert_eq!(listed(), 1);
+        nodes.forget(other, 1);
+        nodes.forget(node, 2);
+        assert_eq!(listed(), 0);
+        nodes.adopt_listed(1, NodeId(73), handle(4));
+        nodes.begin(2);
+        nodes.adopt(2, NodeId(5), handle(4));
+        assert_eq!(listed(), 0, "looked up behind another link");
     }
 
     #[test]

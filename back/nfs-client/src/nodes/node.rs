@@ -70,6 +70,9 @@ struct Granted {
     asked: Instant,
 }
 
+/// A chain of directories longer than this is no path.
+pub(crate) const DEPTH_MAX: usize = 2048;
+
 /// So many users' rights are remembered for a node.
 const USERS_MAX: usize = 8;
 
@@ -280,6 +283,20 @@ impl Node {
     /// Where it was last seen.
     pub(crate) fn place(&self) -> Option<Place> {
         self.state().place.clone()
+    }
+
+    /// Whether this directory can be the place of another: it is not below it, nor too deep. Places of directories change with the
+    /// table of nodes locked, so that two cannot come into each other at the same time.
+    pub(super) fn may_hold(self: &Arc<Self>, node: &Node) -> bool {
+        let mut above = Some(self.clone());
+        for _ in 0..DEPTH_MAX {
+            let Some(step) = above else { return true };
+            if step.id == node.id {
+                return false;
+            }
+            above = step.place().map(|place| place.dir);
+        }
+        above.is_none()
     }
 
     /// It was seen there, or nowhere any more. The last place is dropped with no lock held: a chain of directories may go

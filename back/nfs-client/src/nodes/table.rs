@@ -31,6 +31,8 @@ struct Table {
     /// How many of them are of names that there are not.
     absent: usize,
     forgotten: Forgotten,
+    /// How many nodes only listings have brought.
+    listed: u64,
     next: u64,
 }
 
@@ -57,13 +59,12 @@ const ABSENT_MAX: usize = 1 << 16;
 /// Listings fill one part in so many of what a session may know: 131,072 nodes by default, which take 120 MiB.
 const LISTED_ONE_IN: u64 = 32;
 
-/// A chain of directories longer than this is no path.
-pub(crate) const DEPTH_MAX: usize = 2048;
-
 #[derive(Debug)]
 struct Held {
     node: Arc<Node>,
     look_ups: u64,
+    /// A listing has brought it, and nobody has asked for it by name or handle.
+    listed: bool,
     /// None where there was no leave left for one that was forgotten while it was in use.
     _permit: Option<Permit>,
 }
@@ -79,13 +80,15 @@ impl Nodes {
     ) -> Self {
         let removal = Arc::<UnknownRemoval>::default();
         let node = Arc::new(Node::new(NodeId::ROOT, root, fattr, asked, times, removal.clone()));
-        let held = Held { node: node.clone(), look_ups: 1, _permit: counts.take(Resource::Nodes, 1) };
+        let permit = counts.take(Resource::Nodes, 1);
+        let held = Held { node: node.clone(), look_ups: 1, listed: false, _permit: permit };
         let table = Table {
             by_id: HashMap::from([(NodeId::ROOT, held)]),
             by_handle: HashMap::from([(root, NodeId::ROOT)]),
             by_name: HashMap::new(),
             absent: 0,
             forgotten: Forgotten::default(),
+            listed: 0,
             next: NodeId::ROOT.0 + 1,
         };
         Self { root: node, times, counts, removal, table: Mutex::new(table) }
@@ -114,8 +117,10 @@ impl Nodes {
 
     /// Whether listings may bring further nodes. Who lists keeps them all until its own memory runs short, so a directory
     /// without end would fill this table; beyond a part of it names are looked up one by one by those who want more of them.
+    /// Those that are looked up do not count, but room is left for as many again.
     pub(crate) fn takes_listed(&self) -> bool {
-        self.counts.used(Resource::Nodes) < self.counts.limit(Resource::Nodes) / LISTED_ONE_IN
+        let limit = self.counts.limit(Resource::Nodes);
+        self.table().listed < limit / LISTED_ONE_IN && self.counts.used(Resource::Nodes) < limit / 2
     }
 
     /// A node that a call of `asked` found: the known one, or a new one. Counts a look-up. A handle that names another file
@@ -132,12 +137,38 @@ impl Nodes {
         asked: Instant,
         now: Instant,
     ) -> Result<Arc<Node>> {
-        let mut table = self.table();
+        self.enter_from(false, room, (handle, fattr), asked, now)
+    }
+
+    /// [`Nodes::enter`], of a node that a listing brought: nobody may ever ask for it.
+    pub(crate) fn enter_listed(
+        &self,
+        handle: FileHandleBuf,
+        fattr: &Fattr3,
+        asked: Instant,
+        now: Instant,
+    ) -> Result<Arc<Node>> {
+        self.enter_from(true, None, (handle, fattr), asked, now)
+    }
+
+    fn enter_from(
+        &self,
+        listed: bool,
+        room: Option<Permit>,
+        (handle, fattr): (FileHandleBuf, &Fattr3),
+        asked: Instant,
+        now: Instant,
+    ) -> Result<Arc<Node>> {
+        let mut guard = self.table();
+        let table = &mut *guard;
         if let Some(id) = table.by_handle.get(&handle).copied()
             && let Some(held) = table.by_id.get_mut(&id)
         {
             if held.node.learn(fattr, asked, now) {
                 held.look_ups += 1;
+                if !listed {
+                    held.is_asked_for(&mut table.listed);
+                }
                 return Ok(held.node.clone());
             }
             table.by_handle.remove(&handle);
@@ -152,7 +183,8 @@ impl Nodes {
         if !table.forgotten.may_tell(&handle, asked) {
             node.doubt(now);
         }
-        table.by_id.insert(id, Held { node: node.clone(), look_ups: 1, _permit: Some(permit) });
+        table.listed += u64::from(listed);
+        table.by_id.insert(id, Held { node: node.clone(), look_ups: 1, listed, _permit: Some(permit) });
         table.by_handle.insert(handle, id);
         Ok(node)
     }
@@ -160,7 +192,7 @@ impl Nodes {
     /// One look-up more of a node that is known.
     pub(crate) fn look_up_again(&self, node: &Arc<Node>) {
         let mut table = self.table();
-        let again = || Held { node: node.clone(), look_ups: 0, _permit: self.permit().ok() };
+        let again = || Held { node: node.clone(), look_ups: 0, listed: false, _permit: self.permit().ok() };
         let held = table.by_id.entry(node.id).or_insert_with(again);
         held.look_ups += 1;
     }
@@ -196,7 +228,7 @@ impl Nodes {
             node.place().is_some_and(|place| place.dir.id == dir.id && place.name == *name);
         if !is_there_already {
             table.unname(node);
-            if node.file_type == FileType::Directory && !may_hold(dir, node) {
+            if node.file_type == FileType::Directory && !dir.may_hold(node) {
                 node.set_place(None);
                 table.unsee(&(dir.id, name.clone()));
                 return;
@@ -218,7 +250,8 @@ impl Nodes {
 
     /// What a name leads to, if it was seen while the directory was as it is now. Counts a look-up.
     pub(crate) fn seen(&self, dir: &Arc<Node>, name: &NameBuf) -> Option<Seen> {
-        let mut table = self.table();
+        let mut guard = self.table();
+        let table = &mut *guard;
         let sighting = *table.by_name.get(&(dir.id, name.clone()))?;
         if sighting.epoch != dir.epoch() {
             return None;
@@ -228,6 +261,7 @@ impl Nodes {
             Some(id) => {
                 let held = table.by_id.get_mut(&id)?;
                 held.look_ups += 1;
+                held.is_asked_for(&mut table.listed);
                 Some(Seen::Node(held.node.clone()))
             }
         }
@@ -301,6 +335,13 @@ impl Nodes {
     }
 }
 
+impl Held {
+    /// It counts no longer among the `listed`.
+    fn is_asked_for(&mut self, listed: &mut u64) {
+        *listed -= u64::from(std::mem::take(&mut self.listed));
+    }
+}
+
 impl Table {
     /// Takes a node out that nobody refers to and nothing is to be done for.
     fn take_unused(&mut self, id: NodeId) -> Option<Arc<Node>> {
@@ -308,7 +349,9 @@ impl Table {
         if held.look_ups > 0 || held.node.is_open() || held.node.data.is_dirty() {
             return None;
         }
-        let node = self.by_id.remove(&id)?.node;
+        let mut held = self.by_id.remove(&id)?;
+        held.is_asked_for(&mut self.listed);
+        let node = held.node;
         self.unname(&node);
         let handle = node.handle();
         if self.by_handle.get(&handle) == Some(&id) {
@@ -344,20 +387,6 @@ impl Table {
     }
 }
 
-/// Whether a directory can be the place of another: it is not below it, nor too deep. Places of directories change with the table
-/// locked, so that two cannot come into each other at the same time.
-fn may_hold(dir: &Arc<Node>, node: &Node) -> bool {
-    let mut above = Some(dir.clone());
-    for _ in 0..DEPTH_MAX {
-        let Some(step) = above else { return true };
-        if step.id == node.id {
-            return false;
-        }
-        above = step.place().map(|place| place.dir);
-    }
-    above.is_none()
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -365,6 +394,7 @@ mod tests {
     use tombolo_core::fs::{Limits, Name};
     use tombolo_wire_nfs3::{FileHandle, FileType3, NfsTime3, SpecData3, WccAttr, WccData};
 
+    use super::super::node::DEPTH_MAX;
     use super::*;
 
     fn handle(number: u8) -> FileHandleBuf {
@@ -508,6 +538,32 @@ mod tests {
         let dir = nodes.enter(None, handle(3), &dir, at(0), at(1)).expect("room");
         dir.lost_a_name(at(2));
         assert_eq!(dir.after_its_end().map(|attr| attr.nlink), Some(0));
+    }
+
+    #[test]
+    fn listings_bring_nodes_as_long_as_few_are_known_from_listings_alone() {
+        let nodes = nodes(3 * LISTED_ONE_IN);
+        let (root, now) = (nodes.root().clone(), Instant::now());
+        let listed = |number: u8| {
+            let file = fattr(number.into(), FileType3::Regular, 1);
+            let node = nodes.enter_listed(handle(number), &file, now, now).expect("room");
+            nodes.place(&node, &root, &name(&number.to_string()), root.epoch());
+            node
+        };
+        (50..90).for_each(|number| drop(enter(&nodes, number, number.into())));
+        assert!(nodes.takes_listed(), "what was looked up does not count");
+        let first = listed(2);
+        (3..5).for_each(|number| drop(listed(number)));
+        listed(50);
+        assert!(!nodes.takes_listed());
+        assert!(nodes.seen(&root, &name("3")).is_some());
+        assert!(nodes.takes_listed(), "one was looked up");
+        listed(6);
+        assert!(!nodes.takes_listed());
+        nodes.forget(&[(first.id, 1)]);
+        assert!(nodes.takes_listed(), "one is forgotten");
+        (90..96).for_each(|number| drop(enter(&nodes, number, number.into())));
+        assert!(!nodes.takes_listed(), "half of all");
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl View {
         if let (Some(name), Some(handle), Some(fattr), true) =
             (name, listed.handle, listed.attributes, plus && is_current)
         {
-            let node = self.session.nodes.enter(None, handle, &fattr, given.asked, self.now())?;
+            let node = self.session.nodes.enter_listed(handle, &fattr, given.asked, self.now())?;
             self.session.nodes.place(&node, &opening.node, &name.to_owned(), given.epoch);
             match node.is_doubtful() {
                 false => entry = Some(Entry { node: node.id, attr: node.known() }),

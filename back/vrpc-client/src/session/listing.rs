@@ -88,7 +88,7 @@ fn fill(
         if entry.entry.is_some() && !plus {
             return Err(link.lied("attributes that were not asked for"));
         }
-        entry.entry = entry.entry.map(|found| link.adopt(found, entry.handle));
+        entry.entry = entry.entry.map(|found| link.adopt_listed(found, entry.handle));
         adopted.extend(entry.entry.map(|entry| entry.node));
         is_full = is_full || !page.push(entry.as_dir_entry());
         if !is_full {
