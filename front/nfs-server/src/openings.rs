@@ -5,8 +5,8 @@
 //! failed write-back only those who have the file open. What nobody used for a while is closed, so that a removed file
 //! gives its space back.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quick_cache::sync::Cache;
@@ -107,9 +107,17 @@ impl Drop for Opening {
 /// The openings of an export.
 pub(crate) struct Openings {
     backing: Arc<Backing>,
-    cache: Cache<(NodeId, Use), Arc<Opening>>,
+    cache: Cache<Key, Arc<Opening>>,
     started: Instant,
+    /// How often some were closed to make room. Locked while they are.
+    times_closed: Mutex<u64>,
 }
+
+type Key = (NodeId, Use);
+type Kept = (Key, Arc<Opening>);
+
+/// So often a call makes room for itself, when others take it.
+const ATTEMPTS: usize = 8;
 
 impl Openings {
     /// At most `limit` openings are kept.
@@ -120,7 +128,7 @@ impl Openings {
         limit: usize,
     ) -> Self {
         let backing = Arc::new(Backing { file_system, session, verifier });
-        Self { backing, cache: Cache::new(limit), started: Instant::now() }
+        Self { backing, cache: Cache::new(limit), started: Instant::now(), times_closed: Mutex::default() }
     }
 
     /// An opening to read from.
@@ -190,36 +198,58 @@ impl Openings {
         Some(opening)
     }
 
-    /// Does what opens a file. Where the session has as many open as it may, what is kept makes room, and it is done again.
+    /// Does what opens a file. Where the session has as many open as it may, what is kept makes room, and it is done again. Of calls
+    /// that are refused together one makes room, and the others try first what that came to.
     pub async fn with_room<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
-        match open().resolve().await {
-            Err(Error::TooManyOpen) => {
-                self.make_room().await;
-                open().resolve().await
+        for _ in 0..ATTEMPTS {
+            let seen = *self.times_closed();
+            match open().resolve().await {
+                Err(Error::TooManyOpen) if self.make_room(seen).await => {}
+                outcome => return outcome,
             }
-            outcome => outcome,
         }
+        open().resolve().await
     }
 
-    /// Closes half of what is kept, first what was not used for longest. What took unstable writes is closed only if nothing
-    /// else can be, and one of it, since it has to be made stable first.
-    async fn make_room(&self) {
+    /// Closes some of what is kept, unless another call did since `seen`. False if there is nothing that can be closed.
+    async fn make_room(&self, seen: u64) -> bool {
+        let Some(unsynced) = self.close_half(seen) else { return true };
+        // One, since it has to be made stable first. A failure is told by the verifier.
+        for (key, opening) in unsynced {
+            let _ = opening.sync(&self.backing.ctx(), SyncWhat::All).await;
+            if self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening)).is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Closes half of what is kept, first what was not used for longest, but nothing that took unstable writes. That is returned
+    /// if nothing else is there.
+    fn close_half(&self, seen: u64) -> Option<Vec<Kept>> {
+        let mut times_closed = self.times_closed();
+        if *times_closed != seen {
+            return None;
+        }
         let mut kept: Vec<_> = self.cache.iter().collect();
         kept.sort_by_key(|(_, opening)| {
             (opening.unsynced.load(Ordering::Acquire), opening.used_at_s.load(Ordering::Relaxed))
         });
         kept.truncate(kept.len().div_ceil(2));
-        let mut is_made = false;
-        for (key, opening) in kept {
-            if opening.unsynced.load(Ordering::Acquire) {
-                if is_made {
-                    return;
-                }
-                // A failure is told by the verifier.
-                let _ = opening.sync(&self.backing.ctx(), SyncWhat::All).await;
-            }
-            is_made |= self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening)).is_some();
-        }
+        let (unsynced, stable): (Vec<_>, Vec<_>) =
+            kept.into_iter().partition(|(_, opening)| opening.unsynced.load(Ordering::Acquire));
+        let closed: Vec<_> = stable
+            .iter()
+            .filter_map(|(key, opening)| self.cache.remove_if(key, |kept| Arc::ptr_eq(kept, opening)))
+            .collect();
+        *times_closed += u64::from(!closed.is_empty());
+        // What releasing wakes may come here again, on this thread.
+        drop(times_closed);
+        closed.is_empty().then_some(unsynced)
+    }
+
+    fn times_closed(&self) -> MutexGuard<'_, u64> {
+        self.times_closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn open(&self, node: NodeId, kind: Use, flags: OpenFlags) -> Result<Arc<Opening>> {
@@ -244,5 +274,70 @@ impl Openings {
 
     fn now_s(&self) -> u32 {
         u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    use tombolo_back_memory::Memory;
+    use tombolo_core::fs::{Client, Export, Mode, Name, NewMode, PermissionCheck, block_on};
+
+    use super::*;
+
+    const SESSION: SessionId = SessionId(1);
+
+    /// As many directories open.
+    fn openings(count: usize) -> Openings {
+        let client = Client { session: SESSION, label: "test".into(), checks: PermissionCheck::BackEnd };
+        let file_system = Memory::default().attach(&client).expect("attach");
+        let openings = Openings::new(file_system.clone(), SESSION, Arc::new(WriteVerifier::new()), 2 * count);
+        for number in 0..count {
+            let name = number.to_string();
+            let name = Name::new(name.as_bytes()).expect("a name");
+            let mode = NewMode::settled(Mode::new(0o755));
+            let made = file_system.mkdir(&Ctx::root(SESSION), NodeId::ROOT, name, mode).wait();
+            block_on(openings.for_listing(made.expect("mkdir").entry.node)).expect("open");
+        }
+        openings
+    }
+
+    #[test]
+    fn calls_that_are_refused_together_make_room_once() {
+        const CALLS: usize = 16;
+        let openings = openings(64);
+        let (all, tries) = (Barrier::new(CALLS), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..CALLS {
+                scope.spawn(|| {
+                    let refused = AtomicBool::new(false);
+                    let open = || {
+                        tries.fetch_add(1, Ordering::Relaxed);
+                        if refused.swap(true, Ordering::Relaxed) {
+                            return Answer::ok(());
+                        }
+                        all.wait();
+                        Answer::err(Error::TooManyOpen)
+                    };
+                    block_on(openings.with_room(open)).expect("room");
+                });
+            }
+        });
+        assert_eq!(openings.cache.len(), 32, "one of them closed half");
+        assert_eq!(tries.into_inner(), 2 * CALLS);
+    }
+
+    #[test]
+    fn a_call_that_finds_no_room_at_all_fails_soon() {
+        let (openings, tries) = (openings(64), AtomicUsize::new(0));
+        let open = || {
+            tries.fetch_add(1, Ordering::Relaxed);
+            Answer::<()>::err(Error::TooManyOpen)
+        };
+        assert!(matches!(block_on(openings.with_room(open)), Err(Error::TooManyOpen)));
+        assert!(tries.into_inner() <= ATTEMPTS + 1);
     }
 }
