@@ -4,11 +4,13 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{MountPlace, Place, until};
+use common::{MountPlace, Place, Ran, until};
 use tombolo_sys::process;
 
 const LIMIT: usize = 2048;
@@ -110,4 +112,35 @@ fn clients_that_open_all_they_can_are_not_noticed_by_others() {
     drop((other, third, newcomer));
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
+}
+
+fn serve_many(place: &Place, limit: usize, exports: usize) -> Command {
+    let limit = format!("--nofile={limit}:{limit}");
+    let exports: Vec<_> = (0..exports).map(|number| format!("tree=/{number}")).collect();
+    let mut words = vec![limit.as_str(), env!("CARGO_BIN_EXE_tombolo"), "serve"];
+    words.extend(exports.iter().map(String::as_str));
+    words.extend(["--nfs", "0", "--state", "kept"]);
+    place.program(Path::new("prlimit"), &words)
+}
+
+/// A call of the NULL procedure (RFC 5531 §9; RFC 1813 §3.3.0).
+fn is_served(stream: &mut TcpStream) -> bool {
+    let call = [0x8000_0028u32, 1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0].map(u32::to_be_bytes).concat();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+    stream.write_all(&call).is_ok() && stream.read_exact(&mut [0; 28]).is_ok()
+}
+
+#[test]
+fn many_exports_at_a_low_limit_leave_connections_to_nfs_or_it_does_not_start() {
+    let place = &Place::new();
+    let mut server = place.started(serve_many(place, 1024, 7), "ready control");
+    let port = server.said.lines().find_map(|line| line.strip_prefix("ready nfs 127.0.0.1:"));
+    let port = port.and_then(|rest| rest.split(' ').next()).expect("a line for NFS");
+    let connect = |_| TcpStream::connect(("127.0.0.1", port.parse().expect("a port"))).expect("connect");
+    let mut streams: Vec<_> = (0..16).map(connect).collect();
+    assert!(streams.iter_mut().all(is_served));
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let said = ["cannot serve NFS", "fewer than 32 descriptors", "LimitNOFILE=524288"];
+    Ran::new(serve_many(place, 400, 3)).failed(1, &said);
 }

@@ -17,6 +17,12 @@ use crate::service::NfsCounts;
 /// until they are served.
 pub struct Taken(Vec<Bound>);
 
+/// With fewer connections NFS is not served: one address has half of them.
+const CONNECTIONS_MIN: usize = 32;
+
+const RAISE_LIMIT: &str =
+    "raise the limit on open files: ulimit -Hn 524288, or LimitNOFILE=524288 in the unit";
+
 /// Everything that serves NFS over a network.
 pub struct NfsServers {
     places: Vec<Place>,
@@ -56,7 +62,10 @@ impl NfsServers {
             let address = bound.tcp_addresses().next().unwrap_or(place.address);
             let service = kept.service(&place.exports)?;
             let mut options = transport(plan);
-            let descriptors = Account::of_process().cache(options.connections_max);
+            let descriptors = for_connections(options.connections_max).ok_or_else(|| {
+                let why = format!("fewer than {CONNECTIONS_MIN} descriptors are left for its connections");
+                Failure::cannot(format_args!("serve NFS at {address}"), why).remedy(RAISE_LIMIT)
+            })?;
             options.connections_max = descriptors.guaranteed();
             let server = NfsServer::start(bound, options, &service).map_err(|error| match error {
                 StartError::Bind(error) => not_served(address, &error),
@@ -91,6 +100,17 @@ impl NfsServers {
         };
         self.places.iter().map(of).collect()
     }
+}
+
+/// A part of what is free, and if that is next to nothing, as few as will do.
+fn for_connections(wanted: usize) -> Option<Share> {
+    let account = Account::of_process();
+    let share = account.cache(wanted);
+    if share.guaranteed() >= CONNECTIONS_MIN {
+        return Some(share);
+    }
+    drop(share);
+    account.share(CONNECTIONS_MIN)
 }
 
 fn not_served(address: SocketAddr, error: &BindError) -> Failure {
