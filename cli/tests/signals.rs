@@ -1,5 +1,5 @@
 //! Programs that are sent signals while they use a mount: a handler disturbs nothing but waits for locks, as on a local file system;
-//! and who is killed dies, also while the server is away. Needs /dev/fuse and the right to mount.
+//! and a killed program dies, also while the server is away. Needs /dev/fuse and the right to mount.
 
 mod common;
 

@@ -115,7 +115,7 @@ fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Resul
                 done += count;
                 rest.advance(count);
             }
-            // What came before the failure is good; who asks for the rest is told of it. With O_DIRECT it may be that the file ends here,
+            // What came before the failure is good; a read of the rest gets the error. With O_DIRECT it may be that the file ends here,
             // inside of a block, from where it cannot be asked.
             Err(_) if done > 0 => {
                 let eof = at >= stat::stat(open.fd())?.size_bytes;

@@ -22,7 +22,7 @@ use crate::link::{Link, Things, Unknown};
 use crate::owned::Owned;
 use crate::reply::Answered;
 
-/// Who waits for a link may be interrupted once there is none for so long.
+/// A wait for a link may be interrupted once there is none for so long.
 const SILENT: Duration = Duration::from_secs(2);
 
 /// The links of one session.

@@ -186,7 +186,7 @@ const BACKGROUND_RETRY: Duration = Duration::from_secs(10_000 * 60);
 struct Waiting<'a> {
     /// Programs use the mount: there is no end to it.
     again: bool,
-    /// Leaves whoever waits for the command behind, once the first attempt has failed.
+    /// Goes into the background once the first attempt has failed, so that the command returns.
     leave: Option<&'a dyn Fn() -> io::Result<()>>,
     retry: Duration,
     pause_max: Duration,

@@ -123,7 +123,7 @@ pub trait FileSystem: Send + Sync {
     /// Makes a file or directory stable.
     fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()>;
     /// Reads into the start of `into`. Shorter than asked at the end of the file, and where what follows cannot be read with it: then
-    /// [`ReadDone::eof`] is not set, and who asks for the rest is told why. [`read_whole`](super::read_whole) does that.
+    /// [`ReadDone::eof`] is not set, and a read of the rest gets the error. [`read_whole`](super::read_whole) does that.
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone>;
     /// Writes all of `from`, or says how much of it went in.
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written>;
