@@ -7,7 +7,7 @@ use tombolo_host::task;
 use tombolo_wire_nfs3::Procedure;
 
 use super::file::{FileState, unless};
-use super::piece::Turn;
+use super::piece::WriteSeq;
 use super::server::Server;
 use super::writing::{all_so_far, send_what_may_leave};
 use crate::caller::Caller;
@@ -19,13 +19,13 @@ const ROUNDS_MAX: u32 = 16;
 /// stable.
 pub(crate) fn settle<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<()> {
     let Some(file) = node.as_ref().as_ref().used() else { return Answer::ok(()) };
-    let turn = all_so_far(file);
-    if !file.look(|state| state.ledger.has_pending(turn)) {
+    let seq = all_so_far(file);
+    if !file.look(|state| state.dirty.has_pending(seq)) {
         return Answer::ok(());
     }
     let (file, impatience) = (file.clone(), server.impatience(caller));
     Answer::later(unless(impatience, async move {
-        file.answered(turn).await;
+        file.answered(seq).await;
         Ok(())
     }))
 }
@@ -34,19 +34,19 @@ pub(crate) fn settle<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &C
 /// caller is the first to hear of it or was waiting when it was lost.
 pub(crate) fn commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<()> {
     let Some(file) = node.as_ref().as_ref().used() else { return Answer::ok(()) };
-    let (turn, seen, is_done) = file.turn(|state| {
-        state.ledger.make_only_piece_stable();
-        let turn = state.ledger.next_turn();
-        (turn, state.losses.seen(), !state.ledger.has_pending(turn) && !state.ledger.has_uncommitted(turn))
+    let (seq, seen, is_done) = file.update(|state| {
+        state.dirty.make_only_piece_stable();
+        let seq = state.dirty.next_seq();
+        (seq, state.losses.seen(), !state.dirty.has_pending(seq) && !state.dirty.has_uncommitted(seq))
     });
     if is_done {
-        return Answer::Done(file.turn(|state| state.losses.report(seen)));
+        return Answer::Done(file.update(|state| state.losses.report(seen)));
     }
     let (file, impatience) = (file.clone(), server.impatience(caller));
     let (server, node) = (server.clone(), node.clone());
     Answer::later(unless(impatience, async move {
-        make_stable(&server, &node, &file, turn).await?;
-        file.turn(|state| state.losses.report(seen))
+        make_stable(&server, &node, &file, seq).await?;
+        file.update(|state| state.losses.report(seen))
     }))
 }
 
@@ -54,16 +54,16 @@ async fn make_stable<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
     file: &FileState,
-    turn: Turn,
+    seq: WriteSeq,
 ) -> Result<()> {
     for _ in 0..ROUNDS_MAX {
         // One COMMIT at a time: one that was sent before the last WRITE was answered does not count for that.
         file.until(|state| {
-            let waits = state.ledger.has_pending(turn) || state.is_committing || state.pauses > 0;
-            (!waits || !has_any(state, turn)).then_some(())
+            let waits = state.dirty.has_pending(seq) || state.is_committing || state.pauses > 0;
+            (!waits || !has_any(state, seq)).then_some(())
         })
         .await;
-        if !file.look(|state| has_any(state, turn)) {
+        if !file.look(|state| has_any(state, seq)) {
             return Ok(());
         }
         start_commit(server, node);
@@ -71,8 +71,8 @@ async fn make_stable<S: Server>(
     Err(server.nonsense(Procedure::Commit, "the write verifier changes at every call"))
 }
 
-fn has_any(state: &super::file::State, turn: Turn) -> bool {
-    state.ledger.has_pending(turn) || state.ledger.has_uncommitted(turn)
+fn has_any(state: &super::file::State, seq: WriteSeq) -> bool {
+    state.dirty.has_pending(seq) || state.dirty.has_uncommitted(seq)
 }
 
 /// Sends a COMMIT for what is answered so far, unless one is under way or nothing is to leave.
@@ -81,7 +81,7 @@ pub(super) fn start_commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>) {
         if state.is_committing || state.pauses > 0 {
             return None;
         }
-        let caller = state.ledger.begin_commit()?;
+        let caller = state.dirty.begin_commit()?;
         state.is_committing = true;
         Some(caller)
     });
@@ -92,16 +92,16 @@ pub(super) fn start_commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>) {
 
 async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Caller) {
     let verifier = server.clone().commit(caller, node.clone()).await;
-    node.as_ref().as_ref().state().turn(|state| {
+    node.as_ref().as_ref().state().update(|state| {
         state.is_committing = false;
         match verifier {
             Ok(verifier) => {
                 // Whatever was read ahead there since the server lost it is what was there before.
-                let lost = state.ledger.committed(verifier);
+                let lost = state.dirty.committed(verifier);
                 lost.iter().for_each(|range| state.readers.forget(range));
             }
             Err(error) => {
-                state.ledger.commit_failed();
+                state.dirty.commit_failed();
                 state.losses.add(error);
             }
         }
@@ -115,25 +115,25 @@ async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Call
 /// again.
 pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<Paused<S>> {
     let file = node.as_ref().as_ref().state().clone();
-    let turn = all_so_far(&file);
+    let seq = all_so_far(&file);
     let impatience = server.impatience(caller);
     let (server, node) = (server.clone(), node.clone());
-    let may_pause = move |state: &super::file::State| !state.ledger.has_pending(turn) && !state.is_committing;
+    let may_pause = move |state: &super::file::State| !state.dirty.has_pending(seq) && !state.is_committing;
     let begin = move |file: &FileState| {
-        file.turn(|state| {
+        file.update(|state| {
             let may = may_pause(state);
             state.pauses += u32::from(may);
-            may.then(|| state.ledger.next_turn())
+            may.then(|| state.dirty.next_seq())
         })
     };
-    if let Some(turn) = begin(&file) {
-        return Answer::ok(Paused { server, node, turn });
+    if let Some(seq) = begin(&file) {
+        return Answer::ok(Paused { server, node, seq });
     }
     Answer::later(unless(impatience, async move {
         loop {
             file.until(|state| may_pause(state).then_some(())).await;
-            if let Some(turn) = begin(&file) {
-                return Ok(Paused { server, node, turn });
+            if let Some(seq) = begin(&file) {
+                return Ok(Paused { server, node, seq });
             }
         }
     }))
@@ -143,19 +143,19 @@ pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Ca
 pub(crate) struct Paused<S: Server> {
     server: Arc<S>,
     node: Arc<S::Node>,
-    turn: Turn,
+    seq: WriteSeq,
 }
 
 impl<S: Server> Paused<S> {
     /// The file has this size now.
     pub(crate) fn truncated(&self, size: u64) {
-        self.node.as_ref().as_ref().state().truncated(size, self.turn);
+        self.node.as_ref().as_ref().state().truncated(size, self.seq);
     }
 }
 
 impl<S: Server> Drop for Paused<S> {
     fn drop(&mut self) {
-        self.node.as_ref().as_ref().state().turn(|state| state.pauses -= 1);
+        self.node.as_ref().as_ref().state().update(|state| state.pauses -= 1);
         send_what_may_leave(&self.server, &self.node);
         // Who came to need memory meanwhile asked in vain.
         self.server.budget().relieve();

@@ -8,12 +8,12 @@ use std::task::{Poll, Waker};
 use tombolo_core::fs::{Error, Result};
 use tombolo_mem::Source;
 
-use super::ahead::Readers;
 use super::budget::{Budget, Listed};
-use super::ledger::{Entry, Ledger};
+use super::dirty_ranges::{DirtyRanges, NewWrite};
 use super::losses::Losses;
 use super::memory::Memory;
-use super::piece::Turn;
+use super::piece::WriteSeq;
+use super::read_ahead::Readers;
 
 /// What a node holds of its file's data: written bytes that the server does not have for good, and bytes that were read ahead.
 ///
@@ -29,7 +29,7 @@ impl FileData {
 
     /// Whether there are writes that the server has not answered, so that its attributes are not those that the writers see.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.0.get().is_some_and(|file| file.look(|state| state.ledger.has_pending(Turn(u64::MAX))))
+        self.0.get().is_some_and(|file| file.look(|state| state.dirty.has_pending(WriteSeq(u64::MAX))))
     }
 
     /// Whether all that was written is on stable storage, and no loss waits to be told.
@@ -39,14 +39,14 @@ impl FileData {
 
     /// Whether there is something to be made stable, or a loss to be told.
     pub(crate) fn is_dirty(&self) -> bool {
-        let is_dirty = |state: &State| !state.ledger.is_empty() || state.losses.is_unreported();
+        let is_dirty = |state: &State| !state.dirty.is_empty() || state.losses.is_unreported();
         self.0.get().is_some_and(|file| file.look(is_dirty))
     }
 
     /// What was read ahead is not to be used: the file was seen to change.
     pub(crate) fn drop_read_ahead(&self) {
         if let Some(file) = self.0.get() {
-            file.turn(|state| state.readers.forget(&(0..u64::MAX)));
+            file.update(|state| state.readers.forget(&(0..u64::MAX)));
         }
     }
 
@@ -66,7 +66,7 @@ pub(super) struct FileState(Mutex<State>);
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) ledger: Ledger,
+    pub(super) dirty: DirtyRanges,
     pub(super) losses: Losses,
     pub(super) readers: Readers,
     /// A COMMIT is under way.
@@ -88,10 +88,10 @@ pub(super) struct State {
 impl FileState {
     /// Changes the state, then wakes those who wait for a change. No lock is held while they are woken: who is woken may go
     /// on at once, on this thread.
-    pub(super) fn turn<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (result, wakers, budget) = {
             let mut state = self.lock();
-            let before = state.ledger.uncommitted_bytes();
+            let before = state.dirty.uncommitted_bytes();
             let result = change(&mut state);
             let budget = state.account(before);
             let writers = if state.has_places() { std::mem::take(&mut state.writers.1) } else { Vec::new() };
@@ -135,7 +135,7 @@ impl FileState {
     pub(super) async fn places(&self, waiting_bytes_max: usize) {
         poll_fn(|context| {
             let mut state = self.lock();
-            if state.ledger.waiting_bytes() <= waiting_bytes_max {
+            if state.dirty.waiting_bytes() <= waiting_bytes_max {
                 return Poll::Ready(());
             }
             state.writers.0 = waiting_bytes_max;
@@ -147,15 +147,15 @@ impl FileState {
         .await;
     }
 
-    /// Waits until all writes before `turn` are answered.
-    pub(super) async fn answered(&self, turn: Turn) {
-        self.until(|state| (!state.ledger.has_pending(turn)).then_some(())).await;
+    /// Waits until all writes before `seq` are answered.
+    pub(super) async fn answered(&self, seq: WriteSeq) {
+        self.until(|state| (!state.dirty.has_pending(seq)).then_some(())).await;
     }
 
-    /// The file was cut to a size by one who saw all writes before `turn`.
-    pub(super) fn truncated(&self, size: u64, turn: Turn) {
-        self.turn(|state| {
-            state.ledger.truncated(size, turn);
+    /// The file was cut to a size by one who saw all writes before `seq`.
+    pub(super) fn truncated(&self, size: u64, seq: WriteSeq) {
+        self.update(|state| {
+            state.dirty.truncated(size, seq);
             state.readers.forget(&(size..u64::MAX));
         });
     }
@@ -168,11 +168,11 @@ impl FileState {
 impl State {
     /// Where the file ends as far as those know who write it here.
     pub(super) fn end(&self) -> Option<u64> {
-        self.ledger.end().max(self.beginning.iter().max().copied())
+        self.dirty.end().max(self.beginning.iter().max().copied())
     }
 
     fn has_places(&self) -> bool {
-        self.ledger.waiting_bytes() <= self.writers.0
+        self.dirty.waiting_bytes() <= self.writers.0
     }
 
     /// A write that ends there looks for room.
@@ -192,17 +192,17 @@ impl State {
         self.listed.get_or_insert_with(list);
     }
 
-    /// Adds written bytes to the book. What was read ahead of them, or is being read, is older.
-    pub(super) fn add(&mut self, entry: &Entry<'_>, memory: Memory, piece_max: usize) {
-        self.readers.forget(&entry.range(memory.len()));
-        self.ledger.add(entry, memory, piece_max);
+    /// Adds written bytes to the dirty ranges. What was read ahead of them, or is being read, is older.
+    pub(super) fn add(&mut self, write: &NewWrite<'_>, memory: Memory, piece_max: usize) {
+        self.readers.forget(&write.range(memory.len()));
+        self.dirty.add(write, memory, piece_max);
     }
 
     /// As [`add`](Self::add), if the bytes can be copied behind those that wait.
-    pub(super) fn add_copy(&mut self, entry: &Entry<'_>, from: &Source, piece_max: usize) -> bool {
-        let is_added = self.ledger.add_copy(entry, from, piece_max);
+    pub(super) fn add_copy(&mut self, write: &NewWrite<'_>, from: &Source, piece_max: usize) -> bool {
+        let is_added = self.dirty.add_copy(write, from, piece_max);
         if is_added {
-            self.readers.forget(&entry.range(from.len()));
+            self.readers.forget(&write.range(from.len()));
         }
         is_added
     }
@@ -210,9 +210,9 @@ impl State {
     /// Tells the mount what is held now. Says of whom, if it is any mount's.
     fn account(&mut self, uncommitted_before: usize) -> Option<Arc<Budget>> {
         let (budget, listed) = self.listed.as_ref()?;
-        budget.written.count_uncommitted(uncommitted_before, self.ledger.uncommitted_bytes());
+        budget.written.count_uncommitted(uncommitted_before, self.dirty.uncommitted_bytes());
         let budget = budget.clone();
-        if self.ledger.is_empty() {
+        if self.dirty.is_empty() {
             budget.strike(listed);
             self.listed = None;
         }

@@ -25,27 +25,27 @@
 //!
 //! Not here: where an opening that appends really writes when others append on other machines, attributes, handles that are lost.
 //!
-//! Reading order: `ledger` (what becomes of written bytes, without I/O), `writing`, `committing`, `sequence` and `ahead` (when
-//! to read ahead, without I/O), `reading`; the rest as needed. Decisions 0140 to 0142.
+//! Reading order: `dirty_ranges` (what becomes of written bytes, without I/O), `writing`, `committing`, `read_sequence` and
+//! `read_ahead` (when to read ahead, without I/O), `reading`; the rest as needed. Decisions 0140 to 0142.
 
-mod ahead;
 mod allowance;
-mod begun;
 mod budget;
 mod committing;
 mod copy_of_error;
+mod dirty_ranges;
 mod file;
-mod ledger;
 mod losses;
 mod memory;
 mod piece;
+mod read_ahead;
+mod read_sequence;
 mod reading;
-mod sequence;
 mod server;
+mod started_call;
 mod writing;
 
 #[cfg(test)]
-mod book_tests;
+mod dirty_ranges_tests;
 #[cfg(test)]
 mod model;
 

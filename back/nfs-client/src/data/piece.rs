@@ -11,7 +11,7 @@ use crate::caller::Caller;
 
 /// The place of a write among all writes of its file. Later ones win where they overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Turn(pub(super) u64);
+pub(super) struct WriteSeq(pub(super) u64);
 
 /// Bytes that go in one WRITE.
 #[derive(Clone, Debug)]
@@ -21,9 +21,9 @@ pub(super) struct Piece {
     /// How many bytes; not 0.
     pub(super) len: usize,
     /// The last of the writes that are in it.
-    pub(super) turn: Turn,
+    pub(super) seq: WriteSeq,
     /// The first of the writes that are in it, or whose bytes it overwrote before they left: who waits for those waits for it.
-    pub(super) first: Turn,
+    pub(super) first: WriteSeq,
     /// How stable the server is to make it before it answers.
     pub(super) stability: Stability,
     /// How often the server lost it.
@@ -86,7 +86,7 @@ impl Piece {
     /// Takes in the other, which follows it.
     pub(super) fn extend(&mut self, next: &Self) {
         self.len += next.len;
-        self.turn = self.turn.max(next.turn);
+        self.seq = self.seq.max(next.seq);
         self.first = self.first.min(next.first);
     }
 }

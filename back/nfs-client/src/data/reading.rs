@@ -9,13 +9,13 @@ use tombolo_host::task;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::Procedure;
 
-use super::ahead::{AheadId, Fetched, Part, ReaderId};
-use super::begun::Begun;
 use super::budget::Budget;
 use super::file::{FileState, State, unless};
-use super::piece::{Piece, Turn};
-use super::sequence::Reach;
+use super::piece::{Piece, WriteSeq};
+use super::read_ahead::{AheadId, Fetched, Part, ReaderId};
+use super::read_sequence::ReadAheadLimits;
 use super::server::Server;
+use super::started_call::StartedCall;
 use crate::caller::Caller;
 
 /// What one opening reads ahead.
@@ -38,7 +38,7 @@ impl ReadAhead {
         if let Opening::Reads(file, reader) = before
             && let Some(file) = file.upgrade()
         {
-            file.turn(|state| state.readers.remove(reader));
+            file.update(|state| state.readers.remove(reader));
         }
     }
 
@@ -81,7 +81,7 @@ pub(crate) fn read<S: Server>(
         return Answer::ok(ReadDone { count: 0, eof: false });
     }
     let file = node.as_ref().as_ref().state().clone();
-    let turn = super::writing::all_so_far(&file);
+    let seq = super::writing::all_so_far(&file);
     let reader = ahead.reader(&file);
     let reading = Reading {
         server: server.clone(),
@@ -92,10 +92,10 @@ pub(crate) fn read<S: Server>(
         range,
         into,
     };
-    let plan = reading.plan(turn);
+    let plan = reading.plan(seq);
     match plan.as_ref().and_then(|plan| reading.at_hand(plan)) {
         Some(here) => Answer::ok(reading.copy_all(here, plan)),
-        None => Answer::later(reading.finish(turn, plan)),
+        None => Answer::later(reading.finish(seq, plan)),
     }
 }
 
@@ -155,7 +155,7 @@ impl Fetch {
 
 impl Drop for Fetch {
     fn drop(&mut self) {
-        self.file.turn(|state| {
+        self.file.update(|state| {
             if let Some(reader) = state.readers.reader_mut(self.reader) {
                 reader.fetched(self.id, self.came);
             }
@@ -163,7 +163,7 @@ impl Drop for Fetch {
     }
 }
 
-type Coming = Begun<Result<ReadDone>>;
+type Coming = StartedCall<Result<ReadDone>>;
 
 /// A part that was read ahead and has come.
 struct Here {
@@ -212,16 +212,16 @@ impl Progress {
 
 impl<S: Server> Reading<S> {
     /// Where the bytes come from, if nothing of them is on its way to the server.
-    fn plan(&self, turn: Turn) -> Option<Plan> {
+    fn plan(&self, seq: WriteSeq) -> Option<Plan> {
         let sizes = self.server.sizes();
-        let reach = Reach { window_max: sizes.read_ahead_max, piece_max: sizes.read_max.max(1) };
+        let limits = ReadAheadLimits { window_max: sizes.read_ahead_max, piece_max: sizes.read_max.max(1) };
         let now = self.server.now();
         let known_size = self.server.known_size(&self.node);
-        self.file.turn(|state| {
-            if state.ledger.has_pending_in(&self.range, turn) {
+        self.file.update(|state| {
+            if state.dirty.has_pending_in(&self.range, seq) {
                 return None;
             }
-            let written = state.ledger.uncommitted_pieces(&self.range);
+            let written = state.dirty.uncommitted_pieces(&self.range);
             let end = state.end().unwrap_or(0);
             let covered: usize = written.iter().map(|piece| piece.len).sum();
             let written = Overlay { pieces: written, budget: self.server.budget().clone() };
@@ -230,29 +230,29 @@ impl<S: Server> Reading<S> {
             }
             let reader = self.reader.and_then(|reader| state.readers.reader_mut(reader));
             let parts = match reader {
-                Some(reader) if reach.window_max > 0 => {
-                    reader.asked(&self.range, &reach, now, sizes.read_ahead_time)
+                Some(reader) if limits.window_max > 0 => {
+                    reader.asked(&self.range, &limits, now, sizes.read_ahead_time)
                 }
                 _ => vec![Part::Direct(self.range.clone())],
             };
-            let fetches = self.fetches(state, &reach, known_size.max(end));
+            let fetches = self.fetches(state, &limits, known_size.max(end));
             Some(Plan { parts, written, end, fetches })
         })
     }
 
     /// What is to be read ahead, as far as there is memory and room on the wire, and no write is on its way.
-    fn fetches(&self, state: &mut State, reach: &Reach, file_end: u64) -> Vec<Fetch> {
+    fn fetches(&self, state: &mut State, limits: &ReadAheadLimits, file_end: u64) -> Vec<Fetch> {
         let mut fetches = Vec::new();
-        let Some(reader) = self.reader.filter(|_| reach.window_max > 0) else { return fetches };
+        let Some(reader) = self.reader.filter(|_| limits.window_max > 0) else { return fetches };
         let now = self.server.now();
-        let State { readers, ledger, .. } = state;
+        let State { readers, dirty, .. } = state;
         let Some(opening) = readers.reader_mut(reader) else { return fetches };
         while self.server.has_room() && fetches.len() < FETCHES_MAX {
-            let Some(mut range) = opening.next(&self.range, file_end, reach) else { break };
-            range.end = ledger.pending_from(&range);
+            let Some(mut range) = opening.next(&self.range, file_end, limits) else { break };
+            range.end = dirty.pending_from(&range);
             let len = (range.end - range.start) as usize;
             let Some(memory) = self.server.budget().ahead.take(len).filter(|_| len > 0) else { break };
-            let id = opening.fetch(&range, memory.clone(), now, ledger.is_empty());
+            let id = opening.fetch(&range, memory.clone(), now, dirty.is_empty());
             fetches.push(Fetch { file: self.file.clone(), reader, id, range, memory, came: None });
         }
         fetches
@@ -309,18 +309,18 @@ impl<S: Server> Reading<S> {
     fn fetch(&self, fetch: Fetch) {
         let (server, node, caller) = (self.server.clone(), self.node.clone(), self.caller.detached());
         let (start, into) = (fetch.range.start, fetch.memory.sink(0..length(&fetch.range)));
-        let call = Begun::new(async move { read_all(&server, &node, &caller, start, into).await });
+        let call = StartedCall::new(async move { read_all(&server, &node, &caller, start, into).await });
         task::spawn(async move { fetch.done(call.await.ok()) });
     }
 
-    async fn finish(self, turn: Turn, plan: Option<Plan>) -> Result<ReadDone> {
+    async fn finish(self, seq: WriteSeq, plan: Option<Plan>) -> Result<ReadDone> {
         let mut plan = plan;
         let mut plan = loop {
-            if let Some(plan) = plan.take().or_else(|| self.plan(turn)) {
+            if let Some(plan) = plan.take().or_else(|| self.plan(seq)) {
                 break plan;
             }
             let written = async {
-                let pending = |state: &State| state.ledger.has_pending_in(&self.range, turn);
+                let pending = |state: &State| state.dirty.has_pending_in(&self.range, seq);
                 self.file.until(|state| (!pending(state)).then_some(())).await;
                 Ok(())
             };
@@ -377,7 +377,7 @@ impl<S: Server> Reading<S> {
     fn direct(&self, range: &Range<u64>) -> Coming {
         let (server, node, caller) = (self.server.clone(), self.node.clone(), self.caller.clone());
         let (offset, into) = (range.start, self.sink(range));
-        Begun::new(async move { read_all(&server, &node, &caller, offset, into).await })
+        StartedCall::new(async move { read_all(&server, &node, &caller, offset, into).await })
     }
 
     /// A range as READs.

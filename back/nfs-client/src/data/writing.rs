@@ -7,15 +7,15 @@ use tombolo_host::task;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::Procedure;
 
-use super::begun::Begun;
 use super::budget::{Budget, Listed, Relieve};
 use super::committing::start_commit;
+use super::dirty_ranges::NewWrite;
 use super::file::{FileState, State, unless};
-use super::ledger::Entry;
 use super::losses::Seen;
 use super::memory::Memory;
-use super::piece::{Piece, Turn};
+use super::piece::{Piece, WriteSeq};
 use super::server::{Server, Wrote};
+use super::started_call::StartedCall;
 use crate::caller::Caller;
 
 /// Small writes that must wait are gathered in buffers with so much room for what follows them.
@@ -65,7 +65,7 @@ fn enter<S: Server>(
     place: impl FnOnce(&State) -> u64,
 ) -> Answer<Written> {
     let file = node.as_ref().as_ref().state();
-    let begun = file.turn(|state| {
+    let begun = file.update(|state| {
         if state.losses.is_unreported() {
             let seen = state.losses.seen();
             state.losses.report(seen)?;
@@ -142,18 +142,18 @@ impl<S: Server> Writing<S> {
     fn take_piece(&self, piece: &Source, piece_max: usize) -> Option<Stuck> {
         let file = self.file();
         let has_room = self.server.has_room();
-        let entry = Entry {
+        let write = NewWrite {
             offset: self.how.offset + self.done as u64,
             stability: self.how.stability,
             caller: &self.caller,
         };
         let may_gather = !has_room && !self.how.keepable;
-        if may_gather && file.turn(|state| state.add_copy(&entry, piece, piece_max)) {
+        if may_gather && file.update(|state| state.add_copy(&write, piece, piece_max)) {
             self.server.budget().count_copied(piece.len());
             return None;
         }
         let stuck = file.look(|state| match () {
-            () if state.ledger.waiting_bytes() + piece.len() <= queue_bytes(piece_max) => None,
+            () if state.dirty.waiting_bytes() + piece.len() <= queue_bytes(piece_max) => None,
             () if state.pauses > 0 => Some(Stuck::Pause),
             () if !has_room => Some(Stuck::Room),
             () => None,
@@ -172,8 +172,8 @@ impl<S: Server> Writing<S> {
                 budget.copy(piece, spare, charge)
             }
         };
-        file.turn(|state| {
-            state.add(&entry, memory, piece_max);
+        file.update(|state| {
+            state.add(&write, memory, piece_max);
             state.list(|| (budget.clone(), self.list(budget)));
         });
         None
@@ -191,10 +191,10 @@ impl<S: Server> Writing<S> {
         }
         if self.how.stability > Stability::Unstable {
             let file = self.file();
-            let turn = all_so_far(file);
+            let seq = all_so_far(file);
             let answered = async {
-                file.answered(turn).await;
-                file.turn(|state| state.losses.report(self.seen))
+                file.answered(seq).await;
+                file.update(|state| state.losses.report(self.seen))
             };
             unless(self.server.impatience(&self.caller), answered).await?;
         }
@@ -263,14 +263,14 @@ enum Next {
 
 impl State {
     fn next(&mut self, has_room: bool) -> Next {
-        if self.pauses > 0 || !self.ledger.has_next() {
+        if self.pauses > 0 || !self.dirty.has_next() {
             return Next::Nothing;
         }
         if !has_room {
             let waits = std::mem::replace(&mut self.waits_for_room, true);
             return if waits { Next::Nothing } else { Next::WaitForRoom };
         }
-        self.ledger.next().map_or(Next::Nothing, Next::Send)
+        self.dirty.next().map_or(Next::Nothing, Next::Send)
     }
 }
 
@@ -280,7 +280,7 @@ pub(super) fn send_what_may_leave<S: Server>(server: &Arc<S>, node: &Arc<S::Node
     loop {
         let has_room = server.has_room();
         // Who waits for a place in the queue is told when one is free.
-        match file.turn(|state| state.next(has_room)) {
+        match file.update(|state| state.next(has_room)) {
             Next::Send(piece) => send(server, node, piece),
             Next::WaitForRoom => task::spawn(send_when_there_is_room(server.clone(), node.clone())),
             Next::Nothing => return,
@@ -298,16 +298,16 @@ async fn send_when_there_is_room<S: Server>(server: Arc<S>, node: Arc<S::Node>) 
 fn send<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, piece: Piece) {
     let from = piece.source();
     let Piece { offset, len, stability, caller, memory, .. } = piece;
-    // The book has it: there it is freed when the time comes.
+    // The dirty ranges keep the memory until the server has the bytes on stable storage.
     drop(memory);
-    let call = Begun::new(server.clone().write(caller, node.clone(), offset, from, stability));
+    let call = StartedCall::new(server.clone().write(caller, node.clone(), offset, from, stability));
     let (server, node) = (server.clone(), node.clone());
     task::spawn(async move {
         let wrote = call.await.and_then(|wrote| plausible(&*server, wrote, len, stability));
-        node.as_ref().as_ref().state().turn(|state| match wrote {
-            Ok(wrote) => state.ledger.answered(offset, wrote),
+        node.as_ref().as_ref().state().update(|state| match wrote {
+            Ok(wrote) => state.dirty.answered(offset, wrote),
             Err(error) => {
-                state.ledger.failed(offset);
+                state.dirty.failed(offset);
                 state.losses.add(error);
             }
         });
@@ -327,7 +327,7 @@ fn plausible<S: Server>(server: &S, wrote: Wrote, len: usize, asked: Stability) 
     Err(server.nonsense(Procedure::Write, what))
 }
 
-/// All writes before a turn, for one who waits for them.
-pub(super) fn all_so_far(file: &FileState) -> Turn {
-    file.look(|state| state.ledger.next_turn())
+/// All writes so far, for one who waits for them.
+pub(super) fn all_so_far(file: &FileState) -> WriteSeq {
+    file.look(|state| state.dirty.next_seq())
 }

@@ -47,7 +47,7 @@ impl Mount {
     }
 
     /// The server does what it was asked first, in some way.
-    fn turn(&self, quirk: Quirk) {
+    fn step(&self, quirk: Quirk) {
         self.server.work(0, quirk);
         self.server.tell(0);
     }
@@ -59,7 +59,7 @@ impl Mount {
             if let Some(result) = slot.lock().expect("nobody panics").take() {
                 return result;
             }
-            self.turn(Quirk::default());
+            self.step(Quirk::default());
         }
         panic!("there is no answer, and nothing to do: {:?}", self.asked());
     }
@@ -138,10 +138,10 @@ fn small_writes_that_must_wait_leave_together_and_no_more_wait_than_the_queue_ho
         }
         let last = waited_for(small(FIT));
         assert!(said(&last).is_none(), "the queue is full");
-        mount.turn(Quirk::default());
+        mount.step(Quirk::default());
         assert_eq!(mount.asked(), ["WRITE 16 at 8 Unstable"], "keepable: {keepable}");
         assert!(said(&last).is_none(), "nobody is woken for one WRITE");
-        (0..12).for_each(|_| mount.turn(Quirk::default()));
+        (0..12).for_each(|_| mount.step(Quirk::default()));
         assert!(said(&last).is_some_and(|written| written.is_ok()));
         mount.served(mount.commit()).unwrap();
         assert_eq!(mount.on_disk(), (0..=FIT).flat_map(|at| [at as u8 + 1; 8]).collect::<Vec<u8>>());
@@ -163,9 +163,9 @@ fn a_small_file_that_has_not_left_needs_no_commit() {
 fn what_a_server_does_not_take_it_is_sent_again_and_one_that_takes_nothing_is_an_error() {
     let mount = Mount::new(MANY, 1);
     mount.write(0, b"0123456789").wait().unwrap();
-    mount.turn(Quirk { bytes_max: Some(3), ..Quirk::default() });
+    mount.step(Quirk { bytes_max: Some(3), ..Quirk::default() });
     assert_eq!(mount.asked(), ["WRITE 7 at 3 Unstable"]);
-    mount.turn(Quirk { lies: true, ..Quirk::default() });
+    mount.step(Quirk { lies: true, ..Quirk::default() });
     let error = mount.served(mount.commit()).unwrap_err();
     assert_eq!(text(&error), "model: Write: it has written nothing, and names no error");
 }
@@ -188,7 +188,7 @@ fn a_server_that_does_not_keep_what_is_to_be_stable_is_an_error() {
     let bytes = Source::from(b"abc".to_vec());
     let written = waited_for(write(&mount.server, &mount.file, &mount.caller, &how, bytes));
     assert!(said(&written).is_none(), "it waits for the server");
-    mount.turn(Quirk { lies: true, ..Quirk::default() });
+    mount.step(Quirk { lies: true, ..Quirk::default() });
     let error = said(&written).expect("an answer").unwrap_err();
     assert_eq!(text(&error), "model: Write: what was to be stable is not");
 }
@@ -198,14 +198,14 @@ fn a_loss_is_told_to_all_who_wait_and_once_to_the_next() {
     let mount = Mount::new(MANY, 4);
     mount.write(0, b"lost").wait().unwrap();
     let waiting = [waited_for(mount.commit()), waited_for(mount.commit())];
-    mount.turn(Quirk { fails: true, ..Quirk::default() });
+    mount.step(Quirk { fails: true, ..Quirk::default() });
     for flush in &waiting {
         assert!(matches!(said(flush), Some(Err(Error::NoSpace))));
     }
     mount.commit().wait().expect("it was told, and is over");
 
     mount.write(0, b"lost").wait().unwrap();
-    mount.turn(Quirk { fails: true, ..Quirk::default() });
+    mount.step(Quirk { fails: true, ..Quirk::default() });
     assert!(matches!(mount.write(0, b"next").wait(), Err(Error::NoSpace)));
     mount.write(0, b"next").wait().unwrap();
     mount.served(mount.commit()).unwrap();
@@ -233,12 +233,12 @@ fn who_needs_memory_gets_it_from_a_file_that_nobody_flushes() {
     let idle = Mount { file: Arc::default(), server: mount.server.clone(), caller: Caller::default() };
     for at in [0, 20] {
         idle.write(at, b"i").wait().unwrap();
-        mount.turn(Quirk::default());
+        mount.step(Quirk::default());
     }
     let written = waited_for(mount.write(40, b"needs memory"));
     assert!(said(&written).is_none());
     assert_eq!(mount.asked(), ["COMMIT"]);
-    mount.turn(Quirk::default());
+    mount.step(Quirk::default());
     assert!(said(&written).is_some_and(|written| written.is_ok()));
 }
 
@@ -270,7 +270,7 @@ fn appends_come_one_after_the_other() {
         })
         .collect();
     for _ in 0..20 {
-        mount.turn(Quirk::default());
+        mount.step(Quirk::default());
     }
     mount.served(mount.commit()).unwrap();
     assert!(all.iter().all(|written| said(written).is_some_and(|written| written.is_ok())));
@@ -281,7 +281,7 @@ fn appends_come_one_after_the_other() {
 fn a_reader_sees_what_was_written_though_the_server_has_lost_it() {
     let mount = Mount::new(MANY, 4);
     mount.write(10, b"abc").wait().unwrap();
-    mount.turn(Quirk::default());
+    mount.step(Quirk::default());
     mount.server.restart(false);
     let (done, bytes) = mount.read(&ReadAhead::default(), 8, 16);
     assert_eq!(done.unwrap(), ReadDone { count: 5, eof: true });
@@ -295,7 +295,7 @@ fn a_server_that_reads_nothing_and_does_not_end_is_an_error() {
     let mut buffer = Buffer::new(8);
     let ahead = ReadAhead::default();
     let done = waited_for(read(&mount.server, &mount.file, &mount.caller, &ahead, 0, buffer.sink(0..8)));
-    mount.turn(Quirk { lies: true, ..Quirk::default() });
+    mount.step(Quirk { lies: true, ..Quirk::default() });
     let error = said(&done).expect("an answer").unwrap_err();
     assert_eq!(text(&error), "model: Read: it sends nothing, and says that the file goes on");
     assert!(buffer.as_mut_slice().is_some());
@@ -312,7 +312,7 @@ fn a_reader_from_the_beginning_finds_the_next_bytes_at_hand() {
     let asked = mount.asked();
     assert_eq!(asked, ["READ 16 at 0", "READ 16 at 16", "READ 16 at 32", "READ 16 at 48"], "48 bytes ahead");
     for _ in 0..4 {
-        mount.turn(Quirk::default());
+        mount.step(Quirk::default());
     }
     assert_eq!(said(&first).expect("an answer").unwrap().count, 16);
     let sink = buffer.sink(0..16);
@@ -335,7 +335,7 @@ fn a_read_ends_with_the_file_and_goes_on_where_the_server_sends_less() {
     let ahead = ReadAhead::default();
     let done = waited_for(read(&mount.server, &mount.file, &mount.caller, &ahead, 0, buffer.sink(0..64)));
     for _ in 0..20 {
-        mount.turn(Quirk { bytes_max: Some(5), ..Quirk::default() });
+        mount.step(Quirk { bytes_max: Some(5), ..Quirk::default() });
     }
     assert_eq!(said(&done).expect("an answer").unwrap(), ReadDone { count: 40, eof: true });
     assert_eq!(buffer.as_slice().expect("lent no more")[..40], (0..40).collect::<Vec<u8>>());

@@ -1,4 +1,4 @@
-//! The book of written bytes against a naive model of a file, a server and its crashes.
+//! The dirty ranges against a naive model of a file, a server and its crashes.
 
 use proptest::prelude::*;
 use tombolo_core::fs::Stability;
@@ -6,9 +6,9 @@ use tombolo_mem::Source;
 use tombolo_wire_nfs3::WriteVerifier;
 
 use super::allowance::Allowance;
-use super::ledger::{Entry, Ledger};
+use super::dirty_ranges::{DirtyRanges, NewWrite};
 use super::memory::Memory;
-use super::piece::{Piece, Turn, overlap};
+use super::piece::{Piece, WriteSeq, overlap};
 use super::server::Wrote;
 use crate::caller::Caller;
 
@@ -54,9 +54,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// A byte of a file is the number of the write that it is from; 0 was never written.
 #[derive(Default)]
 struct World {
-    ledger: Ledger,
-    /// What the program wrote, by the numbers of its writes, and the turn of each.
-    written: Vec<Turn>,
+    dirty: DirtyRanges,
+    /// What the program wrote, by the numbers of its writes, and the seq of each.
+    written: Vec<WriteSeq>,
     file: Vec<u8>,
     under_way: Vec<Piece>,
     commit_sent: bool,
@@ -65,7 +65,7 @@ struct World {
     cache: Vec<u8>,
     boot: u8,
     /// What someone who makes the file stable waits for, and what the file was when he began.
-    flushes: Vec<(Turn, Vec<u8>)>,
+    flushes: Vec<(WriteSeq, Vec<u8>)>,
 }
 
 impl World {
@@ -76,19 +76,19 @@ impl World {
 
     fn write(&mut self, offset: u64, len: usize) {
         let number = u8::try_from(self.written.len() + 1).expect("few writes");
-        self.written.push(self.ledger.next_turn());
+        self.written.push(self.dirty.next_seq());
         self.file[offset as usize..offset as usize + len].fill(number);
-        let entry = Entry { offset, stability: Stability::Unstable, caller: &Caller::default() };
+        let write = NewWrite { offset, stability: Stability::Unstable, caller: &Caller::default() };
         let source = Source::from(vec![number; len]);
-        if number % 3 == 0 && self.ledger.add_copy(&entry, &source, PIECE_MAX) {
+        if number % 3 == 0 && self.dirty.add_copy(&write, &source, PIECE_MAX) {
             return;
         }
         let charge = Allowance::new(1 << 20).take(len).expect("room");
-        self.ledger.add(&entry, Memory::keep(source, charge), PIECE_MAX);
+        self.dirty.add(&write, Memory::keep(source, charge), PIECE_MAX);
     }
 
     fn send(&mut self) {
-        let Some(piece) = self.ledger.next() else { return };
+        let Some(piece) = self.dirty.next() else { return };
         assert!(piece.len <= PIECE_MAX);
         assert!(self.under_way.iter().all(|other| !overlap(&other.range(), &piece.range())), "a race");
         self.under_way.push(piece);
@@ -108,17 +108,17 @@ impl World {
         if stability > Stability::Unstable {
             self.stable[place].copy_from_slice(&bytes);
         }
-        self.ledger.answered(piece.offset, Wrote { count, stability, verifier: self.verifier() });
+        self.dirty.answered(piece.offset, Wrote { count, stability, verifier: self.verifier() });
     }
 
     fn commit(&mut self) {
-        self.commit_sent = self.commit_sent || self.ledger.begin_commit().is_some();
+        self.commit_sent = self.commit_sent || self.dirty.begin_commit().is_some();
     }
 
     fn commit_answer(&mut self) {
         if std::mem::take(&mut self.commit_sent) {
             self.stable.clone_from(&self.cache);
-            self.ledger.committed(self.verifier());
+            self.dirty.committed(self.verifier());
         }
     }
 
@@ -136,11 +136,11 @@ impl World {
             image[size as usize..].fill(0);
         }
         self.flushes.clear();
-        self.ledger.truncated(size, self.ledger.next_turn());
+        self.dirty.truncated(size, self.dirty.next_seq());
     }
 
     fn drain(&mut self) {
-        while self.ledger.has_next() || !self.under_way.is_empty() {
+        while self.dirty.has_next() || !self.under_way.is_empty() {
             self.send();
             self.answer(0, PIECE_MAX, Stability::Unstable);
         }
@@ -159,22 +159,22 @@ impl World {
             Step::CommitAnswer => self.commit_answer(),
             Step::Restart => self.restart(),
             Step::Truncate(size) => self.truncate(size),
-            Step::Flush => self.flushes.push((self.ledger.next_turn(), self.file.clone())),
+            Step::Flush => self.flushes.push((self.dirty.next_seq(), self.file.clone())),
         }
     }
 
     /// Who waited for a flush and waits no longer has on the server's disk what he waited for, or something newer.
     fn check(&mut self) {
-        let ledger = &self.ledger;
-        let over = |turn: Turn| !ledger.has_pending(turn) && !ledger.has_uncommitted(turn);
-        for (_, file) in self.flushes.extract_if(.., |(turn, _)| over(*turn)) {
+        let dirty = &self.dirty;
+        let over = |seq: WriteSeq| !dirty.has_pending(seq) && !dirty.has_uncommitted(seq);
+        for (_, file) in self.flushes.extract_if(.., |(seq, _)| over(*seq)) {
             let kept = self.stable.iter().zip(&file).all(|(stable, flushed)| stable >= flushed);
             assert!(kept, "flushed {file:?}\nstable  {:?}", self.stable);
         }
-        let end = self.ledger.end().unwrap_or(0) as usize;
+        let end = self.dirty.end().unwrap_or(0) as usize;
         assert!(end <= SIZE);
-        if self.ledger.is_empty() {
-            assert_eq!(self.ledger.uncommitted_bytes() + self.ledger.waiting_bytes(), 0);
+        if self.dirty.is_empty() {
+            assert_eq!(self.dirty.uncommitted_bytes() + self.dirty.waiting_bytes(), 0);
             assert_eq!(self.stable, self.file);
         }
     }
@@ -196,7 +196,7 @@ proptest! {
             world.commit_answer();
             world.check();
         }
-        prop_assert!(world.ledger.is_empty());
+        prop_assert!(world.dirty.is_empty());
         prop_assert_eq!(&world.stable, &world.file);
         prop_assert!(world.flushes.is_empty());
     }

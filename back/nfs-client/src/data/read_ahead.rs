@@ -8,7 +8,7 @@ use tombolo_host::buffers::Lease;
 use tombolo_mem::Source;
 
 use super::piece::overlap;
-use super::sequence::{Reach, Sequence};
+use super::read_sequence::{ReadAheadLimits, ReadSequence};
 
 /// An opening that reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +67,7 @@ impl Readers {
 /// What one opening has read ahead.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    sequence: Sequence,
+    sequence: ReadSequence,
     /// By offset; they share no byte.
     pieces: VecDeque<Ahead>,
     next: u64,
@@ -119,11 +119,11 @@ impl Reader {
     pub(super) fn asked(
         &mut self,
         range: &Range<u64>,
-        reach: &Reach,
+        limits: &ReadAheadLimits,
         now: Instant,
         time: Duration,
     ) -> Vec<Part> {
-        if !self.sequence.follows(range, reach) {
+        if !self.sequence.follows(range, limits) {
             self.pieces.clear();
             return vec![Part::Direct(range.clone())];
         }
@@ -153,12 +153,17 @@ impl Reader {
     }
 
     /// What to read ahead next of one who reads this range, in a file that ends there. None if that is enough, or as much is held
-    /// as may be: the reach, and what is being read.
-    pub(super) fn next(&mut self, reading: &Range<u64>, file_end: u64, reach: &Reach) -> Option<Range<u64>> {
+    /// as may be: the limits, and what is being read.
+    pub(super) fn next(
+        &mut self,
+        reading: &Range<u64>,
+        file_end: u64,
+        limits: &ReadAheadLimits,
+    ) -> Option<Range<u64>> {
         let known_end = self.pieces.back().map_or(0, |piece| piece.range().end);
-        let next = self.sequence.next(known_end, file_end, reach)?;
+        let next = self.sequence.next(known_end, file_end, limits)?;
         let size = |range: &Range<u64>| usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let held_max = reach.window_max.saturating_add(size(reading));
+        let held_max = limits.window_max.saturating_add(size(reading));
         let mut held: usize = self.pieces.iter().map(|piece| piece.len).sum();
         // What the reader has left behind makes room.
         while held.saturating_add(size(&next)) > held_max {

@@ -11,7 +11,7 @@ const WINDOW_MIN_BYTES: usize = 128 << 10;
 
 /// How far ahead is read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reach {
+pub(super) struct ReadAheadLimits {
     /// At most, in bytes; 0 is not at all.
     pub(super) window_max: usize,
     /// In one READ, in bytes.
@@ -20,16 +20,16 @@ pub(super) struct Reach {
 
 /// What one opening's reads looked like so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sequence {
+pub(super) struct ReadSequence {
     /// Where the furthest of the reads ended that follow each other. A file is expected to be read from its beginning.
     front: u64,
     /// How far ahead of that is read.
     window: usize,
 }
 
-impl Sequence {
+impl ReadSequence {
     /// A read was asked for. False if it does not follow the earlier ones.
-    pub(super) fn follows(&mut self, range: &Range<u64>, reach: &Reach) -> bool {
+    pub(super) fn follows(&mut self, range: &Range<u64>, limits: &ReadAheadLimits) -> bool {
         let slack = (range.end - range.start).saturating_mul(SLACK_READS).max(SLACK_BYTES);
         let follows =
             range.start <= self.front.saturating_add(slack) && self.front <= range.end.saturating_add(slack);
@@ -40,7 +40,7 @@ impl Sequence {
         if range.end > self.front || self.window == 0 {
             let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
             let least = len.saturating_mul(4).max(WINDOW_MIN_BYTES);
-            self.window = self.window.saturating_mul(2).max(least).min(reach.window_max);
+            self.window = self.window.saturating_mul(2).max(least).min(limits.window_max);
         }
         self.front = self.front.max(range.end);
         true
@@ -48,11 +48,11 @@ impl Sequence {
 
     /// The next piece to read ahead, `known_end` being where what is read ahead already ends. None if that is enough, or
     /// the file ends.
-    pub(super) fn next(&self, known_end: u64, file_end: u64, reach: &Reach) -> Option<Range<u64>> {
+    pub(super) fn next(&self, known_end: u64, file_end: u64, limits: &ReadAheadLimits) -> Option<Range<u64>> {
         let start = known_end.max(self.front);
         let window_end = self.front.saturating_add(self.window as u64).min(file_end);
         // Half a window at a time: the reader has the other half to go on with.
-        let piece_max = (self.window / 2).min(reach.piece_max).max(1) as u64;
+        let piece_max = (self.window / 2).min(limits.piece_max).max(1) as u64;
         let room = window_end.saturating_sub(start);
         let reaches_end = window_end == file_end && room > 0;
         (room >= piece_max || reaches_end).then(|| start..start + room.min(piece_max))
@@ -63,12 +63,12 @@ impl Sequence {
 mod tests {
     use super::*;
 
-    const REACH: Reach = Reach { window_max: 4 << 20, piece_max: 256 << 10 };
+    const LIMITS: ReadAheadLimits = ReadAheadLimits { window_max: 4 << 20, piece_max: 256 << 10 };
     const K: u64 = 1 << 10;
 
-    fn ahead_of(sequence: &Sequence, mut known_end: u64, file_end: u64) -> Vec<Range<u64>> {
+    fn ahead_of(sequence: &ReadSequence, mut known_end: u64, file_end: u64) -> Vec<Range<u64>> {
         let mut pieces = Vec::new();
-        while let Some(piece) = sequence.next(known_end, file_end, &REACH) {
+        while let Some(piece) = sequence.next(known_end, file_end, &LIMITS) {
             known_end = piece.end;
             pieces.push(piece);
         }
@@ -77,17 +77,17 @@ mod tests {
 
     #[test]
     fn the_first_read_from_the_beginning_is_followed_at_once() {
-        let mut sequence = Sequence::default();
-        assert!(sequence.follows(&(0..128 * K), &REACH));
+        let mut sequence = ReadSequence::default();
+        assert!(sequence.follows(&(0..128 * K), &LIMITS));
         let ahead = ahead_of(&sequence, 0, u64::MAX);
         assert_eq!(ahead, [128 * K..384 * K, 384 * K..640 * K]);
     }
 
     #[test]
     fn the_window_grows_up_to_its_limit_and_never_passes_the_end() {
-        let mut sequence = Sequence::default();
+        let mut sequence = ReadSequence::default();
         for at in 0..100 {
-            assert!(sequence.follows(&(at * 128 * K..(at + 1) * 128 * K), &REACH));
+            assert!(sequence.follows(&(at * 128 * K..(at + 1) * 128 * K), &LIMITS));
         }
         let end = |pieces: &[Range<u64>]| pieces.last().map(|piece| piece.end);
         assert_eq!(end(&ahead_of(&sequence, 0, u64::MAX)), Some(12_800 * K + (4 << 20)));
@@ -97,20 +97,20 @@ mod tests {
 
     #[test]
     fn jumps_are_not_followed_and_their_continuation_is() {
-        let mut sequence = Sequence::default();
-        assert!(!sequence.follows(&(8 << 20..(8 << 20) + 4 * K), &REACH));
+        let mut sequence = ReadSequence::default();
+        assert!(!sequence.follows(&(8 << 20..(8 << 20) + 4 * K), &LIMITS));
         assert_eq!(ahead_of(&sequence, 0, u64::MAX), []);
-        assert!(sequence.follows(&((8 << 20) + 4 * K..(8 << 20) + 8 * K), &REACH));
+        assert!(sequence.follows(&((8 << 20) + 4 * K..(8 << 20) + 8 * K), &LIMITS));
         assert_ne!(ahead_of(&sequence, 0, u64::MAX), []);
-        assert!(!sequence.follows(&(0..4 * K), &REACH));
+        assert!(!sequence.follows(&(0..4 * K), &LIMITS));
     }
 
     #[test]
     fn reads_that_overtake_each_other_are_one_sequence() {
         for len in [128 * K, 1024 * K] {
-            let mut sequence = Sequence::default();
+            let mut sequence = ReadSequence::default();
             for at in [0, 2, 1, 4, 3, 6, 5] {
-                assert!(sequence.follows(&(at * len..(at + 1) * len), &REACH), "{at}");
+                assert!(sequence.follows(&(at * len..(at + 1) * len), &LIMITS), "{at}");
             }
             assert_eq!(sequence.front, 7 * len);
         }
@@ -118,8 +118,8 @@ mod tests {
 
     #[test]
     fn nothing_is_read_ahead_where_that_is_off() {
-        let off = Reach { window_max: 0, ..REACH };
-        let mut sequence = Sequence::default();
+        let off = ReadAheadLimits { window_max: 0, ..LIMITS };
+        let mut sequence = ReadSequence::default();
         assert!(sequence.follows(&(0..128 * K), &off));
         assert_eq!(sequence.next(0, u64::MAX, &off), None);
     }

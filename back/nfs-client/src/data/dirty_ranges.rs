@@ -7,7 +7,7 @@
 //! 1. Pieces under way share no byte. A piece that overlaps one under way, or an older one that waits, waits.
 //! 2. Uncommitted pieces share no byte: what a newer piece overwrote on the server is cut out of older ones when that piece is
 //!    answered, not before. So the server's loss of the newer one cannot take the older one along.
-//! 3. A piece leaves this book only when the server has it on stable storage, when it was overwritten or truncated, or
+//! 3. A piece is forgotten only when the server has it on stable storage, when it was overwritten or truncated, or
 //!    when its loss is reported.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -19,7 +19,7 @@ use tombolo_mem::Source;
 use tombolo_wire_nfs3::WriteVerifier;
 
 use super::memory::Memory;
-use super::piece::{Piece, Turn};
+use super::piece::{Piece, WriteSeq};
 use super::server::Wrote;
 use crate::caller::Caller;
 
@@ -30,22 +30,22 @@ const LOSSES_MAX: u8 = 3;
 const LOOK_AHEAD: usize = 64;
 
 /// A write that may still be merged with others.
-pub(super) struct Entry<'a> {
+pub(super) struct NewWrite<'a> {
     pub(super) offset: u64,
     pub(super) stability: Stability,
     pub(super) caller: &'a Caller,
 }
 
-impl Entry<'_> {
+impl NewWrite<'_> {
     /// What `len` bytes of it cover.
     pub(super) fn range(&self, len: usize) -> Range<u64> {
         self.offset..self.offset.saturating_add(len as u64)
     }
 }
 
-/// The book of one file.
+/// The written bytes of one file that the server does not have on stable storage.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct DirtyRanges {
     /// Oldest first. They may overlap: the newer wins.
     waiting: VecDeque<Piece>,
     waiting_bytes: usize,
@@ -54,7 +54,7 @@ pub(super) struct Ledger {
     /// By offset.
     uncommitted: BTreeMap<u64, Uncommitted>,
     uncommitted_bytes: usize,
-    turns: u64,
+    next: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -64,41 +64,41 @@ struct Uncommitted {
     /// A COMMIT that was sent after its answer is under way.
     covered: bool,
     /// It overwrote what that COMMIT covers.
-    owed: Option<Owed>,
+    superseded: Option<Superseded>,
 }
 
 /// Who waits for writes that were overwritten while a COMMIT for them was under way need not wait for what overwrote them,
 /// unless that COMMIT comes back with another verifier. So one who overwrites all the time does not hold up one who
 /// makes a file stable.
 #[derive(Clone, Copy, Debug)]
-struct Owed {
-    first: Turn,
+struct Superseded {
+    first: WriteSeq,
     /// `None`: there was more than one.
     verifier: Option<WriteVerifier>,
 }
 
-impl Owed {
-    fn and(self, other: Option<Owed>) -> Owed {
+impl Superseded {
+    fn and(self, other: Option<Superseded>) -> Superseded {
         let Some(other) = other else { return self };
         let verifier = self.verifier.filter(|verifier| other.verifier == Some(*verifier));
-        Owed { first: self.first.min(other.first), verifier }
+        Superseded { first: self.first.min(other.first), verifier }
     }
 }
 
-impl Ledger {
+impl DirtyRanges {
     /// Adds the bytes of a write. It waits; [`next`](Self::next) says whether it may leave.
-    pub(super) fn add(&mut self, entry: &Entry<'_>, memory: Memory, piece_max: usize) {
-        let turn = self.take_turn();
+    pub(super) fn add(&mut self, write: &NewWrite<'_>, memory: Memory, piece_max: usize) {
+        let seq = self.take_seq();
         let len = memory.len();
-        let Some(memory) = self.join_last(entry, memory, piece_max, turn) else { return };
+        let Some(memory) = self.join_last(write, memory, piece_max, seq) else { return };
         let piece = Piece {
-            offset: entry.offset,
+            offset: write.offset,
             len,
-            turn,
-            first: turn,
-            stability: entry.stability,
+            seq,
+            first: seq,
+            stability: write.stability,
             losses: 0,
-            caller: entry.caller.detached(),
+            caller: write.caller.detached(),
             memory: Arc::new(memory),
             at: 0,
         };
@@ -107,19 +107,19 @@ impl Ledger {
     }
 
     /// Adds the bytes of a write to those that wait, if they follow the last of them and there is room for a copy.
-    pub(super) fn add_copy(&mut self, entry: &Entry<'_>, from: &Source, piece_max: usize) -> bool {
-        if from.is_empty() || !self.may_join_last(entry, from.len(), piece_max) {
+    pub(super) fn add_copy(&mut self, write: &NewWrite<'_>, from: &Source, piece_max: usize) -> bool {
+        if from.is_empty() || !self.may_join_last(write, from.len(), piece_max) {
             return false;
         }
-        let turn = self.next_turn();
+        let seq = self.next_seq();
         let Some(last) = self.waiting.back_mut() else { return false };
         if !Arc::get_mut(&mut last.memory).is_some_and(|memory| memory.append_copy(from)) {
             return false;
         }
         last.len += from.len();
-        last.turn = turn;
+        last.seq = seq;
         self.waiting_bytes += from.len();
-        self.turns += 1;
+        self.next += 1;
         true
     }
 
@@ -145,9 +145,14 @@ impl Ledger {
             self.wait(rest);
         }
         let Some(mut piece) = piece.before(end) else { return };
-        let owed = self.overwritten(&mut piece);
+        let superseded = self.overwritten(&mut piece);
         if wrote.stability == Stability::Unstable {
-            self.note_uncommitted(Uncommitted { piece, verifier: wrote.verifier, covered: false, owed });
+            self.note_uncommitted(Uncommitted {
+                piece,
+                verifier: wrote.verifier,
+                covered: false,
+                superseded,
+            });
         }
     }
 
@@ -173,7 +178,7 @@ impl Ledger {
                 lost.push(entry.piece);
             }
         });
-        self.settle_owed(|owed| owed.verifier == Some(verifier));
+        self.settle_superseded(|superseded| superseded.verifier == Some(verifier));
         let ranges = lost.iter().map(Piece::range).collect();
         for mut piece in lost {
             piece.losses = piece.losses.saturating_add(1);
@@ -188,43 +193,43 @@ impl Ledger {
     /// The COMMIT failed. What it was for is lost.
     pub(super) fn commit_failed(&mut self) {
         self.take_covered(drop);
-        self.settle_owed(|_| true);
+        self.settle_superseded(|_| true);
     }
 
-    /// The file was cut to `size` by one who saw all writes before `turn`.
-    pub(super) fn truncated(&mut self, size: u64, turn: Turn) {
+    /// The file was cut to `size` by one who saw all writes before `seq`.
+    pub(super) fn truncated(&mut self, size: u64, seq: WriteSeq) {
         let beyond: Vec<u64> = self.uncommitted_in(size..u64::MAX).collect();
         for offset in beyond {
             let Some(entry) = self.take_uncommitted(offset) else { continue };
-            if entry.piece.turn >= turn {
+            if entry.piece.seq >= seq {
                 self.note_uncommitted(entry);
             } else if let Some(piece) = entry.piece.before(size) {
                 self.note_uncommitted(Uncommitted { piece, ..entry });
             }
         }
-        self.cut_waiting(&(size..u64::MAX), |piece| piece.turn < turn);
+        self.cut_waiting(&(size..u64::MAX), |piece| piece.seq < seq);
     }
 
-    /// The turn that the next write gets.
-    pub(super) fn next_turn(&self) -> Turn {
-        Turn(self.turns)
+    /// The seq that the next write gets.
+    pub(super) fn next_seq(&self) -> WriteSeq {
+        WriteSeq(self.next)
     }
 
-    /// Whether writes before `turn` are not answered yet.
-    pub(super) fn has_pending(&self, turn: Turn) -> bool {
-        self.waiting.iter().chain(self.under_way.values()).any(|piece| piece.first < turn)
+    /// Whether writes before `seq` are not answered yet.
+    pub(super) fn has_pending(&self, seq: WriteSeq) -> bool {
+        self.waiting.iter().chain(self.under_way.values()).any(|piece| piece.first < seq)
     }
 
-    /// Whether writes before `turn` that share a byte with the range are not answered yet.
-    pub(super) fn has_pending_in(&self, range: &Range<u64>, turn: Turn) -> bool {
+    /// Whether writes before `seq` that share a byte with the range are not answered yet.
+    pub(super) fn has_pending_in(&self, range: &Range<u64>, seq: WriteSeq) -> bool {
         let mut pending = self.waiting.iter().chain(self.under_way.values());
-        pending.any(|piece| piece.first < turn && piece.overlaps(range))
+        pending.any(|piece| piece.first < seq && piece.overlaps(range))
     }
 
-    /// Whether writes before `turn` are answered, and lost if the server is.
-    pub(super) fn has_uncommitted(&self, turn: Turn) -> bool {
-        let owes = |entry: &Uncommitted| entry.owed.is_some_and(|owed| owed.first < turn);
-        self.uncommitted.values().any(|entry| entry.piece.first < turn || owes(entry))
+    /// Whether writes before `seq` are answered, and lost if the server is.
+    pub(super) fn has_uncommitted(&self, seq: WriteSeq) -> bool {
+        let covers = |entry: &Uncommitted| entry.superseded.is_some_and(|superseded| superseded.first < seq);
+        self.uncommitted.values().any(|entry| entry.piece.first < seq || covers(entry))
     }
 
     /// If all there is is one piece that has not left, it goes to be stable at once: that spares a COMMIT.
@@ -274,16 +279,16 @@ impl Ledger {
         pieces
     }
 
-    fn take_turn(&mut self) -> Turn {
-        let turn = Turn(self.turns);
-        self.turns += 1;
-        turn
+    fn take_seq(&mut self) -> WriteSeq {
+        let seq = WriteSeq(self.next);
+        self.next += 1;
+        seq
     }
 
-    /// Puts a piece where its turn is.
+    /// Puts a piece where its seq is.
     fn wait(&mut self, piece: Piece) {
         self.waiting_bytes += piece.len;
-        let index = self.waiting.partition_point(|other| other.turn <= piece.turn);
+        let index = self.waiting.partition_point(|other| other.seq <= piece.seq);
         self.waiting.insert(index, piece);
     }
 
@@ -304,13 +309,13 @@ impl Ledger {
     /// Joins the bytes to the last piece that waits if they follow it. Gives the memory back if not.
     fn join_last(
         &mut self,
-        entry: &Entry<'_>,
+        write: &NewWrite<'_>,
         memory: Memory,
         piece_max: usize,
-        turn: Turn,
+        seq: WriteSeq,
     ) -> Option<Memory> {
         let len = memory.len();
-        if !self.may_join_last(entry, len, piece_max) {
+        if !self.may_join_last(write, len, piece_max) {
             return Some(memory);
         }
         let Some(last) = self.waiting.back_mut() else { return Some(memory) };
@@ -318,19 +323,19 @@ impl Ledger {
         let Some(joined) = joined else { return Some(memory) };
         joined.append(memory);
         last.len += len;
-        last.turn = turn;
+        last.seq = seq;
         self.waiting_bytes += len;
         None
     }
 
-    fn may_join_last(&self, entry: &Entry<'_>, len: usize, piece_max: usize) -> bool {
-        let range = entry.range(len);
+    fn may_join_last(&self, write: &NewWrite<'_>, len: usize, piece_max: usize) -> bool {
+        let range = write.range(len);
         let Some(last) = self.waiting.back() else { return false };
-        last.end() == entry.offset
+        last.end() == write.offset
             && last.len + len <= piece_max
-            && last.stability == entry.stability
+            && last.stability == write.stability
             && last.losses == 0
-            && last.caller.identity == entry.caller.identity
+            && last.caller.identity == write.caller.identity
             // All of the memory is this piece's.
             && last.at == 0
             && last.len == last.memory.len()
@@ -339,19 +344,19 @@ impl Ledger {
 
     /// Cuts what the new piece overwrites out of those of the same user that have not left: they need not. Says how far
     /// back it now stands for others.
-    fn cut_unsent(&mut self, new: &Piece) -> Turn {
+    fn cut_unsent(&mut self, new: &Piece) -> WriteSeq {
         let identity = new.caller.identity.clone();
         let may_cut = |old: &Piece| old.stability <= new.stability && old.caller.identity == identity;
         let cut = self.cut_waiting(&new.range(), may_cut);
         cut.map_or(new.first, |first| first.min(new.first))
     }
 
-    /// Cuts the range out of the waiting pieces that may be cut; says which was the first turn in them.
-    fn cut_waiting(&mut self, range: &Range<u64>, may_cut: impl Fn(&Piece) -> bool) -> Option<Turn> {
+    /// Cuts the range out of the waiting pieces that may be cut; says which was the first seq in them.
+    fn cut_waiting(&mut self, range: &Range<u64>, may_cut: impl Fn(&Piece) -> bool) -> Option<WriteSeq> {
         if !self.waiting.iter().any(|piece| piece.overlaps(range)) {
             return None;
         }
-        let mut first: Option<Turn> = None;
+        let mut first: Option<WriteSeq> = None;
         for piece in std::mem::take(&mut self.waiting) {
             if !piece.overlaps(range) || !may_cut(&piece) {
                 self.waiting.push_back(piece);
@@ -366,19 +371,19 @@ impl Ledger {
     }
 
     /// The server has taken the piece: it need not have what is older beneath it. Who waited for that waits for the piece.
-    fn overwritten(&mut self, new: &mut Piece) -> Option<Owed> {
+    fn overwritten(&mut self, new: &mut Piece) -> Option<Superseded> {
         let range = new.range();
-        let mut owed: Option<Owed> = None;
+        let mut superseded: Option<Superseded> = None;
         let older: Vec<u64> = self.uncommitted_in(range.clone()).collect();
         for offset in older {
             let Some(entry) = self.take_uncommitted(offset) else { continue };
-            if let Some(also) = entry.owed {
-                owed = Some(also.and(owed));
+            if let Some(also) = entry.superseded {
+                superseded = Some(also.and(superseded));
             }
             match entry.covered {
                 true => {
-                    let also = Owed { first: entry.piece.first, verifier: Some(entry.verifier) };
-                    owed = Some(also.and(owed));
+                    let also = Superseded { first: entry.piece.first, verifier: Some(entry.verifier) };
+                    superseded = Some(also.and(superseded));
                 }
                 false => new.first = new.first.min(entry.piece.first),
             }
@@ -387,19 +392,19 @@ impl Ledger {
                 self.note_uncommitted(Uncommitted { piece, ..entry.clone() });
             }
         }
-        let turn = new.turn;
-        if let Some(first) = self.cut_waiting(&range, |piece| piece.turn < turn) {
+        let seq = new.seq;
+        if let Some(first) = self.cut_waiting(&range, |piece| piece.seq < seq) {
             new.first = new.first.min(first);
         }
-        owed
+        superseded
     }
 
-    /// A COMMIT is over. What was owed to those whom it did not help is owed by what overwrote it.
-    fn settle_owed(&mut self, is_paid: impl Fn(&Owed) -> bool) {
+    /// A COMMIT is over. What was superseded to those whom it did not help is superseded by what overwrote it.
+    fn settle_superseded(&mut self, is_settled: impl Fn(&Superseded) -> bool) {
         for entry in self.uncommitted.values_mut() {
-            let Some(owed) = entry.owed.take() else { continue };
-            if !is_paid(&owed) {
-                entry.piece.first = entry.piece.first.min(owed.first);
+            let Some(superseded) = entry.superseded.take() else { continue };
+            if !is_settled(&superseded) {
+                entry.piece.first = entry.piece.first.min(superseded.first);
             }
         }
     }
@@ -409,7 +414,7 @@ impl Ledger {
         let before = self.uncommitted.range_mut(..entry.piece.offset).next_back();
         if let Some((_, before)) = before {
             let alike = before.verifier == entry.verifier && before.covered == entry.covered;
-            let alike = alike && before.owed.is_none() && entry.owed.is_none();
+            let alike = alike && before.superseded.is_none() && entry.superseded.is_none();
             if alike && before.piece.is_continued_by(&entry.piece) {
                 return before.piece.extend(&entry.piece);
             }

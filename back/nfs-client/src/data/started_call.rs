@@ -10,7 +10,7 @@ use tombolo_host::task;
 
 /// A future that was polled once when it was made, on the thread that made it: its call is on the wire, or in the queue for it,
 /// whatever else that thread is about.
-pub(super) enum Begun<T> {
+pub(super) enum StartedCall<T> {
     UnderWay(Pin<Box<dyn Future<Output = T> + Send>>),
     /// Somebody else polls it.
     Driven(Arc<Mutex<Driven<T>>>),
@@ -18,7 +18,7 @@ pub(super) enum Begun<T> {
     Done(Option<T>),
 }
 
-impl<T> Begun<T> {
+impl<T> StartedCall<T> {
     pub(super) fn new(call: impl Future<Output = T> + Send + 'static) -> Self {
         let mut call: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(call);
         // Whoever waits for it polls it again, and is woken.
@@ -35,7 +35,7 @@ pub(super) struct Driven<T> {
     waiter: Option<Waker>,
 }
 
-impl<T: Send + 'static> Begun<T> {
+impl<T: Send + 'static> StartedCall<T> {
     /// Has it polled whenever it can go on, also while nobody waits for it. An answer that nobody looks at keeps memory and its place in
     /// the in-flight limit where calls go over a link; one that is waited for after others must not keep those from going on.
     pub(super) fn driven(self) -> Self {
@@ -65,7 +65,7 @@ fn lock<T>(driven: &Mutex<Driven<T>>) -> MutexGuard<'_, Driven<T>> {
     driven.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T: Unpin> Future for Begun<T> {
+impl<T: Unpin> Future for StartedCall<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
