@@ -17,7 +17,7 @@ pub(crate) use x86_64::{copy, zero};
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 pub(crate) use portable::{copy, zero};
 
-/// From this size on, the string instructions win over a loop of 16-byte moves (measured: `docs/decisions/0010`).
+/// From this size on, the string instructions win over a loop of 16-byte moves (measured: `docs/decisions/mem-copies.md`).
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING_MIN: usize = 1024;
 

@@ -5,7 +5,7 @@
 //! may just mean that the thread lost its processor for a moment; so the second time the kernel is asked whether the thread
 //! waited.) A request in a while may then delay the ones behind it, by an access to a disk; all others save the two thread
 //! switches that a pool costs (20 µs and more, where the work itself takes 1 to 20). See
-//! `docs/decisions/0020-inline-by-pace.md`.
+//! `docs/decisions/local-dir-inline.md`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

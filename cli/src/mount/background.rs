@@ -2,7 +2,7 @@
 //!
 //! That one is the [`keeper`](super::keeper), which starts the [`server`](super::server). A second program instead of a
 //! fork: nothing of it runs between fork and exec, and its errors go straight to the user, because it leaves the terminal
-//! only when it has mounted (`docs/decisions/0061`).
+//! only when it has mounted (`docs/decisions/service-processes.md`).
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;

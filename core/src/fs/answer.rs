@@ -16,7 +16,7 @@ pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 /// What an operation of the waist returns.
 ///
 /// `Done` is the common case and allocates nothing. Only what pends allocates its future (measured through four layers:
-/// see `docs/decisions/0001-answer-done-or-later.md`).
+/// see `docs/decisions/waist-answers.md`).
 #[must_use = "an answer that nobody reads is an operation whose failure nobody sees"]
 pub enum Answer<T> {
     /// The operation is finished.

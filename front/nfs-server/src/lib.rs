@@ -5,7 +5,7 @@
 //!
 //! [`NfsServer`] puts the two together.
 //!
-//! Exports are attached once, for all their clients ([decision 0120](../../../docs/decisions/0120-one-session-for-all-nfs-clients.md)).
+//! Exports are attached once, for all their clients ([decision nfs-server](../../../docs/decisions/nfs-server.md)).
 //!
 //! Reading order: `service` (a call's header and program), `caller` and `target` (who, and what about), `procedures`, then
 //! what is kept between calls: `export`, `nodes`, `openings`, `permission`.

@@ -1,7 +1,7 @@
 //! Between the links of one asker: the next begins when nothing of the former one runs any more.
 //!
 //! So a request that was sent over a link that is lost cannot take effect after what was sent over the next, and what may be done any
-//! number of times, a write at a stated place above all, needs no memory of having been done (docs/decisions/0205).
+//! number of times, a write at a stated place above all, needs no memory of having been done (docs/decisions/links-sessions.md).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -13,7 +13,7 @@
 //! - [`QueueFault`]: how a guest can lie. It stops its own queue, with one line in the log.
 //!
 //! Not here: packed rings, live migration's dirty log, tracking of requests in flight across a restart of this
-//! process. `docs/decisions/0011` says why the walk is our own.
+//! process. `docs/decisions/vhost-own-queues.md` says why the walk is our own.
 //!
 //! Reading order: `device`, `chain`, `memory`, `walk`, `ring`, `queue`, `worker`, `backend`, `server`.
 

@@ -28,7 +28,7 @@ pub struct Settings {
     pub drain_timeout: Duration,
 }
 
-/// 50 µs of looking (measured: `docs/decisions/0012`), 64 guests with 1 TiB each, 10 s for requests under way.
+/// 50 µs of looking (measured: `docs/decisions/runtime-polling.md`), 64 guests with 1 TiB each, 10 s for requests under way.
 impl Default for Settings {
     fn default() -> Settings {
         Settings {

@@ -1,6 +1,6 @@
 //! Looking for a message, for as long as it is likely to pay.
 //!
-//! What decisions 0012, 0032 and 0095 found for other transports holds here, at a smaller scale: a wake-up costs more than most
+//! What docs/decisions/runtime-polling.md found for other transports holds here, at a smaller scale: a wake-up costs more than most
 //! requests, so who waits looks for a while first; who shares a processor with the peer must yield, or looks in vain until it is
 //! preempted; where somebody else needs the processor, looking harms both.
 

@@ -2,7 +2,7 @@
 //!
 //! To look at a line that the peer is about to write is to take it away: the peer has to fetch it once more before it can write, which takes as
 //! long as to hand the message over. Who has just sent something cannot have the answer before the peer has read and worked; so it
-//! leaves the line alone for about as long as that has taken lately (docs/decisions/0207). To do without, delete this file and what the
+//! leaves the line alone for about as long as that has taken lately (docs/decisions/shm-rings.md). To do without, delete this file and what the
 //! compiler misses then.
 
 use std::hint::spin_loop;

@@ -26,7 +26,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// For links between processes: vrpc, as many slots as there can be, 64 MiB. No call-backs, which are reserved (decision 0222).
+    /// For links between processes: vrpc, as many slots as there can be, 64 MiB. No call-backs, which are reserved (docs/decisions/shm-regions.md).
     fn default() -> Self {
         Limits {
             features: Features::INTRODUCTIONS | Features::PASSING_ON,

@@ -9,7 +9,7 @@ use crate::cells::CellsMut;
 /// Fetches the slot that a [`Producer`](crate::ring::Producer) will write next, while its message is still being made: the consumer read
 /// that line a lap ago, and to take it back takes as long as to hand it over. Any thread may.
 ///
-/// It helps while the consumer does not look at that slot yet, for which [`Lull`](crate::bell::Lull) is (docs/decisions/0207). To do without,
+/// It helps while the consumer does not look at that slot yet, for which [`Lull`](crate::bell::Lull) is (docs/decisions/shm-rings.md). To do without,
 /// delete this file and what the compiler misses then.
 #[derive(Debug)]
 pub struct Ahead<C = LinesMut> {

@@ -1,7 +1,7 @@
 //! The waist's errors as `nfsstat3`, and back.
 //!
 //! Both matches are exhaustive: an error or a status that is new does not compile until somebody has thought about it. Why the lossy
-//! ones are as they are: `docs/decisions/0091-errors-that-nfs-has-no-word-for.md`.
+//! ones are as they are: `docs/decisions/wire-nfs-statuses.md`.
 
 use tombolo_core::fs::Error;
 

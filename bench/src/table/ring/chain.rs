@@ -86,7 +86,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     );
     report.condition(
         "touched: by how much the middle's mapping of the program's memory grows during the requests, of what it had touched of it before \
-         (/proc, smaps). Reads are copied in the middle (decision 0218)",
+         (/proc, smaps). Reads are copied in the middle (docs/decisions/links-forwarding.md)",
     );
     Ok(report)
 }

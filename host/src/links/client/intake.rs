@@ -24,7 +24,7 @@
 //!
 //! 1. A leader that leaves looks at `waiting`. If anybody is registered it arms, and looks at the ring after that; what it finds it
 //!    takes out and starts again. So a message that came before the line was armed is found, and for one that comes after it the
-//!    server rings: the server looks at `asleep` after it has stored the message, with a full fence on either side (decision 0171).
+//!    server rings: the server looks at `asleep` after it has stored the message, with a full fence on either side (docs/decisions/shm-rings.md).
 //! 2. It gives the lead up, and then looks at `waiting` again: who registers does so first and then tries to become leader, with a full
 //!    fence in between on either side. So either the leader sees who has registered, or they become leader and arm themselves.
 //! 3. A ring is heard once, and the next one needs arming anew, with another number. Who sleeps on the bell reads its count, becomes

@@ -1,7 +1,7 @@
 //! The id that was used last, beside the lock of the others.
 //!
 //! A caller that asks one thing at a time takes the same id again and again: one exchange to take it and one to give it back, in the place
-//! of a lock each (docs/decisions/0208). To do without, delete this file and what the compiler misses then.
+//! of a lock each (docs/decisions/shm-rings.md). To do without, delete this file and what the compiler misses then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -7,7 +7,7 @@
 //!
 //! A buffer is its owner's again when it is answered, so nobody in the middle answers before it was answered. If the middle loses the
 //! server and does not know it dead, what the server may still be reading is not to be used again: the link that the memory belongs to ends,
-//! and the memory goes with it ([decision 0217](../../../../docs/decisions/0217-a-lost-reader-takes-the-link-along.md)).
+//! and the memory goes with it ([decision links-forwarding](../../../../docs/decisions/links-forwarding.md)).
 //!
 //! Reading order: `passable`, `introducer`, `introductions`.
 

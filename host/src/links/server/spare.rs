@@ -1,7 +1,7 @@
 //! The hold on a link that the last request was answered with, for the next one.
 //!
 //! Every responder holds its link, and most are done with before the next request: what one drops the next one takes, in the place of two
-//! locked instructions (docs/decisions/0208). To do without, delete this file and what the compiler misses then.
+//! locked instructions (docs/decisions/shm-rings.md). To do without, delete this file and what the compiler misses then.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
