@@ -4,19 +4,19 @@ use clap::{Args, Parser, Subcommand};
 use tombolo_bench::BenchArgs;
 use tombolo_host::logging::{self, Destination, VARIABLE, Verbosity};
 
-use crate::bench;
-use crate::completions::CompletionsArgs;
-use crate::doctor::DoctorArgs;
+use crate::commands::bench;
+use crate::commands::completions::CompletionsArgs;
+use crate::commands::doctor::DoctorArgs;
+use crate::commands::files::{CatArgs, CpArgs, DuArgs, LsArgs, MkdirArgs, MvArgs, RmArgs, StatArgs};
+use crate::commands::keys::KeysArgs;
+use crate::commands::links::LinksArgs;
+use crate::commands::man::ManArgs;
+use crate::commands::mount::MountArgs;
+use crate::commands::serve::ServeArgs;
+use crate::commands::top::TopArgs;
+use crate::commands::tune::TuneArgs;
+use crate::commands::umount::UmountArgs;
 use crate::failure::{Failure, Outcome};
-use crate::files::{CatArgs, CpArgs, DuArgs, LsArgs, MkdirArgs, MvArgs, RmArgs, StatArgs};
-use crate::keys::KeysArgs;
-use crate::links::LinksArgs;
-use crate::man::ManArgs;
-use crate::mount::MountArgs;
-use crate::serve::ServeArgs;
-use crate::top::TopArgs;
-use crate::tune::TuneArgs;
-use crate::umount::UmountArgs;
 
 /// Files for virtual machines: shares directories of this host with guests and with the host itself, mounts NFS servers, and
 /// copies from and to them.

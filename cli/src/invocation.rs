@@ -8,8 +8,8 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use crate::cli::Cli;
+use crate::commands::mount::Helper;
 use crate::failure::{Code, Failure, Outcome};
-use crate::mount::Helper;
 
 /// Runs the command that `words` spell, the first of which is the program's name.
 pub fn run(words: Vec<OsString>) -> ExitCode {

@@ -1,34 +1,19 @@
 //! The program `tombolo`: it puts front ends, layers and back ends together, and knows nothing that they know.
 //!
-//! One module per command, each with its arguments and its `run`. Reading order: [`cli`], [`serve`], [`mount`].
+//! Reading order: [`cli`], [`commands::serve`], [`assembly`], [`commands::mount`].
 #![forbid(unsafe_code)]
 
-mod bench;
+mod assembly;
 mod cli;
-mod coherence;
-mod completions;
-mod counters;
-mod doctor;
-mod doorbell;
+mod commands;
 mod failure;
-mod files;
 mod invocation;
-mod keys;
-mod links;
 #[allow(dead_code, reason = "the commands that name places come next")]
 mod location;
-mod man;
-mod mount;
-mod prometheus;
-mod serve;
+mod mount_point;
 mod service;
-mod status;
-mod submounts;
 mod suggestion;
 mod table;
-mod top;
-mod tune;
-mod umount;
 
 use std::process::ExitCode;
 

@@ -1,0 +1,106 @@
+//! `DIR[=/NAME]`: a directory to share, or what another server offers (`shm:SOCKET/NAME`), and its name.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use crate::assembly::plan::tree::Tree;
+
+/// A directory to share.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ExportArg {
+    /// The directory, or the place behind memory in common, as the user wrote it.
+    pub dir: PathBuf,
+    /// The name that was given.
+    pub name: Option<ExportName>,
+}
+
+/// The name of an export: `/` and one or more components.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ExportName(String);
+
+impl ExportName {
+    /// What a tree is called when nobody says: `/` and its last component.
+    pub fn of(tree: &Tree) -> Self {
+        Self(format!("/{}", tree.name()))
+    }
+
+    /// The name as one word, for files and counters.
+    pub fn word(&self) -> String {
+        let word = self.0.trim_start_matches('/').replace('/', "-");
+        if word.is_empty() { "root".into() } else { word }
+    }
+}
+
+impl fmt::Display for ExportName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for ExportName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let plain = |part: &str| !matches!(part, "" | "." | "..");
+        let plain = text == "/" || text.split('/').skip(1).all(plain);
+        if text.starts_with('/') && plain && !text.contains(['\0', ',', '\n']) {
+            Ok(Self(text.into()))
+        } else {
+            Err(format!("{text:?} is not the name of an export: write /NAME, without `.`, `..`, `,` or `//`"))
+        }
+    }
+}
+
+impl FromStr for ExportArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // The last one counts, so that a directory with `=/` in its path can be given a name.
+        let (dir, name) = match text.rfind("=/") {
+            Some(at) => (&text[..at], Some(text[at + 1..].parse()?)),
+            None => (text, None),
+        };
+        if dir.is_empty() {
+            return Err("the directory is missing: write DIR or DIR=/NAME".into());
+        }
+        Ok(Self { dir: dir.into(), name })
+    }
+}
+
+impl TryFrom<String> for ExportName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for ExportArg {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_with_or_without_a_name() {
+        let parsed = |text: &str| text.parse::<ExportArg>().map(|arg| (arg.dir, arg.name.map(|name| name.0)));
+        assert_eq!(parsed("/srv/src"), Ok(("/srv/src".into(), None)));
+        assert_eq!(parsed("src=/a/b"), Ok(("src".into(), Some("/a/b".into()))));
+        assert_eq!(parsed("/odd=/dir=/name"), Ok(("/odd=/dir".into(), Some("/name".into()))));
+        assert_eq!(parsed("a=b"), Ok(("a=b".into(), None)));
+        for bad in ["", "=/name", "dir=/..", "dir=/a/", "dir=/a//b", "dir=/a/../b", "dir=/./a"] {
+            assert!(parsed(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! `ADDR[,export=/NAME…]` and its companions: serving NFS.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use serde::Deserialize;
+use tombolo_front_nfs_server::{Network, Whom};
+
+use crate::assembly::options::address::ListenAddress;
+use crate::assembly::options::export::ExportName;
+
+/// One way in by NFS.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct NfsArg {
+    /// Where to listen.
+    pub address: ListenAddress,
+    /// Which exports are offered there; all if none is named.
+    pub exports: Vec<ExportName>,
+}
+
+impl FromStr for NfsArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let address = parts.next().unwrap_or_default().parse()?;
+        let exports = parts.map(|part| match part.split_once('=') {
+            Some(("export", name)) => name.parse(),
+            _ => Err(format!("{part:?} is not export=/NAME")),
+        });
+        Ok(Self { address, exports: exports.collect::<Result<_, _>>()? })
+    }
+}
+
+impl TryFrom<String> for NfsArg {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// Which users of NFS clients become the anonymous one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SquashArg {
+    /// Nobody: a client's root is root here.
+    None,
+    /// Root.
+    #[default]
+    Root,
+    /// All.
+    All,
+}
+
+impl From<SquashArg> for Whom {
+    fn from(arg: SquashArg) -> Self {
+        match arg {
+            SquashArg::None => Self::Nobody,
+            SquashArg::Root => Self::Root,
+            SquashArg::All => Self::All,
+        }
+    }
+}
+
+/// As it is written on the command line.
+pub fn squash_word(whom: Whom) -> &'static str {
+    match whom {
+        Whom::Nobody => "none",
+        Whom::Root => "root",
+        Whom::All => "all",
+    }
+}
+
+/// Addresses that may call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct AllowArg(pub Network);
+
+impl FromStr for AllowArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|error: tombolo_front_nfs_server::NetworkError| error.to_string())
+    }
+}
+
+impl TryFrom<String> for AllowArg {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_with_its_exports() {
+        let arg: NfsArg = "0.0.0.0:2049,export=/a,export=/b/c".parse().expect("good");
+        assert_eq!(arg.address.to_string(), "0.0.0.0:2049");
+        let names: Vec<String> = arg.exports.iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["/a", "/b/c"]);
+        assert_eq!("2049".parse::<NfsArg>().expect("good").address.to_string(), "127.0.0.1:2049");
+        for bad in ["", "host", "2049,export=a", "2049,ro", "2049,"] {
+            assert!(bad.parse::<NfsArg>().is_err(), "{bad:?}");
+        }
+    }
+}

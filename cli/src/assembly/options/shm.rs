@@ -1,0 +1,180 @@
+//! `SOCKET[,export=/NAME…]` and `MEMORY[,size=SIZE][,squash=WHOM][,export=/NAME…]`: serving over memory in common.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use serde::Deserialize;
+use tombolo_core::fs::{NO_ID, Squash};
+use tombolo_host::links::memory::MemoryPlace;
+
+use crate::assembly::options::export::ExportName;
+use crate::assembly::options::nfs::SquashArg;
+
+/// One socket at which processes of this host ask for links.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ShmArg {
+    /// Where they connect.
+    pub socket: PathBuf,
+    /// Which exports are offered there; all if none is named.
+    pub exports: Vec<ExportName>,
+}
+
+/// Memory that a server and one client at a time have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ShmFileArg {
+    /// Where it is.
+    pub place: MemoryPlace,
+    /// Its size in bytes, where it does not know it itself.
+    pub size_bytes: Option<u64>,
+    /// Whose users are not who the client says. Nobody can say who it is.
+    pub squash: Squash,
+    /// Which exports are offered there; all if none is named.
+    pub exports: Vec<ExportName>,
+}
+
+impl FromStr for ShmFileArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let place = match parts.next().unwrap_or_default() {
+            "" => return Err("the file is missing: write FILE,size=SIZE".into()),
+            "mmapper:" => MemoryPlace::Mmapper("/dev/mmapper".into()),
+            word => match word.strip_prefix("pci:") {
+                Some("") => MemoryPlace::Pci(None),
+                Some(address) => MemoryPlace::Pci(Some(address.into())),
+                None => MemoryPlace::File(word.into()),
+            },
+        };
+        let mut arg = Self { place, size_bytes: None, squash: Squash::NONE, exports: Vec::new() };
+        for part in parts {
+            match part.split_once('=') {
+                Some(("size", size)) => arg.size_bytes = Some(size_bytes(size)?),
+                Some(("export", name)) => arg.exports.push(name.parse()?),
+                Some(("squash", whom)) => arg.squash.whom = SquashArg::from_str(whom, false)?.into(),
+                Some(("anonuid", id)) => arg.squash.anonymous_uid = anonymous(part, id)?,
+                Some(("anongid", id)) => arg.squash.anonymous_gid = anonymous(part, id)?,
+                _ => {
+                    let known = "size=SIZE, squash=none|root|all, anonuid=ID, anongid=ID, export=/NAME";
+                    return Err(format!("{part:?} is none of {known}"));
+                }
+            }
+        }
+        match (&arg.place, arg.size_bytes) {
+            (MemoryPlace::Pci(_), Some(_)) => Err("a PCI device has a size of its own".into()),
+            (MemoryPlace::Mmapper(_), None) => Err("mmapper: does not know its size: add ,size=SIZE".into()),
+            _ => Ok(arg),
+        }
+    }
+}
+
+/// A user or group that others become.
+fn anonymous(part: &str, id: &str) -> Result<u32, String> {
+    let id = id.parse().map_err(|_| format!("{part}: a number is wanted"))?;
+    if id == NO_ID { Err(format!("{part}: that is no user and no group")) } else { Ok(id) }
+}
+
+/// A number of bytes, of whole pages, with K, M or G behind it for powers of 1024.
+fn size_bytes(text: &str) -> Result<u64, String> {
+    let shift = match text.chars().last() {
+        Some('k' | 'K') => 10,
+        Some('m' | 'M') => 20,
+        Some('g' | 'G') => 30,
+        _ => 0,
+    };
+    let digits = if shift == 0 { text } else { text.get(..text.len() - 1).unwrap_or_default() };
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes
+        .filter(|bytes| *bytes > 0 && bytes.is_multiple_of(PAGE_BYTES))
+        .ok_or_else(|| format!("size={text}: a number of bytes in whole pages, such as 64M"))
+}
+
+const PAGE_BYTES: u64 = 4096;
+
+impl TryFrom<String> for ShmFileArg {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for ShmArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let socket = parts.next().unwrap_or_default();
+        if socket.is_empty() {
+            return Err("the socket is missing: write SOCKET[,export=/NAME]".into());
+        }
+        let exports = parts.map(|part| match part.split_once('=') {
+            Some(("export", name)) => name.parse(),
+            _ => Err(format!("{part:?} is not export=/NAME")),
+        });
+        Ok(Self { socket: socket.into(), exports: exports.collect::<Result<_, _>>()? })
+    }
+}
+
+impl TryFrom<String> for ShmArg {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_core::fs::Whom;
+
+    use super::*;
+
+    #[test]
+    fn memory_has_a_place_and_a_size() {
+        let arg =
+            |text: &str| text.parse::<ShmFileArg>().map(|arg| (arg.place, arg.size_bytes, arg.exports.len()));
+        let file = |path: &str| MemoryPlace::File(path.into());
+        assert_eq!(arg("/dev/shm/x,size=64M"), Ok((file("/dev/shm/x"), Some(64 << 20), 0)));
+        assert_eq!(arg("x,export=/a,export=/b"), Ok((file("x"), None, 2)));
+        assert_eq!(arg("pci:"), Ok((MemoryPlace::Pci(None), None, 0)));
+        assert_eq!(arg("pci:00:03.0"), Ok((MemoryPlace::Pci(Some("00:03.0".into())), None, 0)));
+        assert!(matches!(arg("mmapper:,size=8192"), Ok((MemoryPlace::Mmapper(_), Some(8192), 0))));
+        for bad in [
+            "",
+            ",size=4096",
+            "x,size=",
+            "x,size=0",
+            "x,size=5000",
+            "x,size=M",
+            "x,tag=y",
+            "pci:,size=1M",
+            "mmapper:",
+        ] {
+            assert!(arg(bad).is_err(), "{bad:?}");
+        }
+        let squash = |text: &str| text.parse::<ShmFileArg>().map(|arg| arg.squash);
+        assert_eq!(squash("x"), Ok(Squash::NONE));
+        let all = Squash { whom: Whom::All, anonymous_uid: 1000, anonymous_gid: 65_534 };
+        assert_eq!(squash("x,squash=all,anonuid=1000"), Ok(all));
+        for bad in ["x,squash=", "x,squash=some", "x,anonuid=-1", "x,anongid=4294967295"] {
+            assert!(squash(bad).is_err(), "{bad:?}");
+        }
+        assert!(arg("x,size=99999999999999999999G").is_err() && arg("x,size=4ö").is_err());
+    }
+
+    #[test]
+    fn a_socket_with_its_exports() {
+        let arg: ShmArg = "/run/x.sock,export=/a,export=/b/c".parse().expect("good");
+        assert_eq!(arg.socket.to_str(), Some("/run/x.sock"));
+        let names: Vec<String> = arg.exports.iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["/a", "/b/c"]);
+        assert!("x".parse::<ShmArg>().expect("good").exports.is_empty());
+        for bad in ["", ",export=/a", "s,export=a", "s,tag=x", "s,"] {
+            assert!(bad.parse::<ShmArg>().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `SOCKET[,tag=TAG][,export=/NAME][,queues=N]`: a vhost-user socket; the same with the number of a descriptor.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use crate::assembly::options::export::ExportName;
+
+/// One way in by virtio-fs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct VirtioFsArg {
+    /// Where the VMM connects.
+    pub socket: VirtioFsSocket,
+    /// What the guest calls it.
+    pub tag: String,
+    /// Which export it leads to.
+    pub export: Option<ExportName>,
+    /// How many queues take requests.
+    pub request_queues: u16,
+}
+
+/// Where VMMs connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VirtioFsSocket {
+    /// A socket to be made.
+    Path(PathBuf),
+    /// A socket that listens already, as this descriptor.
+    Inherited(i32),
+}
+
+impl fmt::Display for VirtioFsSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Inherited(fd) => write!(f, "descriptor {fd}"),
+        }
+    }
+}
+
+const DEFAULT_TAG: &str = "tombolo";
+
+/// VIRTIO 1.2 §5.11.4: `tag` has 36 bytes.
+const TAG_LIMIT_BYTES: usize = 36;
+
+impl FromStr for VirtioFsArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (socket, options) =
+            text.split_once(',').map_or((text, None), |(socket, rest)| (socket, Some(rest)));
+        if socket.is_empty() {
+            return Err("the socket is missing: write SOCKET[,tag=TAG][,export=/NAME]".into());
+        }
+        Self::new(VirtioFsSocket::Path(socket.into()), options)
+    }
+}
+
+impl VirtioFsArg {
+    /// `FD[,tag=TAG][,export=/NAME][,queues=N]`.
+    pub fn inherited(text: &str) -> Result<Self, String> {
+        let (fd, options) = text.split_once(',').map_or((text, None), |(fd, rest)| (fd, Some(rest)));
+        // The first three are the standard streams.
+        let fd = fd.parse().ok().filter(|fd| *fd > 2);
+        let fd =
+            fd.ok_or("the descriptor is missing: write FD[,tag=TAG][,export=/NAME], FD being 3 or more")?;
+        Self::new(VirtioFsSocket::Inherited(fd), options)
+    }
+
+    fn new(socket: VirtioFsSocket, options: Option<&str>) -> Result<Self, String> {
+        let mut arg = Self { socket, tag: DEFAULT_TAG.into(), export: None, request_queues: 1 };
+        for part in options.into_iter().flat_map(|options| options.split(',')) {
+            match part.split_once('=') {
+                Some(("tag", tag)) => arg.tag = checked_tag(tag)?,
+                Some(("export", name)) => arg.export = Some(name.parse()?),
+                Some(("queues", count)) => arg.request_queues = queue_count(count)?,
+                _ => return Err(format!("{part:?} is none of tag=TAG, export=/NAME, queues=N")),
+            }
+        }
+        Ok(arg)
+    }
+}
+
+/// Permission bits, in octal as for chmod(1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct SocketMode(pub u32);
+
+impl FromStr for SocketMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o777);
+        bits.map(Self).ok_or_else(|| format!("{text:?} is not a mode: write it in octal, such as 0660"))
+    }
+}
+
+impl TryFrom<String> for SocketMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+const QUEUES_MAX: u16 = 64;
+
+fn queue_count(text: &str) -> Result<u16, String> {
+    let count = text.parse().ok().filter(|count| (1..=QUEUES_MAX).contains(count));
+    count.ok_or_else(|| format!("queues={text}: a number from 1 to {QUEUES_MAX}"))
+}
+
+fn checked_tag(tag: &str) -> Result<String, String> {
+    let plain = tag.chars().all(|c| c.is_ascii_graphic());
+    if plain && (1..=TAG_LIMIT_BYTES).contains(&tag.len()) {
+        Ok(tag.into())
+    } else {
+        Err(format!("{tag:?} is not a tag: 1 to {TAG_LIMIT_BYTES} visible ASCII characters"))
+    }
+}
+
+impl TryFrom<String> for VirtioFsArg {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_with_its_options() {
+        let arg: VirtioFsArg = "/run/x.sock,tag=src,export=/a".parse().expect("good");
+        assert_eq!((arg.socket.to_string().as_str(), arg.tag.as_str()), ("/run/x.sock", "src"));
+        assert_eq!(arg.export.map(|name| name.to_string()).as_deref(), Some("/a"));
+        assert_eq!("x".parse::<VirtioFsArg>().expect("good").tag, "tombolo");
+        let long = format!("s,tag={}", "t".repeat(37));
+        for bad in
+            ["", ",tag=x", "s,tag=", "s,tag=a b", "s,export=a", "s,queues=0", "s,readonly", "s,", &long]
+        {
+            assert!(bad.parse::<VirtioFsArg>().is_err(), "{bad:?}");
+        }
+        let arg = VirtioFsArg::inherited("3,tag=src").expect("good");
+        assert_eq!((arg.socket, arg.tag.as_str()), (VirtioFsSocket::Inherited(3), "src"));
+        for bad in ["", "2", "-1", "x", "3,", "3,tug=x", "/run/x.sock"] {
+            assert!(VirtioFsArg::inherited(bad).is_err(), "{bad:?}");
+        }
+    }
+}

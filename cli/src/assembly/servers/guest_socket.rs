@@ -1,0 +1,169 @@
+//! The sockets where VMMs connect: made here, for a user or a group, or handed in by the process that started this one.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf, absolute};
+
+use tombolo_host::listener::Listener;
+use tombolo_sys::{change, creds, open, socket, users};
+
+use crate::assembly::options::virtiofs::VirtioFsSocket;
+use crate::failure::Failure;
+
+/// Who may connect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// The group of the sockets.
+    pub group: Option<u32>,
+    /// Their permission bits.
+    pub mode: Option<u32>,
+}
+
+/// A socket that waits for VMMs.
+pub enum GuestSocket {
+    /// Its file goes when this is dropped.
+    Made(Listener),
+    /// Its file, if there is one, is somebody else's.
+    Inherited {
+        /// The socket.
+        socket: UnixListener,
+        /// Where it listens, or which descriptor it came as.
+        at: PathBuf,
+    },
+}
+
+impl SocketAccess {
+    /// A group by its name or number, and permission bits as chmod(1) has them.
+    pub fn new(group: Option<&str>, mode: Option<u32>) -> Result<Self, Failure> {
+        let group = group.map(group_id).transpose()?;
+        Ok(Self { group, mode })
+    }
+
+    /// As of virtiofsd: a group that is named may connect.
+    fn mode(self) -> u32 {
+        self.mode.unwrap_or(if self.group.is_some() { 0o660 } else { 0o600 })
+    }
+}
+
+fn group_id(group: &str) -> Result<u32, Failure> {
+    if let Ok(number) = group.parse() {
+        return Ok(number);
+    }
+    let finding = format!("find the group {group}");
+    match users::group_id(group) {
+        Ok(Some(id)) => Ok(id),
+        Ok(None) => Err(Failure::cannot(finding, "there is none of that name")),
+        Err(errno) => Err(Failure::cannot(finding, &std::io::Error::from(errno))),
+    }
+}
+
+impl GuestSocket {
+    /// Listens where it was asked for.
+    pub fn open(at: &VirtioFsSocket, access: SocketAccess) -> Result<Self, Failure> {
+        match at {
+            VirtioFsSocket::Path(path) => {
+                let listener = Listener::bind(path, OWNER_ONLY)
+                    .map_err(|error| Failure::cannot("listen for guests", &error))?;
+                give(path, access)?;
+                Ok(Self::Made(listener))
+            }
+            VirtioFsSocket::Inherited(fd) => {
+                let socket = socket::inherited_listener(*fd).map_err(|errno| {
+                    let failure = Failure::cannot(
+                        format_args!("take descriptor {fd} for guests"),
+                        &std::io::Error::from(errno),
+                    );
+                    failure.remedy("hand in a unix stream socket that listens")
+                })?;
+                let socket = UnixListener::from(socket);
+                let path = socket.local_addr().ok().and_then(|at| at.as_pathname().map(Path::to_owned));
+                Ok(Self::Inherited { socket, at: path.unwrap_or_else(|| at.to_string().into()) })
+            }
+        }
+    }
+
+    /// The socket itself.
+    pub fn socket(&self) -> &UnixListener {
+        match self {
+            Self::Made(listener) => listener.socket(),
+            Self::Inherited { socket, .. } => socket,
+        }
+    }
+
+    /// Where VMMs connect.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::Made(listener) => absolute(listener.path()).unwrap_or_else(|_| listener.path().to_owned()),
+            Self::Inherited { at, .. } => at.clone(),
+        }
+    }
+}
+
+const OWNER_ONLY: u32 = 0o600;
+
+/// The group first: nobody is to get in by the bits that are meant for another one.
+fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
+    let giving = |what: String| format!("give the socket {} {what}", path.display());
+    if access == SocketAccess::default() {
+        return Ok(());
+    }
+    let place = place_of(path).map_err(|error| Failure::cannot(giving("away".into()), &error))?;
+    if let Some(group) = access.group {
+        change::owner(place.as_fd(), None, Some(group)).map_err(|errno| {
+            let failure = Failure::cannot(giving(format!("to group {group}")), &io::Error::from(errno));
+            failure.remedy("the user who serves must be in it, or root")
+        })?;
+    }
+    if access.mode() == OWNER_ONLY {
+        return Ok(());
+    }
+    change::permissions(place.as_fd(), access.mode()).map_err(|errno| {
+        Failure::cannot(giving(format!("mode {:o}", access.mode())), &io::Error::from(errno))
+    })
+}
+
+/// The socket that was made a moment ago, as a descriptor: in a directory that others may write, something else can stand there by now, a link
+/// to another's file too.
+fn place_of(path: &Path) -> io::Result<File> {
+    let path = absolute(path)?;
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let dir = open::open_root(dir)?;
+    let place = File::from(open::open_place(dir.as_fd(), name.as_bytes())?);
+    let found = place.metadata()?;
+    let is_ours = found.file_type().is_socket() && found.nlink() == 1 && found.uid() == creds::own_ids().0;
+    if is_ours { Ok(place) } else { Err(io::Error::other("another file has taken its place")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn what_took_the_place_of_a_socket_is_not_given_away() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        let mode = |name: &str| fs::metadata(at(name)).expect("stat").permissions().mode() & 0o777;
+        let access = SocketAccess { group: None, mode: Some(0o666) };
+        let _socket = UnixListener::bind(at("socket")).expect("bind");
+        give(&at("socket"), access).expect("our own");
+        assert_eq!(mode("socket"), 0o666);
+        fs::write(at("precious"), "").expect("write");
+        fs::set_permissions(at("precious"), PermissionsExt::from_mode(0o600)).expect("chmod");
+        symlink("precious", at("link")).expect("symlink");
+        let _other = UnixListener::bind(at("other")).expect("bind");
+        fs::set_permissions(at("other"), PermissionsExt::from_mode(0o600)).expect("chmod");
+        fs::hard_link(at("other"), at("name-of-other")).expect("link");
+        for (name, kept) in [("link", "precious"), ("precious", "precious"), ("name-of-other", "other")] {
+            assert!(give(&at(name), access).is_err(), "{name}");
+            assert_eq!(mode(kept), 0o600, "{name}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A server of directories, from its start to its end.
+
+pub mod guest_socket;
+mod nfs;
+mod nfs_over_links;
+mod shm;
+mod shm_registry;
+pub mod state;
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+
+use tombolo_back_local_dir::Options as DirOptions;
+use tombolo_core::fs::{Export, SessionId};
+use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
+use tombolo_front_fuse::session::Options as SessionOptions;
+use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
+use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
+use tombolo_host::descriptors::Account;
+use tombolo_host::listener::Listener;
+use tombolo_host::metrics::Endpoint;
+use tombolo_host::signals;
+use tombolo_host::vhost_user::{Device, MakeDevice, Server as VhostServer, Settings};
+use tombolo_layer::stats::Counters as ExportCounters;
+
+use crate::commands::mount::reason;
+use crate::failure::{Failure, Outcome};
+use crate::service::prometheus;
+use crate::service::status::{ExportStatus, Status, WayStatus};
+use crate::service::{Service, counted};
+
+use crate::assembly::hints::VirtioFsHint;
+use crate::assembly::hints::nfs::{NfsHint, host_name, reach};
+use crate::assembly::options::nfs::squash_word;
+use crate::assembly::plan::tree::Tree;
+use crate::assembly::plan::{Plan, PlannedExport, PlannedMount, PlannedWay};
+use crate::assembly::servers::guest_socket::GuestSocket;
+use crate::assembly::servers::state::Kept;
+use nfs::{NfsServers, Taken};
+use shm::ShmServers;
+
+/// Serves until a signal says that it is enough.
+pub fn serve(plan: &Plan) -> Outcome {
+    // Before anything is open.
+    Account::of_process();
+    let (stop, stopped) = mpsc::channel();
+    signals::on_stop(move |signal| {
+        let _ = stop.send(signal);
+    })
+    .map_err(|error| Failure::cannot("wait for signals", &error))?;
+    let serving = Serving::start(plan)?;
+    serving.announce(plan).map_err(|error| Failure::cannot("say that it is ready", &error))?;
+    match stopped.recv() {
+        Ok(signal) => tracing::info!(%signal, "stopping"),
+        Err(mpsc::RecvError) => tracing::error!("nobody waits for signals any more; stopping"),
+    }
+    Ok(())
+}
+
+/// Everything that runs. Dropped from the top: guests go before the sockets' files, and who watches the control socket
+/// sees its end last.
+struct Serving {
+    mounts: Vec<FuseMount>,
+    guests: Vec<VhostServer>,
+    shm: ShmServers,
+    nfs: NfsServers,
+    _kept: Arc<Kept>,
+    sockets: Vec<GuestSocket>,
+    metrics: Vec<Endpoint>,
+    _control: ControlServer,
+    control_path: String,
+}
+
+impl Serving {
+    /// Takes all sockets before anything else, so that a busy one leaves no trace.
+    fn start(plan: &Plan) -> Result<Self, Failure> {
+        let control = listen_for_control(plan)?;
+        let sockets = plan.ways.iter().map(|way| GuestSocket::open(&way.socket, plan.socket_access));
+        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        let ports = Taken::take(&plan.nfs)?;
+        let exports = plan.exports.iter().enumerate().map(|(index, export)| open(index, export, plan));
+        let exports = exports.collect::<Result<Vec<_>, _>>()?;
+        let session_ids = Arc::new(AtomicU64::new(1));
+        let served: Vec<_> = exports.iter().map(|(export, _)| Arc::clone(export)).collect();
+        let kept = Kept::new(plan, &served, &session_ids);
+        let shm = ShmServers::start(plan, &kept)?;
+        let nfs = NfsServers::start(plan, ports, &kept)?;
+        kept.warn();
+        let counters = plan.exports.iter().zip(&exports);
+        let counters =
+            counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
+        let service =
+            Service::new(status(plan, &sockets, &nfs, &shm), counters.collect(), nfs.counts(), Vec::new());
+        let metrics = match &plan.metrics {
+            None => Vec::new(),
+            Some(address) => prometheus::serve(address, &service)?,
+        };
+        let control_path = control.path().display().to_string();
+        let control = ControlServer::start(control, service)
+            .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
+        let guests = plan.ways.iter().zip(&sockets).map(|(way, socket)| {
+            let (export, _) = &exports[way.export];
+            admit_guests(way, socket, export, plan, &session_ids)
+                .map_err(|error| Failure::cannot(format_args!("serve {}", way.socket), &error))
+        });
+        let guests = guests.collect::<Result<_, _>>()?;
+        let (mounts, _kept, _control) = (Vec::new(), kept, control);
+        let mut serving = Self { mounts, guests, shm, nfs, _kept, sockets, metrics, _control, control_path };
+        // One after the other: if one fails, those before it are ended with the rest.
+        for mount in &plan.mounts {
+            let (export, _) = &exports[mount.export];
+            serving.mounts.push(start_mount(mount, export, plan, &session_ids)?);
+        }
+        Ok(serving)
+    }
+
+    /// A line for each way in, with what to type on the other side.
+    fn announce(&self, plan: &Plan) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        for (index, (way, socket)) in plan.ways.iter().zip(&self.sockets).enumerate() {
+            let export = &plan.exports[way.export];
+            let path = socket.path();
+            writeln!(out, "ready virtiofs {} tag={} export={}", path.display(), way.tag, export.name)?;
+            let hint =
+                VirtioFsHint { socket: &path, tag: &way.tag, index, request_queues: way.request_queues };
+            hint.write(&mut out)?;
+        }
+        for (mount, planned) in self.mounts.iter().zip(&plan.mounts) {
+            let export = &plan.exports[planned.export];
+            writeln!(out, "ready fuse {} export={}", mount.path().display(), export.name)?;
+        }
+        self.shm.announce(&mut out)?;
+        let host = host_name();
+        for place in self.nfs.places() {
+            for export in place.exports.iter().filter_map(|&index| plan.exports.get(index)) {
+                let (address, export) = (place.address, export.name.to_string());
+                let squash = squash_word(plan.nfs.squash.whom);
+                writeln!(out, "ready nfs {address} export={export} squash={squash}{}", reach(address.ip()))?;
+                NfsHint { address, export: &export, host: &host }.write(&mut out)?;
+            }
+        }
+        writeln!(out, "ready control {}", self.control_path)?;
+        for metrics in &self.metrics {
+            writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
+        }
+        out.flush()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        for mount in self.mounts.drain(..) {
+            end(&mount);
+        }
+        for guests in self.guests.drain(..) {
+            guests.stop();
+        }
+    }
+}
+
+fn listen_for_control(plan: &Plan) -> Result<Listener, Failure> {
+    let listening = "listen for `tombolo top`";
+    match &plan.control {
+        Some(path) => Listener::bind(path, OWNER_ONLY).map_err(|error| Failure::cannot(listening, &error)),
+        None => {
+            let name = plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
+            control::free_socket(&control::default_directory(), &name).map_err(|error| {
+                Failure::cannot(listening, &error).remedy("choose a place with --control SOCKET")
+            })
+        }
+    }
+}
+
+const OWNER_ONLY: u32 = 0o600;
+
+/// Operations of all NFS clients of an export that may wait at a time; 64 clients have to work for it.
+const NFS_PENDING_MAX: u64 = 1 << 16;
+
+fn open(
+    index: usize,
+    export: &PlannedExport,
+    plan: &Plan,
+) -> Result<(Arc<dyn Export>, Arc<ExportCounters>), Failure> {
+    let mut options =
+        DirOptions { read_only: plan.read_only, submounts: plan.submounts.into(), ..DirOptions::default() };
+    // All NFS clients of an export share a session, and each of them has a limit of its own.
+    if plan.nfs.places.iter().any(|place| place.exports.contains(&index)) {
+        options.limits.pending = NFS_PENDING_MAX;
+        options.pool.queue_len = NFS_PENDING_MAX as usize;
+    }
+    Ok(counted(export.tree.open(options)?))
+}
+
+fn admit_guests(
+    way: &PlannedWay,
+    socket: &GuestSocket,
+    export: &Arc<dyn Export>,
+    plan: &Plan,
+    session_ids: &Arc<AtomicU64>,
+) -> io::Result<VhostServer> {
+    let (export, session_ids) = (Arc::clone(export), Arc::clone(session_ids));
+    let (tag, request_queues) = (way.tag.clone(), way.request_queues);
+    let session = SessionOptions { coherence: plan.coherence.into(), ..SessionOptions::default() };
+    let at = way.socket.to_string();
+    let make: Box<MakeDevice> = Box::new(move |guest| {
+        let label = format!("guest {guest} at {at}");
+        let options = DeviceOptions { tag: tag.clone(), request_queues, label, session: session.clone() };
+        let device: Arc<dyn Device> =
+            Arc::new(VirtioFs::new(Arc::clone(&export), options, Arc::clone(&session_ids))?);
+        Ok(device)
+    });
+    VhostServer::start(socket.socket().try_clone()?, Settings::default(), make)
+}
+
+fn start_mount(
+    mount: &PlannedMount,
+    export: &Arc<dyn Export>,
+    plan: &Plan,
+    session_ids: &AtomicU64,
+) -> Result<FuseMount, Failure> {
+    let options = FuseOptions {
+        source: plan.exports[mount.export].tree.to_string(),
+        allow_other: mount.allow_other,
+        read_only: plan.read_only,
+        coherence: plan.coherence.into(),
+        ..FuseOptions::default()
+    };
+    let session = SessionId(session_ids.fetch_add(1, Ordering::Relaxed));
+    FuseMount::start(&**export, session, &mount.point.path, &options).map_err(|error| {
+        Failure::cannot(format_args!("mount at {}", mount.point.path.display()), reason(&error))
+    })
+}
+
+/// Unmounts and waits, unless the mount is in use: then it is out of sight, and dies with this process.
+fn end(mount: &FuseMount) {
+    match mount.unmount() {
+        Ok(true) => mount.wait(),
+        Ok(false) => tracing::warn!(mountpoint = %mount.path().display(), "cut off from its users"),
+        Err(error) => tracing::error!(mountpoint = %mount.path().display(), %error, "stays mounted"),
+    }
+}
+
+fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServers) -> Status {
+    let exports = plan.exports.iter().map(|export| ExportStatus {
+        name: export.name.to_string(),
+        source: match &export.tree {
+            Tree::Dir(dir) => format!("dir:{}", dir.display()),
+            Tree::Shm(place) => place.to_string(),
+        },
+        read_only: plan.read_only,
+    });
+    let ways = plan.ways.iter().zip(sockets).map(|(way, socket)| WayStatus {
+        kind: "virtiofs".into(),
+        at: socket.path().display().to_string(),
+        export: plan.exports[way.export].name.to_string(),
+    });
+    let mounts = plan.mounts.iter().map(|mount| WayStatus {
+        kind: "fuse".into(),
+        at: mount.point.path.display().to_string(),
+        export: plan.exports[mount.export].name.to_string(),
+    });
+    let ports = nfs.places().iter().flat_map(|place| {
+        place.exports.iter().filter_map(|&index| plan.exports.get(index)).map(|export| WayStatus {
+            kind: "nfs".into(),
+            at: place.address.to_string(),
+            export: export.name.to_string(),
+        })
+    });
+    Status {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        exports: exports.collect(),
+        ways: ways.chain(mounts).chain(shm.ways()).chain(ports).collect(),
+    }
+}

@@ -1,0 +1,127 @@
+//! The NFS servers of a server.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tombolo_front_nfs_server::NfsServer;
+use tombolo_host::descriptors::{Account, Share};
+use tombolo_host::rpc_server::{BindError, Bound, Listeners, Options as TransportOptions, StartError};
+
+use crate::assembly::plan::Plan;
+use crate::assembly::plan::nfs::{NfsPlan, PlannedPlace};
+use crate::assembly::servers::state::Kept;
+use crate::failure::Failure;
+use crate::service::NfsCounts;
+
+/// The sockets that NFS clients call, bound early, so that a busy port is known before anything else happens. They refuse callers
+/// until they are served.
+pub struct Taken(Vec<Bound>);
+
+/// With fewer connections NFS is not served: one address has half of them.
+const CONNECTIONS_MIN: usize = 32;
+
+const RAISE_LIMIT: &str =
+    "raise the limit on open files: ulimit -Hn 524288, or LimitNOFILE=524288 in the unit";
+
+/// Everything that serves NFS over a network.
+pub struct NfsServers {
+    places: Vec<Place>,
+}
+
+/// One port.
+pub struct Place {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Where in the plan's exports those are that are offered.
+    pub exports: Vec<usize>,
+    server: Arc<NfsServer>,
+    /// For its connections.
+    _descriptors: Share,
+}
+
+impl Taken {
+    /// Takes all ports of a plan.
+    pub fn take(plan: &NfsPlan) -> Result<Self, Failure> {
+        let take = |place: &PlannedPlace| {
+            let tcp = vec![place.address];
+            let udp = if plan.udp { tcp.clone() } else { Vec::new() };
+            Listeners { tcp, udp }.bind().map_err(|error| not_served(place.address, &error))
+        };
+        plan.places.iter().map(take).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl NfsServers {
+    /// Starts what was planned, on ports that were taken.
+    pub fn start(plan: &Plan, taken: Taken, kept: &Kept) -> Result<Self, Failure> {
+        if plan.nfs.places.is_empty() {
+            return Ok(Self { places: Vec::new() });
+        }
+        let mut places = Vec::with_capacity(plan.nfs.places.len());
+        for (place, bound) in plan.nfs.places.iter().zip(taken.0) {
+            let address = bound.tcp_addresses().next().unwrap_or(place.address);
+            let service = kept.service(&place.exports)?;
+            let mut options = transport(plan);
+            let descriptors = for_connections(options.connections_max).ok_or_else(|| {
+                let why = format!("fewer than {CONNECTIONS_MIN} descriptors are left for its connections");
+                Failure::cannot(format_args!("serve NFS at {address}"), why).remedy(RAISE_LIMIT)
+            })?;
+            options.connections_max = descriptors.guaranteed();
+            let server = NfsServer::start(bound, options, &service).map_err(|error| match error {
+                StartError::Bind(error) => not_served(address, &error),
+                error @ StartError::Thread(_) => {
+                    Failure::cannot(format_args!("serve NFS at {address}"), &error)
+                }
+            })?;
+            if plan.nfs.allow.is_open() && !address.ip().is_loopback() {
+                tracing::warn!(%address, "whoever can reach this address may call; --allow CIDR narrows that");
+            }
+            places.push(Place {
+                address,
+                exports: place.exports.clone(),
+                server: Arc::new(server),
+                _descriptors: descriptors,
+            });
+        }
+        Ok(Self { places })
+    }
+
+    /// The ports.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Where to ask what they have done. It does not keep them open.
+    pub fn counts(&self) -> Vec<NfsCounts> {
+        let of = |place: &Place| {
+            let server = Arc::downgrade(&place.server);
+            let counts = move || server.upgrade().map(|server| server.counts());
+            (place.address.to_string(), Box::new(counts) as _)
+        };
+        self.places.iter().map(of).collect()
+    }
+}
+
+/// A part of what is free, and if that is next to nothing, as few as will do.
+fn for_connections(wanted: usize) -> Option<Share> {
+    let account = Account::of_process();
+    let share = account.cache(wanted);
+    if share.guaranteed() >= CONNECTIONS_MIN {
+        return Some(share);
+    }
+    drop(share);
+    account.share(CONNECTIONS_MIN)
+}
+
+fn not_served(address: SocketAddr, error: &BindError) -> Failure {
+    let transport = error.transport.name();
+    Failure::cannot(format_args!("serve NFS at {address} over {transport}"), &error.source)
+}
+
+fn transport(plan: &Plan) -> TransportOptions {
+    let mut options = TransportOptions::default();
+    if let Some(threads) = plan.nfs.threads {
+        options.threads = threads;
+    }
+    options
+}

@@ -1,0 +1,56 @@
+//! NFS for links: the service is made when the first link asks for it, for it needs a place for its state, which other links do not.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_front_nfs_server::Tidying;
+use tombolo_host::buffers::BufferLimits;
+use tombolo_host::links::rpc::RpcLinks;
+use tombolo_host::links::server::{Peer, Refusal, Service, Session};
+
+use crate::assembly::plan::Plan;
+use crate::assembly::servers::state::Kept;
+
+/// NFS and MOUNT over links, for some exports of a plan.
+pub struct NfsOverLinks {
+    kept: Arc<Kept>,
+    offered: Vec<usize>,
+    names: Vec<String>,
+    made: Mutex<Option<Made>>,
+}
+
+struct Made {
+    links: Arc<dyn Service>,
+    _tidying: Tidying,
+}
+
+impl NfsOverLinks {
+    /// For the exports with these numbers.
+    pub fn new(offered: &[usize], plan: &Plan, kept: &Arc<Kept>) -> Self {
+        let exports = offered.iter().filter_map(|&index| plan.exports.get(index));
+        let names = exports.map(|export| export.name.to_string()).collect();
+        Self { kept: Arc::clone(kept), offered: offered.to_vec(), names, made: Mutex::default() }
+    }
+
+    fn service(&self) -> Result<Arc<dyn Service>, String> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = &*made {
+            return Ok(Arc::clone(&made.links));
+        }
+        let service = self.kept.service(&self.offered).map_err(|failure| failure.to_string())?;
+        let tidying = Tidying::start(&service).map_err(|error| error.to_string())?;
+        let links: Arc<dyn Service> =
+            Arc::new(RpcLinks::new(service, self.names.clone(), BufferLimits::default()));
+        *made = Some(Made { links: Arc::clone(&links), _tidying: tidying });
+        Ok(links)
+    }
+}
+
+impl Service for NfsOverLinks {
+    fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        let service = self.service().map_err(|why| {
+            tracing::error!(peer = &*peer.label, why, "no NFS over memory in common");
+            Refusal::Failed(why.into())
+        })?;
+        service.open(peer)
+    }
+}

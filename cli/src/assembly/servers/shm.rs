@@ -1,0 +1,231 @@
+//! Where a server is met over memory in common: sockets, where processes of this host ask for links, and memory that a guest has too.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{PathBuf, absolute};
+use std::sync::Arc;
+
+use tombolo_core::fs::{Squash, Whom};
+use tombolo_front_vrpc_server::{Options, VrpcServer};
+use tombolo_host::links::listen::{Guest, LinkListener, ListenOptions};
+use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
+use tombolo_host::links::policy::Policy;
+use tombolo_host::links::registry::Announcement;
+use tombolo_host::links::seated::MemoryListener;
+use tombolo_host::links::server::Server;
+use tombolo_shm::link::{Limits, Protocol};
+
+use super::nfs_over_links::NfsOverLinks;
+use super::shm_registry::Listed;
+use crate::assembly::hints::shm::{MemoryHint, ShmHint};
+use crate::assembly::plan::Plan;
+use crate::assembly::plan::shm::{PlannedMemory, PlannedShm};
+use crate::assembly::servers::state::Kept;
+use crate::failure::Failure;
+use crate::service::status::WayStatus;
+
+/// Everything that makes links.
+pub struct ShmServers {
+    /// None without places, or where there can be no list. Goes before those whom it lists.
+    _listed: Option<Listed>,
+    places: Arc<[Place]>,
+}
+
+/// Where links are made.
+pub struct Place {
+    at: At,
+    /// The names of the exports that are offered.
+    exports: Vec<String>,
+}
+
+/// Where clients come.
+enum At {
+    Socket { path: PathBuf, listener: LinkListener },
+    Memory { place: MemoryPlace, size_bytes: u64, listener: MemoryListener },
+}
+
+impl ShmServers {
+    /// Listens at all sockets of a plan, and looks at all memory.
+    pub fn start(plan: &Plan, kept: &Arc<Kept>) -> Result<Self, Failure> {
+        let policy = plan.shm.policy.as_deref().map(Policy::load).transpose();
+        let policy = policy.map_err(|error| Failure::cannot("read who may have links", &error))?;
+        let sockets = plan.shm.places.iter().map(|place| listen(place, plan, policy.as_ref(), kept));
+        let mut places = sockets.collect::<Result<Vec<_>, _>>()?;
+        for memory in &plan.shm.memory {
+            places.push(sit(memory, plan, kept)?);
+        }
+        let places: Arc<[Place]> = places.into();
+        let listed = match &*places {
+            [] => None,
+            _ => Listed::start(announcement(plan, &places), Arc::clone(&places)),
+        };
+        Ok(Self { _listed: listed, places })
+    }
+
+    /// A line for each export at each place, with what to type on the other side.
+    pub fn announce(&self, out: &mut impl Write) -> io::Result<()> {
+        for (index, place) in self.places.iter().enumerate() {
+            for export in &place.exports {
+                writeln!(out, "ready {} {} export={export}", place.kind(), place.name())?;
+                match &place.at {
+                    At::Socket { path, .. } => ShmHint { socket: path, export }.write(out)?,
+                    At::Memory { place, size_bytes, .. } => {
+                        MemoryHint { place, size_bytes: *size_bytes, export, index }.write(out)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The ways in.
+    pub fn ways(&self) -> impl Iterator<Item = WayStatus> + '_ {
+        self.places.iter().flat_map(|place| {
+            place.exports.iter().map(|export| WayStatus {
+                kind: place.kind().into(),
+                at: place.name(),
+                export: export.clone(),
+            })
+        })
+    }
+}
+
+impl Place {
+    /// Those who have links.
+    pub fn guests(&self) -> Vec<Guest> {
+        match &self.at {
+            At::Socket { listener, .. } => listener.guests(),
+            At::Memory { listener, .. } => listener.guests(),
+        }
+    }
+
+    /// Calls `hook`, which must not block, whenever a guest has come or gone.
+    pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
+        match &self.at {
+            At::Socket { listener, .. } => listener.on_change(hook),
+            At::Memory { listener, .. } => listener.on_change(hook),
+        }
+    }
+
+    /// What clients mount, but for the export's name: those in a guest if it is not of this host.
+    fn front(&self) -> String {
+        match &self.at {
+            At::Socket { path, .. } => format!("shm:{}", path.display()),
+            At::Memory { place: MemoryPlace::File(path), .. } => format!("shm+file:{}", path.display()),
+            At::Memory { place: MemoryPlace::Pci(_), .. } => "shm+pci:".into(),
+            At::Memory { place: MemoryPlace::Mmapper(_), .. } => "shm+mmapper:".into(),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.at {
+            At::Socket { .. } => "shm",
+            At::Memory { .. } => "shm-file",
+        }
+    }
+
+    fn name(&self) -> String {
+        match &self.at {
+            At::Socket { path, .. } => path.display().to_string(),
+            At::Memory { place: MemoryPlace::Pci(None), .. } => "pci:".into(),
+            At::Memory { place: MemoryPlace::Pci(Some(address)), .. } => format!("pci:{address}"),
+            At::Memory { place: MemoryPlace::Mmapper(_), .. } => "mmapper:".into(),
+            At::Memory { place: MemoryPlace::File(path), .. } => path.display().to_string(),
+        }
+    }
+}
+
+/// What the list says of this server while it has no guests.
+fn announcement(plan: &Plan, places: &[Place]) -> Announcement {
+    let mut exports: Vec<_> = places.iter().flat_map(|place| place.exports.iter().cloned()).collect();
+    exports.sort();
+    exports.dedup();
+    let name = plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
+    let places = places.iter().flat_map(|place| {
+        let front = place.front();
+        place.exports.iter().map(move |export| format!("{front}{export}"))
+    });
+    Announcement { exports, places: places.collect(), ..Announcement::of_this_process(&name) }
+}
+
+/// Where a file says who may have links, nothing else keeps them from asking.
+const EVERYBODY: u32 = 0o666;
+
+fn listen(
+    place: &PlannedShm,
+    plan: &Plan,
+    policy: Option<&Policy>,
+    kept: &Arc<Kept>,
+) -> Result<Place, Failure> {
+    let listening = format!("listen at {}", place.socket.display());
+    let (server, names) = server(&place.exports, Squash::NONE, plan, kept)?;
+    let limits = Limits { protocols: server.protocols(), ..Limits::default() };
+    let mut options = ListenOptions { limits, mode: plan.shm.doorbell, ..ListenOptions::default() };
+    if let Some(policy) = policy {
+        options.policy = policy.clone();
+        options.socket_mode = EVERYBODY;
+    }
+    let path = absolute(&place.socket).map_err(|error| Failure::cannot(&listening, &error))?;
+    let listener = LinkListener::start(&path, server, options);
+    let listener = listener.map_err(|error| Failure::cannot(&listening, &error))?;
+    Ok(Place { at: At::Socket { path, listener }, exports: names })
+}
+
+fn sit(memory: &PlannedMemory, plan: &Plan, kept: &Arc<Kept>) -> Result<Place, Failure> {
+    let serving = format!("serve over {}", memory.place);
+    let place = match &memory.place {
+        MemoryPlace::File(path) => absolute(path).map(MemoryPlace::File),
+        place => Ok(place.clone()),
+    };
+    let place = place.map_err(|error| Failure::cannot(&serving, &error))?;
+    if let (MemoryPlace::File(path), None) = (&place, memory.size_bytes)
+        && !path.exists()
+    {
+        let failure = Failure::cannot(&serving, "there is no such file");
+        return Err(failure.remedy("to have it made, add ,size=SIZE"));
+    }
+    let (server, names) = server(&memory.exports, memory.squash, plan, kept)?;
+    let limits = Limits { protocols: server.protocols(), ..Limits::default() };
+    let common = CommonMemory::to_serve(&place, memory.size_bytes);
+    let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
+    // A guest has no name.
+    let label = place.to_string();
+    let listener = MemoryListener::start(common, server, limits, plan.shm.doorbell, &label);
+    let listener = listener.map_err(|error| Failure::cannot(&serving, &error))?;
+    let size_bytes = memory.size_bytes.unwrap_or_else(|| length(&place));
+    Ok(Place { at: At::Memory { place, size_bytes, listener }, exports: names })
+}
+
+/// What offers these exports, and their names.
+fn server(
+    offered: &[usize],
+    squash: Squash,
+    plan: &Plan,
+    kept: &Arc<Kept>,
+) -> Result<(Arc<Server>, Vec<String>), Failure> {
+    let rpc = NfsOverLinks::new(offered, plan, kept);
+    let service = VrpcServer::new().with_keys(kept.keys()?);
+    let mut service = service.with_session_ids(Arc::clone(kept.session_ids()));
+    let mut names = Vec::new();
+    for &index in offered {
+        let Some((export, planned)) = kept.once(index)?.zip(plan.exports.get(index)) else { continue };
+        let name = planned.name.to_string();
+        service = service.with_export(name.clone(), export, Options { squash, ..Options::default() });
+        names.push(name);
+    }
+    let server = Server::new(Arc::new(service));
+    // NFS has its own rules of who is squashed, which would be a way around these.
+    let server = match squash.whom {
+        Whom::Nobody => server.speaking(Protocol::OncRpc, Arc::new(rpc)),
+        Whom::Root | Whom::All => server,
+    };
+    Ok((Arc::new(server), names))
+}
+
+/// For who types the other side's command line; it was there a moment ago.
+fn length(place: &MemoryPlace) -> u64 {
+    match place {
+        MemoryPlace::File(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
+        MemoryPlace::Pci(_) | MemoryPlace::Mmapper(_) => 0,
+    }
+}

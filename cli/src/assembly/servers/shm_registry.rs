@@ -1,0 +1,105 @@
+//! A server's place in the list that `tombolo links` prints.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tombolo_host::control;
+use tombolo_host::links::registry::{Announcement, Directory, Entry, GuestEntry, Registry, RegistryError};
+
+use super::shm::Place;
+use crate::commands::links;
+
+/// Keeps the list right. Dropping it takes the server out.
+pub struct Listed {
+    calls: Sender<Call>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Call {
+    /// A guest has come or gone.
+    Changed,
+    Stop,
+}
+
+/// How old the numbers of guests may be. Without guests nobody wakes up for them.
+const REFRESH: Duration = Duration::from_secs(1);
+
+impl Listed {
+    /// Puts a server on the list. A server that cannot be put there serves all the same, and says so in its log.
+    pub fn start(announcement: Announcement, places: Arc<[Place]>) -> Option<Self> {
+        match Self::try_start(announcement, places) {
+            Ok(listed) => Some(listed),
+            Err(error) => {
+                tracing::warn!(%error, "tombolo links will not show this server");
+                None
+            }
+        }
+    }
+
+    fn try_start(announcement: Announcement, places: Arc<[Place]>) -> Result<Self, RegistryError> {
+        // Both of them, as nobody else may have made the one above.
+        Directory::open(&control::default_directory())?;
+        let directory = links::directory();
+        let entry = Directory::open(&directory)?.announce(&announcement)?;
+        let (calls, heard) = mpsc::channel();
+        for place in places.iter() {
+            let calls = calls.clone();
+            place.on_change(move || {
+                let _ = calls.send(Call::Changed);
+            });
+        }
+        let lister = Lister { entry, announcement, places };
+        let thread = thread::Builder::new().name("links-list".into()).spawn(move || lister.run(&heard));
+        let thread = thread.map_err(|source: io::Error| RegistryError::Io { path: directory, source })?;
+        Ok(Self { calls, thread: Some(thread) })
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let _ = self.calls.send(Call::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Lister {
+    entry: Box<dyn Entry>,
+    announcement: Announcement,
+    places: Arc<[Place]>,
+}
+
+impl Lister {
+    fn run(mut self, heard: &Receiver<Call>) {
+        loop {
+            self.refresh();
+            let heard = if self.announcement.guests.is_empty() {
+                heard.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                heard.recv_timeout(REFRESH)
+            };
+            match heard {
+                Ok(Call::Changed) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Call::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Says how it is now, if that is something else.
+    fn refresh(&mut self) {
+        let guests = self.places.iter().flat_map(Place::guests);
+        let mut guests: Vec<_> = guests.map(GuestEntry::from).collect();
+        guests.sort_by(|one, other| (one.since_secs, &one.label).cmp(&(other.since_secs, &other.label)));
+        if guests == self.announcement.guests {
+            return;
+        }
+        self.announcement.guests = guests;
+        if let Err(error) = self.entry.update(&self.announcement) {
+            tracing::debug!(%error, "tombolo links shows what was");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What outlives the server, for clients that do: the keys of handles, and which requests were performed. All front ends of an export stand
+//! on the same. And NFS over it, whatever brings it calls.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tombolo_core::fs::{Client, Ctx, Export, NodeId, PermissionCheck, SessionId};
+use tombolo_front_nfs_server::{
+    AllowList, Durability, ExportOptions, Groups, Identities, NfsService, Options, Signer, Squash,
+};
+use tombolo_host::handle_keys::Keys;
+use tombolo_host::state_dir::{ServerState, StateDir, StateError};
+use tombolo_layer::handle_table;
+use tombolo_layer::replies::{self, Replies};
+
+use crate::assembly::plan::{Plan, PlannedExport};
+use crate::failure::Failure;
+
+/// What outlives the server. Nothing is opened before somebody needs it.
+pub struct Kept {
+    asked: Option<PathBuf>,
+    /// Whether nothing is served unless something is kept.
+    must: bool,
+    name: String,
+    sources: Vec<(PlannedExport, Arc<dyn Export>)>,
+    squash: Squash,
+    allow: AllowList,
+    durability: Durability,
+    manage_gids: bool,
+    session_ids: Arc<AtomicU64>,
+    opened: OnceLock<Opened>,
+    /// Held by who opens.
+    opening: Mutex<()>,
+}
+
+/// What was opened. The state is given back last.
+struct Opened {
+    keys: Arc<Keys>,
+    signer: Arc<Signer>,
+    /// By their numbers in the plan: each once, whoever serves it.
+    exports: Mutex<BTreeMap<usize, Arc<Replies>>>,
+    /// Or why nothing is kept.
+    state: Result<ServerState, Failure>,
+}
+
+impl Kept {
+    /// What the exports of a plan need; `exports` are in its order.
+    pub fn new(plan: &Plan, exports: &[Arc<dyn Export>], session_ids: &Arc<AtomicU64>) -> Arc<Self> {
+        let planned = plan
+            .exports
+            .iter()
+            .map(|PlannedExport { tree, name }| PlannedExport { tree: tree.clone(), name: name.clone() });
+        Arc::new(Self {
+            asked: plan.state.clone(),
+            must: plan.state.is_some() || !plan.nfs.places.is_empty(),
+            name: plan.exports.first().map_or_else(|| "serve".to_owned(), |export| export.name.word()),
+            sources: planned.zip(exports.iter().cloned()).collect(),
+            squash: plan.nfs.squash,
+            allow: plan.nfs.allow.clone(),
+            durability: plan.nfs.durability,
+            manage_gids: plan.nfs.manage_gids,
+            session_ids: session_ids.clone(),
+            opened: OnceLock::new(),
+            opening: Mutex::default(),
+        })
+    }
+
+    /// What answers calls to these exports, by their numbers in the plan.
+    pub fn service(&self, offered: &[usize]) -> Result<Arc<NfsService>, Failure> {
+        let opened = self.opened()?;
+        if let Err(missing) = &opened.state {
+            return Err(Failure::cannot("serve NFS", missing.to_string()));
+        }
+        let mut exports = Vec::with_capacity(offered.len());
+        for &index in offered {
+            let Some((planned, source)) = self.sources.get(index) else { continue };
+            exports.push(ExportOptions {
+                name: planned.name.to_string(),
+                export: opened.once(index, planned, source)?,
+                session: SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed)),
+                squash: self.squash,
+                allow: self.allow.clone(),
+                durability: self.durability,
+            });
+        }
+        let identities = Identities::new(self.manage_gids.then(Groups::new));
+        NfsService::new(Options { exports, signer: opened.signer.clone(), identities })
+            .map_err(|error| Failure::cannot("serve NFS", &error))
+    }
+
+    /// An export whose requests are performed once, by its number in the plan.
+    ///
+    /// Also where nothing can be kept, unless a place was named or NFS needs it: then a restart is the end for its clients.
+    pub fn once(&self, index: usize) -> Result<Option<Arc<dyn Export>>, Failure> {
+        let Some((planned, source)) = self.sources.get(index) else { return Ok(None) };
+        let export = self.opened()?.once(index, planned, source)?;
+        Ok(Some(export))
+    }
+
+    /// What handles are signed with.
+    pub fn keys(&self) -> Result<Arc<Keys>, Failure> {
+        Ok(Arc::clone(&self.opened()?.keys))
+    }
+
+    /// Numbers the sessions of all front ends.
+    pub fn session_ids(&self) -> &Arc<AtomicU64> {
+        &self.session_ids
+    }
+
+    /// Says in the log that nothing is kept, where somebody needs it and that is so.
+    pub fn warn(&self) {
+        if let Some(missing) = self.opened.get().and_then(|opened| opened.state.as_ref().err()) {
+            tracing::warn!("clients will notice when this server is restarted: {missing}");
+        }
+    }
+
+    fn opened(&self) -> Result<&Opened, Failure> {
+        let _alone = lock(&self.opening);
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let state = match self.open_state() {
+            Err(failure) if self.must => return Err(failure),
+            state => state,
+        };
+        let keys = match &state {
+            Ok(state) => Keys::open(state.files())
+                .map_err(|error| Failure::cannot(format_args!("use {}", state.path().display()), &error))?,
+            Err(_) => {
+                Keys::random().map_err(|error| Failure::cannot("make a key for file handles", &error))?
+            }
+        };
+        let signer = Arc::new(Signer::new(keys.clone()));
+        let opened = Opened { keys: Arc::new(keys), signer, exports: Mutex::default(), state };
+        Ok(self.opened.get_or_init(|| opened))
+    }
+
+    /// The state of this server: it goes by the name of the first export, and by what that is.
+    fn open_state(&self) -> Result<ServerState, Failure> {
+        let path = state_path(self.asked.as_deref())?;
+        let keeping = format!("keep state in {}", path.display());
+        let source = self.sources.first().map_or_else(String::new, |(export, _)| export.tree.to_string());
+        let state = StateDir::open(&path).and_then(|state| state.server_of(&self.name, &source));
+        state.map_err(|error| {
+            let failure = Failure::cannot(&keeping, &error);
+            match error {
+                StateError::InUse { .. } => failure
+                    .remedy("end that server, or give this one a directory of its own with --state DIR"),
+                _ => failure.remedy("choose another place with --state DIR"),
+            }
+        })
+    }
+}
+
+impl Opened {
+    fn once(
+        &self,
+        index: usize,
+        planned: &PlannedExport,
+        source: &Arc<dyn Export>,
+    ) -> Result<Arc<Replies>, Failure> {
+        let mut exports = lock(&self.exports);
+        if let Some(export) = exports.get(&index) {
+            return Ok(export.clone());
+        }
+        let export = match &self.state {
+            Ok(state) => once(source, planned, state.path())?,
+            Err(_) => Arc::new(replies::over(source.clone(), &replies::Options::default())),
+        };
+        exports.insert(index, export.clone());
+        Ok(export)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state directory that was asked for, or the usual one.
+pub fn state_path(asked: Option<&Path>) -> Result<PathBuf, Failure> {
+    match asked {
+        Some(path) => Ok(path.to_owned()),
+        None => StateDir::default_path().map_err(|error| {
+            Failure::cannot("find the state directory", &error).remedy("choose one with --state DIR")
+        }),
+    }
+}
+
+/// An export whose requests are performed once, also over a crash of this process, and whose files have handles.
+fn once(export: &Arc<dyn Export>, planned: &PlannedExport, state: &Path) -> Result<Arc<Replies>, Failure> {
+    let name = one_component(&planned.name.to_string());
+    let export = with_handles(export, planned, &state.join(format!("handles-{name}")))?;
+    let path = state.join(format!("replies-{name}"));
+    let replies = replies::open(export, &replies::Options::default(), &path);
+    replies.map(Arc::new).map_err(|error| Failure::cannot(format_args!("use {}", path.display()), &error))
+}
+
+/// The export, with handles from a table if its own are too long or missing.
+fn with_handles(
+    export: &Arc<dyn Export>,
+    planned: &PlannedExport,
+    table: &Path,
+) -> Result<Arc<dyn Export>, Failure> {
+    let serving = format!("serve {} to clients that outlive this server", planned.name);
+    let client = Client { session: SessionId(0), label: "handles".into(), checks: PermissionCheck::Caller };
+    let fs = export.attach(&client).map_err(|error| Failure::cannot(&serving, &error))?;
+    let root =
+        fs.persistent_handles().map(|handles| handles.handle_of(&Ctx::root(SessionId(0)), NodeId::ROOT));
+    if root.is_some_and(|root| root.wait().is_ok_and(|root| Signer::can_sign(&root))) {
+        return Ok(export.clone());
+    }
+    tracing::warn!(
+        "no file handles for {}: they take root, and a file system that has them; what others rename there, \
+         clients have to look up again",
+        planned.tree
+    );
+    let over = handle_table::over(export.clone(), table);
+    over.map(|export| Arc::new(export) as _).map_err(|error| Failure::cannot(&serving, &error))
+}
+
+/// The name of an export as one component of a path; different names stay different.
+fn one_component(name: &str) -> String {
+    name.trim_start_matches('/').replace('%', "%25").replace('/', "%2f")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_files_stay_apart() {
+        let names = ["/", "/a", "/a/b", "/a%2fb", "/a-b"].map(one_component);
+        assert_eq!(names, ["", "a", "a%2fb", "a%252fb", "a-b"]);
+    }
+}

@@ -1,0 +1,131 @@
+//! `tombolo keys`: what NFS file handles are signed with.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use tombolo_host::handle_keys::{KeyId, Keys, KeysError};
+use tombolo_host::state_dir::{SOURCE, ServerFiles, StateDir, StateError};
+
+use crate::assembly::servers::state::state_path;
+use crate::commands::files::shown;
+use crate::failure::{Failure, Outcome};
+
+/// List and change the keys that NFS file handles are signed with.
+///
+/// The newest key signs; older ones are good until they are retired. A running server goes on with the keys that it started
+/// with.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct KeysArgs {
+    #[command(subcommand)]
+    action: Action,
+    /// The state directory (by default $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
+    #[arg(long, value_name = "DIR", global = true)]
+    state: Option<PathBuf>,
+    /// The server: the name of its first export without the slash (with -2 and so on, where others of that name serve other trees).
+    /// Needed only where there are several.
+    #[arg(long, value_name = "NAME", global = true)]
+    server: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// List the keys, the one that signs first.
+    List,
+    /// Make a new key, which signs from the server's next start on.
+    Rotate,
+    /// Give a key up: handles that were signed with it are stale from the server's next start on.
+    Retire {
+        /// The key.
+        #[arg(value_name = "ID")]
+        id: u8,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo keys list
+  tombolo keys rotate --server src
+  tombolo keys retire 1 --server src";
+
+impl KeysArgs {
+    /// Does what was asked for.
+    pub fn run(self) -> Outcome {
+        let path = state_path(self.state.as_deref())?;
+        let failed = |error| unusable(&path, &error);
+        if !path.is_dir() {
+            return Err(Failure::cannot(
+                format_args!("use {}", path.display()),
+                "there is no such directory",
+            )
+            .remedy("name the one that the server uses with --state DIR"));
+        }
+        let state = StateDir::open(&path).map_err(failed)?;
+        let name = match self.server {
+            Some(name) => name,
+            None => only_server(&state, &path)?,
+        };
+        if !path.join(&name).is_dir() {
+            return Err(Failure::cannot(format_args!("find the server {name}"), "it has no state here"));
+        }
+        let files = state.files_of(&name).map_err(failed)?;
+        let changed = !matches!(self.action, Action::List);
+        let keys = match self.action {
+            Action::List => Keys::read(&files),
+            Action::Rotate => Keys::rotate(&files),
+            Action::Retire { id } => Keys::retire(&files, KeyId(id)),
+        };
+        let keys = keys.map_err(|error| Failure::cannot(format_args!("use the keys of {name}"), &error))?;
+        print(&keys).map_err(|error| Failure::cannot("print", &error))?;
+        if changed && matches!(state.server(&name), Err(StateError::InUse { .. })) {
+            tracing::warn!("{name} runs, and goes on with the keys that it started with");
+        }
+        Ok(())
+    }
+}
+
+/// The server whose keys are meant, where there is one only.
+fn only_server(state: &StateDir, path: &Path) -> Result<String, Failure> {
+    let failed = |error| unusable(path, &error);
+    let mut with_keys = Vec::new();
+    for name in state.servers().map_err(failed)? {
+        let files: ServerFiles = state.files_of(&name).map_err(failed)?;
+        if !matches!(Keys::read(&files), Err(KeysError::None)) {
+            with_keys.push(name);
+        }
+    }
+    match with_keys.as_slice() {
+        [name] => Ok(name.clone()),
+        [] => Err(Failure::cannot(format_args!("find keys in {}", path.display()), &KeysError::None)),
+        names => {
+            let described: Result<Vec<_>, _> = names.iter().map(|name| described(state, name)).collect();
+            Err(Failure::usage("it is not clear which server's keys are meant")
+                .remedy(format_args!("add --server and one of {}", described.map_err(failed)?.join(", "))))
+        }
+    }
+}
+
+/// A server's name, and what it serves.
+fn described(state: &StateDir, name: &str) -> Result<String, StateError> {
+    let source = state.files_of(name)?.read(SOURCE)?.unwrap_or_default();
+    Ok(match source.trim_ascii_end() {
+        b"" => name.to_owned(),
+        source => format!("{name} ({})", shown::name(source)),
+    })
+}
+
+fn unusable(path: &Path, error: &StateError) -> Failure {
+    Failure::cannot(format_args!("use {}", path.display()), error)
+}
+
+fn print(keys: &Keys) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for (index, KeyId(id)) in keys.ids().enumerate() {
+        writeln!(out, "{id}  {}", if index == 0 { "signs" } else { "good" })?;
+    }
+    for KeyId(id) in keys.retired() {
+        writeln!(out, "{id}  retired")?;
+    }
+    out.flush()
+}

@@ -1,0 +1,75 @@
+//! `tombolo man`: manual pages, made of the help, and of what only a manual says.
+
+mod page;
+mod places;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command, CommandFactory};
+
+use crate::cli::Cli;
+use crate::commands::mount::Helper;
+use crate::failure::{Failure, Outcome};
+use page::Page;
+
+/// Print the manual page tombolo(1), or write all pages to a directory.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ManArgs {
+    /// Where to write the pages: one for the program, one for each command.
+    dir: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo man | man -l -
+  tombolo man /usr/local/share/man/man1";
+
+impl ManArgs {
+    /// Prints or writes them.
+    pub fn run(&self) -> Outcome {
+        match &self.dir {
+            None => {
+                let mut page = Vec::new();
+                let rendered = Page::new(program(), "1").write(&mut page);
+                let printed = rendered.and_then(|()| io::stdout().write_all(&page));
+                printed.map_err(|error| Failure::cannot("print the manual page", &error))
+            }
+            Some(dir) => {
+                let written = write_pages(dir);
+                written.map_err(|error| {
+                    Failure::cannot(format_args!("write manual pages to {}", dir.display()), &error)
+                })
+            }
+        }
+    }
+}
+
+/// The command line, with the whole names of its commands.
+fn program() -> Command {
+    let mut program = Cli::command().disable_help_subcommand(true);
+    program.build();
+    program
+}
+
+/// One page for the program, one for each command, and mount.tombolo(8).
+fn write_pages(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    write_all(program(), dir)?;
+    write_page(&Page::new(Helper::command(), "8"), dir)
+}
+
+fn write_all(command: Command, dir: &Path) -> io::Result<()> {
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        write_all(command.clone(), dir)?;
+    }
+    write_page(&Page::new(command, "1"), dir)
+}
+
+fn write_page(page: &Page, dir: &Path) -> io::Result<()> {
+    let mut file = File::create(dir.join(page.file_name()))?;
+    page.write(&mut file)?;
+    file.flush()
+}

@@ -1,0 +1,14 @@
+//! One module per command, each with its arguments and its `run`.
+
+pub mod bench;
+pub mod completions;
+pub mod doctor;
+pub mod files;
+pub mod keys;
+pub mod links;
+pub mod man;
+pub mod mount;
+pub mod serve;
+pub mod top;
+pub mod tune;
+pub mod umount;

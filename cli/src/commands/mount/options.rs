@@ -1,0 +1,221 @@
+//! The options after `-o`.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+use crate::assembly::options::coherence::Coherence;
+use crate::assembly::options::doorbell::Doorbell;
+use crate::assembly::options::submounts::Submounts;
+use crate::location::NfsOptions;
+use crate::suggestion::unknown;
+
+/// What the options come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    /// `remount`: change a mount that is there.
+    pub remount: bool,
+    /// `ro`: the mount and the back end refuse changes. As with all flags, `None`: nothing was said of it.
+    pub read_only: Option<bool>,
+    /// `allow_other`: users other than the one who mounts may enter.
+    pub allow_other: bool,
+    /// `noperm`: who may do what only the server decides, also where the kernel could.
+    pub no_kernel_checks: bool,
+    /// `coherence=strict|auto|always`.
+    pub coherence: Option<Coherence>,
+    /// `locks=shared|local`.
+    pub locks: Option<Locks>,
+    /// `threads=N`.
+    pub threads: Option<usize>,
+    /// `submounts=hide|show`.
+    pub submounts: Option<Submounts>,
+    /// `doorbell=poll|event|adaptive|umwait`.
+    pub doorbell: Option<Doorbell>,
+    /// Those of nfs(5).
+    pub nfs: NfsOptions,
+    /// `fsname=NAME`: the first column in mount's list.
+    pub fsname: Option<String>,
+    /// `dev`: device nodes work.
+    pub devices: Option<bool>,
+    /// `suid`: set-user-id bits count.
+    pub set_id: Option<bool>,
+    /// `noexec`: nothing can be executed.
+    pub no_exec: Option<bool>,
+}
+
+const FLAGS: &[&str] =
+    &["allow_other", "dev", "exec", "nodev", "noexec", "noperm", "nosuid", "perm", "remount", "ro", "suid"];
+
+const TAKES_VALUE: &[&str] = &["coherence", "doorbell", "fsname", "locks", "submounts", "threads"];
+/// Whom a lock excludes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Locks {
+    /// Everyone who uses the directory or the export, through this mount or not
+    #[default]
+    Shared,
+    /// Those who use this mount: the kernel keeps locks itself
+    Local,
+}
+
+/// What is so anyway, or needs no word: the kernel checks permissions where it has to (see `noperm`), and a FUSE mount keeps no
+/// access times of its own.
+const ALWAYS_SO: &[&str] = &[
+    "async",
+    "atime",
+    "default_permissions",
+    "diratime",
+    "noatime",
+    "nodiratime",
+    "norelatime",
+    "nostrictatime",
+    "relatime",
+    "rw",
+    "strictatime",
+];
+
+/// What mount(8) and systemd act upon themselves, and hand on.
+const NOT_OURS: &[&str] = &[
+    "_netdev", "auto", "defaults", "group", "loud", "noauto", "nofail", "nogroup", "noowner", "nouser",
+    "owner", "silent", "user", "users",
+];
+
+impl MountOptions {
+    /// Adds a list as it stands after `-o`; later ones count.
+    pub fn add(&mut self, list: &str) -> Result<(), String> {
+        list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.add_one(option))
+    }
+
+    fn add_one(&mut self, option: &str) -> Result<(), String> {
+        let (name, value) =
+            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        match (name, value) {
+            ("remount", None) => self.remount = true,
+            ("ro", None) => self.read_only = Some(true),
+            ("rw", None) => self.read_only = Some(false),
+            ("allow_other", None) => self.allow_other = true,
+            ("dev" | "nodev", None) => self.devices = Some(name == "dev"),
+            ("suid" | "nosuid", None) => self.set_id = Some(name == "suid"),
+            ("exec" | "noexec", None) => self.no_exec = Some(name == "noexec"),
+            ("perm" | "noperm", None) => self.no_kernel_checks = name == "noperm",
+            ("coherence", Some(value)) => self.coherence = Some(one_of(name, value)?),
+            ("locks", Some(value)) => self.locks = Some(one_of(name, value)?),
+            ("submounts", Some(value)) => self.submounts = Some(one_of(name, value)?),
+            ("doorbell", Some(value)) => self.doorbell = Some(one_of(name, value)?),
+            ("threads", Some(value)) => self.threads = Some(thread_count(value)?),
+            ("fsname", Some(value)) if !value.is_empty() => self.fsname = Some(value.into()),
+            (name, None) if ALWAYS_SO.contains(&name) || NOT_OURS.contains(&name) => {}
+            (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
+            ("user" | "comment", Some(_)) => {}
+            _ if self.nfs.add(name, value).map_err(|reason| format!("mount option {reason}"))? => {}
+            _ => return Err(misunderstood(name, value)),
+        }
+        Ok(())
+    }
+
+    /// Whether a new mount refuses changes.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.unwrap_or(false)
+    }
+
+    /// What the kernel may keep. Who lets the client keep nothing does not want the kernel to, unless he says so.
+    pub fn coherence(&self, url: &NfsOptions) -> Coherence {
+        let keeps = || url.clone().then(&self.nfs).attributes_kept() != Some(false);
+        self.coherence.unwrap_or_else(|| if keeps() { Coherence::default() } else { Coherence::Strict })
+    }
+
+    /// What is asked of an NFS client: under a strict kernel it keeps no attributes either, unless somebody says so.
+    pub fn nfs_options(&self, url: &NfsOptions) -> NfsOptions {
+        let said = url.clone().then(&self.nfs).attributes_kept();
+        match self.coherence {
+            Some(Coherence::Strict) if said.is_none() => NfsOptions::without_attributes().then(&self.nfs),
+            _ => self.nfs.clone(),
+        }
+    }
+}
+
+fn misunderstood(name: &str, value: Option<&str>) -> String {
+    if TAKES_VALUE.contains(&name) {
+        return format!("mount option {name:?} needs a value: {name}=…");
+    }
+    let written = value.map_or_else(|| name.to_owned(), |value| format!("{name}={value}"));
+    let flags = [FLAGS, ALWAYS_SO, NOT_OURS].concat().into_iter().map(|name| (name, false));
+    let known = flags.chain(TAKES_VALUE.iter().map(|name| (*name, true))).chain(NfsOptions::names());
+    unknown("mount option", &written, known)
+}
+
+impl FromStr for MountOptions {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Self, String> {
+        let mut options = Self::default();
+        options.add(list)?;
+        Ok(options)
+    }
+}
+
+fn one_of<T: ValueEnum>(name: &str, value: &str) -> Result<T, String> {
+    T::from_str(value, false).map_err(|_| {
+        let choices: Vec<_> = T::value_variants().iter().filter_map(T::to_possible_value).collect();
+        let choices: Vec<_> = choices.iter().map(clap::builder::PossibleValue::get_name).collect();
+        format!("mount option {name}={value}: it is one of {}", choices.join(", "))
+    })
+}
+
+const THREAD_LIMIT: usize = 64;
+
+fn thread_count(value: &str) -> Result<usize, String> {
+    let count = value.parse().ok().filter(|count| (1..=THREAD_LIMIT).contains(count));
+    count.ok_or_else(|| format!("mount option threads={value}: a number from 1 to {THREAD_LIMIT}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_fstab_is_understood() {
+        let options: MountOptions =
+            "rw,noatime,nodev,noexec,_netdev,nofail,x-systemd.automount,user=joe,ro,coherence=strict,threads=4,,fsname=a b"
+                .parse()
+                .expect("good");
+        assert!(options.is_read_only() && !options.allow_other);
+        assert_eq!((options.no_exec, options.devices, options.set_id), (Some(true), Some(false), None));
+        assert_eq!((options.coherence, options.threads), (Some(Coherence::Strict), Some(4)));
+        assert_eq!(options.fsname.as_deref(), Some("a b"));
+    }
+
+    #[test]
+    fn who_keeps_no_attributes_keeps_nothing() {
+        let options = |list: &str| list.parse::<MountOptions>().expect("good");
+        let url = NfsOptions::default();
+        assert_eq!(options("noac").coherence(&url), Coherence::Strict);
+        assert_eq!(options("actimeo=0").coherence(&url), Coherence::Strict);
+        assert_eq!(options("noac,coherence=auto").coherence(&url), Coherence::Auto);
+        assert_eq!(options("noac,actimeo=3").coherence(&url), Coherence::Auto);
+        assert_eq!(options("noac,acregmin=3").coherence(&url), Coherence::Strict);
+        assert_eq!(options("hard").coherence(&options("noac").nfs), Coherence::Strict);
+        assert_eq!(options("coherence=strict").nfs_options(&url).attributes_kept(), Some(false));
+        assert_eq!(options("coherence=strict,actimeo=3").nfs_options(&url).attributes_kept(), Some(true));
+    }
+
+    #[test]
+    fn what_is_not_an_option_is_named() {
+        let mistake = |list: &str| list.parse::<MountOptions>().expect_err("a mistake");
+        assert_eq!(
+            mistake("ro,cohernce=strict"),
+            "unknown mount option \"cohernce=strict\": did you mean coherence=…?"
+        );
+        assert_eq!(
+            mistake("coherence=never"),
+            "mount option coherence=never: it is one of strict, auto, always"
+        );
+        assert_eq!(mistake("threads=0"), "mount option threads=0: a number from 1 to 64");
+        assert_eq!(mistake("submounts"), "mount option \"submounts\" needs a value: submounts=…");
+        assert_eq!(mistake("sync"), "unknown mount option \"sync\": did you mean async?");
+        assert_eq!(mistake("colour=blue"), "unknown mount option \"colour=blue\"");
+        assert_eq!(mistake("nconect=4"), "unknown mount option \"nconect=4\": did you mean nconnect=…?");
+        assert_eq!(mistake("locks=none"), "mount option locks=none: it is one of shared, local");
+        assert_eq!(mistake("rsize=7"), "mount option rsize=7: a number of bytes from 1024 to 1048576");
+        assert_eq!(mistake("ro=1"), "unknown mount option \"ro=1\": did you mean ro?");
+    }
+}

@@ -1,0 +1,58 @@
+//! `-o remount`: changes what can be changed of a mount, while it is used.
+
+use std::path::Path;
+
+use tombolo_sys::fuse_dev::{self, Flags};
+
+use crate::commands::umount::server_of;
+use crate::failure::{Failure, Outcome};
+use crate::location::NfsOption;
+use crate::service::status::Status;
+
+use super::options::MountOptions;
+use crate::mount_point::{KIND, absolute};
+use crate::mount_point::{MountEntry, mounted_at};
+
+/// Makes a mount read-only or not, has it honour device nodes, set-user-id bits and programs or not, and sets its in-flight limit. All else
+/// stays as it is.
+pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
+    let remounting = format!("remount {}", mountpoint.display());
+    let point = absolute(mountpoint).map_err(|error| Failure::cannot(&remounting, &error))?;
+    let entry = match mounted_at(&point).map_err(|error| Failure::cannot(&remounting, &error))? {
+        Some(entry) if entry.kind == KIND => entry,
+        Some(entry) => {
+            return Err(Failure::cannot(
+                &remounting,
+                format!("a file system of type {} is mounted there", entry.kind),
+            ));
+        }
+        None => return Err(Failure::cannot(&remounting, "nothing is mounted there")),
+    };
+    let flags = flags(&entry, options);
+    let server = server_of(&point);
+    let refuses = |status: &Status| status.exports.iter().any(|export| export.read_only);
+    if !flags.contains(Flags::RDONLY) && server.as_ref().is_some_and(|(_, status)| refuses(status)) {
+        let failure = Failure::cannot(&remounting, "it was mounted with ro, and its server refuses changes");
+        return Err(failure.remedy("unmount it and mount it again"));
+    }
+    fuse_dev::remount(&point, flags).map_err(|errno| {
+        let failure = Failure::cannot(&remounting, &std::io::Error::from(errno));
+        if errno == tombolo_sys::Errno::PERM { failure.remedy("only root may") } else { failure }
+    })?;
+    let limit = options.nfs.iter().zip(options.nfs.words());
+    let limit = limit.filter(|(option, _)| matches!(option, NfsOption::InFlight(_))).last();
+    if let (Some((_, limit)), Some((mut client, _))) = (limit, server) {
+        client.set(limit).map_err(|error| Failure::cannot(&remounting, &error))?;
+    }
+    Ok(())
+}
+
+/// Those that the mount has, with what was said.
+fn flags(entry: &MountEntry, options: &MountOptions) -> Flags {
+    let mut flags = Flags::empty();
+    flags.set(Flags::NODEV, options.devices.map_or(entry.has("nodev"), |devices| !devices));
+    flags.set(Flags::NOSUID, options.set_id.map_or(entry.has("nosuid"), |set_id| !set_id));
+    flags.set(Flags::NOEXEC, options.no_exec.unwrap_or(entry.has("noexec")));
+    flags.set(Flags::RDONLY, options.read_only.unwrap_or(entry.has("ro")));
+    flags
+}

@@ -1,0 +1,198 @@
+//! The server of one mount, from its start to its end.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+
+use tombolo_core::fs::SessionId;
+use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOptions};
+use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
+use tombolo_host::daemon;
+use tombolo_host::descriptors::Account;
+use tombolo_host::listener::Listener;
+use tombolo_host::metrics::Endpoint;
+use tombolo_host::signals;
+
+use crate::failure::{Failure, Outcome, Reason};
+use crate::location::{Location, NfsOptions};
+use crate::service::prometheus;
+use crate::service::status::{ExportStatus, Status, WayStatus};
+use crate::service::{Service, counted};
+
+use super::Mount;
+use super::background::READY;
+use super::log::append;
+use super::options::Locks;
+use super::source::{self, Source};
+use crate::mount_point::mounted_at;
+
+/// Mounts, and serves until the mount has ended. With a log to go to, says that it is ready and leaves the terminal.
+///
+/// `again`: another one served the mount before, and was killed. Then it waits for the server behind it, if there is one: who
+/// uses the mount waits as well.
+pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
+    let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
+    // Before anything is open.
+    Account::of_process();
+    let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
+    let control = listen(mount)?;
+    let has_left = Cell::new(false);
+    let leave = || log.as_ref().map_or(Ok(()), |log| leave_terminal(log, &has_left));
+    let source = Source::open(mount, again, &leave)?;
+    let (export, counters) = counted(source.export);
+    let name = mount.source.to_string();
+    let nfs = source.nfs.clone();
+    let clients = source.nfs.into_iter().map(|nfs| (name.clone(), nfs)).collect();
+    let service = Service::new(status(mount), vec![(name.clone(), counters)], Vec::new(), clients);
+    let metrics = match &mount.metrics {
+        None => Vec::new(),
+        Some(address) => prometheus::serve(address, &service)?,
+    };
+    // The last to go: who waits for the end of its connection finds all else released.
+    let _control =
+        ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;
+    let (stop, stopped) = mpsc::channel();
+    signals::on_stop(move |signal| {
+        let _ = stop.send(signal);
+    })
+    .map_err(|error| Failure::cannot(&mounting, &error))?;
+    let fuse = FuseMount::start(&*export, SessionId(1), &mount.point.path, &fuse_options(mount, again))
+        .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
+    // It holds the directory; the mount does now.
+    drop(export);
+    let fuse = Arc::new(fuse);
+    let announced = announce(mount, &metrics, log.as_ref(), &has_left).and_then(|()| end_on(stopped, &fuse));
+    if let Err(error) = announced {
+        let _ = fuse.unmount();
+        return Err(Failure::cannot(&mounting, &error));
+    }
+    fuse.wait();
+    drop(fuse);
+    if let Some(nfs) = nfs {
+        nfs.leave();
+    }
+    tracing::info!(mountpoint = %mount.point.path.display(), "unmounted");
+    Ok(())
+}
+
+fn listen(mount: &Mount) -> Result<Listener, Failure> {
+    let listening = "listen for `tombolo top`";
+    match &mount.control {
+        Some(path) => Listener::bind(path, 0o600).map_err(|error| Failure::cannot(listening, &error)),
+        None => {
+            let name = format!("mount-{}", mount.point.word(NAME_BYTES_MAX));
+            control::free_socket(&control::default_directory(), &name).map_err(|error| {
+                Failure::cannot(listening, &error).remedy("choose a place with --control SOCKET")
+            })
+        }
+    }
+}
+
+/// A socket's path has 107 bytes.
+const NAME_BYTES_MAX: usize = 40;
+
+fn status(mount: &Mount) -> Status {
+    let source = mount.source.to_string();
+    let at = mount.point.path.display().to_string();
+    Status {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        exports: vec![ExportStatus {
+            name: source.clone(),
+            source: source.clone(),
+            read_only: mount.options.is_read_only(),
+        }],
+        ways: vec![WayStatus { kind: "fuse".into(), at, export: source }],
+    }
+}
+
+/// How far the kernel reads ahead where answers come from afar: its requests are then as large as they can be, and two are
+/// under way. The client reads further ahead by itself.
+const FAR_READ_AHEAD_BYTES: u32 = 2 << 20;
+
+/// Who serves a mount again keeps the flags that it has got since (`remount`).
+fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
+    let mut options = mount.options.clone();
+    if again && let Ok(Some(dead)) = mounted_at(&mount.point.path) {
+        options.read_only = Some(options.is_read_only() || dead.has("ro"));
+        options.devices = Some(!dead.has("nodev"));
+        options.set_id = Some(!dead.has("nosuid"));
+        options.no_exec = Some(dead.has("noexec"));
+    }
+    let defaults = FuseOptions::default();
+    let (asked_in_url, read_ahead_bytes) = match &mount.source {
+        Location::Nfs(url) => (url.options.clone(), Some(FAR_READ_AHEAD_BYTES)),
+        Location::NfsShm(url) => (url.options.clone(), Some(FAR_READ_AHEAD_BYTES)),
+        Location::Shm(_) | Location::Dir(_) => (NfsOptions::default(), None),
+    };
+    FuseOptions {
+        source: options.fsname.clone().unwrap_or_else(|| source::name(&mount.source)),
+        allow_other: options.allow_other,
+        kernel_checks: !options.no_kernel_checks,
+        read_only: options.is_read_only(),
+        devices: options.devices.unwrap_or(false),
+        set_id: options.set_id.unwrap_or(false),
+        exec: !options.no_exec.unwrap_or(false),
+        threads: options.threads.unwrap_or(defaults.threads),
+        coherence: options.coherence(&asked_in_url).into(),
+        local_locks: options.locks == Some(Locks::Local),
+        read_ahead_bytes,
+    }
+}
+
+/// The kernel's or the helper's own words, where the rest of the line says what failed.
+pub fn reason(error: &MountError) -> Reason {
+    match error {
+        MountError::Target { source, .. } | MountError::Mount { source, .. } => source.into(),
+        error => error.into(),
+    }
+}
+
+/// Says that the mount is ready; in the background, leaves the terminal too.
+fn announce(
+    mount: &Mount,
+    metrics: &[Endpoint],
+    log: Option<&File>,
+    has_left: &Cell<bool>,
+) -> io::Result<()> {
+    match log {
+        None => {
+            let mut out = io::stdout();
+            for metrics in metrics {
+                writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
+            }
+            writeln!(out, "ready fuse {} {}", mount.point.path.display(), mount.source)
+        }
+        Some(log) => leave_terminal(log, has_left),
+    }
+}
+
+/// Says, once, that nobody has to wait any more, and leaves the terminal.
+fn leave_terminal(log: &File, has_left: &Cell<bool>) -> io::Result<()> {
+    if has_left.replace(true) {
+        return Ok(());
+    }
+    let mut out = io::stdout();
+    out.write_all(READY.as_bytes())?;
+    out.flush()?;
+    daemon::leave_terminal(log)
+}
+
+/// Unmounts when a signal says so.
+fn end_on(stopped: mpsc::Receiver<signals::StopSignal>, fuse: &Arc<FuseMount>) -> io::Result<()> {
+    // Not the thread that waits for a signal is to keep a mount that has ended.
+    let fuse = Arc::downgrade(fuse);
+    let end = move || {
+        let (Ok(signal), Some(fuse)) = (stopped.recv(), fuse.upgrade()) else { return };
+        tracing::info!(%signal, "unmounting");
+        match fuse.unmount() {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!("the mount is in use: out of sight, it ends with its last user"),
+            Err(error) => tracing::error!(%error, "cannot unmount"),
+        }
+    };
+    std::thread::Builder::new().name("unmount".into()).spawn(end).map(drop)
+}

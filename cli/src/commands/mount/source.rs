@@ -1,0 +1,263 @@
+//! What is mounted: opened, and named.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_nfs_client::NfsExport;
+use tombolo_back_vrpc_client::Patience;
+use tombolo_core::fs::Export;
+
+use crate::failure::{Failure, Reason};
+use crate::location::{self, Backoff, Location, NfsOption, NfsOptions, NotMounted, OpenOptions, ServerState};
+
+use super::Mount;
+use super::options::{Locks, MountOptions};
+use crate::mount_point::mounted_at;
+
+/// What was opened.
+pub struct Source {
+    /// The tree.
+    pub export: Arc<dyn Export>,
+    /// The client of its server, where it has one.
+    pub nfs: Option<Arc<NfsExport>>,
+}
+
+/// The same location with its links and relative parts resolved; fails when it is not there, or has no such options.
+/// Servers are not asked yet.
+pub fn checked(location: Location, options: &MountOptions) -> Result<Location, Failure> {
+    match &location {
+        Location::Nfs(_) | Location::NfsShm(_) if options.submounts.is_some() => Err(Failure::usage(
+            "mount option submounts=… is for directories of this host: a server decides it by itself",
+        )),
+        Location::Nfs(_) | Location::NfsShm(_) if options.locks == Some(Locks::Shared) => {
+            Err(Failure::usage(
+                "mount option locks=shared: NFS version 3 has no locks, and those of programs on this host are local",
+            ))
+        }
+        Location::Nfs(_) | Location::Dir(_) if options.doorbell.is_some() => {
+            Err(Failure::usage("mount option doorbell=… is for memory in common: write shm:SOCKET/NAME"))
+        }
+        Location::Nfs(_) => Ok(location),
+        Location::NfsShm(url) => {
+            location::check_over_shm(&options.nfs)
+                .map_err(|wrong| Failure::usage(format!("mount {wrong}")))?;
+            url.absolute()
+                .map(Location::NfsShm)
+                .map_err(|error| Failure::cannot(format_args!("mount {url}"), &error))
+        }
+        Location::Shm(_) if options.submounts.is_some() => Err(Failure::usage(
+            "mount option submounts=… is for directories of this host: a server decides it by itself",
+        )),
+        // A server that is started again does not start where we do.
+        Location::Shm(place) => {
+            patience(&options.nfs).map_err(Failure::usage)?;
+            let absolute = place.absolute().map(Location::Shm);
+            absolute.map_err(|error| Failure::cannot(format_args!("mount {place}"), &error))
+        }
+        Location::Dir(_) if options.nfs.words().next().is_some() => {
+            let foreign: Vec<_> = options.nfs.words().collect();
+            Err(Failure::usage(format!(
+                "mount option {} is for servers, not for directories of this host",
+                foreign.join(",")
+            )))
+        }
+        Location::Dir(_) if options.no_kernel_checks => Err(Failure::usage(
+            "mount option noperm is for servers: in a directory of this host only the kernel checks permissions",
+        )),
+        Location::Dir(path) => directory(path).map(Location::Dir),
+    }
+}
+
+/// How long who uses memory in common waits for a server that is away, in the words of nfs(5).
+fn patience(options: &NfsOptions) -> Result<Patience, String> {
+    let foreign = options.iter().zip(options.words()).filter_map(|(option, word)| match option {
+        NfsOption::Hard(_) | NfsOption::Timeout(_) => None,
+        _ => Some(word),
+    });
+    let foreign: Vec<_> = foreign.collect();
+    if !foreign.is_empty() {
+        let foreign = foreign.join(",");
+        return Err(format!("mount option {foreign} is for NFS servers, not for memory in common"));
+    }
+    let mut hard = true;
+    let mut timeout = SOFT_TIMEOUT;
+    for option in options.iter() {
+        match option {
+            NfsOption::Hard(is_hard) => hard = is_hard,
+            NfsOption::Timeout(said) => timeout = said,
+            _ => {}
+        }
+    }
+    Ok(if hard { Patience::Hard } else { Patience::Soft(timeout) })
+}
+
+/// How long a soft mount waits if nothing is said: as long as over TCP.
+const SOFT_TIMEOUT: Duration = Duration::from_secs(60);
+
+fn directory(path: &Path) -> Result<std::path::PathBuf, Failure> {
+    let mounting = format!("mount dir:{}", path.display());
+    let path = path.canonicalize().map_err(|error| Failure::cannot(&mounting, &error))?;
+    if !path.is_dir() {
+        return Err(Failure::cannot(&mounting, "it is not a directory"));
+    }
+    Ok(path)
+}
+
+/// What mount(8) lists as the source.
+pub fn name(location: &Location) -> String {
+    match location {
+        Location::Nfs(url) => url.mount_word(),
+        Location::NfsShm(url) => url.to_string(),
+        Location::Shm(place) => place.to_string(),
+        Location::Dir(path) => path.display().to_string(),
+    }
+}
+
+impl Source {
+    /// Opens it. Whoever starts a server again waits for the server behind it too. `leave` is called when it will take its time, and nobody
+    /// is to wait for it (`bg`).
+    pub fn open(mount: &Mount, again: bool, leave: &dyn Fn() -> io::Result<()>) -> Result<Self, Failure> {
+        match &mount.source {
+            Location::Shm(place) => {
+                let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
+                let patience = patience(&mount.options.nfs).map_err(Failure::usage)?;
+                let linked = || location::mount_shm(place, mode, patience);
+                let waiting =
+                    Waiting { again, leave: None, retry: Duration::ZERO, pause_max: NEAR_PAUSE_MAX };
+                let linked = patiently(mount, &waiting, linked);
+                let export = linked.map_err(|failed| failed.while_doing(&format!("mount {place}")))?;
+                Ok(Self { export: Arc::new(export), nfs: None })
+            }
+            Location::NfsShm(url) => {
+                let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
+                let options = OpenOptions {
+                    read_only: mount.options.is_read_only(),
+                    nfs: mount.options.nfs_options(&url.options),
+                    ..OpenOptions::default()
+                };
+                let asked = url.options.clone().then(&options.nfs);
+                let waiting = Waiting::new(again, leave, &asked, Duration::ZERO, NEAR_PAUSE_MAX);
+                let nfs = patiently(mount, &waiting, || location::mount_nfs_shm(url, mode, &options));
+                let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
+                Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
+            }
+            Location::Nfs(url) => {
+                let options = OpenOptions {
+                    read_only: mount.options.is_read_only(),
+                    nfs: mount.options.nfs_options(&url.options),
+                    ..OpenOptions::default()
+                };
+                let asked = url.options.clone().then(&options.nfs);
+                let waiting = Waiting::new(again, leave, &asked, RETRY, FAR_PAUSE_MAX);
+                let nfs = patiently(mount, &waiting, || location::mount(url, &options));
+                let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
+                Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
+            }
+            Location::Dir(path) => {
+                let options = DirOptions {
+                    read_only: mount.options.is_read_only(),
+                    submounts: mount.options.submounts.unwrap_or_default().into(),
+                    ..DirOptions::default()
+                };
+                let opened = LocalDir::open(path, options);
+                let opened = opened
+                    .map_err(|error| Failure::cannot(format_args!("mount {}", mount.source), &error))?;
+                Ok(Self { export: Arc::new(opened), nfs: None })
+            }
+        }
+    }
+}
+
+/// For a server elsewhere, which many may wait for.
+const FAR_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// For a server of this host.
+const NEAR_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// For so long a mount tries for a server elsewhere that is not there yet, as nfs(5) says of mounts in the foreground (`retry=`).
+const RETRY: Duration = Duration::from_secs(2 * 60);
+
+/// The same in the background (`bg`): a week.
+const BACKGROUND_RETRY: Duration = Duration::from_secs(10_000 * 60);
+
+/// How a server is waited for that is not there.
+struct Waiting<'a> {
+    /// Programs use the mount: there is no end to it.
+    again: bool,
+    /// Goes into the background once the first attempt has failed, so that the command returns.
+    leave: Option<&'a dyn Fn() -> io::Result<()>>,
+    retry: Duration,
+    pause_max: Duration,
+}
+
+impl<'a> Waiting<'a> {
+    /// As long as `asked` says, or else for `retry`.
+    fn new(
+        again: bool,
+        leave: &'a dyn Fn() -> io::Result<()>,
+        asked: &NfsOptions,
+        retry: Duration,
+        pause_max: Duration,
+    ) -> Self {
+        let in_background = asked.in_background();
+        let retry = asked.retry().unwrap_or(if in_background { BACKGROUND_RETRY } else { retry });
+        Self { again, leave: in_background.then_some(leave), retry, pause_max }
+    }
+
+    /// Says that the server is tried again, and for how long.
+    fn tell(&self, reason: &str) -> Result<(), NotMounted> {
+        match (self.again, self.leave) {
+            (true, _) => tracing::warn!(reason, "the server is away: trying again until it is there"),
+            (false, None) if self.retry.is_zero() => {}
+            (false, None) => {
+                tracing::warn!(reason, "the server is not there: trying again for {}", minutes(self.retry));
+            }
+            (false, Some(leave)) => {
+                let time = minutes(self.retry);
+                tracing::warn!(reason, "the server is not there: trying again in the background for {time}");
+                leave().map_err(|error| NotMounted::new(Reason::from(&error)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tries until the server is there, or the time is over. Nobody waits any more once the mount of programs that use it has been taken
+/// away.
+fn patiently<T>(
+    mount: &Mount,
+    waiting: &Waiting<'_>,
+    attempt: impl Fn() -> Result<T, NotMounted>,
+) -> Result<T, NotMounted> {
+    let Waiting { again, leave, retry, pause_max } = *waiting;
+    let until = (!again).then(|| Instant::now() + retry);
+    let mut backoff = Backoff::new(pause_max, until);
+    let mut has_told = false;
+    loop {
+        // What a dead server leaves behind stays until somebody takes it away.
+        if again && matches!(mounted_at(&mount.point.path), Ok(None)) {
+            return Err(NotMounted::new("it was unmounted meanwhile"));
+        }
+        let failed = match attempt() {
+            Err(failed) if failed.server == ServerState::Away => failed,
+            Err(failed) if failed.server == ServerState::Nowhere && (again || leave.is_some()) => failed,
+            outcome => return outcome,
+        };
+        if !std::mem::replace(&mut has_told, true) {
+            waiting.tell(&failed.reason)?;
+        }
+        if !backoff.wait() {
+            let tried = if retry.is_zero() { String::new() } else { format!(", for {}", minutes(retry)) };
+            return Err(NotMounted { reason: format!("{}{tried}", failed.reason), ..failed });
+        }
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    match time.as_secs() / 60 {
+        1 => "a minute".into(),
+        count => format!("{count} minutes"),
+    }
+}

@@ -1,0 +1,157 @@
+//! Counters for people and for programs.
+
+use std::cmp::Reverse;
+
+use serde_json::{Value, json};
+use tombolo_layer::stats::{Operation, Snapshot};
+
+use super::source::Look;
+use crate::service::counters::{NfsClientCounters, NfsCounters};
+use crate::table::table;
+
+const HEADER: &[&str] =
+    &["operation", "total s", "count", "errors", "MB", "per second", "mean µs", "p50 µs", "p99 µs"];
+
+/// For each server a title, and a table for each of its exports.
+pub fn as_tables(looks: &[Look]) -> String {
+    looks.iter().map(as_text).collect::<Vec<_>>().join("\n\n")
+}
+
+/// One line of JSON for all servers.
+pub fn as_json(looks: &[Look]) -> String {
+    json!({ "servers": looks.iter().map(server_json).collect::<Vec<_>>() }).to_string()
+}
+
+fn as_text(look: &Look) -> String {
+    let up_s = look.total.seconds() as u64;
+    let up = format!("{}:{:02}:{:02}", up_s / 3600, up_s / 60 % 60, up_s % 60);
+    let title = format!("{}  pid {}  up {up}", look.socket.display(), look.status.pid);
+    let exports = look.total.exports.iter().map(|(name, total)| {
+        let ways = look.status.ways.iter().filter(|way| way.export == *name);
+        let ways: Vec<_> = ways.map(|way| format!("{} {}", way.kind, way.at)).collect();
+        let client = look.total.nfs_clients.get(name).map(|client| client_lines(look, name, client) + "\n");
+        let client = client.unwrap_or_default();
+        format!("{name} by {}\n{client}{}", ways.join(", "), operations_table(look, name, total))
+    });
+    let ports = look.total.nfs.iter().map(|(address, nfs)| port_line(look, address, nfs));
+    [title].into_iter().chain(ports).chain(exports).collect::<Vec<_>>().join("\n\n")
+}
+
+fn port_line(look: &Look, address: &str, nfs: &NfsCounters) -> String {
+    let seconds = look.recent.seconds();
+    let recent = look.recent.nfs.get(address).map_or(0, |recent| recent.calls);
+    let rate = if seconds > 0.0 { recent as f64 / seconds } else { 0.0 };
+    format!(
+        "nfs {address}  connections {}  calls {} ({rate:.0} per second)  received {:.1} MB  sent {:.1} MB  \
+         refused {}  cut off {}",
+        nfs.connections,
+        nfs.calls,
+        nfs.received_bytes as f64 / 1e6,
+        nfs.sent_bytes as f64 / 1e6,
+        nfs.refused,
+        nfs.cut_off,
+    )
+}
+
+/// The state of a client of a server, and what it did since the last look.
+fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
+    let seconds = look.recent.seconds().max(f64::MIN_POSITIVE);
+    let recent = look.recent.nfs_clients.get(name).copied().unwrap_or_default();
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let unresponsive_s = total.unresponsive_ns / 1_000_000_000;
+    let silence = match unresponsive_s {
+        0 => String::new(),
+        seconds => format!("SERVER NOT RESPONDING for {seconds} s, still trying\n"),
+    };
+    format!(
+        "{silence}in flight at most {}  outstanding {}  waiting {}  round trip {:.0} µs  calls {} ({:.0} per second)\n\
+         sent {:.1} MB ({:.1} per second)  received {:.1} MB ({:.1} per second)  replies per wake-up {:.1}  \
+         sent again {}  reconnects {}",
+        total.in_flight,
+        total.outstanding,
+        total.waiting,
+        total.round_trip_ns as f64 / 1e3,
+        total.calls,
+        recent.calls as f64 / seconds,
+        megabytes(total.sent_bytes),
+        megabytes(recent.sent_bytes) / seconds,
+        megabytes(total.received_bytes),
+        megabytes(recent.received_bytes) / seconds,
+        recent.replies_per_turn(),
+        total.retransmissions,
+        total.reconnects,
+    )
+}
+
+/// The columns of the FSVA dissertation's Table 6.3: operation, total time, count; then rate and times since the last look.
+fn operations_table(look: &Look, export: &str, total: &Snapshot) -> String {
+    let idle = Operation::default();
+    let rows = by_total_time(total).into_iter().map(|total| {
+        let recent = recent(look, export, &total.name).unwrap_or(&idle);
+        let micros = |ns: Option<u64>| ns.map_or_else(|| "-".into(), |ns| format!("{:.1}", ns as f64 / 1e3));
+        vec![
+            total.name.clone(),
+            format!("{:.3}", total.total_ns as f64 / 1e9),
+            total.count.to_string(),
+            total.errors.to_string(),
+            if total.bytes > 0 { format!("{:.1}", total.bytes as f64 / 1e6) } else { String::new() },
+            format!("{:.0}", rate(recent, look)),
+            micros(mean_ns(recent)),
+            micros(recent.quantile_ns(0.5)),
+            micros(recent.quantile_ns(0.99)),
+        ]
+    });
+    table(HEADER, rows, 1)
+}
+
+fn server_json(look: &Look) -> Value {
+    let exports = look.total.exports.iter().map(|(name, total)| {
+        let operations = by_total_time(total).into_iter().map(|total| operation_json(look, name, total));
+        json!({ "name": name, "operations": operations.collect::<Vec<_>>() })
+    });
+    json!({
+        "socket": look.socket,
+        "status": look.status,
+        "uptime_s": look.total.seconds(),
+        "interval_s": look.recent.seconds(),
+        "exports": exports.collect::<Vec<_>>(),
+        "nfs": look.total.nfs,
+        "nfs_clients": look.total.nfs_clients,
+    })
+}
+
+fn operation_json(look: &Look, export: &str, total: &Operation) -> Value {
+    let idle = Operation::default();
+    let recent = recent(look, export, &total.name).unwrap_or(&idle);
+    json!({
+        "operation": total.name,
+        "total_s": total.total_ns as f64 / 1e9,
+        "count": total.count,
+        "errors": total.errors,
+        "bytes": total.bytes,
+        "per_second": rate(recent, look),
+        "mean_ns": mean_ns(recent),
+        "p50_ns": recent.quantile_ns(0.5),
+        "p99_ns": recent.quantile_ns(0.99),
+    })
+}
+
+fn by_total_time(total: &Snapshot) -> Vec<&Operation> {
+    let mut operations: Vec<_> = total.operations.iter().collect();
+    operations.sort_by_key(|operation| Reverse(operation.total_ns));
+    operations
+}
+
+fn recent<'a>(look: &'a Look, export: &str, operation: &str) -> Option<&'a Operation> {
+    look.recent.exports.get(export)?.operation(operation)
+}
+
+fn rate(recent: &Operation, look: &Look) -> f64 {
+    let seconds = look.recent.seconds();
+    if seconds > 0.0 { recent.count as f64 / seconds } else { 0.0 }
+}
+
+/// None where no call was timed.
+fn mean_ns(recent: &Operation) -> Option<u64> {
+    recent.histogram.iter().any(|(_, count)| *count > 0).then(|| recent.mean_ns())
+}

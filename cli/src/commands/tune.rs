@@ -1,0 +1,50 @@
+//! `tombolo tune`: changes a mount while it is used.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::commands::umount::server_of;
+use crate::failure::{Failure, Outcome};
+use crate::mount_point::{absolute, mounted_at};
+use crate::service::limit_of;
+
+/// Change an option of a mount while it is used.
+///
+/// `tombolo tune /mnt inflight=32` sets how many reads and writes may be outstanding at the NFS server; with `auto` the
+/// client finds out by itself. `tombolo top` shows the limit that holds. It is forgotten when the mount ends.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TuneArgs {
+    /// Where it is mounted.
+    mountpoint: PathBuf,
+    /// What to change: `inflight=N|auto`.
+    #[arg(value_name = "OPTION=VALUE", value_parser = checked)]
+    options: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo tune /mnt/src inflight=32
+  tombolo tune /mnt/src inflight=auto";
+
+impl TuneArgs {
+    /// Asks the mount's server to change it.
+    pub fn run(&self) -> Outcome {
+        let tuning = format!("tune {}", self.mountpoint.display());
+        let point = absolute(&self.mountpoint).map_err(|error| Failure::cannot(&tuning, &error))?;
+        let mounted = mounted_at(&point).map_err(|error| Failure::cannot(&tuning, &error))?;
+        if mounted.is_none() {
+            return Err(Failure::cannot(&tuning, "nothing is mounted there"));
+        }
+        let Some((mut server, _)) = server_of(&point) else {
+            let reason = "no server with its control socket in the usual directory serves it";
+            return Err(Failure::cannot(&tuning, reason).remedy("mount it as this user, without --control"));
+        };
+        server.set(&self.options).map(drop).map_err(|error| Failure::cannot(&tuning, &error))
+    }
+}
+
+fn checked(options: &str) -> Result<String, String> {
+    limit_of(options).map(|_| options.to_owned())
+}

@@ -1,0 +1,99 @@
+//! `tombolo umount`: ends a mount.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tombolo_host::control::{self, Client};
+use tombolo_sys::{Errno, fuse_dev};
+
+use crate::failure::{Failure, Outcome};
+use crate::mount_point::{KIND, absolute, mounted_at};
+use crate::service::status::{self, Status};
+
+/// End a mount made by `tombolo mount`.
+///
+/// Returns once its server has ended, so that the directory behind it is free again. umount(8) works as well, but does
+/// not wait.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct UmountArgs {
+    /// Where it is mounted.
+    mountpoint: PathBuf,
+    /// Take it out of sight at once; its server ends when its last user has left.
+    #[arg(short, long)]
+    lazy: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo umount /mnt/src
+  tombolo umount --lazy /mnt/src";
+
+impl UmountArgs {
+    /// Unmounts, and waits for the server.
+    pub fn run(&self) -> Outcome {
+        let unmounting = format!("unmount {}", self.mountpoint.display());
+        let cannot = |error: &io::Error| Failure::cannot(&unmounting, error);
+        let point = absolute(&self.mountpoint).map_err(|error| cannot(&error))?;
+        match mounted_at(&point).map_err(|error| cannot(&error))? {
+            None => return Err(Failure::cannot(&unmounting, "nothing is mounted there")),
+            Some(entry) if entry.kind != KIND => {
+                let other = format!("a file system of type {} is mounted there", entry.kind);
+                return Err(Failure::cannot(&unmounting, other).remedy("use umount(8)"));
+            }
+            Some(_) => {}
+        }
+        let server = server_of(&point);
+        unmount(&point, self.lazy).map_err(|error| {
+            let failure = cannot(&error);
+            if error.kind() == io::ErrorKind::ResourceBusy { failure.remedy(BUSY_REMEDY) } else { failure }
+        })?;
+        match server {
+            Some((server, _)) if !self.lazy => wait_for_end(server).map_err(|()| {
+                Failure::cannot(&unmounting, "it is unmounted, but its server still runs")
+                    .remedy("try again later")
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+const BUSY_REMEDY: &str = "close what is open there (fuser -vm shows it), or use --lazy";
+
+/// How long a server may take to finish what it has begun.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Unmounts by ourselves, or through the helper that lets users end mounts of their own.
+fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
+    match fuse_dev::unmount(point, lazy) {
+        Err(Errno::PERM) => {}
+        outcome => return Ok(outcome?),
+    }
+    if fuse_dev::unmount_by_helper(point, lazy)? { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
+}
+
+/// A connection to the server that serves this mount, if it still answers, and what it is.
+pub fn server_of(point: &Path) -> Option<(Client, Status)> {
+    let sockets = control::sockets(&control::default_directory()).ok()?;
+    let at = point.display().to_string();
+    sockets.iter().find_map(|socket| {
+        let mut client = Client::connect(socket).ok()?;
+        let status: Status = status::ask(&mut client, socket, "status").ok()?;
+        status.ways.iter().any(|way| way.kind == "fuse" && way.at == at).then_some((client, status))
+    })
+}
+
+/// The control connection is the last thing that a server gives up.
+fn wait_for_end(mut server: Client) -> Result<(), ()> {
+    let end = Instant::now() + PATIENCE;
+    while server.ask("status").is_ok() {
+        if Instant::now() > end {
+            return Err(());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}

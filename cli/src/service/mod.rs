@@ -1,0 +1,118 @@
+//! What every running server tells: who it is, and what it counted.
+
+pub mod counters;
+pub mod prometheus;
+pub mod status;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tombolo_back_nfs_client::NfsExport;
+use tombolo_core::fs::Export;
+use tombolo_host::control::Answers;
+use tombolo_host::rpc_server::Counts;
+use tombolo_layer::stats::{self, Counters as ExportCounters};
+
+use crate::location::{self, Limit, NfsOption, NfsOptions};
+use crate::service::counters::Counters;
+use crate::service::status::Status;
+
+/// An NFS port by its address, and what it has done so far, for as long as it is open.
+pub type NfsCounts = (String, Box<dyn Fn() -> Option<Counts> + Send + Sync>);
+
+/// A running server, as its control socket and its metrics show it.
+pub struct Service {
+    status: Status,
+    counters: Vec<(String, Arc<ExportCounters>)>,
+    nfs: Vec<NfsCounts>,
+    clients: Vec<(String, Arc<NfsExport>)>,
+    started: Instant,
+}
+
+/// Puts counters over an export.
+pub fn counted(export: Arc<dyn Export>) -> (Arc<dyn Export>, Arc<ExportCounters>) {
+    let counters = ExportCounters::new();
+    (Arc::new(stats::over(export, Arc::clone(&counters))), counters)
+}
+
+impl Service {
+    /// A server that starts now, with the counters of its exports by their names, those of its NFS ports, and the clients of
+    /// other servers that it has, by the names of what comes from there.
+    pub fn new(
+        status: Status,
+        counters: Vec<(String, Arc<ExportCounters>)>,
+        nfs: Vec<NfsCounts>,
+        clients: Vec<(String, Arc<NfsExport>)>,
+    ) -> Arc<Self> {
+        Arc::new(Self { status, counters, nfs, clients, started: Instant::now() })
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let exports = self.counters.iter().map(|(name, counters)| (name.clone(), counters.snapshot()));
+        let nfs = self.nfs.iter().filter_map(|(address, counts)| Some((address.clone(), counts()?.into())));
+        let clients = self.clients.iter().map(|(name, export)| (name.clone(), export.counts().into()));
+        Counters { uptime_ns, exports: exports.collect(), nfs: nfs.collect(), nfs_clients: clients.collect() }
+    }
+}
+
+impl Answers for Service {
+    fn answer(&self, request: &str) -> Option<Value> {
+        match request {
+            "status" => serde_json::to_value(&self.status).ok(),
+            "stats" => serde_json::to_value(self.counters()).ok(),
+            _ => None,
+        }
+    }
+
+    /// `inflight=N|auto`, for all clients that this server has.
+    fn set(&self, options: &str) -> Result<Value, String> {
+        if self.clients.is_empty() {
+            return Err("what is served here comes from no other server: there is nothing to tune".into());
+        }
+        let limit = limit_of(options)?;
+        for (name, export) in &self.clients {
+            tracing::info!(name, options, "changed while running");
+            export.set_in_flight(location::in_flight(limit));
+        }
+        Ok(json!({ "set": options }))
+    }
+}
+
+/// The one option that can be changed.
+pub fn limit_of(options: &str) -> Result<Limit, String> {
+    let mut asked = NfsOptions::default();
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        let (name, value) =
+            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        if !asked.add(name, value)? {
+            return Err(format!("unknown option {name:?}"));
+        }
+    }
+    let mut limit = None;
+    for (option, word) in asked.iter().zip(asked.words()) {
+        match option {
+            NfsOption::InFlight(asked) => limit = Some(asked),
+            _ => {
+                return Err(format!("{word}: it cannot be changed while it is mounted; inflight=N|auto can"));
+            }
+        }
+    }
+    limit.ok_or_else(|| "nothing to change: write inflight=N|auto".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_in_flight_limit_can_be_tuned() {
+        assert_eq!(limit_of("inflight=7,inflight=32"), Ok(Limit::Fixed(32)));
+        assert_eq!(limit_of("inflight=auto"), Ok(Limit::Auto));
+        for bad in ["", "inflight=0", "soft", "inflight=3,rsize=4k", "colour=blue"] {
+            assert!(limit_of(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Counters as Prometheus wants them: its own text format, version 0.0.4, which all that scrape understand.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::{Registry, Unit};
+use tombolo_host::metrics::Endpoint;
+use tombolo_layer::stats::Operation;
+
+use crate::assembly::options::address::ListenAddress;
+use crate::failure::Failure;
+use crate::service::Service;
+use crate::service::counters::{Counters, NfsClientCounters, NfsCounters};
+
+/// Serves the metrics of a server, at all addresses of a name. Nothing narrows those who may ask, so that it warns where others than this host
+/// can.
+pub fn serve(address: &ListenAddress, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
+    let start = |address: SocketAddr| {
+        let service = Arc::clone(service);
+        let endpoint = Endpoint::start(address, move || text(&service))
+            .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))?;
+        if !address.ip().is_loopback() {
+            tracing::warn!(address = %endpoint.address(), "whoever can reach this address may read the metrics");
+        }
+        Ok(endpoint)
+    };
+    address.resolve()?.into_iter().map(start).collect()
+}
+
+/// The metrics of a server at this moment.
+fn text(service: &Arc<Service>) -> String {
+    let mut registry = Registry::with_prefix("tombolo");
+    registry.register_collector(Box::new(Snapshot(service.counters())));
+    let mut text = String::new();
+    match encode(&mut text, &registry) {
+        Ok(()) => classic(&text),
+        // Nothing but memory could fail here, and it says so by itself.
+        Err(fmt::Error) => String::new(),
+    }
+}
+
+/// From OpenMetrics, which the encoder writes: there a counter's help goes without the `_total` of its samples, so that who reads the older
+/// format finds no help for them; and units and the end are lines of their own.
+fn classic(open_metrics: &str) -> String {
+    let counters: HashSet<&str> = open_metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut text = String::with_capacity(open_metrics.len());
+    for line in open_metrics.lines() {
+        let Some((keyword, rest)) =
+            line.strip_prefix("# ").map(|line| line.split_once(' ').unwrap_or((line, "")))
+        else {
+            text.push_str(line);
+            text.push('\n');
+            continue;
+        };
+        let (name, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        let total = if counters.contains(name) { "_total" } else { "" };
+        if matches!(keyword, "HELP" | "TYPE") {
+            text.push_str(&format!("# {keyword} {name}{total} {rest}\n"));
+        }
+    }
+    text
+}
+
+#[derive(Debug)]
+struct Snapshot(Counters);
+
+/// Which number of an operation a family shows.
+type Field = fn(&Operation) -> u64;
+
+const COUNTERS: &[(&str, &str, Field)] = &[
+    ("operations", "Operations answered", |operation| operation.count),
+    ("operation_errors", "Operations answered with an error", |operation| operation.errors),
+    ("operation_bytes", "File data read or written", |operation| operation.bytes),
+];
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        encoder
+            .encode_descriptor(
+                "uptime",
+                "How long the server has run",
+                Some(&Unit::Seconds),
+                MetricType::Gauge,
+            )?
+            .encode_gauge(&self.0.seconds())?;
+        for (name, help, field) in COUNTERS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (labels, operation) in self.operations() {
+                let value = field(operation);
+                let no_exemplar: Option<&Exemplar<NoLabelSet, u64>> = None;
+                family.encode_family(&labels)?.encode_counter(&value, no_exemplar)?;
+            }
+        }
+        self.encode_nfs(&mut encoder)?;
+        self.encode_nfs_clients(&mut encoder)?;
+        let (name, help) = ("operation_duration", "Time from a request to its answer, sampled");
+        let mut family =
+            encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for (labels, operation) in self.operations() {
+            let timed = operation.histogram.iter().map(|(_, count)| count).sum();
+            let (sum, steps) = (operation.total_ns as f64 / 1e9, steps(operation));
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, timed, &steps, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// Which number of an NFS port a family shows.
+type NfsField = fn(&NfsCounters) -> u64;
+
+const NFS_COUNTERS: &[(&str, &str, NfsField)] = &[
+    ("nfs_calls", "Calls received", |nfs| nfs.calls),
+    ("nfs_connects", "Connections that were made", |nfs| nfs.connections_total),
+    ("nfs_refused", "Callers that were turned away", |nfs| nfs.refused),
+    ("nfs_cut_off", "Connections that were cut off", |nfs| nfs.cut_off),
+    ("nfs_received_bytes", "Bytes of calls", |nfs| nfs.received_bytes),
+    ("nfs_sent_bytes", "Bytes of replies", |nfs| nfs.sent_bytes),
+];
+
+/// Which number of the client of a server a family shows.
+type ClientField = fn(&NfsClientCounters) -> u64;
+
+const CLIENT_COUNTERS: &[(&str, &str, ClientField)] = &[
+    ("nfs_client_calls", "Calls made", |client| client.calls),
+    ("nfs_client_replies", "Replies to them", |client| client.replies),
+    ("nfs_client_odd_replies", "Replies that answered no call, or made no sense", |client| {
+        client.odd_replies
+    }),
+    ("nfs_client_retransmissions", "Calls that were sent again", |client| client.retransmissions),
+    ("nfs_client_reconnects", "Connections that replaced a lost one", |client| client.reconnects),
+    ("nfs_client_sent_bytes", "Bytes of calls", |client| client.sent_bytes),
+    ("nfs_client_received_bytes", "Bytes of replies", |client| client.received_bytes),
+];
+
+const CLIENT_GAUGES: &[(&str, &str, ClientField)] = &[
+    ("nfs_client_in_flight_limit", "How many reads and writes may be outstanding", |client| client.in_flight),
+    ("nfs_client_outstanding", "Calls whose answer is still to come", |client| client.outstanding),
+    ("nfs_client_waiting", "Reads and writes that wait for the limit", |client| client.waiting),
+    ("nfs_client_round_trip_nanoseconds", "The smoothed round trip", |client| client.round_trip_ns),
+    ("nfs_client_unresponsive_nanoseconds", "How long the server has not been responding", |client| {
+        client.unresponsive_ns
+    }),
+];
+
+/// Labels of one time series.
+type Labels<'a> = [(&'static str, &'a str); 2];
+
+impl Snapshot {
+    fn encode_nfs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.0.nfs.is_empty() {
+            return Ok(());
+        }
+        let help = "Connections there are";
+        let mut family = encoder.encode_descriptor("nfs_connections", help, None, MetricType::Gauge)?;
+        for (address, nfs) in &self.0.nfs {
+            let connections = i64::try_from(nfs.connections).unwrap_or(i64::MAX);
+            family.encode_family(&[("address", address.as_str())])?.encode_gauge(&connections)?;
+        }
+        for (name, help, field) in NFS_COUNTERS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (address, nfs) in &self.0.nfs {
+                let no_exemplar: Option<&Exemplar<NoLabelSet, u64>> = None;
+                let labels = [("address", address.as_str())];
+                family.encode_family(&labels)?.encode_counter(&field(nfs), no_exemplar)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_nfs_clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.0.nfs_clients.is_empty() {
+            return Ok(());
+        }
+        for (name, help, field) in CLIENT_GAUGES {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (export, client) in &self.0.nfs_clients {
+                let value = i64::try_from(field(client)).unwrap_or(i64::MAX);
+                family.encode_family(&[("export", export.as_str())])?.encode_gauge(&value)?;
+            }
+        }
+        for (name, help, field) in CLIENT_COUNTERS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (export, client) in &self.0.nfs_clients {
+                let no_exemplar: Option<&Exemplar<NoLabelSet, u64>> = None;
+                let labels = [("export", export.as_str())];
+                family.encode_family(&labels)?.encode_counter(&field(client), no_exemplar)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn operations(&self) -> impl Iterator<Item = (Labels<'_>, &Operation)> {
+        self.0.exports.iter().flat_map(|(export, snapshot)| {
+            let operations = snapshot.operations.iter();
+            operations.map(|operation| {
+                ([("export", export.as_str()), ("operation", operation.name.as_str())], operation)
+            })
+        })
+    }
+}
+
+/// 1 µs, 4 µs, … 4.2 s: twelve time series for each operation instead of hundreds.
+const STEP_BOUNDS_US: [u64; 12] =
+    [1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304];
+
+/// The histogram in coarse steps: for each its bound in seconds, and how many answers fall in it.
+fn steps(operation: &Operation) -> Vec<(f64, u64)> {
+    let mut rest = operation.histogram.iter().peekable();
+    let mut below = |bound_ns: u64| {
+        let mut count = 0;
+        while let Some((_, more)) = rest.next_if(|(step_ns, _)| *step_ns <= bound_ns) {
+            count += more;
+        }
+        count
+    };
+    let mut steps: Vec<_> =
+        STEP_BOUNDS_US.iter().map(|&bound_us| (bound_us as f64 / 1e6, below(bound_us * 1000))).collect();
+    steps.push((f64::INFINITY, below(u64::MAX)));
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_layer::stats::Counters as ExportCounters;
+
+    use super::*;
+    use crate::service::status::Status;
+
+    #[test]
+    fn the_text_is_what_a_scraper_reads() {
+        let histogram = vec![(900, 2), (1_500, 1), (99_000_000_000, 1)];
+        let operation = Operation {
+            name: "read".into(),
+            count: 4,
+            total_ns: 2_500_000_000,
+            bytes: 7,
+            histogram,
+            ..Default::default()
+        };
+        let nfs = NfsCounters { connections: 2, calls: 9, ..NfsCounters::default() };
+        let nfs = ("127.0.0.1:2049".to_owned(), nfs);
+        let snapshot = tombolo_layer::stats::Snapshot { operations: vec![operation] };
+        let client = NfsClientCounters { calls: 5, in_flight: 32, ..NfsClientCounters::default() };
+        let counters = Counters {
+            uptime_ns: 0,
+            exports: [("/src".to_owned(), snapshot)].into(),
+            nfs: [nfs].into(),
+            nfs_clients: [("nfs://h/a".to_owned(), client)].into(),
+        };
+        let mut registry = Registry::with_prefix("tombolo");
+        registry.register_collector(Box::new(Snapshot(counters)));
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("memory");
+        let text = classic(&text);
+        for line in [
+            "# HELP tombolo_operations_total Operations answered",
+            "# TYPE tombolo_operations_total counter",
+            "# HELP tombolo_operation_duration_seconds Time from a request to its answer, sampled",
+            "tombolo_operations_total{export=\"/src\",operation=\"read\"} 4",
+            "tombolo_operation_bytes_total{export=\"/src\",operation=\"read\"} 7",
+            "tombolo_operation_duration_seconds_count{export=\"/src\",operation=\"read\"} 4",
+            "tombolo_operation_duration_seconds_sum{export=\"/src\",operation=\"read\"} 2.5",
+            "tombolo_nfs_connections{address=\"127.0.0.1:2049\"} 2",
+            "tombolo_nfs_client_in_flight_limit{export=\"nfs://h/a\"} 32",
+            "tombolo_nfs_client_calls_total{export=\"nfs://h/a\"} 5",
+            "tombolo_nfs_calls_total{address=\"127.0.0.1:2049\"} 9",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
+        }
+        // Each sample has help under its own name, but for the parts of a histogram.
+        for sample in
+            text.lines().filter(|line| !line.starts_with('#') && !line.contains("_duration_seconds_"))
+        {
+            let name = sample.split(['{', ' ']).next().expect("a name");
+            assert!(text.contains(&format!("# HELP {name} ")), "no help for {name}");
+        }
+        assert!(!text.contains("# UNIT") && !text.contains("# EOF"), "{text}");
+        let buckets: Vec<_> = text.lines().filter(|line| line.contains("_bucket{")).collect();
+        let ends = |line: &&str, end: &str| line.ends_with(end);
+        assert!(ends(&buckets[0], "} 2") && ends(&buckets[1], "} 3"), "{buckets:?}");
+        assert!(buckets[12].contains("le=\"+Inf\"") && ends(&buckets[12], "} 4"), "{buckets:?}");
+    }
+
+    #[test]
+    fn a_server_without_requests_has_metrics_too() {
+        let status =
+            Status { protocol: 1, version: String::new(), pid: 1, exports: Vec::new(), ways: Vec::new() };
+        let service =
+            Service::new(status, vec![("/src".into(), ExportCounters::new())], Vec::new(), Vec::new());
+        assert!(text(&service).contains("# TYPE tombolo_uptime_seconds gauge\ntombolo_uptime_seconds "));
+    }
+}
