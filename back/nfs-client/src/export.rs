@@ -13,7 +13,7 @@ use crate::data::Budget;
 use crate::mounting::{self, About, MountError};
 use crate::options::Options;
 use crate::root::{Mounted, Root};
-use crate::server::{Server, Way};
+use crate::server::{Endpoint, Server};
 use crate::session::{Beginning, NfsFileSystem, Session};
 use crate::unattended::Unattended;
 
@@ -42,7 +42,7 @@ impl NfsExport {
     /// # Errors
     /// [`MountError`], a line for people.
     pub fn mount(server: &Server, path: &str, options: Options) -> std::result::Result<Self, MountError> {
-        block_on(Self::mounted(Way::Network(server.clone()), path, options))
+        block_on(Self::mounted(Endpoint::Network(server.clone()), path, options))
     }
 
     /// As [`NfsExport::mount`], over links in shared memory: `path` must lie in the export that they lead to.
@@ -54,7 +54,7 @@ impl NfsExport {
         path: &str,
         options: Options,
     ) -> std::result::Result<Self, MountError> {
-        block_on(Self::mounted(Way::Links(route.clone()), path, options))
+        block_on(Self::mounted(Endpoint::Links(route.clone()), path, options))
     }
 
     /// The paths that a server exports, in its order.
@@ -65,25 +65,29 @@ impl NfsExport {
         server: &Server,
         reserved_port: Option<bool>,
     ) -> std::result::Result<Vec<Vec<u8>>, MountError> {
-        block_on(mounting::exports(&Way::Network(server.clone()), reserved_port))
+        block_on(mounting::exports(&Endpoint::Network(server.clone()), reserved_port))
     }
 
-    async fn mounted(way: Way, path: &str, mut options: Options) -> std::result::Result<Self, MountError> {
+    async fn mounted(
+        endpoint: Endpoint,
+        path: &str,
+        mut options: Options,
+    ) -> std::result::Result<Self, MountError> {
         let reserved_port = options.rpc.reserved_port;
-        let handle = mounting::root(&way, path, reserved_port).await?;
-        let place = mounting::nfs_place(&way).await?;
-        let probe = place.start_impatient(mounting::NFS, reserved_port)?;
-        let label = format!("{way}:{path}");
+        let handle = mounting::root(&endpoint, path, reserved_port).await?;
+        let program = mounting::nfs_endpoint(&endpoint).await?;
+        let probe = program.start_impatient(mounting::NFS, reserved_port)?;
+        let label = format!("{endpoint}:{path}");
         let probing = Nfs::new(probe, &label, UNKNOWN);
         let about = mounting::about(&probing, handle, &options).await;
         let about = about.map_err(|source| MountError::Root {
-            server: way.to_string(),
+            server: endpoint.to_string(),
             path: path.to_owned(),
             source,
         })?;
         options.rpc.label.clone_from(&label);
-        let rpc = place.start(mounting::NFS, options.rpc.clone())?;
-        let mounted = Mounted { way, path: path.to_owned(), reserved_port };
+        let rpc = program.start(mounting::NFS, options.rpc.clone())?;
+        let mounted = Mounted { endpoint, path: path.to_owned(), reserved_port };
         Ok(Self::new(rpc, &label, handle, Some(mounted), about, options))
     }
 
@@ -124,8 +128,8 @@ impl NfsExport {
             );
             return;
         }
-        let Some(Mounted { way, path, reserved_port }) = &self.root.mounted else { return };
-        if let Err(error) = block_on(mounting::leave(way, path, *reserved_port)) {
+        let Some(Mounted { endpoint, path, reserved_port }) = &self.root.mounted else { return };
+        if let Err(error) = block_on(mounting::leave(endpoint, path, *reserved_port)) {
             tracing::debug!(%error, "the server was not told");
         }
     }

@@ -45,7 +45,7 @@ struct Circle {
 }
 
 impl Page {
-    /// The entries behind `cookie`, if it is a place of this page.
+    /// The entries behind `cookie`, if it is a cookie of this page.
     pub(crate) fn behind(&self, cookie: Cookie) -> Option<&[Listed]> {
         let entries = &self.listing.entries;
         if cookie == self.start {

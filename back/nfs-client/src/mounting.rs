@@ -21,7 +21,7 @@ use tombolo_wire_xdr::{Decode, Decoder, Encoder};
 use crate::caller::Caller;
 use crate::calls::{Nfs, Sizes, answered};
 use crate::options::{DATAGRAM_SIZE_MAX, Options, SIZE_MAX};
-use crate::server::{Ports, Server, Way};
+use crate::server::{Endpoint, Ports, Server};
 
 /// Who mounts wants to know at once whether he can.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -128,30 +128,30 @@ const MOUNT: (u32, u32) = (mount::PROGRAM, mount::VERSION);
 const MOUNT_SERVICE: &str = "the MOUNT service";
 
 /// Where to find NFS.
-pub(crate) async fn nfs_place(way: &Way) -> Result<Place<'_>, MountError> {
-    match way {
-        Way::Network(server) => Ok(Place::Port(server, nfs_port(server).await?)),
-        Way::Links(route) => Ok(Place::Links(route)),
+pub(crate) async fn nfs_endpoint(endpoint: &Endpoint) -> Result<ProgramEndpoint<'_>, MountError> {
+    match endpoint {
+        Endpoint::Network(server) => Ok(ProgramEndpoint::Port(server, nfs_port(server).await?)),
+        Endpoint::Links(route) => Ok(ProgramEndpoint::Links(route)),
     }
 }
 
-async fn mount_place(way: &Way) -> Result<Place<'_>, MountError> {
-    match way {
-        Way::Network(server) => Ok(Place::Port(server, mount_port(server).await?)),
-        Way::Links(route) => Ok(Place::Links(route)),
+async fn mount_endpoint(endpoint: &Endpoint) -> Result<ProgramEndpoint<'_>, MountError> {
+    match endpoint {
+        Endpoint::Network(server) => Ok(ProgramEndpoint::Port(server, mount_port(server).await?)),
+        Endpoint::Links(route) => Ok(ProgramEndpoint::Links(route)),
     }
 }
 
 /// Where a program of a server is called.
 #[derive(Clone, Copy)]
-pub(crate) enum Place<'a> {
+pub(crate) enum ProgramEndpoint<'a> {
     /// At a port.
     Port(&'a Server, u16),
     /// Over links: all programs of the server are there.
     Links(&'a Arc<Route>),
 }
 
-impl Place<'_> {
+impl ProgramEndpoint<'_> {
     /// A client that is as patient as its options say.
     pub(crate) fn start(
         self,
@@ -159,11 +159,13 @@ impl Place<'_> {
         options: RpcOptions,
     ) -> Result<RpcClient, MountError> {
         let started = match self {
-            Place::Port(server, port) => {
+            ProgramEndpoint::Port(server, port) => {
                 let (address, transport) = (server.at(port), server.transport);
                 RpcClient::start(Target { address, transport, program, version }, options)
             }
-            Place::Links(route) => RpcClient::over_links(route.clone(), (program, version), options),
+            ProgramEndpoint::Links(route) => {
+                RpcClient::over_links(route.clone(), (program, version), options)
+            }
         };
         started.map_err(MountError::Start)
     }
@@ -175,8 +177,8 @@ impl Place<'_> {
         reserved_port: Option<bool>,
     ) -> Result<RpcClient, MountError> {
         match self {
-            Place::Port(server, port) => impatient(server, port, program, reserved_port),
-            Place::Links(_) => self.start(program, hasty(Transport::Tcp)),
+            ProgramEndpoint::Port(server, port) => impatient(server, port, program, reserved_port),
+            ProgramEndpoint::Links(_) => self.start(program, hasty(Transport::Tcp)),
         }
     }
 }
@@ -249,21 +251,21 @@ async fn ask_portmapper(
 
 /// The handle of an export's root (RFC 1813 appendix I, MNT).
 pub(crate) async fn root(
-    way: &Way,
+    endpoint: &Endpoint,
     path: &str,
     reserved_port: Option<bool>,
 ) -> Result<FileHandleBuf, MountError> {
-    let name = || way.to_string();
+    let name = || endpoint.to_string();
     let Some(dir) = DirPath::new(path.as_bytes()) else {
         return Err(MountError::PathTooLong { server: name() });
     };
-    let rpc = mount_place(way).await?.start_impatient(MOUNT, reserved_port)?;
+    let rpc = mount_endpoint(endpoint).await?.start_impatient(MOUNT, reserved_port)?;
     let procedure = mount::Procedure::Mnt.number();
-    let results = ask(way, &rpc, MOUNT_SERVICE, procedure, |xdr| {
+    let results = ask(endpoint, &rpc, MOUNT_SERVICE, procedure, |xdr| {
         xdr.value(&mount::Call::Mnt(dir));
     })
     .await?;
-    match decoded::<MntReply<'_>>(way, MOUNT_SERVICE, &results)? {
+    match decoded::<MntReply<'_>>(endpoint, MOUNT_SERVICE, &results)? {
         Reply::Failed(status, ()) => {
             Err(MountError::Refused { server: name(), path: path.to_owned(), status })
         }
@@ -275,10 +277,14 @@ pub(crate) async fn root(
 }
 
 /// Tells the server that an export is not in use here any more (UMNT). It keeps a list of who uses what, for people.
-pub(crate) async fn leave(way: &Way, path: &str, reserved_port: Option<bool>) -> Result<(), MountError> {
+pub(crate) async fn leave(
+    endpoint: &Endpoint,
+    path: &str,
+    reserved_port: Option<bool>,
+) -> Result<(), MountError> {
     let Some(dir) = DirPath::new(path.as_bytes()) else { return Ok(()) };
-    let rpc = mount_place(way).await?.start_impatient(MOUNT, reserved_port)?;
-    ask(way, &rpc, MOUNT_SERVICE, mount::Procedure::Umnt.number(), |xdr| {
+    let rpc = mount_endpoint(endpoint).await?.start_impatient(MOUNT, reserved_port)?;
+    ask(endpoint, &rpc, MOUNT_SERVICE, mount::Procedure::Umnt.number(), |xdr| {
         xdr.value(&mount::Call::Umnt(dir));
     })
     .await
@@ -286,10 +292,13 @@ pub(crate) async fn leave(way: &Way, path: &str, reserved_port: Option<bool>) ->
 }
 
 /// The paths that a server exports (EXPORT), in its order.
-pub(crate) async fn exports(way: &Way, reserved_port: Option<bool>) -> Result<Vec<Vec<u8>>, MountError> {
-    let rpc = mount_place(way).await?.start_impatient(MOUNT, reserved_port)?;
-    let results = ask(way, &rpc, MOUNT_SERVICE, mount::Procedure::Export.number(), |_| ()).await?;
-    let list: ExportReply<'_> = decoded(way, MOUNT_SERVICE, &results)?;
+pub(crate) async fn exports(
+    endpoint: &Endpoint,
+    reserved_port: Option<bool>,
+) -> Result<Vec<Vec<u8>>, MountError> {
+    let rpc = mount_endpoint(endpoint).await?.start_impatient(MOUNT, reserved_port)?;
+    let results = ask(endpoint, &rpc, MOUNT_SERVICE, mount::Procedure::Export.number(), |_| ()).await?;
+    let list: ExportReply<'_> = decoded(endpoint, MOUNT_SERVICE, &results)?;
     Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())
 }
 

@@ -6,7 +6,7 @@ use tombolo_wire_nfs3::{FileHandleBuf, Reply};
 use crate::caller::Caller;
 use crate::calls::Nfs;
 use crate::mounting;
-use crate::server::Way;
+use crate::server::Endpoint;
 use crate::unattended::Unattended;
 
 /// The root of an export.
@@ -23,7 +23,7 @@ pub(crate) struct Root {
 /// What was mounted.
 #[derive(Clone, Debug)]
 pub(crate) struct Mounted {
-    pub way: Way,
+    pub endpoint: Endpoint,
     pub path: String,
     pub reserved_port: Option<bool>,
 }
@@ -34,8 +34,8 @@ impl Root {
         if let Reply::Ok(_) = self.nfs.getattr(caller, self.handle).await? {
             return Ok(Some(self.handle));
         }
-        let Some(Mounted { way, path, reserved_port }) = &self.mounted else { return Ok(None) };
-        match mounting::root(way, path, *reserved_port).await {
+        let Some(Mounted { endpoint, path, reserved_port }) = &self.mounted else { return Ok(None) };
+        match mounting::root(endpoint, path, *reserved_port).await {
             Ok(handle) => Ok(Some(handle)),
             Err(error) => {
                 let error: &dyn std::error::Error = &error;

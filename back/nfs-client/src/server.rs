@@ -41,14 +41,14 @@ pub struct Server {
 
 /// How the programs of a server are called.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Endpoint {
     /// Over a network.
     Network(Server),
     /// Over links in shared memory.
     Links(Arc<Route>),
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Network(server) => server.fmt(f),

@@ -19,9 +19,9 @@ pub struct Probe {
 impl Probe {
     /// Makes a file below `root` to write to.
     pub fn new(mut client: Client, root: FileHandle<'_>) -> Result<Self> {
-        let place = DirOpArgs { dir: root, name: b"probe" };
+        let location = DirOpArgs { dir: root, name: b"probe" };
         let call = client
-            .nfs(&Call::Create(CreateArgs { place, how: CreateHow::Unchecked(Sattr3::default()) }), &[]);
+            .nfs(&Call::Create(CreateArgs { location, how: CreateHow::Unchecked(Sattr3::default()) }), &[]);
         let answer = client.exchange(&call)?;
         let Reply::Ok(made) = answer.results::<CreateReply<'_>>()? else { return wrong("no file to probe") };
         let handle = made.object.map(FileHandle::to_owned);

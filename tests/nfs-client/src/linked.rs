@@ -10,7 +10,7 @@ use tombolo_host::links::End;
 use tombolo_host::links::client::Line;
 use tombolo_host::links::rpc::{Dial, DialError, Dialed, Route, RpcLinks};
 use tombolo_host::links::server::{LinkHandle, Peer, Server, Service, Standing};
-use tombolo_nfs_tests::bed::{PATH, Plan};
+use tombolo_nfs_tests::test_server::{PATH, Plan};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Instance, Layout, Protocol};
 
@@ -37,7 +37,7 @@ impl Default for LinkPlan {
 }
 
 /// A server, and all the links to it.
-pub struct LinkBed {
+pub struct LinkServer {
     server: Mutex<Server>,
     plan: LinkPlan,
     links: Mutex<Vec<Option<LinkHandle>>>,
@@ -47,7 +47,7 @@ pub struct LinkBed {
     dialed: AtomicUsize,
 }
 
-impl LinkBed {
+impl LinkServer {
     /// A server of what the plan says, without links.
     pub fn new(mut plan: Plan, links: LinkPlan) -> Arc<Self> {
         let names = plan.exports.iter().map(|(name, ..)| name.clone()).collect();
@@ -140,7 +140,7 @@ fn server(service: Arc<dyn Service>) -> Server {
     Server::new(service.clone()).speaking(Protocol::OncRpc, service)
 }
 
-struct Dialing(Arc<LinkBed>);
+struct Dialing(Arc<LinkServer>);
 
 impl Dial for Dialing {
     fn dial(&self) -> Result<Dialed, DialError> {

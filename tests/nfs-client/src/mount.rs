@@ -9,7 +9,7 @@ use tombolo_back_nfs_client::{AttributeTimes, NfsExport, Options, Ports, Server}
 use tombolo_conformance::waist::World;
 use tombolo_core::fs::{Export, Name, PermissionCheck};
 use tombolo_host::rpc_client::{Options as RpcOptions, Recovery, Transport};
-use tombolo_nfs_tests::bed::PATH;
+use tombolo_nfs_tests::test_server::PATH;
 
 /// A client that waits for its server as long as it takes, and believes no attribute longer than a call.
 pub fn hard() -> Options {

@@ -12,8 +12,8 @@ use tombolo_core::fs::{
 use tombolo_mem::Source;
 use tombolo_nfs_client_tests::mount::{mounted, soft, world};
 use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
-use tombolo_nfs_tests::bed::Bed;
 use tombolo_nfs_tests::client::fragment;
+use tombolo_nfs_tests::test_server::TestServer;
 use tombolo_wire_nfs3::args::StableHow;
 use tombolo_wire_nfs3::attr::fattr3;
 use tombolo_wire_nfs3::results::{WriteOk, WriteReply};
@@ -28,8 +28,8 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn stage(options: Options) -> (World, Scripted, Bed) {
-    let honest = Bed::over(Memory::default());
+fn stage(options: Options) -> (World, Scripted, TestServer) {
+    let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), |_| Say::Truth);
     let world = world(mounted(server.address(), options));
     (world, server, honest)

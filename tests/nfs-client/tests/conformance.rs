@@ -14,9 +14,9 @@ use tombolo_front_nfs_server::Durability;
 use tombolo_host::rpc_client::{InFlight, Transport};
 use tombolo_layer::fault::{self, Rule, What, When};
 use tombolo_layer::{Op, delay};
-use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
+use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, server};
-use tombolo_nfs_tests::bed::{PATH, Plan};
+use tombolo_nfs_tests::test_server::{PATH, Plan};
 use tombolo_shm::bell::Mode;
 
 /// What NFS version 3 has no word for.
@@ -45,8 +45,8 @@ fn run_with(title: &str, export: Arc<dyn Export>, transport: Transport, options:
     let mut plan = Plan::over(export);
     // What is stable is tested by itself; ten thousand creates with an fsync each take their time.
     plan.durability = Durability::Relaxed;
-    let bed = plan.start();
-    let mounted = NfsExport::mount(&server(bed.address(), transport), PATH, options);
+    let started = plan.start();
+    let mounted = NfsExport::mount(&server(started.address(), transport), PATH, options);
     let export: Arc<dyn Export> = Arc::new(mounted.expect("the server can be mounted"));
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
     run(&export, setup).expect(title, MAY_SKIP);
@@ -115,7 +115,7 @@ fn the_client_over_memory_whose_writes_are_cut_short() {
 fn run_over_a_link(title: &str, export: Arc<dyn Export>, links: LinkPlan, options: Options) {
     let mut plan = Plan::over(export);
     plan.durability = Durability::Relaxed;
-    let export: Arc<dyn Export> = LinkBed::new(plan, links).mounted(options);
+    let export: Arc<dyn Export> = LinkServer::new(plan, links).mounted(options);
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
     run(&export, setup).expect(title, MAY_SKIP);
 }

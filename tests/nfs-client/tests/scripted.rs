@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tombolo_back_memory::Memory;
 use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
-use tombolo_nfs_tests::bed::{Bed, PATH};
 use tombolo_nfs_tests::client::{Expect, Nfs, Stream, Transport};
+use tombolo_nfs_tests::test_server::{PATH, TestServer};
 use tombolo_wire_nfs3::results::GetattrReply;
 use tombolo_wire_nfs3::{Call, Fattr3, Procedure, Status};
 
@@ -14,19 +14,19 @@ const MODE_AT: usize = 8;
 
 #[test]
 fn the_truth_is_the_honest_servers_over_both_transports() {
-    let bed = Bed::over(Memory::default());
-    let server = Scripted::start(bed.address(), |_| Say::Truth);
+    let honest = TestServer::over(Memory::default());
+    let server = Scripted::start(honest.address(), |_| Say::Truth);
     for transport in [Transport::Tcp, Transport::Udp] {
         let nfs = Nfs::connect(transport, server.address()).expect("a connection");
-        assert_eq!(nfs.root(PATH), bed.nfs().root(PATH));
+        assert_eq!(nfs.root(PATH), honest.nfs().root(PATH));
     }
     assert_eq!(server.seen().len(), 2);
 }
 
 #[test]
 fn lies_are_told_where_the_script_has_them_and_nowhere_else() {
-    let bed = Bed::over(Memory::default());
-    let server = Scripted::start(bed.address(), |asked: &Asked<'_>| match asked.nth {
+    let honest = TestServer::over(Memory::default());
+    let server = Scripted::start(honest.address(), |asked: &Asked<'_>| match asked.nth {
         2 if asked.is(Procedure::Getattr) => asked.results(&GetattrReply::Failed(Status::Io, ())),
         3 if asked.is(Procedure::Getattr) => Say::patched(MODE_AT, &0o7123_u32.to_be_bytes()),
         _ => Say::Truth,
@@ -43,15 +43,15 @@ fn lies_are_told_where_the_script_has_them_and_nowhere_else() {
 
 #[test]
 fn connections_end_when_the_script_says_so_and_others_go_on() {
-    let bed = Bed::over(Memory::default());
-    let server = Scripted::start(bed.address(), |asked: &Asked<'_>| match asked.connection {
+    let honest = TestServer::over(Memory::default());
+    let server = Scripted::start(honest.address(), |asked: &Asked<'_>| match asked.connection {
         0 => Say::Reset,
         1 => Say::Silence,
         _ => Say::Close,
     });
     let ask = || {
         let mut stream = Stream::connect(server.address()).expect("a connection");
-        let call = bed.nfs().message(&Call::Null, &[]);
+        let call = honest.nfs().message(&Call::Null, &[]);
         stream.send(&call.to_bytes()).expect("the call is sent");
         stream
     };

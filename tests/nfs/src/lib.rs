@@ -1,13 +1,13 @@
 //! The NFS server from its clients' side.
 //!
-//! - [`bed`]: a server for each test. [`place`]: one with a client, and what tests say often.
+//! - [`test_server`]: a server for each test. [`fixture`]: one with a client, and what tests say often.
 //! - [`client`]: a thin, blocking NFSv3 and MOUNT client for tests, which can also send what no client should.
 //! - [`file_system`]: the waist over that client, so that the conformance suite runs over the wire.
 //!
 //! The tests are in `tests/`. Not here: a client that anybody should mount with; that is `back/nfs-client`.
 #![forbid(unsafe_code)]
 
-pub mod bed;
 pub mod client;
 pub mod file_system;
-pub mod place;
+pub mod fixture;
+pub mod test_server;

@@ -11,9 +11,9 @@ use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_front_nfs_server::Durability;
 use tombolo_layer::fault::{self, Rule, What, When};
 use tombolo_layer::{Op, delay, replies};
-use tombolo_nfs_tests::bed::{PATH, Plan};
 use tombolo_nfs_tests::client::Transport;
 use tombolo_nfs_tests::file_system::NfsExport;
+use tombolo_nfs_tests::test_server::{PATH, Plan};
 
 /// What NFS version 3 has no word for.
 const LACKS: Needs =
@@ -41,8 +41,8 @@ fn run_with(transport: Transport, title: &str, export: Arc<dyn Export>) {
     let mut plan = Plan::over(export);
     // What is stable is tested by itself; ten thousand creates with an fsync each take their time.
     plan.durability = Durability::Relaxed;
-    let bed = plan.start();
-    let export: Arc<dyn Export> = Arc::new(NfsExport::new(transport, bed.address(), PATH));
+    let server = plan.start();
+    let export: Arc<dyn Export> = Arc::new(NfsExport::new(transport, server.address(), PATH));
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
     run(&export, setup).expect(title, MAY_SKIP);
 }

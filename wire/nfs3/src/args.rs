@@ -150,7 +150,7 @@ xdr_struct! {
     /// CREATE (§3.3.8).
     pub struct CreateArgs<'a> {
         /// Where.
-        pub place: DirOpArgs<'a>,
+        pub location: DirOpArgs<'a>,
         /// How.
         pub how: CreateHow,
     }
@@ -160,7 +160,7 @@ xdr_struct! {
     /// MKDIR (§3.3.9).
     pub struct MkdirArgs<'a> {
         /// Where.
-        pub place: DirOpArgs<'a>,
+        pub location: DirOpArgs<'a>,
         /// Attributes of the new directory.
         pub attributes: Sattr3,
     }
@@ -170,7 +170,7 @@ xdr_struct! {
     /// SYMLINK (§3.3.10).
     pub struct SymlinkArgs<'a> {
         /// Where.
-        pub place: DirOpArgs<'a>,
+        pub location: DirOpArgs<'a>,
         /// Attributes of the new link.
         pub attributes: Sattr3,
         /// Where it points.
@@ -227,7 +227,7 @@ xdr_struct! {
     /// MKNOD (§3.3.11).
     pub struct MknodArgs<'a> {
         /// Where.
-        pub place: DirOpArgs<'a>,
+        pub location: DirOpArgs<'a>,
         /// What.
         pub what: MknodWhat,
     }

@@ -20,11 +20,11 @@ fn handle() -> FileHandle<'static> {
 const HANDLE: [u32; 3] = [5, 0x0102_0304, 0x0500_0000];
 const NAME: [u32; 2] = [3, u32::from_be_bytes(*b"a.c\0")];
 
-fn place() -> DirOpArgs<'static> {
+fn location() -> DirOpArgs<'static> {
     DirOpArgs { dir: handle(), name: b"a.c" }
 }
 
-fn place_words() -> Vec<u32> {
+fn location_words() -> Vec<u32> {
     [&HANDLE[..], &NAME].concat()
 }
 
@@ -75,7 +75,7 @@ const SATTR: [u32; 12] = [1, 0o644, 0, 1, 100, 1, 1, 0, 1, 2, 1, 2];
 #[test]
 fn calls_look_as_the_rfc_has_them() {
     let handle_with = |tail: &[u32]| [&HANDLE[..], tail].concat();
-    let place_with = |tail: &[u32]| [&place_words()[..], tail].concat();
+    let place_with = |tail: &[u32]| [&location_words()[..], tail].concat();
     let page = (Cookie3((1 << 32) | 2), CookieVerifier(*b"abcdefgh"));
     let page_words = [1, 2, u32::from_be_bytes(*b"abcd"), u32::from_be_bytes(*b"efgh")];
     let object = handle();
@@ -90,7 +90,7 @@ fn calls_look_as_the_rfc_has_them() {
             }),
             handle_with(&[&SATTR[..], &[1, 7, 8]].concat()),
         ),
-        (Call::Lookup(place()), place_words()),
+        (Call::Lookup(location()), location_words()),
         (Call::Access(AccessArgs { object, access: AccessBits::all() }), handle_with(&[0x3f])),
         (Call::Readlink(object), HANDLE.to_vec()),
         (Call::Read(ReadArgs { file: object, offset: 1 << 32, count: 9 }), handle_with(&[1, 0, 9])),
@@ -105,28 +105,37 @@ fn calls_look_as_the_rfc_has_them() {
             handle_with(&[0, 2, 5, 2, 5]),
         ),
         (
-            Call::Create(CreateArgs { place: place(), how: CreateHow::Exclusive(CreateVerifier([1; 8])) }),
+            Call::Create(CreateArgs {
+                location: location(),
+                how: CreateHow::Exclusive(CreateVerifier([1; 8])),
+            }),
             place_with(&[2, 0x0101_0101, 0x0101_0101]),
         ),
         (
-            Call::Mkdir(MkdirArgs { place: place(), attributes: Sattr3::default() }),
+            Call::Mkdir(MkdirArgs { location: location(), attributes: Sattr3::default() }),
             place_with(&[0, 0, 0, 0, 0, 0]),
         ),
         (
-            Call::Symlink(SymlinkArgs { place: place(), attributes: sattr(), target: b"a.c" }),
+            Call::Symlink(SymlinkArgs { location: location(), attributes: sattr(), target: b"a.c" }),
             place_with(&[&SATTR[..], &NAME].concat()),
         ),
         (
             Call::Mknod(MknodArgs {
-                place: place(),
+                location: location(),
                 what: MknodWhat::BlockDevice(Sattr3::default(), SpecData3 { major: 8, minor: 1 }),
             }),
             place_with(&[3, 0, 0, 0, 0, 0, 0, 8, 1]),
         ),
-        (Call::Remove(place()), place_words()),
-        (Call::Rmdir(place()), place_words()),
-        (Call::Rename(RenameArgs { from: place(), to: place() }), [place_words(), place_words()].concat()),
-        (Call::Link(LinkArgs { file: object, link: place() }), [HANDLE.to_vec(), place_words()].concat()),
+        (Call::Remove(location()), location_words()),
+        (Call::Rmdir(location()), location_words()),
+        (
+            Call::Rename(RenameArgs { from: location(), to: location() }),
+            [location_words(), location_words()].concat(),
+        ),
+        (
+            Call::Link(LinkArgs { file: object, link: location() }),
+            [HANDLE.to_vec(), location_words()].concat(),
+        ),
         (
             Call::Readdir(ReaddirArgs { dir: object, cookie: page.0, verifier: page.1, count: 10 }),
             handle_with(&[&page_words[..], &[10]].concat()),
@@ -183,7 +192,7 @@ fn unions_have_every_arm() {
 #[test]
 fn numbers_that_no_type_names_are_garbage() {
     let garbage = |procedure, layout: &[u32], name, value| {
-        let bytes = words(&[&place_words(), layout].concat());
+        let bytes = words(&[&location_words(), layout].concat());
         let error = Call::decode(procedure, &mut Decoder::new(&bytes), bytes.len()).unwrap_err();
         assert_eq!(error, Error::BadEnum { name, value });
     };
@@ -194,7 +203,7 @@ fn numbers_that_no_type_names_are_garbage() {
     let write = words(&[&HANDLE[..], &[0, 0, 0, 3, 0]].concat());
     let error = Call::decode(Procedure::Write, &mut Decoder::new(&write), write.len()).unwrap_err();
     assert_eq!(error, Error::BadEnum { name: "StableHow", value: 3 });
-    let mkdir = words(&[&place_words()[..], &[2]].concat());
+    let mkdir = words(&[&location_words()[..], &[2]].concat());
     let error = Call::decode(Procedure::Mkdir, &mut Decoder::new(&mkdir), mkdir.len()).unwrap_err();
     assert_eq!(error, Error::BadBool(2));
 }

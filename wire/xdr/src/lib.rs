@@ -9,7 +9,7 @@
 //!
 //! xdr_struct! {
 //!     /// A name in a directory.
-//!     pub struct Place<'a> {
+//!     pub struct Location<'a> {
 //!         /// The directory.
 //!         pub directory: u64,
 //!         /// The name.
@@ -18,10 +18,10 @@
 //! }
 //!
 //! let mut bytes = Vec::new();
-//! Place { directory: 7, name: b"a" }.encode(&mut Encoder::new(&mut bytes));
+//! Location { directory: 7, name: b"a" }.encode(&mut Encoder::new(&mut bytes));
 //! assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1, b'a', 0, 0, 0]);
-//! let place = Place::decode(&mut Decoder::new(&bytes))?;
-//! assert_eq!(place.name, b"a");
+//! let location = Location::decode(&mut Decoder::new(&bytes))?;
+//! assert_eq!(location.name, b"a");
 //! # Ok::<(), tombolo_wire_xdr::Error>(())
 //! ```
 //!

@@ -115,7 +115,7 @@ impl Nfs {
         }
     }
 
-    /// Makes a call, with data that follow the arguments and a place for data that follow the results.
+    /// Makes a call, with data that follow the arguments and a buffer for data that follow the results.
     async fn once(
         &self,
         caller: &Caller,

@@ -38,7 +38,7 @@ fn made(results: &[u8]) -> XdrResult<Reply<New, WccData>> {
 }
 
 /// A name in a directory.
-fn place<'a>(dir: &'a FileHandleBuf, name: &'a [u8]) -> DirOpArgs<'a> {
+fn dir_op_args<'a>(dir: &'a FileHandleBuf, name: &'a [u8]) -> DirOpArgs<'a> {
     DirOpArgs { dir: dir.as_handle(), name }
 }
 
@@ -50,7 +50,7 @@ impl Nfs {
         dir: FileHandleBuf,
         name: &[u8],
     ) -> Result<Reply<Found, PostOpAttr>> {
-        self.ask(caller, Call::Lookup(place(&dir, name)), found).await
+        self.ask(caller, Call::Lookup(dir_op_args(&dir, name)), found).await
     }
 
     /// READLINK (§3.3.5).
@@ -74,7 +74,7 @@ impl Nfs {
         name: &[u8],
         how: CreateHow,
     ) -> Result<Reply<New, WccData>> {
-        self.ask(caller, Call::Create(CreateArgs { place: place(&dir, name), how }), made).await
+        self.ask(caller, Call::Create(CreateArgs { location: dir_op_args(&dir, name), how }), made).await
     }
 
     /// MKDIR (§3.3.9).
@@ -85,7 +85,7 @@ impl Nfs {
         name: &[u8],
         attributes: Sattr3,
     ) -> Result<Reply<New, WccData>> {
-        self.ask(caller, Call::Mkdir(MkdirArgs { place: place(&dir, name), attributes }), made).await
+        self.ask(caller, Call::Mkdir(MkdirArgs { location: dir_op_args(&dir, name), attributes }), made).await
     }
 
     /// SYMLINK (§3.3.10).
@@ -96,7 +96,7 @@ impl Nfs {
         name: &[u8],
         target: &[u8],
     ) -> Result<Reply<New, WccData>> {
-        let args = SymlinkArgs { place: place(&dir, name), attributes: Sattr3::default(), target };
+        let args = SymlinkArgs { location: dir_op_args(&dir, name), attributes: Sattr3::default(), target };
         self.ask(caller, Call::Symlink(args), made).await
     }
 
@@ -108,7 +108,7 @@ impl Nfs {
         name: &[u8],
         what: MknodWhat,
     ) -> Result<Reply<New, WccData>> {
-        self.ask(caller, Call::Mknod(MknodArgs { place: place(&dir, name), what }), made).await
+        self.ask(caller, Call::Mknod(MknodArgs { location: dir_op_args(&dir, name), what }), made).await
     }
 
     /// REMOVE (§3.3.12).
@@ -118,7 +118,7 @@ impl Nfs {
         dir: FileHandleBuf,
         name: &[u8],
     ) -> Result<RemoveReply> {
-        self.ask(caller, Call::Remove(place(&dir, name)), all_of).await
+        self.ask(caller, Call::Remove(dir_op_args(&dir, name)), all_of).await
     }
 
     /// RMDIR (§3.3.13).
@@ -128,7 +128,7 @@ impl Nfs {
         dir: FileHandleBuf,
         name: &[u8],
     ) -> Result<RemoveReply> {
-        self.ask(caller, Call::Rmdir(place(&dir, name)), all_of).await
+        self.ask(caller, Call::Rmdir(dir_op_args(&dir, name)), all_of).await
     }
 
     /// RENAME (§3.3.14).
@@ -138,7 +138,7 @@ impl Nfs {
         (from_dir, from): (FileHandleBuf, &[u8]),
         (to_dir, to): (FileHandleBuf, &[u8]),
     ) -> Result<RenameReply> {
-        let args = RenameArgs { from: place(&from_dir, from), to: place(&to_dir, to) };
+        let args = RenameArgs { from: dir_op_args(&from_dir, from), to: dir_op_args(&to_dir, to) };
         self.ask(caller, Call::Rename(args), all_of).await
     }
 
@@ -149,7 +149,7 @@ impl Nfs {
         file: FileHandleBuf,
         (dir, name): (FileHandleBuf, &[u8]),
     ) -> Result<LinkReply> {
-        let args = LinkArgs { file: file.as_handle(), link: place(&dir, name) };
+        let args = LinkArgs { file: file.as_handle(), link: dir_op_args(&dir, name) };
         self.ask(caller, Call::Link(args), all_of).await
     }
 

@@ -11,5 +11,5 @@ mod node;
 mod table;
 
 pub(crate) use leaving::Leaving;
-pub(crate) use node::{DEPTH_MAX, Epoch, Node, Place};
+pub(crate) use node::{DEPTH_MAX, Epoch, Location, Node};
 pub(crate) use table::{Nodes, Seen};

@@ -19,7 +19,7 @@ pub(crate) struct Epoch(u64);
 
 /// Where a node was last seen.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub dir: Arc<Node>,
     pub name: NameBuf,
 }
@@ -50,7 +50,7 @@ struct State {
     epoch: Epoch,
     /// Counts all changes of the directory, ours as well, when they begin and when they are answered.
     changes: u64,
-    place: Option<Place>,
+    location: Option<Location>,
     /// It was unlinked while open, and has a name that nobody gave it.
     silly: bool,
     /// When this client last removed a name of it.
@@ -92,7 +92,7 @@ impl Node {
             freshness,
             epoch: Epoch::default(),
             changes: 0,
-            place: None,
+            location: None,
             silly: false,
             lost_a_name: None,
             names_lost: 0,
@@ -281,11 +281,11 @@ impl Node {
     }
 
     /// Where it was last seen.
-    pub(crate) fn place(&self) -> Option<Place> {
-        self.state().place.clone()
+    pub(crate) fn location(&self) -> Option<Location> {
+        self.state().location.clone()
     }
 
-    /// Whether this directory can be the place of another: it is not below it, nor too deep. Places of directories change with the
+    /// Whether this directory can be the parent of another: it is not below it, nor too deep. Locations of directories change with the
     /// table of nodes locked, so that two cannot come into each other at the same time.
     pub(super) fn may_hold(self: &Arc<Self>, node: &Node) -> bool {
         let mut above = Some(self.clone());
@@ -294,15 +294,15 @@ impl Node {
             if step.id == node.id {
                 return false;
             }
-            above = step.place().map(|place| place.dir);
+            above = step.location().map(|location| location.dir);
         }
         above.is_none()
     }
 
-    /// It was seen there, or nowhere any more. The last place is dropped with no lock held: a chain of directories may go
+    /// It was seen there, or nowhere any more. The last location is dropped with no lock held: a chain of directories may go
     /// with it.
-    pub(crate) fn set_place(&self, place: Option<Place>) {
-        let before = std::mem::replace(&mut self.state().place, place);
+    pub(crate) fn set_location(&self, location: Option<Location>) {
+        let before = std::mem::replace(&mut self.state().location, location);
         drop(before);
     }
 
@@ -311,11 +311,11 @@ impl Node {
         self.state().silly
     }
 
-    /// It was unlinked while open, and has this place until its last opening ends.
-    pub(crate) fn make_silly(&self, place: Place) {
+    /// It was unlinked while open, and has this name until its last opening ends.
+    pub(crate) fn make_silly(&self, location: Location) {
         let mut state = self.state();
         state.silly = true;
-        let before = state.place.replace(place);
+        let before = state.location.replace(location);
         drop(state);
         drop(before);
     }
@@ -358,9 +358,9 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let take =
-            |node: &mut Node| node.state.get_mut().unwrap_or_else(PoisonError::into_inner).place.take();
+            |node: &mut Node| node.state.get_mut().unwrap_or_else(PoisonError::into_inner).location.take();
         let mut next = take(self);
-        while let Some(Place { dir, .. }) = next {
+        while let Some(Location { dir, .. }) = next {
             next = Arc::into_inner(dir).and_then(|mut node| take(&mut node));
         }
     }

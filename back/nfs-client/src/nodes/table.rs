@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use super::forgotten::Forgotten;
 use super::freshness::UnknownRemoval;
-use super::node::{Epoch, Node, Place};
+use super::node::{Epoch, Location, Node};
 use crate::options::AttributeTimes;
 
 /// The nodes that a session knows.
@@ -218,28 +218,28 @@ impl Nodes {
     }
 
     /// The node was seen under this name, in a reply to a call that was made when the directory was in this epoch. That a
-    /// directory is in itself, or deeper than any path is, is not remembered: its place keeps those above it.
-    pub(crate) fn place(&self, node: &Arc<Node>, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
+    /// directory is in itself, or deeper than any path is, is not remembered: its location keeps those above it.
+    pub(crate) fn record(&self, node: &Arc<Node>, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
         if node.id == NodeId::ROOT {
             return;
         }
         let mut table = self.table();
         let is_there_already =
-            node.place().is_some_and(|place| place.dir.id == dir.id && place.name == *name);
+            node.location().is_some_and(|location| location.dir.id == dir.id && location.name == *name);
         if !is_there_already {
             table.unname(node);
             if node.file_type == FileType::Directory && !dir.may_hold(node) {
-                node.set_place(None);
+                node.set_location(None);
                 table.unsee(&(dir.id, name.clone()));
                 return;
             }
-            node.set_place(Some(Place { dir: dir.clone(), name: name.clone() }));
+            node.set_location(Some(Location { dir: dir.clone(), name: name.clone() }));
         }
         table.see((dir.id, name.clone()), Sighting { node: Some(node.id), epoch });
     }
 
     /// There was no such name when the directory was in this epoch.
-    pub(crate) fn place_nothing(&self, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
+    pub(crate) fn record_absent(&self, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
         let mut table = self.table();
         if table.absent >= ABSENT_MAX {
             table.by_name.retain(|_, sighting| sighting.node.is_some());
@@ -282,9 +282,9 @@ impl Nodes {
         let node = table.by_id.get(&id).map(|held| held.node.clone());
         drop(table);
         if let Some(node) = &node
-            && node.place().is_some_and(|place| place.dir.id == dir && place.name == *name)
+            && node.location().is_some_and(|location| location.dir.id == dir && location.name == *name)
         {
-            node.set_place(None);
+            node.set_location(None);
         }
         node
     }
@@ -378,7 +378,7 @@ impl Table {
 
     /// Forgets the name that a node was last seen under, if nothing else was seen there since.
     fn unname(&mut self, node: &Node) {
-        if let Some(Place { dir, name }) = node.place() {
+        if let Some(Location { dir, name }) = node.location() {
             let key = (dir.id, name);
             if self.by_name.get(&key).is_some_and(|sighting| sighting.node == Some(node.id)) {
                 self.unsee(&key);
@@ -480,8 +480,8 @@ mod tests {
     fn a_name_is_known_until_others_change_its_directory() {
         let nodes = nodes(100);
         let (root, node) = (nodes.root().clone(), enter(&nodes, 2, 10));
-        nodes.place(&node, &root, &name("a"), root.epoch());
-        nodes.place_nothing(&root, &name("b"), root.epoch());
+        nodes.record(&node, &root, &name("a"), root.epoch());
+        nodes.record_absent(&root, &name("b"), root.epoch());
         assert!(matches!(nodes.seen(&root, &name("a")), Some(Seen::Node(found)) if found.id == node.id));
         assert!(matches!(nodes.seen(&root, &name("b")), Some(Seen::Nothing)));
         // A change of ours, of which nobody else's came in between.
@@ -547,7 +547,7 @@ mod tests {
         let listed = |number: u8| {
             let file = fattr(number.into(), FileType3::Regular, 1);
             let node = nodes.enter_listed(handle(number), &file, now, now).expect("room");
-            nodes.place(&node, &root, &name(&number.to_string()), root.epoch());
+            nodes.record(&node, &root, &name(&number.to_string()), root.epoch());
             node
         };
         (50..90).for_each(|number| drop(enter(&nodes, number, number.into())));
@@ -575,7 +575,7 @@ mod tests {
         };
         let dirs = [dir(2), dir(3), dir(4)];
         for (inner, outer) in [(1, 0), (2, 1), (0, 2), (1, 1), (2, 0), (0, 1)] {
-            nodes.place(&dirs[inner], &dirs[outer], &name("again"), dirs[outer].epoch());
+            nodes.record(&dirs[inner], &dirs[outer], &name("again"), dirs[outer].epoch());
         }
         let seen: Vec<_> = dirs.iter().map(Arc::downgrade).collect();
         dirs.iter().for_each(|dir| nodes.forget(&[(dir.id, 1)]));
@@ -592,7 +592,7 @@ mod tests {
             let fattr = fattr(number + 2, FileType3::Directory, 1);
             let handle = FileHandle::new(&(number + 2).to_be_bytes()).expect("short").to_owned();
             let below = nodes.enter(None, handle, &fattr, Instant::now(), Instant::now()).expect("room");
-            nodes.place(&below, &above, &name("deeper"), above.epoch());
+            nodes.record(&below, &above, &name("deeper"), above.epoch());
             nodes.forget(&[(above.id, 1)]);
             seen.push(Arc::downgrade(&below));
             above = below;
@@ -605,10 +605,10 @@ mod tests {
     fn a_moved_node_is_not_where_it_was() {
         let nodes = nodes(100);
         let (root, node) = (nodes.root().clone(), enter(&nodes, 2, 10));
-        nodes.place(&node, &root, &name("a"), root.epoch());
-        nodes.place(&node, &root, &name("b"), root.epoch());
+        nodes.record(&node, &root, &name("a"), root.epoch());
+        nodes.record(&node, &root, &name("b"), root.epoch());
         assert!(nodes.at(root.id, &name("a")).is_none());
         assert_eq!(nodes.removed(root.id, &name("b")).map(|node| node.id), Some(node.id));
-        assert!(node.place().is_none() && nodes.at(root.id, &name("b")).is_none());
+        assert!(node.location().is_none() && nodes.at(root.id, &name("b")).is_none());
     }
 }

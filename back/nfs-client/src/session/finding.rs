@@ -57,7 +57,7 @@ impl View {
                 Reply::Failed(failed, dir_attributes) => {
                     self.absorb(dir, &dir_attributes, asked);
                     if failed == Status::NoEnt && dir_attributes.is_some() && dir.changes() == changes {
-                        self.session.nodes.place_nothing(dir, name, dir.epoch());
+                        self.session.nodes.record_absent(dir, name, dir.epoch());
                     }
                     return Err(status::from_status(failed));
                 }
@@ -94,7 +94,7 @@ impl View {
             }
         };
         let node = self.session.nodes.enter(room, handle, &fattr, asked, self.now())?;
-        self.session.nodes.place(&node, dir, name, dir.epoch());
+        self.session.nodes.record(&node, dir, name, dir.epoch());
         let entry = self.entry(&node).await?;
         Ok((entry, node))
     }

@@ -115,7 +115,7 @@ impl View {
             (name, listed.handle, listed.attributes, plus && is_current)
         {
             let node = self.session.nodes.enter_listed(handle, &fattr, given.asked, self.now())?;
-            self.session.nodes.place(&node, &opening.node, &name.to_owned(), given.epoch);
+            self.session.nodes.record(&node, &opening.node, &name.to_owned(), given.epoch);
             match node.is_doubtful() {
                 false => entry = Some(Entry { node: node.id, attr: node.known() }),
                 // What the page says and what else was said do not fit: whoever wants to know asks.

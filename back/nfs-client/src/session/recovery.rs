@@ -41,8 +41,8 @@ impl View {
                 },
             };
             // Somebody may have removed or moved it meanwhile.
-            let is_in_place = step.place().is_some_and(|place| place.name == *name);
-            if is_in_place && is_same(step, &fattr) {
+            let is_at_location = step.location().is_some_and(|location| location.name == *name);
+            if is_at_location && is_same(step, &fattr) {
                 nodes.rename_handle(step, found.handle);
             } else if depth == last {
                 return Ok(false);
@@ -70,15 +70,15 @@ impl View {
         Ok(is_same)
     }
 
-    /// The way from the root to a node: each step with its name. None for one that has no place any more.
+    /// The way from the root to a node: each step with its name. None for one that has no location any more.
     fn path(&self, node: &Arc<Node>) -> Option<Vec<(Arc<Node>, NameBuf)>> {
         let root = self.session.nodes.root();
         let mut path = Vec::new();
         let mut node = node.clone();
         while !Arc::ptr_eq(&node, root) {
-            let place = node.place().filter(|_| path.len() < DEPTH_MAX)?;
-            path.push((node, place.name));
-            node = place.dir;
+            let location = node.location().filter(|_| path.len() < DEPTH_MAX)?;
+            path.push((node, location.name));
+            node = location.dir;
         }
         path.reverse();
         Some(path)

@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::{Reply, status};
 
 use super::view::View;
 use crate::data;
-use crate::nodes::{Leaving, Node, Place};
+use crate::nodes::{Leaving, Location, Node};
 
 /// A free name is found at once, but for files that were left behind by a client that crashed.
 const TRIES_MAX: usize = 100;
@@ -148,7 +148,7 @@ impl View {
         }
         match nodes.removed(from_dir.id, &from) {
             Some(moved) => {
-                nodes.place(&moved, &to_dir, &to, to_dir.epoch());
+                nodes.record(&moved, &to_dir, &to, to_dir.epoch());
                 moved.doubt(self.now());
             }
             // Nobody here knows what was moved; but the name no longer leads to nothing, or to what it did.
@@ -243,8 +243,8 @@ impl View {
                 Err(error) => return Err(error),
             };
             self.session.nodes.removed(dir.id, name);
-            self.session.nodes.place(node, dir, &silly, dir.epoch());
-            node.make_silly(Place { dir: dir.clone(), name: silly });
+            self.session.nodes.record(node, dir, &silly, dir.epoch());
+            node.make_silly(Location { dir: dir.clone(), name: silly });
             if !node.is_open() {
                 // Its last opening ended meanwhile, and did not know.
                 let (view, node) = (self.detached(), node.clone());
@@ -262,7 +262,7 @@ impl View {
         self.detached().unattended(|view| async move {
             let node = leaving.node();
             if let Ok(true) = view.leads_to(&dir, &silly, node).await {
-                node.make_silly(Place { dir: dir.clone(), name: silly });
+                node.make_silly(Location { dir: dir.clone(), name: silly });
                 view.give_back(&dir, &name, node).await;
             }
         });
@@ -270,14 +270,14 @@ impl View {
 
     /// Gives a file its name back that was to be taken away and was not, unless somebody else has the name by now.
     async fn give_back(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) {
-        let Some(place) = node.place().filter(|_| node.is_silly()) else { return };
+        let Some(location) = node.location().filter(|_| node.is_silly()) else { return };
         // Whoever closes it meanwhile must not take it away.
         node.make_plain();
         let given = match self.find(dir, name).await {
-            Err(Error::NotFound) => self.move_name((dir, &place.name), (dir, name)).await.map(drop),
+            Err(Error::NotFound) => self.move_name((dir, &location.name), (dir, name)).await.map(drop),
             Ok((entry, _)) => {
                 self.session.nodes.forget(&[(entry.node, 1)]);
-                node.make_silly(place);
+                node.make_silly(location);
                 if !node.is_open() {
                     self.remove_silly(node).await;
                 }
@@ -287,12 +287,12 @@ impl View {
         };
         match given {
             Ok(()) => {
-                self.session.nodes.removed(dir.id, &place.name);
-                self.session.nodes.place(node, dir, name, dir.epoch());
+                self.session.nodes.removed(dir.id, &location.name);
+                self.session.nodes.record(node, dir, name, dir.epoch());
             }
             Err(Error::NotFound) if matches!(self.leads_to(dir, name, node).await, Ok(true)) => {}
             Err(error) => {
-                let (server, silly) = (self.session.nfs.label(), place.name.as_name());
+                let (server, silly) = (self.session.nfs.label(), location.name.as_name());
                 tracing::warn!(server, name = %name.as_name(), %silly, %error, "a file has lost its name for another");
             }
         }
@@ -311,19 +311,19 @@ impl View {
 
     /// Takes the name away that a file was given when it was removed.
     pub(super) async fn remove_silly(&self, node: &Arc<Node>) {
-        let Some(place) = node.place() else { return };
+        let Some(location) = node.location() else { return };
         // What was written to it is nobody's any more, but it must not come after the end.
         let _ = self.settle(node).await;
-        match self.remove(&place.dir, &place.name).await {
+        match self.remove(&location.dir, &location.name).await {
             // Not there: the server did it, forgot that when it was started anew, and was asked again.
             Ok(_) | Err(Error::NotFound) if node.told().nlink <= 1 => self.drop_data(node).await,
             Ok(_) | Err(Error::NotFound) => {}
             Err(error) => {
                 let server = self.session.nfs.label();
-                tracing::warn!(server, name = %place.name.as_name(), %error, "a removed file leaves its name behind");
+                tracing::warn!(server, name = %location.name.as_name(), %error, "a removed file leaves its name behind");
             }
         }
-        self.session.nodes.removed(place.dir.id, &place.name);
+        self.session.nodes.removed(location.dir.id, &location.name);
         node.lost_a_name(self.now());
         // What is not to be dropped is to be made stable.
         self.clone().commit_unattended(node).await;

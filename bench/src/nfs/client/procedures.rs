@@ -83,7 +83,7 @@ pub fn commit(file: &Handle) -> Call {
 /// A new file with mode 0644.
 pub fn create(folder: &Handle, name: &[u8]) -> Call {
     let how = CreateHow::Unchecked(Sattr3 { mode: Some(0o644), ..Sattr3::default() });
-    call(&Args::Create(CreateArgs { place: DirOpArgs { dir: folder.as_handle(), name }, how }))
+    call(&Args::Create(CreateArgs { location: DirOpArgs { dir: folder.as_handle(), name }, how }))
 }
 
 /// A name less.

@@ -33,9 +33,9 @@ struct New {
 
 /// CREATE.
 pub(crate) async fn create(caller: &Caller<'_>, args: CreateArgs<'_>, results: &mut Encoder<'_>) {
-    let dir = caller.target(args.place.dir).await;
+    let dir = caller.target(args.location.dir).await;
     let made = match &dir {
-        Ok(dir) => create_in(dir, args.place.name, &args.how).await,
+        Ok(dir) => create_in(dir, args.location.name, &args.how).await,
         Err(failure) => Err(*failure),
     };
     answer(dir, made, results).await;
@@ -43,7 +43,7 @@ pub(crate) async fn create(caller: &Caller<'_>, args: CreateArgs<'_>, results: &
 
 /// MKDIR.
 pub(crate) async fn mkdir(caller: &Caller<'_>, args: MkdirArgs<'_>, results: &mut Encoder<'_>) {
-    make(caller, args.place, &args.attributes, results, async |dir, name, set| {
+    make(caller, args.location, &args.attributes, results, async |dir, name, set| {
         let mode = mode_of(set, DIRECTORY_MODE_UNSAID);
         Ok(dir.export.file_system.mkdir(&dir.cx, dir.node.id, name, mode).resolve().await?)
     })
@@ -52,7 +52,7 @@ pub(crate) async fn mkdir(caller: &Caller<'_>, args: MkdirArgs<'_>, results: &mu
 
 /// SYMLINK.
 pub(crate) async fn symlink(caller: &Caller<'_>, args: SymlinkArgs<'_>, results: &mut Encoder<'_>) {
-    make(caller, args.place, &args.attributes, results, async |dir, name, set| {
+    make(caller, args.location, &args.attributes, results, async |dir, name, set| {
         // No file system here keeps a mode for links (RFC 1813 §3.3.10 leaves that to the server).
         set.mode = None;
         Ok(dir.export.file_system.symlink(&dir.cx, dir.node.id, name, args.target).resolve().await?)
@@ -69,11 +69,11 @@ pub(crate) async fn mknod(caller: &Caller<'_>, args: MknodArgs<'_>, results: &mu
         MknodWhat::Socket(attributes) => (FileType::Socket, attributes, none),
         MknodWhat::Fifo(attributes) => (FileType::Fifo, attributes, none),
         MknodWhat::Other(_) => {
-            let dir = caller.target(args.place.dir).await;
+            let dir = caller.target(args.location.dir).await;
             return answer(dir, Err(Failure(Status::BadType)), results).await;
         }
     };
-    make(caller, args.place, &attributes, results, async |dir, name, set| {
+    make(caller, args.location, &attributes, results, async |dir, name, set| {
         let mode = mode_of(set, MODE_UNSAID);
         let file_system = &dir.export.file_system;
         Ok(file_system.mknod(&dir.cx, dir.node.id, name, file_type, mode, rdev).resolve().await?)
@@ -135,14 +135,14 @@ async fn link_in(file: &Target, dir: &Target, name: &[u8]) -> Result<Made> {
 /// What MKDIR, SYMLINK and MKNOD have in common: `step` makes the node, and takes out of the attributes what it has set.
 async fn make(
     caller: &Caller<'_>,
-    place: DirOpArgs<'_>,
+    location: DirOpArgs<'_>,
     attributes: &Sattr3,
     results: &mut Encoder<'_>,
     step: impl AsyncFnOnce(&Target, Name<'_>, &mut SetAttr) -> Result<Made>,
 ) {
-    let dir = caller.target(place.dir).await;
+    let dir = caller.target(location.dir).await;
     let made = match &dir {
-        Ok(dir) => make_in(dir, place.name, attributes, step).await,
+        Ok(dir) => make_in(dir, location.name, attributes, step).await,
         Err(failure) => Err(*failure),
     };
     answer(dir, made, results).await;

@@ -59,17 +59,17 @@ impl Calls {
         let dir = self.new_node(
             "MKDIR",
             "/",
-            &Call::Mkdir(MkdirArgs { place: at(root, "dir"), attributes: MODE }),
+            &Call::Mkdir(MkdirArgs { location: at(root, "dir"), attributes: MODE }),
         )?;
         let other = self.new_node(
             "MKDIR",
             "/",
-            &Call::Mkdir(MkdirArgs { place: at(root, "other"), attributes: MODE }),
+            &Call::Mkdir(MkdirArgs { location: at(root, "other"), attributes: MODE }),
         )?;
         let (dir, other) = (dir.as_handle(), other.as_handle());
         let how = CreateHow::Guarded(MODE);
         let file =
-            self.new_node("CREATE", "/dir", &Call::Create(CreateArgs { place: at(dir, "file"), how }))?;
+            self.new_node("CREATE", "/dir", &Call::Create(CreateArgs { location: at(dir, "file"), how }))?;
         self.contents(file.as_handle())?;
         self.names(dir, other, file.as_handle())
     }
@@ -107,11 +107,15 @@ impl Calls {
     fn names(&mut self, dir: FileHandle<'_>, other: FileHandle<'_>, file: FileHandle<'_>) -> Result<()> {
         self.attributes_of_new(dir)?;
         let symlink =
-            SymlinkArgs { place: at(dir, "symlink"), attributes: Sattr3::default(), target: b"target" };
+            SymlinkArgs { location: at(dir, "symlink"), attributes: Sattr3::default(), target: b"target" };
         self.new_node("SYMLINK", "/dir", &Call::Symlink(symlink))?;
-        let fifo = MknodArgs { place: at(dir, "fifo"), what: MknodWhat::Fifo(MODE) };
+        let fifo = MknodArgs { location: at(dir, "fifo"), what: MknodWhat::Fifo(MODE) };
         self.new_node("MKNOD", "/dir", &Call::Mknod(fifo))?;
-        self.new_node("MKDIR", "/dir", &Call::Mkdir(MkdirArgs { place: at(dir, "sub"), attributes: MODE }))?;
+        self.new_node(
+            "MKDIR",
+            "/dir",
+            &Call::Mkdir(MkdirArgs { location: at(dir, "sub"), attributes: MODE }),
+        )?;
 
         let call = Call::Link(LinkArgs { file, link: at(other, "link") });
         let answer = self.answered("LINK", Wanted::Whole("/other"), &call, &[])?;
@@ -139,21 +143,25 @@ impl Calls {
         let attributes = Sattr3 { mtime: SetTime3::Server, ..MODE };
         let sized = Sattr3 { size: Some(100), ..MODE };
         let verifier = CreateHow::Exclusive(CreateVerifier(*b"verifier"));
-        let create = |name, how| Call::Create(CreateArgs { place: at(dir, name), how });
+        let create = |name, how| Call::Create(CreateArgs { location: at(dir, name), how });
         let calls = [
             ("CREATE, exclusive", "/dir/own", create("own", verifier)),
             ("CREATE with a size", "/dir/sized", create("sized", CreateHow::Unchecked(sized))),
             ("CREATE with a time", "/dir/timed", create("timed", CreateHow::Guarded(attributes))),
-            ("MKDIR with a time", "/dir/day", Call::Mkdir(MkdirArgs { place: at(dir, "day"), attributes })),
+            (
+                "MKDIR with a time",
+                "/dir/day",
+                Call::Mkdir(MkdirArgs { location: at(dir, "day"), attributes }),
+            ),
             (
                 "SYMLINK with a time",
                 "/dir/way",
-                Call::Symlink(SymlinkArgs { place: at(dir, "way"), attributes, target: b"target" }),
+                Call::Symlink(SymlinkArgs { location: at(dir, "way"), attributes, target: b"target" }),
             ),
             (
                 "MKNOD with a time",
                 "/dir/pipe",
-                Call::Mknod(MknodArgs { place: at(dir, "pipe"), what: MknodWhat::Fifo(attributes) }),
+                Call::Mknod(MknodArgs { location: at(dir, "pipe"), what: MknodWhat::Fifo(attributes) }),
             ),
         ];
         for (what, path, call) in calls {

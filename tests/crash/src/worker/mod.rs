@@ -178,9 +178,11 @@ impl Worker {
     }
 
     fn make_dir(&mut self, dir: FileHandle<'_>, name: &str) -> Result<FileHandleBuf> {
-        let place = DirOpArgs { dir, name: name.as_bytes() };
-        let call =
-            Call::Mkdir(MkdirArgs { place, attributes: Sattr3 { mode: Some(0o755), ..Sattr3::default() } });
+        let location = DirOpArgs { dir, name: name.as_bytes() };
+        let call = Call::Mkdir(MkdirArgs {
+            location,
+            attributes: Sattr3 { mode: Some(0o755), ..Sattr3::default() },
+        });
         let answer = self.call(&call, &[])?;
         match answer.results::<CreateReply<'_>>()? {
             Reply::Ok(made) => handle_of(made.object),

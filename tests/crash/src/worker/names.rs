@@ -50,8 +50,8 @@ impl Worker {
             CreateHow::Guarded(MODE)
         };
         let handle = self.dirs[dir].handle;
-        let place = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
-        let handle = self.make(&Call::Create(CreateArgs { place, how }))?;
+        let location = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
+        let handle = self.make(&Call::Create(CreateArgs { location, how }))?;
         let file = FileId(self.files.len());
         self.files.push(Some(File::new(handle)));
         self.dirs[dir].entries.insert(name, Entry::File(file));
@@ -60,8 +60,8 @@ impl Worker {
 
     fn mkdir(&mut self, dir: usize, name: String) -> Result<()> {
         let handle = self.dirs[dir].handle;
-        let place = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
-        let handle = self.make(&Call::Mkdir(MkdirArgs { place, attributes: MODE }))?;
+        let location = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
+        let handle = self.make(&Call::Mkdir(MkdirArgs { location, attributes: MODE }))?;
         self.dirs[dir].entries.insert(name, Entry::Dir(handle));
         Ok(())
     }
@@ -69,9 +69,9 @@ impl Worker {
     fn symlink(&mut self, dir: usize, name: String) -> Result<()> {
         let target = format!("target-{:x}", self.random.next());
         let handle = self.dirs[dir].handle;
-        let place = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
+        let location = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
         let call =
-            Call::Symlink(SymlinkArgs { place, attributes: Sattr3::default(), target: target.as_bytes() });
+            Call::Symlink(SymlinkArgs { location, attributes: Sattr3::default(), target: target.as_bytes() });
         let handle = self.make(&call)?;
         self.dirs[dir].entries.insert(name, Entry::Symlink(handle, target));
         Ok(())
@@ -135,8 +135,8 @@ impl Worker {
 
     pub(super) fn remove(&mut self, dir: usize, name: &str) -> Result<()> {
         let handle = self.dirs[dir].handle;
-        let place = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
-        self.change::<WccData, WccData>(&Call::Remove(place), &mut None)?;
+        let location = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
+        self.change::<WccData, WccData>(&Call::Remove(location), &mut None)?;
         match self.dirs[dir].entries.remove(name) {
             Some(Entry::File(file)) => self.loses_a_name(file),
             _ => Ok(()),
@@ -145,8 +145,8 @@ impl Worker {
 
     fn rmdir(&mut self, dir: usize, name: &str) -> Result<()> {
         let handle = self.dirs[dir].handle;
-        let place = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
-        self.change::<WccData, WccData>(&Call::Rmdir(place), &mut None)?;
+        let location = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
+        self.change::<WccData, WccData>(&Call::Rmdir(location), &mut None)?;
         self.dirs[dir].entries.remove(name);
         Ok(())
     }

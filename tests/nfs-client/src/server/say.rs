@@ -48,8 +48,8 @@ impl Say {
     pub fn patched(at: usize, bytes: &[u8]) -> Self {
         let bytes = bytes.to_vec();
         Self::edited(move |results| {
-            let place = results.get_mut(at..at + bytes.len()).expect("results that reach so far");
-            place.copy_from_slice(&bytes);
+            let field = results.get_mut(at..at + bytes.len()).expect("results that reach so far");
+            field.copy_from_slice(&bytes);
         })
     }
 

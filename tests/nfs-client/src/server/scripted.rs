@@ -126,7 +126,7 @@ impl Scripted {
         self.now(|_| Say::Truth);
     }
 
-    /// Puts another honest server behind it, and resets all connections: as if that had been started in its place.
+    /// Puts another honest server behind it, and resets all connections: as if that had been started in its stead.
     pub fn replace(&self, behind: SocketAddr) {
         *lock(&self.shared.behind) = behind;
         self.reset_all();

@@ -8,7 +8,7 @@ use tombolo_conformance::waist::World;
 use tombolo_core::fs::{File, LockOwner, NodeId, OpenFlags, Result};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{Say, Scripted};
-use tombolo_nfs_tests::bed::Bed;
+use tombolo_nfs_tests::test_server::TestServer;
 
 /// Two clients in one directory of a server.
 pub struct Pair {
@@ -16,7 +16,7 @@ pub struct Pair {
     pub two: World,
     /// Counts what they ask.
     pub server: Scripted,
-    _honest: Bed,
+    _honest: TestServer,
 }
 
 impl Pair {
@@ -37,7 +37,7 @@ impl Pair {
 
     /// As the options say, both.
     pub fn with(options: Options) -> Self {
-        let honest = Bed::over(Memory::default());
+        let honest = TestServer::over(Memory::default());
         let server = Scripted::start(honest.address(), |_| Say::Truth);
         let one = world(mounted(server.address(), options.clone()));
         let two = one.through(mounted(server.address(), options));

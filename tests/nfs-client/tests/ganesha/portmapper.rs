@@ -7,7 +7,7 @@ use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::{NfsExport, Options, Ports, Server, Transport};
 use tombolo_nfs_client_tests::mount::world;
 use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
-use tombolo_nfs_tests::bed::{Bed, PATH};
+use tombolo_nfs_tests::test_server::{PATH, TestServer};
 use tombolo_wire_rpc::portmap;
 use tombolo_wire_rpc::{Accepted, ReplyHeader};
 
@@ -19,8 +19,8 @@ fn server() -> Server {
 
 /// The error of a mount that this portmapper leads to.
 fn refused(answer: impl Fn(&Asked<'_>) -> Say + Send + 'static) -> String {
-    let bed = Bed::over(Memory::default());
-    let portmapper = Scripted::start_at(portmap::PORT, bed.address(), answer);
+    let honest = TestServer::over(Memory::default());
+    let portmapper = Scripted::start_at(portmap::PORT, honest.address(), answer);
     let error = NfsExport::mount(&server(), PATH, Options::default()).expect_err("it leads nowhere");
     assert!(!portmapper.seen().is_empty(), "nobody asked it");
     let mut line = error.to_string();
@@ -52,9 +52,9 @@ fn one_that_lies() {
 #[test]
 #[ignore = "run in namespaces of its own"]
 fn one_that_leads_to_ports() {
-    let bed = Bed::over(Memory::default());
-    let port = u32::from(bed.address().port());
-    let portmapper = Scripted::start_at(portmap::PORT, bed.address(), move |asked| {
+    let honest = TestServer::over(Memory::default());
+    let port = u32::from(honest.address().port());
+    let portmapper = Scripted::start_at(portmap::PORT, honest.address(), move |asked| {
         assert_eq!((asked.program, asked.procedure), (portmap::PROGRAM, portmap::GETPORT));
         Say::Results(port.to_be_bytes().to_vec())
     });

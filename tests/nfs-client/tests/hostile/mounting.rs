@@ -8,7 +8,7 @@ use tombolo_back_nfs_client::{NfsExport, Options};
 use tombolo_host::rpc_client::Transport;
 use tombolo_nfs_client_tests::mount::{hard, server, soft};
 use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
-use tombolo_nfs_tests::bed::{Bed, PATH};
+use tombolo_nfs_tests::test_server::{PATH, TestServer};
 use tombolo_wire_nfs3::mount::{self, Flavors, MntOk, MntReply};
 use tombolo_wire_nfs3::{FileHandle, Procedure};
 use tombolo_wire_rpc::{Accepted, AuthFlavor, AuthStat, Rejected, ReplyHeader};
@@ -37,7 +37,7 @@ fn refused(address: SocketAddr, path: &str, options: Options) -> String {
 
 /// The error of a mount of a server that lies.
 fn refused_by(script: impl FnMut(&Asked<'_>) -> Say + Send + 'static) -> String {
-    let honest = Bed::over(Memory::default());
+    let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), script);
     refused(server.address(), PATH, soft())
 }
@@ -64,7 +64,7 @@ fn a_host_that_takes_the_connection_and_says_nothing_is_given_up() {
 
 #[test]
 fn an_export_that_there_is_none_of_is_named() {
-    let honest = Bed::over(Memory::default());
+    let honest = TestServer::over(Memory::default());
     let line = refused(honest.address(), "/nowhere", soft());
     assert!(line.contains("/nowhere"), "{line}");
 }
@@ -147,7 +147,7 @@ fn limits_that_make_no_sense_are_survived_or_refused() {
     // rtmax, wtmax and dtpref of 0, of 1, of everything.
     for value in [0_u32, 1, u32::MAX] {
         in_time(move || {
-            let honest = Bed::over(Memory::default());
+            let honest = TestServer::over(Memory::default());
             let scripted = Scripted::start(honest.address(), move |asked| {
                 if !asked.is(Procedure::Fsinfo) {
                     return Say::Truth;

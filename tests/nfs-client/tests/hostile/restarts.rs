@@ -5,13 +5,13 @@ use std::path::Path;
 use tombolo_core::fs::{Error, OpenFlags, SyncWhat};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{Say, Scripted};
-use tombolo_nfs_tests::bed::{Bed, Plan};
-use tombolo_nfs_tests::place::{local_dir, scratch};
+use tombolo_nfs_tests::fixture::{local_dir, scratch};
+use tombolo_nfs_tests::test_server::{Plan, TestServer};
 
 use crate::stage::{in_time, told};
 
 /// A server of a directory, with a key of its own: handles of another are nothing to it.
-fn serve(tree: &Path) -> Bed {
+fn serve(tree: &Path) -> TestServer {
     Plan::over(local_dir(tree)).start()
 }
 
@@ -107,8 +107,8 @@ fn a_server_that_is_replaced_by_another_gives_no_wrong_data() {
 fn a_removed_file_stays_stale_and_its_directory_goes_on() {
     in_time(|| {
         let tree = scratch();
-        let bed = serve(tree.path());
-        let world = world(mounted(bed.address(), hard()));
+        let server = serve(tree.path());
+        let world = world(mounted(server.address(), hard()));
         let node = world.file_with("file", b"contents");
         let file = world.open(node, OpenFlags::READ).expect("open");
         // Removed by another client, which does not know that it is open here.

@@ -9,8 +9,8 @@ use tombolo_conformance::waist::World;
 use tombolo_core::fs::{Error, Result};
 use tombolo_nfs_client_tests::mount::{hard, mounted, soft, world};
 use tombolo_nfs_client_tests::server::{Say, Scripted};
-use tombolo_nfs_tests::bed::{Bed, Plan};
-use tombolo_nfs_tests::place::{local_dir, scratch};
+use tombolo_nfs_tests::fixture::{local_dir, scratch};
+use tombolo_nfs_tests::test_server::{Plan, TestServer};
 
 /// How long anything may take that does not have to wait for ever.
 pub const PATIENCE: Duration = Duration::from_secs(40);
@@ -20,7 +20,7 @@ pub struct Stage {
     // The client goes before its servers.
     pub world: World,
     pub server: Scripted,
-    pub honest: Bed,
+    pub honest: TestServer,
     _tree: TempDir,
 }
 

@@ -7,9 +7,9 @@ use tombolo_core::fs::{Client, Ctx, Export, NodeId, PermissionCheck, SessionId};
 use tombolo_host::links::End;
 use tombolo_host::links::client::{Line, LineError, Reply as Raw};
 use tombolo_host::links::rpc::{Asked, Part, Said};
-use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
+use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::hard;
-use tombolo_nfs_tests::bed::Plan;
+use tombolo_nfs_tests::test_server::Plan;
 use tombolo_shm::address::GlobalAddress;
 use tombolo_shm::bell::Mode;
 use tombolo_wire_rpc::{CallHeader, Credential, Xid};
@@ -17,16 +17,16 @@ use tombolo_wire_xdr::Encoder;
 
 /// A client that says what it likes.
 struct Liar {
-    bed: Arc<LinkBed>,
+    server: Arc<LinkServer>,
     line: Line,
 }
 
 impl Liar {
     fn new() -> Self {
-        let bed = LinkBed::new(Plan::over(Arc::new(Memory::default())), LinkPlan::default());
-        let ends = bed.ends().expect("a link");
+        let server = LinkServer::new(Plan::over(Arc::new(Memory::default())), LinkPlan::default());
+        let ends = server.ends().expect("a link");
         let line = Line::start(&ends, "liar", Mode::Event).expect("a line");
-        Self { bed, line }
+        Self { server, line }
     }
 
     fn say(&self, kind: u32, body: [u8; 48], frame: &[u8]) -> Result<Raw, LineError> {
@@ -36,7 +36,7 @@ impl Liar {
                 return outcome;
             }
             // Nobody watches over a socket here who would tell of the link's end.
-            if let Some(end) = self.bed.end() {
+            if let Some(end) = self.server.end() {
                 self.line.cut(end);
             }
             std::thread::yield_now();
@@ -51,11 +51,11 @@ impl Liar {
     /// The link is cut with this reason, and others are served.
     fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
-        match self.bed.end() {
+        match self.server.end() {
             Some(End::Lie(lie)) => assert!(lie.to_string().contains(reason), "{lie}"),
             other => panic!("the link ended so: {other:?}"),
         }
-        let export = self.bed.mounted(hard());
+        let export = self.server.mounted(hard());
         let client = Client { session: SessionId(1), label: "x".into(), checks: PermissionCheck::BackEnd };
         let fs = export.attach(&client).expect("a session");
         fs.getattr(&Ctx::root(SessionId(1)), NodeId::ROOT, None).wait().expect("others are served");

@@ -9,9 +9,9 @@ use tombolo_core::fs::{
     SetAttr,
 };
 use tombolo_host::links::server::{Credentials, SpeaksFor, Standing};
-use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
+use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, name};
-use tombolo_nfs_tests::bed::{PATH, Plan, no_squash};
+use tombolo_nfs_tests::test_server::{PATH, Plan, no_squash};
 
 const JOE: u32 = 1000;
 
@@ -47,8 +47,8 @@ fn owner_of_new(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> Result<(u32, u32),
 #[test]
 fn a_process_that_is_not_believed_calls_as_itself_or_not_at_all() {
     let groups = [7, 8].into();
-    let bed = LinkBed::new(Plan::over(tree()), a_process(SpeaksFor::Itself { groups }));
-    let export = bed.mounted(hard());
+    let server = LinkServer::new(Plan::over(tree()), a_process(SpeaksFor::Itself { groups }));
+    let export = server.mounted(hard());
     let fs = attach(&*export);
     assert_eq!(owner_of_new(&*fs, &acting(JOE, 100, &[]), "a").expect("itself"), (JOE, 100));
     assert_eq!(owner_of_new(&*fs, &acting(JOE, 7, &[8]), "b").expect("its groups"), (JOE, 7));
@@ -61,22 +61,22 @@ fn a_process_that_is_not_believed_calls_as_itself_or_not_at_all() {
 
 #[test]
 fn whoever_is_believed_calls_in_any_name_but_what_is_squashed_is() {
-    let bed = LinkBed::new(Plan::over(tree()), a_process(SpeaksFor::Anybody));
-    let export = bed.mounted(hard());
+    let server = LinkServer::new(Plan::over(tree()), a_process(SpeaksFor::Anybody));
+    let export = server.mounted(hard());
     let fs = attach(&*export);
     assert_eq!(owner_of_new(&*fs, &acting(5, 6, &[]), "a").expect("anybody"), (5, 6));
     assert_eq!(owner_of_new(&*fs, &acting(0, 0, &[]), "b").expect("root"), (0, 0));
     let plan = Plan::over(tree()).squashing(Default::default());
-    let bed = LinkBed::new(plan, a_process(SpeaksFor::Anybody));
-    let export = bed.mounted(hard());
+    let server = LinkServer::new(plan, a_process(SpeaksFor::Anybody));
+    let export = server.mounted(hard());
     assert_eq!(owner_of_new(&*attach(&*export), &acting(0, 0, &[]), "a").expect("nobody"), (65_534, 65_534));
 }
 
 #[test]
 fn a_link_leads_to_its_own_export_and_to_no_other() {
     let plan = || Plan::over(tree()).and("/other", tree(), no_squash());
-    let bed = LinkBed::new(plan(), LinkPlan::default());
-    let route = bed.route();
+    let server = LinkServer::new(plan(), LinkPlan::default());
+    let route = server.route();
     NfsExport::mount_over(&route, PATH, hard()).expect("its own");
     let refused = NfsExport::mount_over(&route, "/other", hard()).expect_err("another");
     assert!(matches!(refused, MountError::Refused { .. }), "{refused}");

@@ -17,7 +17,7 @@ use tombolo_host::rpc_client::{
     Call, CallError, Found, Garbage, Landing, Options, Recovery, Reply, RpcClient,
 };
 use tombolo_mem::Buffer;
-use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
+use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_shm::bell::Mode;
 use tombolo_wire_rpc::{Credential, ReplyHeader, Xid};
 use tombolo_wire_xdr::Encoder;
@@ -56,11 +56,11 @@ const FRAME: Said = Said::Reply { placed_bytes: 0 };
 
 /// A procedure that is asked of the liar: its outcome, and how the link fares.
 fn ask(lie: Lie, call: Call<'_>) -> (Result<Reply, CallError>, Option<End>) {
-    let bed = LinkBed::of(Arc::new(Liar(lie)), LinkPlan::default());
+    let server = LinkServer::of(Arc::new(Liar(lie)), LinkPlan::default());
     let options =
         Options { recovery: Recovery::Soft, timeout: Duration::from_secs(20), ..Options::default() };
-    let client = RpcClient::over_links(bed.route(), (7, 1), options).expect("a client");
-    (client.call(call, |_| ()).wait(), bed.client_end())
+    let client = RpcClient::over_links(server.route(), (7, 1), options).expect("a client");
+    (client.call(call, |_| ()).wait(), server.client_end())
 }
 
 fn lied_to(lie: Lie) -> Garbage {
@@ -149,8 +149,8 @@ impl Wake for Flag {
 fn who_waits_for_room_does_not_wake_itself() {
     let (refused, refusals) = channel();
     let plan = LinkPlan { bulk_bytes: 64 << 10, ..LinkPlan::default() };
-    let bed = LinkBed::of(Arc::new(Keeper { kept: Mutex::default(), refused }), plan);
-    let client = RpcClient::over_links(bed.route(), (7, 1), Options::default()).expect("a client");
+    let server = LinkServer::of(Arc::new(Keeper { kept: Mutex::default(), refused }), plan);
+    let client = RpcClient::over_links(server.route(), (7, 1), Options::default()).expect("a client");
     // All of the server's bulk memory is the place of this one's reply.
     let _kept = client.call(Call { results_bytes: 1 << 20, ..Call::new(1, Credential::None) }, |_| ());
     let data = Some(vec![1; 4096].into());
@@ -196,7 +196,7 @@ fn a_reply_may_be_divided_in_any_way() {
 }
 
 /// Links that say whether somebody has them.
-struct Token(Arc<LinkBed>, Arc<()>);
+struct Token(Arc<LinkServer>, Arc<()>);
 
 impl Dial for Token {
     fn dial(&self) -> Result<Dialed, DialError> {
@@ -208,9 +208,9 @@ impl Dial for Token {
 #[test]
 fn calls_that_were_given_up_do_not_keep_the_link() {
     let (refused, _refusals) = channel();
-    let bed = LinkBed::of(Arc::new(Keeper { kept: Mutex::default(), refused }), LinkPlan::default());
+    let server = LinkServer::of(Arc::new(Keeper { kept: Mutex::default(), refused }), LinkPlan::default());
     let token = Arc::new(());
-    let route = Route::start(Token(bed, token.clone()), "server").expect("a link");
+    let route = Route::start(Token(server, token.clone()), "server").expect("a link");
     let client = RpcClient::over_links(route, (7, 1), Options::default()).expect("a client");
     // The server keeps it.
     drop(client.call(Call { results_bytes: 1 << 20, ..Call::new(1, Credential::None) }, |_| ()));

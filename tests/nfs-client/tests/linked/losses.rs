@@ -15,38 +15,38 @@ use tombolo_host::rpc_client::InFlight;
 use tombolo_layer::delay;
 use tombolo_layer::replies;
 use tombolo_mem::Buffer;
-use tombolo_nfs_client_tests::linked::{LinkBed, LinkPlan};
+use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, name, soft};
-use tombolo_nfs_tests::bed::Plan;
+use tombolo_nfs_tests::test_server::Plan;
 
 fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
     let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
     (export.attach(&client).expect("a session"), Ctx::root(SessionId(1)))
 }
 
-fn bed() -> Arc<LinkBed> {
-    LinkBed::new(Plan::over(Arc::new(Memory::default())), LinkPlan::default())
+fn server() -> Arc<LinkServer> {
+    LinkServer::new(Plan::over(Arc::new(Memory::default())), LinkPlan::default())
 }
 
 #[test]
 fn a_call_over_a_link_is_answered() {
-    let bed = bed();
-    let export = bed.mounted(hard());
+    let server = server();
+    let export = server.mounted(hard());
     let (fs, cx) = attach(&*export);
     let attr = fs.getattr(&cx, NodeId::ROOT, None).wait().expect("attributes");
     assert_eq!(attr.file_type, FileType::Directory);
-    assert_eq!(bed.dialed(), 1, "MOUNT and NFS over one link");
+    assert_eq!(server.dialed(), 1, "MOUNT and NFS over one link");
 }
 
 #[test]
 fn after_a_loss_there_is_another_link() {
-    let bed = bed();
-    let export = bed.mounted(hard());
+    let server = server();
+    let export = server.mounted(hard());
     let (fs, cx) = attach(&*export);
     for round in 1..=20 {
-        bed.cut();
+        server.cut();
         fs.getattr(&cx, NodeId::ROOT, None).wait().expect("attributes");
-        assert_eq!(bed.dialed(), 1 + round);
+        assert_eq!(server.dialed(), 1 + round);
     }
 }
 
@@ -56,8 +56,8 @@ fn what_was_under_way_is_performed_once() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let slow = delay::over(Arc::new(Memory::default()), Duration::from_micros(300)).expect("a timer");
     let once = replies::open(Arc::new(slow), &replies::Options::default(), &dir.path().join("replies"));
-    let bed = LinkBed::new(Plan::over(Arc::new(once.expect("a reply layer"))), LinkPlan::default());
-    let export = bed.mounted(hard());
+    let server = LinkServer::new(Plan::over(Arc::new(once.expect("a reply layer"))), LinkPlan::default());
+    let export = server.mounted(hard());
     let (over, made) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         for worker in 0..4 {
@@ -78,12 +78,12 @@ fn what_was_under_way_is_performed_once() {
         }
         for round in 0..30 {
             let before = made.load(Ordering::SeqCst);
-            bed.cut();
+            server.cut();
             // All of them have met the loss once two rounds of everybody's have ended.
             while made.load(Ordering::SeqCst) < before + 8 {
                 thread::yield_now();
             }
-            assert!(bed.dialed() >= 2 + round, "the loss was noticed");
+            assert!(server.dialed() >= 2 + round, "the loss was noticed");
         }
         over.store(true, Ordering::SeqCst);
     });
@@ -92,10 +92,10 @@ fn what_was_under_way_is_performed_once() {
 
 #[test]
 fn who_is_patient_waits_for_the_server_and_who_is_not_is_told() {
-    let bed = bed();
-    let (patient, hasty) = (bed.mounted(hard()), bed.mounted(soft()));
-    bed.away.store(true, Ordering::SeqCst);
-    bed.cut();
+    let server = server();
+    let (patient, hasty) = (server.mounted(hard()), server.mounted(soft()));
+    server.away.store(true, Ordering::SeqCst);
+    server.cut();
     let (fs, cx) = attach(&*hasty);
     let failed = fs.getattr(&cx, NodeId::ROOT, None).wait().expect_err("there is no server");
     let mut text = String::new();
@@ -112,7 +112,7 @@ fn who_is_patient_waits_for_the_server_and_who_is_not_is_told() {
         });
         // It is of no consequence whether it waits already: it waits in any case.
         assert!(!waiting.is_finished());
-        bed.away.store(false, Ordering::SeqCst);
+        server.away.store(false, Ordering::SeqCst);
         waiting.join().expect("no panic");
     });
     fs.getattr(&cx, NodeId::ROOT, None).wait().expect("the hasty one goes on");
@@ -120,11 +120,11 @@ fn who_is_patient_waits_for_the_server_and_who_is_not_is_told() {
 
 #[test]
 fn an_interrupt_ends_a_call_that_waits_for_the_server() {
-    let bed = bed();
-    let export = bed.mounted(hard());
+    let server = server();
+    let export = server.mounted(hard());
     let (fs, cx) = attach(&*export);
-    bed.away.store(true, Ordering::SeqCst);
-    bed.cut();
+    server.away.store(true, Ordering::SeqCst);
+    server.cut();
     let interrupt = Interrupt::new();
     let cx = Ctx { interrupt: interrupt.clone(), ..cx };
     let since = Instant::now();
@@ -140,10 +140,10 @@ fn an_interrupt_ends_a_call_that_waits_for_the_server() {
 fn many_small_pieces_of_large_reads_do_not_wait_for_each_other_for_ever() {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
     let links = LinkPlan { slots: 8, bulk_bytes: 64 << 10, ..LinkPlan::default() };
-    let bed = LinkBed::new(Plan::over(export.clone()), links);
+    let server = LinkServer::new(Plan::over(export.clone()), links);
     let mut options = Options { read_size_max: 4096, write_size_max: 4096, ..hard() };
     options.rpc.in_flight = InFlight::Fixed(2);
-    let export = bed.mounted(options);
+    let export = server.mounted(options);
     let (fs, cx) = attach(&*export);
     let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| number as u8 ^ (number >> 8) as u8).collect();
     let flags = OpenFlags::READ | OpenFlags::WRITE;

@@ -17,7 +17,7 @@ use tombolo_layer::around::{Around, Call, Payload};
 use tombolo_layer::{Layered, replies};
 use tombolo_mem::Source;
 use tombolo_nfs_client_tests::wire::{Network, Rng};
-use tombolo_nfs_tests::bed::no_squash;
+use tombolo_nfs_tests::test_server::no_squash;
 use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
 use tombolo_wire_nfs3::{FileHandle, FileHandleBuf, Reply};
 use tombolo_wire_rpc::{CallHeader, Credential, ReplyHeader, Xid};

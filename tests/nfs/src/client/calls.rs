@@ -49,7 +49,7 @@ pub fn calls_with_names<'a>(dir: FileHandle<'a>, name: &'a [u8]) -> Vec<Call<'a>
 
 /// A call of each procedure that changes a name: those that make it come first.
 pub fn changes_of_names<'a>(dir: FileHandle<'a>, name: &'a [u8]) -> Vec<Call<'a>> {
-    let place = DirOpArgs { dir, name };
+    let location = DirOpArgs { dir, name };
     let device = SpecData3 { major: 1, minor: 3 };
     let attributes = Sattr3::default();
     let mut calls: Vec<_> = [
@@ -58,19 +58,19 @@ pub fn changes_of_names<'a>(dir: FileHandle<'a>, name: &'a [u8]) -> Vec<Call<'a>
         MknodWhat::CharDevice(attributes, device),
         MknodWhat::BlockDevice(attributes, device),
     ]
-    .map(|what| Call::Mknod(MknodArgs { place, what }))
+    .map(|what| Call::Mknod(MknodArgs { location, what }))
     .to_vec();
     calls.extend([
-        Call::Create(CreateArgs { place, how: CreateHow::Unchecked(mode(0o644)) }),
-        Call::Create(CreateArgs { place, how: CreateHow::Guarded(mode(0o644)) }),
-        Call::Create(CreateArgs { place, how: CreateHow::Exclusive(Default::default()) }),
-        Call::Mkdir(MkdirArgs { place, attributes }),
-        Call::Symlink(SymlinkArgs { place, attributes, target: b"target" }),
-        Call::Remove(place),
-        Call::Rmdir(place),
-        Call::Rename(RenameArgs { from: place, to: DirOpArgs { dir, name: b"new" } }),
-        Call::Rename(RenameArgs { from: DirOpArgs { dir, name: b"old" }, to: place }),
-        Call::Link(LinkArgs { file: dir, link: place }),
+        Call::Create(CreateArgs { location, how: CreateHow::Unchecked(mode(0o644)) }),
+        Call::Create(CreateArgs { location, how: CreateHow::Guarded(mode(0o644)) }),
+        Call::Create(CreateArgs { location, how: CreateHow::Exclusive(Default::default()) }),
+        Call::Mkdir(MkdirArgs { location, attributes }),
+        Call::Symlink(SymlinkArgs { location, attributes, target: b"target" }),
+        Call::Remove(location),
+        Call::Rmdir(location),
+        Call::Rename(RenameArgs { from: location, to: DirOpArgs { dir, name: b"new" } }),
+        Call::Rename(RenameArgs { from: DirOpArgs { dir, name: b"old" }, to: location }),
+        Call::Link(LinkArgs { file: dir, link: location }),
     ]);
     calls
 }

@@ -20,5 +20,5 @@ pub use connection::{Connection, Transport, fresh_xid};
 pub use datagrams::Datagrams;
 pub use message::{Answer, Auth, Message, Verdict, encoded};
 pub use mount::Mounted;
-pub use nfs::{Nfs, mode, place};
+pub use nfs::{Nfs, dir_op_args, mode};
 pub use stream::{PATIENCE, Stream, closes, fragment};

@@ -108,7 +108,7 @@ impl Nfs {
 
     /// LOOKUP.
     pub fn lookup(&self, dir: &FileHandleBuf, name: &[u8]) -> Reply<Found, PostOpAttr> {
-        let answer = self.call(&Call::Lookup(place(dir, name)));
+        let answer = self.call(&Call::Lookup(dir_op_args(dir, name)));
         map(answer.results::<LookupReply<'_>>(), Found::from)
     }
 
@@ -156,12 +156,12 @@ impl Nfs {
 
     /// CREATE.
     pub fn create(&self, dir: &FileHandleBuf, name: &[u8], how: CreateHow) -> Reply<New, WccData> {
-        self.make(&Call::Create(CreateArgs { place: place(dir, name), how }))
+        self.make(&Call::Create(CreateArgs { location: dir_op_args(dir, name), how }))
     }
 
     /// MKDIR.
     pub fn mkdir(&self, dir: &FileHandleBuf, name: &[u8], attributes: Sattr3) -> Reply<New, WccData> {
-        self.make(&Call::Mkdir(MkdirArgs { place: place(dir, name), attributes }))
+        self.make(&Call::Mkdir(MkdirArgs { location: dir_op_args(dir, name), attributes }))
     }
 
     /// SYMLINK.
@@ -172,12 +172,12 @@ impl Nfs {
         target: &[u8],
         attributes: Sattr3,
     ) -> Reply<New, WccData> {
-        self.make(&Call::Symlink(SymlinkArgs { place: place(dir, name), attributes, target }))
+        self.make(&Call::Symlink(SymlinkArgs { location: dir_op_args(dir, name), attributes, target }))
     }
 
     /// MKNOD.
     pub fn mknod(&self, dir: &FileHandleBuf, name: &[u8], what: MknodWhat) -> Reply<New, WccData> {
-        self.make(&Call::Mknod(MknodArgs { place: place(dir, name), what }))
+        self.make(&Call::Mknod(MknodArgs { location: dir_op_args(dir, name), what }))
     }
 
     fn make(&self, call: &Call<'_>) -> Reply<New, WccData> {
@@ -186,12 +186,12 @@ impl Nfs {
 
     /// REMOVE.
     pub fn remove(&self, dir: &FileHandleBuf, name: &[u8]) -> Reply<WccData, WccData> {
-        self.call(&Call::Remove(place(dir, name))).results()
+        self.call(&Call::Remove(dir_op_args(dir, name))).results()
     }
 
     /// RMDIR.
     pub fn rmdir(&self, dir: &FileHandleBuf, name: &[u8]) -> Reply<WccData, WccData> {
-        self.call(&Call::Rmdir(place(dir, name))).results()
+        self.call(&Call::Rmdir(dir_op_args(dir, name))).results()
     }
 
     /// RENAME.
@@ -202,13 +202,13 @@ impl Nfs {
         to_dir: &FileHandleBuf,
         to: &[u8],
     ) -> Reply<RenameWcc, RenameWcc> {
-        let (from, to) = (place(from_dir, from), place(to_dir, to));
+        let (from, to) = (dir_op_args(from_dir, from), dir_op_args(to_dir, to));
         self.call(&Call::Rename(RenameArgs { from, to })).results()
     }
 
     /// LINK.
     pub fn link(&self, file: &FileHandleBuf, dir: &FileHandleBuf, name: &[u8]) -> Reply<LinkWcc, LinkWcc> {
-        let (file, link) = (file.as_handle(), place(dir, name));
+        let (file, link) = (file.as_handle(), dir_op_args(dir, name));
         self.call(&Call::Link(LinkArgs { file, link })).results()
     }
 
@@ -265,6 +265,6 @@ impl Nfs {
 }
 
 /// A name in a directory.
-pub fn place<'a>(dir: &'a FileHandleBuf, name: &'a [u8]) -> DirOpArgs<'a> {
+pub fn dir_op_args<'a>(dir: &'a FileHandleBuf, name: &'a [u8]) -> DirOpArgs<'a> {
     DirOpArgs { dir: dir.as_handle(), name }
 }

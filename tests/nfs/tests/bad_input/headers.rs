@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use tombolo_nfs_tests::client::{Answer, Auth, Datagrams, Message, Verdict, encoded, fresh_xid};
-use tombolo_nfs_tests::place::{Place, on_each};
+use tombolo_nfs_tests::fixture::{Fixture, on_each};
 use tombolo_wire_nfs3::Call;
 use tombolo_wire_rpc::{Accepted, AuthStat, Rejected};
 
 use crate::assert_well;
 
 /// A call that would succeed.
-fn good(place: &Place) -> Message {
-    place.nfs.message(&Call::Getattr(place.root.as_handle()), b"")
+fn good(fixture: &Fixture) -> Message {
+    fixture.nfs.message(&Call::Getattr(fixture.root.as_handle()), b"")
 }
 
 #[track_caller]
-fn assert_verdict(place: &Place, message: &Message, expected: Verdict) {
-    assert_eq!(place.nfs.send(message).verdict, expected, "{message:?}");
-    assert_eq!(place.nfs.send(&good(place)).verdict, Verdict::Accepted(Accepted::Success));
+fn assert_verdict(fixture: &Fixture, message: &Message, expected: Verdict) {
+    assert_eq!(fixture.nfs.send(message).verdict, expected, "{message:?}");
+    assert_eq!(fixture.nfs.send(&good(fixture)).verdict, Verdict::Accepted(Accepted::Success));
 }
 
 fn denied(why: AuthStat) -> Verdict {
@@ -26,22 +26,22 @@ fn denied(why: AuthStat) -> Verdict {
 
 #[test]
 fn an_unknown_program_is_unavailable() {
-    on_each(|place| {
+    on_each(|fixture| {
         for program in [0, 1, 100_000, 100_021, 100_227, u32::MAX] {
-            let message = Message { program, ..good(place) };
-            assert_verdict(place, &message, Verdict::Accepted(Accepted::ProgUnavail));
+            let message = Message { program, ..good(fixture) };
+            assert_verdict(fixture, &message, Verdict::Accepted(Accepted::ProgUnavail));
         }
     });
 }
 
 #[test]
 fn an_unknown_version_is_told_the_ones_there_are() {
-    on_each(|place| {
+    on_each(|fixture| {
         for program in [100_003, 100_005] {
             for version in [0, 1, 2, 4, u32::MAX] {
-                let message = Message { program, version, ..good(place) };
+                let message = Message { program, version, ..good(fixture) };
                 let expected = Accepted::ProgMismatch { low: 3, high: 3 };
-                assert_verdict(place, &message, Verdict::Accepted(expected));
+                assert_verdict(fixture, &message, Verdict::Accepted(expected));
             }
         }
     });
@@ -49,33 +49,33 @@ fn an_unknown_version_is_told_the_ones_there_are() {
 
 #[test]
 fn an_unknown_procedure_is_unavailable() {
-    on_each(|place| {
+    on_each(|fixture| {
         for (program, procedure) in
             [(100_003, 22), (100_003, 100), (100_003, u32::MAX), (100_005, 6), (100_005, u32::MAX)]
         {
-            let message = Message { program, procedure, ..good(place) };
-            assert_verdict(place, &message, Verdict::Accepted(Accepted::ProcUnavail));
+            let message = Message { program, procedure, ..good(fixture) };
+            assert_verdict(fixture, &message, Verdict::Accepted(Accepted::ProcUnavail));
         }
     });
 }
 
 #[test]
 fn another_version_of_rpc_is_a_mismatch() {
-    on_each(|place| {
+    on_each(|fixture| {
         for rpc_version in [0, 1, 3, u32::MAX] {
-            let message = Message { rpc_version, ..good(place) };
-            assert_verdict(place, &message, Verdict::Denied(Rejected::RpcMismatch { low: 2, high: 2 }));
+            let message = Message { rpc_version, ..good(fixture) };
+            assert_verdict(fixture, &message, Verdict::Denied(Rejected::RpcMismatch { low: 2, high: 2 }));
         }
     });
 }
 
 #[test]
 fn an_unknown_flavor_is_rejected() {
-    on_each(|place| {
+    on_each(|fixture| {
         for flavor in [2, 3, 6, 7, 1000, u32::MAX] {
             let credential = Auth { flavor, body: vec![0; 20] };
-            let message = Message { credential, ..good(place) };
-            assert_verdict(place, &message, denied(AuthStat::RejectedCred));
+            let message = Message { credential, ..good(fixture) };
+            assert_verdict(fixture, &message, denied(AuthStat::RejectedCred));
         }
     });
 }
@@ -93,21 +93,21 @@ fn sys(machine_len: usize, groups: usize) -> Auth {
 
 #[test]
 fn seventeen_groups_are_too_many_and_sixteen_are_not() {
-    on_each(|place| {
+    on_each(|fixture| {
         for (groups, expected) in [
             (16, Verdict::Accepted(Accepted::Success)),
             (17, denied(AuthStat::BadCred)),
             (80, denied(AuthStat::BadCred)),
         ] {
-            let message = Message { credential: sys(4, groups), ..good(place) };
-            assert_verdict(place, &message, expected);
+            let message = Message { credential: sys(4, groups), ..good(fixture) };
+            assert_verdict(fixture, &message, expected);
         }
     });
 }
 
 #[test]
 fn a_malformed_credential_is_bad() {
-    on_each(|place| {
+    on_each(|fixture| {
         let whole = sys(4, 2).body;
         let mut bad: Vec<Auth> =
             (0..whole.len()).map(|len| Auth { flavor: 1, body: whole[..len].to_vec() }).collect();
@@ -117,18 +117,18 @@ fn a_malformed_credential_is_bad() {
         bad.push(Auth { flavor: 1, body: [whole.as_slice(), &[0; 4]].concat() });
         bad.push(Auth { flavor: 1, body: encoded(&(u32::MAX)).repeat(10) });
         for credential in bad {
-            let message = Message { credential, ..good(place) };
-            assert_verdict(place, &message, denied(AuthStat::BadCred));
+            let message = Message { credential, ..good(fixture) };
+            assert_verdict(fixture, &message, denied(AuthStat::BadCred));
         }
     });
 }
 
 #[test]
 fn a_verifier_that_says_something_is_bad() {
-    on_each(|place| {
+    on_each(|fixture| {
         for verifier in [Auth { flavor: 1, body: vec![0; 4] }, Auth { flavor: 6, body: Vec::new() }] {
-            let message = Message { verifier, ..good(place) };
-            assert_verdict(place, &message, denied(AuthStat::BadVerf));
+            let message = Message { verifier, ..good(fixture) };
+            assert_verdict(fixture, &message, denied(AuthStat::BadVerf));
         }
     });
 }
@@ -136,10 +136,10 @@ fn a_verifier_that_says_something_is_bad() {
 /// Cut anywhere: answered, or the connection closed, and nobody else notices.
 #[test]
 fn a_call_that_is_cut_off_anywhere_does_no_harm() {
-    on_each(|place| {
-        let bytes = good(place).to_bytes();
+    on_each(|fixture| {
+        let bytes = good(fixture).to_bytes();
         for len in 0..bytes.len() {
-            let mut stream = place.bed.stream();
+            let mut stream = fixture.server.stream();
             stream.send(&bytes[..len]).expect("sent");
             if let Some(reply) = stream.receive().expect("a reply or the end") {
                 let verdict = Answer::new(reply).verdict;
@@ -147,37 +147,37 @@ fn a_call_that_is_cut_off_anywhere_does_no_harm() {
                 assert_ne!(verdict, success, "cut at {len}");
             }
         }
-        assert_well(place);
+        assert_well(fixture);
     });
 }
 
 #[test]
 fn what_is_no_call_is_not_answered() {
-    on_each(|place| {
+    on_each(|fixture| {
         for message_type in [1, 2, u32::MAX] {
-            let message = Message { message_type, ..good(place) };
-            let mut stream = place.bed.stream();
+            let message = Message { message_type, ..good(fixture) };
+            let mut stream = fixture.server.stream();
             stream.send(&message.to_bytes()).expect("sent");
             stream.finish().expect("nothing follows");
             assert_eq!(stream.receive().expect("the end"), None);
             // Two servers that answered each other's replies would never end.
-            let datagrams = Datagrams::connect(place.bed.address()).expect("a socket");
+            let datagrams = Datagrams::connect(fixture.server.address()).expect("a socket");
             datagrams.send(&message.to_bytes()).expect("sent");
             assert!(datagrams.is_quiet_for(Duration::from_millis(50)));
         }
-        assert_well(place);
+        assert_well(fixture);
     });
 }
 
 #[test]
 fn datagrams_of_garbage_are_not_answered() {
-    on_each(|place| {
-        let datagrams = Datagrams::connect(place.bed.address()).expect("a socket");
+    on_each(|fixture| {
+        let datagrams = Datagrams::connect(fixture.server.address()).expect("a socket");
         for garbage in [&b""[..], b"x", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 1000], &[0x55; 60_000]] {
             datagrams.send(garbage).expect("sent");
         }
         assert!(datagrams.is_quiet_for(Duration::from_millis(50)));
-        datagrams.send(&good(place).to_bytes()).expect("sent");
+        datagrams.send(&good(fixture).to_bytes()).expect("sent");
         let answer = Answer::new(datagrams.receive().expect("a reply"));
         assert_eq!(answer.verdict, Verdict::Accepted(Accepted::Success));
     });
@@ -185,11 +185,11 @@ fn datagrams_of_garbage_are_not_answered() {
 
 #[test]
 fn the_same_xid_may_name_any_number_of_calls() {
-    on_each(|place| {
+    on_each(|fixture| {
         let xid = fresh_xid();
         for _ in 0..3 {
-            let message = Message { xid, ..good(place) };
-            assert_eq!(place.nfs.send(&message).status(), Ok(()));
+            let message = Message { xid, ..good(fixture) };
+            assert_eq!(fixture.nfs.send(&message).status(), Ok(()));
         }
     });
 }

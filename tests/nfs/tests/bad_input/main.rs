@@ -10,7 +10,7 @@ mod numbers;
 mod records;
 
 use tombolo_nfs_tests::client::{Answer, DATA, Nfs, Verdict};
-use tombolo_nfs_tests::place::Place;
+use tombolo_nfs_tests::fixture::Fixture;
 use tombolo_wire_nfs3::Call;
 use tombolo_wire_rpc::Accepted;
 
@@ -21,9 +21,9 @@ fn send(nfs: &Nfs, call: &Call<'_>) -> Answer {
 
 /// Another client, and a new one, are served as ever.
 #[track_caller]
-fn assert_well(place: &Place) {
-    place.attr(&place.root);
-    place.bed.nfs().null();
+fn assert_well(fixture: &Fixture) {
+    fixture.attr(&fixture.root);
+    fixture.server.nfs().null();
 }
 
 #[track_caller]

@@ -14,8 +14,8 @@ use nfs3_types::nfs3::*;
 use nfs3_types::rpc::{auth_unix, opaque_auth};
 use nfs3_types::xdr_codec::Opaque;
 
-use tombolo_nfs_tests::bed::PATH;
-use tombolo_nfs_tests::place::{Place, on_each};
+use tombolo_nfs_tests::fixture::{Fixture, on_each};
+use tombolo_nfs_tests::test_server::PATH;
 
 /// A socket whose calls wait, and are ready when they return.
 struct Waiting(TcpStream);
@@ -54,8 +54,8 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn mount(place: &Place) -> Nfs3Connection<Waiting> {
-    let address = place.bed.address();
+fn mount(fixture: &Fixture) -> Nfs3Connection<Waiting> {
+    let address = fixture.server.address();
     let builder = Nfs3ConnectionBuilder::new(Plain, address.ip().to_string(), PATH)
         .connect_from_privileged_port(false)
         .mount_port(address.port())
@@ -83,8 +83,8 @@ fn told<T: nfs3_types::xdr_codec::Pack + nfs3_types::xdr_codec::Unpack>(value: N
 
 #[test]
 fn nfs3_client_makes_writes_reads_and_removes() {
-    on_each(|place| {
-        let mut nfs = mount(place);
+    on_each(|fixture| {
+        let mut nfs = mount(fixture);
         let root = nfs.root_nfs_fh3();
         now(nfs.null()).expect("NULL");
         let made = MKDIR3args { where_: at(&root, "dir"), attributes: attributes(0o755) };
@@ -118,16 +118,16 @@ fn nfs3_client_makes_writes_reads_and_removes() {
             Nfs3Result::Err((status, _)) => assert_eq!(status, nfsstat3::NFS3ERR_STALE),
             Nfs3Result::Ok(_) => panic!("the file is gone"),
         }
-        assert_eq!(place.names(), Vec::<String>::new());
+        assert_eq!(fixture.names(), Vec::<String>::new());
         now(nfs.unmount()).expect("UMNT");
-        assert_eq!(place.nfs.dump(), []);
+        assert_eq!(fixture.nfs.dump(), []);
     });
 }
 
 #[test]
 fn nfs3_client_looks_around() {
-    on_each(|place| {
-        let mut nfs = mount(place);
+    on_each(|fixture| {
+        let mut nfs = mount(fixture);
         let root = nfs.root_nfs_fh3();
         let fifo = MKNOD3args { where_: at(&root, "fifo"), what: mknoddata3::NF3FIFO(attributes(0o600)) };
         now(nfs.mknod(&fifo)).expect("MKNOD").unwrap();
@@ -168,13 +168,13 @@ fn nfs3_client_looks_around() {
 
 #[test]
 fn nfs3_client_mounts() {
-    let place = Place::in_memory();
-    let connection = now(Plain.connect(place.bed.address())).expect("a connection");
+    let fixture = Fixture::in_memory();
+    let connection = now(Plain.connect(fixture.server.address())).expect("a connection");
     let mut mounts = MountClient::new(connection);
     now(mounts.null()).expect("NULL");
     let path = || dirpath(Opaque::borrowed(PATH.as_bytes()));
     let mounted = now(mounts.mnt(path())).expect("MNT");
-    assert_eq!(mounted.fhandle.0.as_ref(), place.root.as_handle().as_bytes());
+    assert_eq!(mounted.fhandle.0.as_ref(), fixture.root.as_handle().as_bytes());
     assert!(now(mounts.mnt(dirpath(Opaque::borrowed(b"/nothing")))).is_err());
     now(mounts.umnt(path())).expect("UMNT");
     now(mounts.umntall()).expect("UMNTALL");

@@ -4,9 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tombolo_nfs_tests::bed::{Bed, Plan};
 use tombolo_nfs_tests::client::{Caller, Expect, Transport, mode};
-use tombolo_nfs_tests::place::{Place, assert_around, assert_unchanged, on_each};
+use tombolo_nfs_tests::fixture::{Fixture, assert_around, assert_unchanged, on_each};
+use tombolo_nfs_tests::test_server::{Plan, TestServer};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{FileType3, NfsTime3, Sattr3, SetTime3, Status};
 
@@ -17,16 +17,16 @@ fn pause() {
 
 #[test]
 fn null_answers_nothing_over_tcp_and_udp() {
-    let bed: Bed = Plan::empty().start();
-    bed.nfs_over(Transport::Tcp).null();
-    bed.nfs_over(Transport::Udp).null();
+    let server: TestServer = Plan::empty().start();
+    server.nfs_over(Transport::Tcp).null();
+    server.nfs_over(Transport::Udp).null();
 }
 
 #[test]
 fn getattr_tells_all_attributes() {
-    on_each(|place| {
-        let (file, dir) = (place.file("file", &[7; 5000]), place.dir("dir"));
-        let (file, dir, root) = (place.attr(&file), place.attr(&dir), place.attr(&place.root));
+    on_each(|fixture| {
+        let (file, dir) = (fixture.file("file", &[7; 5000]), fixture.dir("dir"));
+        let (file, dir, root) = (fixture.attr(&file), fixture.attr(&dir), fixture.attr(&fixture.root));
         assert_eq!((file.file_type, file.mode, file.nlink), (FileType3::Regular, 0o644, 1));
         assert_eq!((file.size, file.uid, file.gid), (5000, 0, 0));
         assert!(file.used >= 4096, "space is told in bytes: {}", file.used);
@@ -40,9 +40,9 @@ fn getattr_tells_all_attributes() {
 
 #[test]
 fn getattr_says_what_the_host_says() {
-    let place = Place::on_host();
-    let told = place.attr(&place.file("file", b"12345"));
-    let host = place.on_disk("file").expect("on the host").metadata().expect("metadata");
+    let fixture = Fixture::on_host();
+    let told = fixture.attr(&fixture.file("file", b"12345"));
+    let host = fixture.on_disk("file").expect("on the host").metadata().expect("metadata");
     assert_eq!((told.fileid, told.size, told.used), (host.ino(), host.size(), host.blocks() * 512));
     let time = NfsTime3 { seconds: host.ctime() as u32, nseconds: host.ctime_nsec() as u32 };
     assert_eq!(told.ctime, time);
@@ -50,117 +50,117 @@ fn getattr_says_what_the_host_says() {
 
 #[test]
 fn setattr_changes_what_it_is_asked_to_and_tells_before_and_after() {
-    on_each(|place| {
-        let file = place.file("file", b"12345");
-        let before = place.attr(&file);
+    on_each(|fixture| {
+        let file = fixture.file("file", b"12345");
+        let before = fixture.attr(&file);
         pause();
-        let wcc = place.nfs.setattr(&file, mode(0o600), None).done();
-        assert_around(place, &file, &before, &wcc);
-        let after = place.attr(&file);
+        let wcc = fixture.nfs.setattr(&file, mode(0o600), None).done();
+        assert_around(fixture, &file, &before, &wcc);
+        let after = fixture.attr(&file);
         assert_eq!((after.mode, after.size, after.mtime), (0o600, 5, before.mtime));
         assert!(after.ctime != before.ctime);
         let owners = Sattr3 { uid: Some(1000), gid: Some(100), ..Sattr3::default() };
-        place.nfs.setattr(&file, owners, None).done();
-        let after = place.attr(&file);
+        fixture.nfs.setattr(&file, owners, None).done();
+        let after = fixture.attr(&file);
         assert_eq!((after.uid, after.gid, after.mode), (1000, 100, 0o600));
     });
 }
 
 #[test]
 fn setattr_of_a_size_cuts_and_extends() {
-    on_each(|place| {
-        let file = place.file("file", b"0123456789");
+    on_each(|fixture| {
+        let file = fixture.file("file", b"0123456789");
         let size = |size| Sattr3 { size: Some(size), ..Sattr3::default() };
-        let before = place.attr(&file);
-        let wcc = place.nfs.setattr(&file, size(4), None).done();
-        assert_around(place, &file, &before, &wcc);
-        place.nfs.setattr(&file, size(6), None).done();
-        assert_eq!(place.contents(&file), b"0123\0\0");
-        let wcc = place.nfs.setattr(&place.root, size(0), None).failed(Status::IsDir);
-        assert_unchanged(place, &place.root, &wcc);
+        let before = fixture.attr(&file);
+        let wcc = fixture.nfs.setattr(&file, size(4), None).done();
+        assert_around(fixture, &file, &before, &wcc);
+        fixture.nfs.setattr(&file, size(6), None).done();
+        assert_eq!(fixture.contents(&file), b"0123\0\0");
+        let wcc = fixture.nfs.setattr(&fixture.root, size(0), None).failed(Status::IsDir);
+        assert_unchanged(fixture, &fixture.root, &wcc);
     });
 }
 
 #[test]
 fn who_may_write_may_cut_as_linux_asks_for_it() {
-    let place = Place::on_host();
-    let (open, closed) = (place.file("open", b"12345"), place.file("closed", b"12345"));
-    place.nfs.setattr(&open, mode(0o666), None).done();
-    let user = place.nfs.as_caller(Caller::user(1000));
+    let fixture = Fixture::on_host();
+    let (open, closed) = (fixture.file("open", b"12345"), fixture.file("closed", b"12345"));
+    fixture.nfs.setattr(&open, mode(0o666), None).done();
+    let user = fixture.nfs.as_caller(Caller::user(1000));
     // O_TRUNC: the time is the server's, which only the owner may ask for by itself.
     let cut = Sattr3 { size: Some(0), mtime: SetTime3::Server, ..Sattr3::default() };
     user.setattr(&open, cut, None).done();
-    assert_eq!(place.contents(&open), b"");
+    assert_eq!(fixture.contents(&open), b"");
     user.setattr(&closed, cut, None).failed(Status::Acces);
-    assert_eq!(place.contents(&closed), b"12345");
+    assert_eq!(fixture.contents(&closed), b"12345");
 }
 
 #[test]
 fn setattr_with_a_guard_that_does_not_hold_changes_nothing() {
-    on_each(|place| {
-        let file = place.file("file", b"12345");
-        let ctime = place.attr(&file).ctime;
+    on_each(|fixture| {
+        let file = fixture.file("file", b"12345");
+        let ctime = fixture.attr(&file).ctime;
         let set = Sattr3 { size: Some(0), mode: Some(0), ..Sattr3::default() };
         let wrong = NfsTime3 { seconds: ctime.seconds - 1, ..ctime };
-        let wcc = place.nfs.setattr(&file, set, Some(wrong)).failed(Status::NotSync);
-        assert_unchanged(place, &file, &wcc);
-        assert_eq!(place.contents(&file), b"12345");
-        place.nfs.setattr(&file, set, Some(ctime)).done();
-        assert_eq!((place.attr(&file).size, place.attr(&file).mode), (0, 0));
+        let wcc = fixture.nfs.setattr(&file, set, Some(wrong)).failed(Status::NotSync);
+        assert_unchanged(fixture, &file, &wcc);
+        assert_eq!(fixture.contents(&file), b"12345");
+        fixture.nfs.setattr(&file, set, Some(ctime)).done();
+        assert_eq!((fixture.attr(&file).size, fixture.attr(&file).mode), (0, 0));
     });
 }
 
 #[test]
 fn setattr_sets_times_of_the_client_and_of_the_server() {
-    on_each(|place| {
-        let file = place.file("file", b"");
+    on_each(|fixture| {
+        let file = fixture.file("file", b"");
         let past = NfsTime3 { seconds: 1_000_000_000, nseconds: 123_456_789 };
         let set = Sattr3 { mtime: SetTime3::Client(past), ..Sattr3::default() };
-        place.nfs.setattr(&file, set, None).done();
-        assert_eq!(place.attr(&file).mtime, past);
+        fixture.nfs.setattr(&file, set, None).done();
+        assert_eq!(fixture.attr(&file).mtime, past);
         let set = Sattr3 { atime: SetTime3::Client(past), mtime: SetTime3::Server, ..Sattr3::default() };
-        place.nfs.setattr(&file, set, None).done();
-        let attr = place.attr(&file);
+        fixture.nfs.setattr(&file, set, None).done();
+        let attr = fixture.attr(&file);
         assert_eq!(attr.atime, past);
         assert!(attr.ctime.seconds.abs_diff(attr.mtime.seconds) <= 1, "the server's present");
         let broken = NfsTime3 { seconds: 1, nseconds: 1_000_000_000 };
         let set = Sattr3 { mtime: SetTime3::Client(broken), ..Sattr3::default() };
-        place.nfs.setattr(&file, set, None).failed(Status::Inval);
+        fixture.nfs.setattr(&file, set, None).failed(Status::Inval);
     });
 }
 
 #[test]
 fn setattr_drops_set_user_id_when_another_user_cuts_the_file() {
-    on_each(|place| {
-        let file = place.file("file", b"12345");
-        place.nfs.setattr(&file, mode(0o4777), None).done();
+    on_each(|fixture| {
+        let file = fixture.file("file", b"12345");
+        fixture.nfs.setattr(&file, mode(0o4777), None).done();
         let cut = Sattr3 { size: Some(1), ..Sattr3::default() };
-        place.as_user(1000).setattr(&file, cut, None).done();
-        assert_eq!(place.attr(&file).mode, 0o777);
+        fixture.as_user(1000).setattr(&file, cut, None).done();
+        assert_eq!(fixture.attr(&file).mode, 0o777);
     });
 }
 
 #[test]
 fn access_tells_what_a_user_may() {
-    on_each(|place| {
-        let (file, dir) = (place.file("file", b""), place.dir("dir"));
+    on_each(|fixture| {
+        let (file, dir) = (fixture.file("file", b""), fixture.dir("dir"));
         let owner = Sattr3 { uid: Some(1000), gid: Some(1000), mode: Some(0o750), ..Sattr3::default() };
-        place.nfs.setattr(&file, owner, None).done();
-        place.nfs.setattr(&dir, owner, None).done();
-        let may = |uid, object| place.as_user(uid).access(object, AccessBits::all()).done();
+        fixture.nfs.setattr(&file, owner, None).done();
+        fixture.nfs.setattr(&dir, owner, None).done();
+        let may = |uid, object| fixture.as_user(uid).access(object, AccessBits::all()).done();
         let all_of_a_file = AccessBits::READ | AccessBits::MODIFY | AccessBits::EXTEND | AccessBits::EXECUTE;
         let ok = may(1000, &file);
         assert_eq!(ok.access, all_of_a_file);
-        assert_eq!(ok.attributes, Some(place.attr(&file)));
+        assert_eq!(ok.attributes, Some(fixture.attr(&file)));
         assert_eq!(may(2000, &file).access, AccessBits::empty());
         assert_eq!(may(1000, &dir).access, AccessBits::all() - AccessBits::EXECUTE);
         assert_eq!(may(2000, &dir).access, AccessBits::empty());
         assert_eq!(may(0, &file).access, all_of_a_file);
-        place.nfs.setattr(&file, mode(0o640), None).done();
+        fixture.nfs.setattr(&file, mode(0o640), None).done();
         assert_eq!(may(0, &file).access, all_of_a_file - AccessBits::EXECUTE);
-        let only = place.nfs.access(&file, AccessBits::READ).done().access;
+        let only = fixture.nfs.access(&file, AccessBits::READ).done().access;
         assert_eq!(only, AccessBits::READ, "no more than was asked about");
         let unknown = AccessBits::from_bits_retain(0xffff_ff00) | AccessBits::READ;
-        assert_eq!(place.nfs.access(&file, unknown).done().access, AccessBits::READ);
+        assert_eq!(fixture.nfs.access(&file, unknown).done().access, AccessBits::READ);
     });
 }

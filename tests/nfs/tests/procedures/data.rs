@@ -1,7 +1,7 @@
 //! READ, WRITE, COMMIT.
 
 use tombolo_nfs_tests::client::{Caller, Expect, Transport, mode};
-use tombolo_nfs_tests::place::{assert_around, assert_unchanged, on_each, weak};
+use tombolo_nfs_tests::fixture::{assert_around, assert_unchanged, on_each, weak};
 use tombolo_wire_nfs3::args::{MknodWhat, StableHow};
 use tombolo_wire_nfs3::{Sattr3, Status, WccData};
 
@@ -14,9 +14,9 @@ fn pattern(len: usize) -> Vec<u8> {
 
 #[test]
 fn read_tells_data_end_and_attributes() {
-    on_each(|place| {
-        let file = place.file("file", b"0123456789");
-        let middle = place.nfs.read(&file, 2, 3).done();
+    on_each(|fixture| {
+        let file = fixture.file("file", b"0123456789");
+        let middle = fixture.nfs.read(&file, 2, 3).done();
         assert_eq!((middle.bytes.as_slice(), middle.eof), (&b"234"[..], false));
         assert_eq!(middle.attributes.expect("attributes").size, 10);
         for (offset, count, bytes, eof) in [
@@ -26,7 +26,7 @@ fn read_tells_data_end_and_attributes() {
             (1 << 40, 5, b"", true),
             (0, 0, b"", false),
         ] {
-            let read = place.nfs.read(&file, offset, count).done();
+            let read = fixture.nfs.read(&file, offset, count).done();
             assert_eq!((read.bytes.as_slice(), read.eof), (bytes, eof), "{count} bytes at {offset}");
         }
     });
@@ -34,12 +34,12 @@ fn read_tells_data_end_and_attributes() {
 
 #[test]
 fn read_and_write_move_as_much_as_fsinfo_says() {
-    on_each(|place| {
+    on_each(|fixture| {
         for transport in [Transport::Tcp, Transport::Udp] {
-            let nfs = place.bed.nfs_over(transport);
-            let info = nfs.fsinfo(&place.root).done();
+            let nfs = fixture.server.nfs_over(transport);
+            let info = nfs.fsinfo(&fixture.root).done();
             let (file, bytes) =
-                (place.file(&format!("{transport:?}"), b""), pattern(info.write_max as usize));
+                (fixture.file(&format!("{transport:?}"), b""), pattern(info.write_max as usize));
             let written = nfs.write(&file, 1, &bytes, StableHow::Unstable).done();
             assert_eq!(written.count, info.write_max, "{transport:?}");
             let read = nfs.read(&file, 1, info.read_max).done();
@@ -50,77 +50,77 @@ fn read_and_write_move_as_much_as_fsinfo_says() {
 
 #[test]
 fn read_and_write_of_what_is_no_file_are_refused() {
-    on_each(|place| {
-        let dir = place.dir("dir");
-        let link = place.nfs.symlink(&place.root, b"link", b"dir", mode(0o777)).done().handle();
-        let fifo = place.nfs.mknod(&place.root, b"fifo", MknodWhat::Fifo(mode(0o644))).done().handle();
+    on_each(|fixture| {
+        let dir = fixture.dir("dir");
+        let link = fixture.nfs.symlink(&fixture.root, b"link", b"dir", mode(0o777)).done().handle();
+        let fifo = fixture.nfs.mknod(&fixture.root, b"fifo", MknodWhat::Fifo(mode(0o644))).done().handle();
         for (node, status) in [(dir, Status::IsDir), (link, Status::Inval), (fifo, Status::Inval)] {
-            assert_eq!(place.nfs.read(&node, 0, 10).failed(status), Some(place.attr(&node)));
-            let wcc = place.nfs.write(&node, 0, b"x", StableHow::FileSync).failed(status);
-            assert_unchanged(place, &node, &wcc);
-            let wcc = place.nfs.commit(&node, 0, 0).failed(status);
-            assert_unchanged(place, &node, &wcc);
+            assert_eq!(fixture.nfs.read(&node, 0, 10).failed(status), Some(fixture.attr(&node)));
+            let wcc = fixture.nfs.write(&node, 0, b"x", StableHow::FileSync).failed(status);
+            assert_unchanged(fixture, &node, &wcc);
+            let wcc = fixture.nfs.commit(&node, 0, 0).failed(status);
+            assert_unchanged(fixture, &node, &wcc);
         }
     });
 }
 
 #[test]
 fn write_is_as_stable_as_asked_and_tells_before_and_after() {
-    on_each(|place| {
-        let file = place.file("file", b"");
+    on_each(|fixture| {
+        let file = fixture.file("file", b"");
         let mut verifiers = Vec::new();
         for (index, stable) in STABLE.into_iter().enumerate() {
-            let before = place.attr(&file);
-            let written = place.nfs.write(&file, 4 * index as u64, b"data", stable).done();
+            let before = fixture.attr(&file);
+            let written = fixture.nfs.write(&file, 4 * index as u64, b"data", stable).done();
             assert_eq!(written.count, 4);
             assert!(written.committed >= stable, "{:?} for {stable:?}", written.committed);
-            assert_around(place, &file, &before, &written.file_wcc);
+            assert_around(fixture, &file, &before, &written.file_wcc);
             verifiers.push(written.verifier);
         }
         verifiers.dedup();
         assert_eq!(verifiers.len(), 1, "nothing was lost: one verifier");
-        assert_eq!(place.contents(&file), b"datadatadata");
+        assert_eq!(fixture.contents(&file), b"datadatadata");
     });
 }
 
 #[test]
 fn write_of_nothing_changes_nothing() {
-    on_each(|place| {
-        let file = place.file("file", b"abc");
-        let before = place.attr(&file);
-        let written = place.nfs.write(&file, 100, b"", StableHow::Unstable).done();
-        assert_eq!((written.count, place.attr(&file)), (0, before));
+    on_each(|fixture| {
+        let file = fixture.file("file", b"abc");
+        let before = fixture.attr(&file);
+        let written = fixture.nfs.write(&file, 100, b"", StableHow::Unstable).done();
+        assert_eq!((written.count, fixture.attr(&file)), (0, before));
     });
 }
 
 #[test]
 fn writes_at_odd_places_are_exact() {
-    on_each(|place| {
-        let file = place.file("file", b"");
+    on_each(|fixture| {
+        let file = fixture.file("file", b"");
         let mut model = vec![0; 300_000];
         for (offset, len) in [(0, 10), (4095, 3), (65_537, 131_071), (299_999, 1), (1000, 200_000)] {
             let bytes = pattern(len);
             model[offset..offset + len].copy_from_slice(&bytes);
-            place.nfs.write(&file, offset as u64, &bytes, StableHow::Unstable).done();
+            fixture.nfs.write(&file, offset as u64, &bytes, StableHow::Unstable).done();
         }
-        assert!(place.contents(&file) == model);
+        assert!(fixture.contents(&file) == model);
     });
 }
 
 #[test]
 fn write_by_another_user_drops_set_user_id() {
-    on_each(|place| {
-        let file = place.file("file", b"abc");
-        place.nfs.setattr(&file, mode(0o6777), None).done();
-        place.as_user(1000).write(&file, 0, b"x", StableHow::FileSync).done();
-        assert_eq!(place.attr(&file).mode, 0o777);
+    on_each(|fixture| {
+        let file = fixture.file("file", b"abc");
+        fixture.nfs.setattr(&file, mode(0o6777), None).done();
+        fixture.as_user(1000).write(&file, 0, b"x", StableHow::FileSync).done();
+        assert_eq!(fixture.attr(&file).mode, 0o777);
     });
 }
 
 /// As with local file systems of Linux since 6.2: where the group may not execute, whoever is of it keeps the bit.
 #[test]
 fn only_who_is_not_of_the_group_takes_set_group_id_from_a_file_that_it_may_not_execute() {
-    on_each(|place| {
+    on_each(|fixture| {
         let owner = Sattr3 { uid: Some(500), gid: Some(700), ..Sattr3::default() };
         let cut = Sattr3 { size: Some(1), ..Sattr3::default() };
         let member = Caller::User { uid: 1000, gid: 1000, groups: vec![5, 700] };
@@ -128,30 +128,30 @@ fn only_who_is_not_of_the_group_takes_set_group_id_from_a_file_that_it_may_not_e
         let other = Caller::User { uid: 1000, gid: 1000, groups: vec![0, 5] };
         let expected = [(member, 0o2666), (primary, 0o2666), (Caller::ROOT, 0o2666), (other, 0o666)];
         for (number, (caller, kept)) in expected.into_iter().enumerate() {
-            let file = place.file(&format!("file-{number}"), b"abc");
-            let nfs = place.nfs.as_caller(caller.clone());
+            let file = fixture.file(&format!("file-{number}"), b"abc");
+            let nfs = fixture.nfs.as_caller(caller.clone());
             let reset = || {
-                place.nfs.setattr(&file, owner, None).done();
-                place.nfs.setattr(&file, mode(0o2666), None).done();
+                fixture.nfs.setattr(&file, owner, None).done();
+                fixture.nfs.setattr(&file, mode(0o2666), None).done();
             };
             reset();
             nfs.write(&file, 0, b"x", StableHow::FileSync).done();
-            assert_eq!(place.attr(&file).mode, kept, "a write by {caller:?}");
+            assert_eq!(fixture.attr(&file).mode, kept, "a write by {caller:?}");
             reset();
             nfs.setattr(&file, cut, None).done();
-            assert_eq!(place.attr(&file).mode, kept, "a cut by {caller:?}");
+            assert_eq!(fixture.attr(&file).mode, kept, "a cut by {caller:?}");
         }
     });
 }
 
 #[test]
 fn commit_tells_the_verifier_of_the_writes() {
-    on_each(|place| {
-        let file = place.file("file", b"");
-        let written = place.nfs.write(&file, 0, b"data", StableHow::Unstable).done();
-        let before = place.attr(&file);
+    on_each(|fixture| {
+        let file = fixture.file("file", b"");
+        let written = fixture.nfs.write(&file, 0, b"data", StableHow::Unstable).done();
+        let before = fixture.attr(&file);
         for (offset, count) in [(0, 0), (0, 4), (2, 1), (1 << 40, 0)] {
-            let ok = place.nfs.commit(&file, offset, count).done();
+            let ok = fixture.nfs.commit(&file, offset, count).done();
             assert_eq!(ok.verifier, written.verifier);
             assert_eq!(ok.file_wcc, WccData { before: Some(weak(&before)), after: Some(before) });
         }

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use tombolo_nfs_tests::client::{Expect, Listing};
-use tombolo_nfs_tests::place::{Place, assert_seen, on_each};
+use tombolo_nfs_tests::fixture::{Fixture, assert_seen, on_each};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandleBuf, Status};
 
 const START: Cookie3 = Cookie3(0);
 const NONE: CookieVerifier = CookieVerifier([0; 8]);
 
-fn fill(place: &Place, dir: &FileHandleBuf, count: usize) -> BTreeSet<String> {
+fn fill(fixture: &Fixture, dir: &FileHandleBuf, count: usize) -> BTreeSet<String> {
     let names: BTreeSet<_> = (0..count).map(|index| format!("entry-{index:03}")).collect();
     for name in &names {
-        place.file_in(dir, name, b"");
+        fixture.file_in(dir, name, b"");
     }
     names
 }
@@ -43,37 +43,37 @@ fn names_of(pages: &[Listing]) -> Vec<String> {
 
 #[test]
 fn readdir_lists_every_name_with_its_number() {
-    on_each(|place| {
-        let dir = place.dir("dir");
-        fill(place, &dir, 3);
-        let page = place.nfs.readdir(&dir, START, NONE, 4096).done();
+    on_each(|fixture| {
+        let dir = fixture.dir("dir");
+        fill(fixture, &dir, 3);
+        let page = fixture.nfs.readdir(&dir, START, NONE, 4096).done();
         assert!(page.eof);
-        assert_seen(place, &dir, page.dir_attributes);
+        assert_seen(fixture, &dir, page.dir_attributes);
         assert_eq!(page.entries.len(), 5, "three names and two dots");
         for entry in &page.entries {
             let node = match entry.name.as_slice() {
                 b"." => dir,
-                b".." => place.root,
-                name => place.nfs.lookup(&dir, name).done().handle,
+                b".." => fixture.root,
+                name => fixture.nfs.lookup(&dir, name).done().handle,
             };
-            assert_eq!(entry.fileid, place.attr(&node).fileid);
+            assert_eq!(entry.fileid, fixture.attr(&node).fileid);
         }
-        let file = place.file("file", b"");
+        let file = fixture.file("file", b"");
         assert_eq!(
-            place.nfs.readdir(&file, START, NONE, 4096).failed(Status::NotDir),
-            Some(place.attr(&file))
+            fixture.nfs.readdir(&file, START, NONE, 4096).failed(Status::NotDir),
+            Some(fixture.attr(&file))
         );
     });
 }
 
 #[test]
 fn readdir_pages_hold_what_was_asked_for_and_lose_nothing() {
-    on_each(|place| {
-        let dir = place.dir("dir");
-        let names = fill(place, &dir, 100);
+    on_each(|fixture| {
+        let dir = fixture.dir("dir");
+        let names = fill(fixture, &dir, 100);
         for count in [160, 300, 1000, 4096] {
             let pages = pages(|cookie, verifier| {
-                let page = place.nfs.readdir(&dir, cookie, verifier, count).done();
+                let page = fixture.nfs.readdir(&dir, cookie, verifier, count).done();
                 assert!(page.result_bytes <= count as usize, "{} bytes of {count}", page.result_bytes);
                 page
             });
@@ -86,10 +86,10 @@ fn readdir_pages_hold_what_was_asked_for_and_lose_nothing() {
 
 #[test]
 fn readdir_uses_the_room_it_has() {
-    on_each(|place| {
-        let dir = place.dir("dir");
-        fill(place, &dir, 100);
-        let page = place.nfs.readdir(&dir, START, NONE, 2000).done();
+    on_each(|fixture| {
+        let dir = fixture.dir("dir");
+        fill(fixture, &dir, 100);
+        let page = fixture.nfs.readdir(&dir, START, NONE, 2000).done();
         // 36 bytes each: a page that stops early costs a call more.
         assert!(page.result_bytes > 2000 - 40, "{} bytes", page.result_bytes);
     });
@@ -97,20 +97,20 @@ fn readdir_uses_the_room_it_has() {
 
 #[test]
 fn cookies_stay_good_while_the_directory_changes() {
-    on_each(|place| {
-        let dir = place.dir("dir");
-        let names = fill(place, &dir, 60);
-        let first = place.nfs.readdir(&dir, START, NONE, 1000).done();
+    on_each(|fixture| {
+        let dir = fixture.dir("dir");
+        let names = fill(fixture, &dir, 60);
+        let first = fixture.nfs.readdir(&dir, START, NONE, 1000).done();
         let seen = first.names();
         // What was listed goes: the listing goes on behind it all the same, and where an index counts, it would jump.
         for name in &seen {
-            place.nfs.remove(&dir, name.as_bytes()).done();
+            fixture.nfs.remove(&dir, name.as_bytes()).done();
         }
-        place.file_in(&dir, "late", b"");
+        fixture.file_in(&dir, "late", b"");
         let (mut cookie, mut verifier) = (first.entries.last().expect("entries").cookie, first.verifier);
         let mut listed = seen;
         loop {
-            let page = place.nfs.readdir(&dir, cookie, verifier, 1000).done();
+            let page = fixture.nfs.readdir(&dir, cookie, verifier, 1000).done();
             listed.extend(page.names());
             verifier = page.verifier;
             if page.eof {
@@ -126,12 +126,12 @@ fn cookies_stay_good_while_the_directory_changes() {
 
 #[test]
 fn a_listing_goes_on_from_any_cookie() {
-    on_each(|place| {
-        let dir = place.dir("dir");
-        fill(place, &dir, 20);
-        let all = place.nfs.readdir(&dir, START, NONE, 8192).done();
+    on_each(|fixture| {
+        let dir = fixture.dir("dir");
+        fill(fixture, &dir, 20);
+        let all = fixture.nfs.readdir(&dir, START, NONE, 8192).done();
         for (index, entry) in all.entries.iter().enumerate() {
-            let rest = place.nfs.readdir(&dir, entry.cookie, all.verifier, 8192).done();
+            let rest = fixture.nfs.readdir(&dir, entry.cookie, all.verifier, 8192).done();
             assert_eq!(rest.entries, all.entries[index + 1..], "behind entry {index}");
             assert!(rest.eof);
         }
@@ -140,21 +140,21 @@ fn a_listing_goes_on_from_any_cookie() {
 
 #[test]
 fn readdirplus_brings_what_lookup_would() {
-    on_each(|place| {
-        let dir = place.dir("dir");
-        fill(place, &dir, 5);
-        let page = place.nfs.readdirplus(&dir, START, NONE, 4096, 8192).done();
+    on_each(|fixture| {
+        let dir = fixture.dir("dir");
+        fill(fixture, &dir, 5);
+        let page = fixture.nfs.readdirplus(&dir, START, NONE, 4096, 8192).done();
         assert!(page.eof);
-        assert_seen(place, &dir, page.dir_attributes);
+        assert_seen(fixture, &dir, page.dir_attributes);
         assert_eq!(page.names().len(), 5);
         for entry in page.entries.iter().filter(|entry| !entry.name.starts_with(b".")) {
-            let found = place.nfs.lookup(&dir, &entry.name).done();
+            let found = fixture.nfs.lookup(&dir, &entry.name).done();
             assert_eq!((entry.handle, entry.attributes), (Some(found.handle), found.attributes));
             assert_eq!(entry.fileid, found.attributes.expect("attributes").fileid);
         }
         for dots in page.entries.iter().filter(|entry| entry.name.starts_with(b".")) {
-            let at = if dots.name == b"." { dir } else { place.root };
-            assert_eq!(dots.fileid, place.attr(&at).fileid);
+            let at = if dots.name == b"." { dir } else { fixture.root };
+            assert_eq!(dots.fileid, fixture.attr(&at).fileid);
             assert!(dots.handle.is_none_or(|handle| handle == at));
         }
     });
@@ -162,12 +162,12 @@ fn readdirplus_brings_what_lookup_would() {
 
 #[test]
 fn readdirplus_honours_dircount_and_maxcount() {
-    on_each(|place| {
-        let dir = place.dir("dir");
-        let names = fill(place, &dir, 60);
+    on_each(|fixture| {
+        let dir = fixture.dir("dir");
+        let names = fill(fixture, &dir, 60);
         for (dircount, maxcount) in [(4096, 700), (4096, 2000), (200, 32_768), (100, 1000)] {
             let pages = pages(|cookie, verifier| {
-                let page = place.nfs.readdirplus(&dir, cookie, verifier, dircount, maxcount).done();
+                let page = fixture.nfs.readdirplus(&dir, cookie, verifier, dircount, maxcount).done();
                 assert!(page.result_bytes <= maxcount as usize, "{} of {maxcount}", page.result_bytes);
                 // Number, name and cookie of each (RFC 1813 §3.3.17), with what XDR adds.
                 let size = |name: &[u8]| 24 + name.len().next_multiple_of(4);
@@ -184,11 +184,11 @@ fn readdirplus_honours_dircount_and_maxcount() {
 
 #[test]
 fn listing_takes_the_right_to_read() {
-    on_each(|place| {
-        let dir = place.dir("dir");
+    on_each(|fixture| {
+        let dir = fixture.dir("dir");
         let private = tombolo_nfs_tests::client::mode(0o711);
-        place.nfs.setattr(&dir, private, None).done();
-        let user = place.as_user(1000);
+        fixture.nfs.setattr(&dir, private, None).done();
+        let user = fixture.as_user(1000);
         user.readdir(&dir, START, NONE, 4096).failed(Status::Acces);
         user.readdirplus(&dir, START, NONE, 4096, 8192).failed(Status::Acces);
     });
@@ -196,8 +196,8 @@ fn listing_takes_the_right_to_read() {
 
 #[test]
 fn nothing_above_the_export_is_told() {
-    let place = Place::on_host();
-    let page = place.nfs.readdir(&place.root, START, NONE, 4096).done();
+    let fixture = Fixture::on_host();
+    let page = fixture.nfs.readdir(&fixture.root, START, NONE, 4096).done();
     let up = page.entries.iter().find(|entry| entry.name == b"..").expect("two dots");
-    assert_eq!(up.fileid, place.attr(&place.root).fileid);
+    assert_eq!(up.fileid, fixture.attr(&fixture.root).fileid);
 }

@@ -1,14 +1,14 @@
 //! FSSTAT, FSINFO, PATHCONF.
 
 use tombolo_nfs_tests::client::{Expect, Transport};
-use tombolo_nfs_tests::place::{Place, on_each};
+use tombolo_nfs_tests::fixture::{Fixture, on_each};
 use tombolo_wire_nfs3::results::Properties;
 
 #[test]
 fn fsstat_tells_how_full_it_is() {
-    on_each(|place| {
-        let stat = place.nfs.fsstat(&place.root).done();
-        assert_eq!(stat.attributes, Some(place.attr(&place.root)));
+    on_each(|fixture| {
+        let stat = fixture.nfs.fsstat(&fixture.root).done();
+        assert_eq!(stat.attributes, Some(fixture.attr(&fixture.root)));
         assert!(stat.total_bytes > 0 && stat.free_bytes <= stat.total_bytes);
         assert!(stat.available_bytes <= stat.free_bytes);
         assert!(stat.free_files <= stat.total_files && stat.available_files <= stat.free_files);
@@ -17,18 +17,18 @@ fn fsstat_tells_how_full_it_is() {
 
 #[test]
 fn fsstat_says_what_the_host_says() {
-    let place = Place::on_host();
-    let stat = place.nfs.fsstat(&place.root).done();
-    let host = rustix::fs::statvfs(place.on_disk("").expect("on the host")).expect("statvfs");
+    let fixture = Fixture::on_host();
+    let stat = fixture.nfs.fsstat(&fixture.root).done();
+    let host = rustix::fs::statvfs(fixture.on_disk("").expect("on the host")).expect("statvfs");
     assert_eq!(stat.total_bytes, host.f_blocks * host.f_frsize);
     assert_eq!(stat.total_files, host.f_files);
 }
 
 #[test]
 fn fsinfo_tells_what_the_server_can_do() {
-    on_each(|place| {
-        let info = place.nfs.fsinfo(&place.root).done();
-        assert_eq!(info.attributes, Some(place.attr(&place.root)));
+    on_each(|fixture| {
+        let info = fixture.nfs.fsinfo(&fixture.root).done();
+        assert_eq!(info.attributes, Some(fixture.attr(&fixture.root)));
         assert!(info.read_max >= 1 << 20 && info.write_max >= 1 << 20);
         assert!(info.read_preferred <= info.read_max && info.write_preferred <= info.write_max);
         assert!(info.read_multiple > 0 && info.write_multiple > 0 && info.readdir_preferred >= 4096);
@@ -36,16 +36,16 @@ fn fsinfo_tells_what_the_server_can_do() {
         let wanted =
             Properties::LINK | Properties::SYMLINK | Properties::HOMOGENEOUS | Properties::CAN_SET_TIME;
         assert_eq!(info.properties, wanted);
-        let datagrams = place.bed.nfs_over(Transport::Udp).fsinfo(&place.root).done();
+        let datagrams = fixture.server.nfs_over(Transport::Udp).fsinfo(&fixture.root).done();
         assert!(datagrams.read_max < 1 << 16, "a reply has to fit a datagram");
     });
 }
 
 #[test]
 fn pathconf_tells_the_limits() {
-    on_each(|place| {
-        let limits = place.nfs.pathconf(&place.root).done();
-        assert_eq!(limits.attributes, Some(place.attr(&place.root)));
+    on_each(|fixture| {
+        let limits = fixture.nfs.pathconf(&fixture.root).done();
+        assert_eq!(limits.attributes, Some(fixture.attr(&fixture.root)));
         assert_eq!(limits.name_max, 255);
         assert!(limits.link_max >= 1000 && limits.no_trunc && limits.chown_restricted);
         assert!(!limits.case_insensitive && limits.case_preserving);

@@ -5,21 +5,21 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_layer::delay;
-use tombolo_nfs_tests::bed::{Plan, no_squash};
 use tombolo_nfs_tests::client::{Answer, Expect, Stream, mode};
-use tombolo_nfs_tests::place::Place;
+use tombolo_nfs_tests::fixture::Fixture;
+use tombolo_nfs_tests::test_server::{Plan, no_squash};
 use tombolo_wire_nfs3::args::{CreateHow, StableHow};
 use tombolo_wire_nfs3::{Call, FileHandleBuf};
 
 const SLOW: Duration = Duration::from_millis(300);
 
 /// A quick export, and one that takes its time for everything.
-fn quick_and_slow() -> (Place, FileHandleBuf) {
+fn quick_and_slow() -> (Fixture, FileHandleBuf) {
     let slow = delay::over(Arc::new(Memory::default()), SLOW).expect("a timer");
     let plan = Plan::over(Arc::new(Memory::default())).and("/slow", Arc::new(slow), no_squash());
-    let place = Place::new(plan, None);
-    let slow = place.nfs.root("/slow");
-    (place, slow)
+    let fixture = Fixture::new(plan, None);
+    let slow = fixture.nfs.root("/slow");
+    (fixture, slow)
 }
 
 fn receive(stream: &mut Stream) -> Answer {
@@ -28,13 +28,13 @@ fn receive(stream: &mut Stream) -> Answer {
 
 #[test]
 fn a_slow_call_does_not_delay_a_quick_one() {
-    let (place, slow) = quick_and_slow();
-    let mut stream = place.bed.stream();
-    let slow = place.nfs.message(&Call::Getattr(slow.as_handle()), b"");
+    let (fixture, slow) = quick_and_slow();
+    let mut stream = fixture.server.stream();
+    let slow = fixture.nfs.message(&Call::Getattr(slow.as_handle()), b"");
     let begun = Instant::now();
     stream.send(&slow.to_bytes()).expect("sent");
     for _ in 0..20 {
-        let quick = place.nfs.message(&Call::Getattr(place.root.as_handle()), b"");
+        let quick = fixture.nfs.message(&Call::Getattr(fixture.root.as_handle()), b"");
         stream.send(&quick.to_bytes()).expect("sent");
         assert_eq!(receive(&mut stream).xid, quick.xid, "answered out of order");
     }
@@ -44,12 +44,12 @@ fn a_slow_call_does_not_delay_a_quick_one() {
 
 #[test]
 fn slow_calls_run_at_the_same_time() {
-    let (place, slow) = quick_and_slow();
-    let mut stream = place.bed.stream();
+    let (fixture, slow) = quick_and_slow();
+    let mut stream = fixture.server.stream();
     let begun = Instant::now();
     let mut asked = Vec::new();
     for _ in 0..100 {
-        let message = place.nfs.message(&Call::Getattr(slow.as_handle()), b"");
+        let message = fixture.nfs.message(&Call::Getattr(slow.as_handle()), b"");
         stream.send(&message.to_bytes()).expect("sent");
         asked.push(message.xid);
     }
@@ -67,9 +67,9 @@ fn calls_beyond_the_limit_wait_and_are_answered() {
     let slow = delay::over(Arc::new(Memory::default()), Duration::from_millis(5)).expect("a timer");
     let mut plan = Plan::over(Arc::new(slow));
     plan.rpc.connection_calls_max = 8;
-    let place = Place::new(plan, None);
-    let mut stream = place.bed.stream();
-    let message = || place.nfs.message(&Call::Getattr(place.root.as_handle()), b"");
+    let fixture = Fixture::new(plan, None);
+    let mut stream = fixture.server.stream();
+    let message = || fixture.nfs.message(&Call::Getattr(fixture.root.as_handle()), b"");
     for _ in 0..200 {
         stream.send(&message().to_bytes()).expect("sent");
     }
@@ -81,10 +81,10 @@ fn calls_beyond_the_limit_wait_and_are_answered() {
 /// Writers and readers of many connections at once see whole files.
 #[test]
 fn many_clients_work_at_once() {
-    let place = Place::on_host();
+    let fixture = Fixture::on_host();
     std::thread::scope(|scope| {
         for client in 0..8 {
-            let (nfs, root) = (place.bed.nfs(), place.root);
+            let (nfs, root) = (fixture.server.nfs(), fixture.root);
             scope.spawn(move || {
                 let dir =
                     nfs.mkdir(&root, format!("client-{client}").as_bytes(), mode(0o755)).done().handle();
@@ -100,5 +100,5 @@ fn many_clients_work_at_once() {
             });
         }
     });
-    assert_eq!(place.names().len(), 8);
+    assert_eq!(fixture.names().len(), 8);
 }

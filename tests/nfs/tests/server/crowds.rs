@@ -7,21 +7,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
-use tombolo_nfs_tests::bed::Plan;
 use tombolo_nfs_tests::client::{Answer, Caller, Message, PATIENCE, Stream, closes, fragment, fresh_xid};
-use tombolo_nfs_tests::place::Place;
+use tombolo_nfs_tests::fixture::Fixture;
+use tombolo_nfs_tests::test_server::Plan;
 use tombolo_wire_nfs3::args::ReadArgs;
 use tombolo_wire_nfs3::{Call, PROGRAM, Sattr3, VERSION};
 
 const MEBIBYTE: u32 = 1 << 20;
 
-fn getattr(place: &Place) -> Message {
-    place.nfs.message(&Call::Getattr(place.root.as_handle()), b"")
+fn getattr(fixture: &Fixture) -> Message {
+    fixture.nfs.message(&Call::Getattr(fixture.root.as_handle()), b"")
 }
 
 #[track_caller]
-fn assert_served(stream: &mut Stream, place: &Place) {
-    stream.send(&getattr(place).to_bytes()).expect("sent");
+fn assert_served(stream: &mut Stream, fixture: &Fixture) {
+    stream.send(&getattr(fixture).to_bytes()).expect("sent");
     let reply = stream.receive().expect("a reply").expect("an open connection");
     assert_eq!(Answer::new(reply).status(), Ok(()));
 }
@@ -38,23 +38,23 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 
 #[test]
 fn two_thousand_connections_are_served() {
-    let place = Place::in_memory();
-    let mut streams: Vec<_> = (0..2000).map(|_| place.bed.stream()).collect();
+    let fixture = Fixture::in_memory();
+    let mut streams: Vec<_> = (0..2000).map(|_| fixture.server.stream()).collect();
     for stream in &mut streams {
-        assert_served(stream, &place);
+        assert_served(stream, &fixture);
     }
     // All at once.
     for stream in &mut streams {
-        stream.send(&getattr(&place).to_bytes()).expect("sent");
+        stream.send(&getattr(&fixture).to_bytes()).expect("sent");
     }
     for stream in &mut streams {
         let reply = stream.receive().expect("a reply").expect("an open connection");
         assert_eq!(Answer::new(reply).status(), Ok(()));
     }
-    assert!(place.bed.counts().connections >= 2000);
-    assert!(place.bed.counts().lent_bytes < 64 << 20, "{:?}", place.bed.counts());
+    assert!(fixture.server.counts().connections >= 2000);
+    assert!(fixture.server.counts().lent_bytes < 64 << 20, "{:?}", fixture.server.counts());
     drop(streams);
-    eventually("connections that ended are forgotten", || place.bed.counts().connections <= 1);
+    eventually("connections that ended are forgotten", || fixture.server.counts().connections <= 1);
 }
 
 /// As many as the limits of two processes allow: the server is one of its own, this test run again.
@@ -86,8 +86,8 @@ fn ten_thousand_connections_are_served() {
 #[ignore = "a part of another test"]
 #[expect(clippy::print_stdout, reason = "how the other test is told")]
 fn serve_until_told() {
-    let place = Place::in_memory();
-    println!("\nserving {}", place.bed.address());
+    let fixture = Fixture::in_memory();
+    println!("\nserving {}", fixture.server.address());
     drop(std::io::stdin().read_line(&mut String::new()));
 }
 
@@ -133,23 +133,23 @@ impl Drop for Child {
 fn connections_beyond_the_limit_are_refused_and_the_others_served() {
     let mut plan = Plan::over(Arc::new(Memory::default()));
     plan.rpc.connections_max = 20;
-    let place = Place::new(plan, None);
-    let mut streams: Vec<_> = (0..9).map(|_| place.bed.stream()).collect();
+    let fixture = Fixture::new(plan, None);
+    let mut streams: Vec<_> = (0..9).map(|_| fixture.server.stream()).collect();
     for stream in &mut streams {
-        assert_served(stream, &place);
+        assert_served(stream, &fixture);
     }
     for _ in 0..5 {
-        let mut more = place.bed.stream();
-        drop(more.send(&getattr(&place).to_bytes()));
+        let mut more = fixture.server.stream();
+        drop(more.send(&getattr(&fixture).to_bytes()));
         assert_eq!(more.receive().expect("the end"), None);
     }
     for stream in &mut streams {
-        assert_served(stream, &place);
+        assert_served(stream, &fixture);
     }
     drop(streams.pop());
     eventually("there is room again", || {
-        let mut stream = place.bed.stream();
-        let sent = stream.send(&getattr(&place).to_bytes());
+        let mut stream = fixture.server.stream();
+        let sent = stream.send(&getattr(&fixture).to_bytes());
         sent.is_ok() && stream.receive().expect("a reply or the end").is_some()
     });
 }
@@ -157,13 +157,13 @@ fn connections_beyond_the_limit_are_refused_and_the_others_served() {
 /// A client that asks for much and takes nothing.
 #[test]
 fn a_client_that_stops_reading_waits_alone() {
-    let place = Place::in_memory();
-    let file = place.file("file", b"");
+    let fixture = Fixture::in_memory();
+    let file = fixture.file("file", b"");
     let size = Sattr3 { size: Some(MEBIBYTE.into()), ..Sattr3::default() };
-    tombolo_nfs_tests::client::Expect::done(place.nfs.setattr(&file, size, None));
+    tombolo_nfs_tests::client::Expect::done(fixture.nfs.setattr(&file, size, None));
     let args = ReadArgs { file: file.as_handle(), offset: 0, count: MEBIBYTE };
-    let read = || place.nfs.message(&Call::Read(args), b"");
-    let mut deaf = place.bed.stream();
+    let read = || fixture.nfs.message(&Call::Read(args), b"");
+    let mut deaf = fixture.server.stream();
     deaf.socket().set_nonblocking(true).expect("does not wait");
     let mut asked = 0;
     for _ in 0..2000 {
@@ -174,12 +174,12 @@ fn a_client_that_stops_reading_waits_alone() {
         }
     }
     assert!(asked > 100, "{asked}");
-    let mut other = place.bed.stream();
+    let mut other = fixture.server.stream();
     for _ in 0..100 {
-        assert_served(&mut other, &place);
+        assert_served(&mut other, &fixture);
     }
     // Two gibibytes of answers are owed.
-    assert!(place.bed.counts().lent_bytes < 128 << 20, "{:?}", place.bed.counts());
+    assert!(fixture.server.counts().lent_bytes < 128 << 20, "{:?}", fixture.server.counts());
     // It comes to its senses: nothing of what it asked is lost.
     deaf.socket().set_nonblocking(false).expect("waits again");
     for _ in 0..50 {
@@ -190,19 +190,19 @@ fn a_client_that_stops_reading_waits_alone() {
 
 #[test]
 fn clients_that_take_nothing_slow_no_other_at_their_address() {
-    let place = Place::in_memory();
-    let file = place.file("file", b"");
+    let fixture = Fixture::in_memory();
+    let file = fixture.file("file", b"");
     let size = Sattr3 { size: Some(MEBIBYTE.into()), ..Sattr3::default() };
-    tombolo_nfs_tests::client::Expect::done(place.nfs.setattr(&file, size, None));
+    tombolo_nfs_tests::client::Expect::done(fixture.nfs.setattr(&file, size, None));
     let read =
-        |count| place.nfs.message(&Call::Read(ReadArgs { file: file.as_handle(), offset: 0, count }), b"");
+        |count| fixture.nfs.message(&Call::Read(ReadArgs { file: file.as_handle(), offset: 0, count }), b"");
     let asked: Vec<u8> = (0..300).flat_map(|_| fragment(&read(MEBIBYTE).to_bytes(), true)).collect();
-    let mut deaf: Vec<_> = (0..8).map(|_| place.bed.stream()).collect();
+    let mut deaf: Vec<_> = (0..8).map(|_| fixture.server.stream()).collect();
     for stream in &mut deaf {
         stream.send_bytes(&asked).expect("sent");
     }
-    let mut honest = place.bed.stream();
-    for message in [getattr(&place), read(4096), read(MEBIBYTE)] {
+    let mut honest = fixture.server.stream();
+    for message in [getattr(&fixture), read(4096), read(MEBIBYTE)] {
         let begun = Instant::now();
         for _ in 0..10 {
             honest.send(&message.to_bytes()).expect("sent");
@@ -211,28 +211,28 @@ fn clients_that_take_nothing_slow_no_other_at_their_address() {
         }
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     }
-    assert!(place.bed.counts().lent_bytes <= 32 << 20, "{:?}", place.bed.counts());
+    assert!(fixture.server.counts().lent_bytes <= 32 << 20, "{:?}", fixture.server.counts());
 }
 
 #[test]
 fn a_client_that_takes_nothing_for_too_long_is_cut_off() {
     let mut plan = Plan::over(Arc::new(Memory::default()));
     plan.rpc.stuck_after = Duration::from_millis(200);
-    let place = Place::new(plan, None);
-    let file = place.file("file", b"");
+    let fixture = Fixture::new(plan, None);
+    let file = fixture.file("file", b"");
     let size = Sattr3 { size: Some(MEBIBYTE.into()), ..Sattr3::default() };
-    tombolo_nfs_tests::client::Expect::done(place.nfs.setattr(&file, size, None));
+    tombolo_nfs_tests::client::Expect::done(fixture.nfs.setattr(&file, size, None));
     let args = ReadArgs { file: file.as_handle(), offset: 0, count: MEBIBYTE };
-    let mut deaf = place.bed.stream();
+    let mut deaf = fixture.server.stream();
     for _ in 0..50 {
-        let message = place.nfs.message(&Call::Read(args), b"");
+        let message = fixture.nfs.message(&Call::Read(args), b"");
         match deaf.send(&message.to_bytes()) {
             Ok(()) => {}
             Err(error) if closes(error.kind()) => break,
             Err(error) => panic!("{error}"),
         }
     }
-    eventually("it is cut off", || place.bed.counts().closed_stuck == 1);
-    eventually("its buffers are free", || place.bed.counts().lent_bytes < 4 << 20);
-    assert_served(&mut place.bed.stream(), &place);
+    eventually("it is cut off", || fixture.server.counts().closed_stuck == 1);
+    eventually("its buffers are free", || fixture.server.counts().lent_bytes < 4 << 20);
+    assert_served(&mut fixture.server.stream(), &fixture);
 }

@@ -10,9 +10,9 @@ use tombolo_front_nfs_server::Durability;
 use tombolo_layer::around::{Call, Payload};
 use tombolo_layer::fault::{self, Rule, What, When};
 use tombolo_layer::{Around, Layered, Op};
-use tombolo_nfs_tests::bed::Plan;
-use tombolo_nfs_tests::client::{Expect, mode, place as at};
-use tombolo_nfs_tests::place::{Place, local_dir};
+use tombolo_nfs_tests::client::{Expect, dir_op_args as at, mode};
+use tombolo_nfs_tests::fixture::{Fixture, local_dir};
+use tombolo_nfs_tests::test_server::Plan;
 use tombolo_wire_nfs3::args::{
     CreateArgs, CreateHow, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, RenameArgs, SetattrArgs, StableHow,
     SymlinkArgs,
@@ -57,26 +57,26 @@ impl Around for Spy {
     }
 }
 
-fn spied_upon(durability: Durability) -> (Place, Arc<Spy>) {
+fn spied_upon(durability: Durability) -> (Fixture, Arc<Spy>) {
     over(Arc::<Memory>::default(), durability)
 }
 
-fn over(export: Arc<dyn Export>, durability: Durability) -> (Place, Arc<Spy>) {
+fn over(export: Arc<dyn Export>, durability: Durability) -> (Fixture, Arc<Spy>) {
     let spy = Arc::<Spy>::default();
     let mut plan = Plan::over(Arc::new(Layered::new(export, spy.clone())));
     plan.durability = durability;
-    (Place::new(plan, None), spy)
+    (Fixture::new(plan, None), spy)
 }
 
 /// On a disk: what lies in memory is stable as soon as it is written, whatever was asked.
 #[test]
 fn a_write_is_as_stable_below_as_it_is_said_to_be() {
     let tree = tempfile::tempdir().expect("a scratch directory");
-    let (place, spy) = over(local_dir(tree.path()), Durability::Stable);
-    let file = place.file("file", b"");
+    let (fixture, spy) = over(local_dir(tree.path()), Durability::Stable);
+    let file = fixture.file("file", b"");
     let write = |stable| {
         spy.take();
-        let committed = place.nfs.write(&file, 0, b"data", stable).done().committed;
+        let committed = fixture.nfs.write(&file, 0, b"data", stable).done().committed;
         assert!(committed >= stable, "{committed:?} for {stable:?}");
         let seen = spy.take();
         let below = if seen.syncs > 0 { Stability::FileSync } else { seen.write.expect("a write") };
@@ -94,26 +94,26 @@ fn a_write_is_as_stable_below_as_it_is_said_to_be() {
 #[test]
 fn a_commit_is_a_sync() {
     for durability in [Durability::Stable, Durability::Relaxed] {
-        let (place, spy) = spied_upon(durability);
-        let file = place.file("file", b"data");
+        let (fixture, spy) = spied_upon(durability);
+        let file = fixture.file("file", b"data");
         spy.take();
-        place.nfs.commit(&file, 0, 0).done();
+        fixture.nfs.commit(&file, 0, 0).done();
         assert_eq!(spy.take().syncs, 1);
     }
 }
 
 /// Makes changes of names and attributes; counts the syncs of each.
-fn syncs_of_changes(place: &Place, spy: &Spy) -> Vec<usize> {
-    let (file, dir) = (place.file("kept", b""), place.dir("dir"));
-    let (root, attributes, target) = (&place.root, mode(0o755), &b"target"[..]);
+fn syncs_of_changes(fixture: &Fixture, spy: &Spy) -> Vec<usize> {
+    let (file, dir) = (fixture.file("kept", b""), fixture.dir("dir"));
+    let (root, attributes, target) = (&fixture.root, mode(0o755), &b"target"[..]);
     let (how, guard) = (CreateHow::Guarded(attributes), None);
     let (file, link) = (file.as_handle(), at(root, b"d"));
     let (from, to) = (at(root, b"a"), at(&dir, b"e"));
     let calls = [
-        NfsCall::Create(CreateArgs { place: from, how }),
-        NfsCall::Mkdir(MkdirArgs { place: at(root, b"b"), attributes }),
-        NfsCall::Symlink(SymlinkArgs { place: at(root, b"c"), attributes, target }),
-        NfsCall::Mknod(MknodArgs { place: at(root, b"f"), what: MknodWhat::Fifo(attributes) }),
+        NfsCall::Create(CreateArgs { location: from, how }),
+        NfsCall::Mkdir(MkdirArgs { location: at(root, b"b"), attributes }),
+        NfsCall::Symlink(SymlinkArgs { location: at(root, b"c"), attributes, target }),
+        NfsCall::Mknod(MknodArgs { location: at(root, b"f"), what: MknodWhat::Fifo(attributes) }),
         NfsCall::Link(LinkArgs { file, link }),
         NfsCall::Rename(RenameArgs { from, to }),
         NfsCall::Remove(at(root, b"c")),
@@ -122,7 +122,7 @@ fn syncs_of_changes(place: &Place, spy: &Spy) -> Vec<usize> {
     ];
     let count = |call| {
         spy.take();
-        assert_eq!(place.nfs.send(&place.nfs.message(call, b"")).status(), Ok(()), "{call:?}");
+        assert_eq!(fixture.nfs.send(&fixture.nfs.message(call, b"")).status(), Ok(()), "{call:?}");
         spy.take().syncs
     };
     calls.iter().map(count).collect()
@@ -130,36 +130,36 @@ fn syncs_of_changes(place: &Place, spy: &Spy) -> Vec<usize> {
 
 #[test]
 fn changes_of_names_and_attributes_are_synced_before_they_are_answered() {
-    let (place, spy) = spied_upon(Durability::Stable);
-    let syncs = syncs_of_changes(&place, &spy);
+    let (fixture, spy) = spied_upon(Durability::Stable);
+    let syncs = syncs_of_changes(&fixture, &spy);
     assert!(syncs.iter().all(|count| *count > 0), "{syncs:?}");
-    let (place, spy) = spied_upon(Durability::Relaxed);
-    let syncs = syncs_of_changes(&place, &spy);
+    let (fixture, spy) = spied_upon(Durability::Relaxed);
+    let syncs = syncs_of_changes(&fixture, &spy);
     assert!(syncs.iter().all(|count| *count == 0), "relaxed is what was asked for: {syncs:?}");
 }
 
 /// What is set after a node was made is in the node, and the directory's sync need not take it along.
 #[test]
 fn what_a_create_sets_is_synced_with_the_node_and_its_name_with_the_directory() {
-    let (place, spy) = spied_upon(Durability::Stable);
+    let (fixture, spy) = spied_upon(Durability::Stable);
     let timed = Sattr3 { mtime: SetTime3::Server, ..mode(0o755) };
     let sized = Sattr3 { size: Some(5000), ..mode(0o644) };
-    let (root, target) = (&place.root, &b"target"[..]);
+    let (root, target) = (&fixture.root, &b"target"[..]);
     let verifier = CreateVerifier(*b"verifier");
-    let create = |name: &'static [u8], how| NfsCall::Create(CreateArgs { place: at(root, name), how });
+    let create = |name: &'static [u8], how| NfsCall::Create(CreateArgs { location: at(root, name), how });
     let calls = [
         create(b"a", CreateHow::Guarded(timed)),
         create(b"b", CreateHow::Unchecked(sized)),
         create(b"c", CreateHow::Exclusive(verifier)),
         // The same again finds the file, which may have been made a moment ago.
         create(b"c", CreateHow::Exclusive(verifier)),
-        NfsCall::Mkdir(MkdirArgs { place: at(root, b"d"), attributes: timed }),
-        NfsCall::Symlink(SymlinkArgs { place: at(root, b"e"), attributes: timed, target }),
-        NfsCall::Mknod(MknodArgs { place: at(root, b"f"), what: MknodWhat::Fifo(timed) }),
+        NfsCall::Mkdir(MkdirArgs { location: at(root, b"d"), attributes: timed }),
+        NfsCall::Symlink(SymlinkArgs { location: at(root, b"e"), attributes: timed, target }),
+        NfsCall::Mknod(MknodArgs { location: at(root, b"f"), what: MknodWhat::Fifo(timed) }),
     ];
     for call in calls {
         spy.take();
-        assert_eq!(place.nfs.send(&place.nfs.message(&call, b"")).status(), Ok(()), "{call:?}");
+        assert_eq!(fixture.nfs.send(&fixture.nfs.message(&call, b"")).status(), Ok(()), "{call:?}");
         assert!(spy.take().syncs >= 2, "{call:?}");
     }
 }
@@ -171,11 +171,11 @@ fn the_verifier_changes_when_data_may_be_lost() {
     let export = fault::over(Arc::new(Memory::default()), fault::Plan { rules: vec![fails], seed: 1 });
     let mut plan = Plan::over(Arc::new(export));
     plan.durability = Durability::Relaxed;
-    let place = Place::new(plan, None);
-    let file = place.file("file", b"");
-    let before = place.nfs.write(&file, 0, b"data", StableHow::Unstable).done().verifier;
-    place.nfs.commit(&file, 0, 0).failed(Status::Io);
-    let after = place.nfs.commit(&file, 0, 0).done().verifier;
+    let fixture = Fixture::new(plan, None);
+    let file = fixture.file("file", b"");
+    let before = fixture.nfs.write(&file, 0, b"data", StableHow::Unstable).done().verifier;
+    fixture.nfs.commit(&file, 0, 0).failed(Status::Io);
+    let after = fixture.nfs.commit(&file, 0, 0).done().verifier;
     assert_ne!(before, after, "the client must send its data again");
-    assert_eq!(place.nfs.write(&file, 0, b"data", StableHow::Unstable).done().verifier, after);
+    assert_eq!(fixture.nfs.write(&file, 0, b"data", StableHow::Unstable).done().verifier, after);
 }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
 use tombolo_front_nfs_server::{Groups, Squash, Whom};
-use tombolo_nfs_tests::bed::Plan;
 use tombolo_nfs_tests::client::{Caller, Expect, Nfs, mode};
-use tombolo_nfs_tests::place::{Place, on_each};
+use tombolo_nfs_tests::fixture::{Fixture, on_each};
+use tombolo_nfs_tests::test_server::Plan;
 use tombolo_wire_nfs3::args::{AccessBits, CreateHow, StableHow};
 use tombolo_wire_nfs3::{FileHandleBuf, Reply, Sattr3, Status};
 
 /// Makes a file with this owner, group and mode.
 #[track_caller]
-fn owned(place: &Place, name: &str, uid: u32, gid: u32, bits: u32) -> FileHandleBuf {
-    let file = place.file(name, b"secret");
+fn owned(fixture: &Fixture, name: &str, uid: u32, gid: u32, bits: u32) -> FileHandleBuf {
+    let file = fixture.file(name, b"secret");
     let set = Sattr3 { mode: Some(bits), uid: Some(uid), gid: Some(gid), ..Sattr3::default() };
-    place.nfs.setattr(&file, set, None).done();
+    fixture.nfs.setattr(&file, set, None).done();
     file
 }
 
@@ -34,17 +34,17 @@ fn may(nfs: &Nfs, file: &FileHandleBuf) -> (bool, bool) {
 
 #[test]
 fn a_user_does_not_read_roots_private_file() {
-    on_each(|place| {
-        let file = owned(place, "file", 0, 0, 0o600);
-        let user = place.as_user(1000);
+    on_each(|fixture| {
+        let file = owned(fixture, "file", 0, 0, 0o600);
+        let user = fixture.as_user(1000);
         assert_eq!(may(&user, &file), (false, false));
         let failed = user.read(&file, 0, 10).failed(Status::Acces);
         assert_eq!(failed.expect("attributes").size, 6);
         assert_eq!(user.access(&file, AccessBits::all()).done().access, AccessBits::empty());
-        assert_eq!(may(&place.nfs, &file), (true, true));
+        assert_eq!(may(&fixture.nfs, &file), (true, true));
         // In a directory that only root searches, not even a name is found.
-        let dir = place.nfs.mkdir(&place.root, b"private", mode(0o700)).done().handle();
-        place.file_in(&dir, "inner", b"");
+        let dir = fixture.nfs.mkdir(&fixture.root, b"private", mode(0o700)).done().handle();
+        fixture.file_in(&dir, "inner", b"");
         user.lookup(&dir, b"inner").failed(Status::Acces);
         user.lookup(&dir, b"nothing").failed(Status::Acces);
     });
@@ -52,30 +52,30 @@ fn a_user_does_not_read_roots_private_file() {
 
 #[test]
 fn the_mode_decides_for_owner_group_and_others() {
-    on_each(|place| {
-        let file = owned(place, "file", 1000, 1000, 0o640);
-        let group = place.nfs.as_caller(Caller::with_groups(2000, 1000, &[]));
-        assert_eq!(may(&place.as_user(1000), &file), (true, true));
+    on_each(|fixture| {
+        let file = owned(fixture, "file", 1000, 1000, 0o640);
+        let group = fixture.nfs.as_caller(Caller::with_groups(2000, 1000, &[]));
+        assert_eq!(may(&fixture.as_user(1000), &file), (true, true));
         assert_eq!(may(&group, &file), (true, false));
-        assert_eq!(may(&place.as_user(3000), &file), (false, false));
+        assert_eq!(may(&fixture.as_user(3000), &file), (false, false));
         // Seen at once, though the answer may have been kept.
-        place.nfs.setattr(&file, mode(0o606), None).done();
+        fixture.nfs.setattr(&file, mode(0o606), None).done();
         assert_eq!(may(&group, &file), (false, false));
-        assert_eq!(may(&place.as_user(3000), &file), (true, true));
+        assert_eq!(may(&fixture.as_user(3000), &file), (true, true));
     });
 }
 
 /// RFC 1813 §4.4: it may have the file open since before its mode was changed.
 #[test]
 fn the_owner_reads_and_writes_whatever_the_mode() {
-    on_each(|place| {
-        let file = owned(place, "file", 1000, 1000, 0);
-        assert_eq!(may(&place.as_user(1000), &file), (true, true));
-        assert_eq!(may(&place.as_user(2000), &file), (false, false));
+    on_each(|fixture| {
+        let file = owned(fixture, "file", 1000, 1000, 0);
+        assert_eq!(may(&fixture.as_user(1000), &file), (true, true));
+        assert_eq!(may(&fixture.as_user(2000), &file), (false, false));
         let cut = Sattr3 { size: Some(3), ..Sattr3::default() };
-        place.as_user(1000).setattr(&file, cut, None).done();
+        fixture.as_user(1000).setattr(&file, cut, None).done();
         // A client that opens it now is told the truth.
-        let access = place.as_user(1000).access(&file, AccessBits::all()).done().access;
+        let access = fixture.as_user(1000).access(&file, AccessBits::all()).done().access;
         assert_eq!(access, AccessBits::empty());
     });
 }
@@ -83,31 +83,31 @@ fn the_owner_reads_and_writes_whatever_the_mode() {
 /// RFC 1813 §4.4: a client's kernel pages a program in by reading it.
 #[test]
 fn who_may_execute_may_read() {
-    on_each(|place| {
-        let file = owned(place, "file", 0, 0, 0o711);
-        assert_eq!(may(&place.as_user(1000), &file), (true, false));
+    on_each(|fixture| {
+        let file = owned(fixture, "file", 0, 0, 0o711);
+        assert_eq!(may(&fixture.as_user(1000), &file), (true, false));
     });
 }
 
 #[test]
 fn all_sixteen_groups_count() {
-    on_each(|place| {
-        let file = owned(place, "file", 0, 5016, 0o660);
+    on_each(|fixture| {
+        let file = owned(fixture, "file", 0, 5016, 0o660);
         let groups: Vec<u32> = (5001..=5016).collect();
-        let sixteen = place.nfs.as_caller(Caller::with_groups(1000, 1000, &groups));
+        let sixteen = fixture.nfs.as_caller(Caller::with_groups(1000, 1000, &groups));
         assert_eq!(may(&sixteen, &file), (true, true));
-        let fifteen = place.nfs.as_caller(Caller::with_groups(1000, 1000, &groups[..15]));
+        let fifteen = fixture.nfs.as_caller(Caller::with_groups(1000, 1000, &groups[..15]));
         assert_eq!(may(&fifteen, &file), (false, false));
     });
 }
 
 #[test]
 fn who_says_nothing_is_nobody() {
-    on_each(|place| {
-        let nobody = place.nfs.as_caller(Caller::Nobody);
-        assert_eq!(may(&nobody, &owned(place, "private", 0, 0, 0o600)), (false, false));
-        assert_eq!(may(&nobody, &owned(place, "theirs", 65_534, 65_534, 0o600)), (true, true));
-        let dir = place.nfs.mkdir(&place.root, b"open", mode(0o777)).done().handle();
+    on_each(|fixture| {
+        let nobody = fixture.nfs.as_caller(Caller::Nobody);
+        assert_eq!(may(&nobody, &owned(fixture, "private", 0, 0, 0o600)), (false, false));
+        assert_eq!(may(&nobody, &owned(fixture, "theirs", 65_534, 65_534, 0o600)), (true, true));
+        let dir = fixture.nfs.mkdir(&fixture.root, b"open", mode(0o777)).done().handle();
         let new = nobody.create(&dir, b"file", CreateHow::Guarded(mode(0o644))).done();
         let attr = new.attributes.expect("attributes");
         assert_eq!((attr.uid, attr.gid), (65_534, 65_534));
@@ -115,17 +115,17 @@ fn who_says_nothing_is_nobody() {
 }
 
 /// A place whose callers are squashed, with files that were made before: of root, of user 1000, and of nobody.
-fn squashed(squash: Squash) -> (Place, [FileHandleBuf; 3]) {
+fn squashed(squash: Squash) -> (Fixture, [FileHandleBuf; 3]) {
     let memory: Arc<Memory> = Arc::default();
     let plan = Plan::over(memory.clone());
     let keys = plan.keys.clone();
-    let before = Place::new(plan, None);
+    let before = Fixture::new(plan, None);
     let files = [("root", 0), ("user", 1000), ("anonymous", squash.anonymous_uid)]
         .map(|(name, uid)| owned(&before, name, uid, uid, 0o600));
     before.nfs.setattr(&before.root, mode(0o777), None).done();
     let mut plan = Plan::over(memory).squashing(squash);
     plan.keys = keys;
-    (Place::new(plan, None), files)
+    (Fixture::new(plan, None), files)
 }
 
 /// Who owns what this client makes.
@@ -137,58 +137,58 @@ fn owner_of_new(nfs: &Nfs, root: &FileHandleBuf, name: &str) -> (u32, u32) {
 
 #[test]
 fn a_squashed_root_is_nobody_and_others_are_who_they_are() {
-    let (place, [root, user, nobody]) = squashed(Squash::default());
-    assert_eq!(may(&place.nfs, &root), (false, false));
-    assert_eq!(may(&place.nfs, &nobody), (true, true));
-    assert_eq!(may(&place.nfs, &user), (false, false));
-    assert_eq!(may(&place.as_user(1000), &user), (true, true));
-    assert_eq!(owner_of_new(&place.nfs, &place.root, "by-root"), (65_534, 65_534));
-    assert_eq!(owner_of_new(&place.as_user(1000), &place.root, "by-user"), (1000, 1000));
-    place.nfs.setattr(&user, mode(0o666), None).failed(Status::Perm);
+    let (fixture, [root, user, nobody]) = squashed(Squash::default());
+    assert_eq!(may(&fixture.nfs, &root), (false, false));
+    assert_eq!(may(&fixture.nfs, &nobody), (true, true));
+    assert_eq!(may(&fixture.nfs, &user), (false, false));
+    assert_eq!(may(&fixture.as_user(1000), &user), (true, true));
+    assert_eq!(owner_of_new(&fixture.nfs, &fixture.root, "by-root"), (65_534, 65_534));
+    assert_eq!(owner_of_new(&fixture.as_user(1000), &fixture.root, "by-user"), (1000, 1000));
+    fixture.nfs.setattr(&user, mode(0o666), None).failed(Status::Perm);
     let away = Sattr3 { uid: Some(0), ..Sattr3::default() };
-    place.nfs.setattr(&nobody, away, None).failed(Status::Perm);
+    fixture.nfs.setattr(&nobody, away, None).failed(Status::Perm);
 }
 
 #[test]
 fn who_claims_the_id_of_no_user_is_nobody() {
     for whom in [Whom::Nobody, Whom::Root] {
-        let (place, [root, ..]) = squashed(Squash { whom, ..Squash::default() });
+        let (fixture, [root, ..]) = squashed(Squash { whom, ..Squash::default() });
         let none = Caller::with_groups(u32::MAX, u32::MAX, &[u32::MAX]);
-        let nfs = place.nfs.as_caller(none);
+        let nfs = fixture.nfs.as_caller(none);
         assert_eq!(may(&nfs, &root), (false, false));
-        assert_eq!(owner_of_new(&nfs, &place.root, "by-none"), (65_534, 65_534));
+        assert_eq!(owner_of_new(&nfs, &fixture.root, "by-none"), (65_534, 65_534));
     }
 }
 
 #[test]
 fn a_squashed_root_that_names_itself_the_owner_makes_what_nobody_makes() {
-    let (place, _) = squashed(Squash::default());
+    let (fixture, _) = squashed(Squash::default());
     let claims = Sattr3 { uid: Some(0), gid: Some(0), ..mode(0o644) };
-    let new = place.nfs.create(&place.root, b"file", CreateHow::Guarded(claims)).done();
+    let new = fixture.nfs.create(&fixture.root, b"file", CreateHow::Guarded(claims)).done();
     let attr = new.attributes.expect("attributes");
     assert_eq!((attr.uid, attr.gid), (65_534, 65_534));
 }
 
 #[test]
 fn a_squashed_root_is_not_in_roots_group_either() {
-    let (place, _) = squashed(Squash::default());
-    let (plain, file) = (Caller::with_groups(1000, 0, &[0]), place.file("file", b"secret"));
+    let (fixture, _) = squashed(Squash::default());
+    let (plain, file) = (Caller::with_groups(1000, 0, &[0]), fixture.file("file", b"secret"));
     let group_of_root = Sattr3 { mode: Some(0o660), ..Sattr3::default() };
-    place.nfs.setattr(&file, group_of_root, None).done();
-    assert_eq!(owner_of_new(&place.nfs.as_caller(plain), &place.root, "new"), (1000, 65_534));
+    fixture.nfs.setattr(&file, group_of_root, None).done();
+    assert_eq!(owner_of_new(&fixture.nfs.as_caller(plain), &fixture.root, "new"), (1000, 65_534));
 }
 
 #[test]
 fn all_squashed_are_one_user() {
     let squash = Squash { whom: Whom::All, anonymous_uid: 4000, anonymous_gid: 4001 };
-    let (place, [root, user, anonymous]) = squashed(squash);
+    let (fixture, [root, user, anonymous]) = squashed(squash);
     for caller in [Caller::ROOT, Caller::user(1000), Caller::with_groups(0, 0, &[0, 1000]), Caller::Nobody] {
-        let nfs = place.nfs.as_caller(caller.clone());
+        let nfs = fixture.nfs.as_caller(caller.clone());
         assert_eq!(may(&nfs, &root), (false, false), "{caller:?}");
         assert_eq!(may(&nfs, &user), (false, false), "{caller:?}");
         assert_eq!(may(&nfs, &anonymous), (true, true), "{caller:?}");
     }
-    assert_eq!(owner_of_new(&place.as_user(1000), &place.root, "new"), (4000, 4001));
+    assert_eq!(owner_of_new(&fixture.as_user(1000), &fixture.root, "new"), (4000, 4001));
 }
 
 /// A user of this machine who is not the superuser, and its group.
@@ -206,24 +206,24 @@ fn groups_that_are_looked_up_count_and_those_that_are_told_do_not() {
     let (uid, gid) = somebody();
     let mut plan = Plan::over(Arc::new(Memory::default()));
     plan.groups = Some(Groups::new());
-    let place = Place::new(plan, None);
-    let file = owned(&place, "file", 0, gid, 0o660);
-    let told = place.nfs.as_caller(Caller::with_groups(uid, 77_777, &[]));
+    let fixture = Fixture::new(plan, None);
+    let file = owned(&fixture, "file", 0, gid, 0o660);
+    let told = fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[]));
     assert_eq!(may(&told, &file), (true, true), "user {uid} is of group {gid}");
-    let other = owned(&place, "other", 0, 66_666, 0o660);
-    let liar = place.nfs.as_caller(Caller::with_groups(uid, 77_777, &[66_666]));
+    let other = owned(&fixture, "other", 0, 66_666, 0o660);
+    let liar = fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[66_666]));
     assert_eq!(may(&liar, &other), (false, false), "user {uid} is not of group 66666");
     // Believed, it is the other way round.
-    let place = Place::new(Plan::over(Arc::new(Memory::default())), None);
-    let file = owned(&place, "file", 0, gid, 0o660);
-    assert_eq!(may(&place.nfs.as_caller(Caller::with_groups(uid, 77_777, &[])), &file), (false, false));
+    let fixture = Fixture::new(Plan::over(Arc::new(Memory::default())), None);
+    let file = owned(&fixture, "file", 0, gid, 0o660);
+    assert_eq!(may(&fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[])), &file), (false, false));
 }
 
 #[test]
 fn a_sticky_directory_protects_its_entries() {
-    on_each(|place| {
-        let dir = place.nfs.mkdir(&place.root, b"dir", mode(0o1777)).done().handle();
-        let (one, other) = (place.as_user(1000), place.as_user(2000));
+    on_each(|fixture| {
+        let dir = fixture.nfs.mkdir(&fixture.root, b"dir", mode(0o1777)).done().handle();
+        let (one, other) = (fixture.as_user(1000), fixture.as_user(2000));
         one.create(&dir, b"file", CreateHow::Guarded(mode(0o666))).done();
         for reply in [other.remove(&dir, b"file").status(), other.rename(&dir, b"file", &dir, b"x").status()]
         {

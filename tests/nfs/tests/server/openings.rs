@@ -6,20 +6,20 @@ use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::{Memory, Options as MemoryOptions};
 use tombolo_core::fs::{Export, Limits};
-use tombolo_nfs_tests::bed::Plan;
-use tombolo_nfs_tests::place::{Place, scratch};
+use tombolo_nfs_tests::fixture::{Fixture, scratch};
+use tombolo_nfs_tests::test_server::Plan;
 
 const LIMITS: Limits = Limits { nodes: 1000, opens: 4, bytes_in_flight: 256 << 20, pending: 4096 };
 
 fn work_on_many(export: Arc<dyn Export>) {
-    let place = Place::new(Plan::over(export), None);
-    let files: Vec<_> = (0..40).map(|number| place.file(&format!("{number}"), &[number])).collect();
+    let fixture = Fixture::new(Plan::over(export), None);
+    let files: Vec<_> = (0..40).map(|number| fixture.file(&format!("{number}"), &[number])).collect();
     for (number, file) in files.iter().enumerate() {
-        assert_eq!(place.contents(file), [number as u8]);
+        assert_eq!(fixture.contents(file), [number as u8]);
     }
-    let dirs: Vec<_> = (0..10).map(|number| place.dir(&format!("dir-{number}"))).collect();
-    dirs.iter().for_each(|dir| assert!(place.list(dir).is_empty()));
-    assert_eq!(place.names().len(), 50);
+    let dirs: Vec<_> = (0..10).map(|number| fixture.dir(&format!("dir-{number}"))).collect();
+    dirs.iter().for_each(|dir| assert!(fixture.list(dir).is_empty()));
+    assert_eq!(fixture.names().len(), 50);
 }
 
 #[test]

@@ -9,29 +9,29 @@ use tombolo_back_memory::Memory;
 use tombolo_core::fs::Export;
 use tombolo_host::handle_keys::Keys;
 use tombolo_layer::{delay, replies};
-use tombolo_nfs_tests::bed::Plan;
-use tombolo_nfs_tests::client::{Answer, Datagrams, Expect, Message, Stream, mode, place as at};
-use tombolo_nfs_tests::place::{Place, local_dir, scratch};
+use tombolo_nfs_tests::client::{Answer, Datagrams, Expect, Message, Stream, dir_op_args as at, mode};
+use tombolo_nfs_tests::fixture::{Fixture, local_dir, scratch};
+use tombolo_nfs_tests::test_server::Plan;
 use tombolo_wire_nfs3::args::{
     CreateArgs, CreateHow, LinkArgs, MkdirArgs, RenameArgs, SetattrArgs, StableHow, SymlinkArgs,
 };
 use tombolo_wire_nfs3::{Call, Sattr3, Status};
 
 /// A tree whose requests are done once.
-fn once_over(inner: Arc<dyn Export>) -> Place {
+fn once_over(inner: Arc<dyn Export>) -> Fixture {
     let export = replies::over(inner, &replies::Options::default());
-    Place::new(Plan::over(Arc::new(export)), None)
+    Fixture::new(Plan::over(Arc::new(export)), None)
 }
 
-fn on_each(test: impl Fn(&Place)) {
+fn on_each(test: impl Fn(&Fixture)) {
     test(&once_over(Arc::new(Memory::default())));
     let tree = scratch();
     test(&once_over(local_dir(tree.path())));
 }
 
 /// Sends a message over a connection of its own.
-fn over_new_connection(place: &Place, message: &Message) -> Answer {
-    send_over(&mut place.bed.stream(), message)
+fn over_new_connection(fixture: &Fixture, message: &Message) -> Answer {
+    send_over(&mut fixture.server.stream(), message)
 }
 
 fn send_over(stream: &mut Stream, message: &Message) -> Answer {
@@ -41,49 +41,52 @@ fn send_over(stream: &mut Stream, message: &Message) -> Answer {
 
 /// The call is done; sent again from another port, it gets what it got, and nothing is done.
 #[track_caller]
-fn assert_once(place: &Place, call: &Call<'_>) {
-    let message = place.nfs.message(call, b"");
-    let first = over_new_connection(place, &message);
+fn assert_once(fixture: &Fixture, call: &Call<'_>) {
+    let message = fixture.nfs.message(call, b"");
+    let first = over_new_connection(fixture, &message);
     assert_eq!(first.status(), Ok(()), "{call:?}");
-    let names = place.names();
+    let names = fixture.names();
     for _ in 0..2 {
-        let again = over_new_connection(place, &message);
+        let again = over_new_connection(fixture, &message);
         assert_eq!((again.xid, again.status()), (message.xid, Ok(())), "{call:?}, again");
     }
-    assert_eq!(place.names(), names, "{call:?}");
+    assert_eq!(fixture.names(), names, "{call:?}");
 }
 
 #[test]
 fn what_must_not_be_done_twice_is_done_once_whatever_the_port() {
-    on_each(|place| {
-        let (file, dir) = (place.file("file", b"12345"), place.dir("dir"));
-        let root = &place.root;
+    on_each(|fixture| {
+        let (file, dir) = (fixture.file("file", b"12345"), fixture.dir("dir"));
+        let root = &fixture.root;
         let attributes = mode(0o700);
-        assert_once(place, &Call::Mkdir(MkdirArgs { place: at(root, b"made"), attributes }));
+        assert_once(fixture, &Call::Mkdir(MkdirArgs { location: at(root, b"made"), attributes }));
         let how = CreateHow::Guarded(attributes);
-        assert_once(place, &Call::Create(CreateArgs { place: at(root, b"created"), how }));
+        assert_once(fixture, &Call::Create(CreateArgs { location: at(root, b"created"), how }));
         let target = &b"target"[..];
-        assert_once(place, &Call::Symlink(SymlinkArgs { place: at(root, b"symlink"), attributes, target }));
-        assert_once(place, &Call::Link(LinkArgs { file: file.as_handle(), link: at(&dir, b"linked") }));
+        assert_once(
+            fixture,
+            &Call::Symlink(SymlinkArgs { location: at(root, b"symlink"), attributes, target }),
+        );
+        assert_once(fixture, &Call::Link(LinkArgs { file: file.as_handle(), link: at(&dir, b"linked") }));
         let (from, to) = (at(root, b"created"), at(root, b"renamed"));
-        assert_once(place, &Call::Rename(RenameArgs { from, to }));
-        assert_once(place, &Call::Remove(at(root, b"renamed")));
-        assert_once(place, &Call::Rmdir(at(root, b"made")));
-        let guard = Some(place.attr(&file).ctime);
+        assert_once(fixture, &Call::Rename(RenameArgs { from, to }));
+        assert_once(fixture, &Call::Remove(at(root, b"renamed")));
+        assert_once(fixture, &Call::Rmdir(at(root, b"made")));
+        let guard = Some(fixture.attr(&file).ctime);
         let attributes = Sattr3 { size: Some(2), ..Sattr3::default() };
-        assert_once(place, &Call::Setattr(SetattrArgs { object: file.as_handle(), attributes, guard }));
-        assert_eq!(place.attr(&file).nlink, 2);
+        assert_once(fixture, &Call::Setattr(SetattrArgs { object: file.as_handle(), attributes, guard }));
+        assert_eq!(fixture.attr(&file).nlink, 2);
     });
 }
 
 #[test]
 fn a_made_node_is_told_again_with_its_handle() {
-    on_each(|place| {
+    on_each(|fixture| {
         let attributes = mode(0o755);
-        let call = Call::Mkdir(MkdirArgs { place: at(&place.root, b"dir"), attributes });
-        let message = place.nfs.message(&call, b"");
-        let [first, again] = [(); 2].map(|()| over_new_connection(place, &message));
-        let handle = place.nfs.lookup(&place.root, b"dir").done().handle;
+        let call = Call::Mkdir(MkdirArgs { location: at(&fixture.root, b"dir"), attributes });
+        let message = fixture.nfs.message(&call, b"");
+        let [first, again] = [(); 2].map(|()| over_new_connection(fixture, &message));
+        let handle = fixture.nfs.lookup(&fixture.root, b"dir").done().handle;
         let bytes = handle.as_handle().as_bytes();
         for answer in [first, again] {
             assert!(answer.bytes().windows(bytes.len()).any(|window| window == bytes));
@@ -94,17 +97,17 @@ fn a_made_node_is_told_again_with_its_handle() {
 /// What a client does over UDP when nothing has come for a while.
 #[test]
 fn a_datagram_that_is_sent_again_is_done_once() {
-    on_each(|place| {
-        let call = Call::Mkdir(MkdirArgs { place: at(&place.root, b"dir"), attributes: mode(0o755) });
-        let bytes = place.nfs.message(&call, b"").to_bytes();
-        let datagrams = Datagrams::connect(place.bed.address()).expect("a socket");
+    on_each(|fixture| {
+        let call = Call::Mkdir(MkdirArgs { location: at(&fixture.root, b"dir"), attributes: mode(0o755) });
+        let bytes = fixture.nfs.message(&call, b"").to_bytes();
+        let datagrams = Datagrams::connect(fixture.server.address()).expect("a socket");
         for _ in 0..3 {
             datagrams.send(&bytes).expect("sent");
         }
         for _ in 0..3 {
             assert_eq!(Answer::new(datagrams.receive().expect("a reply")).status(), Ok(()));
         }
-        let elsewhere = Datagrams::connect(place.bed.address()).expect("a socket");
+        let elsewhere = Datagrams::connect(fixture.server.address()).expect("a socket");
         elsewhere.send(&bytes).expect("sent");
         assert_eq!(Answer::new(elsewhere.receive().expect("a reply")).status(), Ok(()));
     });
@@ -112,81 +115,82 @@ fn a_datagram_that_is_sent_again_is_done_once() {
 
 #[test]
 fn a_failure_is_told_again() {
-    on_each(|place| {
-        place.dir("dir");
-        let call = Call::Mkdir(MkdirArgs { place: at(&place.root, b"dir"), attributes: mode(0o755) });
-        let message = place.nfs.message(&call, b"");
-        assert_eq!(over_new_connection(place, &message).status(), Err(Status::Exist));
-        place.nfs.rmdir(&place.root, b"dir").done();
-        assert_eq!(over_new_connection(place, &message).status(), Err(Status::Exist), "the same request");
-        assert_eq!(place.names(), Vec::<String>::new());
+    on_each(|fixture| {
+        fixture.dir("dir");
+        let call = Call::Mkdir(MkdirArgs { location: at(&fixture.root, b"dir"), attributes: mode(0o755) });
+        let message = fixture.nfs.message(&call, b"");
+        assert_eq!(over_new_connection(fixture, &message).status(), Err(Status::Exist));
+        fixture.nfs.rmdir(&fixture.root, b"dir").done();
+        assert_eq!(over_new_connection(fixture, &message).status(), Err(Status::Exist), "the same request");
+        assert_eq!(fixture.names(), Vec::<String>::new());
     });
 }
 
 #[test]
 fn an_unchecked_create_that_found_a_file_finds_it_again_whatever_has_its_name() {
-    on_each(|place| {
-        let file = place.file("file", b"12345");
+    on_each(|fixture| {
+        let file = fixture.file("file", b"12345");
         let cut = Sattr3 { size: Some(0), ..Sattr3::default() };
         let how = CreateHow::Unchecked(cut);
-        let call = Call::Create(CreateArgs { place: at(&place.root, b"file"), how });
-        let message = place.nfs.message(&call, b"");
+        let call = Call::Create(CreateArgs { location: at(&fixture.root, b"file"), how });
+        let message = fixture.nfs.message(&call, b"");
         let holds = |answer: &Answer| {
             let bytes = file.as_handle().as_bytes();
             answer.status() == Ok(()) && answer.bytes().windows(bytes.len()).any(|window| window == bytes)
         };
-        assert!(holds(&over_new_connection(place, &message)));
-        place.nfs.write(&file, 0, b"since", StableHow::FileSync).done();
-        place.nfs.rename(&place.root, b"file", &place.root, b"moved").done();
-        place.dir("file");
-        assert!(holds(&over_new_connection(place, &message)), "the same request");
-        assert_eq!(place.contents(&file), b"since", "it is cut once");
-        place.nfs.rmdir(&place.root, b"file").done();
-        assert!(holds(&over_new_connection(place, &message)));
-        place.nfs.remove(&place.root, b"moved").done();
-        assert_eq!(over_new_connection(place, &message).status(), Err(Status::Stale));
-        assert_eq!(place.names(), Vec::<String>::new());
+        assert!(holds(&over_new_connection(fixture, &message)));
+        fixture.nfs.write(&file, 0, b"since", StableHow::FileSync).done();
+        fixture.nfs.rename(&fixture.root, b"file", &fixture.root, b"moved").done();
+        fixture.dir("file");
+        assert!(holds(&over_new_connection(fixture, &message)), "the same request");
+        assert_eq!(fixture.contents(&file), b"since", "it is cut once");
+        fixture.nfs.rmdir(&fixture.root, b"file").done();
+        assert!(holds(&over_new_connection(fixture, &message)));
+        fixture.nfs.remove(&fixture.root, b"moved").done();
+        assert_eq!(over_new_connection(fixture, &message).status(), Err(Status::Stale));
+        assert_eq!(fixture.names(), Vec::<String>::new());
     });
 }
 
 /// What was answered holds, whatever became of the file that the call named.
 #[test]
 fn a_link_that_failed_is_told_again_though_its_file_is_gone() {
-    on_each(|place| {
-        let file = place.file("file", b"");
-        place.file("taken", b"");
-        let link = |name| Call::Link(LinkArgs { file: file.as_handle(), link: at(&place.root, name) });
-        let refused = place.nfs.message(&link(b"taken"), b"");
-        assert_eq!(over_new_connection(place, &refused).status(), Err(Status::Exist));
-        place.nfs.remove(&place.root, b"file").done();
-        place.nfs.remove(&place.root, b"taken").done();
-        assert_eq!(over_new_connection(place, &refused).status(), Err(Status::Exist), "the same request");
-        let another = place.nfs.message(&link(b"new"), b"");
-        assert_eq!(over_new_connection(place, &another).status(), Err(Status::Stale));
-        assert_eq!(place.names(), Vec::<String>::new());
+    on_each(|fixture| {
+        let file = fixture.file("file", b"");
+        fixture.file("taken", b"");
+        let link = |name| Call::Link(LinkArgs { file: file.as_handle(), link: at(&fixture.root, name) });
+        let refused = fixture.nfs.message(&link(b"taken"), b"");
+        assert_eq!(over_new_connection(fixture, &refused).status(), Err(Status::Exist));
+        fixture.nfs.remove(&fixture.root, b"file").done();
+        fixture.nfs.remove(&fixture.root, b"taken").done();
+        assert_eq!(over_new_connection(fixture, &refused).status(), Err(Status::Exist), "the same request");
+        let another = fixture.nfs.message(&link(b"new"), b"");
+        assert_eq!(over_new_connection(fixture, &another).status(), Err(Status::Stale));
+        assert_eq!(fixture.names(), Vec::<String>::new());
     });
 }
 
 #[test]
 fn another_request_with_the_same_xid_is_another_request() {
-    on_each(|place| {
-        let call = |name| Call::Mkdir(MkdirArgs { place: at(&place.root, name), attributes: mode(0o755) });
-        let one = place.nfs.message(&call(b"one"), b"");
-        let other = Message { xid: one.xid, ..place.nfs.message(&call(b"two"), b"") };
-        assert_eq!(over_new_connection(place, &one).status(), Ok(()));
-        assert_eq!(over_new_connection(place, &other).status(), Ok(()));
-        assert_eq!(place.names(), ["one", "two"]);
+    on_each(|fixture| {
+        let call =
+            |name| Call::Mkdir(MkdirArgs { location: at(&fixture.root, name), attributes: mode(0o755) });
+        let one = fixture.nfs.message(&call(b"one"), b"");
+        let other = Message { xid: one.xid, ..fixture.nfs.message(&call(b"two"), b"") };
+        assert_eq!(over_new_connection(fixture, &one).status(), Ok(()));
+        assert_eq!(over_new_connection(fixture, &other).status(), Ok(()));
+        assert_eq!(fixture.names(), ["one", "two"]);
     });
 }
 
 #[test]
 fn another_client_with_the_same_xid_is_another_client() {
-    on_each(|place| {
-        let call = Call::Mkdir(MkdirArgs { place: at(&place.root, b"dir"), attributes: mode(0o755) });
-        let message = place.nfs.message(&call, b"");
-        assert_eq!(over_new_connection(place, &message).status(), Ok(()));
+    on_each(|fixture| {
+        let call = Call::Mkdir(MkdirArgs { location: at(&fixture.root, b"dir"), attributes: mode(0o755) });
+        let message = fixture.nfs.message(&call, b"");
+        assert_eq!(over_new_connection(fixture, &message).status(), Ok(()));
         let elsewhere = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
-        let mut other = Stream::connect_from(elsewhere, place.bed.address()).expect("a connection");
+        let mut other = Stream::connect_from(elsewhere, fixture.server.address()).expect("a connection");
         assert_eq!(send_over(&mut other, &message).status(), Err(Status::Exist));
     });
 }
@@ -196,10 +200,10 @@ fn a_duplicate_waits_for_the_first_to_end() {
     let slow = delay::over(Arc::new(Memory::default()), Duration::from_millis(60)).expect("a timer");
     let export = replies::over(Arc::new(slow), &replies::Options::default());
     let counters = export.counters();
-    let place = Place::new(Plan::over(Arc::new(export)), None);
-    let call = Call::Mkdir(MkdirArgs { place: at(&place.root, b"dir"), attributes: mode(0o755) });
-    let message = place.nfs.message(&call, b"");
-    let mut streams: Vec<_> = (0..4).map(|_| place.bed.stream()).collect();
+    let fixture = Fixture::new(Plan::over(Arc::new(export)), None);
+    let call = Call::Mkdir(MkdirArgs { location: at(&fixture.root, b"dir"), attributes: mode(0o755) });
+    let message = fixture.nfs.message(&call, b"");
+    let mut streams: Vec<_> = (0..4).map(|_| fixture.server.stream()).collect();
     for stream in &mut streams {
         stream.send(&message.to_bytes()).expect("sent");
     }
@@ -212,12 +216,12 @@ fn a_duplicate_waits_for_the_first_to_end() {
 }
 
 /// A server as it comes up after a crash, with the state file of the one before.
-fn restarted(tree: &Path, state: &Path, keys: &Keys) -> Place {
+fn restarted(tree: &Path, state: &Path, keys: &Keys) -> Fixture {
     let path = state.join("replies");
     let export = replies::open(local_dir(tree), &replies::Options::default(), &path).expect("the state file");
     let mut plan = Plan::over(Arc::new(export));
     plan.keys = keys.clone();
-    Place::new(plan, None)
+    Fixture::new(plan, None)
 }
 
 #[test]
@@ -228,7 +232,7 @@ fn a_duplicate_is_known_after_a_restart() {
     let root = before.root;
     before.file("file", b"");
     let calls = [
-        Call::Mkdir(MkdirArgs { place: at(&root, b"dir"), attributes: mode(0o755) }),
+        Call::Mkdir(MkdirArgs { location: at(&root, b"dir"), attributes: mode(0o755) }),
         Call::Remove(at(&root, b"file")),
     ];
     let messages = calls.map(|call| before.nfs.message(&call, b""));

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tombolo_host::handle_keys::{KeyId, Keys};
 use tombolo_host::state_dir::{ServerFiles, StateDir};
-use tombolo_nfs_tests::bed::{PATH, Plan};
 use tombolo_nfs_tests::client::{Expect, mode};
-use tombolo_nfs_tests::place::{Place, local_dir, removed_and_open, scratch};
+use tombolo_nfs_tests::fixture::{Fixture, local_dir, removed_and_open, scratch};
+use tombolo_nfs_tests::test_server::{PATH, Plan};
 use tombolo_wire_nfs3::args::{CreateHow, StableHow};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, CreateVerifier, FileHandleBuf, Status};
 
@@ -27,17 +27,17 @@ impl Site {
     }
 
     /// A server as it comes up: it knows nothing but what lies in its directories.
-    fn start(&self) -> Place {
+    fn start(&self) -> Fixture {
         let mut plan = Plan::over(local_dir(self.tree.path()));
         plan.keys = Keys::open(&self.files()).expect("the keys");
-        Place::new(plan, None)
+        Fixture::new(plan, None)
     }
 
     /// Files of some kinds, with their contents.
-    fn fill(&self, place: &Place) -> Vec<(FileHandleBuf, Vec<u8>)> {
-        let dir = place.dir("dir");
-        let inner = place.file_in(&dir, "inner", b"deep");
-        vec![(place.file("file", b"contents"), b"contents".to_vec()), (inner, b"deep".to_vec())]
+    fn fill(&self, fixture: &Fixture) -> Vec<(FileHandleBuf, Vec<u8>)> {
+        let dir = fixture.dir("dir");
+        let inner = fixture.file_in(&dir, "inner", b"deep");
+        vec![(fixture.file("file", b"contents"), b"contents".to_vec()), (inner, b"deep".to_vec())]
     }
 }
 
@@ -126,7 +126,7 @@ fn handles_of_what_left_the_export_are_stale_after_a_restart() {
     let start = || {
         let mut plan = Plan::over(local_dir(&shared));
         plan.keys = Keys::open(&site.files()).expect("the keys");
-        Place::new(plan, None)
+        Fixture::new(plan, None)
     };
     let before = start();
     let dir = before.dir("dir");
@@ -147,10 +147,10 @@ fn the_write_verifier_is_another_after_each_start() {
     let site = Site::new();
     let mut verifiers = Vec::new();
     for round in 0..3 {
-        let place = site.start();
-        let file = place.file(&format!("file-{round}"), b"");
-        let written = place.nfs.write(&file, 0, b"data", StableHow::Unstable).done().verifier;
-        let committed = place.nfs.commit(&file, 0, 0).done().verifier;
+        let fixture = site.start();
+        let file = fixture.file(&format!("file-{round}"), b"");
+        let written = fixture.nfs.write(&file, 0, b"data", StableHow::Unstable).done().verifier;
+        let committed = fixture.nfs.commit(&file, 0, 0).done().verifier;
         assert_eq!(written, committed);
         assert!(!verifiers.contains(&written), "a client would not send again what was lost");
         verifiers.push(written);
@@ -196,13 +196,13 @@ fn an_exclusive_create_is_idempotent_over_a_restart() {
 fn the_same_address_can_be_served_again_at_once() {
     let site = Site::new();
     let before = site.start();
-    let (address, file) = (before.bed.address(), before.file("file", b"kept"));
+    let (address, file) = (before.server.address(), before.file("file", b"kept"));
     drop(before);
     let mut plan = Plan::over(local_dir(site.tree.path()));
     plan.keys = Keys::open(&site.files()).expect("the keys");
     plan.address = Some(address);
-    let after = Place::new(plan, None);
-    assert_eq!(after.bed.address(), address);
+    let after = Fixture::new(plan, None);
+    assert_eq!(after.server.address(), address);
     assert_eq!(after.contents(&file), b"kept");
     assert_eq!(after.nfs.root(PATH), after.root);
 }

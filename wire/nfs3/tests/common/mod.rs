@@ -87,7 +87,7 @@ pub fn sattr() -> BoxedStrategy<Sattr3> {
         .boxed()
 }
 
-fn place() -> BoxedStrategy<DirOpArgs<'static>> {
+fn location() -> BoxedStrategy<DirOpArgs<'static>> {
     (handle(), bytes(300)).prop_map(|(dir, name)| DirOpArgs { dir, name }).boxed()
 }
 
@@ -163,19 +163,18 @@ fn calls_on_nodes() -> BoxedStrategy<Call<'static>> {
 
 fn calls_on_names() -> BoxedStrategy<Call<'static>> {
     prop_oneof![
-        place().prop_map(Call::Lookup),
-        place().prop_map(Call::Remove),
-        place().prop_map(Call::Rmdir),
-        (place(), create_how()).prop_map(|(place, how)| Call::Create(CreateArgs { place, how })),
-        (place(), sattr()).prop_map(|(place, attributes)| Call::Mkdir(MkdirArgs { place, attributes })),
-        (place(), sattr(), bytes(100)).prop_map(|(place, attributes, target)| Call::Symlink(SymlinkArgs {
-            place,
-            attributes,
-            target
-        })),
-        (place(), mknod_what()).prop_map(|(place, what)| Call::Mknod(MknodArgs { place, what })),
-        (place(), place()).prop_map(|(from, to)| Call::Rename(RenameArgs { from, to })),
-        (handle(), place()).prop_map(|(file, link)| Call::Link(LinkArgs { file, link })),
+        location().prop_map(Call::Lookup),
+        location().prop_map(Call::Remove),
+        location().prop_map(Call::Rmdir),
+        (location(), create_how()).prop_map(|(location, how)| Call::Create(CreateArgs { location, how })),
+        (location(), sattr())
+            .prop_map(|(location, attributes)| Call::Mkdir(MkdirArgs { location, attributes })),
+        (location(), sattr(), bytes(100)).prop_map(|(location, attributes, target)| Call::Symlink(
+            SymlinkArgs { location, attributes, target }
+        )),
+        (location(), mknod_what()).prop_map(|(location, what)| Call::Mknod(MknodArgs { location, what })),
+        (location(), location()).prop_map(|(from, to)| Call::Rename(RenameArgs { from, to })),
+        (handle(), location()).prop_map(|(file, link)| Call::Link(LinkArgs { file, link })),
     ]
     .boxed()
 }

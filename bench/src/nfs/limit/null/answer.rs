@@ -113,7 +113,7 @@ fn change(call: &Call<'_>, out: &mut Encoder<'_>) -> Option<()> {
         })),
         Call::Setattr(args) => out.value(&SetattrReply::Ok(wcc(args.object))),
         Call::Create(args) => {
-            let node = Node::named(args.place.name);
+            let node = Node::named(args.location.name);
             let handle = node.handle()?;
             let (object, attributes) = (Some(handle.as_handle()), Some(node.attributes()));
             out.value(&CreateReply::Ok(CreateOk { object, attributes, dir_wcc: WccData::NONE }))

@@ -10,13 +10,13 @@ use tombolo_core::fs::Export;
 use tombolo_wire_nfs3::args::{CreateHow, StableHow};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Fattr3, FileHandleBuf, WccAttr, WccData};
 
-use crate::bed::{Bed, PATH, Plan};
 use crate::client::{Caller, Expect, ListedEntry, Nfs, mode};
+use crate::test_server::{PATH, Plan, TestServer};
 
 /// A served tree, with the superuser as its client.
-pub struct Place {
+pub struct Fixture {
     /// The server.
-    pub bed: Bed,
+    pub server: TestServer,
     /// The superuser.
     pub nfs: Nfs,
     /// The root of the export.
@@ -35,12 +35,12 @@ pub fn local_dir(path: &Path) -> Arc<dyn Export> {
 }
 
 /// Runs a test over the reference model and over a directory of the host.
-pub fn on_each(test: impl Fn(&Place)) {
-    test(&Place::in_memory());
-    test(&Place::on_host());
+pub fn on_each(test: impl Fn(&Fixture)) {
+    test(&Fixture::in_memory());
+    test(&Fixture::on_host());
 }
 
-impl Place {
+impl Fixture {
     /// Over the reference model.
     pub fn in_memory() -> Self {
         Self::new(Plan::over(Arc::new(Memory::default())), None)
@@ -54,10 +54,10 @@ impl Place {
 
     /// A server as planned, whose first export is `/export`.
     pub fn new(plan: Plan, tree: Option<tempfile::TempDir>) -> Self {
-        let bed = plan.start();
-        let nfs = bed.nfs();
+        let server = plan.start();
+        let nfs = server.nfs();
         let root = nfs.root(PATH);
-        Self { bed, nfs, root, tree }
+        Self { server, nfs, root, tree }
     }
 
     /// The tree on the host, where it is one.
@@ -146,22 +146,22 @@ pub fn weak(attr: &Fattr3) -> WccAttr {
 
 /// Holds the data of a change against what the node was before, and what it is now (RFC 1813 §2.6).
 #[track_caller]
-pub fn assert_around(place: &Place, object: &FileHandleBuf, before: &Fattr3, wcc: &WccData) {
+pub fn assert_around(fixture: &Fixture, object: &FileHandleBuf, before: &Fattr3, wcc: &WccData) {
     assert_eq!(wcc.before, Some(weak(before)), "what it was before");
-    assert_eq!(wcc.after, Some(place.attr(object)), "what it is now");
+    assert_eq!(wcc.after, Some(fixture.attr(object)), "what it is now");
 }
 
 /// Attributes from around an operation that reads: but for the access time, those of the node.
 #[track_caller]
-pub fn assert_seen(place: &Place, object: &FileHandleBuf, told: Option<Fattr3>) {
-    let now = place.attr(object);
+pub fn assert_seen(fixture: &Fixture, object: &FileHandleBuf, told: Option<Fattr3>) {
+    let now = fixture.attr(object);
     assert_eq!(told.map(|told| Fattr3 { atime: now.atime, ..told }), Some(now));
 }
 
 /// After a failure: the node as it is, if its handle was good.
 #[track_caller]
-pub fn assert_unchanged(place: &Place, object: &FileHandleBuf, wcc: &WccData) {
-    let now = place.attr(object);
+pub fn assert_unchanged(fixture: &Fixture, object: &FileHandleBuf, wcc: &WccData) {
+    let now = fixture.attr(object);
     assert_eq!(wcc.after, Some(now), "what it is now");
     assert!(wcc.before.is_none_or(|before| before == weak(&now)), "nothing was changed");
 }

@@ -36,7 +36,7 @@ pub struct Plan {
 }
 
 /// A running server.
-pub struct Bed {
+pub struct TestServer {
     server: NfsServer,
 }
 
@@ -77,11 +77,11 @@ impl Plan {
     }
 
     /// Starts the server.
-    pub fn start(mut self) -> Bed {
+    pub fn start(mut self) -> TestServer {
         let service = self.service().expect("the service");
         let address = self.address.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());
         let bound = Listeners { tcp: vec![address], udp: vec![address] }.bind().expect("a port");
-        Bed { server: NfsServer::start(bound, self.rpc, &service).expect("the server starts") }
+        TestServer { server: NfsServer::start(bound, self.rpc, &service).expect("the server starts") }
     }
 
     /// What answers, for whoever brings it calls.
@@ -105,7 +105,7 @@ impl Plan {
     }
 }
 
-impl Bed {
+impl TestServer {
     /// A server of one export that believes everybody.
     pub fn over(export: impl Export + 'static) -> Self {
         Plan::over(Arc::new(export)).start()
