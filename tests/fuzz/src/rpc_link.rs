@@ -1,11 +1,12 @@
 //! Bodies of requests and answers of ONC RPC on a link: what decodes is encoded again as the same bytes.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use tombolo_host::links::rpc::{Asked, Said};
 
-fuzz_target!(|input: (u32, [u8; 48])| {
-    let (number, body) = input;
+/// Runs the target: a kind's number, then a body.
+pub fn run(bytes: &[u8]) {
+    let Some((number, body)) = bytes.split_first_chunk::<4>() else { return };
+    let Some((&body, _)) = body.split_first_chunk::<48>() else { return };
+    let number = u32::from_le_bytes(*number);
     // The two kinds that there are, which are hard to hit upon, and any other.
     for kind in [1, 1 | 1 << 31, number] {
         if let Ok(asked) = Asked::decode(kind, &body) {
@@ -15,4 +16,4 @@ fuzz_target!(|input: (u32, [u8; 48])| {
             assert_eq!(said.encode(), (kind, body));
         }
     }
-});
+}

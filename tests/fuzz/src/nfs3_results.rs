@@ -1,15 +1,14 @@
 //! Any bytes as what a server answers to any procedure of NFS: a client must not panic, must not read beyond, and must be able to write
 //! again what it read.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use tombolo_wire_nfs3::attr::{attr, change, fattr3};
 use tombolo_wire_nfs3::results::*;
 use tombolo_wire_nfs3::status::{from_status, to_status};
 use tombolo_wire_nfs3::{Procedure, Reply};
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
 
-fuzz_target!(|bytes: &[u8]| {
+/// Runs the target.
+pub fn run(bytes: &[u8]) {
     let Some((&number, message)) = bytes.split_first() else { return };
     let Some(procedure) = Procedure::from_number(u32::from(number) % 22) else { return };
     match procedure {
@@ -80,7 +79,7 @@ fuzz_target!(|bytes: &[u8]| {
             read::<CommitReply>(message);
         }
     }
-});
+}
 
 /// Reads, writes again, and holds the length against what was read.
 fn read<'a, T: Decode<'a> + Encode>(message: &'a [u8]) -> Option<T> {

@@ -16,7 +16,7 @@ use tombolo_host::rpc_client::{Engine, Options as RpcOptions, Recovery, RpcClien
 use tombolo_mem::{Buffer, Source};
 use tombolo_wire_nfs3::{FileHandle, PROGRAM, VERSION};
 
-use crate::wire::Fuzzed;
+use super::wire::Fuzzed;
 
 /// More turns than any operation takes whose server ends or falls silent.
 const TURNS_MAX: usize = 100_000;

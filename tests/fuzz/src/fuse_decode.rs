@@ -1,13 +1,12 @@
 //! Any bytes as a FUSE request: the decoder may refuse them, and must not panic or look outside them.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use tombolo_wire_fuse::init::{self, Capabilities, Wishes};
 use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::{Extent, Request};
 use zerocopy::FromBytes;
 
-fuzz_target!(|bytes: &[u8]| {
+/// Runs the target.
+pub fn run(bytes: &[u8]) {
     let Ok((header, _)) = InHeader::read_from_prefix(bytes) else { return };
     let Ok(extent) = Extent::of(&header) else { return };
     let private = bytes.get(..extent.private_bytes).unwrap_or(bytes);
@@ -33,4 +32,4 @@ fuzz_target!(|bytes: &[u8]| {
             _ => {}
         }
     }
-});
+}

@@ -1,14 +1,13 @@
 //! Any bytes as a TCP stream of RPC records, and each record as a call and as a reply: what is found must not depend on how the stream
 //! arrived, and a header that decodes must encode to one that means the same.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use tombolo_wire_rpc::{CallFault, CallHeader, RecordAssembler, ReplyHeader};
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
 
 const LIMIT_BYTES: usize = 1 << 12;
 
-fuzz_target!(|bytes: &[u8]| {
+/// Runs the target.
+pub fn run(bytes: &[u8]) {
     let Some((&chunk_bytes, stream)) = bytes.split_first() else { return };
     let at_once = records(stream, stream.len().max(1));
     let in_chunks = records(stream, usize::from(chunk_bytes).max(1));
@@ -18,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
         headers(record);
     }
     headers(stream);
-});
+}
 
 /// The records of a stream that arrives in chunks, up to where it breaks off or breaks the rules.
 fn records(stream: &[u8], chunk_bytes: usize) -> Vec<Vec<u8>> {

@@ -1,11 +1,10 @@
 //! Any bytes as an answer of the waist's native protocol, and as a listing: what decodes must encode to the very same bytes.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use tombolo_wire_vrpc::listing::{Listing, ListingWriter};
 use tombolo_wire_vrpc::{BODY_BYTES, Body, FRAME_BYTES, FrameBuf, Kind, Reply, Returned, encode_failure};
 
-fuzz_target!(|bytes: &[u8]| {
+/// Runs the target.
+pub fn run(bytes: &[u8]) {
     let Some((&number, rest)) = bytes.split_first() else { return };
     let Some(kind) = Kind::from_number(number.into()) else { return list(rest) };
     let Some((body, frame)) = rest.split_first_chunk::<BODY_BYTES>() else { return };
@@ -23,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     assert_eq!(number, kind.reply_number());
     assert_eq!((&body_again, frame_again.as_bytes()), (body, frame), "{outcome:?}");
-});
+}
 
 fn list(bytes: &[u8]) {
     if bytes.len() > FRAME_BYTES {

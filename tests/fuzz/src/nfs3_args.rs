@@ -1,8 +1,6 @@
 //! Any bytes as the arguments of any procedure of NFS: what decodes must encode to what was read, but for the content of padding, and a
 //! WRITE's data must lie in its message.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use tombolo_wire_nfs3::attr::set_attr;
 use tombolo_wire_nfs3::{Call, Procedure};
 use tombolo_wire_xdr::{Decoder, Encode, Encoder};
@@ -10,7 +8,8 @@ use tombolo_wire_xdr::{Decoder, Encode, Encoder};
 /// What a server keeps of a long message.
 const HEAD_BYTES: usize = 64;
 
-fuzz_target!(|bytes: &[u8]| {
+/// Runs the target.
+pub fn run(bytes: &[u8]) {
     let Some((&number, message)) = bytes.split_first() else { return };
     let Some(procedure) = Procedure::from_number(u32::from(number) % 22) else { return };
     for head in [message, message.get(..HEAD_BYTES).unwrap_or(message)] {
@@ -33,4 +32,4 @@ fuzz_target!(|bytes: &[u8]| {
             _ => {}
         }
     }
-});
+}

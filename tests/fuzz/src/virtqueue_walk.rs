@@ -1,15 +1,14 @@
 //! Any bytes as a guest's memory with a descriptor table at its beginning: the walk must end, stay inside that memory
 //! and keep to its limits, and what it finds must be usable.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use tombolo_host::vhost_user::{ChainLimits, DescriptorTable, GuestMemory, MemorySlot};
 use tombolo_mem::Region;
 
 const SPAN: usize = 2048;
 const LIMITS: ChainLimits = ChainLimits { descriptors_max: 40, bytes_max: 3000 };
 
-fuzz_target!(|bytes: &[u8]| {
+/// Runs the target.
+pub fn run(bytes: &[u8]) {
     let Some((&[head, choices], content)) = bytes.split_first_chunk::<2>() else { return };
     // Two spans side by side from address 0, so that small numbers are good addresses.
     let slots = (0..2).map(|i| {
@@ -29,4 +28,4 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(copied, source.len().min(sink.len()));
     assert_eq!(sink.zero(0, usize::MAX), sink.len());
     assert_eq!(source.to_vec(usize::MAX).len(), source.len());
-});
+}

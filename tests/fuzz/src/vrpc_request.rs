@@ -1,13 +1,12 @@
 //! Any bytes as a request of the waist's native protocol: what decodes must encode to the very same bytes, and what it refers to must lie in
 //! its domain.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use tombolo_wire_vrpc::{
     BODY_BYTES, Body, Data, FORGETS_MAX, FRAME_BYTES, FrameBuf, GROUPS_MAX, Kind, Place, Reference, Request,
 };
 
-fuzz_target!(|bytes: &[u8]| {
+/// Runs the target.
+pub fn run(bytes: &[u8]) {
     let Some((&number, rest)) = bytes.split_first() else { return };
     let Some((body, frame)) = rest.split_first_chunk::<BODY_BYTES>() else { return };
     let (header, request) = match Request::decode(number.into(), body, frame) {
@@ -22,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         request.encode(&header, &mut body_again, &mut frame_again).expect("what decodes can be encoded");
     assert_eq!(kind.number(), u32::from(number));
     assert_eq!((&body_again, frame_again.as_bytes()), (body, frame), "{request:?}");
-});
+}
 
 fn check(request: &Request<'_>) {
     match request {

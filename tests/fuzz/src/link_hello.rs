@@ -1,13 +1,12 @@
 //! Any bytes as a message of a link, at the socket's door and in a file's page: what decodes must encode to the same message, a server
 //! agrees to nothing beyond its limits, and a client believes nothing that it did not offer.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use tombolo_shm::link::{
     Agreement, Bells, Epoch, Features, Hello, Instance, Limits, MESSAGE_BYTES_MAX, Message, Protocol, Welcome,
 };
 
-fuzz_target!(|bytes: &[u8]| {
+/// Runs the target.
+pub fn run(bytes: &[u8]) {
     decoded(bytes);
     // The same behind a sound beginning, which is hard to hit upon.
     let Some((&kind, rest)) = bytes.split_first() else { return };
@@ -17,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     framed.extend_from_slice(&len.to_le_bytes());
     framed.extend_from_slice(rest);
     decoded(&framed);
-});
+}
 
 fn decoded(bytes: &[u8]) {
     let Ok(message) = Message::decode(bytes) else { return };

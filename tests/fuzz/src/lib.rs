@@ -1,0 +1,16 @@
+//! What the fuzz targets do with any bytes, one module for each parser that a peer's bytes can reach. `fuzz/` runs them under libFuzzer;
+//! the tests here run them on the inputs of `fuzz/corpus`.
+
+#![forbid(unsafe_code)]
+
+pub mod fuse_decode;
+pub mod link_hello;
+pub mod mount3;
+pub mod nfs3_args;
+pub mod nfs3_results;
+pub mod nfs_client;
+pub mod rpc_link;
+pub mod rpc_record;
+pub mod virtqueue_walk;
+pub mod vrpc_reply;
+pub mod vrpc_request;
