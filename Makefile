@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 # Those in which one side reads or writes what the other side may change.
-ADDRESS_TESTS := --lib --test hostile --test area --test bells --test shared --test vectors --test stranger
+ADDRESS_TESTS := --lib --test it --test stranger
 
 # One guest of each kind of share; QEMU emulates, which takes its time.
 QEMU_JOBS := 10-job 40-guest-killed 80-nfs-job 92-shm-memory 95-shm-job

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "it says what it measured")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::fs;

@@ -1,5 +1,6 @@
 //! Many threads, few descriptors.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::fs;

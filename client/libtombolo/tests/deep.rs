@@ -1,5 +1,6 @@
 //! Trees as deep as a file system lets them be, and such as have no bottom.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::fs::File;

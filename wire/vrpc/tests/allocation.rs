@@ -1,5 +1,6 @@
 //! Encoding and decoding allocate nothing, lists and listings included.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::hint::black_box;

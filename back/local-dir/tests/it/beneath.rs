@@ -1,0 +1,328 @@
+//! Nothing outside the export is reached, whatever the host does meanwhile, and nodes stay what they were.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::common::{ROOT, again_as_nobody, name, serve};
+use tombolo_back_local_dir::{Options, Submounts};
+use tombolo_core::fs::{Error, NodeId, OpenFlags, PermissionCheck, PersistentHandle, RenameFlags, Want};
+
+#[test]
+fn links_that_point_outside_are_links_and_nothing_more() {
+    let dir = tempfile::tempdir().unwrap();
+    symlink("/etc", dir.path().join("out")).unwrap();
+    symlink("../../../../etc/passwd", dir.path().join("up")).unwrap();
+    let world = serve(dir.path(), Options::default());
+    for text in ["out", "up"] {
+        let node = world.lookup(ROOT, text).unwrap().node;
+        assert!(matches!(world.lookup(node, "passwd"), Err(Error::NotDirectory)), "{text}");
+        assert!(matches!(world.open(node, OpenFlags::READ), Err(Error::SymlinkLoop)), "{text}");
+        assert!(matches!(world.list(node, false), Err(Error::NotDirectory)), "{text}");
+    }
+    let target = world.fs.readlink(&world.cx, world.lookup(ROOT, "out").unwrap().node).wait().unwrap();
+    assert_eq!(target, b"/etc");
+}
+
+/// A thread of the host swaps a directory and a link to the outside, as fast as it can.
+#[test]
+fn a_race_between_a_directory_and_a_link_never_leads_outside() {
+    let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(outside.path().join("file"), b"secret").unwrap();
+    fs::create_dir(dir.path().join("real")).unwrap();
+    fs::write(dir.path().join("real/file"), b"public").unwrap();
+    symlink(outside.path(), dir.path().join("trap")).unwrap();
+    fs::rename(dir.path().join("real"), dir.path().join("swap")).unwrap();
+    let world = serve(dir.path(), Options::default());
+    let stop = AtomicBool::new(false);
+    let (mut found, mut refused) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let path = |text: &str| dir.path().join(text);
+            while !stop.load(Ordering::Relaxed) {
+                fs::rename(path("swap"), path("real")).unwrap();
+                fs::rename(path("trap"), path("swap")).unwrap();
+                fs::rename(path("swap"), path("trap")).unwrap();
+                fs::rename(path("real"), path("swap")).unwrap();
+            }
+        });
+        for _ in 0..20_000 {
+            let opened = world.walk("swap/file").and_then(|entry| {
+                let file = world.open(entry.node, OpenFlags::READ)?;
+                let text = world.read(file, 0, 16)?;
+                world.fs.release(&world.cx, file);
+                world.fs.forget(&world.cx, &[(entry.node, 1)]);
+                Ok(text)
+            });
+            match opened {
+                Ok(text) => {
+                    assert_eq!(text, b"public");
+                    found += 1;
+                }
+                Err(Error::NotFound | Error::NotDirectory | Error::Stale) => refused += 1,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(found > 0 && refused > 0, "the race was no race: {found} found, {refused} refused");
+}
+
+#[test]
+fn nodes_survive_renames_and_other_names_under_their_feet() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("a/b")).unwrap();
+    fs::write(dir.path().join("a/b/file"), b"text").unwrap();
+    // So few descriptors that every node must be found again each time.
+    let world = serve(dir.path(), Options { descriptors: 1, ..Options::default() });
+    let (b, file) = (world.walk("a/b").unwrap(), world.walk("a/b/file").unwrap());
+    for n in 0..100 {
+        fs::write(dir.path().join(format!("other-{n}")), b"").unwrap();
+        world.lookup(ROOT, &format!("other-{n}")).unwrap();
+    }
+    fs::rename(dir.path().join("a"), dir.path().join("z")).unwrap();
+    fs::hard_link(dir.path().join("z/b/file"), dir.path().join("second")).unwrap();
+    fs::remove_file(dir.path().join("z/b/file")).unwrap();
+    assert_eq!(world.lookup(ROOT, "second").unwrap().node, file.node, "one file, one node");
+    let open = world.open(file.node, OpenFlags::READ).unwrap();
+    assert_eq!(world.read(open, 0, 10).unwrap(), b"text");
+    world.create(b.node, "new").unwrap();
+    assert!(dir.path().join("z/b/new").exists());
+}
+
+/// As an open directory does to a process: it stays what it was to those who hold it, and nobody else finds it.
+#[test]
+fn a_directory_that_leaves_the_export_stays_with_its_holders_only() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("export/sub/deep")).unwrap();
+    let world = serve(&dir.path().join("export"), Options::default());
+    let sub = world.lookup(ROOT, "sub").unwrap().node;
+    fs::write(dir.path().join("beside"), b"secret").unwrap();
+    fs::rename(dir.path().join("export/sub"), dir.path().join("sub")).unwrap();
+    world.lookup(sub, "deep").unwrap();
+    assert!(matches!(world.lookup(sub, "beside"), Err(Error::NotFound)), "no way up");
+    assert!(matches!(world.lookup(ROOT, "sub"), Err(Error::NotFound)));
+    assert!(matches!(world.another().lookup(sub, "deep"), Err(Error::Stale)), "another session's reference");
+}
+
+#[test]
+fn a_file_that_took_another_s_inode_number_is_another_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = serve(dir.path(), Options { descriptors: 1, ..Options::default() });
+    let mut reused = 0;
+    for n in 0..200 {
+        let path = dir.path().join("file");
+        fs::write(&path, b"old").unwrap();
+        let old = world.lookup(ROOT, "file").unwrap();
+        for other in 0..40 {
+            fs::write(dir.path().join(format!("x{other}")), b"").unwrap();
+            world.lookup(ROOT, &format!("x{other}")).unwrap();
+        }
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, b"new").unwrap();
+        let new = world.lookup(ROOT, "file").unwrap();
+        assert_ne!(old.node, new.node, "round {n}");
+        if old.attr.fileid == new.attr.fileid {
+            reused += 1;
+            assert!(matches!(world.fs.getattr(&world.cx, old.node, None).wait(), Err(Error::Stale)));
+        }
+    }
+    assert!(reused > 0, "this file system reuses no numbers: the test shows nothing");
+}
+
+#[test]
+fn a_mount_inside_is_shown_with_its_own_number_or_does_not_exist() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("inner")).unwrap();
+    fs::create_dir(dir.path().join("bound")).unwrap();
+    let inner = Mounted::new(&["-t", "tmpfs", "inner-fs"], &dir.path().join("inner"));
+    let bound = Mounted::new(&["--bind", "/etc"], &dir.path().join("bound"));
+    fs::write(dir.path().join("inner/file"), b"text").unwrap();
+
+    let world = serve(dir.path(), Options::default());
+    let root = world.fs.getattr(&world.cx, ROOT, None).wait().unwrap();
+    let (mount, file) = (world.lookup(ROOT, "inner").unwrap(), world.walk("inner/file").unwrap());
+    assert_ne!(mount.attr.fsid, root.fsid);
+    assert_eq!(mount.attr.fsid, file.attr.fsid);
+    let open = world.open(file.node, OpenFlags::READ).unwrap();
+    assert_eq!(world.read(open, 0, 10).unwrap(), b"text");
+    let moved =
+        world.fs.rename(&world.cx, mount.node, name("file"), ROOT, name("file"), RenameFlags::empty());
+    assert!(matches!(moved.wait(), Err(Error::CrossDevice)));
+
+    let world = serve(dir.path(), Options { submounts: Submounts::Hide, ..Options::default() });
+    for text in ["inner", "bound"] {
+        assert!(matches!(world.lookup(ROOT, text), Err(Error::NotFound)), "{text}");
+    }
+    for plus in [false, true] {
+        assert_eq!(world.list(ROOT, plus).unwrap(), [".", ".."], "plus: {plus}");
+    }
+    drop((world, inner, bound));
+}
+
+/// What a handle means after its file has left the export.
+#[test]
+fn a_handle_is_good_after_a_restart_and_not_for_what_left_the_export() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("export");
+    fs::create_dir_all(root.join("sub")).unwrap();
+    for text in ["kept", "moved", "removed"] {
+        fs::write(root.join("sub").join(text), text).unwrap();
+    }
+    let world = serve(&root, Options::default());
+    let handle = |path: &str| {
+        let node = world.walk(path).unwrap().node;
+        world.fs.persistent_handles().unwrap().handle_of(&world.cx, node).wait().unwrap()
+    };
+    let (sub, kept, moved, removed) =
+        (handle("sub"), handle("sub/kept"), handle("sub/moved"), handle("sub/removed"));
+    let again = serve(&root, Options::default());
+    let resolve =
+        |handle: &PersistentHandle| again.fs.persistent_handles().unwrap().resolve(&again.cx, handle).wait();
+    let entry = resolve(&kept).unwrap();
+    let open = again.open(entry.node, OpenFlags::READ).unwrap();
+    assert_eq!(again.read(open, 0, 10).unwrap(), b"kept");
+    assert_eq!(again.walk("sub/kept").unwrap().node, entry.node);
+    let root_handle = world.fs.persistent_handles().unwrap().handle_of(&world.cx, ROOT).wait().unwrap();
+    assert_eq!(resolve(&root_handle).unwrap().node, NodeId::ROOT);
+
+    fs::rename(root.join("sub/moved"), dir.path().join("moved")).unwrap();
+    fs::remove_file(root.join("sub/removed")).unwrap();
+    assert!(matches!(resolve(&moved), Err(Error::Stale)));
+    assert!(matches!(resolve(&removed), Err(Error::Stale)));
+    fs::rename(root.join("sub"), dir.path().join("sub")).unwrap();
+    assert!(matches!(resolve(&sub), Err(Error::Stale)));
+    let mut forged = kept.clone();
+    forged.bytes.iter_mut().for_each(|byte| *byte = !*byte);
+    assert!(matches!(resolve(&forged), Err(Error::Stale)));
+    forged.bytes = (0..200).collect();
+    assert!(matches!(resolve(&forged), Err(Error::Stale)));
+}
+
+/// A handle leads to a file on a mount inside the export, also in a server that nobody asked about that mount before.
+#[test]
+fn a_handle_of_a_file_on_a_mount_inside_is_good_after_a_restart() {
+    let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let root = dir.path().join("export");
+    for text in ["inner", "a bound"] {
+        fs::create_dir_all(root.join(text)).unwrap();
+    }
+    let inner = Mounted::new(&["-t", "tmpfs", "inner-fs"], &root.join("inner"));
+    // The same file system as the root's, in another place.
+    let bound = Mounted::new(&["--bind", beside.path().to_str().unwrap()], &root.join("a bound"));
+    fs::write(root.join("inner/file"), "in memory").unwrap();
+    fs::write(root.join("a bound/file"), "beside").unwrap();
+    fs::write(root.join("file"), "plain").unwrap();
+    let world = serve(&root, Options::default());
+    let handle = |path: &str| {
+        let node = world.walk(path).unwrap().node;
+        world.fs.persistent_handles().unwrap().handle_of(&world.cx, node).wait().unwrap()
+    };
+    let all = ["file", "inner/file", "a bound/file", "inner"].map(|path| (path, handle(path)));
+    let far = handle("inner/file");
+    assert!(all.iter().all(|(path, handle)| *path == "inner/file" || *handle != far));
+    let resolve = |world: &crate::common::World, handle| {
+        world.fs.persistent_handles().unwrap().resolve(&world.cx, handle).wait()
+    };
+    let again = serve(&root, Options::default());
+    for (path, handle) in &all {
+        let (found, expected) = (resolve(&again, handle).unwrap(), world.walk(path).unwrap());
+        assert_eq!(
+            (found.attr.fsid, found.attr.fileid),
+            (expected.attr.fsid, expected.attr.fileid),
+            "{path}"
+        );
+    }
+    let hiding = serve(&root, Options { submounts: Submounts::Hide, ..Options::default() });
+    assert!(resolve(&hiding, &all[0].1).is_ok());
+    assert!(matches!(resolve(&hiding, &far), Err(Error::Stale)));
+    // Of a file system that is not there any more.
+    drop((world, again, inner));
+    let later = serve(&root, Options::default());
+    assert!(matches!(resolve(&later, &far), Err(Error::Stale)));
+    assert!(resolve(&later, &all[2].1).is_ok());
+    drop((later, hiding, bound));
+}
+
+#[test]
+fn mutations_say_what_they_changed_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = serve(dir.path(), Options::default());
+    let quiet = world.create(ROOT, "quiet").unwrap();
+    assert!(quiet.dir.before.is_none() && quiet.dir.after.is_none());
+    world.cx.want = Want::CHANGE_ATTRS;
+    let loud = world.create(ROOT, "loud").unwrap();
+    let (before, after) = (loud.dir.before.unwrap(), loud.dir.after.unwrap());
+    assert!(before.mtime < after.mtime);
+    let change = world.fs.unlink(&world.cx, ROOT, name("loud")).wait().unwrap();
+    assert_eq!(change.before.unwrap().mtime, after.mtime);
+}
+
+/// Without root there are no handles: the nodes are found again by name, and that is checked.
+#[test]
+fn without_privileges_nodes_are_found_again_by_name() {
+    if again_as_nobody("beneath::without_privileges_nodes_are_found_again_by_name") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |text: &str| dir.path().join(text);
+    fs::create_dir_all(path("a/b")).unwrap();
+    fs::write(path("a/b/file"), b"text").unwrap();
+    fs::write(path("a/b/victim"), b"text").unwrap();
+    fs::write(path("a/b/replaced"), b"text").unwrap();
+    let options = Options { descriptors: 1, ..Options::default() };
+    let world = crate::common::serve_checked(dir.path(), options, PermissionCheck::BackEnd);
+    assert!(world.fs.persistent_handles().is_none());
+    assert_eq!(world.fs.profile().permission_check, PermissionCheck::Caller, "it cannot keep users apart");
+    let file = world.walk("a/b/file").unwrap();
+    let victim = world.walk("a/b/victim").unwrap();
+    let replaced = world.walk("a/b/replaced").unwrap();
+    let b = world.walk("a/b").unwrap();
+    let made = std::cell::Cell::new(0);
+    let make_room = || {
+        for n in made.get()..made.get() + 100 {
+            fs::write(path(&format!("other-{n}")), b"").unwrap();
+            world.lookup(ROOT, &format!("other-{n}")).unwrap();
+        }
+        made.set(made.get() + 100);
+    };
+    let text = |node| {
+        let open = world.open(node, OpenFlags::READ)?;
+        let text = world.read(open, 0, 10);
+        world.fs.release(&world.cx, open);
+        text
+    };
+    make_room();
+    assert!(crate::common::descriptors() < 60, "{} descriptors", crate::common::descriptors());
+    assert_eq!(text(file.node).unwrap(), b"text");
+    // Renames through us are followed; those of the host are noticed.
+    let to = name("renamed");
+    world.fs.rename(&world.cx, b.node, name("file"), ROOT, to, RenameFlags::empty()).wait().unwrap();
+    world.fs.unlink(&world.cx, b.node, name("victim")).wait().unwrap();
+    fs::remove_file(path("a/b/replaced")).unwrap();
+    fs::write(path("a/b/replaced"), b"else").unwrap();
+    make_room();
+    assert_eq!(text(file.node).unwrap(), b"text");
+    assert_eq!(world.fs.getattr(&world.cx, victim.node, None).wait().unwrap().nlink, 0);
+    assert!(matches!(text(replaced.node), Err(Error::Stale)));
+    fs::rename(path("renamed"), path("gone")).unwrap();
+    make_room();
+    assert!(matches!(text(file.node), Err(Error::Stale)));
+}
+
+/// A mount for the length of a test.
+struct Mounted(std::path::PathBuf);
+
+impl Mounted {
+    fn new(what: &[&str], at: &std::path::Path) -> Self {
+        let status = std::process::Command::new("mount").args(what).arg(at).status().expect("mount(8)");
+        assert!(status.success(), "this test needs root");
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

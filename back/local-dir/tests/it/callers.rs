@@ -1,0 +1,138 @@
+//! Who owns what is made, and who checks, thread by thread.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use crate::common::{ROOT, World, mode, name, serve_checked};
+use tombolo_back_local_dir::Options;
+use tombolo_core::fs::{
+    AllocateMode, Ctx, Error, File, Mode, NewMode, OpenFlags, PermissionCheck, Result, SetAttr, Write,
+};
+
+fn served(check: PermissionCheck) -> (tempfile::TempDir, World) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let world = serve_checked(dir.path(), Options::default(), check);
+    (dir, world)
+}
+
+#[test]
+fn what_the_caller_has_checked_is_not_checked_again_and_belongs_to_the_caller() {
+    let (dir, world) = served(PermissionCheck::Caller);
+    let user = world.user(1000, 100, &[7]);
+    // The directory is root's and closed to others; the caller's kernel has its reasons.
+    world.create_as(&user, ROOT, "file", mode(0o640)).unwrap();
+    world.fs.mkdir(&user, ROOT, name("dir"), mode(0o750)).wait().unwrap();
+    world.fs.symlink(&user, ROOT, name("link"), b"x").wait().unwrap();
+    for text in ["file", "dir", "link"] {
+        let meta = fs::symlink_metadata(dir.path().join(text)).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (1000, 100), "{text}");
+    }
+    world.fs.unlink(&user, ROOT, name("file")).wait().unwrap();
+}
+
+#[test]
+fn where_rights_are_checked_here_the_kernel_does_it_for_each_user() {
+    let (dir, world) = served(PermissionCheck::BackEnd);
+    let user = world.user(1000, 100, &[7]);
+    assert!(matches!(world.create_as(&user, ROOT, "file", mode(0o640)), Err(Error::AccessDenied)));
+    fs::create_dir(dir.path().join("group")).unwrap();
+    std::os::unix::fs::chown(dir.path().join("group"), Some(0), Some(7)).unwrap();
+    fs::set_permissions(dir.path().join("group"), fs::Permissions::from_mode(0o2770)).unwrap();
+    let group = world.lookup(ROOT, "group").unwrap().node;
+    let created = world.create_as(&user, group, "file", mode(0o640)).unwrap();
+    assert_eq!(
+        (created.entry.attr.uid, created.entry.attr.gid),
+        (1000, 7),
+        "the directory hands its group on"
+    );
+    let stranger = world.user(1001, 100, &[]);
+    assert!(matches!(world.fs.lookup(&stranger, group, name("file")).wait(), Err(Error::AccessDenied)));
+
+    // A foreign write drops the bits without being told to.
+    let set = SetAttr { mode: Some(Mode::new(0o4666)), ..SetAttr::default() };
+    world.fs.setattr(&world.cx, created.entry.node, None, &set).wait().unwrap();
+    let file = File { node: created.entry.node, open: created.open };
+    world.fs.write(&user, file, &Write::default(), crate::common::source(b"x")).wait().unwrap();
+    let attr = world.fs.getattr(&world.cx, file.node, None).wait().unwrap();
+    assert_eq!(attr.mode, Mode::new(0o666));
+}
+
+/// Whatever changes a file's data takes set-user-id away from it, unless the superuser does it.
+#[test]
+fn every_way_of_a_foreign_change_drops_set_user_id() {
+    let (dir, world) = served(PermissionCheck::BackEnd);
+    let path = dir.path().join("file");
+    fs::write(&path, b"text").unwrap();
+    let node = world.lookup(ROOT, "file").unwrap().node;
+    let file = world.open(node, crate::common::READ_WRITE).unwrap();
+    let ranges = world.fs.ranges().unwrap();
+    let size = SetAttr { size: Some(3), ..SetAttr::default() };
+    type Way<'a> = (&'a str, &'a dyn Fn(&Ctx) -> Result<()>);
+    let ways: [Way<'_>; 6] = [
+        ("write", &|cx| {
+            world.fs.write(cx, file, &Write::default(), crate::common::source(b"x")).wait().map(drop)
+        }),
+        ("truncate", &|cx| world.fs.setattr(cx, node, None, &size).wait().map(drop)),
+        ("truncate what is open", &|cx| world.fs.setattr(cx, node, Some(file), &size).wait().map(drop)),
+        ("allocate", &|cx| ranges.allocate(cx, file, 0, 8192, AllocateMode::empty()).wait()),
+        ("copy", &|cx| ranges.copy(cx, file, 0, file, 4096, 2).wait().map(drop)),
+        ("open to truncate", &|cx| {
+            world.fs.open(cx, node, OpenFlags::WRITE | OpenFlags::TRUNCATE).wait().map(drop)
+        }),
+    ];
+    for (what, change) in ways {
+        for (cx, after) in [(world.cx.clone(), 0o4777), (world.user(1000, 1000, &[]), 0o777)] {
+            fs::write(&path, b"text").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).unwrap();
+            change(&cx).unwrap();
+            let mode = fs::metadata(&path).unwrap().mode() & 0o7777;
+            assert_eq!(mode, after, "{what} by user {}: {mode:o}", cx.identity.uid);
+        }
+    }
+}
+
+/// A guest whose kernel checks, and a client that nobody trusts, at the same export.
+#[test]
+fn each_session_has_its_own_answer_to_who_checks() {
+    let (dir, trusted) = served(PermissionCheck::Caller);
+    let stranger = World::attach(trusted.export.clone(), PermissionCheck::BackEnd);
+    assert_eq!(trusted.fs.profile().permission_check, PermissionCheck::Caller);
+    assert_eq!(stranger.fs.profile().permission_check, PermissionCheck::BackEnd);
+    fs::write(dir.path().join("secret"), b"").unwrap();
+    fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    let open = |world: &World| {
+        let node = world.lookup(ROOT, "secret").unwrap().node;
+        world.fs.open(&world.user(1000, 1000, &[]), node, OpenFlags::READ).wait()
+    };
+    assert!(open(&trusted).is_ok());
+    assert!(matches!(open(&stranger), Err(Error::AccessDenied)));
+}
+
+/// Credentials and umask belong to the thread that serves the request, and to nobody else.
+#[test]
+fn users_served_at_once_do_not_mix() {
+    let (dir, world) = served(PermissionCheck::Caller);
+    std::thread::scope(|scope| {
+        for user in 1..=4_u32 {
+            let (world, dir) = (&world, &dir);
+            scope.spawn(move || {
+                let cx = world.user(1000 + user, 2000 + user, &[3000 + user]);
+                let umask = Mode::new(0o7 * user);
+                for n in 0..500 {
+                    let text = format!("file-{user}-{n}");
+                    let new = NewMode { mode: Mode::new(0o666), umask };
+                    let made = world.create_as(&cx, ROOT, &text, new).unwrap();
+                    let attr = made.entry.attr;
+                    assert_eq!((attr.uid, attr.gid), (1000 + user, 2000 + user));
+                    assert_eq!(attr.mode, Mode::new(0o666).without(umask));
+                    world.fs.release(&world.cx, File { node: made.entry.node, open: made.open });
+                    // The thread itself is who it was.
+                    let own = dir.path().join(format!("own-{user}-{n}"));
+                    fs::write(&own, b"").unwrap();
+                    assert_eq!(fs::metadata(&own).unwrap().uid(), 0);
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,7 @@
+//! The tests that may share a process.
+
+mod beneath;
+mod callers;
+mod common;
+mod trouble;
+mod waiting;

@@ -1,0 +1,202 @@
+//! The host's troubles: a directory that disappears, fills up, breaks; and limits that are reached.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{READ_WRITE, ROOT, World, mode, name, serve, source};
+use tombolo_back_local_dir::{LocalDir, OpenError, Options};
+use tombolo_core::fs::{Device, Error, File, FileType, Limits, OpenFlags, SetAttr, Write};
+
+#[test]
+fn a_root_that_is_missing_or_no_directory_is_one_clear_error() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), b"").unwrap();
+    for (path, reason) in [("missing", "No such file"), ("file", "Not a directory")] {
+        let error = LocalDir::open(&dir.path().join(path), Options::default()).expect_err(path);
+        assert!(
+            matches!(&error, OpenError::Root { source, .. } if source.to_string().contains(reason)),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains(path), "{error}");
+    }
+}
+
+#[test]
+fn a_root_that_disappears_gives_not_found_and_what_is_open_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let world = serve(&root, Options::default());
+    let created = world.create(ROOT, "file").unwrap();
+    let file = tombolo_core::fs::File { node: created.entry.node, open: created.open };
+    world.write(file, 0, b"text").unwrap();
+    fs::remove_dir_all(&root).unwrap();
+    assert!(matches!(world.lookup(ROOT, "file"), Err(Error::NotFound)));
+    assert!(matches!(world.create(ROOT, "new"), Err(Error::NotFound)));
+    assert!(matches!(world.fs.mkdir(&world.cx, ROOT, name("new"), mode(0o755)).wait(), Err(Error::NotFound)));
+    assert_eq!(world.fs.getattr(&world.cx, ROOT, None).wait().unwrap().nlink, 0);
+    assert_eq!(world.read(file, 0, 10).unwrap(), b"text");
+    // A new directory of that name is not the export.
+    fs::create_dir(&root).unwrap();
+    assert!(matches!(world.create(ROOT, "new"), Err(Error::NotFound)));
+}
+
+/// On a disk, not in memory: there O_DIRECT takes whole blocks.
+#[test]
+fn what_is_written_back_ends_inside_a_block_also_where_the_file_is_open_directly() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let world = serve(dir.path(), Options::default());
+    fs::write(dir.path().join("file"), [b'.'; 10_000]).unwrap();
+    let node = world.lookup(ROOT, "file").unwrap().node;
+    let file = world.open(node, READ_WRITE | OpenFlags::DIRECT).unwrap();
+    let how = Write { offset: 8192, in_place: true, ..Write::default() };
+    let written = world.fs.write(&world.cx, file, &how, source(&[b'x'; 1808])).wait().unwrap();
+    assert_eq!(written.count, 1808);
+    let content = fs::read(dir.path().join("file")).unwrap();
+    assert!(content.len() == 10_000 && content[8192..] == [b'x'; 1808]);
+}
+
+#[test]
+fn a_full_file_system_says_so_and_keeps_what_went_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let _full = Mounted::new(&["-t", "tmpfs", "-o", "size=1m", "small"], dir.path());
+    let world = serve(dir.path(), Options::default());
+    let created = world.create(ROOT, "file").unwrap();
+    let file = tombolo_core::fs::File { node: created.entry.node, open: created.open };
+    let written = world.write(file, 0, &vec![7; 2 << 20]).unwrap();
+    assert!((900 << 10..2 << 20).contains(&written), "{written}");
+    assert!(matches!(world.write(file, written as u64, &[7; 8192]), Err(Error::NoSpace)));
+    assert_eq!(world.fs.getattr(&world.cx, file.node, None).wait().unwrap().size, written as u64);
+}
+
+/// An ext4 whose disk was cut short under it.
+#[test]
+fn a_broken_disk_is_an_io_error_with_its_cause() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, at) = (dir.path().join("image"), dir.path().join("mount"));
+    fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
+    fs::create_dir(&at).unwrap();
+    run(Command::new("mkfs.ext4").args(["-q", "-O", "^has_journal"]).arg(&image));
+    {
+        let _mounted = Mounted::new(&["-o", "loop", path(&image)], &at);
+        fs::write(at.join("file"), vec![7; 16 << 20]).unwrap();
+    }
+    let _mounted = Mounted::new(&["-o", "loop,ro", path(&image)], &at);
+    let world = serve(&at, Options::default());
+    let node = world.lookup(ROOT, "file").unwrap().node;
+    let file = world.open(node, OpenFlags::READ).unwrap();
+    // The inode and the file's map are in memory by now; most of the data is not.
+    world.read(file, 0, 4096).unwrap();
+    fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(9 << 20).unwrap();
+    run(Command::new("sh").arg("-c").arg(format!("dd if={}/file iflag=nocache count=0 2>&1", path(&at))));
+    match world.read(file, 15 << 20, 1 << 19) {
+        Err(Error::Io { source }) => assert!(source.is_some(), "the cause is kept"),
+        other => panic!("{:?}", other.map(|bytes| bytes.len())),
+    }
+}
+
+#[test]
+fn a_read_only_export_refuses_every_change() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), b"text").unwrap();
+    let world = serve(dir.path(), Options { read_only: true, ..Options::default() });
+    let node = world.lookup(ROOT, "file").unwrap().node;
+    let (fs, cx) = (&world.fs, &world.cx);
+    let refused = |error: Option<Error>| assert!(matches!(error, Some(Error::ReadOnly)), "{error:?}");
+    refused(world.create(ROOT, "new").err());
+    refused(world.open(node, READ_WRITE).err());
+    refused(world.open(node, OpenFlags::READ | OpenFlags::TRUNCATE).err());
+    refused(fs.mkdir(cx, ROOT, name("d"), mode(0o755)).wait().err());
+    refused(fs.symlink(cx, ROOT, name("l"), b"x").wait().err());
+    refused(fs.link(cx, node, ROOT, name("l")).wait().err());
+    refused(fs.unlink(cx, ROOT, name("file")).wait().err());
+    refused(fs.rmdir(cx, ROOT, name("file")).wait().err());
+    refused(fs.setattr(cx, node, None, &SetAttr { size: Some(0), ..SetAttr::default() }).wait().err());
+    let flags = tombolo_core::fs::RenameFlags::empty();
+    refused(fs.rename(cx, ROOT, name("file"), ROOT, name("g"), flags).wait().err());
+    let xattr = tombolo_core::fs::XattrName::new(b"user.x").unwrap();
+    let xattrs = fs.xattrs().unwrap();
+    refused(xattrs.set(cx, node, xattr, b"", tombolo_core::fs::XattrSet::Any, false).wait().err());
+    refused(xattrs.remove(cx, node, xattr).wait().err());
+    let open = world.open(node, OpenFlags::READ).unwrap();
+    assert_eq!(world.read(open, 0, 10).unwrap(), b"text");
+    assert_eq!(world.list(ROOT, true).unwrap(), [".", "..", "file"]);
+}
+
+#[test]
+fn a_session_gets_no_more_than_its_share_and_all_of_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { nodes: 3, opens: 2, bytes_in_flight: 1 << 16, ..Limits::default() };
+    let world = serve(dir.path(), Options { limits, ..Options::default() });
+    for text in ["a", "b", "c", "d"] {
+        fs::write(dir.path().join(text), b"").unwrap();
+    }
+    let nodes: Vec<_> = ["a", "b", "c"].iter().map(|text| world.lookup(ROOT, text).unwrap().node).collect();
+    assert!(matches!(world.lookup(ROOT, "d"), Err(Error::NoMemory)));
+    assert_eq!(world.lookup(ROOT, "a").unwrap().node, nodes[0], "what is known costs nothing more");
+    world.fs.forget(&world.cx, &[(nodes[1], 1)]);
+    world.lookup(ROOT, "d").unwrap();
+
+    let open = |world: &World| world.open(nodes[0], READ_WRITE);
+    let (first, _second) = (open(&world).unwrap(), open(&world).unwrap());
+    assert!(matches!(open(&world), Err(Error::TooManyOpen)));
+    world.fs.release(&world.cx, first);
+    let third = open(&world).unwrap();
+    // What goes to the pool is weighed: too much at a time for this session.
+    assert!(matches!(world.write(third, 0, &vec![0; 2 << 20]), Err(Error::WouldBlock)));
+    world.write(third, 0, &[0; 1 << 16]).unwrap();
+}
+
+#[test]
+fn what_is_refused_for_want_of_room_is_not_made_and_not_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { nodes: 2, opens: 1, ..Limits::default() };
+    let world = serve(dir.path(), Options { limits, ..Options::default() });
+    let (fs, cx) = (&world.fs, &world.cx);
+    let names =
+        || fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let created = world.create(ROOT, "file").unwrap();
+    let file = File { node: created.entry.node, open: created.open };
+    world.write(file, 0, b"text").unwrap();
+    // No further opening.
+    assert!(matches!(world.create(ROOT, "more"), Err(Error::TooManyOpen)));
+    assert!(matches!(world.open(file.node, READ_WRITE | OpenFlags::TRUNCATE), Err(Error::TooManyOpen)));
+    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"text");
+    world.fs.release(&world.cx, file);
+    // No further node.
+    fs.mkdir(cx, ROOT, name("dir"), mode(0o755)).wait().unwrap();
+    assert!(matches!(world.create(ROOT, "more"), Err(Error::NoMemory)));
+    assert!(matches!(fs.mkdir(cx, ROOT, name("more"), mode(0o755)).wait(), Err(Error::NoMemory)));
+    assert!(matches!(fs.symlink(cx, ROOT, name("more"), b"x").wait(), Err(Error::NoMemory)));
+    let fifo = fs.mknod(cx, ROOT, name("more"), FileType::Fifo, mode(0o644), Device::default()).wait();
+    assert!(matches!(fifo, Err(Error::NoMemory)));
+    assert_eq!(names().len(), 2, "{:?}", names());
+    fs.forget(cx, &[(file.node, 1)]);
+    world.create(ROOT, "more").unwrap();
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("plain text")
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().expect("run");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A mount for the length of a test.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(what: &[&str], at: &Path) -> Self {
+        run(Command::new("mount").args(what).arg(at));
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

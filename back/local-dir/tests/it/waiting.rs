@@ -1,0 +1,159 @@
+//! What waits, and for whom: locks held by the host, cold data, slow work.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::{READ_WRITE, ROOT, World, record, serve};
+use tombolo_back_local_dir::Options;
+use tombolo_core::fs::{Ctx, Error, File, Interrupt, LockKind, LockOwner, OpenFlags, SyncWhat};
+use tombolo_mem::{Region, Sink};
+use tombolo_sys::lock;
+
+fn file(world: &World, text: &str) -> File {
+    let created = world.create(ROOT, text).unwrap();
+    File { node: created.entry.node, open: created.open }
+}
+
+#[test]
+fn locks_of_the_host_and_of_two_sessions_keep_each_other_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = {
+        let one = serve(dir.path(), Options::default());
+        let two = one.another();
+        (one, two)
+    };
+    let a = file(&one, "file");
+    let b = two.open(two.lookup(ROOT, "file").unwrap().node, READ_WRITE).unwrap();
+    let host = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("file")).unwrap();
+    let host_range = lock::LockRange { start: 100, len: 10 };
+    lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, host_range).unwrap();
+
+    let locks =
+        |world: &World, file, lock, wait| world.fs.locks().unwrap().lock(&world.cx, file, &lock, wait).wait();
+    assert!(matches!(locks(&one, a, record(LockKind::Read, 105, 105, 1), false), Err(Error::WouldBlock)));
+    locks(&one, a, record(LockKind::Write, 0, 9, 1), false).unwrap();
+    assert!(matches!(locks(&two, b, record(LockKind::Write, 9, 9, 1), false), Err(Error::WouldBlock)));
+    locks(&two, b, record(LockKind::Write, 10, 19, 1), false).unwrap();
+    let refused = lock::try_lock(host.as_fd(), lock::LockKind::Shared, lock::LockRange { start: 0, len: 0 });
+    assert_eq!(refused, Err(tombolo_sys::Errno::AGAIN));
+    // Closing any descriptor drops the owner's locks.
+    one.fs.flush(&one.cx, a, LockOwner(1)).wait().unwrap();
+    lock::try_lock(host.as_fd(), lock::LockKind::Shared, lock::LockRange { start: 0, len: 10 }).unwrap();
+}
+
+/// A lock that belongs to an open file description of the client's ends with it: no flush names its owner.
+#[test]
+fn an_ended_opening_gives_its_record_locks_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = serve(dir.path(), Options::default());
+    let (first, second) = (file(&world, "file"), world.lookup(ROOT, "file").unwrap().node);
+    let second = world.open(second, READ_WRITE).unwrap();
+    let lock = |file, owner| {
+        let record = record(LockKind::Write, 0, 9, owner);
+        world.fs.locks().unwrap().lock(&world.cx, file, &record, false).wait()
+    };
+    lock(first, 1).unwrap();
+    assert!(matches!(lock(second, 2), Err(Error::WouldBlock)));
+    world.fs.release(&world.cx, first);
+    lock(second, 2).unwrap();
+}
+
+/// No flush and no further release would give it back.
+#[test]
+fn a_lock_is_not_granted_through_an_opening_that_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = serve(dir.path(), Options::default());
+    let open = file(&world, "file");
+    let host = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("file")).unwrap();
+    let all = lock::LockRange { start: 0, len: 0 };
+    lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all).unwrap();
+    let locks = world.fs.locks().unwrap();
+    let waits = locks.lock(&world.cx, open, &record(LockKind::Write, 0, 9, 1), true);
+    assert!(!waits.is_done());
+    world.fs.release(&world.cx, open);
+    lock::unlock(host.as_fd(), all).unwrap();
+    assert!(matches!(waits.wait(), Err(Error::BadOpen)));
+    assert_eq!(lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all), Ok(()));
+}
+
+#[test]
+fn many_wait_for_the_host_s_lock_without_a_thread_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = serve(dir.path(), Options::default());
+    let open = file(&world, "file");
+    let host = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("file")).unwrap();
+    let all = lock::LockRange { start: 0, len: 0 };
+    lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all).unwrap();
+    let locks = world.fs.locks().unwrap();
+    let ask = |cx: &Ctx, owner| locks.lock(cx, open, &record(LockKind::Read, 0, u64::MAX, owner), true);
+    let before = threads();
+    let waiting: Vec<_> = (1..=100).map(|owner| ask(&world.cx, owner)).collect();
+    assert!(waiting.iter().all(|answer| !answer.is_done()));
+    // Other tests of this process start threads too; one per waiter would be a hundred.
+    assert!(threads() < before + 60, "{} threads", threads() - before);
+
+    // Somebody else's work goes on meanwhile, and who gives up is told so.
+    world.fs.fsync(&world.cx, open, SyncWhat::All).wait().unwrap();
+    let impatient = Ctx { interrupt: Interrupt::new(), ..world.cx.clone() };
+    let answer = ask(&impatient, 999);
+    impatient.interrupt.raise();
+    assert!(matches!(answer.wait(), Err(Error::Interrupted)));
+
+    lock::unlock(host.as_fd(), all).unwrap();
+    let start = Instant::now();
+    waiting.into_iter().for_each(|answer| answer.wait().unwrap());
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all), Err(tombolo_sys::Errno::AGAIN));
+}
+
+#[test]
+fn what_is_in_memory_is_answered_at_once_and_what_is_not_later() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), vec![7; 8 << 20]).unwrap();
+    let world = serve(dir.path(), Options::default());
+    let entry = world.lookup(ROOT, "file").unwrap();
+    let open = world.open(entry.node, OpenFlags::READ).unwrap();
+    assert!(world.fs.getattr(&world.cx, entry.node, None).is_done());
+    let region = Region::heap(1 << 20);
+    let read = |offset| world.fs.read(&world.cx, open, offset, Sink::from(&region));
+    let warm = read(0);
+    assert!(warm.is_done());
+    assert_eq!(warm.wait().unwrap().count, 1 << 20);
+    let end = read(8 << 20);
+    assert!(end.is_done() && end.wait().unwrap().eof);
+
+    let drop_cache =
+        format!("sync {0} && dd if={0} iflag=nocache count=0", dir.path().join("file").display());
+    assert!(Command::new("sh").args(["-c", &drop_cache]).output().unwrap().status.success());
+    let cold = read(4 << 20);
+    assert!(!cold.is_done(), "a read from the disk would have kept its thread waiting");
+    assert_eq!(cold.wait().unwrap().count, 1 << 20);
+    assert!(!world.fs.fsync(&world.cx, open, SyncWhat::Data).is_done());
+}
+
+#[test]
+fn removing_much_goes_to_the_pool_and_removing_little_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("big"), vec![7; 16 << 20]).unwrap();
+    fs::write(dir.path().join("small"), b"7").unwrap();
+    let world = serve(dir.path(), Options::default());
+    let unlink = |text| world.fs.unlink(&world.cx, ROOT, crate::common::name(text));
+    let big = unlink("big");
+    assert!(!big.is_done());
+    big.wait().unwrap();
+    // On a busy machine one of these may meet a slow moment, and then the next few go to the pool.
+    let at_once = (0..50).filter(|_| {
+        fs::write(dir.path().join("small"), b"7").unwrap();
+        let answer = unlink("small");
+        let done = answer.is_done();
+        answer.wait().unwrap();
+        done
+    });
+    assert!(at_once.count() > 0);
+}
+
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}

@@ -1,0 +1,7 @@
+//! The tests that may share a process.
+
+mod common;
+mod copying;
+mod interrupted;
+mod paths;
+mod streams;

@@ -1,0 +1,167 @@
+//! Files as streams, and trees that are removed.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::{attach, find, local, memory, name, noise};
+use libtombolo::{StreamError, StreamOptions, block_on, remove_tree};
+use tempfile::TempDir;
+use tombolo_core::fs::{Create, Error, Exclusive, Export, NewMode, OpenFlags};
+use tombolo_layer::fault::{self, Plan, Rule, What, When};
+use tombolo_layer::{Op, delay};
+
+fn writable() -> Create {
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    Create { mode: NewMode::default(), flags, exclusive: Exclusive::Yes }
+}
+
+#[test]
+fn what_is_written_as_a_stream_is_read_as_one() {
+    let tree = attach(&memory(), "memory");
+    for (number, size) in [0, 1, 255 << 10, 256 << 10, (3 << 20) + 17].into_iter().enumerate() {
+        let content = noise(size, 5);
+        let file = block_on(tree.root().create(name(&number.to_string()).as_name(), writable())).unwrap();
+        let written = block_on(file.write_from(10, &mut &content[..], StreamOptions::default())).unwrap();
+        assert_eq!(written, size as u64);
+        let (mut whole, mut rest) = (Vec::new(), Vec::new());
+        // Through an opening that knows the size, and one that was made when the file was empty.
+        let again = block_on(find(&tree, &number.to_string()).open(OpenFlags::READ)).unwrap();
+        block_on(again.read_to(0, &mut whole, StreamOptions::default())).unwrap();
+        let count = block_on(file.read_to(10, &mut rest, StreamOptions::default())).unwrap();
+        assert_eq!(count, size as u64);
+        assert!(rest == content && (size == 0 || whole[10..] == content && whole[..10] == [0; 10]), "{size}");
+    }
+}
+
+/// Memory each of whose reads takes a part, until one fails.
+fn halting(failing: u64) -> impl Export {
+    let rule = |when, what| Rule { op: Some(Op::Read), when, what };
+    let short = rule(When::Always, What::Short(100_000));
+    let fails = rule(When::Nth(failing), What::Fail(|| Error::io("on purpose")));
+    fault::over(Arc::new(memory()), Plan { rules: vec![fails, short], seed: 1 })
+}
+
+#[test]
+fn a_read_that_takes_a_part_is_not_the_end() {
+    let (size, one_by_one) = (1_000_000, StreamOptions { in_flight: 1, ..StreamOptions::default() });
+    // The last fails in the middle of a piece: 256 KiB are three reads.
+    for failing in [1000, 1, 2, 5] {
+        let tree = attach(&halting(failing), "memory");
+        let file = block_on(tree.root().create(name("file").as_name(), writable())).unwrap();
+        block_on(file.write_from(0, &mut &noise(size, 4)[..], StreamOptions::default())).unwrap();
+        let mut read = Vec::new();
+        let outcome = block_on(file.read_to(0, &mut read, one_by_one));
+        assert_eq!(outcome.is_ok(), failing == 1000, "{failing}: {outcome:?}");
+        assert!(read == noise(size, 4)[..read.len()] && (outcome.is_err() || read.len() == size));
+    }
+}
+
+#[test]
+fn many_reads_are_under_way_at_once() {
+    let export = Arc::new(memory());
+    let plain = attach(&*export, "memory");
+    let file = block_on(plain.root().create(name("file").as_name(), writable())).unwrap();
+    let content = noise(4 << 20, 9);
+    block_on(file.write_from(0, &mut &content[..], StreamOptions::default())).unwrap();
+    let far = attach(&delay::over(export, Duration::from_millis(50)).unwrap(), "memory");
+    let file = block_on(find(&far, "file").open(OpenFlags::READ)).unwrap();
+    let start = Instant::now();
+    let mut read = Vec::new();
+    block_on(file.read_to(0, &mut read, StreamOptions::default())).unwrap();
+    assert!(read == content);
+    // 16 pieces: one after the other they would take 800 ms.
+    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+}
+
+#[test]
+fn each_side_of_a_stream_says_what_is_wrong_with_it() {
+    struct Full;
+    impl io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let rule = Rule { op: Some(Op::Read), when: When::Nth(3), what: What::Fail(|| Error::Stale) };
+    let export = fault::over(Arc::new(memory()), Plan { rules: vec![rule], seed: 1 });
+    let tree = attach(&export, "memory");
+    let file = block_on(tree.root().create(name("file").as_name(), writable())).unwrap();
+    block_on(file.write_from(0, &mut &noise(2 << 20, 2)[..], StreamOptions::default())).unwrap();
+    let file = block_on(find(&tree, "file").open(OpenFlags::READ)).unwrap();
+    let mut read = Vec::new();
+    let failed = block_on(file.read_to(0, &mut read, StreamOptions::default()));
+    assert!(matches!(failed, Err(StreamError::File(Error::Stale))), "{failed:?}");
+    assert!(read == noise(2 << 20, 2)[..read.len()], "what came out before is the beginning of the file");
+    let failed = block_on(file.read_to(0, &mut Full, StreamOptions::default()));
+    assert!(matches!(failed, Err(StreamError::Stream(_))), "{failed:?}");
+}
+
+#[test]
+fn a_tree_is_removed_with_everything_in_it_and_nothing_beside() {
+    let dir = TempDir::new().unwrap();
+    fs::create_dir_all(dir.path().join("tree/a/b/c")).unwrap();
+    fs::write(dir.path().join("kept"), "x").unwrap();
+    for number in 0..3000 {
+        fs::write(dir.path().join(format!("tree/a/{number}")), "x").unwrap();
+    }
+    std::os::unix::fs::symlink("../kept", dir.path().join("tree/link")).unwrap();
+    std::os::unix::fs::symlink("..", dir.path().join("tree/a/up")).unwrap();
+    let tree = local(dir.path());
+    let mut failures = Vec::new();
+    let mut failed = |path: &[u8], error: &Error| failures.push(format!("{}: {error}", path.escape_ascii()));
+    let removal = block_on(remove_tree(&tree.root(), name("tree").as_name(), b"tree", &mut failed));
+    assert_eq!((removal.removed, removal.failed, failures), (3000 + 4 + 2, 0, vec![]));
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["kept"]);
+}
+
+/// RFC 1813 §3.3.16: a server may void the cookies of a directory when that changes, as each removal does.
+#[test]
+fn a_server_that_voids_cookies_has_its_trees_removed() {
+    let export = Arc::new(memory());
+    let dir = attach(&*export, "memory").root().make_dir(name("tree").as_name(), Default::default());
+    let dir = dir.wait().unwrap();
+    for number in 0..1500 {
+        block_on(dir.create(name(&format!("{number:0100}")).as_name(), writable())).unwrap();
+    }
+    let remove = |when| {
+        let rule = Rule { op: Some(Op::Readdir), when, what: What::Fail(|| Error::BadCookie) };
+        let broken: Arc<dyn Export> =
+            Arc::new(fault::over(export.clone(), Plan { rules: vec![rule], seed: 1 }));
+        let mut failures = 0;
+        let mut failed = |_: &[u8], _: &Error| failures += 1;
+        let root = attach(&*broken, "memory").root();
+        let removal = block_on(remove_tree(&root, name("tree").as_name(), b"tree", &mut failed));
+        (removal.removed, failures)
+    };
+    // One that knows none at all is no reason to ask for ever.
+    assert_eq!(remove(When::Always), (0, 1));
+    // Each listing has a first page and no second one.
+    assert_eq!(remove(When::Every(2)), (1501, 0));
+}
+
+#[test]
+fn what_cannot_be_removed_is_told_once_and_the_rest_is_removed() {
+    let export = Arc::new(memory());
+    let plain = attach(&*export, "memory");
+    let dir = plain.root().make_dir(name("tree").as_name(), Default::default()).wait().unwrap();
+    let below = dir.make_dir(name("below").as_name(), Default::default()).wait().unwrap();
+    for number in 0..100 {
+        for dir in [&dir, &below] {
+            block_on(dir.create(name(&number.to_string()).as_name(), writable())).unwrap();
+        }
+    }
+    let rule = Rule { op: Some(Op::Unlink), when: When::Nth(150), what: What::Fail(|| Error::AccessDenied) };
+    let broken: Arc<dyn Export> = Arc::new(fault::over(export.clone(), Plan { rules: vec![rule], seed: 1 }));
+    let tree = attach(&*broken, "memory");
+    let mut failures = 0;
+    let mut failed = |_: &[u8], _: &Error| failures += 1;
+    let removal = block_on(remove_tree(&tree.root(), name("tree").as_name(), b"tree", &mut failed));
+    assert_eq!((removal.removed >= 199, failures), (true, 1), "{removal:?}");
+    let mut failed = |path: &[u8], error: &Error| panic!("{}: {error}", path.escape_ascii());
+    block_on(remove_tree(&plain.root(), name("tree").as_name(), b"tree", &mut failed));
+}

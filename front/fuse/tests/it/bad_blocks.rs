@@ -1,0 +1,77 @@
+//! What cannot be read is an error to a program, and neither zeros nor the end of the file.
+
+use crate::common::{OneFile, Shared};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use tombolo_back_local_dir::LocalDir;
+use tombolo_core::fs::{Export, SessionId};
+use tombolo_front_fuse::dev::{Mount, Options};
+use tombolo_front_fuse::session::Coherence;
+
+const READABLE_BYTES: u64 = 5 << 12;
+const EIO: i32 = 5;
+
+fn mount(export: &dyn Export, at: &Path, coherence: Coherence) -> Mount {
+    Mount::start(export, SessionId(1), at, &Options { coherence, ..Options::default() }).expect("mounted")
+}
+
+fn end(mount: &Mount) {
+    mount.unmount().expect("unmounted");
+    mount.wait();
+}
+
+/// Reads as programs do, by a size, until there is no more; says how much that was.
+fn read_by(file: &File, size: usize) -> Result<u64, i32> {
+    let (mut buffer, mut offset) = (vec![1; size], 0);
+    loop {
+        match file.read_at(&mut buffer, offset) {
+            Ok(0) => return Ok(offset),
+            Ok(count) => offset += count as u64,
+            Err(error) if offset <= READABLE_BYTES => return Err(error.raw_os_error().unwrap()),
+            Err(error) => panic!("{offset} bytes were read, and then: {error}"),
+        }
+    }
+}
+
+fn fails_where_it_cannot_be_read(file: &Path) {
+    // Pages that hold bytes before the bad ones and pages that do not; sizes below and above what is read at a time.
+    for size in [4096, 3000, 128 << 10, 1 << 20] {
+        assert_eq!(read_by(&File::open(file).unwrap(), size), Err(EIO), "{size}");
+    }
+    let file = File::open(file).unwrap();
+    let mut readable = vec![1; READABLE_BYTES as usize];
+    for (page, bytes) in readable.chunks_mut(4096).enumerate() {
+        file.read_exact_at(bytes, page as u64 * 4096).expect("what lies before can be read");
+    }
+    assert!(readable.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_read_that_stops_at_a_bad_block_is_an_error() {
+    for coherence in [Coherence::Strict, Coherence::Auto] {
+        let bad = Arc::new(OneFile { readable_bytes: READABLE_BYTES, ..OneFile::default() });
+        let at = tempfile::tempdir().unwrap();
+        let mount = mount(&Shared(bad), at.path(), coherence);
+        fails_where_it_cannot_be_read(&at.path().join("file"));
+        end(&mount);
+    }
+}
+
+/// The file system with the bad blocks is the disk of this host.
+#[test]
+fn a_directory_on_a_bad_disk_fails_where_the_disk_does() {
+    for coherence in [Coherence::Strict, Coherence::Auto] {
+        let bad = Arc::new(OneFile { readable_bytes: READABLE_BYTES, ..OneFile::default() });
+        let (disk, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let inner = mount(&Shared(bad), disk.path(), Coherence::Auto);
+        let export = LocalDir::open(disk.path(), Default::default()).expect("the export");
+        let outer = mount(&export, at.path(), coherence);
+        fails_where_it_cannot_be_read(&at.path().join("file"));
+        // The last that uses the disk goes first.
+        end(&outer);
+        drop((outer, export));
+        end(&inner);
+    }
+}

@@ -1,0 +1,98 @@
+//! Where the file system checks permissions it is told who asks, with all his groups.
+
+use crate::common::{OneFile, Shared};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use tombolo_core::fs::{Identity, PermissionCheck, SessionId};
+use tombolo_front_fuse::dev::{Mount, Options};
+
+struct Mounted {
+    fs: Arc<OneFile>,
+    mount: Mount,
+    dir: tempfile::TempDir,
+}
+
+impl Mounted {
+    fn new(checks: PermissionCheck) -> Mounted {
+        let fs = Arc::new(OneFile { checks, ..OneFile::default() });
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("open");
+        let mount = Mount::start(&Shared(fs.clone()), SessionId(1), dir.path(), &Options::default());
+        Mounted { fs, mount: mount.expect("mounted"), dir }
+    }
+
+    /// Runs a line of shell in the mount as a user with a group and two more, and tells what was asked of the file system.
+    fn asked(&self, script: &str) -> Vec<(&'static str, Identity)> {
+        self.fs.asked.lock().unwrap().clear();
+        let status = Command::new("sh").args(["-c", script]).current_dir(self.dir.path()).status();
+        assert!(status.expect("sh").success(), "{script}");
+        std::mem::take(&mut *self.fs.asked.lock().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.mount.unmount().expect("unmounted");
+        self.mount.wait();
+    }
+}
+
+const JOE: &str = "setpriv --reuid 1234 --regid 2345 --groups 11,22";
+
+fn joe(groups: &[u32]) -> Identity {
+    Identity { uid: 1234, gid: 2345, groups: (!groups.is_empty()).then(|| groups.into()) }
+}
+
+fn of<'a>(
+    asked: &'a [(&'static str, Identity)],
+    what: &'static str,
+) -> impl Iterator<Item = &'a Identity> + 'a {
+    asked.iter().filter(move |(asked, _)| *asked == what).map(|(_, who)| who)
+}
+
+#[test]
+fn all_groups_of_a_caller_are_told() {
+    let mounted = Mounted::new(PermissionCheck::BackEnd);
+    let asked =
+        mounted.asked(&format!("{JOE} head -c 10 file >/dev/null && {JOE} dd if=/dev/zero of=file count=1"));
+    for what in ["lookup", "open", "read", "write"] {
+        assert!(of(&asked, what).count() > 0, "{what}: {asked:?}");
+        assert!(of(&asked, what).all(|who| *who == joe(&[11, 22])), "{what}: {asked:?}");
+    }
+    let asked = mounted.asked("head -c 10 file >/dev/null");
+    assert!(asked.iter().all(|(_, who)| *who == Identity::ROOT), "{asked:?}");
+}
+
+#[test]
+fn what_is_open_is_used_as_whoever_opened_it() {
+    let mounted = Mounted::new(PermissionCheck::BackEnd);
+    let asked = mounted.asked(&format!(
+        "exec 3<>file; {JOE} dd bs=4096 count=1 <&3 >/dev/null; {JOE} dd if=/dev/zero count=1 >&3"
+    ));
+    for what in ["read", "write"] {
+        assert!(of(&asked, what).count() > 0, "{what}: {asked:?}");
+        assert!(of(&asked, what).all(|who| *who == Identity::ROOT), "{what}: {asked:?}");
+    }
+}
+
+#[test]
+fn nobody_looks_where_the_kernel_checks() {
+    let mounted = Mounted::new(PermissionCheck::Caller);
+    let asked = mounted.asked(&format!("{JOE} head -c 10 {}/file >/dev/null", mounted.path().display()));
+    assert!(of(&asked, "open").all(|who| *who == joe(&[])), "{asked:?}");
+    assert!(of(&asked, "open").count() > 0);
+}
+
+#[test]
+fn names_that_one_user_looked_up_do_not_let_another_in() {
+    let mounted = Mounted::new(PermissionCheck::BackEnd);
+    let options = std::fs::read_to_string("/proc/self/mounts").expect("proc");
+    let ours = options.lines().find(|line| line.contains(&*mounted.path().to_string_lossy()));
+    assert!(ours.is_some_and(|line| line.contains("default_permissions")), "{ours:?}");
+}

@@ -1,0 +1,61 @@
+//! A file system may keep what was written after it has answered, and nobody overwrites it.
+
+use crate::common::{OneFile, Shared};
+use std::fs::File as HostFile;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use tombolo_core::fs::SessionId;
+use tombolo_front_fuse::dev::{Mount, Options};
+use tombolo_mem::Source;
+
+const PIECE: usize = 256 << 10;
+
+fn piece(number: u64) -> Vec<u8> {
+    (0..PIECE as u64).map(|at| (at.wrapping_mul(number + 7) >> 3) as u8).collect()
+}
+
+fn write_pieces(file: &HostFile, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        file.write_all_at(&piece(number), number * PIECE as u64).expect("written");
+    }
+}
+
+fn check(kept: &[(u64, Source)]) {
+    for (offset, source) in kept {
+        assert!(source.to_vec(PIECE) == piece(offset / PIECE as u64), "the data at {offset} changed");
+    }
+}
+
+fn keeps(later: bool) {
+    let keeper = Arc::new(OneFile { later, ..OneFile::default() });
+    let dir = tempfile::tempdir().expect("a directory");
+    let mount = Mount::start(&Shared(keeper.clone()), SessionId(1), dir.path(), &Options::default());
+    let mount = mount.expect("mounted");
+    let file = HostFile::options().write(true).open(dir.path().join("file")).expect("open");
+    write_pieces(&file, 0..200);
+    let mut kept = std::mem::take(&mut *keeper.kept.lock().unwrap());
+    assert_eq!(kept.len(), 64, "as many as the mount lends, and no more");
+    check(&kept);
+    kept.truncate(30);
+    write_pieces(&file, 200..400);
+    let more = std::mem::take(&mut *keeper.kept.lock().unwrap());
+    assert_eq!(more.len(), 34, "what was let go is lent again");
+    check(&kept);
+    check(&more);
+    drop((kept, more));
+    file.write_all_at(&[7; 4096], 0).expect("written");
+    assert!(keeper.kept.lock().unwrap().is_empty(), "a page is not worth keeping a mebibyte");
+    drop(file);
+    assert!(mount.unmount().expect("unmounted"));
+    mount.wait();
+}
+
+#[test]
+fn what_is_kept_does_not_change_and_is_bounded() {
+    keeps(false);
+}
+
+#[test]
+fn what_is_kept_of_writes_answered_later_does_not_change_either() {
+    keeps(true);
+}

@@ -1,0 +1,442 @@
+//! A mount on this host, used by programs that know nothing of it.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tombolo_back_local_dir::LocalDir;
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{Export, SessionId};
+use tombolo_front_fuse::dev::{Mount, Options};
+use tombolo_front_fuse::session::Coherence;
+use tombolo_layer::delay;
+use tombolo_sys::lock::{LockKind, LockRange, try_lock};
+
+/// A memory file system, mounted for as long as this lives.
+struct Mounted {
+    mount: Mount,
+    dir: TempDir,
+}
+
+impl Mounted {
+    fn new(coherence: Coherence) -> Mounted {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { coherence, ..Default::default() };
+        let mount = Mount::start(&Memory::default(), SessionId(1), dir.path(), &options).unwrap();
+        Mounted { mount, dir }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.mount.unmount().unwrap();
+        self.mount.wait();
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_tree_is_copied_in_listed_read_and_removed() {
+    for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
+        let mounted = Mounted::new(coherence);
+        let tree = mounted.path().join("tree");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        run("cp", &["-a", source.to_str().unwrap(), tree.to_str().unwrap()]);
+        run("diff", &["-r", source.to_str().unwrap(), tree.to_str().unwrap()]);
+        assert!(run("ls", &["-la", tree.to_str().unwrap()]).contains("session"));
+        assert!(run("cat", &[tree.join("lib.rs").to_str().unwrap()]).contains("FUSE front end"));
+        run("rm", &["-r", tree.to_str().unwrap()]);
+        assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn large_files_come_back_as_they_went() {
+    let mounted = Mounted::new(Coherence::Auto);
+    let file = mounted.path().join("large");
+    let data: Vec<u8> =
+        (0..5_000_001u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(&file, &data).unwrap();
+    assert!(fs::read(&file).unwrap() == data);
+    assert_eq!(fs::metadata(&file).unwrap().len(), data.len() as u64);
+}
+
+#[test]
+fn links_modes_and_names_keep_their_meaning() {
+    let mounted = Mounted::new(Coherence::Auto);
+    let at = |name: &str| mounted.path().join(name);
+    fs::write(at("file"), b"x").unwrap();
+    fs::hard_link(at("file"), at("second")).unwrap();
+    assert_eq!(fs::metadata(at("second")).unwrap().nlink(), 2);
+    symlink("file", at("link")).unwrap();
+    assert_eq!(fs::read_link(at("link")).unwrap(), Path::new("file"));
+    assert_eq!(fs::read(at("link")).unwrap(), b"x");
+    fs::set_permissions(at("file"), fs::Permissions::from_mode(0o604)).unwrap();
+    assert_eq!(fs::metadata(at("second")).unwrap().mode() & 0o7777, 0o604);
+    fs::rename(at("second"), at("third")).unwrap();
+    assert!(!at("second").exists());
+    let long = "x".repeat(256);
+    let error = fs::metadata(at(&long)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(36), "ENAMETOOLONG: {error}");
+    assert!(fs::create_dir(at(&"x".repeat(255))).is_ok());
+}
+
+#[test]
+fn a_mount_in_use_is_detached_and_served_to_the_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let mount = Mount::start(&Memory::default(), SessionId(1), dir.path(), &Options::default()).unwrap();
+    fs::write(dir.path().join("file"), b"still here").unwrap();
+    let open = fs::File::open(dir.path().join("file")).unwrap();
+    assert!(!mount.unmount().unwrap(), "it is in use");
+    assert!(!dir.path().join("file").exists());
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "still here");
+    drop(open);
+    mount.wait();
+}
+
+#[test]
+fn a_program_that_waits_for_a_lock_can_be_interrupted() {
+    let mounted = Mounted::new(Coherence::Auto);
+    let file = mounted.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    let held = fs::File::open(&file).unwrap();
+    held.lock().unwrap();
+    // Waits for a second, then a signal interrupts its flock(2).
+    let started = Instant::now();
+    let status = Command::new("flock").args(["-w", "1"]).arg(&file).arg("true").status().unwrap();
+    assert_eq!(status.code(), Some(1), "the lock was held by another");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert_eq!(mounted.mount.session().pending_count(), 0);
+    held.unlock().unwrap();
+    assert!(Command::new("flock").args(["-w", "5"]).arg(&file).arg("true").status().unwrap().success());
+}
+
+#[test]
+fn a_program_that_waits_for_a_lock_delays_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { threads: 1, ..Default::default() };
+    let mount = Mount::start(&Memory::default(), SessionId(1), dir.path(), &options).unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    let held = fs::File::open(&file).unwrap();
+    held.lock().unwrap();
+    let mut waiting = Command::new("flock").arg(&file).arg("true").spawn().unwrap();
+    while mount.session().pending_count() == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for number in 0..100 {
+        fs::write(dir.path().join(number.to_string()), b"meanwhile").unwrap();
+    }
+    assert!(waiting.try_wait().unwrap().is_none());
+    drop(held);
+    assert!(waiting.wait().unwrap().success());
+    mount.unmount().unwrap();
+    mount.wait();
+}
+
+#[test]
+fn local_locks_are_the_kernels_own() {
+    for local_locks in [false, true] {
+        let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(beneath.path().join("file"), b"x").unwrap();
+        let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
+        let options = Options { local_locks, ..Default::default() };
+        let mount = Mount::start(&export, SessionId(1), dir.path(), &options).unwrap();
+        let open = |dir: &TempDir| fs::OpenOptions::new().write(true).open(dir.path().join("file")).unwrap();
+        let (held, same_mount, host) = (open(&dir), open(&dir), open(&beneath));
+        held.lock().unwrap();
+        assert!(same_mount.try_lock().is_err());
+        assert_eq!(host.try_lock().is_ok(), local_locks);
+        let whole = LockRange { start: 0, len: 0 };
+        try_lock(held.as_fd(), LockKind::Exclusive, whole).unwrap();
+        assert!(try_lock(same_mount.as_fd(), LockKind::Exclusive, whole).is_err());
+        assert_eq!(try_lock(host.as_fd(), LockKind::Exclusive, whole).is_ok(), local_locks);
+        drop(held);
+        same_mount.lock().unwrap();
+        drop((same_mount, host));
+        mount.unmount().unwrap();
+        mount.wait();
+    }
+}
+
+/// A server takes longer than two changes of a file are apart: what the second look brought is always old by the open.
+#[test]
+fn a_file_that_is_written_all_the_time_opens_on_a_slow_server() {
+    let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(beneath.path().join("file"), b"x").unwrap();
+    let export: Arc<dyn Export> = Arc::new(LocalDir::open(beneath.path(), Default::default()).unwrap());
+    let export = delay::over(export, Duration::from_millis(25)).unwrap();
+    let mount = Mount::start(&export, SessionId(1), dir.path(), &Options::default()).unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let (written, is_done) = (beneath.path().join("file"), done.clone());
+    let writer = std::thread::spawn(move || {
+        let mut file = fs::OpenOptions::new().append(true).open(written).unwrap();
+        while !is_done.load(Ordering::Relaxed) {
+            file.write_all(b"more").unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let opened = (0..20).map(|_| fs::File::open(dir.path().join("file"))).collect::<Vec<_>>();
+    done.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    let failed = opened.iter().filter_map(|open| open.as_ref().err()).collect::<Vec<_>>();
+    assert!(failed.is_empty(), "{} of 20: {:?}", failed.len(), failed[0]);
+    drop(opened);
+    mount.unmount().unwrap();
+    mount.wait();
+}
+
+#[test]
+fn flags_of_a_file_that_has_just_changed_are_not_supported_and_it_is_not_stale() {
+    let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(beneath.path().join("file"), b"x").unwrap();
+    let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
+    let mount = Mount::start(&export, SessionId(1), dir.path(), &Options::default()).unwrap();
+    let open = fs::File::open(dir.path().join("file")).unwrap();
+    fs::write(beneath.path().join("file"), b"more").unwrap();
+    let flags = rustix::fs::ioctl_getflags(&open);
+    assert_eq!(flags.unwrap_err(), rustix::io::Errno::NOTTY);
+    drop(open);
+    mount.unmount().unwrap();
+    mount.wait();
+}
+
+/// Where the child of the test below mounts.
+const DEAD: &str = "TOMBOLO_TEST_DEAD_MOUNT";
+
+#[test]
+fn a_dead_mount_is_taken_away_and_mounted_again() {
+    if let Some(target) = std::env::var_os(DEAD) {
+        // We are the child: a server that is about to be killed. It must not use its own mount: a thread that waits for
+        // an answer of its own process keeps that process from dying.
+        let options = Options { coherence: Coherence::Always, ..Default::default() };
+        let mount = Mount::start(&Memory::default(), SessionId(1), Path::new(&target), &options).unwrap();
+        return mount.wait();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let unmounted = fs::metadata(dir.path()).unwrap().dev();
+    let mut server = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "mount::a_dead_mount_is_taken_away_and_mounted_again"])
+        .env(DEAD, dir.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while fs::metadata(dir.path()).unwrap().dev() == unmounted {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(fs::metadata(dir.path()).is_ok(), "the kernel remembers the root of the dead");
+    assert_eq!(fs::read_dir(dir.path()).unwrap_err().raw_os_error(), Some(107), "ENOTCONN");
+    let mount = Mount::start(&Memory::default(), SessionId(2), dir.path(), &Options::default()).unwrap();
+    fs::write(dir.path().join("again"), b"").unwrap();
+    assert!(mount.unmount().unwrap());
+    mount.wait();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is mounted here any more");
+}
+
+#[test]
+fn a_mapped_file_is_seen_as_it_was_written() {
+    for coherence in [Coherence::Strict, Coherence::Auto] {
+        let mounted = Mounted::new(coherence);
+        let program = mounted.path().join("true");
+        fs::copy("/bin/true", &program).unwrap();
+        assert!(
+            Command::new(&program).status().unwrap().success(),
+            "a program runs from the mount: {coherence:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_directory_is_no_mount_point() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, b"").unwrap();
+    for target in [file, dir.path().join("missing")] {
+        let error = Mount::start(&Memory::default(), SessionId(1), &target, &Options::default()).unwrap_err();
+        assert!(error.to_string().contains("mount point"), "{error}");
+    }
+}
+
+#[test]
+fn every_coherence_policy_sees_changes_made_below_in_its_time() {
+    let below = tempfile::tempdir().unwrap();
+    let above = tempfile::tempdir().unwrap();
+    fs::write(below.path().join("file"), b"old").unwrap();
+    let export = LocalDir::open(below.path(), Default::default()).unwrap();
+    for (coherence, patience) in
+        [(Coherence::Strict, Duration::ZERO), (Coherence::Auto, Duration::from_millis(1200))]
+    {
+        let options = Options { coherence, ..Default::default() };
+        let mount = Mount::start(&export, SessionId(1), above.path(), &options).unwrap();
+        for round in 0..5 {
+            let text = format!("{coherence:?} {}", "x".repeat(round));
+            assert_ne!(fs::read_to_string(above.path().join("file")).unwrap(), text);
+            fs::write(below.path().join("file"), &text).unwrap();
+            fs::write(below.path().join(&text), b"").unwrap();
+            // Close-to-open: an open sees what was written before it, whatever the attributes' lifetime.
+            assert_eq!(fs::read_to_string(above.path().join("file")).unwrap(), text);
+            assert!(above.path().join(&text).exists(), "absence is not remembered");
+            std::thread::sleep(patience);
+            assert_eq!(fs::metadata(above.path().join("file")).unwrap().len(), text.len() as u64);
+        }
+        mount.unmount().unwrap();
+        mount.wait();
+    }
+}
+
+#[test]
+fn closing_any_descriptor_of_a_locked_file_drops_the_lock_as_posix_has_it() {
+    let mounted = Mounted::new(Coherence::Auto);
+    let file = mounted.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    // Locks the file, closes another descriptor of it, and says whether a child finds it locked before and after.
+    let script = r#"
+import fcntl, os, subprocess, sys
+path = sys.argv[1]
+probe = "import fcntl,sys\nf=open(sys.argv[1],'r+')\ntry:\n  fcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB)\nexcept OSError: sys.exit(1)"
+locked = lambda: subprocess.call([sys.executable, "-c", probe, path])
+first = os.open(path, os.O_RDWR)
+fcntl.lockf(first, fcntl.LOCK_EX)
+before = locked()
+os.close(os.open(path, os.O_RDONLY))
+print(before, locked())
+"#;
+    assert_eq!(run("python3", &["-c", script, file.to_str().unwrap()]).trim(), "1 0");
+}
+
+#[test]
+fn a_lock_dies_with_the_process_that_took_it() {
+    let mounted = Mounted::new(Coherence::Auto);
+    let file = mounted.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    for mode in ["r", "r+"] {
+        let kind = if mode == "r" { "SH" } else { "EX" };
+        let take = format!(
+            "import fcntl,sys; f=open(sys.argv[1],'{mode}'); fcntl.lockf(f,fcntl.LOCK_{kind}|fcntl.LOCK_NB)"
+        );
+        run("python3", &["-c", &take, file.to_str().unwrap()]);
+        let take = "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB)";
+        run("python3", &["-c", take, file.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn many_programs_at_once_are_all_served() {
+    let mounted = Mounted::new(Coherence::Auto);
+    let large: Vec<u8> = (0..300_000u32).map(|number| (number % 253) as u8).collect();
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (root, large) = (mounted.path(), &large);
+            scope.spawn(move || {
+                let dir = root.join(format!("of-{number}"));
+                fs::create_dir(&dir).unwrap();
+                for round in 0..40 {
+                    let (first, second) = (dir.join(format!("a{round}")), dir.join("b"));
+                    fs::write(&first, large).unwrap();
+                    fs::rename(&first, &second).unwrap();
+                    assert!(fs::read(&second).unwrap() == *large);
+                    assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+                    fs::remove_file(&second).unwrap();
+                }
+                fs::remove_dir(&dir).unwrap();
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 0);
+}
+
+/// Memory whose every answer comes this much later.
+fn slow(time: Duration) -> impl Export {
+    tombolo_layer::delay::over(Arc::new(Memory::default()), time).unwrap()
+}
+
+#[test]
+fn a_slow_request_does_not_delay_the_one_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { threads: 1, coherence: Coherence::Strict, ..Default::default() };
+    let delay = Duration::from_millis(100);
+    let mount = Mount::start(&slow(delay), SessionId(1), dir.path(), &options).unwrap();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| fs::metadata(dir.path()).unwrap());
+        }
+    });
+    assert!(started.elapsed() >= delay);
+    assert!(started.elapsed() < delay * 10, "twenty took {:?}, one after the other", started.elapsed());
+    mount.unmount().unwrap();
+    mount.wait();
+}
+
+#[test]
+fn a_tree_is_served_as_well_when_every_answer_comes_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = slow(Duration::from_micros(200));
+    let mount = Mount::start(&slow, SessionId(1), dir.path(), &Options::default()).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let tree = dir.path().join("tree");
+    run("cp", &["-a", source.to_str().unwrap(), tree.to_str().unwrap()]);
+    run("diff", &["-r", source.to_str().unwrap(), tree.to_str().unwrap()]);
+    run("rm", &["-r", tree.to_str().unwrap()]);
+    assert!(mount.session().counters().later() > 100);
+    assert_eq!(mount.session().pending_count(), 0);
+    mount.unmount().unwrap();
+    mount.wait();
+}
+
+/// Where the child of the test below mounts.
+const OWN: &str = "TOMBOLO_TEST_OWN_MOUNT";
+
+#[test]
+fn an_ordinary_user_mounts_through_the_helper() {
+    if let Some(target) = std::env::var_os(OWN) {
+        // We are the child, with no privilege left.
+        let target = Path::new(&target);
+        let mount = Mount::start(&Memory::default(), SessionId(1), target, &user_options()).unwrap();
+        fs::write(target.join("file"), b"mine").unwrap();
+        assert_eq!(fs::read(target.join("file")).unwrap(), b"mine");
+        mount.unmount().unwrap();
+        return mount.wait();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (program, target) = (dir.path().join("test"), dir.path().join("mount"));
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::create_dir(&target).unwrap();
+    for (path, mode) in [(dir.path(), 0o755), (&program, 0o755), (&target, 0o700)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    std::os::unix::fs::chown(&target, Some(65_534), Some(65_534)).unwrap();
+    // In a mount namespace of its own, where everybody may open the device, as udev has it on most machines.
+    let script = r#"
+mount --make-rprivate / && mknod -m 666 "$1.device" c 10 229 && mount --bind "$1.device" /dev/fuse &&
+exec setpriv --reuid=65534 --regid=65534 --clear-groups -- "$1" --exact mount::an_ordinary_user_mounts_through_the_helper
+"#;
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(&program)
+        .env(OWN, &target)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+fn user_options() -> Options {
+    Options { allow_other: false, ..Default::default() }
+}

@@ -1,0 +1,5 @@
+//! The tests that may share a process.
+
+mod handle_table;
+mod layers;
+mod replies;

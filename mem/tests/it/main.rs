@@ -1,0 +1,4 @@
+//! The tests that may share a process.
+
+mod shared;
+mod vectors;

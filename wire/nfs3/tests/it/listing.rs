@@ -1,0 +1,150 @@
+//! Listings never exceed what was asked for, and come as close to it as an entry allows.
+
+use crate::common::{entries, entries_plus, post_op_attr};
+use proptest::prelude::*;
+use tombolo_wire_nfs3::listing::*;
+use tombolo_wire_nfs3::results::{ReaddirReply, ReaddirplusReply};
+use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandle, Reply, Status};
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
+
+const VERIFIER: CookieVerifier = CookieVerifier(*b"verifier");
+/// The status before `READDIR3resok`, which its size does not include.
+const STATUS_BYTES: usize = 4;
+
+fn entry(name: &[u8]) -> DirEntry3<'_> {
+    DirEntry3 { fileid: 7, name, cookie: Cookie3(8) }
+}
+
+fn plus(name: &[u8]) -> DirEntryPlus3<'_> {
+    DirEntryPlus3 { entry: entry(name), attributes: None, handle: FileHandle::new(&[7; 5]) }
+}
+
+/// A READDIR of at most `count` bytes: its results and how many of the names fit.
+fn readdir(names: &[&[u8]], count: usize) -> Option<(Vec<u8>, usize)> {
+    let mut bytes = Vec::new();
+    let mut xdr = Encoder::new(&mut bytes);
+    let mut writer = ListingWriter::readdir(&mut xdr, None, VERIFIER, count)?;
+    let fit = names.iter().take_while(|name| writer.push(&entry(name))).count();
+    assert_eq!((writer.len(), writer.is_empty()), (fit, fit == 0));
+    writer.finish(fit == names.len());
+    Some((bytes, fit))
+}
+
+#[test]
+fn an_empty_listing_takes_its_frame_and_a_count_of_ten_is_too_small() {
+    assert_eq!(frame_bytes(false), 20);
+    assert_eq!(frame_bytes(true), 104);
+    for count in 0..20 {
+        assert!(readdir(&[], count).is_none(), "{count}");
+    }
+    let (bytes, _) = readdir(&[], 20).unwrap();
+    assert_eq!(bytes.len(), STATUS_BYTES + 20);
+}
+
+#[test]
+fn an_entry_fits_exactly_where_its_size_says() {
+    for name in [&b"a"[..], b"abcd", b"abcde", &[b'x'; 255]] {
+        let exact = frame_bytes(false) + entry_bytes(name.len());
+        let (bytes, fit) = readdir(&[name], exact).unwrap();
+        assert_eq!((bytes.len(), fit), (STATUS_BYTES + exact, 1));
+        assert_eq!(readdir(&[name], exact - 1).unwrap().1, 0);
+    }
+    assert_eq!(entry_bytes(1), ENTRY_BYTES + ENTRY_ALIGN);
+}
+
+#[test]
+fn nothing_is_written_when_not_even_the_frame_fits() {
+    let mut bytes = vec![1, 2, 3];
+    let mut xdr = Encoder::new(&mut bytes);
+    assert!(ListingWriter::readdir(&mut xdr, None, VERIFIER, 10).is_none());
+    assert!(ListingWriter::readdirplus(&mut xdr, None, VERIFIER, 8192, 10).is_none());
+    // And a listing that was begun can be taken back.
+    let at = xdr.position();
+    let mut writer = ListingWriter::readdir(&mut xdr, None, VERIFIER, 20).unwrap();
+    assert!(!writer.push(&entry(b"a")));
+    xdr.truncate(at);
+    ReaddirReply::Failed(Status::TooSmall, None).encode(&mut xdr);
+    assert_eq!(bytes, [1, 2, 3, 0, 0, 0x27, 0x15, 0, 0, 0, 0]);
+}
+
+#[test]
+fn dircount_counts_names_and_not_what_comes_with_them() {
+    let fit = |dircount| {
+        let mut bytes = Vec::new();
+        let mut xdr = Encoder::new(&mut bytes);
+        let mut writer = ListingWriter::readdirplus(&mut xdr, None, VERIFIER, dircount, 1 << 20).unwrap();
+        (0..100).take_while(|_| writer.push_plus(&plus(b"name"))).count()
+    };
+    assert_eq!(fit(entry_bytes(4) * 10), 10);
+    assert_eq!(fit(entry_bytes(4) * 10 - 1), 9);
+    assert_eq!(fit(0), 0);
+    assert_eq!(fit(u32::MAX as usize), 100);
+}
+
+#[test]
+fn attributes_and_handle_add_at_most_160_bytes() {
+    assert_eq!(plus_bytes(true, Some(64)), 160);
+    assert_eq!(plus_bytes(false, None), 8);
+    assert_eq!(plus_bytes(false, Some(0)), 12);
+    assert_eq!(plus_bytes(false, Some(5)), 20);
+}
+
+proptest! {
+    #[test]
+    fn a_readdir_is_within_its_count_and_could_not_be_longer(
+        dir in post_op_attr(),
+        entries in entries(),
+        count in 0usize..600,
+    ) {
+        let mut bytes = Vec::new();
+        let mut xdr = Encoder::new(&mut bytes);
+        let Some(mut writer) = ListingWriter::readdir(&mut xdr, dir.as_ref(), VERIFIER, count) else {
+            prop_assert!(count < frame_bytes(dir.is_some()));
+            prop_assert!(bytes.is_empty());
+            return Ok(());
+        };
+        let fit = entries.iter().take_while(|entry| writer.push(entry)).count();
+        writer.finish(fit == entries.len());
+        prop_assert!(bytes.len() <= STATUS_BYTES + count);
+        if let Some(next) = entries.get(fit) {
+            prop_assert!(bytes.len() + entry_bytes(next.name.len()) > STATUS_BYTES + count);
+        }
+        let reply = ReaddirReply::decode(&mut Decoder::new(&bytes)).unwrap();
+        let Reply::Ok(listing) = reply else { panic!() };
+        prop_assert_eq!((listing.dir_attributes, listing.verifier), (dir, VERIFIER));
+        prop_assert_eq!(listing.eof, fit == entries.len());
+        prop_assert!(listing.entries.into_iter().eq(entries.into_iter().take(fit)));
+    }
+
+    #[test]
+    fn a_readdirplus_is_within_both_counts_and_could_not_be_longer(
+        dir in post_op_attr(),
+        entries in entries_plus(),
+        dircount in 0usize..300,
+        maxcount in 0usize..1000,
+    ) {
+        let mut bytes = Vec::new();
+        let mut xdr = Encoder::new(&mut bytes);
+        let Some(mut writer) =
+            ListingWriter::readdirplus(&mut xdr, dir.as_ref(), VERIFIER, dircount, maxcount)
+        else {
+            prop_assert!(maxcount < frame_bytes(dir.is_some()));
+            return Ok(());
+        };
+        let fit = entries.iter().take_while(|entry| writer.push_plus(entry)).count();
+        writer.finish(fit == entries.len());
+        let dir_bytes: usize = entries[..fit].iter().map(|plus| entry_bytes(plus.entry.name.len())).sum();
+        prop_assert!(bytes.len() <= STATUS_BYTES + maxcount && dir_bytes <= dircount);
+        if let Some(next) = entries.get(fit) {
+            let name_bytes = entry_bytes(next.entry.name.len());
+            let handle_len = next.handle.map(|handle| handle.as_bytes().len());
+            let all_bytes = name_bytes + plus_bytes(next.attributes.is_some(), handle_len);
+            prop_assert!(
+                bytes.len() + all_bytes > STATUS_BYTES + maxcount || dir_bytes + name_bytes > dircount
+            );
+        }
+        let reply = ReaddirplusReply::decode(&mut Decoder::new(&bytes)).unwrap();
+        let Reply::Ok(listing) = reply else { panic!() };
+        prop_assert!(listing.entries.into_iter().eq(entries.into_iter().take(fit)));
+    }
+}

@@ -1,0 +1,7 @@
+//! All tests, in one program.
+
+mod common;
+mod layouts;
+mod listing;
+mod oracle;
+mod round_trip;

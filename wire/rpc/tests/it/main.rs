@@ -1,0 +1,4 @@
+//! All tests, in one program.
+
+mod headers;
+mod records;

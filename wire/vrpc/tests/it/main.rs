@@ -1,0 +1,6 @@
+//! The tests that may share a process.
+
+mod canonical;
+mod common;
+mod recorded;
+mod round_trip;
