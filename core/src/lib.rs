@@ -5,8 +5,24 @@
 //!
 //! Not here: byte layouts (`wire/`), threads and sockets (`host/`), system calls (`sys/`).
 //!
-//! Reading order: [`fs::FileSystem`], then [`fs::Answer`] (how an operation answers at once or later), [`fs::Ctx`]
-//! (on whose behalf), [`fs::Attr`] and [`fs::DirPage`] (what it answers with), [`fs::Error`].
+//! Reading order: [`fs::FileSystem`], then [`Answer`] (how an operation answers at once or later), [`Ctx`] (on whose
+//! behalf), [`fs::Attr`] and [`fs::DirPage`] (what it answers with), [`Error`].
 #![forbid(unsafe_code)]
 
+mod answer;
+mod block_on;
+mod budget;
+mod ctx;
+mod errno;
+mod error;
 pub mod fs;
+mod interrupt;
+mod stability;
+
+pub use answer::{Answer, Later};
+pub use block_on::block_on;
+pub use budget::{Budget, Limits, Permit, Resource};
+pub use ctx::{Asker, Ctx, Identity, RequestId, RequestKey, SessionId, Want};
+pub use error::{Error, Result};
+pub use interrupt::{Interrupt, Raised};
+pub use stability::Stability;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use tombolo_core::fs::{Answer, Ctx, Error, Interrupt, Raised, RequestId, Result};
+use tombolo_core::{Answer, Ctx, Error, Interrupt, Raised, RequestId, Result};
 
 /// How much a pool may take on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -340,7 +340,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use tombolo_core::fs::SessionId;
+    use tombolo_core::SessionId;
 
     use super::*;
 

@@ -9,7 +9,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_core::fs::{Answer, Error, Export};
+use tombolo_core::fs::Export;
+use tombolo_core::{Answer, Error};
 
 use crate::Op;
 use crate::around::{Around, Call, Layered, Payload};

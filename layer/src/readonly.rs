@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Answer, Error, Export, Profile};
+use tombolo_core::fs::{Export, Profile};
+use tombolo_core::{Answer, Error};
 
 use crate::around::{Around, Call, Layered, Payload};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tombolo_allocations::{Counting, of_this_thread};
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    Client, Create, Ctx, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
-    SessionId, Write,
+    Client, Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, Write,
 };
+use tombolo_core::{Ctx, SessionId};
 use tombolo_layer::stats::Counters;
 use tombolo_layer::{fault, readonly, stats};
 use tombolo_mem::Buffer;

@@ -1,6 +1,7 @@
 //! On whose behalf the kernel acts.
 
-use tombolo_core::fs::{Ctx, NewMode, PermissionCheck, Result};
+use tombolo_core::fs::{NewMode, PermissionCheck};
+use tombolo_core::{Ctx, Result};
 use tombolo_sys::creds::{self, Assumed, Checks, Identity, WithoutSetId};
 use tombolo_sys::umask::{self, Masked};
 

@@ -3,7 +3,8 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use tombolo_core::fs::{Attr, Change, Ctx, Error, File, NodeId, OpenFlags, Result, SetAttr, Want, WeakAttr};
+use tombolo_core::fs::{Attr, Change, File, NodeId, OpenFlags, SetAttr, WeakAttr};
+use tombolo_core::{Ctx, Error, Result, Want};
 use tombolo_sys::change;
 use tombolo_sys::open::OpenFlags as SysFlags;
 use tombolo_sys::stat::{self, S_IFDIR, S_IFREG, S_ISUGID};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thiserror::Error;
-use tombolo_core::fs::{Client, Export, FileSystem, Result};
+use tombolo_core::Result;
+use tombolo_core::fs::{Client, Export, FileSystem};
 use tombolo_host::descriptors::{Account, Share};
 use tombolo_host::pool::Pool;
 use tombolo_sys::open::{OwnDescriptors, open_root};

@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{Budget, Error, File, NodeId, OpenFlags, OpenId, Permit, Resource, Result, SyncWhat};
+use tombolo_core::fs::{File, NodeId, OpenFlags, OpenId, SyncWhat};
+use tombolo_core::{Budget, Error, Permit, Resource, Result};
 use tombolo_host::descriptors::{self, Share};
 use tombolo_sys::sync;
 

@@ -5,7 +5,8 @@
 //! 1.2 instead of 4.2; 1.3 instead of 8 where the caller's rights are checked), and it
 //! leaves the descriptors to those who need them. Without [`Finder::by_handle`] everything works as well.
 
-use tombolo_core::fs::{Ctx, Entry, Error, Name, NodeId, Result};
+use tombolo_core::fs::{Entry, Name, NodeId};
+use tombolo_core::{Ctx, Error, Result};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::stat::{Stat, stat_entry};
 

@@ -7,9 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tombolo_core::fs::{
-    Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
-};
+use tombolo_core::fs::{Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::open_parent;
 use tombolo_sys::stat::{self, S_IFDIR, Stat};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Answer, Ctx, Error, Name, NodeId, Resource, Result};
+use tombolo_core::fs::{Name, NodeId};
+use tombolo_core::{Answer, Ctx, Error, Resource, Result};
 use tombolo_sys::stat::{self, Stat};
 
 use crate::pace::Pace;

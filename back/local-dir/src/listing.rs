@@ -3,9 +3,8 @@
 use std::os::fd::BorrowedFd;
 use std::sync::{MutexGuard, PoisonError};
 
-use tombolo_core::fs::{
-    Answer, Cookie, Ctx, DirEntry, DirPage, Error, File, Name, NodeId, OpenFlags, Result,
-};
+use tombolo_core::fs::{Cookie, DirEntry, DirPage, File, Name, NodeId, OpenFlags};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_sys::dir::{self, Cookie as SysCookie, Listing};
 use tombolo_sys::stat::S_IFDIR;
 

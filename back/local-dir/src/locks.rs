@@ -3,9 +3,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use tombolo_core::fs::{
-    Answer, Ctx, Error, File, Lock, LockFamily, LockKind, LockOwner, LockRange, Locks, Resource, Result,
-};
+use tombolo_core::fs::{File, Lock, LockFamily, LockKind, LockOwner, LockRange, Locks};
+use tombolo_core::{Answer, Ctx, Error, Resource, Result};
 use tombolo_sys::Errno;
 use tombolo_sys::lock;
 use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};

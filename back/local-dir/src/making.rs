@@ -1,6 +1,7 @@
 //! Making directories, links and special files, and giving files further names.
 
-use tombolo_core::fs::{Ctx, Device, Error, FileType, Made, Mode, Name, NewMode, NodeId, Result};
+use tombolo_core::fs::{Device, FileType, Made, Mode, Name, NewMode, NodeId};
+use tombolo_core::{Ctx, Error, Result};
 use tombolo_sys::stat::Device as SysDevice;
 use tombolo_sys::{Errno, namespace};
 

@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tombolo_core::fs::{Error, Result, Volume};
+use tombolo_core::fs::Volume;
+use tombolo_core::{Error, Result};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::{OpenFlags, OwnDescriptors};
 use tombolo_sys::stat::Stat;

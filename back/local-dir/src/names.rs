@@ -3,7 +3,8 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use tombolo_core::fs::{AccessMask, Ctx, Entry, Error, Name, NodeId, Permit, Result};
+use tombolo_core::fs::{AccessMask, Entry, Name, NodeId};
+use tombolo_core::{Ctx, Error, Permit, Result};
 use tombolo_sys::access::{self, check_access};
 use tombolo_sys::open::{OpenFlags, open_cached, open_place};
 use tombolo_sys::stat::{self, S_IFLNK};

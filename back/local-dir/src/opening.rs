@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use tombolo_core::fs::{
-    Change, Create, Created, Ctx, Entry, Error, Exclusive, FileType, Name, NodeId, OpenFlags, OpenId, Opened,
-    PermissionCheck, Permit, Result, Want,
+    Change, Create, Created, Entry, Exclusive, FileType, Name, NodeId, OpenFlags, OpenId, Opened,
+    PermissionCheck,
 };
+use tombolo_core::{Ctx, Error, Permit, Result, Want};
 use tombolo_sys::Errno;
 use tombolo_sys::access::{self, check_access};
 use tombolo_sys::change::{self, SetTime};

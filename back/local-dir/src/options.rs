@@ -1,6 +1,6 @@
 //! How a directory is served.
 
-use tombolo_core::fs::Limits;
+use tombolo_core::Limits;
 use tombolo_host::pool::PoolLimits;
 
 /// What to do about other file systems that are mounted inside the export.

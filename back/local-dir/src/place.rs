@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tombolo_core::fs::{Entry, Error, Name, NodeId, Permit, Resource, Result};
+use tombolo_core::fs::{Entry, Name, NodeId};
+use tombolo_core::{Error, Permit, Resource, Result};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::{OpenFlags, open_place};
 use tombolo_sys::stat::{self, Stat};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{AllocateMode, Answer, Ctx, Error, File, OpenFlags, Ranges, Result, Whence};
+use tombolo_core::fs::{AllocateMode, File, OpenFlags, Ranges, Whence};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_sys::ranges::{self, AllocateMode as SysMode};
 
 use crate::files::OpenFile;

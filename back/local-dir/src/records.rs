@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{
-    Error, Granted, HeldLocks, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags, OpenId,
-    Result,
+    Granted, HeldLocks, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags, OpenId,
 };
+use tombolo_core::{Error, Result};
 use tombolo_sys::lock::{self, LockKind as SysKind, LockRange as SysRange};
 use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
 
@@ -358,7 +358,7 @@ fn waist_range(range: SysRange) -> LockRange {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_core::fs::{Budget, Limits};
+    use tombolo_core::{Budget, Limits};
     use tombolo_host::descriptors::Account;
 
     use super::*;

@@ -2,7 +2,8 @@
 
 use std::os::fd::AsFd;
 
-use tombolo_core::fs::{Change, Ctx, Error, Name, NodeId, RenameFlags, Renamed, Result};
+use tombolo_core::fs::{Change, Name, NodeId, RenameFlags, Renamed};
+use tombolo_core::{Ctx, Error, Result};
 use tombolo_sys::namespace::{self, RenameFlags as SysRenameFlags};
 use tombolo_sys::open::open_place;
 use tombolo_sys::stat;

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, Answer, Attr, Budget, Change, Client, Cookie, Create, Created, Ctx, Device, DirPage, Entry,
-    Error, File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId,
-    Opened, PermissionCheck, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, Resource,
-    Result, SessionId, SetAttr, StatFs, SyncWhat, Want, WeakAttr, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
+    FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened, PermissionCheck,
+    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, WeakAttr,
+    Write, Written, Xattrs,
 };
+use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, Want};
 use tombolo_host::descriptors::{self, Account};
 use tombolo_host::pool::Lane;
 use tombolo_mem::{Sink, Source};
@@ -138,7 +139,7 @@ impl Session {
     }
 
     /// Takes what `bytes` of data under way cost, until the returned permit is dropped.
-    pub(crate) fn transfer_permit(&self, bytes: usize) -> Result<tombolo_core::fs::Permit> {
+    pub(crate) fn transfer_permit(&self, bytes: usize) -> Result<tombolo_core::Permit> {
         self.budget.take(Resource::BytesInFlight, bytes as u64).ok_or(Error::WouldBlock)
     }
 

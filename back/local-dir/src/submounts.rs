@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Error, Result};
+use tombolo_core::{Error, Result};
 use tombolo_sys::open::open_place;
 use tombolo_sys::stat::stat;
 

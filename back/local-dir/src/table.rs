@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tombolo_core::fs::{Error, Name, NameBuf, NodeId, Result};
+use tombolo_core::fs::{Name, NameBuf, NodeId};
+use tombolo_core::{Error, Result};
 use tombolo_sys::handle::FileHandle;
 
 /// What makes a node one file: while the file lives, no other has the same.

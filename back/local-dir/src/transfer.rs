@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{
-    Answer, Change, Ctx, Error, File, OpenFlags, PermissionCheck, ReadDone, Result, Stability, Want,
-    WeakAttr, Write, Written,
-};
+use tombolo_core::fs::{Change, File, OpenFlags, PermissionCheck, ReadDone, WeakAttr, Write, Written};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability, Want};
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::Errno;
 use tombolo_sys::creds::WithoutSetId;

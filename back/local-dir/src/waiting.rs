@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tombolo_core::fs::{Answer, Ctx, Error, Interrupt, Permit, Raised, Result};
+use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Raised, Result};
 
 /// How long to sleep between two looks: at first, and at most.
 const LOOK_AFTER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(32));
@@ -227,7 +227,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::task::Wake;
 
-    use tombolo_core::fs::{Budget, Limits, Resource, SessionId};
+    use tombolo_core::{Budget, Limits, Resource, SessionId};
 
     use super::*;
 

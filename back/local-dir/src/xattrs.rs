@@ -1,6 +1,7 @@
 //! Extended attributes, POSIX ACLs among them.
 
-use tombolo_core::fs::{Answer, Ctx, Error, NodeId, Result, XattrName, XattrSet, Xattrs};
+use tombolo_core::fs::{NodeId, XattrName, XattrSet, Xattrs};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_sys::xattr::{self, SetMode};
 use tombolo_sys::{Errno, change, stat};
 

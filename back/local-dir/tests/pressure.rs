@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{ROOT, descriptors, name, serve};
 use tombolo_back_local_dir::Options;
-use tombolo_core::fs::{Error, OpenFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::OpenFlags;
 
 const THREADS: usize = 4;
 const FILES: usize = 200;

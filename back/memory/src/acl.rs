@@ -1,6 +1,7 @@
 //! POSIX access control lists as Linux keeps them in `system.posix_acl_*` (acl(5); `linux/posix_acl_xattr.h`).
 
-use tombolo_core::fs::{Error, Identity, Mode, Result};
+use tombolo_core::fs::Mode;
+use tombolo_core::{Error, Identity, Result};
 
 const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 8;

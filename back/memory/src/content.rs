@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tombolo_core::fs::{Error, ReadDone, Result};
+use tombolo_core::fs::ReadDone;
+use tombolo_core::{Error, Result};
 use tombolo_mem::{Sink, Source};
 
 use crate::space::Space;

@@ -1,7 +1,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tombolo_core::fs::{Client, Export, FileSystem, Result};
+use tombolo_core::Result;
+use tombolo_core::fs::{Client, Export, FileSystem};
 
 use crate::options::Options;
 use crate::session::Session;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
-use tombolo_core::fs::{Error, Lock, LockFamily, LockKind, LockOwner, LockRange, Result};
+use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange};
+use tombolo_core::{Error, Result};
 
 /// Whom a lock belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tombolo_core::fs::{Attr, Device, Error, FileType, Identity, Mode, Result, Timestamp};
+use tombolo_core::fs::{Attr, Device, FileType, Mode, Timestamp};
+use tombolo_core::{Error, Identity, Result};
 
 use crate::acl::Acl;
 use crate::content::{Content, PAGE_BYTES};

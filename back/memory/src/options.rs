@@ -1,4 +1,4 @@
-use tombolo_core::fs::Limits;
+use tombolo_core::Limits;
 
 /// How a [`Memory`](crate::Memory) behaves.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,7 @@
 //! Who may do what, by POSIX and Linux rules. Used when the export checks permissions itself.
 
-use tombolo_core::fs::{AccessMask, Error, Identity, Mode, Result};
+use tombolo_core::fs::{AccessMask, Mode};
+use tombolo_core::{Error, Identity, Result};
 
 use crate::node::Node;
 

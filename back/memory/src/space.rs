@@ -1,4 +1,4 @@
-use tombolo_core::fs::{Error, Result};
+use tombolo_core::{Error, Result};
 
 /// Counts the pages in use against a limit.
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_core::fs::{Device, Error, FileType, Mode, NodeId, Result};
+use tombolo_core::fs::{Device, FileType, Mode, NodeId};
+use tombolo_core::{Error, Result};
 
 use crate::content::{Content, PAGE_BYTES};
 use crate::directory::Directory;

@@ -1,6 +1,6 @@
 //! On whose behalf a call is made.
 
-use tombolo_core::fs::{Ctx, Identity, Interrupt};
+use tombolo_core::{Ctx, Identity, Interrupt};
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX, Gids};
 
 /// The user of an operation, and his wish that it end.

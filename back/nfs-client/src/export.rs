@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Client, Export, FileSystem, Profile, Result, block_on};
+use tombolo_core::fs::{Client, Export, FileSystem, Profile};
+use tombolo_core::{Result, block_on};
 use tombolo_host::links::rpc::Route;
 use tombolo_host::rpc_client::{Counts, InFlight, RpcClient};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};

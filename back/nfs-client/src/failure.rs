@@ -1,6 +1,6 @@
 //! What goes wrong between the waist and the server.
 
-use tombolo_core::fs::Error;
+use tombolo_core::Error;
 use tombolo_host::rpc_client::CallError;
 use tombolo_wire_nfs3::Procedure;
 

@@ -91,7 +91,7 @@ pub enum MountError {
         /// The export.
         path: String,
         /// Why.
-        source: tombolo_core::fs::Error,
+        source: tombolo_core::Error,
     },
     /// This machine has no more to give.
     #[error("a client cannot be started")]
@@ -307,7 +307,7 @@ pub(crate) async fn about(
     nfs: &Nfs,
     handle: FileHandleBuf,
     options: &Options,
-) -> Result<About, tombolo_core::fs::Error> {
+) -> Result<About, tombolo_core::Error> {
     let caller = Caller::default();
     let fsinfo = answered(nfs.fsinfo(&caller, handle).await?)?;
     // Not all servers have it, and nothing depends on it.

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{Budget, Error, File, FileType, OpenFlags, OpenId, Permit, Resource, Result};
+use tombolo_core::fs::{File, FileType, OpenFlags, OpenId};
+use tombolo_core::{Budget, Error, Permit, Resource, Result};
 
 use crate::data::ReadAhead;
 use crate::listing::Progress;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tombolo_core::fs::Limits;
+use tombolo_core::Limits;
 use tombolo_host::rpc_client;
 
 /// How long attributes are believed without asking (nfs(5), `acregmin` and its kin). A node that was seen to change is

@@ -1,6 +1,6 @@
 //! The root of an export, and how to ask for it again.
 
-use tombolo_core::fs::Result;
+use tombolo_core::Result;
 use tombolo_wire_nfs3::{FileHandleBuf, Reply};
 
 use crate::caller::Caller;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Ctx, Entry, Error, File, Identity, Interrupt, NodeId, OpenId, SessionId};
+use tombolo_core::fs::{Entry, File, NodeId, OpenId};
+use tombolo_core::{Ctx, Error, Identity, Interrupt, SessionId};
 use tombolo_host::links::client::Reply as Raw;
 use tombolo_wire_vrpc::{Kind, Reply, Request};
 

@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
-use tombolo_core::fs::{Ctx, Error, Interrupt, Result};
+use tombolo_core::{Ctx, Error, Interrupt, Result};
 use tombolo_host::links::client::{Call, FrameWriter, LineError, Reply as Raw, Spans};
 use tombolo_host::task;
 use tombolo_wire_vrpc::{

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use smallvec::SmallVec;
-use tombolo_core::fs::Identity;
+use tombolo_core::Identity;
 use tombolo_wire_vrpc::CallerId;
 
 /// The numbers of one link. A number is given to another identity only when no request that bears it can still be on its way: the

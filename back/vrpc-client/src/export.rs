@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use tombolo_core::fs::{Client, Error, Export, FileSystem, Result};
+use tombolo_core::fs::{Client, Export, FileSystem};
+use tombolo_core::{Error, Result};
 use tombolo_host::links::client::Line;
 use tombolo_shm::link::Instance;
 use tombolo_sys::random;

@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Client, Error, PermissionCheck};
+use tombolo_core::Error;
+use tombolo_core::fs::{Client, PermissionCheck};
 use tombolo_host::links::client::{Call, LineError, Reply};
 use tombolo_host::links::{End, Lie};
 use tombolo_host::task;

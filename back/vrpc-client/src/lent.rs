@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Answer, Ctx, Error, File, Result, Write, Written};
+use tombolo_core::fs::{File, Write, Written};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host::links::client::Spans;
 use tombolo_mem::{Sink, Source};
 use tombolo_shm::area::Span;

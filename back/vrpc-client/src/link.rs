@@ -4,7 +4,8 @@ use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tombolo_core::fs::{Entry, Error, File, Identity, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
+use tombolo_core::fs::{Entry, File, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
+use tombolo_core::{Error, Identity};
 use tombolo_host::links::client::{Call, Line, LineError};
 use tombolo_host::links::{End, Lie};
 use tombolo_host::task;

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tombolo_core::fs::{Answer, Ctx, Error, Interrupt, NodeId, Result, SessionId};
+use tombolo_core::fs::NodeId;
+use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId};
 use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
 
 use crate::ask::{InFlight, NoAnswer, Outcome, Question, Sent};

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{Granted, HeldLocks, Identity, NodeId, OpenId, PersistentHandle};
+use tombolo_core::Identity;
+use tombolo_core::fs::{Granted, HeldLocks, NodeId, OpenId, PersistentHandle};
 
 use crate::left::{Gone, What};
 use crate::slab::{Held, Slab, Theirs};

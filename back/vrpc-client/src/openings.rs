@@ -1,6 +1,7 @@
 //! The openings of a session, which outlive its links.
 
-use tombolo_core::fs::{Identity, NodeId, OpenFlags, OpenId};
+use tombolo_core::Identity;
+use tombolo_core::fs::{NodeId, OpenFlags, OpenId};
 
 use crate::slab::{Slab, Theirs};
 

@@ -1,6 +1,6 @@
 //! A request that may have to be sent again.
 
-use tombolo_core::fs::{Ctx, Error, Result};
+use tombolo_core::{Ctx, Error, Result};
 use tombolo_host::links::client::Spans;
 use tombolo_wire_vrpc::{BODY_BYTES, Body, Header, Kind, Request};
 

@@ -1,6 +1,6 @@
 //! Answers as they came.
 
-use tombolo_core::fs::{Error, Result};
+use tombolo_core::{Error, Result};
 use tombolo_host::links::client::Reply as Raw;
 use tombolo_mem::Source;
 use tombolo_wire_vrpc::{DecodeError, Kind, Outcome, Reply, Returned};

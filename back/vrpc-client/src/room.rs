@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-use tombolo_core::fs::Interrupt;
+use tombolo_core::Interrupt;
 use tombolo_shm::area::{Area, Span};
 
 /// Those who wait for bulk memory. Whoever gives some back says so.

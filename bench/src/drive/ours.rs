@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_nfs_client::{NfsExport, Options, Ports, Server, Transport};
 use tombolo_core::fs::{
-    Client as Attached, Ctx, Entry, Export, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck,
-    SessionId, Stability, SyncWhat, Write,
+    Client as Attached, Entry, Export, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck, SyncWhat,
+    Write,
 };
+use tombolo_core::{Ctx, SessionId, Stability};
 use tombolo_host::rpc_client::InFlight;
 use tombolo_mem::Buffer;
 

@@ -7,10 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options};
-use tombolo_core::fs::{
-    Client, Ctx, Error as FsError, Export, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck,
-    SessionId,
-};
+use tombolo_core::fs::{Client, Export, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck};
+use tombolo_core::{Ctx, Error as FsError, SessionId};
 
 use super::Plan;
 use crate::error::{Doing, Error, Result};

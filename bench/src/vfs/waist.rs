@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::{
-    AccessMask, Answer, Client, Create, Created, Ctx, Error as FsError, Exclusive, Export, File, FileSystem,
-    Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, RenameFlags, SessionId, SetAttr, Write,
+    AccessMask, Client, Create, Created, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId,
+    OpenFlags, PermissionCheck, RenameFlags, SetAttr, Write,
 };
+use tombolo_core::{Answer, Ctx, Error as FsError, SessionId};
 use tombolo_mem::Buffer;
 
 use super::{Operation, Vfs};

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use tombolo_core::fs::{Error, NodeId, Result};
+use tombolo_core::fs::NodeId;
+use tombolo_core::{Error, Result};
 
 use crate::DEPTH_MAX;
 use crate::node::Node;

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use tombolo_core::fs::{
-    Answer, Attr, Error, File as Opening, LockOwner, OpenId, ReadDone, SetAttr, SyncWhat, Whence, Write,
-    Written, read_whole,
+    Attr, File as Opening, LockOwner, OpenId, ReadDone, SetAttr, SyncWhat, Whence, Write, Written, read_whole,
 };
+use tombolo_core::{Answer, Error};
 use tombolo_mem::{Sink, Source};
 
 use crate::node::Node;

@@ -2,7 +2,8 @@
 
 use std::vec::IntoIter;
 
-use tombolo_core::fs::{Cookie, DirBudget, DirPage, Error, FileType, NameBuf, OpenFlags, Result};
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, FileType, NameBuf, OpenFlags};
+use tombolo_core::{Error, Result};
 
 use crate::file::File;
 use crate::node::Node;

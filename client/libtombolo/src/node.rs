@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Answer, Attr, Create, Device, Entry, FileType, Mode, Name, NewMode, NodeId, OpenFlags, RenameFlags,
-    Result, SetAttr,
+    Attr, Create, Device, Entry, FileType, Mode, Name, NewMode, NodeId, OpenFlags, RenameFlags, SetAttr,
 };
+use tombolo_core::{Answer, Result};
 
 use crate::file::File;
 use crate::listing::Listing;

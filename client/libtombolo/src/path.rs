@@ -1,6 +1,7 @@
 //! Walking paths.
 
-use tombolo_core::fs::{Error, FileType, Name, NameBuf, Result};
+use tombolo_core::fs::{FileType, Name, NameBuf};
+use tombolo_core::{Error, Result};
 
 use crate::node::Node;
 use crate::tree::Tree;

@@ -1,6 +1,7 @@
 //! Removing trees.
 
-use tombolo_core::fs::{Error, FileType, Name, NameBuf, Result};
+use tombolo_core::fs::{FileType, Name, NameBuf};
+use tombolo_core::{Error, Result};
 
 use crate::LISTINGS_OPEN;
 use crate::above::Above;

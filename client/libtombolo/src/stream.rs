@@ -3,7 +3,8 @@
 use std::io::{self, Read};
 
 use thiserror::Error;
-use tombolo_core::fs::{Error as FsError, ReadDone, Result as FsResult, Write};
+use tombolo_core::fs::{ReadDone, Write};
+use tombolo_core::{Error as FsError, Result as FsResult};
 
 use crate::file::File;
 use crate::run::Window;

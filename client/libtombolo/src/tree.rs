@@ -4,10 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_core::fs::{
-    Attr, Client, Ctx, Export, FileSystem, Identity, Interrupt, Mode, PermissionCheck, RequestId, RequestKey,
-    Result, SessionId, Want,
-};
+use tombolo_core::fs::{Attr, Client, Export, FileSystem, Mode, PermissionCheck};
+use tombolo_core::{Ctx, Identity, Interrupt, RequestId, RequestKey, Result, SessionId, Want};
 
 use crate::node::Node;
 

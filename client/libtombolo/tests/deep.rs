@@ -14,9 +14,9 @@ use libtombolo::copy::{Copier, Options, Step};
 use libtombolo::{Tree, block_on, remove_tree};
 use tempfile::TempDir;
 use tombolo_core::fs::{
-    Answer, Create, DirEntry, DirPage, Entry, Error, Exclusive, FileType, Mode, Name, NewMode, NodeId,
-    OpenFlags,
+    Create, DirEntry, DirPage, Entry, Exclusive, FileType, Mode, Name, NewMode, NodeId, OpenFlags,
 };
+use tombolo_core::{Answer, Error};
 use tombolo_layer::around::{Call, Payload};
 use tombolo_layer::{Around, Layered};
 use tombolo_sys::namespace::make_directory;

@@ -125,7 +125,7 @@ impl From<&Attr> for WeakAttr {
 }
 
 /// A node from before and after a mutation. Both are `None` unless the caller asked with
-/// [`Want::CHANGE_ATTRS`](super::Want::CHANGE_ATTRS); a back end that cannot take both around the operation leaves
+/// [`Want::CHANGE_ATTRS`](crate::Want::CHANGE_ATTRS); a back end that cannot take both around the operation leaves
 /// `before` out, as RFC 1813 §2.6 allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -159,7 +159,7 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of the data.
     pub mtime: Option<SetTime>,
-    /// Do nothing, and fail with [`Error::NotSync`](super::Error::NotSync), unless the node has this ctime
+    /// Do nothing, and fail with [`Error::NotSync`](crate::Error::NotSync), unless the node has this ctime
     /// (RFC 1813 §3.3.2, `sattrguard3`).
     pub guard_ctime: Option<Timestamp>,
     /// Drop set-user-id, set-group-id and file capabilities, as a change by a user without privilege must.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use tombolo_mem::{Sink, Source};
 
 use super::{
-    AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, File, FileType,
-    LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Ranges, ReadDone,
-    RenameFlags, Renamed, Result, SessionId, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileType, LockOwner,
+    Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Ranges, ReadDone, RenameFlags,
+    Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
+use crate::{Answer, Ctx, Result, SessionId};
 
 /// Who attaches to an export.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ pub enum PermissionCheck {
 pub struct Profile {
     /// Who checks permissions. `Caller` in spite of a [`Client`] that asked for `BackEnd` when the back end cannot.
     pub permission_check: PermissionCheck,
-    /// True when every mutation is refused with [`Error::ReadOnly`](super::Error::ReadOnly).
+    /// True when every mutation is refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
     pub read_only: bool,
     /// Longest name, in bytes.
     pub name_max: u32,
@@ -71,7 +72,7 @@ pub trait FileSystem: Send + Sync {
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr>;
     /// Changes attributes and answers with the new ones, and what they were before when asked.
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)>;
-    /// Whether the user may access the node so. [`Error::AccessDenied`](super::Error::AccessDenied) when not.
+    /// Whether the user may access the node so. [`Error::AccessDenied`](crate::Error::AccessDenied) when not.
     fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()>;
     /// The target of a symbolic link.
     fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>>;

@@ -4,23 +4,24 @@
 use bitflags::bitflags;
 use smallvec::SmallVec;
 
-use super::{Answer, Ctx, Entry, Error, File, LockOwner, NodeId, XattrName};
+use super::{Entry, File, LockOwner, NodeId, XattrName};
+use crate::{Answer, Ctx, Error};
 
 /// What may exist already when an extended attribute is set (setxattr(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrSet {
     /// Make or replace.
     Any,
-    /// Fail with [`Error::Exists`](super::Error::Exists) when it exists.
+    /// Fail with [`Error::Exists`](crate::Error::Exists) when it exists.
     Create,
-    /// Fail with [`Error::NoAttribute`](super::Error::NoAttribute) when it does not.
+    /// Fail with [`Error::NoAttribute`](crate::Error::NoAttribute) when it does not.
     Replace,
 }
 
 /// Extended attributes. POSIX ACLs are the attributes `system.posix_acl_access` and `system.posix_acl_default`.
 pub trait Xattrs {
-    /// The value of one, of at most `limit_bytes`; longer: [`Error::OutOfRange`](super::Error::OutOfRange).
-    /// Absent: [`Error::NoAttribute`](super::Error::NoAttribute).
+    /// The value of one, of at most `limit_bytes`; longer: [`Error::OutOfRange`](crate::Error::OutOfRange).
+    /// Absent: [`Error::NoAttribute`](crate::Error::NoAttribute).
     fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>>;
     /// Sets one. `kill_set_gid` drops the set-group-id bit, as setting an ACL by one outside the group must.
     fn set(
@@ -90,8 +91,8 @@ pub trait Locks {
     /// A lock that stands in the way of `lock`, if any.
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>>;
     /// Takes a lock, waiting for it when `wait` is set: then the answer ends early with
-    /// [`Error::Interrupted`](super::Error::Interrupted) once the request's interrupt is raised. Without `wait`:
-    /// [`Error::WouldBlock`](super::Error::WouldBlock).
+    /// [`Error::Interrupted`](crate::Error::Interrupted) once the request's interrupt is raised. Without `wait`:
+    /// [`Error::WouldBlock`](crate::Error::WouldBlock).
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()>;
     /// Gives back what `owner` holds of this family in `range`.
     fn unlock(
@@ -126,10 +127,10 @@ pub trait PersistentHandles: Send + Sync {
     fn volume(&self) -> Volume;
     /// The handle of a node.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle>;
-    /// The node of a handle; it counts a look-up. [`Error::Stale`](super::Error::Stale) when it is gone or was never one.
+    /// The node of a handle; it counts a look-up. [`Error::Stale`](crate::Error::Stale) when it is gone or was never one.
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry>;
     /// The directory that a directory lies in; it counts a look-up. Who found one by its handle finds the way up so. The
-    /// root lies in itself; [`Error::Stale`](super::Error::Stale) for one that has left the export.
+    /// root lies in itself; [`Error::Stale`](crate::Error::Stale) for one that has left the export.
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry>;
     /// A node by its number, though it may have been forgotten; it counts a look-up. [`Error::Stale`] when the file is gone, or
     /// nobody remembers which it was: that may be at any time. Never another node than the one that had the number.
@@ -170,7 +171,7 @@ pub enum Whence {
 pub trait Ranges {
     /// Allocates or frees space.
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()>;
-    /// Finds data or a hole. [`Error::NoDevice`](super::Error::NoDevice) past the end.
+    /// Finds data or a hole. [`Error::NoDevice`](crate::Error::NoDevice) past the end.
     fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64>;
     /// Copies within the file system, and answers how many bytes it copied.
     fn copy(&self, cx: &Ctx, from: File, from_offset: u64, to: File, to_offset: u64, len: u64)

@@ -1,9 +1,5 @@
 //! Numbers that name things, each a type of its own.
 
-/// A session: one client's use of an export. Unique within a server process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(pub u64);
-
 /// A reference to a node, valid in the session that got it for as long as its look-ups last.
 ///
 /// Each operation that answers with an [`Entry`](super::Entry) counts one look-up; `forget` takes them back. A back end
@@ -14,7 +10,7 @@ pub struct NodeId(pub u64);
 impl NodeId {
     /// The root of the export. It is never forgotten.
     pub const ROOT: Self = Self(1);
-    /// No node, for operations on one that is gone: they fail with [`Error::Stale`](super::Error::Stale). No back end gives it out.
+    /// No node, for operations on one that is gone: they fail with [`Error::Stale`](crate::Error::Stale). No back end gives it out.
     pub const NONE: Self = Self(0);
 }
 
@@ -23,7 +19,7 @@ impl NodeId {
 pub struct OpenId(pub u64);
 
 /// An opening together with the node it was made on. A back end refuses a pair that does not belong together with
-/// [`Error::BadOpen`](super::Error::BadOpen), so layers may rely on the node.
+/// [`Error::BadOpen`](crate::Error::BadOpen), so layers may rely on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct File {
     /// The node.

@@ -1,46 +1,33 @@
 //! The file-system waist.
 //!
-//! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a [`Ctx`] and
-//! return an [`Answer`]: `Done` when nothing had to wait, `Later` when something did. Operations that only some file
+//! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a [`Ctx`](crate::Ctx) and
+//! return an [`Answer`](crate::Answer): `Done` when nothing had to wait, `Later` when something did. Operations that only some file
 //! systems have are in optional groups ([`Xattrs`], [`Locks`], [`PersistentHandles`], [`Ranges`]).
 
-mod answer;
 mod attr;
-mod block_on;
-mod budget;
-mod ctx;
 mod dir;
-mod errno;
-mod error;
 mod file_system;
 mod groups;
 mod held_locks;
 mod id;
-mod interrupt;
 mod name;
 mod open;
 mod read_whole;
 mod squash;
 
-pub use answer::{Answer, Later};
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
-pub use block_on::block_on;
-pub use budget::{Budget, Limits, Permit, Resource};
-pub use ctx::{Asker, Ctx, Identity, RequestId, RequestKey, Want};
 pub use dir::{DirBudget, DirEntry, DirPage};
-pub use error::{Error, Result};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use groups::{
     AllocateMode, Lock, LockFamily, LockKind, LockRange, Locks, PersistentHandle, PersistentHandles, Ranges,
     Volume, Whence, XattrSet, Xattrs,
 };
 pub use held_locks::{Granted, HeldLocks};
-pub use id::{Cookie, File, LockOwner, NodeId, OpenId, SessionId};
-pub use interrupt::{Interrupt, Raised};
+pub use id::{Cookie, File, LockOwner, NodeId, OpenId};
 pub use name::{NAME_MAX, Name, NameBuf, NameError, XattrName};
 pub use open::{
     AccessMask, Create, Created, Entry, Exclusive, Made, NewMode, OpenFlags, Opened, ReadDone, RenameFlags,
-    Renamed, Stability, SyncWhat, Write, Written,
+    Renamed, SyncWhat, Write, Written,
 };
 pub use read_whole::read_whole;
 pub use squash::{NO_ID, Squash, Whom};

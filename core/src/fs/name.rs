@@ -113,6 +113,16 @@ impl fmt::Debug for XattrName<'_> {
     }
 }
 
+impl From<NameError> for crate::Error {
+    fn from(error: NameError) -> Self {
+        match error {
+            NameError::TooLong => Self::NameTooLong,
+            NameError::Empty => Self::NotFound,
+            NameError::ForbiddenByte | NameError::Dots => Self::InvalidArgument,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

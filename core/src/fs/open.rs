@@ -2,6 +2,8 @@
 
 use bitflags::bitflags;
 
+use crate::Stability;
+
 use super::{Attr, Change, Mode, NodeId, OpenId};
 
 /// A node as it was found or made. It carries one look-up of `node`.
@@ -82,7 +84,7 @@ bitflags! {
 pub struct Opened {
     /// The opening.
     pub open: OpenId,
-    /// Attributes as of the open, when asked with [`Want::OPEN_ATTRS`](super::Want::OPEN_ATTRS).
+    /// Attributes as of the open, when asked with [`Want::OPEN_ATTRS`](crate::Want::OPEN_ATTRS).
     pub attr: Option<Attr>,
 }
 
@@ -92,7 +94,7 @@ pub enum Exclusive {
     /// Open what exists.
     #[default]
     No,
-    /// Fail with [`Error::Exists`](super::Error::Exists).
+    /// Fail with [`Error::Exists`](crate::Error::Exists).
     Yes,
     /// Fail, unless it was made with this very verifier: then this is a retry, and succeeds (RFC 1813 §3.3.8, EXCLUSIVE).
     Verifier([u8; 8]),
@@ -128,18 +130,6 @@ pub struct ReadDone {
     /// True when the file ended there; a short read that does not say so is not the end. A read that was filled to the last
     /// byte may say false although nothing follows: who must know (RFC 1813 §3.3.6) compares with the size.
     pub eof: bool,
-}
-
-/// How stable a write must be before it is answered (RFC 1813 §3.3.7, `stable_how`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stability {
-    /// Not at all; a later fsync makes it so.
-    #[default]
-    Unstable,
-    /// The data, and what is needed to find it.
-    DataSync,
-    /// Data and all attributes.
-    FileSync,
 }
 
 /// Where and how to write.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tombolo_mem::Sink;
 
-use super::{Answer, Ctx, Error, File, FileSystem, ReadDone};
+use super::{File, FileSystem, ReadDone};
+use crate::{Answer, Ctx, Error};
 
 /// Reads until `into` is full or the file ends, for callers to whom less means the end: kernels, and programs that copy. What cannot be read
 /// fails the whole, also what would come behind bytes that can.

@@ -1,6 +1,6 @@
 //! Which users become the anonymous one, in the words of NFS servers.
 
-use super::Identity;
+use crate::Identity;
 
 /// Who is not taken for whom they say they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

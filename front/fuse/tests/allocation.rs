@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use tombolo_allocations::{Counting, of_this_thread};
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId};
+use tombolo_core::SessionId;
+use tombolo_core::fs::{Client, Export, PermissionCheck};
 use tombolo_front_fuse::session::{Exchange, Options, Session, Slot};
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_wire_fuse::Opcode;

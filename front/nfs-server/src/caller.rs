@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
-use tombolo_core::fs::{Ctx, Interrupt, RequestId, RequestKey, Want};
+use tombolo_core::{Ctx, Interrupt, RequestId, RequestKey, Want};
 use tombolo_host::rpc_server::{Origin, Peer, Transport};
 use tombolo_wire_nfs3::{FileHandle, Procedure, Status};
 use tombolo_wire_rpc::{CallHeader, Credential};

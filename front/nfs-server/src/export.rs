@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Attr, Client, Ctx, Error, FileSystem, FileType, NodeId, PermissionCheck, PersistentHandles, Profile,
-    Result, SessionId, SyncWhat,
+    Attr, Client, FileSystem, FileType, NodeId, PermissionCheck, PersistentHandles, Profile, SyncWhat,
 };
+use tombolo_core::{Ctx, Error, Result, SessionId};
 use tombolo_host::rpc_server::Origin;
 
 use crate::access::{AllowList, Squash};

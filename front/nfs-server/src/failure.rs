@@ -1,6 +1,7 @@
 //! Why a procedure fails, on its way to a status.
 
-use tombolo_core::fs::{Error, NameError};
+use tombolo_core::Error;
+use tombolo_core::fs::NameError;
 use tombolo_wire_nfs3::{Status, status};
 
 use crate::handle::Refused;

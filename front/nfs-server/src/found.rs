@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Ctx, RequestKey};
+use tombolo_core::{Ctx, RequestKey};
 
 /// A request, and the user of it: an answer is never given to somebody else.
 type Key = (RequestKey, u32, u32);
@@ -64,7 +64,7 @@ fn key(cx: &Ctx) -> Option<Key> {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_core::fs::{Identity, SessionId};
+    use tombolo_core::{Identity, SessionId};
 
     use super::*;
 

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use hashbrown::HashTable;
-use tombolo_core::fs::{Ctx, FileSystem, NodeId, SessionId};
+use tombolo_core::fs::{FileSystem, NodeId};
+use tombolo_core::{Ctx, SessionId};
 use tombolo_wire_nfs3::FileHandle;
 
 /// A node, with the look-up that keeps it and the handle that clients know it by.
@@ -212,7 +213,8 @@ impl Nodes {
 mod tests {
     use super::*;
     use tombolo_back_memory::Memory;
-    use tombolo_core::fs::{Client, Error, Export, Mode, Name, NewMode, PermissionCheck};
+    use tombolo_core::Error;
+    use tombolo_core::fs::{Client, Export, Mode, Name, NewMode, PermissionCheck};
 
     const SESSION: SessionId = SessionId(1);
 

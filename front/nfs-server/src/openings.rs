@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::{
-    Answer, Ctx, Error, File, FileSystem, NodeId, OpenFlags, OpenId, Result, SessionId, SyncWhat,
-};
+use tombolo_core::fs::{File, FileSystem, NodeId, OpenFlags, OpenId, SyncWhat};
+use tombolo_core::{Answer, Ctx, Error, Result, SessionId};
 use tombolo_host::task;
 
 use crate::verifier::WriteVerifier;
@@ -284,7 +283,8 @@ mod tests {
     use std::thread;
 
     use tombolo_back_memory::Memory;
-    use tombolo_core::fs::{Client, Export, Mode, Name, NewMode, PermissionCheck, block_on};
+    use tombolo_core::block_on;
+    use tombolo_core::fs::{Client, Export, Mode, Name, NewMode, PermissionCheck};
 
     use super::*;
 

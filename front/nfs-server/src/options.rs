@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Export, SessionId};
+use tombolo_core::SessionId;
+use tombolo_core::fs::Export;
 
 use crate::access::{AllowList, Identities, Squash};
 use crate::export::Durability;

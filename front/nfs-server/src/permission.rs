@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::{AccessMask, Attr, Ctx, Error, FileSystem, Identity, Mode, NodeId, Result, Timestamp};
+use tombolo_core::fs::{AccessMask, Attr, FileSystem, Mode, NodeId, Timestamp};
+use tombolo_core::{Ctx, Error, Identity, Result};
 
 /// Answers of the back end, at most so many.
 const GRANTS_MAX: usize = 8192;
@@ -119,9 +120,8 @@ fn is_settled(ctime: Timestamp) -> bool {
 mod tests {
     use super::*;
     use tombolo_back_memory::Memory;
-    use tombolo_core::fs::{
-        Answer, Client, Device, Export, FileType, Name, NewMode, PermissionCheck, SessionId, SetAttr,
-    };
+    use tombolo_core::fs::{Client, Device, Export, FileType, Name, NewMode, PermissionCheck, SetAttr};
+    use tombolo_core::{Answer, SessionId};
 
     const SESSION: SessionId = SessionId(1);
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
-use tombolo_core::fs::RequestId;
+use tombolo_core::RequestId;
 use tombolo_host::buffers::Buffers;
 use tombolo_host::rpc_server::{Exchange, Outcome, Peer, ReplyData, Service};
 use tombolo_mem::Source;
@@ -38,7 +38,7 @@ pub enum ServeError {
         name: String,
         /// Why.
         #[source]
-        source: tombolo_core::fs::Error,
+        source: tombolo_core::Error,
     },
     /// Its files have no handles that would outlive a restart.
     #[error("cannot serve {name} to NFS clients: its file system has no persistent handles")]

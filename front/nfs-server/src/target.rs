@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Attr, Change, Ctx, Entry, Error, FileType, Name};
+use tombolo_core::fs::{Attr, Change, Entry, FileType, Name};
+use tombolo_core::{Ctx, Error};
 use tombolo_wire_nfs3::attr::{fattr3, wcc_data};
 use tombolo_wire_nfs3::{PostOpAttr, Status, WccData};
 

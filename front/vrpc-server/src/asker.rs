@@ -3,7 +3,7 @@
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
-use tombolo_core::fs::Asker;
+use tombolo_core::Asker;
 use tombolo_host::links::server::Peer;
 
 /// Said of peers that no kernel vouches for.

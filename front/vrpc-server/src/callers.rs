@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::Identity;
+use tombolo_core::Identity;
 use tombolo_wire_vrpc::CallerId;
 
 /// The identities of one link, by number: at most so many, each with at most as many groups as a frame holds.

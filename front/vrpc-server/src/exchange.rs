@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Answer, Ctx, Error, FileSystem, Interrupt, Permit, Resource, Result};
+use tombolo_core::fs::FileSystem;
+use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Resource, Result};
 use tombolo_host::links::Lie;
 use tombolo_host::links::server::Responder;
 use tombolo_host::task;

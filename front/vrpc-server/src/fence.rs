@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::Asker;
+use tombolo_core::Asker;
 use tombolo_host::links::End;
 use tombolo_host::links::server::LinkCutter;
 

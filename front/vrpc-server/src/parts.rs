@@ -4,7 +4,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{DirBudget, DirPage, Interrupt};
+use tombolo_core::Interrupt;
+use tombolo_core::fs::{DirBudget, DirPage};
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_wire_vrpc::FRAME_BYTES;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::Interrupt;
+use tombolo_core::Interrupt;
 
 /// The requests of one link that pend, by id: at most as many as the link has slots.
 #[derive(Debug, Default)]

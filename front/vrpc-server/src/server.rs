@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId, Whom};
+use tombolo_core::SessionId;
+use tombolo_core::fs::{Client, Export, PermissionCheck, Whom};
 use tombolo_host::handle_keys::Keys;
 use tombolo_host::links::server::{Peer, Refusal, Service, Session, Voice};
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Budget, Ctx, FileSystem, Identity, RequestId, RequestKey, SessionId};
+use tombolo_core::fs::FileSystem;
+use tombolo_core::{Budget, Ctx, Identity, RequestId, RequestKey, SessionId};
 use tombolo_host::links::Lie;
 use tombolo_host::links::server::{LinkCutter, Request as Raw, Responder, Session, Voice};
 use tombolo_wire_vrpc::{DecodeError, Header, Kind, Request};

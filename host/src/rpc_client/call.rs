@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use tombolo_core::fs::Interrupt;
+use tombolo_core::Interrupt;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_rpc::Credential;
 

@@ -28,7 +28,7 @@ use super::system::SystemWire;
 use super::timers::Sleep;
 use super::wire::Wire;
 use crate::links::rpc::Route;
-use tombolo_core::fs::Interrupt;
+use tombolo_core::Interrupt;
 use tombolo_mem::Source;
 use tombolo_sys::udp::DATAGRAM_MAX_BYTES;
 use tombolo_wire_rpc::{CallHeader, Mark, Xid};

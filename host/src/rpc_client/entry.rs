@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::batch::Message;
 use super::call::Landing;
 use super::pending::{Cell, Outcome};
-use tombolo_core::fs::Interrupt;
+use tombolo_core::Interrupt;
 
 /// Data from so many bytes on are worth receiving straight into their place.
 const LONG_LANDING_BYTES: usize = 8 << 10;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Interrupt, Raised};
+use tombolo_core::{Interrupt, Raised};
 use tombolo_mem::Source;
 
 use super::call::{Landing, Reply};

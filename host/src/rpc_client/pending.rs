@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use super::call::Reply;
 use super::error::CallError;
 use super::linked::LinkedCall;
-use tombolo_core::fs::block_on;
+use tombolo_core::block_on;
 
 /// What a call comes to.
 pub(super) type Outcome = Result<Reply, CallError>;

@@ -13,7 +13,7 @@ use super::low_water::LowWater;
 use super::options::{Interrupts, Recovery};
 use super::state::{NOT_RESPONDING, SILENT, State};
 use super::wire::Socket;
-use tombolo_core::fs::Interrupt;
+use tombolo_core::Interrupt;
 use tombolo_sys::Errno;
 
 impl Engine {

@@ -26,7 +26,7 @@ fn a_lost_link_wakes_all_who_wait_in_whatever_way() {
             // 8 of them are sent, 32 wait for an id.
             let (call, sender) = (bed.line.call(HOLD, body(number), |_| {}), sender.clone());
             std::thread::spawn(move || {
-                let outcome = if number % 2 == 0 { call.wait() } else { tombolo_core::fs::block_on(call) };
+                let outcome = if number % 2 == 0 { call.wait() } else { tombolo_core::block_on(call) };
                 sender.send(outcome.err()).expect("somebody listens");
             });
         }

@@ -60,7 +60,7 @@ fn fails(lie: &str, act: impl Fn(&mut Liar, u32) -> Lie) {
         let blocked = std::thread::spawn(move || line.call(ECHO, body(1), |_| {}).wait());
         let id = liar.next().id;
         let future = liar.line.call(ECHO, body(2), |_| {});
-        let awaited = std::thread::spawn(move || tombolo_core::fs::block_on(future));
+        let awaited = std::thread::spawn(move || tombolo_core::block_on(future));
         liar.next();
         let never_polled = liar.line.call(ECHO, body(3), |_| {});
         let expected = LineError::Lost { label: Arc::from("liar"), why: End::Lie(act(&mut liar, id)) };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tombolo_core::fs::Interrupt;
+use tombolo_core::Interrupt;
 use tombolo_host::rpc_client::{
     Call, CallError, InFlight, Interrupts, Landing, Options, Pending, Recovery, Transport,
 };

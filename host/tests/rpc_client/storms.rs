@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::Interrupt;
+use tombolo_core::Interrupt;
 use tombolo_host::rpc_client::{
     Call, CallError, InFlight, Interrupts, Landing, Options, RpcClient, Transport,
 };

@@ -1,9 +1,10 @@
 //! The optional groups. Each is offered only when the layer below has it; asked for all the same, it is not supported.
 
 use tombolo_core::fs::{
-    AllocateMode, Answer, Ctx, Entry, Error, File, FileSystem, Lock, LockFamily, LockOwner, LockRange, Locks,
-    NodeId, PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
+    AllocateMode, Entry, File, FileSystem, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId,
+    PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
 };
+use tombolo_core::{Answer, Ctx, Error};
 
 use super::{Around, Call, Layered, Payload};
 use crate::Op;

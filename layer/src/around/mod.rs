@@ -6,9 +6,10 @@ mod groups;
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Answer, Attr, Change, Client, Created, DirPage, Entry, Export, FileSystem, Lock, Made, Opened,
-    PersistentHandle, Profile, ReadDone, Renamed, Result, StatFs, Written,
+    Attr, Change, Client, Created, DirPage, Entry, Export, FileSystem, Lock, Made, Opened, PersistentHandle,
+    Profile, ReadDone, Renamed, StatFs, Written,
 };
+use tombolo_core::{Answer, Result};
 
 use crate::Op;
 

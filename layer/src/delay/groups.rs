@@ -1,9 +1,10 @@
 //! The optional groups, each offered only when the layer below has it.
 
 use tombolo_core::fs::{
-    AllocateMode, Answer, Ctx, Entry, Error, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId,
-    PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
+    AllocateMode, Entry, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, PersistentHandle,
+    PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
 };
+use tombolo_core::{Answer, Ctx, Error};
 
 use super::Delayed;
 

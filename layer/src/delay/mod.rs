@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tombolo_core::fs::{Answer, Client, Ctx, Error, Export, FileSystem, Result};
+use tombolo_core::fs::{Client, Export, FileSystem};
+use tombolo_core::{Answer, Ctx, Error, Result};
 
 use timer::Timer;
 

@@ -116,7 +116,7 @@ fn run(shared: &Shared) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_core::fs::Answer;
+    use tombolo_core::Answer;
 
     fn slept(sleep: Sleep) {
         let answer = Answer::later(async move {

@@ -30,7 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use thiserror::Error;
-use tombolo_core::fs::{Client, Export, FileSystem, Result, Volume};
+use tombolo_core::Result;
+use tombolo_core::fs::{Client, Export, FileSystem, Volume};
 
 use session::Session;
 use table::Table;

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 use tombolo_core::fs::{
-    AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, Error, File,
-    FileSystem, FileType, LockOwner, Locks, Made, Name, NameBuf, NewMode, NodeId, OpenFlags, Opened,
-    PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, Result, SetAttr,
-    StatFs, SyncWhat, Volume, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
+    LockOwner, Locks, Made, Name, NameBuf, NewMode, NodeId, OpenFlags, Opened, PersistentHandle,
+    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Volume,
+    Write, Written, Xattrs,
 };
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
 
 use super::table::{Id, Place, Who};
@@ -405,7 +406,8 @@ mod tests {
     use super::*;
     use crate::stats;
     use tombolo_back_memory::Memory;
-    use tombolo_core::fs::{Client, DirBudget, Exclusive, Export, PermissionCheck, SessionId};
+    use tombolo_core::SessionId;
+    use tombolo_core::fs::{Client, DirBudget, Exclusive, Export, PermissionCheck};
 
     fn name(text: &str) -> Name<'_> {
         Name::new(text.as_bytes()).expect("a name")

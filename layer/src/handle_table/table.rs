@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tombolo_core::fs::{Attr, Error, Name, NameBuf, Result};
+use tombolo_core::fs::{Attr, Name, NameBuf};
+use tombolo_core::{Error, Result};
 
 use super::FILES_MAX;
 use super::log::{Log, Record};

@@ -2,7 +2,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{Answer, OpenFlags, OpenId, Stability};
+use tombolo_core::fs::{OpenFlags, OpenId};
+use tombolo_core::{Answer, Stability};
 
 /// The openings of a session that append, and how stable each makes what is written. Sessions without any lock nothing.
 #[derive(Debug, Default)]

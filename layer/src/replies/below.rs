@@ -1,8 +1,7 @@
 use std::sync::Arc;
 
-use tombolo_core::fs::{
-    Change, Ctx, Entry, Error, FileSystem, Identity, NameBuf, NodeId, OpenFlags, OpenId, Result, Want,
-};
+use tombolo_core::fs::{Change, Entry, FileSystem, NameBuf, NodeId, OpenFlags, OpenId};
+use tombolo_core::{Ctx, Error, Identity, Result, Want};
 
 use super::outcome::{Inode, NodeMark, Outcome};
 

@@ -1,6 +1,6 @@
 //! Errors as numbers: an error cannot be cloned, and a file cannot keep one.
 
-use tombolo_core::fs::Error;
+use tombolo_core::Error;
 
 /// Pairs of a number and the error that it stands for. The numbers are those of `docs/formats/replies.md`: they never
 /// change their meaning.

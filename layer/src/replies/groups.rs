@@ -1,9 +1,10 @@
 //! The optional groups that change something. Handles are the inner file system's own.
 
 use tombolo_core::fs::{
-    AllocateMode, Answer, Ctx, Error, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, Ranges,
-    Whence, XattrName, XattrSet, Xattrs,
+    AllocateMode, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, Ranges, Whence, XattrName,
+    XattrSet, Xattrs,
 };
+use tombolo_core::{Answer, Ctx, Error};
 
 use super::call;
 use super::session::Session;

@@ -1,4 +1,4 @@
-use tombolo_core::fs::{Asker, Ctx, RequestKey, SessionId};
+use tombolo_core::{Asker, Ctx, RequestKey, SessionId};
 
 use crate::Op;
 

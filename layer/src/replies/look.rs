@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{
-    Answer, Ctx, Error, FileSystem, Identity, NameBuf, NodeId, PersistentHandle, RequestKey, Want,
-};
+use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle};
+use tombolo_core::{Answer, Ctx, Error, Identity, RequestKey, Want};
 
 use super::intent::{Deed, Intent, Spot, Trail};
 use super::outcome::Inode;

@@ -2,7 +2,7 @@
 //!
 //! A client that hears nothing sends its request again: over a new connection, or while the first is still under way, or
 //! after the answer got lost. `mkdir` would then say that the directory exists, `unlink` that the file does not. This layer
-//! remembers, for each request with a [key](tombolo_core::fs::RequestKey) and each operation that it performs, how that
+//! remembers, for each request with a [key](tombolo_core::RequestKey) and each operation that it performs, how that
 //! ended: the key and the operation together name an entry, so a request may perform several operations, but each only
 //! once. Requests without a key pass at no cost, and so does what changes nothing. So do writes at a stated place that their asker has
 //! numbered: twice they leave what they do once, and no copy of one is still under way when the asker's next link begins.
@@ -49,7 +49,8 @@ mod turns;
 use std::path::Path;
 use std::sync::Arc;
 
-use tombolo_core::fs::{Client, Ctx, Export, FileSystem, NodeId, PermissionCheck, Result, SessionId};
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
+use tombolo_core::{Ctx, Result, SessionId};
 
 use call::Call;
 pub use counters::{Counters, Snapshot};

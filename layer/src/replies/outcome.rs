@@ -1,6 +1,7 @@
 //! What is kept of an answer.
 
-use tombolo_core::fs::{Attr, PersistentHandle, Stability, Timestamp};
+use tombolo_core::Stability;
+use tombolo_core::fs::{Attr, PersistentHandle, Timestamp};
 
 use super::failure::Failure;
 

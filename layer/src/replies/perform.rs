@@ -5,7 +5,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tombolo_core::fs::{Answer, Ctx, Error, FileSystem, Identity, Later, PersistentHandle, Result};
+use tombolo_core::fs::{FileSystem, PersistentHandle};
+use tombolo_core::{Answer, Ctx, Error, Identity, Later, Result};
 use tombolo_host::task;
 
 use super::below::Below;

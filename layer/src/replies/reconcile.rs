@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Attr, Ctx, Entry, Error, FileSystem, FileType, NodeId, PersistentHandle, Result, SetAttr, SetTime,
-    Stability, Timestamp,
+    Attr, Entry, FileSystem, FileType, NodeId, PersistentHandle, SetAttr, SetTime, Timestamp,
 };
+use tombolo_core::{Ctx, Error, Result, Stability};
 
 use super::counters::Counters;
 use super::intent::{Deed, Spot};

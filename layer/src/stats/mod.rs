@@ -11,7 +11,8 @@ mod snapshot;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tombolo_core::fs::{Answer, Export, Result};
+use tombolo_core::fs::Export;
+use tombolo_core::{Answer, Result};
 
 use crate::Op;
 use crate::around::{Around, Call, Layered, Payload};

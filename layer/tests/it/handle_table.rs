@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::{
-    Client, Cookie, Ctx, DirBudget, DirPage, Entry, Error, Export, FileSystem, Name, NodeId, OpenFlags,
-    PermissionCheck, PersistentHandle, RenameFlags, Result, SessionId,
+    Client, Cookie, DirBudget, DirPage, Entry, Export, FileSystem, Name, NodeId, OpenFlags, PermissionCheck,
+    PersistentHandle, RenameFlags,
 };
+use tombolo_core::{Ctx, Error, Result, SessionId};
 use tombolo_layer::handle_table;
 
 const ROOT: NodeId = NodeId::ROOT;

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    AccessMask, Client, Create, Ctx, Error, Export, File, FileSystem, Interrupt, Name, NewMode, NodeId,
-    OpenFlags, PermissionCheck, SessionId, Write,
+    AccessMask, Client, Create, Export, File, FileSystem, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
+    Write,
 };
+use tombolo_core::{Ctx, Error, Interrupt, SessionId};
 use tombolo_layer::fault::{Plan, Rule, What, When};
 use tombolo_layer::stats::Counters;
 use tombolo_layer::{Op, delay, fault, readonly, stats};
@@ -28,7 +29,7 @@ fn create(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> File {
     File { node: created.entry.node, open: created.open }
 }
 
-fn write(fs: &dyn FileSystem, cx: &Ctx, file: File, bytes: &[u8]) -> tombolo_core::fs::Result<usize> {
+fn write(fs: &dyn FileSystem, cx: &Ctx, file: File, bytes: &[u8]) -> tombolo_core::Result<usize> {
     fs.write(cx, file, &Write::default(), Source::from(bytes.to_vec())).wait().map(|written| written.count)
 }
 
@@ -125,7 +126,7 @@ fn readonly_refuses_every_change_and_lets_all_else_pass() {
     let (fs, cx) = attach(&readonly::over(memory));
     assert!(fs.profile().read_only);
     let node = fs.lookup(&cx, NodeId::ROOT, name("file")).wait().unwrap().node;
-    let read_only = |result: tombolo_core::fs::Result<()>| assert!(matches!(result, Err(Error::ReadOnly)));
+    let read_only = |result: tombolo_core::Result<()>| assert!(matches!(result, Err(Error::ReadOnly)));
     read_only(fs.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default()).wait().map(drop));
     read_only(fs.unlink(&cx, NodeId::ROOT, name("file")).wait().map(drop));
     read_only(fs.setattr(&cx, node, None, &Default::default()).wait().map(drop));

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use tombolo_back_vrpc_client::{Socket, VrpcExport};
 use tombolo_core::fs::{
-    Client, Create, Ctx, Exclusive, Export, File as Opening, FileSystem, Mode, Name, NewMode, NodeId,
-    OpenFlags, PermissionCheck, RenameFlags, SessionId, SyncWhat, Write as How,
+    Client, Create, Exclusive, Export, File as Opening, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
+    PermissionCheck, RenameFlags, SyncWhat, Write as How,
 };
+use tombolo_core::{Ctx, SessionId};
 use tombolo_host::links::connect::ConnectOptions;
 use tombolo_mem::Source;
 use tombolo_shm::bell::Mode as Bell;
@@ -92,12 +93,11 @@ fn perform(
     log: Opening,
     blocks: Opening,
     action: Action,
-) -> tombolo_core::fs::Result<u64> {
+) -> tombolo_core::Result<u64> {
     let text = |name: u64| name.to_string().into_bytes();
-    let named = |bytes: &[u8], then: &dyn Fn(Name<'_>) -> tombolo_core::fs::Result<()>| match Name::new(bytes)
-    {
+    let named = |bytes: &[u8], then: &dyn Fn(Name<'_>) -> tombolo_core::Result<()>| match Name::new(bytes) {
         Ok(name) => then(name),
-        Err(_) => Err(tombolo_core::fs::Error::InvalidArgument),
+        Err(_) => Err(tombolo_core::Error::InvalidArgument),
     };
     let mode = NewMode::settled(Mode::new(0o755));
     match action {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Export, SessionId};
+use tombolo_core::SessionId;
+use tombolo_core::fs::Export;
 use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_front_fuse::session::Coherence;
 use tombolo_layer::fault::{Plan, Rule, What, When};

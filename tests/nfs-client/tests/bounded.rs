@@ -6,9 +6,8 @@ use std::time::Duration;
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::Options;
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{
-    Cookie, Create, DirBudget, DirPage, Error, Exclusive, Limits, Mode, NewMode, OpenFlags, Write,
-};
+use tombolo_core::fs::{Cookie, Create, DirBudget, DirPage, Exclusive, Mode, NewMode, OpenFlags, Write};
+use tombolo_core::{Error, Limits};
 use tombolo_mem::Source;
 use tombolo_nfs_client_tests::mount::{mounted, soft, world};
 use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport};
-use tombolo_core::fs::{Client, Ctx, Export, PermissionCheck, SessionId};
+use tombolo_core::fs::{Client, Export, PermissionCheck};
+use tombolo_core::{Ctx, SessionId};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::End;
 use tombolo_host::links::client::Line;

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use tombolo_allocations::{Counting, of_all_threads};
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{
-    Answer, Create, File, FileSystem, Mode as FileMode, Name, NewMode, NodeId, OpenFlags, Write,
-};
+use tombolo_core::Answer;
+use tombolo_core::fs::{Create, File, FileSystem, Mode as FileMode, Name, NewMode, NodeId, OpenFlags, Write};
 use tombolo_mem::Buffer;
 use tombolo_shm::bell::Mode;
 use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};

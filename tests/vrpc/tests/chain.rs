@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::{Patience, Socket, VrpcExport, VrpcFileSystem};
-use tombolo_core::fs::{
-    Client, Create, Error, Export, File, FileSystem, Name, NodeId, OpenFlags, Result, Write,
-};
+use tombolo_core::fs::{Client, Create, Export, File, FileSystem, Name, NodeId, OpenFlags, Write};
+use tombolo_core::{Error, Result};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::connect::ConnectOptions;
 use tombolo_host::links::listen::{LinkListener, ListenOptions};

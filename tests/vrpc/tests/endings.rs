@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::VrpcFileSystem;
+use tombolo_core::Error;
 use tombolo_core::fs::{
-    Create, Error, File, FileSystem, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode,
-    NodeId, OpenFlags,
+    Create, File, FileSystem, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId,
+    OpenFlags,
 };
 use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
 

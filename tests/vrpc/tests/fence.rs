@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::Patience;
-use tombolo_core::fs::{Answer, Client, Create, Export, File, FileSystem, NodeId, OpenFlags, Result, Write};
+use tombolo_core::fs::{Client, Create, Export, File, FileSystem, NodeId, OpenFlags, Write};
 use tombolo_core::fs::{Mode as FileMode, Name, NewMode};
+use tombolo_core::{Answer, Result};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::End;
 use tombolo_host::links::connect::ConnectOptions;

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_core::fs::{Error, Export, FileSystem, Name, NodeId};
+use tombolo_core::Error;
+use tombolo_core::fs::{Export, FileSystem, Name, NodeId};
 use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
 
 #[test]

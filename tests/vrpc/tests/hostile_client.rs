@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Error, File, FileSystem, Name, NodeId, OpenId};
+use tombolo_core::Error;
+use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenId};
 use tombolo_host::links::End;
 use tombolo_host::links::client::{Line, LineError, Reply as Raw};
 use tombolo_shm::bell::Mode;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_back_vrpc_client::{Patience, VrpcExport, VrpcFileSystem};
+use tombolo_core::Error;
 use tombolo_core::fs::{
-    Attr, Cookie, DirBudget, DirPage, Entry, Error, File, FileSystem, FileType, Mode as FileMode, Name,
-    NodeId, OpenFlags, OpenId, Opened,
+    Attr, Cookie, DirBudget, DirPage, Entry, File, FileSystem, FileType, Mode as FileMode, Name, NodeId,
+    OpenFlags, OpenId, Opened,
 };
 use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_mem::Buffer;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_vrpc_client::{Socket, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{
-    Create, Ctx, Error, Export, File, FileSystem, Identity, Mode, Name, NewMode, NodeId, OpenFlags,
-    PermissionCheck, SessionId, Squash, Whom,
+    Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, Squash, Whom,
 };
+use tombolo_core::{Ctx, Error, Identity, SessionId};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host::links::connect::ConnectOptions;
 use tombolo_host::links::listen::{LinkListener, ListenOptions};

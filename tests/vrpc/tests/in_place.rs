@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Create, Error, File, FileSystem, Name, NodeId, OpenFlags, Write};
+use tombolo_core::Error;
+use tombolo_core::fs::{Create, File, FileSystem, Name, NodeId, OpenFlags, Write};
 use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
 
 #[test]

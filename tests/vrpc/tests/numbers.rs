@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tombolo_back_vrpc_client::VrpcExport;
-use tombolo_core::fs::{Ctx, Error, FileSystem, Identity, NodeId, StatFs};
+use tombolo_core::fs::{FileSystem, NodeId, StatFs};
+use tombolo_core::{Ctx, Error, Identity};
 use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_vrpc_tests::bed::{client, root};
 use tombolo_vrpc_tests::made_up::{Dial, said, terms};

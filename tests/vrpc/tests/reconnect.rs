@@ -14,10 +14,11 @@ use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, Patience, VrpcExport, VrpcFileSystem};
 use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{
-    Answer, Client, Cookie, Create, Ctx, DirBudget, DirPage, Error, Exclusive, Export, File, FileSystem,
-    Identity, Interrupt, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId,
-    OpenFlags, PermissionCheck, Profile, SetAttr, Write,
+    Client, Cookie, Create, DirBudget, DirPage, Exclusive, Export, File, FileSystem, Lock, LockFamily,
+    LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, Profile,
+    SetAttr, Write,
 };
+use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt};
 use tombolo_front_vrpc_server::VrpcServer;
 use tombolo_host::handle_keys::Keys;
 use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};

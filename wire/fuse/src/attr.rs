@@ -4,7 +4,8 @@ use crate::dirent::DirentKind;
 use crate::flags::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use crate::layout::attr::{FuseAttr, FuseStatx, SetattrIn, SetattrValid, StatxMask, SxTime};
 use crate::layout::misc::StatfsOut;
-use tombolo_core::fs::{Attr, Device, Error, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp};
+use tombolo_core::Error;
+use tombolo_core::fs::{Attr, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp};
 
 /// The type bits of a mode.
 #[must_use]

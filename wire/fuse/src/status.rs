@@ -1,7 +1,7 @@
 //! The waist's errors as Linux error numbers, and back.
 
 use crate::errno::Errno;
-use tombolo_core::fs::Error;
+use tombolo_core::Error;
 
 /// Pairs that translate both ways without loss, declared once.
 macro_rules! pairs {

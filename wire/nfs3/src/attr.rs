@@ -2,9 +2,8 @@
 //!
 //! NFS counts seconds from 1970 to 2106. What lies outside is told as the nearest end, never as a time that is off by 136 years.
 
-use tombolo_core::fs::{
-    Attr, Change, Device, Error, FileType, Mode, SetAttr, SetTime, Stability, StatFs, Timestamp, WeakAttr,
-};
+use tombolo_core::fs::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
+use tombolo_core::{Error, Stability};
 
 use crate::args::StableHow;
 use crate::results::FsstatOk;

@@ -3,7 +3,7 @@
 //! Both matches are exhaustive: an error or a status that is new does not compile until somebody has thought about it. Why the lossy
 //! ones are as they are: `docs/decisions/wire-nfs-statuses.md`.
 
-use tombolo_core::fs::Error;
+use tombolo_core::Error;
 
 use crate::Status;
 

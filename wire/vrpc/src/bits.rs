@@ -1,7 +1,8 @@
 //! The waist's sets of flags travel as they are, so their bits are part of the format. A bit that changes its place or its meaning in
 //! `core` does not compile here until the wire has its own word for it; a new one needs a new version.
 
-use tombolo_core::fs::{AccessMask, AllocateMode, OpenFlags, RenameFlags, Want};
+use tombolo_core::Want;
+use tombolo_core::fs::{AccessMask, AllocateMode, OpenFlags, RenameFlags};
 
 macro_rules! fixed {
     ($($set:ident: $all:literal { $($name:ident = $bits:literal),+ $(,)? })+) => {

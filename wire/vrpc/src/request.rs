@@ -4,9 +4,10 @@ mod decode;
 mod encode;
 mod ids;
 
+use tombolo_core::Want;
 use tombolo_core::fs::{
     AccessMask, AllocateMode, Cookie, Create, Device, DirBudget, File, FileType, Lock, LockFamily, LockOwner,
-    LockRange, Name, NewMode, NodeId, OpenFlags, OpenId, RenameFlags, SetAttr, SyncWhat, Want, Whence, Write,
+    LockRange, Name, NewMode, NodeId, OpenFlags, OpenId, RenameFlags, SetAttr, SyncWhat, Whence, Write,
     XattrName, XattrSet,
 };
 

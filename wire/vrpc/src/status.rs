@@ -3,7 +3,7 @@
 //! Both matches are exhaustive: an error that is new does not compile until it has a number. Nothing is lost but the cause of an I/O
 //! error, which stays in the log of the side that met it.
 
-use tombolo_core::fs::Error;
+use tombolo_core::Error;
 
 macro_rules! statuses {
     ($($name:ident = $number:literal),+ $(,)?) => {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{ROOT, again_as_nobody, name, serve};
 use tombolo_back_local_dir::{Options, Submounts};
-use tombolo_core::fs::{Error, NodeId, OpenFlags, PermissionCheck, PersistentHandle, RenameFlags, Want};
+use tombolo_core::fs::{NodeId, OpenFlags, PermissionCheck, PersistentHandle, RenameFlags};
+use tombolo_core::{Error, Want};
 
 #[test]
 fn links_that_point_outside_are_links_and_nothing_more() {

@@ -5,9 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use crate::common::{ROOT, World, mode, name, serve_checked};
 use tombolo_back_local_dir::Options;
-use tombolo_core::fs::{
-    AllocateMode, Ctx, Error, File, Mode, NewMode, OpenFlags, PermissionCheck, Result, SetAttr, Write,
-};
+use tombolo_core::fs::{AllocateMode, File, Mode, NewMode, OpenFlags, PermissionCheck, SetAttr, Write};
+use tombolo_core::{Ctx, Error, Result};
 
 fn served(check: PermissionCheck) -> (tempfile::TempDir, World) {
     let dir = tempfile::tempdir().unwrap();

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::common::{READ_WRITE, ROOT, World, mode, name, serve, source};
 use tombolo_back_local_dir::{LocalDir, OpenError, Options};
-use tombolo_core::fs::{Device, Error, File, FileType, Limits, OpenFlags, SetAttr, Write};
+use tombolo_core::fs::{Device, File, FileType, OpenFlags, SetAttr, Write};
+use tombolo_core::{Error, Limits};
 
 #[test]
 fn a_root_that_is_missing_or_no_directory_is_one_clear_error() {

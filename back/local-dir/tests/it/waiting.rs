@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{READ_WRITE, ROOT, World, record, serve};
 use tombolo_back_local_dir::Options;
-use tombolo_core::fs::{Ctx, Error, File, Interrupt, LockKind, LockOwner, OpenFlags, SyncWhat};
+use tombolo_core::fs::{File, LockKind, LockOwner, OpenFlags, SyncWhat};
+use tombolo_core::{Ctx, Error, Interrupt};
 use tombolo_mem::{Region, Sink};
 use tombolo_sys::lock;
 

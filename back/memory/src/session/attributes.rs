@@ -1,7 +1,8 @@
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Ctx, Error, File, FileType, Mode, NAME_MAX, NodeId, OpenFlags, Result, SetAttr,
-    SetTime, StatFs, Timestamp,
+    AccessMask, Attr, Change, File, FileType, Mode, NAME_MAX, NodeId, OpenFlags, SetAttr, SetTime, StatFs,
+    Timestamp,
 };
+use tombolo_core::{Ctx, Error, Result};
 
 use super::View;
 use crate::content::PAGE_BYTES;

@@ -1,10 +1,11 @@
 //! The waist, each operation one step under the lock.
 
 use tombolo_core::fs::{
-    AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, File, FileSystem,
-    FileType, LockOwner, Locks, Made, NAME_MAX, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
-    Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
+    LockOwner, Locks, Made, NAME_MAX, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
+    Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
+use tombolo_core::{Answer, Ctx};
 use tombolo_mem::{Sink, Source};
 
 use super::Session;

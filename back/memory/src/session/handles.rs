@@ -1,6 +1,5 @@
-use tombolo_core::fs::{
-    AccessMask, Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
-};
+use tombolo_core::fs::{AccessMask, Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
+use tombolo_core::{Answer, Ctx, Error, Result};
 
 use super::{Session, View};
 use crate::tree::Ino;

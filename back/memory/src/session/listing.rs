@@ -1,4 +1,5 @@
-use tombolo_core::fs::{Cookie, DirEntry, DirPage, Error, File, FileType, Result};
+use tombolo_core::fs::{Cookie, DirEntry, DirPage, File, FileType};
+use tombolo_core::{Error, Result};
 
 use super::View;
 use crate::directory::{COOKIE_DOT, COOKIE_DOT_DOT};

@@ -3,10 +3,8 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
-use tombolo_core::fs::{
-    AccessMask, Answer, Ctx, Error, File, Lock, LockFamily, LockKind, LockOwner, LockRange, Locks, OpenId,
-    Raised, Result,
-};
+use tombolo_core::fs::{AccessMask, File, Lock, LockFamily, LockKind, LockOwner, LockRange, Locks, OpenId};
+use tombolo_core::{Answer, Ctx, Error, Raised, Result};
 
 use super::{Session, View, Wakes};
 use crate::export::Shared;

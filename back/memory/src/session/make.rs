@@ -1,7 +1,7 @@
 use tombolo_core::fs::{
-    Create, Created, Ctx, Device, Error, Exclusive, FileType, Made, Mode, Name, NewMode, NodeId, OpenFlags,
-    Result,
+    Create, Created, Device, Exclusive, FileType, Made, Mode, Name, NewMode, NodeId, OpenFlags,
 };
+use tombolo_core::{Ctx, Error, Result};
 
 use super::View;
 use crate::content::Content;
@@ -184,7 +184,7 @@ fn with_parents_group(
     mode: Mode,
     is_directory: bool,
     inherits_group: bool,
-    who: &tombolo_core::fs::Identity,
+    who: &tombolo_core::Identity,
     gid: u32,
 ) -> Mode {
     const EXECUTABLE: u32 = Mode::SET_GID | 0o010;

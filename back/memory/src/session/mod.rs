@@ -17,10 +17,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use tombolo_core::fs::{
-    AccessMask, Budget, Change, Ctx, Entry, Error, File, Identity, NodeId, OpenFlags, PermissionCheck,
-    Resource, Result, Want, WeakAttr,
-};
+use tombolo_core::fs::{AccessMask, Change, Entry, File, NodeId, OpenFlags, PermissionCheck, WeakAttr};
+use tombolo_core::{Budget, Ctx, Error, Identity, Resource, Result, Want};
 
 use crate::directory::Directory;
 use crate::export::Shared;

@@ -1,4 +1,5 @@
-use tombolo_core::fs::{Change, Ctx, Entry, Error, Made, Name, NodeId, Result};
+use tombolo_core::fs::{Change, Entry, Made, Name, NodeId};
+use tombolo_core::{Ctx, Error, Result};
 
 use super::View;
 use crate::node::Node;

@@ -1,7 +1,5 @@
-use tombolo_core::fs::{
-    AccessMask, Ctx, Error, File, FileType, LockOwner, NodeId, OpenFlags, OpenId, Opened, Resource, Result,
-    Want,
-};
+use tombolo_core::fs::{AccessMask, File, FileType, LockOwner, NodeId, OpenFlags, OpenId, Opened};
+use tombolo_core::{Ctx, Error, Resource, Result, Want};
 
 use super::{Opening, View};
 use crate::node::Node;

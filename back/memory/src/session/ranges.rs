@@ -1,4 +1,5 @@
-use tombolo_core::fs::{AccessMask, AllocateMode, Answer, Ctx, Error, File, Ranges, Result, Whence};
+use tombolo_core::fs::{AccessMask, AllocateMode, File, Ranges, Whence};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::Buffer;
 
 use super::{Session, View};

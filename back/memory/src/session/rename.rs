@@ -1,6 +1,5 @@
-use tombolo_core::fs::{
-    AccessMask, Ctx, Device, Error, FileType, Mode, Name, NewMode, NodeId, RenameFlags, Renamed, Result,
-};
+use tombolo_core::fs::{AccessMask, Device, FileType, Mode, Name, NewMode, NodeId, RenameFlags, Renamed};
+use tombolo_core::{Ctx, Error, Result};
 
 use super::View;
 use crate::node::{Kind, Node};

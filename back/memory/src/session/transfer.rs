@@ -1,6 +1,5 @@
-use tombolo_core::fs::{
-    AccessMask, Ctx, Error, File, OpenFlags, ReadDone, Result, Stability, Write, Written,
-};
+use tombolo_core::fs::{AccessMask, File, OpenFlags, ReadDone, Write, Written};
+use tombolo_core::{Ctx, Error, Result, Stability};
 use tombolo_mem::{Sink, Source};
 
 use super::View;

@@ -1,6 +1,5 @@
-use tombolo_core::fs::{
-    AccessMask, Answer, Ctx, Error, FileType, Mode, NodeId, Result, XattrName, XattrSet, Xattrs,
-};
+use tombolo_core::fs::{AccessMask, FileType, Mode, NodeId, XattrName, XattrSet, Xattrs};
+use tombolo_core::{Answer, Ctx, Error, Result};
 
 use super::{Session, View};
 use crate::acl::Acl;

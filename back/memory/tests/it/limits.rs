@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tombolo_back_memory::{Memory, Options};
 use tombolo_core::fs::{
-    Client, Create, Ctx, Error, Export, File, FileSystem, Limits, Name, NewMode, NodeId, OpenFlags,
-    PermissionCheck, SessionId, Write,
+    Client, Create, Export, File, FileSystem, Name, NewMode, NodeId, OpenFlags, PermissionCheck, Write,
 };
+use tombolo_core::{Ctx, Error, Limits, SessionId};
 use tombolo_mem::Source;
 
 struct Bed {

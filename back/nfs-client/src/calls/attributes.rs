@@ -1,6 +1,6 @@
 //! Attributes of nodes and of file systems.
 
-use tombolo_core::fs::Result;
+use tombolo_core::Result;
 use tombolo_wire_nfs3::args::{AccessArgs, AccessBits, SetattrArgs};
 use tombolo_wire_nfs3::results::{
     AccessReply, FsinfoReply, FsstatReply, GetattrReply, PathconfReply, SetattrReply,

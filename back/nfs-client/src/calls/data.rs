@@ -1,6 +1,6 @@
 //! File data: sent from where they lie, received to where they go.
 
-use tombolo_core::fs::Result;
+use tombolo_core::Result;
 use tombolo_host::rpc_client::{Found, Landing, Reply as RpcReply};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, StableHow, WriteArgs};

@@ -1,6 +1,6 @@
 //! Names: looking them up, making, moving and removing them, and listing them.
 
-use tombolo_core::fs::Result;
+use tombolo_core::Result;
 use tombolo_wire_nfs3::args::{
     CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, ReaddirArgs,
     ReaddirplusArgs, RenameArgs, SymlinkArgs,

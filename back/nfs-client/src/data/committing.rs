@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Answer, Result};
+use tombolo_core::{Answer, Result};
 use tombolo_host::task;
 use tombolo_wire_nfs3::Procedure;
 

@@ -1,6 +1,6 @@
 //! One failure for several who waited.
 
-use tombolo_core::fs::Error;
+use tombolo_core::Error;
 use tombolo_wire_nfs3::status;
 
 /// The same failure once more. Of a cause only the text remains.

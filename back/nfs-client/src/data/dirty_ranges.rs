@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use tombolo_core::fs::Stability;
+use tombolo_core::Stability;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::WriteVerifier;
 

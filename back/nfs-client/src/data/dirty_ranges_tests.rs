@@ -1,7 +1,7 @@
 //! The dirty ranges against a naive model of a file, a server and its crashes.
 
 use proptest::prelude::*;
-use tombolo_core::fs::Stability;
+use tombolo_core::Stability;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::WriteVerifier;
 

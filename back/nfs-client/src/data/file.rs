@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
-use tombolo_core::fs::{Error, Result};
+use tombolo_core::{Error, Result};
 use tombolo_mem::Source;
 
 use super::budget::{Budget, Listed};

@@ -1,6 +1,6 @@
 //! Writes that failed after they were answered.
 
-use tombolo_core::fs::{Error, Result};
+use tombolo_core::{Error, Result};
 
 use super::copy_of_error::copy_of;
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tombolo_core::fs::Stability;
+use tombolo_core::Stability;
 use tombolo_mem::Source;
 
 use super::memory::Memory;

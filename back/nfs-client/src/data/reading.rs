@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use tombolo_core::fs::{Answer, Error, ReadDone, Result};
+use tombolo_core::fs::ReadDone;
+use tombolo_core::{Answer, Error, Result};
 use tombolo_host::buffers::Lease;
 use tombolo_host::task;
 use tombolo_mem::{Sink, Source};

@@ -4,7 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Error, ReadDone, Result, Stability};
+use tombolo_core::fs::ReadDone;
+use tombolo_core::{Error, Result, Stability};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::{Procedure, WriteVerifier};
 

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use tombolo_core::fs::{Answer, Change, Error, Result, Stability, Write, Written};
+use tombolo_core::fs::{Change, Write, Written};
+use tombolo_core::{Answer, Error, Result, Stability};
 use tombolo_host::task;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::Procedure;

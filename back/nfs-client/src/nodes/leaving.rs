@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tombolo_core::fs::{Interrupt, Raised};
+use tombolo_core::{Interrupt, Raised};
 
 use super::Node;
 

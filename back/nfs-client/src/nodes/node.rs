@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tombolo_core::fs::{Attr, FileType, Identity, NameBuf, NodeId, Raised, WeakAttr};
+use tombolo_core::fs::{Attr, FileType, NameBuf, NodeId, WeakAttr};
+use tombolo_core::{Identity, Raised};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, WccData, attr};
 

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tombolo_core::fs::{Budget, Error, FileType, NameBuf, NodeId, Permit, Resource, Result};
+use tombolo_core::fs::{FileType, NameBuf, NodeId};
+use tombolo_core::{Budget, Error, Permit, Resource, Result};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use super::forgotten::Forgotten;
@@ -391,7 +392,8 @@ impl Table {
 mod tests {
     use std::time::Duration;
 
-    use tombolo_core::fs::{Limits, Name};
+    use tombolo_core::Limits;
+    use tombolo_core::fs::Name;
     use tombolo_wire_nfs3::{FileHandle, FileType3, NfsTime3, SpecData3, WccAttr, WccData};
 
     use super::super::node::DEPTH_MAX;

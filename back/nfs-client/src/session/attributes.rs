@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{AccessMask, Attr, Change, Error, File, FileType, NodeId, Result, SetAttr, StatFs};
+use tombolo_core::fs::{AccessMask, Attr, Change, File, FileType, NodeId, SetAttr, StatFs};
+use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{Reply, attr, status};
 

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{
-    Answer, Change, Error, File, FileType, OpenFlags, ReadDone, Result, Stability, Write, Written,
-};
+use tombolo_core::fs::{Change, File, FileType, OpenFlags, ReadDone, Write, Written};
+use tombolo_core::{Answer, Error, Result, Stability};
 use tombolo_mem::{Sink, Source};
 
 use super::view::View;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, Error, File,
-    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
-    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
+    LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, ReadDone,
+    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
 };
+use tombolo_core::{Answer, Ctx, Error};
 use tombolo_mem::{Sink, Source};
 
 use super::Session;

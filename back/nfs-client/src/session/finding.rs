@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Entry, Error, NameBuf, NodeId, PermissionCheck, Permit, Result};
+use tombolo_core::fs::{Entry, NameBuf, NodeId, PermissionCheck};
+use tombolo_core::{Error, Permit, Result};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{FileHandleBuf, PostOpAttr, Reply, Status, status};
 

@@ -2,9 +2,8 @@
 
 use std::time::Instant;
 
-use tombolo_core::fs::{
-    Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
-};
+use tombolo_core::fs::{Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_wire_nfs3::{Fattr3, FileHandle, FileHandleBuf};
 
 use super::file_system::NfsFileSystem;

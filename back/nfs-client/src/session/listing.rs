@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, PoisonError};
 
-use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, Error, File, Name, OpenFlags, Result};
+use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, Name, OpenFlags};
+use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Procedure, Reply, Status, attr, status};
 
 use super::view::View;

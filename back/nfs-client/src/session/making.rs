@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use tombolo_core::fs::{Change, Device, Entry, FileType, Made, Mode, NameBuf, NodeId, Result};
+use tombolo_core::Result;
+use tombolo_core::fs::{Change, Device, Entry, FileType, Made, Mode, NameBuf, NodeId};
 use tombolo_wire_nfs3::args::{CreateHow, MknodWhat};
 use tombolo_wire_nfs3::{FileHandleBuf, Reply, Sattr3, WccData, attr, status};
 

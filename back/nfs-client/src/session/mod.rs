@@ -20,7 +20,8 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::fs::{Budget as Counts, PermissionCheck, Profile};
+use tombolo_core::Budget as Counts;
+use tombolo_core::fs::{PermissionCheck, Profile};
 use tombolo_host::rpc_client::Interrupts;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Create, Created, Error, Exclusive, File, FileType, Mode, NameBuf, NodeId,
-    OpenFlags, OpenId, Opened, PermissionCheck, Result, SetAttr, SetTime,
+    AccessMask, Attr, Change, Create, Created, Exclusive, File, FileType, Mode, NameBuf, NodeId, OpenFlags,
+    OpenId, Opened, PermissionCheck, SetAttr, SetTime,
 };
+use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::args::CreateHow;
 use tombolo_wire_nfs3::{CreateVerifier, Sattr3};
 

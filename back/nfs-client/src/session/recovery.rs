@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{FileType, NameBuf, Result};
+use tombolo_core::Result;
+use tombolo_core::fs::{FileType, NameBuf};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, Reply, attr};
 
 use super::view::View;

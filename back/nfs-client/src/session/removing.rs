@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tombolo_core::fs::{Change, Error, FileType, Name, NameBuf, NodeId, RenameFlags, Renamed, Result};
+use tombolo_core::fs::{Change, FileType, Name, NameBuf, NodeId, RenameFlags, Renamed};
+use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::{Reply, status};
 
 use super::view::View;

@@ -4,7 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tombolo_core::fs::{Attr, Change, Ctx, Error, File, NodeId, Result, Want};
+use tombolo_core::fs::{Attr, Change, File, NodeId};
+use tombolo_core::{Ctx, Error, Result, Want};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, PostOpAttr, Reply, Status, WccData, attr};
 
 use super::Session;

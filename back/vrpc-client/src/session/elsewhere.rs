@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tombolo_core::fs::{Answer, Ctx, Error, File, Write, Written};
+use tombolo_core::fs::{File, Write, Written};
+use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host::links::client::Spans;
 use tombolo_host::links::passing::Elsewhere;
 use tombolo_mem::Source;

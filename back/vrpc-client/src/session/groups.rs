@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AllocateMode, Answer, Ctx, Entry, Error, File, Granted, Lock, LockFamily, LockOwner, LockRange, Locks,
-    NodeId, PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
+    AllocateMode, Entry, File, Granted, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId,
+    PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
 };
+use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host::links::client::Spans;
 use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reply, Request};
 

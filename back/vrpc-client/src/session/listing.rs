@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tombolo_core::fs::{Answer, Cookie, Ctx, DirBudget, DirPage, File, NodeId, Result};
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, NodeId};
+use tombolo_core::{Answer, Ctx, Result};
 use tombolo_host::links::client::Spans;
 use tombolo_wire_vrpc::listing::Listing;
 use tombolo_wire_vrpc::{FRAME_BYTES, Place, Reply, Request};

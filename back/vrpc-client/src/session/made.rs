@@ -1,6 +1,7 @@
 //! Answers that give a node.
 
-use tombolo_core::fs::{Created, Entry, Identity, Made, OpenFlags, Result};
+use tombolo_core::fs::{Created, Entry, Made, OpenFlags};
+use tombolo_core::{Identity, Result};
 use tombolo_wire_vrpc::Reply;
 
 use crate::link::Link;

@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tombolo_core::fs::{
-    AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, File, FileSystem,
-    FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
-    Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
+    LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, Ranges,
+    ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
+use tombolo_core::{Answer, Ctx};
 use tombolo_host::links::client::Counts;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_vrpc::{Offers, Reply, Request};

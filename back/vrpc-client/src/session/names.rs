@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Answer, Ctx, Error, Made, Name, NodeId};
+use tombolo_core::fs::{Made, Name, NodeId};
+use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host::links::client::Spans;
 use tombolo_shm::area::{Area, Span};
 use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reference, Reply, Request};

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tombolo_core::fs::{Answer, Ctx, File, Interrupt, Later, Lock, Raised, Result};
+use tombolo_core::fs::{File, Lock};
+use tombolo_core::{Answer, Ctx, Interrupt, Later, Raised, Result};
 use tombolo_host::task;
 use tombolo_wire_vrpc::Request;
 

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::Path;
 
-use tombolo_core::fs::{Answer, Ctx, File, FileSystem, Name, NodeId, OpenFlags, Write};
+use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenFlags, Write};
+use tombolo_core::{Answer, Ctx};
 use tombolo_shm::bell::Mode;
 
 use super::server::{Meeting, Serving};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_core::fs::SessionId;
+use tombolo_core::SessionId;
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Identities, NfsService, Options as NfsOptions, Signer, Squash, Whom,
 };

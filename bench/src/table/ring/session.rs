@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_back_vrpc_client::{Connect, VrpcExport, VrpcFileSystem};
-use tombolo_core::fs::{
-    Answer, Client, Ctx, Error as FsError, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck,
-    SessionId, Write,
-};
+use tombolo_core::fs::{Client, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck, Write};
+use tombolo_core::{Answer, Ctx, Error as FsError, SessionId};
 use tombolo_mem::Buffer;
 
 use super::door::Door;

@@ -6,9 +6,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tombolo_core::fs::{
-    Answer, Attr, Client, Ctx, Error as FsError, Export, FileSystem, NodeId, PermissionCheck, SessionId,
-};
+use tombolo_core::fs::{Attr, Client, Export, FileSystem, NodeId, PermissionCheck};
+use tombolo_core::{Answer, Ctx, Error as FsError, SessionId};
 use tombolo_layer::around::{Around, Call, Layered, Payload};
 use tombolo_layer::stats;
 
@@ -157,7 +156,7 @@ fn repeat(count: u64, clock: &mut Clock, getattr: impl Fn(&Ctx, NodeId) -> Answe
 }
 
 #[inline]
-fn finish(answer: Answer<Attr>) -> tombolo_core::fs::Result<Attr> {
+fn finish(answer: Answer<Attr>) -> tombolo_core::Result<Attr> {
     match answer {
         Answer::Done(result) => result,
         Answer::Later(mut later) => match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

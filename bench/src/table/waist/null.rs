@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, Answer, Attr, Change, Client, Cookie, Create, Created, Ctx, Device, DirPage, Entry, Error,
-    Export, File, FileSystem, FileType, LockOwner, Made, Mode, Name, NewMode, NodeId, OpenFlags, Opened,
-    PermissionCheck, Profile, ReadDone, RenameFlags, Renamed, Result, SetAttr, StatFs, SyncWhat, Timestamp,
-    Write, Written,
+    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, Export, File,
+    FileSystem, FileType, LockOwner, Made, Mode, Name, NewMode, NodeId, OpenFlags, Opened, PermissionCheck,
+    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Timestamp, Write, Written,
 };
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
 
 /// When the attributes come.

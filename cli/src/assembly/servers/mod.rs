@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use tombolo_back_local_dir::Options as DirOptions;
-use tombolo_core::fs::{Export, SessionId};
+use tombolo_core::SessionId;
+use tombolo_core::fs::Export;
 use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tombolo_core::fs::{Client, Ctx, Export, NodeId, PermissionCheck, SessionId};
+use tombolo_core::fs::{Client, Export, NodeId, PermissionCheck};
+use tombolo_core::{Ctx, SessionId};
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Groups, Identities, NfsService, Options, Signer, Squash,
 };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use tombolo_back_local_dir::Options as DirOptions;
-use tombolo_core::fs::Limits;
+use tombolo_core::Limits;
 use tombolo_host::descriptors::Account;
 use tombolo_sys::{creds, probe, process};
 

@@ -4,7 +4,8 @@ use std::io;
 
 use clap::Args;
 use libtombolo::{Last, StreamError, block_on};
-use tombolo_core::fs::{Error, OpenFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::OpenFlags;
 
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};

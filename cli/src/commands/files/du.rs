@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use clap::Args;
 use libtombolo::{Above, Last, Node, block_on};
-use tombolo_core::fs::{Attr, Error, FileType, NameBuf};
+use tombolo_core::Error;
+use tombolo_core::fs::{Attr, FileType, NameBuf};
 
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};

@@ -6,7 +6,8 @@ use std::io::{self, IsTerminal, Write};
 use clap::Args;
 use libtombolo::{Above, Last, Node, block_on};
 use serde_json::json;
-use tombolo_core::fs::{Attr, Error, FileType};
+use tombolo_core::Error;
+use tombolo_core::fs::{Attr, FileType};
 
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use clap::Args;
 use libtombolo::{Last, Tree, block_on};
-use tombolo_core::fs::{Error, FileType, Mode, SetAttr};
+use tombolo_core::Error;
+use tombolo_core::fs::{FileType, Mode, SetAttr};
 
 use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};

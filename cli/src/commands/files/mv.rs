@@ -6,7 +6,8 @@ use std::path::Path;
 
 use clap::Args;
 use libtombolo::{Last, Node, block_on};
-use tombolo_core::fs::{Attr, Error, FileType, NameBuf, RenameFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{Attr, FileType, NameBuf, RenameFlags};
 
 use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use libtombolo::{Last, Node, Tree, User, block_on};
 use tombolo_back_nfs_client::NfsExport;
-use tombolo_core::fs::{Error, Name, NameBuf};
+use tombolo_core::Error;
+use tombolo_core::fs::{Name, NameBuf};
 use tombolo_sys::{creds, process};
 
 use crate::failure::Failure;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use libtombolo::Tree;
-use tombolo_core::fs::Error;
+use tombolo_core::Error;
 
 use crate::failure::Failure;
 

@@ -2,7 +2,8 @@
 
 use clap::Args;
 use libtombolo::{block_on, remove_tree};
-use tombolo_core::fs::{Error, FileType};
+use tombolo_core::Error;
+use tombolo_core::fs::FileType;
 
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use tombolo_core::fs::{Identity, Mode};
+use tombolo_core::Identity;
+use tombolo_core::fs::Mode;
 use tombolo_sys::creds;
 
 /// The user who runs the program: what servers are told, and what is taken off the mode of what is made.

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
-use tombolo_core::fs::SessionId;
+use tombolo_core::SessionId;
 use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOptions};
 use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
 use tombolo_host::daemon;

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use tombolo_core::fs::{Answer, Attr, Error, FileType, Mode, Result, SetAttr, SetTime};
+use tombolo_core::fs::{Attr, FileType, Mode, SetAttr, SetTime};
+use tombolo_core::{Answer, Error, Result};
 
 use crate::node::Node;
 use crate::tree::Tree;

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tombolo_core::fs::{
-    Attr, Create, Error, Exclusive, FileType, Mode, Name, NameBuf, NewMode, NodeId, OpenFlags,
-};
+use tombolo_core::Error;
+use tombolo_core::fs::{Attr, Create, Exclusive, FileType, Mode, Name, NameBuf, NewMode, NodeId, OpenFlags};
 
 use crate::above::contains_itself;
 use crate::node::Node;

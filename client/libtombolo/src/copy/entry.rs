@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Attr, Error, FileType, Name, NameBuf, RenameFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{Attr, FileType, Name, NameBuf, RenameFlags};
 
 use crate::node::Node;
 use crate::tree::is_same_file;

@@ -1,6 +1,6 @@
 //! What a copy tells whoever watches it.
 
-use tombolo_core::fs::Error;
+use tombolo_core::Error;
 
 /// Watches a copy. Called from the threads that copy, so it must be quick.
 pub trait Observer: Send + Sync {

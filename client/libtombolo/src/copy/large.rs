@@ -70,7 +70,7 @@ impl Work {
         if resumed {
             let now = transfer.from.attr_now().resolve().await.map_err(reading)?;
             if (now.size, now.mtime) != (entry.attr.size, entry.attr.mtime) {
-                return Err((Step::Changed, tombolo_core::fs::Error::NotSync));
+                return Err((Step::Changed, tombolo_core::Error::NotSync));
             }
         }
         if let Some(size) = transfer.size_to_set() {

@@ -1,6 +1,7 @@
 //! How much there is to copy.
 
-use tombolo_core::fs::{FileType, Result};
+use tombolo_core::Result;
+use tombolo_core::fs::FileType;
 
 use crate::above::Above;
 use crate::node::Node;

@@ -38,7 +38,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tombolo_core::fs::{NameBuf, Stability};
+use tombolo_core::Stability;
+use tombolo_core::fs::NameBuf;
 
 use crate::node::Node;
 use crate::run::{Crew, Group, Permits, Spawner, block_on};

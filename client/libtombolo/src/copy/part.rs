@@ -1,6 +1,7 @@
 //! The names of what is not complete.
 
-use tombolo_core::fs::{NAME_MAX, Name, NameBuf, Result};
+use tombolo_core::Result;
+use tombolo_core::fs::{NAME_MAX, Name, NameBuf};
 
 const SUFFIX: &[u8] = b".tombolo-part";
 

@@ -1,6 +1,7 @@
 //! Copying a file that is read and written in one piece.
 
-use tombolo_core::fs::{Create, Error, Exclusive, Mode, NewMode, OpenFlags, Write};
+use tombolo_core::Error;
+use tombolo_core::fs::{Create, Exclusive, Mode, NewMode, OpenFlags, Write};
 
 use crate::file::File;
 use crate::node::Node;

@@ -1,6 +1,7 @@
 //! Copying links, pipes, sockets and devices as what they are.
 
-use tombolo_core::fs::{Answer, Attr, Error, FileType, Mode, Name};
+use tombolo_core::fs::{Attr, FileType, Mode, Name};
+use tombolo_core::{Answer, Error};
 
 use crate::node::Node;
 

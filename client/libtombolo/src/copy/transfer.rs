@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Attr, Error, Result, SyncWhat, Whence, Write};
+use tombolo_core::fs::{Attr, SyncWhat, Whence, Write};
+use tombolo_core::{Error, Result};
 
 use crate::file::File;
 use crate::run::{Group, Permit};

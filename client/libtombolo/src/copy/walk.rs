@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Attr, Error, FileType, NameBuf};
+use tombolo_core::Error;
+use tombolo_core::fs::{Attr, FileType, NameBuf};
 
 use crate::above::too_deep;
 use crate::listing::{Item, Listing};

@@ -12,5 +12,5 @@ mod window;
 pub(crate) use crew::{Crew, Spawner};
 pub(crate) use group::Group;
 pub(crate) use permits::{Permit, Permits};
-pub use tombolo_core::fs::block_on;
+pub use tombolo_core::block_on;
 pub(crate) use window::Window;

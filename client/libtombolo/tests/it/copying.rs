@@ -11,7 +11,7 @@ use libtombolo::copy::{Copier, Existing, Holes, Options, Step};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tombolo_back_local_dir::LocalDir;
-use tombolo_core::fs::Error;
+use tombolo_core::Error;
 use tombolo_layer::Op;
 use tombolo_layer::fault::{self, Plan, Rule, What, When};
 

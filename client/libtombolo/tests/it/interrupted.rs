@@ -10,7 +10,8 @@ use libtombolo::copy::{Copier, Options};
 use tempfile::TempDir;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Error, Export};
+use tombolo_core::Error;
+use tombolo_core::fs::Export;
 use tombolo_layer::fault::{self, Plan, Rule, What, When};
 use tombolo_layer::{Op, delay};
 

@@ -7,7 +7,8 @@ use crate::common::local;
 use libtombolo::{Last, Tree, block_on};
 use proptest::prelude::*;
 use tempfile::TempDir;
-use tombolo_core::fs::{Error, FileType};
+use tombolo_core::Error;
+use tombolo_core::fs::FileType;
 
 fn find(tree: &Tree, path: &str, last: Last) -> Result<u64, Error> {
     block_on(async { Ok(tree.find(path.as_bytes(), last).await?.attr_now().resolve().await?.fileid) })

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use crate::common::{attach, find, local, memory, name, noise};
 use libtombolo::{StreamError, StreamOptions, block_on, remove_tree};
 use tempfile::TempDir;
-use tombolo_core::fs::{Create, Error, Exclusive, Export, NewMode, OpenFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{Create, Exclusive, Export, NewMode, OpenFlags};
 use tombolo_layer::fault::{self, Plan, Rule, What, When};
 use tombolo_layer::{Op, delay};
 

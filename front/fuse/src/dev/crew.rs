@@ -99,7 +99,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
     use tombolo_back_memory::Memory;
-    use tombolo_core::fs::{Client, Export, PermissionCheck, SessionId};
+    use tombolo_core::SessionId;
+    use tombolo_core::fs::{Client, Export, PermissionCheck};
 
     fn crew() -> Arc<Crew> {
         let client = Client { session: SessionId(1), label: String::new(), checks: PermissionCheck::Caller };

@@ -19,9 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use stock::Stock;
-use tombolo_core::fs::{
-    Client, Ctx, Error as FsError, Export, FileSystem, NodeId, PermissionCheck, SessionId,
-};
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
+use tombolo_core::{Ctx, Error as FsError, SessionId};
 use tombolo_sys::fuse_dev::{self, Flags};
 use tombolo_sys::{Errno, creds};
 use tombolo_wire_fuse::attr;

@@ -2,7 +2,8 @@
 
 use super::Session;
 use super::slot::Slot;
-use tombolo_core::fs::{Attr, DirPage, Entry, File, FileType, Interrupt, NodeId, OpenId, StatFs};
+use tombolo_core::Interrupt;
+use tombolo_core::fs::{Attr, DirPage, Entry, File, FileType, NodeId, OpenId, StatFs};
 use tombolo_wire_fuse::dirent::DirentWriter;
 use tombolo_wire_fuse::layout::attr::EntryOut;
 use tombolo_wire_fuse::layout::open::OpenOutFlags;

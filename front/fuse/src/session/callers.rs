@@ -7,7 +7,8 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tombolo_core::fs::{Identity, OpenId};
+use tombolo_core::Identity;
+use tombolo_core::fs::OpenId;
 use tombolo_sys::caller;
 use tombolo_wire_fuse::layout::attr::SetattrValid;
 use tombolo_wire_fuse::{FileHandle, Request};

@@ -28,9 +28,10 @@ use posix_locks::PosixLocks;
 use second_look::SecondLook;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tombolo_core::fs::{
-    Answer, Budget, Ctx, Error, FileSystem, Identity, Interrupt, Limits, NodeId, PermissionCheck, Permit,
-    RequestId, RequestKey, Resource, SessionId, Want,
+use tombolo_core::fs::{FileSystem, NodeId, PermissionCheck};
+use tombolo_core::{
+    Answer, Budget, Ctx, Error, Identity, Interrupt, Limits, Permit, RequestId, RequestKey, Resource,
+    SessionId, Want,
 };
 use tombolo_host::task;
 use tombolo_wire_fuse::init::{Agreed, Capabilities};

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tombolo_core::fs::Interrupt;
+use tombolo_core::Interrupt;
 use tombolo_sys::caller;
 use tombolo_wire_fuse::Unique;
 
@@ -239,7 +239,7 @@ mod tests {
         assert!(!interrupt.is_raised());
         KILLED.store(true, std::sync::atomic::Ordering::SeqCst);
         let raised = interrupt.raised();
-        tombolo_core::fs::Answer::later(async move {
+        tombolo_core::Answer::later(async move {
             raised.await;
             Ok(())
         })

@@ -1,6 +1,7 @@
 //! What one request needs of private memory, kept from one request to the next.
 
-use tombolo_core::fs::{DirBudget, DirPage, Interrupt};
+use tombolo_core::Interrupt;
+use tombolo_core::fs::{DirBudget, DirPage};
 use tombolo_wire_fuse::reply::HEADER_BYTES;
 
 /// The most that a listing, an attribute's value or a link's target may fill of a reply.

@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use tombolo_back_local_dir::LocalDir;
-use tombolo_core::fs::{Export, SessionId};
+use tombolo_core::SessionId;
+use tombolo_core::fs::Export;
 use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_front_fuse::session::Coherence;
 

@@ -4,7 +4,8 @@ use crate::common::{OneFile, Shared};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use tombolo_core::fs::{Identity, PermissionCheck, SessionId};
+use tombolo_core::fs::PermissionCheck;
+use tombolo_core::{Identity, SessionId};
 use tombolo_front_fuse::dev::{Mount, Options};
 
 struct Mounted {

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use tombolo_back_local_dir::LocalDir;
-use tombolo_core::fs::SessionId;
+use tombolo_core::SessionId;
 use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_sys::Errno;
 use tombolo_sys::handle::FileHandle;

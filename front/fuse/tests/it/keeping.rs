@@ -4,7 +4,7 @@ use crate::common::{OneFile, Shared};
 use std::fs::File as HostFile;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use tombolo_core::fs::SessionId;
+use tombolo_core::SessionId;
 use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_mem::Source;
 

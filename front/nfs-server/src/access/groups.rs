@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::{Ctx, Error, Result, SessionId};
+use tombolo_core::{Ctx, Error, Result, SessionId};
 use tombolo_host::pool::{Lane, Pool, PoolLimits};
 use tombolo_sys::users;
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use tombolo_core::fs::Answer;
+    use tombolo_core::Answer;
 
     fn wait(groups: &Arc<Groups>, uid: u32) -> Result<Arc<[u32]>> {
         let groups = groups.clone();

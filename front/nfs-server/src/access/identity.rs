@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::{Error, Identity, Result, Squash};
+use tombolo_core::fs::Squash;
+use tombolo_core::{Error, Identity, Result};
 use tombolo_host::links::server::Voice;
 use tombolo_host::rpc_server::Origin;
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX};
@@ -105,7 +106,8 @@ impl Identities {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_core::fs::{Answer, Whom};
+    use tombolo_core::Answer;
+    use tombolo_core::fs::Whom;
     use tombolo_wire_rpc::Gids;
 
     fn sys(uid: u32, gid: u32, groups: &[u32]) -> Credential<'static> {

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 use thiserror::Error;
-use tombolo_core::fs::{self, PersistentHandle, Volume};
+use tombolo_core::fs::{PersistentHandle, Volume};
 use tombolo_host::handle_keys::{Key, KeyId, Keys};
 
 use super::layout::{ExportId, FILE_BYTES_MAX, Fields, MAC_LEN, VERSION};
@@ -26,7 +26,7 @@ pub enum Refused {
 #[error("a file system whose file handles are longer than {FILE_BYTES_MAX} bytes")]
 pub struct Unsignable;
 
-impl From<Unsignable> for fs::Error {
+impl From<Unsignable> for tombolo_core::Error {
     fn from(_: Unsignable) -> Self {
         Self::NotSupported
     }

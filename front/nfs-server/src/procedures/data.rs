@@ -1,6 +1,7 @@
 //! READ, WRITE, COMMIT (RFC 1813 §3.3.6, §3.3.7, §3.3.21).
 
-use tombolo_core::fs::{Attr, Change, Error, RequestKey, Stability, SyncWhat, WeakAttr, Write, Written};
+use tombolo_core::fs::{Attr, Change, SyncWhat, WeakAttr, Write, Written};
+use tombolo_core::{Error, RequestKey, Stability};
 use tombolo_host::buffers::Buffers;
 use tombolo_host::rpc_server::ReplyData;
 use tombolo_mem::Source;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use tombolo_core::Ctx;
 use tombolo_core::fs::{
-    Attr, Change, Create, Created, Ctx, Device, Exclusive, FileType, Made, Mode, Name, NewMode, NodeId,
-    OpenFlags, SetAttr,
+    Attr, Change, Create, Created, Device, Exclusive, FileType, Made, Mode, Name, NewMode, NodeId, OpenFlags,
+    SetAttr,
 };
 use tombolo_wire_nfs3::args::{
     CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, SymlinkArgs,

@@ -1,6 +1,7 @@
 //! REMOVE, RMDIR, RENAME (RFC 1813 §3.3.12 to §3.3.14).
 
-use tombolo_core::fs::{Change, Error, Name, RenameFlags, Renamed};
+use tombolo_core::Error;
+use tombolo_core::fs::{Change, Name, RenameFlags, Renamed};
 use tombolo_wire_nfs3::args::{DirOpArgs, RenameArgs};
 use tombolo_wire_nfs3::results::{RemoveReply, RenameReply, RenameWcc};
 use tombolo_wire_nfs3::{Reply, WccData};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tombolo_core::fs::{Error, File, Identity};
+use tombolo_core::fs::File;
+use tombolo_core::{Error, Identity};
 use tombolo_host::links::Lie;
 use tombolo_wire_vrpc::{Forgets, Groups, Offers, Reply, Session};
 

@@ -1,6 +1,7 @@
 //! The optional groups, where the file system has them.
 
-use tombolo_core::fs::{Error, NodeId, PersistentHandle, XattrName};
+use tombolo_core::Error;
+use tombolo_core::fs::{NodeId, PersistentHandle, XattrName};
 use tombolo_wire_vrpc::{Place, Reply, Request};
 
 use super::names::{copied, send_bytes};

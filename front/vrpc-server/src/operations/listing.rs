@@ -1,6 +1,7 @@
 //! Directories.
 
-use tombolo_core::fs::{Cookie, Ctx, DirBudget, DirEntry, DirPage, Error, File};
+use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, File};
+use tombolo_core::{Ctx, Error};
 use tombolo_mem::Sink;
 use tombolo_wire_vrpc::listing::{ListingWriter, budget_within};
 use tombolo_wire_vrpc::{FRAME_BYTES, FrameBuf, FrameSink, Place, Reply, Returned, SinkFrame};

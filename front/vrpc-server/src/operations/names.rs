@@ -1,6 +1,7 @@
 //! Symbolic links, whose targets may be longer than a slot.
 
-use tombolo_core::fs::{Answer, Error, Name, NodeId};
+use tombolo_core::fs::{Name, NodeId};
+use tombolo_core::{Answer, Error};
 use tombolo_wire_vrpc::{Data, Place, Reply};
 
 use super::nodes;

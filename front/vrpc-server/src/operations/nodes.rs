@@ -1,6 +1,7 @@
 //! Answers that give a node, with its handle for who wants to find it again behind another link.
 
-use tombolo_core::fs::{Answer, Created, Ctx, Entry, FileSystem, Made, NodeId, PersistentHandle};
+use tombolo_core::fs::{Created, Entry, FileSystem, Made, NodeId, PersistentHandle};
+use tombolo_core::{Answer, Ctx};
 use tombolo_wire_vrpc::{HandleBytes, Reply};
 
 use crate::exchange::{Closing, Exchange};
@@ -77,7 +78,7 @@ fn send<T: Given>(closing: &mut Closing<'_>, (given, handle): (T, Option<Persist
 fn ask(fs: &dyn FileSystem, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
     match fs.persistent_handles() {
         Some(handles) => handles.handle_of(cx, node),
-        None => Answer::err(tombolo_core::fs::Error::NotSupported),
+        None => Answer::err(tombolo_core::Error::NotSupported),
     }
 }
 

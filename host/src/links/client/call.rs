@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::block_on;
+use tombolo_core::block_on;
 use tombolo_shm::bell::Mode;
 
 use super::core::Core;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::service::{Peer, SpeaksFor};
-use tombolo_core::fs::Identity;
+use tombolo_core::Identity;
 
 /// In whose name the requests of a link may be performed.
 #[derive(Clone, Debug)]

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    self, AllocateMode, Answer, Attr, Change, Ctx, Error, File, FileSystem, Lock, LockFamily, LockOwner,
-    LockRange, NodeId, Result, SetAttr, Stability, SyncWhat, Want, Written, XattrName, XattrSet,
+    self, AllocateMode, Attr, Change, File, FileSystem, Lock, LockFamily, LockOwner, LockRange, NodeId,
+    SetAttr, SyncWhat, Written, XattrName, XattrSet,
 };
+use tombolo_core::{Answer, Ctx, Error, Result, Stability, Want};
 use tombolo_mem::Source;
 
 use super::Call;

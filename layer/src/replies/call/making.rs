@@ -1,6 +1,5 @@
-use tombolo_core::fs::{
-    self, Answer, Created, Ctx, Device, FileSystem, FileType, Made, NameBuf, NewMode, NodeId, Result,
-};
+use tombolo_core::fs::{self, Created, Device, FileSystem, FileType, Made, NameBuf, NewMode, NodeId};
+use tombolo_core::{Answer, Ctx, Result};
 
 use super::Call;
 use crate::Op;

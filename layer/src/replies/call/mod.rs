@@ -9,9 +9,8 @@ mod removing;
 
 use std::future::Future;
 
-use tombolo_core::fs::{
-    Answer, Attr, Change, Created, Ctx, Entry, File, FileSystem, Made, Renamed, Result, Written,
-};
+use tombolo_core::fs::{Attr, Change, Created, Entry, File, FileSystem, Made, Renamed, Written};
+use tombolo_core::{Answer, Ctx, Result};
 
 use super::below::Below;
 use super::intent::Trail;

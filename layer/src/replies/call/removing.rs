@@ -1,4 +1,5 @@
-use tombolo_core::fs::{Answer, Change, Ctx, FileSystem, NameBuf, NodeId, RenameFlags, Renamed, Result};
+use tombolo_core::fs::{Change, FileSystem, NameBuf, NodeId, RenameFlags, Renamed};
+use tombolo_core::{Answer, Ctx, Result};
 
 use super::Call;
 use crate::Op;

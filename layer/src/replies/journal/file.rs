@@ -56,7 +56,7 @@ pub enum OpenError {
     },
     /// The export could not be looked at.
     #[error("the export cannot be looked at: {0}")]
-    Export(#[from] tombolo_core::fs::Error),
+    Export(#[from] tombolo_core::Error),
 }
 
 /// Which tree a state file is about.

@@ -1,9 +1,7 @@
 //! Intents and outcomes as bytes, and back. What is read back may be damaged in any way.
 
-use tombolo_core::fs::{
-    Asker, FileType, Mode, Name, NameBuf, PersistentHandle, RequestKey, SetAttr, SetTime, Stability,
-    Timestamp,
-};
+use tombolo_core::fs::{FileType, Mode, Name, NameBuf, PersistentHandle, SetAttr, SetTime, Timestamp};
+use tombolo_core::{Asker, RequestKey, Stability};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::{self, CHECKED_FROM, HANDLE_MAX_LEN, INTENT_BYTES, state};

@@ -3,9 +3,10 @@
 use std::fmt::Debug;
 
 use tombolo_core::fs::{
-    AllocateMode, Ctx, Device, Error, File, FileType, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode,
-    NewMode, NodeId, OpenFlags, RenameFlags, RequestKey, Result, SetAttr, Write, XattrName, XattrSet,
+    AllocateMode, Device, File, FileType, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, NewMode,
+    NodeId, OpenFlags, RenameFlags, SetAttr, Write, XattrName, XattrSet,
 };
+use tombolo_core::{Ctx, Error, RequestKey, Result};
 use tombolo_layer::replies::Options;
 use tombolo_mem::Source;
 

@@ -1,8 +1,7 @@
 //! What is appended stands once: sent again, and over the death of the process, whenever that was.
 
-use tombolo_core::fs::{
-    Answer, Create, Ctx, File, FileSystem, NodeId, OpenFlags, Result, Stability, Write, Written,
-};
+use tombolo_core::fs::{Create, File, FileSystem, NodeId, OpenFlags, Write, Written};
+use tombolo_core::{Answer, Ctx, Result, Stability};
 use tombolo_mem::Source;
 
 use crate::replies::bed::{BOTTOMS, Bottom, keyed, name, numbered, plain};

@@ -8,9 +8,10 @@ use tempfile::TempDir;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    Answer, Asker, Client, Create, Ctx, Exclusive, Export, File, FileSystem, Identity, Mode, Name, NewMode,
-    NodeId, OpenFlags, PermissionCheck, RequestKey, Result, SessionId, Want,
+    Client, Create, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
+    PermissionCheck,
 };
+use tombolo_core::{Answer, Asker, Ctx, Identity, RequestKey, Result, SessionId, Want};
 use tombolo_layer::replies::{self, Options, Replies};
 use tombolo_layer::stats::{self, Counters};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tombolo_core::fs::{
-    Answer, Ctx, Device, Error, Exclusive, Export, FileSystem, FileType, NewMode, NodeId, OpenFlags,
-    RenameFlags, RequestKey, Result, SetAttr,
+    Device, Exclusive, Export, FileSystem, FileType, NewMode, NodeId, OpenFlags, RenameFlags, SetAttr,
 };
+use tombolo_core::{Answer, Ctx, Error, RequestKey, Result};
 use tombolo_layer::around::{Around, Call, Payload};
 use tombolo_layer::replies::{self, Limits, OpenError, Options, Replies, Snapshot};
 use tombolo_layer::{Layered, Op};

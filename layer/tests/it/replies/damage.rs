@@ -1,7 +1,8 @@
 //! State files that are damaged, from another version, or about something else.
 
 use proptest::prelude::*;
-use tombolo_core::fs::{Ctx, FileSystem, NewMode, NodeId};
+use tombolo_core::Ctx;
+use tombolo_core::fs::{FileSystem, NewMode, NodeId};
 use tombolo_layer::replies::{self, OpenError, Options};
 
 use crate::replies::bed::{Bottom, keyed, name};

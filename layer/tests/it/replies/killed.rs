@@ -12,9 +12,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{
-    Answer, Ctx, Device, FileSystem, FileType, Mode, NewMode, NodeId, RenameFlags, SetAttr,
-};
+use tombolo_core::fs::{Device, FileSystem, FileType, Mode, NewMode, NodeId, RenameFlags, SetAttr};
+use tombolo_core::{Answer, Ctx};
 use tombolo_layer::Layered;
 use tombolo_layer::around::{Around, Call, Payload};
 use tombolo_layer::replies::{self, Options};
@@ -235,10 +234,10 @@ impl Action {
     }
 }
 
-fn send(fs: &dyn FileSystem, cx: &Ctx, home: NodeId, action: Action) -> tombolo_core::fs::Result<()> {
+fn send(fs: &dyn FileSystem, cx: &Ctx, home: NodeId, action: Action) -> tombolo_core::Result<()> {
     let text = |at: u8| format!("n{at}");
     let mode = NewMode::settled(Mode::new(0o755));
-    let plain_cx = keyed(cx, tombolo_core::fs::RequestKey::None);
+    let plain_cx = keyed(cx, tombolo_core::RequestKey::None);
     let node = |at: u8| fs.lookup(&plain_cx, home, name(&text(at))).wait().map(|entry| entry.node);
     match action {
         Action::Mkdir(at) => fs.mkdir(cx, home, name(&text(at)), mode).map(drop),

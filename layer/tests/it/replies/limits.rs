@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tombolo_core::fs::{Ctx, Error, File, Write};
+use tombolo_core::fs::{File, Write};
+use tombolo_core::{Ctx, Error};
 use tombolo_layer::replies::{Limits, Options};
 use tombolo_mem::Source;
 

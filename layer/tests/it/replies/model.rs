@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tombolo_core::fs::{
-    Cookie, Ctx, DirBudget, DirPage, Error, Exclusive, Export, File, FileSystem, NewMode, NodeId, OpenFlags,
-    RenameFlags, SetAttr, Write,
+    Cookie, DirBudget, DirPage, Exclusive, Export, File, FileSystem, NewMode, NodeId, OpenFlags, RenameFlags,
+    SetAttr, Write,
 };
+use tombolo_core::{Ctx, Error};
 use tombolo_layer::delay;
 use tombolo_layer::replies::Options;
 use tombolo_mem::Source;
@@ -87,7 +88,7 @@ fn aim(fs: &dyn FileSystem, cx: &Ctx, action: Action) -> Aim {
 
 /// Begins a request; the result waits for it.
 fn begin(fs: &dyn FileSystem, cx: &Ctx, action: Action, aim: Aim) -> Box<dyn FnOnce() -> Came + Send> {
-    fn waiting<T: Send + 'static>(answer: tombolo_core::fs::Answer<T>) -> Box<dyn FnOnce() -> Came + Send> {
+    fn waiting<T: Send + 'static>(answer: tombolo_core::Answer<T>) -> Box<dyn FnOnce() -> Came + Send> {
         Box::new(move || answer.wait().map(drop).map_err(|error| error.to_string()))
     }
     let (root, mode) = (NodeId::ROOT, NewMode::default());

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::fs::{Ctx, Error, Interrupt, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId};
+use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId};
+use tombolo_core::{Ctx, Error, Interrupt};
 use tombolo_layer::fault::{self, Plan, Rule, What, When};
 use tombolo_layer::replies::Options;
 use tombolo_layer::{Op, delay};

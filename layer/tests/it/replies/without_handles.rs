@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, Answer, Attr, Change, Client, Cookie, Create, Created, Ctx, Device, DirPage, Entry, Export,
-    File, FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, Profile, ReadDone,
-    RenameFlags, Renamed, Result, SetAttr, StatFs, SyncWhat, Write, Written,
+    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, Export, File,
+    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, Profile, ReadDone,
+    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
 };
+use tombolo_core::{Answer, Ctx, Result};
 use tombolo_mem::{Sink, Source};
 
 pub struct WithoutHandles(pub Arc<dyn Export>);

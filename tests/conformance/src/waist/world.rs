@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::fs::{
-    Attr, Change, Client, Cookie, Create, Created, Ctx, DirBudget, DirPage, Entry, Error, Exclusive, Export,
-    File, FileSystem, FileType, Identity, Interrupt, LockOwner, Locks, Made, Mode, Name, NewMode, NodeId,
-    OpenFlags, Opened, PermissionCheck, PersistentHandles, Ranges, RenameFlags, Renamed, Result, SessionId,
-    SetAttr, Want, Write, Written, Xattrs,
+    Attr, Change, Client, Cookie, Create, Created, DirBudget, DirPage, Entry, Exclusive, Export, File,
+    FileSystem, FileType, LockOwner, Locks, Made, Mode, Name, NewMode, NodeId, OpenFlags, Opened,
+    PermissionCheck, PersistentHandles, Ranges, RenameFlags, Renamed, SetAttr, Write, Written, Xattrs,
 };
+use tombolo_core::{Ctx, Error, Identity, Interrupt, Result, SessionId, Want};
 use tombolo_mem::{Buffer, Source};
 
 use super::Skip;

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Client, Cookie, Create, Ctx, Device, DirBudget, DirPage, Entry, Export, File, FileSystem, FileType,
-    Identity, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags,
-    PermissionCheck, Result, SessionId, SetAttr, Write, XattrName,
+    Attr, Client, Cookie, Create, Device, DirBudget, DirPage, Entry, Export, File, FileSystem, FileType,
+    Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags,
+    PermissionCheck, SetAttr, Write, XattrName,
 };
+use tombolo_core::{Ctx, Identity, Result, SessionId};
 use tombolo_mem::{Buffer, Source};
 
 use crate::action::{Action, Place, What};

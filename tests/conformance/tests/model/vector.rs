@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tombolo_core::fs::{
-    AllocateMode, Client, Create, Ctx, Export, File, Name, NodeId, OpenFlags, PermissionCheck, SessionId,
-    SetAttr, Write,
+    AllocateMode, Client, Create, Export, File, Name, NodeId, OpenFlags, PermissionCheck, SetAttr, Write,
 };
+use tombolo_core::{Ctx, SessionId};
 use tombolo_mem::{Buffer, Source};
 
 #[derive(Clone, Debug)]

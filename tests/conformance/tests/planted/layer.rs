@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    AccessMask, Answer, Attr, Change, Client, Cookie, Create, Created, Ctx, Device, DirBudget, DirEntry,
-    DirPage, Entry, Exclusive, Export, File, FileSystem, FileType, Identity, LockOwner, Locks, Made, Name,
-    NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed,
-    Result, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirBudget, DirEntry, DirPage, Entry,
+    Exclusive, Export, File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags,
+    Opened, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat,
+    Write, Written, Xattrs,
 };
+use tombolo_core::{Answer, Ctx, Identity, Result};
 use tombolo_mem::{Sink, Source};
 
 use crate::bug::Bug;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tombolo_core::fs::{
-    AccessMask, AllocateMode, Answer, Attr, Change, Client, Cookie, Create, Created, Ctx, Device, DirPage,
-    Entry, Error, Export, File, FileSystem, FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made,
-    Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags,
-    Renamed, RequestKey, Result, SetAttr, StatFs, SyncWhat, Whence, Write, Written, XattrName, XattrSet,
-    Xattrs,
+    AccessMask, AllocateMode, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, Export,
+    File, FileSystem, FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId,
+    OpenFlags, Opened, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
+    SyncWhat, Whence, Write, Written, XattrName, XattrSet, Xattrs,
 };
+use tombolo_core::{Answer, Ctx, Error, RequestKey, Result};
 use tombolo_mem::{Sink, Source};
 
 pub struct Twice(pub Arc<dyn Export>);

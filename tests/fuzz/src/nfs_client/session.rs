@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tombolo_back_nfs_client::{NfsExport, Options};
 use tombolo_core::fs::{
-    AccessMask, Answer, Client, Cookie, Create, Ctx, DirBudget, DirPage, Exclusive, Export, File, FileSystem,
-    LockOwner, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, RenameFlags, Result, SessionId,
-    SetAttr, SyncWhat, Write,
+    AccessMask, Client, Cookie, Create, DirBudget, DirPage, Exclusive, Export, File, FileSystem, LockOwner,
+    Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, RenameFlags, SetAttr, SyncWhat, Write,
 };
+use tombolo_core::{Answer, Ctx, Result, SessionId};
 use tombolo_host::rpc_client::{Engine, Options as RpcOptions, Recovery, RpcClient, Target, Transport};
 use tombolo_mem::{Buffer, Source};
 use tombolo_wire_nfs3::{FileHandle, PROGRAM, VERSION};

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Error, RenameFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::RenameFlags;
 
 use crate::pair::{Pair, contents};
 

@@ -1,6 +1,7 @@
 //! Files that are open while their last name goes (silly rename).
 
-use tombolo_core::fs::{Error, OpenFlags, RenameFlags, SyncWhat};
+use tombolo_core::Error;
+use tombolo_core::fs::{OpenFlags, RenameFlags, SyncWhat};
 
 use crate::pair::{Pair, close};
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tombolo_core::fs::Result;
+use tombolo_core::Result;
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::Procedure;
 

@@ -3,7 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{Create, Error, Exclusive, Mode, NewMode, OpenFlags, Result};
+use tombolo_core::fs::{Create, Exclusive, Mode, NewMode, OpenFlags};
+use tombolo_core::{Error, Result};
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::args::CreateHow;
 use tombolo_wire_nfs3::{Call, Procedure, Reply, Status, WccData};

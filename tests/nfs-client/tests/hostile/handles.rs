@@ -1,7 +1,7 @@
 //! Handles that are none (RFC 1813 §2.4: at most 64 bytes; and who would use one of no bytes).
 
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::Result;
+use tombolo_core::Result;
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::{Procedure, WccData};
 use tombolo_wire_xdr::Encoder;

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Error, LockOwner, SyncWhat, Write};
+use tombolo_core::Error;
+use tombolo_core::fs::{LockOwner, SyncWhat, Write};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::Procedure;

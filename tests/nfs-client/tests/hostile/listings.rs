@@ -1,7 +1,8 @@
 //! Directories that never end, go in circles, or have no room for anything.
 
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{Cookie, DirBudget, DirPage, Error, OpenFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, OpenFlags};
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::{Call, Procedure};
 use tombolo_wire_xdr::Encoder;

@@ -4,9 +4,10 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use tombolo_conformance::waist::World;
+use tombolo_core::Result;
 use tombolo_core::fs::{
     AccessMask, Cookie, Create, DirBudget, DirPage, Exclusive, FileType, Mode, NewMode, OpenFlags,
-    RenameFlags, Result, SyncWhat, Write,
+    RenameFlags, SyncWhat, Write,
 };
 use tombolo_nfs_client_tests::mount::name;
 use tombolo_wire_nfs3::Procedure;

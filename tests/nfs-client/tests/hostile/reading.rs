@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tombolo_back_nfs_client::Options;
-use tombolo_core::fs::{Error, OpenFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::OpenFlags;
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::mount::hard;
 use tombolo_nfs_client_tests::server::{Asked, Say};

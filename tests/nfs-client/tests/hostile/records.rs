@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Error, OpenFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::OpenFlags;
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_nfs_tests::client::fragment;
 use tombolo_wire_nfs3::Procedure;

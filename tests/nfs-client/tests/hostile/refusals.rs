@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tombolo_core::fs::Error;
+use tombolo_core::Error;
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::Procedure;
 use tombolo_wire_nfs3::results::GetattrReply;

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{Error, File, OpenFlags, RenameFlags, Write};
+use tombolo_core::Error;
+use tombolo_core::fs::{File, OpenFlags, RenameFlags, Write};
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::results::RemoveReply;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use tombolo_core::fs::{Error, OpenFlags, SyncWhat};
+use tombolo_core::Error;
+use tombolo_core::fs::{OpenFlags, SyncWhat};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{Say, Scripted};
 use tombolo_nfs_tests::fixture::{local_dir, scratch};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tombolo_back_nfs_client::Options;
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{Error, Result};
+use tombolo_core::{Error, Result};
 use tombolo_nfs_client_tests::mount::{hard, mounted, soft, world};
 use tombolo_nfs_client_tests::server::{Say, Scripted};
 use tombolo_nfs_tests::fixture::{local_dir, scratch};

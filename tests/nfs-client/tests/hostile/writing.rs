@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{File, LockOwner, Result, SyncWhat, Write};
+use tombolo_core::Result;
+use tombolo_core::fs::{File, LockOwner, SyncWhat, Write};
 use tombolo_nfs_client_tests::server::{Asked, Say};
 use tombolo_wire_nfs3::args::StableHow;
 use tombolo_wire_nfs3::results::{CommitOk, CommitReply, WriteOk, WriteReply};
@@ -196,11 +197,11 @@ fn a_committed_that_is_less_than_was_asked_for_is_not_believed() {
             }
             _ => Say::Truth,
         });
-        let how = Write { stability: tombolo_core::fs::Stability::FileSync, ..Write::default() };
+        let how = Write { stability: tombolo_core::Stability::FileSync, ..Write::default() };
         let result = world.write(file, &how, CONTENTS);
         // It was made stable in another way, or it is an error; an answer of less than was asked for is neither.
         if let Ok(done) = result {
-            assert!(done.stability == tombolo_core::fs::Stability::FileSync);
+            assert!(done.stability == tombolo_core::Stability::FileSync);
             assert!(stage.server.count_of(Procedure::Commit) > 0);
         }
         world.release(file);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Client, Ctx, Export, NodeId, PermissionCheck, SessionId};
+use tombolo_core::fs::{Client, Export, NodeId, PermissionCheck};
+use tombolo_core::{Ctx, SessionId};
 use tombolo_host::links::End;
 use tombolo_host::links::client::{Line, LineError, Reply as Raw};
 use tombolo_host::links::rpc::{Asked, Part, Said};

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::Options;
 use tombolo_core::fs::{
-    Client, Create, Ctx, Error, Exclusive, Export, File, FileSystem, FileType, Interrupt, Mode, NewMode,
-    NodeId, OpenFlags, PermissionCheck, SessionId, SyncWhat, Write,
+    Client, Create, Exclusive, Export, File, FileSystem, FileType, Mode, NewMode, NodeId, OpenFlags,
+    PermissionCheck, SyncWhat, Write,
 };
+use tombolo_core::{Ctx, Error, Interrupt, SessionId};
 use tombolo_host::rpc_client::InFlight;
 use tombolo_layer::delay;
 use tombolo_layer::replies;

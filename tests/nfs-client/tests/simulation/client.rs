@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tombolo_back_nfs_client::{AttributeTimes, NfsExport, Options};
+use tombolo_core::Ctx;
 use tombolo_core::fs::{
-    Client, Cookie, Ctx, DirBudget, DirPage, Export, File, FileSystem, NodeId, OpenFlags, PermissionCheck,
+    Client, Cookie, DirBudget, DirPage, Export, File, FileSystem, NodeId, OpenFlags, PermissionCheck,
 };
 use tombolo_front_nfs_server::NfsService;
 use tombolo_host::rpc_client::{InFlight, Options as RpcOptions, RpcClient, Transport};

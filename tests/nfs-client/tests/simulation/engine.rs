@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tombolo_core::fs::Interrupt;
+use tombolo_core::Interrupt;
 use tombolo_host::rpc_client::{
     Call, CallError, Found, InFlight, Interrupts, Landing, Options, Recovery, Reply, RpcClient, Target,
     Transport,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use tombolo_core::fs::{Answer, Export, SessionId};
+use tombolo_core::fs::Export;
+use tombolo_core::{Answer, SessionId};
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Identities, NfsService, Options, Signer,
 };

@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use tombolo_core::fs::{
-    Create, Ctx, Error, Exclusive, File, FileSystem, Name, NodeId, OpenFlags, Result, Stability, Write,
-};
+use tombolo_core::fs::{Create, Exclusive, File, FileSystem, Name, NodeId, OpenFlags, Write};
+use tombolo_core::{Ctx, Error, Result, Stability};
 use tombolo_mem::{Buffer, Source};
 use tombolo_nfs_client_tests::wire::{Rng, noise};
 

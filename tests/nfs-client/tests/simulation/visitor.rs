@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use tombolo_core::Ctx;
 use tombolo_core::fs::{
-    Create, Ctx, Exclusive, File, FileSystem, LockOwner, Name, NodeId, OpenFlags, SetAttr, Write,
+    Create, Exclusive, File, FileSystem, LockOwner, Name, NodeId, OpenFlags, SetAttr, Write,
 };
 use tombolo_mem::{Buffer, Source};
 use tombolo_nfs_client_tests::wire::{Network, Rng, noise};

@@ -1,9 +1,10 @@
 //! Opening and making, in the words of a protocol that does not open.
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Create, Created, Device, Error, Exclusive, FileType, Made, Mode, NodeId,
-    OpenFlags, Opened, Result, SetAttr,
+    AccessMask, Attr, Change, Create, Created, Device, Exclusive, FileType, Made, Mode, NodeId, OpenFlags,
+    Opened, SetAttr,
 };
+use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::args::{CreateHow, MknodWhat};
 use tombolo_wire_nfs3::{CreateVerifier, FileHandleBuf, Reply, WccData, attr};
 

@@ -1,6 +1,7 @@
 //! Reading and writing.
 
-use tombolo_core::fs::{Error, File, FileType, OpenFlags, ReadDone, Result, Stability, Write, Written};
+use tombolo_core::fs::{File, FileType, OpenFlags, ReadDone, Write, Written};
+use tombolo_core::{Error, Result, Stability};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::attr;
 

@@ -1,8 +1,7 @@
 //! Persistent handles: those of the server.
 
-use tombolo_core::fs::{
-    Answer, Ctx, Entry, Error, NodeId, PersistentHandle, PersistentHandles, Result, Volume,
-};
+use tombolo_core::fs::{Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_wire_nfs3::FileHandle;
 
 use super::NfsFileSystem;

@@ -2,7 +2,8 @@
 
 use std::sync::PoisonError;
 
-use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, Error, File, OpenFlags, Result};
+use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, OpenFlags};
+use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, attr};
 
 use super::openings::Opening;

@@ -15,7 +15,8 @@ mod view;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tombolo_core::fs::{Client, Error, Export, FileSystem, NodeId, PermissionCheck, Profile, Result};
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck, Profile};
+use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::Reply;
 
 use crate::client::{Caller, Nfs, Transport};
@@ -76,9 +77,9 @@ struct NfsFileSystem {
     openings: Openings,
 }
 
-impl From<&tombolo_core::fs::Identity> for Caller {
+impl From<&tombolo_core::Identity> for Caller {
     /// As kernels do: the groups beyond those that AUTH_SYS can carry are left out.
-    fn from(identity: &tombolo_core::fs::Identity) -> Self {
+    fn from(identity: &tombolo_core::Identity) -> Self {
         let groups = identity.groups();
         let carried = &groups[..groups.len().min(tombolo_wire_rpc::GIDS_MAX)];
         Self::with_groups(identity.uid, identity.gid, carried)

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{Error, NodeId, Result};
+use tombolo_core::fs::NodeId;
+use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::FileHandleBuf;
 
 /// The nodes that a session knows, each with its look-ups.

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{Error, File, NodeId, OpenFlags, OpenId, Result};
+use tombolo_core::fs::{File, NodeId, OpenFlags, OpenId};
+use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::{CookieVerifier, FileHandleBuf};
 
 /// The openings of a session.

@@ -1,10 +1,11 @@
 //! The waist's operations. All are done when they return: the caller's thread waits for the server.
 
 use tombolo_core::fs::{
-    AccessMask, Answer, Attr, Change, Cookie, Create, Created, Ctx, Device, DirPage, Entry, Error, File,
-    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
-    Profile, ReadDone, RenameFlags, Renamed, Result, SetAttr, StatFs, SyncWhat, Write, Written,
+    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
+    LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, ReadDone,
+    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
 };
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::FileHandleBuf;
 

@@ -3,9 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use tombolo_core::fs::{
-    AccessMask, Attr, Change, Ctx, Entry, Error, FileType, NodeId, Result, SetAttr, Want,
-};
+use tombolo_core::fs::{AccessMask, Attr, Change, Entry, FileType, NodeId, SetAttr};
+use tombolo_core::{Ctx, Error, Result, Want};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, Reply, Status, WccData, attr, status};
 

@@ -5,7 +5,8 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Answer, Error, Export, Stability, Written};
+use tombolo_core::fs::{Export, Written};
+use tombolo_core::{Answer, Error, Stability};
 use tombolo_front_nfs_server::Durability;
 use tombolo_layer::around::{Call, Payload};
 use tombolo_layer::fault::{self, Rule, What, When};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::{Memory, Options as MemoryOptions};
-use tombolo_core::fs::{Export, Limits};
+use tombolo_core::Limits;
+use tombolo_core::fs::Export;
 use tombolo_nfs_tests::fixture::{Fixture, scratch};
 use tombolo_nfs_tests::test_server::Plan;
 

@@ -1,6 +1,7 @@
 //! Answers to bytes.
 
-use tombolo_core::fs::{Attr, Change, Error, Lock, PermissionCheck, Stability};
+use tombolo_core::fs::{Attr, Change, Lock, PermissionCheck};
+use tombolo_core::{Error, Stability};
 use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromZeros, transmute};
 

@@ -2,9 +2,10 @@
 
 use tombolo_core::fs::{
     AccessMask, AllocateMode, Cookie, Create, Device, DirBudget, Exclusive, File, Lock, LockFamily, LockKind,
-    LockOwner, LockRange, Name, NewMode, NodeId, OpenFlags, OpenId, RenameFlags, Stability, SyncWhat, Want,
-    Whence, Write, XattrName, XattrSet,
+    LockOwner, LockRange, Name, NewMode, NodeId, OpenFlags, OpenId, RenameFlags, SyncWhat, Whence, Write,
+    XattrName, XattrSet,
 };
+use tombolo_core::{Stability, Want};
 use zerocopy::little_endian::U16;
 use zerocopy::{transmute, transmute_ref};
 

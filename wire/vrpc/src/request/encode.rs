@@ -1,8 +1,9 @@
 //! Requests to bytes.
 
+use tombolo_core::Stability;
 use tombolo_core::fs::{
-    Create, DirBudget, Exclusive, File, Lock, LockFamily, LockKind, Name, NewMode, NodeId, OpenId, Stability,
-    SyncWhat, Whence, Write, XattrSet,
+    Create, DirBudget, Exclusive, File, Lock, LockFamily, LockKind, Name, NewMode, NodeId, OpenId, SyncWhat,
+    Whence, Write, XattrSet,
 };
 use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::transmute;

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::{
-    Client, Cookie, Create, Created, Ctx, DirBudget, DirPage, Entry, Error, Exclusive, Export, File,
-    FileSystem, Identity, Interrupt, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode,
-    NodeId, OpenFlags, PermissionCheck, Result, SessionId, Write,
+    Client, Cookie, Create, Created, DirBudget, DirPage, Entry, Exclusive, Export, File, FileSystem, Lock,
+    LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
+    Write,
 };
+use tombolo_core::{Ctx, Error, Identity, Interrupt, Result, SessionId};
 use tombolo_mem::{Region, Sink, Source};
 
 pub struct World {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Answer, Error, Interrupt, ReadDone, Result, Stability, Write, Written};
+use tombolo_core::fs::{ReadDone, Write, Written};
+use tombolo_core::{Answer, Error, Interrupt, Result, Stability};
 use tombolo_mem::{Buffer, Source};
 
 use super::super::{ReadAhead, append, commit, pause, read, write};

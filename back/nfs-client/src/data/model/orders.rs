@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use tombolo_core::fs::{Answer, Identity, Result, Write};
+use tombolo_core::fs::Write;
+use tombolo_core::{Answer, Identity, Result};
 use tombolo_mem::{Buffer, Source};
 
 use super::super::{ReadAhead, commit, pause, read, write};

@@ -1,7 +1,7 @@
 //! Whatever order things come in.
 
 use proptest::prelude::*;
-use tombolo_core::fs::Stability;
+use tombolo_core::Stability;
 
 use super::Quirk;
 use super::world::{SIZE, World};

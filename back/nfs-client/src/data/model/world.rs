@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use tombolo_core::fs::{Answer, ReadDone, Result, Stability, Write, Written};
+use tombolo_core::fs::{ReadDone, Write, Written};
+use tombolo_core::{Answer, Result, Stability};
 use tombolo_host::task;
 use tombolo_mem::{Buffer, Source};
 

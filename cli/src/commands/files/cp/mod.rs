@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use clap::Args;
 use libtombolo::copy::{Copier, Existing, From, Holes, Options, Tally};
-use tombolo_core::fs::Stability;
+use tombolo_core::Stability;
 
 use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};

@@ -2,7 +2,8 @@
 
 use libtombolo::copy::{To, unfinished_name};
 use libtombolo::{Last, Node, block_on};
-use tombolo_core::fs::{Error, FileType, NameBuf};
+use tombolo_core::Error;
+use tombolo_core::fs::{FileType, NameBuf};
 
 use crate::failure::{Failure, Outcome};
 

@@ -9,7 +9,8 @@ use libtombolo::copy::{Copier, Event, Failure, From, Observer, Options, Tally, T
 use libtombolo::{Last, Node, Tree, User, block_on};
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::{Memory, Options as MemoryOptions};
-use tombolo_core::fs::{Attr, Export, FileType, Identity, Mode, Name, NameBuf, OpenFlags};
+use tombolo_core::Identity;
+use tombolo_core::fs::{Attr, Export, FileType, Mode, Name, NameBuf, OpenFlags};
 
 pub fn local(path: &Path) -> Tree {
     attach(&LocalDir::open(path, DirOptions::default()).expect("serve"), "local")

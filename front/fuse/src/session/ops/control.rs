@@ -3,7 +3,7 @@
 use super::super::body::Body;
 use super::super::{Session, init};
 use super::Call;
-use tombolo_core::fs::{Answer, Error};
+use tombolo_core::{Answer, Error};
 use tombolo_wire_fuse::Unique;
 use tombolo_wire_fuse::init::{Negotiation, Offer, negotiate};
 use tombolo_wire_fuse::request::Ioctl;

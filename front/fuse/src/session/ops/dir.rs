@@ -3,9 +3,9 @@
 use super::super::body::Body;
 use super::{BODY_BYTES, Call, take_page};
 use tombolo_core::fs::{
-    Answer, Cookie, DirBudget, DirPage, Error, File, Made, Mode, Name, NewMode, NodeId, OpenFlags,
-    RenameFlags,
+    Cookie, DirBudget, DirPage, File, Made, Mode, Name, NewMode, NodeId, OpenFlags, RenameFlags,
 };
+use tombolo_core::{Answer, Error};
 use tombolo_wire_fuse::dirent::{DIRENT_ALIGN, DIRENT_BYTES, DIRENT_PLUS_BYTES};
 use tombolo_wire_fuse::layout::open::OpenOutFlags;
 use tombolo_wire_fuse::request::Read;

@@ -6,9 +6,10 @@ use super::super::exchange::Exchange;
 use super::Call;
 use super::dir::new_mode;
 use tombolo_core::fs::{
-    AllocateMode, Answer, Create, Created, Error, Exclusive, File, LockFamily, LockOwner, LockRange, Name,
-    NodeId, OpenFlags, OpenId, Stability, SyncWhat, Whence, Write as HowToWrite, read_whole,
+    AllocateMode, Create, Created, Exclusive, File, LockFamily, LockOwner, LockRange, Name, NodeId,
+    OpenFlags, OpenId, SyncWhat, Whence, Write as HowToWrite, read_whole,
 };
+use tombolo_core::{Answer, Error, Stability};
 use tombolo_mem::Source;
 use tombolo_wire_fuse::layout::open::{OpenInFlags, OpenOutFlags};
 use tombolo_wire_fuse::layout::rw::WriteFlags;

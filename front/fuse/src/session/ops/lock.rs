@@ -2,7 +2,8 @@
 
 use super::super::body::Body;
 use super::Call;
-use tombolo_core::fs::{Answer, Error, Lock, LockFamily, LockKind, LockOwner, LockRange};
+use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange};
+use tombolo_core::{Answer, Error};
 use tombolo_wire_fuse::layout::lock::OFFSET_MAX;
 use tombolo_wire_fuse::reply::Blocker;
 use tombolo_wire_fuse::{self as wire, request};

@@ -12,7 +12,8 @@ use super::callers::Callers;
 use super::exchange::Exchange;
 use super::{Session, Slot};
 use std::sync::Arc;
-use tombolo_core::fs::{Answer, Ctx, DirPage, Error, File, FileSystem, Identity, NodeId, OpenId};
+use tombolo_core::fs::{DirPage, File, FileSystem, NodeId, OpenId};
+use tombolo_core::{Answer, Ctx, Error, Identity};
 use tombolo_wire_fuse::{self as wire, Decoded, Request};
 
 /// What the functions of every family have at hand.

@@ -2,7 +2,8 @@
 
 use super::super::body::Body;
 use super::Call;
-use tombolo_core::fs::{AccessMask, Answer, Error, Name, NodeId};
+use tombolo_core::fs::{AccessMask, Name, NodeId};
+use tombolo_core::{Answer, Error};
 use tombolo_wire_fuse::request::{Forgets, Setattr};
 use tombolo_wire_fuse::{FileHandle, attr};
 

@@ -2,7 +2,8 @@
 
 use super::super::body::Body;
 use super::{BODY_BYTES, Call};
-use tombolo_core::fs::{Answer, Error, XattrName, XattrSet};
+use tombolo_core::fs::{XattrName, XattrSet};
+use tombolo_core::{Answer, Error};
 use tombolo_wire_fuse::flags;
 use tombolo_wire_fuse::init::Capabilities;
 

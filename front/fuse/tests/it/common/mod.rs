@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 use tombolo_core::fs::{
-    AccessMask, Answer, Attr, Change, Client, Cookie, Create, Created, Ctx, Device, DirPage, Entry, Error,
-    Export, File, FileSystem, FileType, Identity, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, OpenId,
-    Opened, PermissionCheck, Profile, ReadDone, RenameFlags, Renamed, Result, SetAttr, Stability, StatFs,
-    SyncWhat, Write, Written,
+    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, Export, File,
+    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened, PermissionCheck,
+    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
 };
+use tombolo_core::{Answer, Ctx, Error, Identity, Result, Stability};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_fuse::attr::from_wire;
 use tombolo_wire_fuse::layout::attr::FuseAttr;

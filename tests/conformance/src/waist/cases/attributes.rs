@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tombolo_core::Error;
 use tombolo_core::fs::{
-    AccessMask, Error, FileType, Mode, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp, WeakAttr, Write,
+    AccessMask, FileType, Mode, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp, WeakAttr, Write,
 };
 
 use super::cases;

@@ -1,6 +1,7 @@
 //! Creating and opening.
 
-use tombolo_core::fs::{Create, Error, Exclusive, File, FileType, Mode, NewMode, OpenFlags, Want};
+use tombolo_core::fs::{Create, Exclusive, File, FileType, Mode, NewMode, OpenFlags};
+use tombolo_core::{Error, Want};
 
 use super::cases;
 use crate::refused;

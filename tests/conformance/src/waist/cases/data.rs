@@ -1,6 +1,7 @@
 //! Reading and writing.
 
-use tombolo_core::fs::{Error, LockOwner, OpenFlags, SetAttr, Stability, SyncWhat, Write};
+use tombolo_core::fs::{LockOwner, OpenFlags, SetAttr, SyncWhat, Write};
+use tombolo_core::{Error, Stability};
 use tombolo_mem::{Buffer, Sink, Source};
 
 use super::cases;

@@ -1,6 +1,7 @@
 //! Persistent handles.
 
-use tombolo_core::fs::{Error, NodeId, PersistentHandle, RenameFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{NodeId, PersistentHandle, RenameFlags};
 
 use super::cases;
 use crate::refused;

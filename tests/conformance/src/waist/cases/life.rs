@@ -1,6 +1,7 @@
 //! How long nodes, openings and sessions live.
 
-use tombolo_core::fs::{Error, File, NodeId, OpenFlags, OpenId, RenameFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{File, NodeId, OpenFlags, OpenId, RenameFlags};
 
 use super::cases;
 use crate::refused;

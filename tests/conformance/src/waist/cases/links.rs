@@ -1,6 +1,7 @@
 //! Hard links, symbolic links, and nodes that are neither file nor directory.
 
-use tombolo_core::fs::{Device, Error, FileType, Mode, NewMode, OpenFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{Device, FileType, Mode, NewMode, OpenFlags};
 
 use super::cases;
 use crate::refused;

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use tombolo_core::fs::{Cookie, Error, File, FileType, OpenFlags, RenameFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{Cookie, File, FileType, OpenFlags, RenameFlags};
 
 use super::cases;
 use crate::refused;

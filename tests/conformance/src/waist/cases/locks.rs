@@ -3,9 +3,8 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tombolo_core::fs::{
-    Answer, Error, File, Lock, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, Result,
-};
+use tombolo_core::fs::{File, Lock, LockFamily, LockKind, LockOwner, LockRange, OpenFlags};
+use tombolo_core::{Answer, Error, Result};
 
 use super::cases;
 use crate::refused;

@@ -1,6 +1,7 @@
 //! Names: what they may be, what finds them, what removes them.
 
-use tombolo_core::fs::{Error, Name, NewMode, OpenFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{Name, NewMode, OpenFlags};
 
 use super::cases;
 use crate::refused;

@@ -1,8 +1,8 @@
 //! Permissions, where the back end checks them.
 
+use tombolo_core::Error;
 use tombolo_core::fs::{
-    AccessMask, Error, Exclusive, File, FileType, Mode, NewMode, OpenFlags, RenameFlags, SetAttr, SetTime,
-    Timestamp,
+    AccessMask, Exclusive, File, FileType, Mode, NewMode, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
 };
 
 use super::cases;

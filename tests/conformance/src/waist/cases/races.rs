@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use tombolo_core::fs::{Create, Error, Exclusive, File, OpenFlags, RenameFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{Create, Exclusive, File, OpenFlags, RenameFlags};
 
 use super::cases;
 use crate::waist::world::{plain, supported};

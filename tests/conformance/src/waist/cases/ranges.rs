@@ -1,6 +1,7 @@
 //! Operations on ranges of files.
 
-use tombolo_core::fs::{AllocateMode, Error, File, OpenFlags, Result, Whence};
+use tombolo_core::fs::{AllocateMode, File, OpenFlags, Whence};
+use tombolo_core::{Error, Result};
 
 use super::cases;
 use super::data::pattern;

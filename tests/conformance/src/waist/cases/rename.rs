@@ -1,6 +1,7 @@
 //! Renaming.
 
-use tombolo_core::fs::{Cookie, Error, NodeId, OpenFlags, RenameFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{Cookie, NodeId, OpenFlags, RenameFlags};
 
 use super::cases;
 use crate::refused;

@@ -1,8 +1,7 @@
 //! Extended attributes and ACLs.
 
-use tombolo_core::fs::{
-    Error, Exclusive, File, Mode, NewMode, NodeId, OpenFlags, Result, XattrName, XattrSet,
-};
+use tombolo_core::fs::{Exclusive, File, Mode, NewMode, NodeId, OpenFlags, XattrName, XattrSet};
+use tombolo_core::{Error, Result};
 
 use super::cases;
 use crate::refused;

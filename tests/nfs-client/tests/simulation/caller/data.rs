@@ -1,7 +1,8 @@
 //! Opening, writing, reading, making stable, closing.
 
+use tombolo_core::Error;
 use tombolo_core::fs::{
-    Create, Error, Exclusive, File, LockOwner, Mode, Name, NodeId, OpenFlags, SetAttr, SyncWhat, Write,
+    Create, Exclusive, File, LockOwner, Mode, Name, NodeId, OpenFlags, SetAttr, SyncWhat, Write,
 };
 use tombolo_mem::{Buffer, Source};
 use tombolo_nfs_client_tests::wire::noise;

@@ -12,9 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use tombolo_core::fs::{
-    Attr, Ctx, Entry, Error, File, FileSystem, FileType, Name, NodeId, OpenFlags, Result, SessionId,
-};
+use tombolo_core::fs::{Attr, Entry, File, FileSystem, FileType, Name, NodeId, OpenFlags};
+use tombolo_core::{Ctx, Error, Result, SessionId};
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::wire::{Network, Rng};
 

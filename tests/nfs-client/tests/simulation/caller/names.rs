@@ -1,6 +1,7 @@
 //! Making, moving and removing names.
 
-use tombolo_core::fs::{Error, Name, RenameFlags};
+use tombolo_core::Error;
+use tombolo_core::fs::{Name, RenameFlags};
 
 use super::{Caller, mode};
 use crate::model::{Id, Kind};

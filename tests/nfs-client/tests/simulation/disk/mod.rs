@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    Client, Ctx, Export, File, FileSystem, NodeId, OpenFlags, PermissionCheck, Result, SessionId, SetAttr,
-    Write,
+    Client, Export, File, FileSystem, NodeId, OpenFlags, PermissionCheck, SetAttr, Write,
 };
+use tombolo_core::{Ctx, Result, SessionId};
 use tombolo_mem::{Buffer, Source};
 use tombolo_nfs_client_tests::wire::Rng;
 
@@ -200,7 +200,8 @@ impl Unsettled {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_core::fs::{Create, Name, Stability, SyncWhat};
+    use tombolo_core::Stability;
+    use tombolo_core::fs::{Create, Name, SyncWhat};
 
     use super::*;
 

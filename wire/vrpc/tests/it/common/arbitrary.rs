@@ -5,6 +5,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tombolo_core::fs::*;
+use tombolo_core::*;
 use tombolo_wire_vrpc::*;
 
 pub fn header() -> impl Strategy<Value = Header> {

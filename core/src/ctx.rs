@@ -5,7 +5,11 @@ use std::time::Instant;
 
 use bitflags::bitflags;
 
-use super::{Interrupt, SessionId};
+use crate::Interrupt;
+
+/// A session: one client's use of an export. Unique within a server process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u64);
 
 /// Names one request in the logs, from the front end that took it in to the back end that answered it. Unique within a
 /// server process.

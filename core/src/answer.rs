@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use super::{Error, Result, block_on};
+use crate::{Error, Result, block_on};
 
 /// The rest of an operation that could not be finished at once. It knows no runtime: any thread may poll it, and its
 /// waker may be called from any thread.
 ///
 /// Dropping it gives up the *answer*, never the work: a mutation that has begun runs to its end. To stop the work
-/// itself, raise the [`Interrupt`](super::Interrupt) in the request's [`Ctx`](super::Ctx) and wait for the answer:
+/// itself, raise the [`Interrupt`](crate::Interrupt) in the request's [`Ctx`](crate::Ctx) and wait for the answer:
 /// memory passed in (a `Sink` or a `Source`) is in use until then.
 pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 

@@ -142,16 +142,6 @@ impl Error {
     }
 }
 
-impl From<super::NameError> for Error {
-    fn from(error: super::NameError) -> Self {
-        match error {
-            super::NameError::TooLong => Self::NameTooLong,
-            super::NameError::Empty => Self::NotFound,
-            super::NameError::ForbiddenByte | super::NameError::Dots => Self::InvalidArgument,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use tombolo_sys::Errno;
 
-use super::Error;
+use crate::Error;
 
 impl From<Errno> for Error {
     /// Numbers without a word of their own are I/O errors; all of those keep the number for the log.

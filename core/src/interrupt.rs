@@ -92,7 +92,7 @@ impl Future for Raised {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::Answer;
+    use crate::Answer;
 
     #[test]
     fn raise_wakes_a_waiter_on_another_thread() {
