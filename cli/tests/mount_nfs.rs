@@ -208,7 +208,7 @@ fn a_mount_goes_on_trying_in_the_background() {
     until("all have ended", || !served.place.is_served());
     // What trying does not change is said at once.
     let ran = served.place.0.run(&["mount", &served.url("/none"), "mnt", "-o", "bg"]);
-    ran.failed(1, &["the server has no such export"]);
+    ran.failed(1, &["no such export"]);
 }
 
 #[test]

@@ -123,15 +123,12 @@ impl NfsExport {
     /// clients only. Waits for a few seconds at most.
     pub fn leave(&self) {
         if !self.root.unattended.wait(LEAVING) {
-            tracing::warn!(
-                server = self.nfs.label(),
-                "the server does not answer: what was not flushed is lost"
-            );
+            tracing::warn!(server = self.nfs.label(), "server not responding: unflushed data lost");
             return;
         }
         let Some(Mounted { endpoint, path, reserved_port }) = &self.root.mounted else { return };
         if let Err(error) = block_on(mounting::leave(endpoint, path, *reserved_port)) {
-            tracing::debug!(%error, "the server was not told");
+            tracing::debug!(%error, "UMNT failed");
         }
     }
 

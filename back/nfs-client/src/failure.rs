@@ -7,17 +7,17 @@ use tombolo_wire_nfs3::Procedure;
 /// Why an operation failed, where the waist has only "input/output error" to say. It names host and operation.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// There was no answer, or none from NFS.
+    /// No reply, or none from NFS.
     #[error("{procedure:?}")]
     Call {
         /// What was asked.
         procedure: Procedure,
-        /// What became of it. It names the server.
+        /// The outcome of the call. It names the server.
         source: CallError,
     },
-    /// The answer cannot be read.
-    #[error("{server}: the answer to {procedure:?} is garbage")]
-    Garbage {
+    /// The reply does not decode.
+    #[error("{server}: {procedure:?}: malformed reply")]
+    Malformed {
         /// Host and export.
         server: String,
         /// What was asked.
@@ -25,9 +25,9 @@ pub(crate) enum Failure {
         /// What is wrong with it.
         source: tombolo_wire_xdr::Error,
     },
-    /// The answer can be read and makes no sense.
-    #[error("{server}: {procedure:?}: {what}")]
-    Nonsense {
+    /// The reply violates the protocol.
+    #[error("{server}: {procedure:?}: invalid server reply: {what}")]
+    InvalidReply {
         /// Host and export.
         server: String,
         /// What was asked.
@@ -35,14 +35,14 @@ pub(crate) enum Failure {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The server says that something broke.
-    #[error("{server}: {procedure:?}: the server answers {status:?}")]
+    /// The server reports a failure of its own.
+    #[error("{server}: {procedure:?}: server replied {status:?}")]
     Broken {
         /// Host and export.
         server: String,
         /// What was asked.
         procedure: Procedure,
-        /// In its own word.
+        /// The status in its reply.
         status: tombolo_wire_nfs3::Status,
     },
 }

@@ -68,13 +68,13 @@ impl Progress {
     pub(crate) fn take(&mut self, page: Page) -> Result<(), &'static str> {
         let entries = &page.listing.entries;
         if entries.is_empty() && !page.listing.eof {
-            return Err("the listing stops, and the directory does not end");
+            return Err("empty page before the end of the directory");
         }
         let repeats = |entry: &Listed| entry.cookie.0 == page.start.0;
         if entries.iter().any(repeats)
             || entries.windows(2).any(|pair| matches!(pair, [a, b] if a.cookie == b.cookie))
         {
-            return Err("the listing repeats a cookie");
+            return Err("repeated cookie in a page");
         }
         let last = self.page.as_ref().and_then(|page| page.listing.entries.last());
         if last.is_none_or(|last| last.cookie.0 != page.start.0) {
@@ -84,7 +84,7 @@ impl Progress {
         if let Some(last) = entries.last()
             && self.circle.closes_at(Cookie(last.cookie.0))
         {
-            return Err("the listing goes in circles");
+            return Err("listing loops");
         }
         self.verifier = Some(page.listing.verifier);
         self.page = Some(page);

@@ -40,7 +40,7 @@ pub enum MountError {
         source: CallError,
     },
     /// The portmapper does not know the program.
-    #[error("{server}: its portmapper knows of no {what} over {transport:?}; give the port, if it has one")]
+    #[error("{server}: the portmapper has no {what} over {transport:?}; specify the port")]
     NotRegistered {
         /// The server.
         server: String,
@@ -60,7 +60,7 @@ pub enum MountError {
         status: mount::Status,
     },
     /// It wants to see other credentials than we have.
-    #[error("{server}:{path}: the server does not take AUTH_SYS credentials (sec=sys)")]
+    #[error("{server}:{path}: server does not accept AUTH_SYS credentials (sec=sys)")]
     Credentials {
         /// The server.
         server: String,
@@ -74,8 +74,8 @@ pub enum MountError {
         server: String,
     },
     /// The server answers something that makes no sense.
-    #[error("{server}: the answer of {what} makes no sense")]
-    Garbage {
+    #[error("{server}: invalid reply from {what}")]
+    Malformed {
         /// The server.
         server: String,
         /// Which of its programs.
@@ -84,7 +84,7 @@ pub enum MountError {
         source: tombolo_wire_xdr::Error,
     },
     /// The root is there, and cannot be used.
-    #[error("{server}:{path}: its root cannot be used")]
+    #[error("{server}:{path}: cannot use the export's root")]
     Root {
         /// The server.
         server: String,
@@ -94,21 +94,21 @@ pub enum MountError {
         source: tombolo_core::Error,
     },
     /// This machine has no more to give.
-    #[error("a client cannot be started")]
+    #[error("cannot start the RPC client")]
     Start(#[source] io::Error),
 }
 
 fn refusal(status: mount::Status) -> &'static str {
     match status {
-        mount::Status::NoEnt => "the server has no such export",
+        mount::Status::NoEnt => "no such export",
         mount::Status::Acces | mount::Status::Perm => {
-            "the server refuses: this host is not allowed, or it wants a port below 1024 (resvport)"
+            "access denied: this host is not allowed, or the server requires a port below 1024 (resvport)"
         }
-        mount::Status::NotDir => "that is not a directory",
-        mount::Status::NameTooLong => "the path is too long for the server",
-        mount::Status::Inval => "the server takes the path for invalid",
-        mount::Status::NotSupp => "the server does not support it",
-        mount::Status::Io | mount::Status::ServerFault => "the server failed",
+        mount::Status::NotDir => "not a directory",
+        mount::Status::NameTooLong => "path too long for the server",
+        mount::Status::Inval => "invalid path",
+        mount::Status::NotSupp => "not supported by the server",
+        mount::Status::Io | mount::Status::ServerFault => "server failure",
     }
 }
 
@@ -381,7 +381,7 @@ fn decoded<'a, T: Decode<'a>>(
     what: &'static str,
     results: &'a [u8],
 ) -> Result<T, MountError> {
-    Decoder::new(results).value().map_err(|source| MountError::Garbage {
+    Decoder::new(results).value().map_err(|source| MountError::Malformed {
         server: server.to_string(),
         what,
         source,

@@ -39,7 +39,7 @@ impl Root {
             Ok(handle) => Ok(Some(handle)),
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "the server has lost the root's handle, and does not give another");
+                tracing::warn!(error, "root handle is stale and mounting again failed");
                 Ok(None)
             }
         }

@@ -76,7 +76,7 @@ impl Backing {
     /// Data may be lost that was taken as unstable, if this failed.
     fn lost(&self, synced: &Result<()>) {
         if let Err(error) = synced {
-            tracing::error!(%error, "data could not be made stable; clients are told to send unstable writes again");
+            tracing::error!(%error, "sync failed: new write verifier, clients resend unstable writes");
             self.verifier.change();
         }
     }

@@ -93,7 +93,7 @@ impl NfsService {
         let header = match CallHeader::receive(&mut args) {
             Ok(header) => header,
             Err(fault) => {
-                tracing::debug!(%peer.origin, %fault, "a call that is none");
+                tracing::debug!(%peer.origin, %fault, "malformed RPC call");
                 let Some(refusal) = fault.reply() else { return Outcome::Close };
                 Encoder::new(reply).value(&refusal);
                 return Outcome::Reply;

@@ -40,7 +40,7 @@ impl Drop for Tidying {
     fn drop(&mut self) {
         drop(self.running.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that tidies up had panicked");
+            tracing::error!("idle-file thread panicked");
         }
     }
 }

@@ -26,10 +26,10 @@ pub struct CallHeader<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallFault {
     /// It is too short to name a call, or it is not a call: nothing can be answered.
-    #[error("not a call")]
+    #[error("not an RPC call")]
     NotCall,
     /// It names a call and ends before its credential begins.
-    #[error("the call's header is cut off")]
+    #[error("truncated call header")]
     Short {
         /// The call.
         xid: Xid,

@@ -44,7 +44,7 @@ impl Mark {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// A record is longer than its receiver takes.
-    #[error("a record of at least {announced_bytes} bytes where at most {limit_bytes} are taken")]
+    #[error("record of at least {announced_bytes} bytes exceeds the limit of {limit_bytes}")]
     TooLong {
         /// The record's length as far as its marks have told it.
         announced_bytes: usize,

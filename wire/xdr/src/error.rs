@@ -7,13 +7,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The bytes end before the value does.
-    #[error("the message ends {missing_bytes} bytes too early")]
+    #[error("message is {missing_bytes} bytes too short")]
     Short {
         /// How many are missing at least.
         missing_bytes: usize,
     },
     /// An opaque, a string or a list is longer than its type allows.
-    #[error("a length of {announced} where at most {limit} is allowed")]
+    #[error("length {announced} exceeds the limit of {limit}")]
     TooLong {
         /// What the peer announced.
         announced: u32,
@@ -21,10 +21,10 @@ pub enum Error {
         limit: usize,
     },
     /// A boolean is neither 0 nor 1 (RFC 4506 §4.4).
-    #[error("{0} is no boolean")]
+    #[error("invalid boolean {0}")]
     BadBool(u32),
     /// An enumeration or the arm of a union has a value that its type does not name (RFC 4506 §4.3).
-    #[error("{value} is no {name}")]
+    #[error("invalid {name}: {value}")]
     BadEnum {
         /// The type.
         name: &'static str,
@@ -32,7 +32,7 @@ pub enum Error {
         value: u32,
     },
     /// The value is complete, and bytes follow that belong to nothing.
-    #[error("{extra_bytes} bytes too many")]
+    #[error("{extra_bytes} trailing bytes")]
     Trailing {
         /// How many.
         extra_bytes: usize,

@@ -75,10 +75,10 @@ impl Nfs {
                 Reply::Failed(status, attributes) => return Ok(Reply::Failed(status, attributes)),
             };
             if ok.count != ok.data.len_bytes() {
-                return Err(self.nonsense(Procedure::Read, "it announces another count than it sends"));
+                return Err(self.invalid_reply(Procedure::Read, "count and data length differ"));
             }
             if ok.count as usize != data_bytes || data_bytes > asked {
-                return Err(self.nonsense(Procedure::Read, "it sends more than was asked for"));
+                return Err(self.invalid_reply(Procedure::Read, "more data than requested"));
             }
             return Ok(Reply::Ok(ReadDone { attributes: ok.attributes, count: data_bytes, eof: ok.eof }));
         }
@@ -103,7 +103,7 @@ impl Nfs {
             match self.read(Procedure::Write, reply)? {
                 Reply::Failed(Status::Jukebox, _) => self.wait_for_server(caller, &mut pause).await?,
                 Reply::Ok(ok) if ok.count > count => {
-                    return Err(self.nonsense(Procedure::Write, "it has written more than it was sent"));
+                    return Err(self.invalid_reply(Procedure::Write, "count exceeds the data sent"));
                 }
                 reply => return Ok(reply),
             }

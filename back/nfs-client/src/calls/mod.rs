@@ -91,9 +91,9 @@ impl Nfs {
         &self.label
     }
 
-    /// An answer that makes no sense.
-    pub(crate) fn nonsense(&self, procedure: Procedure, what: &'static str) -> Error {
-        Failure::Nonsense { server: self.label().to_owned(), procedure, what }.into()
+    /// The error for an invalid reply.
+    pub(crate) fn invalid_reply(&self, procedure: Procedure, what: &'static str) -> Error {
+        Failure::InvalidReply { server: self.label().to_owned(), procedure, what }.into()
     }
 
     /// Asks until the server has time for it.
@@ -157,7 +157,7 @@ impl Nfs {
                 Err(Failure::Broken { server: server(), procedure, status }.into())
             }
             Ok(reply) => Ok(reply),
-            Err(source) => Err(Failure::Garbage { server: server(), procedure, source }.into()),
+            Err(source) => Err(Failure::Malformed { server: server(), procedure, source }.into()),
         }
     }
 

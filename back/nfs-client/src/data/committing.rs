@@ -68,7 +68,7 @@ async fn make_stable<S: Server>(
         }
         start_commit(server, node);
     }
-    Err(server.nonsense(Procedure::Commit, "the write verifier changes at every call"))
+    Err(server.invalid_reply(Procedure::Commit, "the write verifier changes at every call"))
 }
 
 fn has_any(state: &super::file::State, seq: WriteSeq) -> bool {

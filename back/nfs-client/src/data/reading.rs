@@ -464,7 +464,7 @@ async fn read_all<S: Server>(
         let at = offset.saturating_add(count as u64);
         let done = server.clone().read(caller.clone(), node.clone(), at, rest.clone()).await?;
         if done.count > rest.len() {
-            return Err(server.nonsense(Procedure::Read, "it sends more than was asked for"));
+            return Err(server.invalid_reply(Procedure::Read, "more data than requested"));
         }
         count += done.count;
         rest.advance(done.count);
@@ -472,7 +472,7 @@ async fn read_all<S: Server>(
             return Ok(ReadDone { count, eof: done.eof });
         }
         if done.count == 0 {
-            return Err(server.nonsense(Procedure::Read, "it sends nothing, and says that the file goes on"));
+            return Err(server.invalid_reply(Procedure::Read, "no data and no end of file"));
         }
     }
 }

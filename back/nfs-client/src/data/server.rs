@@ -83,6 +83,6 @@ pub(crate) trait Server: Send + Sync + 'static {
         caller: Caller,
         node: Arc<Self::Node>,
     ) -> impl Future<Output = Result<WriteVerifier>> + Send + 'static;
-    /// An answer that makes no sense: an error that names host and operation.
-    fn nonsense(&self, procedure: Procedure, what: &'static str) -> Error;
+    /// The error for an invalid reply: it names host and operation.
+    fn invalid_reply(&self, procedure: Procedure, what: &'static str) -> Error;
 }

@@ -320,12 +320,12 @@ fn send<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, piece: Piece) {
 /// What a server may say to a WRITE (RFC 1813 §3.3.7).
 fn plausible<S: Server>(server: &S, wrote: Wrote, len: usize, asked: Stability) -> Result<Wrote> {
     let what = match wrote {
-        Wrote { count: 0, .. } => "it has written nothing, and names no error",
-        Wrote { count, .. } if count > len => "it has written more than it was sent",
-        Wrote { stability, .. } if stability < asked => "what was to be stable is not",
+        Wrote { count: 0, .. } => "nothing written and no error",
+        Wrote { count, .. } if count > len => "count exceeds the data sent",
+        Wrote { stability, .. } if stability < asked => "less stable than requested",
         wrote => return Ok(wrote),
     };
-    Err(server.nonsense(Procedure::Write, what))
+    Err(server.invalid_reply(Procedure::Write, what))
 }
 
 /// All writes so far, for one who waits for them.

@@ -90,7 +90,7 @@ impl View {
     pub(super) async fn commit_unattended(self, node: &Arc<Node>) {
         if let Err(error) = self.commit(node).await {
             let server = self.session.nfs.label();
-            tracing::error!(server, fileid = node.fileid, %error, "written data are lost");
+            tracing::error!(server, fileid = node.fileid, %error, "written data lost");
         }
         self.session.nodes.let_go(node);
     }

@@ -54,7 +54,7 @@ impl View {
         let epoch = opening.node.epoch();
         let page = Page { start: cookie, listing: Arc::new(listing), plus, procedure, asked, epoch, changes };
         self.progress(opening, |progress| progress.take(page.clone()))
-            .map_err(|what| self.session.nfs.nonsense(procedure, what))?;
+            .map_err(|what| self.session.nfs.invalid_reply(procedure, what))?;
         Ok(page)
     }
 
@@ -105,8 +105,8 @@ impl View {
         let name = match bytes {
             b"." | b".." => None,
             _ => Some(Name::new(bytes).map_err(|_| {
-                let what = "it lists a name that no entry can have";
-                self.session.nfs.nonsense(given.procedure, what)
+                let what = "invalid entry name";
+                self.session.nfs.invalid_reply(given.procedure, what)
             })?),
         };
         // The names of a directory that was changed since may lead elsewhere: they are looked up.

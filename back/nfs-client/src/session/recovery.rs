@@ -55,7 +55,7 @@ impl View {
             tracing::info!(
                 server = self.session.nfs.label(),
                 fileid = node.fileid,
-                "found again by its path"
+                "stale handle replaced: found by path"
             );
         }
         Ok(recovered)

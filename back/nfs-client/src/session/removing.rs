@@ -294,7 +294,7 @@ impl View {
             Err(Error::NotFound) if matches!(self.leads_to(dir, name, node).await, Ok(true)) => {}
             Err(error) => {
                 let (server, silly) = (self.session.nfs.label(), location.name.as_name());
-                tracing::warn!(server, name = %name.as_name(), %silly, %error, "a file has lost its name for another");
+                tracing::warn!(server, name = %name.as_name(), %silly, %error, "cannot restore the name of a file");
             }
         }
     }
@@ -321,7 +321,7 @@ impl View {
             Ok(_) | Err(Error::NotFound) => {}
             Err(error) => {
                 let server = self.session.nfs.label();
-                tracing::warn!(server, name = %location.name.as_name(), %error, "a removed file leaves its name behind");
+                tracing::warn!(server, name = %location.name.as_name(), %error, "cannot remove the temporary name of a removed file");
             }
         }
         self.session.nodes.removed(location.dir.id, &location.name);

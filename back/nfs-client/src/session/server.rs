@@ -91,8 +91,8 @@ impl Server for Session {
             Reply::Ok(done) => {
                 view.absorb_hint(&node, &done.attributes, asked);
                 if done.count == 0 && !done.eof {
-                    let what = "it reads nothing, and the file does not end";
-                    return Err(view.session.nfs.nonsense(Procedure::Read, what));
+                    let what = "no data and no end of file";
+                    return Err(view.session.nfs.invalid_reply(Procedure::Read, what));
                 }
                 Ok(ReadDone { count: done.count, eof: done.eof })
             }
@@ -125,11 +125,11 @@ impl Server for Session {
                     return Err(view
                         .session
                         .nfs
-                        .nonsense(Procedure::Write, "it writes nothing, and no error"));
+                        .invalid_reply(Procedure::Write, "nothing written and no error"));
                 }
                 if ok.committed < stable {
-                    let what = "what it was to make stable is not";
-                    return Err(view.session.nfs.nonsense(Procedure::Write, what));
+                    let what = "less stable than requested";
+                    return Err(view.session.nfs.invalid_reply(Procedure::Write, what));
                 }
                 Ok(Wrote {
                     count: ok.count as usize,
@@ -159,8 +159,8 @@ impl Server for Session {
         }
     }
 
-    fn nonsense(&self, procedure: Procedure, what: &'static str) -> Error {
-        self.nfs.nonsense(procedure, what)
+    fn invalid_reply(&self, procedure: Procedure, what: &'static str) -> Error {
+        self.nfs.invalid_reply(procedure, what)
     }
 }
 

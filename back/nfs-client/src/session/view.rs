@@ -163,7 +163,7 @@ impl View {
             server = self.session.nfs.label(),
             was = node.fileid,
             is = fattr.fileid,
-            "the server gives a handle to another file"
+            "file handle now names another file"
         );
         Err(Error::Stale)
     }

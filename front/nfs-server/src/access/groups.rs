@@ -69,7 +69,7 @@ impl Groups {
         let (groups, good_for) = match asked.resolve().await {
             Ok(Ok(groups)) => (groups.unwrap_or_default(), self.good_for),
             Ok(Err(errno)) => {
-                tracing::warn!(uid, %errno, "the groups of a user cannot be looked up");
+                tracing::warn!(uid, %errno, "group lookup failed");
                 (Vec::new(), FAILURE_GOOD_FOR.min(self.good_for))
             }
             Err(_) => return Err(Error::WouldBlock),

@@ -38,7 +38,7 @@ pub struct ExportId(pub(super) [u8; 2]);
 
 /// Two exports of one server whose names have the same digest.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the exports {0:?} and {1:?} would have the same file handles: give one of them another name")]
+#[error("exports {0:?} and {1:?} would have the same file handles: rename one")]
 pub struct ExportCollision(pub String, pub String);
 
 impl ExportId {

@@ -17,13 +17,13 @@ pub enum Refused {
     #[error("not a handle of this server")]
     Bad,
     /// It was given out, but is not good any more: its key is retired, or its export is gone. STALE.
-    #[error("a handle that is not good any more")]
+    #[error("stale file handle")]
     Stale,
 }
 
 /// A file whose name in its file system does not fit into a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a file system whose file handles are longer than {FILE_BYTES_MAX} bytes")]
+#[error("file system has file handles longer than {FILE_BYTES_MAX} bytes")]
 pub struct Unsignable;
 
 impl From<Unsignable> for tombolo_core::Error {

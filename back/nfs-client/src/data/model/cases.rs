@@ -168,7 +168,7 @@ fn what_a_server_does_not_take_it_is_sent_again_and_one_that_takes_nothing_is_an
     assert_eq!(mount.asked(), ["WRITE 7 at 3 Unstable"]);
     mount.step(Quirk { lies: true, ..Quirk::default() });
     let error = mount.served(mount.commit()).unwrap_err();
-    assert_eq!(text(&error), "model: Write: it has written nothing, and names no error");
+    assert_eq!(text(&error), "model: Write: nothing written and no error");
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_server_that_does_not_keep_what_is_to_be_stable_is_an_error() {
     assert!(said(&written).is_none(), "it waits for the server");
     mount.step(Quirk { lies: true, ..Quirk::default() });
     let error = said(&written).expect("an answer").unwrap_err();
-    assert_eq!(text(&error), "model: Write: what was to be stable is not");
+    assert_eq!(text(&error), "model: Write: less stable than requested");
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_server_that_reads_nothing_and_does_not_end_is_an_error() {
     let done = waited_for(read(&mount.server, &mount.file, &mount.caller, &ahead, 0, buffer.sink(0..8)));
     mount.step(Quirk { lies: true, ..Quirk::default() });
     let error = said(&done).expect("an answer").unwrap_err();
-    assert_eq!(text(&error), "model: Read: it sends nothing, and says that the file goes on");
+    assert_eq!(text(&error), "model: Read: no data and no end of file");
     assert!(buffer.as_mut_slice().is_some());
 }
 

@@ -307,7 +307,7 @@ impl Server for Model {
         }
     }
 
-    fn nonsense(&self, procedure: Procedure, what: &'static str) -> Error {
+    fn invalid_reply(&self, procedure: Procedure, what: &'static str) -> Error {
         Error::io(format!("model: {procedure:?}: {what}"))
     }
 }
