@@ -10,7 +10,7 @@ QEMU_JOBS := 10-job 40-guest-killed 80-nfs-job 92-shm-memory 95-shm-job
 # The crates whose documentation has examples: one start of rustdoc each.
 DOC_TESTS := -p tombolo-wire-rpc -p tombolo-wire-nfs3 -p tombolo-allocations
 
-.PHONY: help packages build static demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-posix test-postgres test-postgres-all lint bench bench-quick clean
+.PHONY: help packages build static demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -91,11 +91,14 @@ lint: ## formatter, clippy, shellcheck, whether the planted bugs' patches apply
 	if command -v shellcheck >/dev/null; then git ls-files -z | xargs -0 grep -lZE '^#!/(usr/)?bin/(env )?(ba)?sh' | xargs -0 shellcheck -x; fi
 	tests/planted/run --check
 
-bench-quick: build ## one quick pass of each benchmark, to see that it runs
-	target/release/tombolo bench all --quick
+build-bench: build
+	$(CARGO) build --release -p tombolo-bench
 
-bench: build ## every table of docs/benchmarks.md that this machine can run
-	target/release/tombolo bench all
+bench-quick: build-bench ## one quick pass of each benchmark, to see that it runs
+	target/release/tombolo-bench all --quick
+
+bench: build-bench ## every table of docs/benchmarks.md that this machine can run
+	target/release/tombolo-bench all
 
 clean: ## build output and caches
 	$(CARGO) clean

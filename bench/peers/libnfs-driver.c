@@ -1,5 +1,5 @@
 /*
- * Drives an NFS version 3 server through libnfs's raw calls, as told on standard input; `tombolo bench nfs` uses it.
+ * Drives an NFS version 3 server through libnfs's raw calls, as told on standard input; `tombolo-bench nfs` uses it.
  *
  *   libnfs-driver ADDRESS NFSPORT MOUNTPORT EXPORT FILE
  *

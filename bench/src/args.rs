@@ -1,11 +1,11 @@
-//! The command line of `tombolo bench`.
+//! The command line of `tombolo-bench`.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use tombolo_shm::bell::Mode;
 
 use crate::drive::DriveArgs;
@@ -14,7 +14,8 @@ use crate::table::Plan;
 use crate::table::ring::Meeting;
 
 /// Measure Tombolo against its peers on this machine, interleaved, and print the figures with their spread.
-#[derive(Args, Debug)]
+#[derive(Parser, Debug)]
+#[command(name = "tombolo-bench", version, arg_required_else_help = true)]
 pub struct BenchArgs {
     /// Which table.
     #[command(subcommand)]
@@ -202,7 +203,7 @@ impl BenchArgs {
 
     /// The command line of this program once more, for the NFS client's tables in the networks that it finds itself in.
     pub fn atomic_here(&self, atomic: &AtomicArgs) -> Vec<OsString> {
-        let mut words: Vec<OsString> = ["bench", "atomic", "--here"].map(OsString::from).into();
+        let mut words: Vec<OsString> = ["atomic", "--here"].map(OsString::from).into();
         let mut add = |option: &str, value: &OsStr| words.extend([option.into(), value.to_owned()]);
         atomic.only.iter().for_each(|only| add("--only", only.as_ref()));
         if let Some(rounds) = self.rounds {
@@ -233,7 +234,7 @@ impl BenchArgs {
     fn command(&self) -> String {
         let words = std::env::args().skip(1).filter(|word| word != "--json" && word != "--here");
         let quoted = |word: String| if word.contains(' ') { format!("\"{word}\"") } else { word };
-        let mut command = vec!["tombolo".to_owned()];
+        let mut command = vec!["tombolo-bench".to_owned()];
         let mut words = words.peekable();
         while let Some(word) = words.next() {
             // Where a report is written does not change it.

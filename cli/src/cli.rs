@@ -1,10 +1,8 @@
 //! The command line as a whole.
 
 use clap::{Args, Parser, Subcommand};
-use tombolo_bench::BenchArgs;
 use tombolo_host::logging::{self, Destination, VARIABLE, Verbosity};
 
-use crate::commands::bench;
 use crate::commands::completions::CompletionsArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::files::{CatArgs, CpArgs, DuArgs, LsArgs, MkdirArgs, MvArgs, RmArgs, StatArgs};
@@ -48,7 +46,6 @@ enum Command {
     Tune(TuneArgs),
     Keys(KeysArgs),
     Doctor(DoctorArgs),
-    Bench(BenchArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
@@ -100,7 +97,6 @@ impl Cli {
             Command::Tune(args) => args.run(),
             Command::Keys(args) => args.run(),
             Command::Doctor(args) => args.run(),
-            Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => args.run(),
             Command::Man(args) => args.run(),
         }

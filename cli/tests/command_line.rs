@@ -234,13 +234,13 @@ fn manuals_and_completions_are_whole() {
     for page in fs::read_dir(place.path("pages")).expect("list").flatten() {
         let (name, text) = (page.file_name(), fs::read_to_string(page.path()).expect("a page"));
         let name = name.to_str().expect("a name");
-        // Measuring is for developers, and a part of a command is explained with it.
+        // A part of a command is explained with it.
         let sections: &[_] = match name {
             "tombolo-mount.1" | "mount.tombolo.8" => {
                 &["MOUNT OPTIONS", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS", "nconnect=N"]
             }
             "tombolo-serve.1" => &["CONFIGURATION FILE", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS"],
-            name if name.starts_with("tombolo-bench") || name.starts_with("tombolo-keys-") => &["SEE ALSO"],
+            name if name.starts_with("tombolo-keys-") => &["SEE ALSO"],
             _ => &["EXAMPLES", "SEE ALSO", "EXIT STATUS"],
         };
         for section in sections {
@@ -254,7 +254,7 @@ fn manuals_and_completions_are_whole() {
         script.succeeded();
         assert!(script.out.contains("umount") && script.out.contains("virtiofs"), "{shell}");
         assert!(script.out.contains("version"), "{shell}");
-        for private in ["keeper", "background-log", "ring-asker"] {
+        for private in ["keeper", "background-log"] {
             assert!(!script.out.contains(private), "{shell}: {private}");
         }
     }

@@ -1,4 +1,4 @@
-//! Clients that move files, each as a process of its own, `tombolo bench drive CLIENT …`: so that threads, context switches and
+//! Clients that move files, each as a process of its own, `tombolo-bench drive CLIENT …`: so that threads, context switches and
 //! processor time of one are told from those of another, and each is placed like a server is.
 //!
 //! A line `write LIMIT PIECES PIECEBYTES FILEBYTES` or `read …` on standard input is one file, with so many requests in flight at most (0: as

@@ -6,7 +6,7 @@ use super::{Client, DriveArgs, Job, Way, address, content};
 use crate::error::{Doing, Result};
 use crate::nfs::{Pour, Pourer};
 
-/// The client of `tombolo bench limit pour`.
+/// The client of `tombolo-bench limit pour`.
 pub struct Poured {
     pourer: Pourer,
     to_file: bool,

@@ -16,7 +16,7 @@ mod syncs;
 mod syscalls;
 
 pub use clock::{Clock, Work};
-pub use contest::{Contest, Dropped, Entrant, Series, Turn};
+pub use contest::{Contest, Dropped, Entrant, Series};
 pub use cost::{Cost, CostMeter};
 pub use moved::{Moved, MovedMeter};
 pub use place::{Place, spare_cores};

@@ -31,11 +31,6 @@ impl Link {
         }
     }
 
-    /// Bytes per second that the shaper lets through, Ethernet and IP headers included.
-    pub fn rate(self) -> Option<f64> {
-        self.shaper().map(|shaper| shaper.megabits * 1e6 / 8.0)
-    }
-
     /// Where servers of this link listen.
     pub fn server(self) -> IpAddr {
         self.shaper().map_or(Ipv4Addr::LOCALHOST, |shaper| Ipv4Addr::new(10, 77, shaper.net, 2)).into()

@@ -76,7 +76,7 @@ fn good(status: ExitStatus) -> Result<()> {
 }
 
 fn failed(what: String) -> Error {
-    Error::Server { program: "tombolo bench".to_owned(), what }
+    Error::Server { program: "tombolo-bench".to_owned(), what }
 }
 
 fn allowed() -> Result<()> {

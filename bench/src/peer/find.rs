@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 /// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The program that this code is part of.
+    /// The program under test: it lies beside this one.
     Tombolo,
     /// The virtio-fs server of the virtio-fs project.
     Virtiofsd,
@@ -51,7 +51,7 @@ impl Program {
 
     fn how_to_install(self) -> &'static str {
         match self {
-            Program::Tombolo => "build it with `cargo build --release`",
+            Program::Tombolo => "run `make bench`, which builds it, or name it in TOMBOLO",
             Program::Virtiofsd => {
                 "run `bench/peers/setup`, or `apt-get install libcap-ng-dev libseccomp-dev && \
                  cargo install --locked virtiofsd --version 1.14.0`"
@@ -77,17 +77,20 @@ impl Program {
 /// The variable of the environment that names another build of Tombolo to be measured.
 pub const TOMBOLO: &str = "TOMBOLO";
 
-/// Where a program is: [`TOMBOLO`] or this very program, what `bench/peers/setup` built below this directory or one above
-/// it, or what the PATH has.
+/// Where a program is: for Tombolo what [`TOMBOLO`] names or what lies beside this program; for a peer what `bench/peers/setup`
+/// built below this directory or one above it, or what the PATH has.
 pub fn find(program: Program) -> Result<PathBuf> {
     let found = match program {
-        Program::Tombolo => {
-            std::env::var_os(TOMBOLO).map(PathBuf::from).or_else(|| std::env::current_exe().ok())
-        }
+        Program::Tombolo => std::env::var_os(TOMBOLO).map(PathBuf::from).or_else(beside_this_program),
         other => built(other.file()).or_else(|| on_path(other.file())).or_else(|| for_root(other.file())),
     };
     let absent = || Error::Absent(format!("{} is not here: {}", program.name(), program.how_to_install()));
     found.ok_or_else(absent)
+}
+
+fn beside_this_program() -> Option<PathBuf> {
+    let this = std::env::current_exe().ok()?;
+    Some(this.with_file_name(Program::Tombolo.file())).filter(|path| path.is_file())
 }
 
 fn built(name: &str) -> Option<PathBuf> {
@@ -125,7 +128,6 @@ mod tests {
     fn what_is_not_there_is_told_with_the_way_to_get_it() {
         let error = Error::Absent(format!("x is not here: {}", Program::Virtiofsd.how_to_install()));
         assert!(error.to_string().contains("virtiofsd --version 1.14.0"));
-        assert!(find(Program::Tombolo).is_ok());
         assert_eq!(on_path("no program has this name"), None);
     }
 }

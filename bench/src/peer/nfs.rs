@@ -77,7 +77,7 @@ impl Nfs {
         let address = free_port_at(link)?;
         let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
         let mut command = Network::command(link, program);
-        command.args(["bench", "limit", limit.name(), &address.to_string(), "--within"]).arg(folder);
+        command.args(["limit", limit.name(), &address.to_string(), "--within"]).arg(folder);
         let server = Server::start(limit.name(), &mut command)?;
         let export = "/null".to_owned();
         Self { server, _registry: None, _state: None, nfs: address, mount: address, export }.listening()

@@ -61,7 +61,7 @@ mod tests {
         let aims = "<!-- aims: x -->\nold\n<!-- end -->\n";
         let text = format!("{aims}before\n<!-- report: x -->\nold\n<!-- end -->\nafter\n");
         fs::write(&document, text).unwrap();
-        let mut report = Report::new("x", "A table", "tombolo bench x".to_owned(), false);
+        let mut report = Report::new("x", "A table", "tombolo-bench x".to_owned(), false);
         report.figures.push(Figure::single("stat", "", "ours", Unit::Nanoseconds, 2000.0));
         report.aim("stat", "≤ 1 µs", "2 µs", Some(false));
         write(&report, &folder.path().join("figures")).unwrap();

@@ -178,7 +178,7 @@ mod tests {
     use crate::report::{Ratio, Unit};
 
     fn report() -> Report {
-        let mut report = Report::new("x", "A table", "tombolo bench x".to_owned(), false);
+        let mut report = Report::new("x", "A table", "tombolo-bench x".to_owned(), false);
         report.figures.push(Figure::single("stat", "same core", "ours", Unit::Nanoseconds, 2000.0));
         report.figures.push(Figure::single("stat", "same core", "local", Unit::Nanoseconds, 400.0));
         let spread = Spread::of(&[1.5]).unwrap();
@@ -202,7 +202,7 @@ mod tests {
             "400 ns",
             "missed: 75 % of it",
             "not measured: peer: not installed",
-            "`tombolo bench x`",
+            "`tombolo-bench x`",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }

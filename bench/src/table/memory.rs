@@ -101,14 +101,14 @@ pub(super) fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Rat
 fn through_waist(tree: &Tree) -> Result<Held> {
     let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
     let mut command = Command::new(program);
-    command.args(["bench", "touch"]).arg(tree.shared()).arg(tree.files().to_string());
+    command.arg("touch").arg(tree.shared()).arg(tree.files().to_string());
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().doing(|| "start itself".to_owned())?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut numbers = text.split_whitespace().filter_map(|number| number.parse::<f64>().ok());
     match (numbers.next(), numbers.next()) {
         (Some(memory_bytes), Some(descriptors)) => Ok(Held { memory_bytes, descriptors }),
-        _ => Err(Error::Wrong { what: "tombolo bench touch".to_owned(), answer: text.into_owned() }),
+        _ => Err(Error::Wrong { what: "tombolo-bench touch".to_owned(), answer: text.into_owned() }),
     }
 }
 

@@ -1,6 +1,5 @@
 //! One module per command, each with its arguments and its `run`.
 
-pub mod bench;
 pub mod completions;
 pub mod doctor;
 pub mod files;

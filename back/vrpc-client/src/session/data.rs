@@ -20,7 +20,7 @@ use crate::reply::{Answered, still_theirs, whole};
 use crate::room::largest;
 
 /// Up to so many bytes of a READ and of a WRITE travel in the frame: a copy more, but no memory to be found for them. Where that ceases
-/// to pay was measured (`tombolo bench ring --only border`, docs/benchmarks.md).
+/// to pay was measured (`tombolo-bench ring --only border`, docs/benchmarks.md).
 const FRAME_READ_MAX: usize = 3 << 10;
 const FRAME_WRITE_MAX: usize = 512;
 

@@ -7,11 +7,11 @@ mod mounted;
 mod procedures;
 mod records;
 
-pub use call::{Call, Procedure, Reply};
+pub use call::{Call, Reply};
 pub use connection::Connection;
 pub use mounted::Mounted;
 pub use procedures::{
-    Handle, Page, commit, committed, create, created, getattr, lookup, offset_at, page, read, readdirplus,
-    remove, removed, write, written,
+    Handle, Page, commit, committed, create, created, getattr, offset_at, page, read, readdirplus, remove,
+    removed, write, written,
 };
 pub use records::Records;

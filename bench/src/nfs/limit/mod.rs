@@ -1,5 +1,5 @@
 //! Servers that do nothing, for what the network and the callers cost by themselves. Each runs as a process of its own,
-//! `tombolo bench limit KIND ADDRESS`, so that it is placed and its cost is read like that of any server.
+//! `tombolo-bench limit KIND ADDRESS`, so that it is placed and its cost is read like that of any server.
 
 mod null;
 mod pour;

@@ -42,7 +42,7 @@ impl Driver {
         let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
         let kind = kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let mut command = Command::new(program);
-        command.args(["bench", "drive", &kind, &server.nfs().to_string(), &server.mount().to_string()]);
+        command.args(["drive", &kind, &server.nfs().to_string(), &server.mount().to_string()]);
         command.args([server.export(), name]);
         Self::run_as(&kind, command)
     }

@@ -14,7 +14,7 @@ pub use crowd::Crowd;
 pub use driver::Driver;
 pub use getattr::Getattr;
 pub use libnfs::{Driven, Drives};
-pub use list::{ColdList, WarmList, fill, list_all};
+pub use list::{ColdList, WarmList, fill};
 pub use lister::{Beside, Lister};
 pub use moves::Moves;
 pub use small_files::SmallFiles;

@@ -41,7 +41,7 @@ pub fn run(plan: &Plan, only: &[String], here: bool) -> Result<Report> {
 fn elsewhere(plan: &Plan, only: &[String]) -> Result<Report> {
     let (turn, rounds) = (plan.turn.as_millis().to_string(), plan.rounds.to_string());
     let within = plan.within.to_string_lossy();
-    let mut arguments = vec!["bench", "nfs", "--here", "--json", "--turn", &turn, "--within", &within];
+    let mut arguments = vec!["nfs", "--here", "--json", "--turn", &turn, "--within", &within];
     if plan.quick {
         arguments.push("--quick");
     }
@@ -53,7 +53,7 @@ fn elsewhere(plan: &Plan, only: &[String]) -> Result<Report> {
     }
     let text = run_inside(&arguments)?;
     let mut report: Report = serde_json::from_str(&text)
-        .map_err(|source| Error::Wrong { what: "tombolo bench".to_owned(), answer: source.to_string() })?;
+        .map_err(|source| Error::Wrong { what: "tombolo-bench".to_owned(), answer: source.to_string() })?;
     report.command.clone_from(&plan.command);
     Ok(report)
 }

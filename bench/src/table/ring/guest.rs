@@ -236,5 +236,5 @@ fn program() -> Result<PathBuf> {
 
 fn words(memory: &Path, caller: u64) -> Vec<std::ffi::OsString> {
     let (bytes, caller) = (LINK_BYTES.to_string(), caller.to_string());
-    ["bench".into(), "ring-follow".into(), memory.into(), bytes.into(), caller.into()].into()
+    ["ring-follow".into(), memory.into(), bytes.into(), caller.into()].into()
 }

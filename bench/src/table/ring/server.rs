@@ -49,11 +49,11 @@ impl Serving {
     pub fn start(shared: &Path, folder: &Path, meeting: Meeting) -> Result<Self> {
         let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
         let mut command = Command::new(program);
-        command.args(["bench", "ring-server"]).arg(shared).arg(folder);
+        command.arg("ring-server").arg(shared).arg(folder);
         if let Some(meeting) = meeting.to_possible_value() {
             command.arg(meeting.get_name());
         }
-        let mut server = Server::start("tombolo bench ring-server", &mut command)?;
+        let mut server = Server::start("tombolo-bench ring-server", &mut command)?;
         let ready = folder.join(READY);
         server.wait_until("links", || ready.exists())?;
         Ok(Self { server, folder: folder.to_owned(), meeting })

@@ -1,4 +1,4 @@
-//! `tombolo bench`: measures Tombolo, its peers and what the machine itself can do, interleaved within one run.
+//! `tombolo-bench`: measures Tombolo, its peers and what the machine itself can do, interleaved within one run.
 //!
 //! One module per table ([`table`]); each makes a [`report::Report`], which prints as tables and is stored as JSON and
 //! SVG. Nothing here asserts a time: a figure is printed beside its aim, met or missed.
@@ -10,29 +10,40 @@
 #![forbid(unsafe_code)]
 
 mod args;
-pub mod drive;
+mod drive;
 mod error;
-pub mod files;
-pub mod guest;
-pub mod measure;
-pub mod nfs;
-pub mod peer;
-pub mod report;
-pub mod table;
-pub mod vfs;
+mod files;
+mod guest;
+mod measure;
+mod nfs;
+mod peer;
+mod report;
+mod table;
+mod vfs;
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::process::ExitCode;
 
-pub use args::BenchArgs;
-pub use error::{Error, Result};
+use clap::Parser as _;
 
-use args::{AtomicArgs, RingArgs, TableArgs};
-use error::Doing;
+use args::{AtomicArgs, BenchArgs, RingArgs, TableArgs};
+use error::{Doing, Error, Result};
 use report::{Report, Style};
 use table::Plan;
 
+fn main() -> ExitCode {
+    match run(&BenchArgs::parse(), &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody to read it: the exit code says enough.
+            let _unread = writeln!(io::stderr(), "tombolo-bench: cannot measure: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Does what the command line asks for, and prints to `out`.
-pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
+fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::Limit { limit, address } = &args.table {
         // A server: signals end it at once.
         return nfs::serve(*limit, *address, &args.within);
