@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_circle_of_pages_is_noticed_wherever_it_begins() {
+    fn a_listing_loop_is_detected() {
         for (tail, length) in [(0, 1), (0, 5), (7, 1), (7, 3), (100, 40)] {
             let mut circle = Circle::default();
             let cookies = (0..tail).chain((0..10 * (tail + length)).map(|n| tail + n % length));

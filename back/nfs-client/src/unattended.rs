@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_who_ends_waits_for_what_is_under_way() {
+    fn wait_returns_when_background_work_has_ended() {
         let unattended = Unattended::default();
         assert!(unattended.wait(Duration::ZERO));
         let gate: Arc<Mutex<Option<Waker>>> = Arc::default();

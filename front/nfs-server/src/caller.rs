@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_is_not_enough_to_be_somebody_else() {
+    fn an_incarnation_alone_does_not_impersonate_a_client() {
         let one = client(1, Some(1000), "one");
         assert_eq!(one, client(1, Some(1000), "one again"), "over another link, perhaps of another process");
         for other in [client(2, Some(1000), "one"), client(1, Some(1001), "one"), client(1, None, "one")] {

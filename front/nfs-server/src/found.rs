@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_kept_for_so_long() {
+    fn cached_permissions_are_bounded_and_expire() {
         let (found, start) = (Found::default(), Instant::now());
         found.keep_at(&Ctx::root(SessionId(1)), b"none", start);
         for xid in 0..2 * COUNT_MAX as u32 {

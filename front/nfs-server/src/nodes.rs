@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_lately_is_put_out_and_forgotten() {
+    fn least_recently_used_nodes_are_evicted_and_forgotten() {
         let (file_system, nodes) = (attached(), Nodes::new(2));
         let (first, second) = (made(&file_system, &nodes, "a").id, made(&file_system, &nodes, "b").id);
         assert!(nodes.by_handle(b"a").is_some(), "used: it stays");

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_are_refused_together_make_room_once() {
+    fn calls_refused_together_evict_once() {
         const CALLS: usize = 16;
         let openings = openings(64);
         let (all, tries) = (Barrier::new(CALLS), AtomicUsize::new(0));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_finds_no_room_at_all_fails_soon() {
+    fn a_call_without_a_permit_fails_soon() {
         let (openings, tries) = (openings(64), AtomicUsize::new(0));
         let open = || {
             tries.fetch_add(1, Ordering::Relaxed);

@@ -175,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn who_may_execute_may_read() {
+    fn execute_permission_allows_reading() {
         assert_eq!(Bench::new(0o711).may(2000), (true, false));
     }
 
     #[test]
-    fn a_kept_answer_ends_with_the_attributes_that_it_was_given_for() {
+    fn a_cached_permission_ends_with_its_attributes() {
         let file = Bench::new(0o644);
         // Until the ctime is old enough, nothing is kept; either way the answer is right at once.
         for wait in [Duration::ZERO, TICK + Duration::from_millis(100)] {

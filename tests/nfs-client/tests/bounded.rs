@@ -121,7 +121,7 @@ fn a_record_that_never_ends_takes_no_more_than_the_longest_reply() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_are_not_kept() {
+fn unsolicited_replies_are_dropped() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
     grows_by_at_most(16 * MIB, || {
@@ -136,7 +136,7 @@ fn answers_that_nobody_asked_for_are_not_kept() {
 }
 
 #[test]
-fn what_is_refused_for_want_of_room_is_not_made_at_the_server() {
+fn a_create_beyond_the_node_budget_makes_nothing_at_the_server() {
     let _turn = turn();
     let limits = Limits { nodes: 4, opens: 1, ..Limits::default() };
     let (world, _server, _honest) = stage(Options { limits, ..soft() });
@@ -161,7 +161,7 @@ fn what_is_refused_for_want_of_room_is_not_made_at_the_server() {
 }
 
 #[test]
-fn a_directory_without_end_takes_no_memory_at_the_client() {
+fn an_endless_directory_takes_no_memory_at_the_client() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
     server.now(|asked: &Asked<'_>| {
@@ -201,7 +201,7 @@ fn a_directory_without_end_takes_no_memory_at_the_client() {
 
 /// The kernel keeps each node that a listing brings, until its own memory runs short.
 #[test]
-fn a_directory_without_end_brings_few_nodes() {
+fn an_endless_directory_creates_few_nodes() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
     let fattr = fattr3(&world.attr(world.dir));
@@ -242,7 +242,7 @@ fn a_directory_without_end_brings_few_nodes() {
 }
 
 #[test]
-fn a_server_that_takes_no_writes_holds_writers_up_and_not_their_data() {
+fn a_stalled_server_blocks_writers_and_bounds_their_data() {
     let _turn = turn();
     let (world, server, _honest) = stage(Options { dirty_bytes_max: 8 << 20, ..soft() });
     let file = world.file("file");
@@ -274,7 +274,7 @@ fn a_server_that_takes_no_writes_holds_writers_up_and_not_their_data() {
 }
 
 #[test]
-fn unstable_data_that_are_never_committed_are_bounded() {
+fn uncommitted_data_are_bounded() {
     let _turn = turn();
     let (world, server, _honest) = stage(Options { dirty_bytes_max: 8 << 20, ..soft() });
     let file = world.file("file");

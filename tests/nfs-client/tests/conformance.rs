@@ -93,7 +93,7 @@ fn the_client_with_small_transfers() {
 }
 
 #[test]
-fn the_client_with_little_room_for_dirty_data() {
+fn the_client_with_a_small_dirty_limit() {
     let options = Options { dirty_bytes_max: 4096, read_ahead_bytes: 0, ..hard() };
     let export = Arc::new(Memory::default());
     run_with("the client with 4 KiB of dirty data over memory", export, Transport::Tcp, options);
@@ -147,7 +147,7 @@ fn the_client_over_a_link_with_one_call_at_a_time() {
 }
 
 #[test]
-fn the_client_over_a_link_without_looking_for_answers() {
+fn the_client_over_a_link_without_polling() {
     let links = LinkPlan { mode: Mode::Event, ..LinkPlan::default() };
     run_over_a_link("the client over a link, event", Arc::new(Memory::default()), links, hard());
 }

@@ -13,7 +13,7 @@ use tombolo_wire_nfs3::{Call, Fattr3, Procedure, Status};
 const MODE_AT: usize = 8;
 
 #[test]
-fn the_truth_is_the_honest_servers_over_both_transports() {
+fn unscripted_replies_pass_through_over_both_transports() {
     let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), |_| Say::Truth);
     for transport in [Transport::Tcp, Transport::Udp] {
@@ -24,7 +24,7 @@ fn the_truth_is_the_honest_servers_over_both_transports() {
 }
 
 #[test]
-fn lies_are_told_where_the_script_has_them_and_nowhere_else() {
+fn scripted_replies_apply_to_their_calls_only() {
     let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), |asked: &Asked<'_>| match asked.nth {
         2 if asked.is(Procedure::Getattr) => asked.results(&GetattrReply::Failed(Status::Io, ())),

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_survive_the_wire_but_for_what_nfs_does_not_have() {
+    fn attributes_survive_the_wire() {
         let file_types = [
             FileType::Regular,
             FileType::Directory,
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_set_survives_the_wire() {
+    fn sattr_survives_the_wire() {
         let set = SetAttr {
             mode: Some(Mode::new(0o640)),
             uid: Some(0),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_no_node_can_have_are_refused() {
+    fn impossible_attribute_values_are_refused() {
         let broken_time = SetTime3::Client(NfsTime3 { seconds: 1, nseconds: NANOS_PER_SEC });
         for sattr in [
             Sattr3 { uid: Some(u32::MAX), ..Sattr3::default() },

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_with_a_status_of_their_own_come_back_as_themselves() {
+    fn errors_with_their_own_status_round_trip() {
         let own = [
             Error::NotPermitted,
             Error::AccessDenied,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_work_in_a_moment_is_to_be_tried_again_and_what_is_in_use_is_not() {
+    fn transient_errors_map_to_jukebox_and_busy_does_not() {
         for error in [Error::TimedOut, Error::NoMemory, Error::TooManyOpen, Error::Disconnected] {
             assert_eq!(to_status(&error), Status::Jukebox, "{error}");
         }

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_length_is_held_against_the_limit_and_against_what_is_there() {
+    fn an_announced_length_is_checked_against_limit_and_message() {
         let hostile = [0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4];
         let too_long = Error::TooLong { announced: u32::MAX, limit: 64 };
         assert_eq!(Decoder::new(&hostile).opaque(64), Err(too_long));

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_an_end_is_refused() {
+    fn an_endless_list_is_refused() {
         let cut = List::<'_, u32>::decode(&mut Decoder::new(&[0, 0, 0, 1, 0, 0, 0, 7]));
         assert_eq!(cut, Err(Error::Short { missing_bytes: 4 }));
         assert_eq!(List::<'_, u32>::decode(&mut Decoder::new(&[0, 0, 0, 2])), Err(Error::BadBool(2)));

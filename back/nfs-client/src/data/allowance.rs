@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_alone_uses_it_may_hold_any_piece_and_others_wait() {
+    fn a_sole_user_may_exceed_the_allowance_and_others_wait() {
         let allowance = Allowance::new(4096);
         let long = allowance.take(1 << 20).expect("alone");
         assert!(allowance.take(1).is_none());

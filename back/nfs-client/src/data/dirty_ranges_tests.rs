@@ -184,7 +184,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_forgotten_is_on_the_servers_disk(steps in steps()) {
+    fn dropped_pieces_are_on_stable_storage(steps in steps()) {
         let mut world = World::new();
         for step in &steps {
             world.step(step);

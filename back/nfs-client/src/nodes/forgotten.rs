@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_remembered_by_itself_is_taken_for_as_young_as_any() {
+    fn evicted_handles_count_as_changed_last() {
         let start = Instant::now();
         let handle = |number: usize| FileHandle::new(&number.to_be_bytes()).expect("short").to_owned();
         let at = |number: usize| start + Duration::from_millis(number as u64);

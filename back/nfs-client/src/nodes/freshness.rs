@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_still_is_believed_for_longer_each_time_and_what_changes_for_the_least() {
+    fn attribute_lifetime_doubles_while_unchanged_and_resets_on_change() {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let mut known = Freshness::new(attr(1), start, &TIMES);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_answer_that_comes_late_is_not_taken_for_news() {
+    fn a_late_old_reply_does_not_replace_newer_attributes() {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let mut known = Freshness::new(attr(5), at(1), &TIMES);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_was_under_way_beside_a_write_does_not_undo_what_the_write_told() {
+    fn a_concurrent_getattr_does_not_undo_the_attributes_of_a_write() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let long = |ctime| Attr { size: 100, ..attr(ctime) };
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn doubt_ends_belief_until_the_next_answer() {
+    fn doubtful_attributes_are_not_used_until_the_next_reply() {
         let now = Instant::now();
         let mut known = Freshness::new(attr(1), now, &TIMES);
         known.doubt(now);
@@ -227,13 +227,13 @@ mod tests {
     }
 
     #[test]
-    fn without_times_nothing_is_believed() {
+    fn attribute_times_of_zero_disable_caching() {
         let now = Instant::now();
         assert!(Freshness::new(attr(1), now, &AttributeTimes::NONE).believed(now, &NONE).is_none());
     }
 
     #[test]
-    fn a_name_less_that_may_be_its_own_ends_belief_in_a_file_of_several() {
+    fn an_unknown_removal_expires_attributes_of_files_with_several_links() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let removal = UnknownRemoval::default();

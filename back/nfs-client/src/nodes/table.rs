@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_known_until_it_is_closed() {
+    fn an_open_node_is_retained_until_close() {
         let nodes = nodes(100);
         let node = enter(&nodes, 2, 10);
         node.opened();
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_as_often_as_it_was_looked_up_is_gone_and_the_root_stays() {
+    fn a_node_forgotten_as_often_as_looked_up_is_dropped_but_the_root_stays() {
         let nodes = nodes(2);
         let node = enter(&nodes, 2, 10);
         enter(&nodes, 2, 10);
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_from_before_a_change_is_not_believed_of_a_node_that_was_forgotten_after_it() {
+    fn a_reply_older_than_a_change_is_not_used_for_an_evicted_node() {
         let (nodes, start) = (nodes(100), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         let file = fattr(10, FileType3::Regular, 1);
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_file_is_told_only_where_its_last_name_was_removed_here() {
+    fn nlink_zero_needs_the_last_name_removed_here() {
         let (nodes, start) = (nodes(100), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         let file = Fattr3 { nlink: 3, ..fattr(10, FileType3::Regular, 1) };
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_without_end_keeps_no_more_than_a_path() {
+    fn an_endless_tree_retains_one_path() {
         let nodes = nodes(100);
         let (mut seen, mut above) = (Vec::new(), nodes.root().clone());
         for number in 0..2 * DEPTH_MAX as u64 + 100 {

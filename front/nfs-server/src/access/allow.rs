@@ -114,12 +114,12 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_kept_out_by_an_empty_list() {
+    fn an_empty_allow_list_admits_all() {
         assert!(list(&[]).is_open() && admits(&[], "203.0.113.5") && admits(&[], "2001:db8::1"));
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn invalid_networks_are_refused() {
         for text in ["", "10.0.0.1/8", "10.0.0.0/33", "10.0.0", "host", "10.0.0.0/-1", "fd00::1/16", "*"] {
             let error = text.parse::<Network>().expect_err(text);
             assert!(error.to_string().contains("10.0.0.0/8"), "{error}");

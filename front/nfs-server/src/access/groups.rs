@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_asked_about_once_also_by_many_at_once() {
+    fn concurrent_group_lookups_of_a_user_are_one() {
         let (groups, asked) = counting(GOOD_FOR);
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_known_is_remembered_too_and_so_is_a_failure() {
+    fn unknown_users_and_failed_lookups_are_cached() {
         let (groups, asked) = counting(GOOD_FOR);
         for uid in [404, 500, 404, 500] {
             assert!(wait(&groups, uid).expect("nothing").is_empty());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_asked_again() {
+    fn expired_groups_are_looked_up_again() {
         let (groups, asked) = counting(Duration::ZERO);
         for _ in 0..3 {
             wait(&groups, 7).expect("groups");

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn squashing_takes_root_or_all_and_nobody_else() {
+    fn squashing_applies_to_root_or_all() {
         let identities = Arc::new(Identities::new(None));
         let as_seen = |whom, credential| shown(&identity(&identities, whom, credential));
         let (root, user) = (sys(0, 0, &[0, 5]), sys(1000, 100, &[0, 7]));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn over_a_link_a_process_is_itself_and_squashed_as_such() {
+    fn link_callers_are_their_process_before_squashing() {
         use tombolo_host::links::server::Voice;
         let identities = Identities::new(None);
         let voice = |uid, gid, groups: &[u32]| Voice::Its { uid, gid, groups: groups.into() };
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_groups_is_kept_once() {
+    fn a_group_list_is_stored_once() {
         let identities = Arc::new(Identities::new(None));
         let all: Vec<u32> = (1..=16).collect();
         let first = identity(&identities, Whom::Root, sys(1000, 100, &all)).groups.expect("groups");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn where_groups_are_looked_up_the_credential_s_do_not_count() {
+    fn looked_up_groups_override_the_credential() {
         let identities = Arc::new(Identities::new(Some(Groups::new())));
         let root = identity(&identities, Whom::Nobody, sys(0, 0, &[777]));
         assert!(root.in_group(0) && !root.in_group(777));

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn two_names_with_one_id_are_told() {
+    fn export_id_collisions_are_errors() {
         let names: Vec<String> = (0..2000).map(|n| format!("export-{n}")).collect();
         let refused = ExportId::check(names.iter().map(String::as_str)).expect_err("16 bits are few");
         assert_ne!(refused.0, refused.1);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_signed_is_found_and_nothing_longer_is_signed() {
+    fn signed_handles_verify_and_longer_ones_are_not_signed() {
         let (signer, export) = (one_key(), ExportId::of("src"));
         for len in 0..=46 {
             let handle = signer.sign(export, VOLUME, &file(len)).expect("it fits");

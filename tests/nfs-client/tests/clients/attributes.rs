@@ -8,7 +8,7 @@ use tombolo_wire_nfs3::Procedure;
 use crate::pair::Pair;
 
 #[test]
-fn attributes_are_believed_for_their_time_and_not_longer() {
+fn attributes_are_cached_until_their_timeout() {
     const TIME: Duration = Duration::from_millis(1500);
     let pair = Pair::believing(TIME);
     let node = pair.one.file_with("file", b"contents");
@@ -43,7 +43,7 @@ fn without_attribute_times_a_change_is_seen_at_once() {
 }
 
 #[test]
-fn what_a_client_changes_itself_it_sees_at_once() {
+fn a_client_sees_its_own_changes_at_once() {
     let pair = Pair::new();
     let world = &pair.one;
     let node = world.file_with("file", b"contents");

@@ -6,7 +6,7 @@ use tombolo_wire_nfs3::Procedure;
 use crate::pair::{Pair, close};
 
 #[test]
-fn what_one_writes_and_closes_the_other_sees_at_open() {
+fn an_open_sees_what_another_client_closed() {
     let pair = Pair::new();
     let mut expected = Vec::new();
     for round in 0..50_usize {
@@ -100,7 +100,7 @@ fn a_small_file_is_on_the_wire_before_it_is_closed() {
 }
 
 #[test]
-fn a_truncation_by_another_is_seen_at_open_and_the_old_end_is_not() {
+fn a_truncation_by_another_client_is_seen_at_open() {
     let pair = Pair::new();
     let node = pair.one.file_with("file", &[1; 300_000]);
     assert_eq!(pair.one.contents(node).len(), 300_000);

@@ -20,7 +20,7 @@ fn holds_in_time(what: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_name_that_another_makes_appears_in_time_also_where_it_was_missed() {
+fn a_name_made_by_another_client_appears_after_the_attribute_timeout() {
     let pair = Pair::believing(TIME);
     assert!(!pair.one.exists("new"));
     pair.two.file_with("new", b"");
@@ -29,7 +29,7 @@ fn a_name_that_another_makes_appears_in_time_also_where_it_was_missed() {
 }
 
 #[test]
-fn a_name_that_another_removes_goes_in_time() {
+fn a_name_removed_by_another_client_goes_after_the_attribute_timeout() {
     let pair = Pair::believing(TIME);
     pair.one.file_with("old", b"");
     assert!(pair.two.exists("old"));
@@ -39,7 +39,7 @@ fn a_name_that_another_removes_goes_in_time() {
 }
 
 #[test]
-fn a_name_that_another_moves_leads_to_the_other_file_in_time() {
+fn a_name_moved_by_another_client_changes_after_the_attribute_timeout() {
     let pair = Pair::believing(TIME);
     pair.one.file_with("name", b"the first");
     pair.one.file_with("other", b"the second");

@@ -35,7 +35,7 @@ fn a_file_that_is_removed_while_open_is_read_and_written_on_and_gone_after_its_c
 
 /// Who holds it without having it open (`O_PATH`) may ask what it was.
 #[test]
-fn attributes_of_a_removed_file_are_told_to_those_who_hold_it() {
+fn attributes_of_a_removed_file_reach_its_openers() {
     let pair = Pair::noac();
     let world = &pair.one;
     let node = world.file_with("file", b"contents");
@@ -112,7 +112,7 @@ fn a_file_that_is_not_open_is_removed_at_once() {
 }
 
 #[test]
-fn one_of_two_links_of_an_open_file_is_removed_without_ado() {
+fn one_of_two_links_of_an_open_file_is_removed_at_once() {
     let pair = Pair::noac();
     let world = &pair.one;
     let file = world.file("file");
@@ -127,7 +127,7 @@ fn one_of_two_links_of_an_open_file_is_removed_without_ado() {
 }
 
 #[test]
-fn the_last_name_of_an_open_file_is_known_though_others_removed_the_first() {
+fn the_last_name_of_an_open_file_is_recognized_after_foreign_removals() {
     let pair = Pair::new();
     let world = &pair.one;
     let file = world.file("file");

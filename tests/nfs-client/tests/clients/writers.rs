@@ -25,7 +25,7 @@ fn appends_of_one_client_go_to_the_end_each() {
 }
 
 #[test]
-fn an_append_after_anothers_close_goes_behind_what_that_wrote() {
+fn an_append_after_another_clients_close_goes_to_the_new_end() {
     let pair = Pair::new();
     pair.one.file_with("log", b"");
     let mut expected = Vec::new();

@@ -10,7 +10,7 @@ mod server;
 use namespaces::{GANESHA, NETWORK, run_inside};
 
 #[test]
-fn the_waists_cases_hold_over_a_strangers_server() {
+fn the_conformance_suite_passes_over_ganesha() {
     run_inside("inside::the_waists_cases", GANESHA);
 }
 
@@ -20,21 +20,21 @@ fn big_files_go_both_ways_as_they_are() {
 }
 
 #[test]
-fn a_hard_mount_outlives_a_restart_of_a_strangers_server() {
+fn a_hard_mount_survives_a_ganesha_restart() {
     run_inside("inside::a_restart_under_a_hard_mount", GANESHA);
 }
 
 #[test]
-fn the_portmapper_leads_to_a_strangers_server() {
+fn ganesha_is_found_through_the_portmapper() {
     run_inside("inside::found_through_the_portmapper", GANESHA);
 }
 
 #[test]
-fn a_portmapper_that_lies_is_one_clear_line() {
+fn a_wrong_portmapper_reply_is_one_clear_line() {
     run_inside("portmapper::one_that_lies", NETWORK);
 }
 
 #[test]
-fn a_portmapper_leads_to_the_ports_that_it_says() {
-    run_inside("portmapper::one_that_leads_to_ports", NETWORK);
+fn portmapper_ports_are_used() {
+    run_inside("portmapper::portmapper_reply_with_ports", NETWORK);
 }

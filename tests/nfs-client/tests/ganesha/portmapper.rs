@@ -51,7 +51,7 @@ fn one_that_lies() {
 
 #[test]
 #[ignore = "run in namespaces of its own"]
-fn one_that_leads_to_ports() {
+fn portmapper_reply_with_ports() {
     let honest = TestServer::over(Memory::default());
     let port = u32::from(honest.address().port());
     let portmapper = Scripted::start_at(portmap::PORT, honest.address(), move |asked| {

@@ -79,7 +79,7 @@ fn results_with_any_word_changed_are_survived() {
 }
 
 #[test]
-fn a_status_that_there_is_none_of_is_an_error_that_names_host_and_operation() {
+fn an_unknown_status_is_an_error_that_names_host_and_operation() {
     for_each(|operation| {
         let stage = Stage::soft();
         for status in [3_u32, 12_345, 10_009, u32::MAX] {

@@ -30,7 +30,7 @@ fn create(world: &World, name: &str) -> Result<()> {
 }
 
 #[test]
-fn who_made_a_file_is_not_told_that_it_exists_when_the_answer_was_lost() {
+fn a_create_with_a_lost_reply_does_not_fail_with_exist() {
     in_time(|| {
         let stage = Stage::hard();
         stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Create) && asked.nth == 1 {

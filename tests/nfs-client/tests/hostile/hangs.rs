@@ -53,7 +53,7 @@ fn an_interrupt_ends_any_call_of_a_hard_mount_that_is_silent() {
 }
 
 #[test]
-fn a_hard_mount_waits_for_a_server_that_is_slow() {
+fn a_hard_mount_waits_for_a_slow_server() {
     in_time(|| {
         let stage = Stage::hard();
         stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Getattr) && asked.nth == 1 {
@@ -69,7 +69,7 @@ fn a_hard_mount_waits_for_a_server_that_is_slow() {
 }
 
 #[test]
-fn a_hard_mount_waits_for_a_server_that_is_away() {
+fn a_hard_mount_waits_for_an_unreachable_server() {
     in_time(|| {
         let stage = Stage::hard();
         // Whoever calls is cut off; after a while it is served.

@@ -66,7 +66,7 @@ fn list(world: &World, plus: bool) -> Result<usize, Error> {
 }
 
 #[test]
-fn what_is_wrong_with_a_listing_is_said_of_the_procedure_that_brought_it() {
+fn listing_errors_name_their_procedure() {
     for (plus, procedure) in [(false, "Readdir: "), (true, "Readdirplus: ")] {
         in_time(move || {
             let stage = Stage::soft();
@@ -145,7 +145,7 @@ fn a_page_that_leads_back_to_itself_is_refused() {
 }
 
 #[test]
-fn pages_that_go_in_a_circle_are_refused() {
+fn looping_pages_are_refused() {
     for period in [2_u64, 3, 64, 1000] {
         refused(move |from| Page { entries: vec![entry(from % period + 1)], eof: false });
     }
@@ -159,7 +159,7 @@ fn a_page_without_entries_that_is_not_the_last_is_refused() {
 }
 
 #[test]
-fn a_cookie_of_zero_in_an_entry_does_not_start_anew_for_ever() {
+fn a_cookie_of_zero_in_an_entry_does_not_restart_the_listing() {
     refused(|_| Page { entries: vec![("entry".into(), 0)], eof: false });
 }
 

@@ -57,13 +57,13 @@ fn an_unreachable_host_is_one_clear_line_also_for_a_hard_mount() {
 }
 
 #[test]
-fn a_host_that_takes_the_connection_and_says_nothing_is_given_up() {
+fn a_silent_host_times_out() {
     let line = refused_by(|_| Say::Silence);
     assert!(!line.is_empty());
 }
 
 #[test]
-fn an_export_that_there_is_none_of_is_named() {
+fn an_unknown_export_is_named() {
     let honest = TestServer::over(Memory::default());
     let line = refused(honest.address(), "/nowhere", soft());
     assert!(line.contains("/nowhere"), "{line}");
@@ -86,7 +86,7 @@ fn each_refusal_of_mount_says_why() {
 }
 
 #[test]
-fn a_refusal_of_rpc_says_why() {
+fn an_rpc_rejection_names_its_reason() {
     type Refuse = fn(&Asked<'_>) -> Say;
     let refusals: [Refuse; 3] = [
         |asked| asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)),
@@ -101,7 +101,7 @@ fn a_refusal_of_rpc_says_why() {
 }
 
 #[test]
-fn a_root_whose_handle_is_none_is_refused() {
+fn an_empty_root_handle_is_refused() {
     for (announced, bytes) in [(0_u32, 0), (65, 65), (u32::MAX, 0)] {
         refused_by(move |asked| {
             if !asked.is_mnt() {
@@ -130,7 +130,7 @@ fn flavors_without_end_are_refused_or_cut() {
 
 /// A server that takes only Kerberos.
 #[test]
-fn a_server_that_takes_none_of_our_credentials_is_refused_with_a_word_about_it() {
+fn a_server_without_auth_sys_is_refused_with_that_reason() {
     let line = refused_by(|asked| {
         if !asked.is_mnt() {
             return Say::Truth;
@@ -143,7 +143,7 @@ fn a_server_that_takes_none_of_our_credentials_is_refused_with_a_word_about_it()
 }
 
 #[test]
-fn limits_that_make_no_sense_are_survived_or_refused() {
+fn impossible_limits_are_survived_or_refused() {
     // rtmax, wtmax and dtpref of 0, of 1, of everything.
     for value in [0_u32, 1, u32::MAX] {
         in_time(move || {

@@ -91,12 +91,12 @@ fn a_count_that_is_not_the_datas_is_refused() {
 
 /// In the middle of a file it is no end (RFC 1813 §3.3.6): a program that took it for one would lose what follows.
 #[test]
-fn nothing_that_is_not_the_end_is_an_error_and_no_end() {
+fn an_empty_read_before_the_end_is_an_error() {
     is_refused(read_of(|_, _| read_results(0, 0, false, &[])));
 }
 
 #[test]
-fn what_comes_in_small_pieces_is_put_together() {
+fn small_received_pieces_are_reassembled() {
     let told = read_of(|offset, count| {
         let rest = CONTENTS.get(offset as usize..).unwrap_or_default();
         let piece = rest.get(..3.min(count as usize)).unwrap_or(rest);
@@ -133,7 +133,7 @@ fn an_honest_read_is_read() {
 
 /// Who gave up gets his memory back, and whatever comes then is nobody's.
 #[test]
-fn an_answer_that_comes_too_late_is_not_written_into_memory_that_was_given_back() {
+fn a_late_reply_is_not_written_to_a_released_buffer() {
     in_time(|| {
         let options = Options { read_ahead_bytes: 0, ..hard() };
         let stage = Stage::with(options);

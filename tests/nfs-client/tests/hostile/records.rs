@@ -35,7 +35,7 @@ fn reply(asked: &Asked<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn an_answer_with_a_wrong_xid_is_nobodys() {
+fn a_reply_with_an_unknown_xid_is_dropped() {
     in_time(|| {
         let stage = Stage::hard();
         let truth = stage.world.attr(stage.world.dir);
@@ -88,7 +88,7 @@ fn a_record_that_is_too_short_for_a_header_ends_the_connection_or_nothing() {
 }
 
 #[test]
-fn a_record_that_ends_before_it_said_is_asked_for_again() {
+fn a_call_is_sent_again_after_a_truncated_record() {
     survives_one(|asked| {
         let whole = fragment(&reply(asked), true);
         Say::All(vec![Say::Bytes(whole[..whole.len() - 5].to_vec()), Say::Reset])
@@ -146,7 +146,7 @@ fn an_answer_in_fragments_of_one_byte_is_an_answer() {
 }
 
 #[test]
-fn what_is_no_reply_at_all_is_survived() {
+fn arbitrary_bytes_instead_of_replies_are_survived() {
     // A call, of all things; an unknown kind of reply; a verifier longer than its record.
     for words in [vec![0, 2, 100_003], vec![1, 7, 0], vec![1, 0, 0, 0xffff_ffff], vec![1, 0, 0, 0, 99]] {
         survives_one(move |asked| {

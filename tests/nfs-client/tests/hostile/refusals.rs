@@ -66,7 +66,7 @@ fn failure(status: Status) -> Say {
 }
 
 #[test]
-fn not_now_is_asked_again_until_it_is_now() {
+fn jukebox_is_retried_until_it_succeeds() {
     for_each(|operation| {
         let stage = Stage::hard();
         let procedure = operation.procedure;
@@ -82,7 +82,7 @@ fn not_now_is_asked_again_until_it_is_now() {
 }
 
 #[test]
-fn not_now_for_ever_ends_with_an_interrupt() {
+fn an_interrupt_ends_jukebox_retries() {
     in_time(|| {
         let stage = Stage::hard();
         stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Getattr) {
@@ -103,7 +103,7 @@ fn not_now_for_ever_ends_with_an_interrupt() {
 }
 
 #[test]
-fn what_nfs_refuses_is_said_in_the_waists_words() {
+fn nfs_statuses_become_waist_errors() {
     let stage = Stage::soft();
     let node = stage.world.file_with("file", b"");
     for (status, expected) in [

@@ -38,7 +38,7 @@ fn done_and_forgotten(asked: &Asked<'_>) -> Say {
 }
 
 #[test]
-fn what_was_written_to_a_removed_file_is_let_go_also_if_its_last_name_was_gone_before() {
+fn data_of_a_removed_file_are_dropped_even_if_its_last_name_was_gone() {
     in_time(|| {
         let stage = Stage::hard();
         let world = &stage.world;
@@ -57,7 +57,7 @@ fn what_was_written_to_a_removed_file_is_let_go_also_if_its_last_name_was_gone_b
 }
 
 #[test]
-fn what_is_removed_is_not_told_to_be_interrupted() {
+fn a_completed_removal_is_not_reported_as_interrupted() {
     in_time(|| {
         let stage = Stage::hard();
         let (world, interrupt) = stage.world.interruptible();

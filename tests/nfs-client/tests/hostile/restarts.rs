@@ -17,7 +17,7 @@ fn serve(tree: &Path) -> TestServer {
 }
 
 #[test]
-fn lost_handles_are_found_again_by_path_when_the_files_are_the_same() {
+fn stale_handles_are_replaced_by_path_for_the_same_files() {
     in_time(|| {
         let tree = scratch();
         let first = serve(tree.path());
@@ -75,7 +75,7 @@ fn a_file_that_is_another_after_a_restart_is_stale_and_not_read() {
 }
 
 #[test]
-fn a_server_that_is_replaced_by_another_gives_no_wrong_data() {
+fn a_replaced_server_yields_no_wrong_data() {
     in_time(|| {
         let (tree, other) = (scratch(), scratch());
         let first = serve(tree.path());

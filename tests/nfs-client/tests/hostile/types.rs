@@ -53,7 +53,7 @@ fn a_directory_that_becomes_a_file_is_not_that_directory() {
 }
 
 #[test]
-fn a_type_that_there_is_none_of_is_an_error() {
+fn an_unknown_file_type_is_an_error() {
     in_time(|| {
         let stage = Stage::soft();
         let world = &stage.world;

@@ -63,7 +63,7 @@ fn nothing_written_is_an_error_and_no_loop() {
 }
 
 #[test]
-fn what_is_written_in_small_pieces_is_all_written() {
+fn short_server_writes_are_completed() {
     in_time(|| {
         let stage = Stage::soft();
         let world = &stage.world;
@@ -88,7 +88,7 @@ fn what_is_written_in_small_pieces_is_all_written() {
 }
 
 #[test]
-fn a_verifier_that_changes_at_each_call_is_no_endless_loop_and_loses_nothing() {
+fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
     in_time(|| {
         let stage = Stage::soft();
         let world = &stage.world;
@@ -142,7 +142,7 @@ fn a_verifier_that_changes_once_has_the_data_written_again() {
 }
 
 #[test]
-fn an_error_of_a_write_that_went_on_behind_is_told_at_the_next_sync_or_close() {
+fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
     for sync_first in [true, false] {
         in_time(move || {
             let stage = Stage::soft();
@@ -165,7 +165,7 @@ fn an_error_of_a_write_that_went_on_behind_is_told_at_the_next_sync_or_close() {
 }
 
 #[test]
-fn a_commit_that_fails_is_told() {
+fn a_failed_commit_is_reported() {
     in_time(|| {
         let stage = Stage::soft();
         let world = &stage.world;
@@ -183,7 +183,7 @@ fn a_commit_that_fails_is_told() {
 }
 
 #[test]
-fn a_committed_that_is_less_than_was_asked_for_is_not_believed() {
+fn a_committed_level_below_the_requested_one_is_an_error() {
     in_time(|| {
         let stage = Stage::soft();
         let world = &stage.world;
@@ -210,7 +210,7 @@ fn a_committed_that_is_less_than_was_asked_for_is_not_believed() {
 
 /// "Not now" to the first write, and a second one to the same bytes in the meantime.
 #[test]
-fn a_write_that_is_put_off_does_not_come_after_a_later_one_to_the_same_bytes() {
+fn a_delayed_write_does_not_overwrite_a_later_one() {
     in_time(|| {
         let stage = Stage::hard();
         let world = &stage.world;

@@ -91,7 +91,7 @@ fn another_kind_cuts_the_link() {
 }
 
 #[test]
-fn bytes_that_mean_nothing_cut_the_link() {
+fn undecodable_bytes_cut_the_link() {
     let liar = Liar::new();
     let outcome = liar.say(1, [0xff; 48], &null());
     liar.is_cut(&outcome, "zero");
@@ -121,7 +121,7 @@ fn data_that_are_not_in_bulk_memory_cut_the_link() {
 }
 
 #[test]
-fn a_place_that_is_not_the_server_s_bulk_memory_cuts_the_link() {
+fn a_reply_buffer_outside_the_servers_bulk_memory_cuts_the_link() {
     let own = |liar: &Liar| liar.line.out_address(&liar.line.out_area().take(4096).expect("memory")).bits();
     let places: [fn(&Liar) -> u64; 4] =
         [|_| 1 << 48, |_| (1 << 48) + 4096, |_| (1 << 48) + (1 << 40), |_| 7 << 48];

@@ -43,7 +43,7 @@ fn owner_of_new(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> Result<(u32, u32),
 }
 
 #[test]
-fn a_process_that_is_not_believed_calls_as_itself_or_not_at_all() {
+fn an_untrusted_process_calls_with_its_own_identity_only() {
     let groups = [7, 8].into();
     let server = LinkServer::new(Plan::over(tree()), a_process(SpeaksFor::Itself { groups }));
     let export = server.mounted(hard());
@@ -58,7 +58,7 @@ fn a_process_that_is_not_believed_calls_as_itself_or_not_at_all() {
 }
 
 #[test]
-fn whoever_is_believed_calls_in_any_name_but_what_is_squashed_is() {
+fn a_trusted_process_calls_with_any_identity_after_squashing() {
     let server = LinkServer::new(Plan::over(tree()), a_process(SpeaksFor::Anybody));
     let export = server.mounted(hard());
     let fs = attach(&*export);

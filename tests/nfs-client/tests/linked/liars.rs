@@ -73,7 +73,7 @@ fn lied_to(lie: Lie) -> Garbage {
 }
 
 #[test]
-fn what_is_no_answer_cuts_the_link() {
+fn a_message_that_is_no_reply_cuts_the_link() {
     let lies: [Lie; 5] = [
         |xid| (5, said(FRAME, &success(xid)).1, success(xid)),
         |xid| (said(FRAME, &[]).0, [0xff; 48], success(xid)),
@@ -91,7 +91,7 @@ fn what_is_no_answer_cuts_the_link() {
 }
 
 #[test]
-fn a_reply_that_makes_no_sense_is_none() {
+fn an_invalid_reply_is_not_taken() {
     assert_eq!(lied_to(|xid| said(FRAME, &success(Xid(xid.0.wrapping_add(1))))), Garbage::OtherCall);
     assert_eq!(lied_to(|_| said(FRAME, &[])), Garbage::OtherCall, "not even a number");
     assert!(matches!(lied_to(|xid| said(FRAME, &success(xid)[..20])), Garbage::Header(_)));
@@ -101,7 +101,7 @@ fn a_reply_that_makes_no_sense_is_none() {
 }
 
 #[test]
-fn a_server_that_always_wants_more_room_is_not_asked_for_ever() {
+fn a_server_that_always_asks_for_a_larger_buffer_is_given_up() {
     // Each time the same, which the second time there is.
     assert_eq!(lied_to(|_| said(Said::NoRoom { needed_bytes: 8192 }, &[])), Garbage::NoRoom);
     // Each time more.
@@ -146,7 +146,7 @@ impl Wake for Flag {
 }
 
 #[test]
-fn who_waits_for_room_does_not_wake_itself() {
+fn a_waiter_for_a_permit_does_not_wake_itself() {
     let (refused, refusals) = channel();
     let plan = LinkPlan { bulk_bytes: 64 << 10, ..LinkPlan::default() };
     let server = LinkServer::of(Arc::new(Keeper { kept: Mutex::default(), refused }), plan);
@@ -169,7 +169,7 @@ fn who_waits_for_room_does_not_wake_itself() {
 }
 
 #[test]
-fn data_are_where_they_can_be_or_nowhere() {
+fn reply_data_land_in_the_receive_buffer_or_fail() {
     let mut buffer = Buffer::new(100);
     let finds = [
         |_: &[u8], _: usize| Found::Data(0..101),
@@ -206,7 +206,7 @@ impl Dial for Token {
 }
 
 #[test]
-fn calls_that_were_given_up_do_not_keep_the_link() {
+fn abandoned_calls_do_not_keep_the_link() {
     let (refused, _refusals) = channel();
     let server = LinkServer::of(Arc::new(Keeper { kept: Mutex::default(), refused }), LinkPlan::default());
     let token = Arc::new(());

@@ -40,7 +40,7 @@ fn a_call_over_a_link_is_answered() {
 }
 
 #[test]
-fn after_a_loss_there_is_another_link() {
+fn a_lost_link_is_replaced() {
     let server = server();
     let export = server.mounted(hard());
     let (fs, cx) = attach(&*export);
@@ -53,7 +53,7 @@ fn after_a_loss_there_is_another_link() {
 
 /// What is performed once although the link was lost before the answer came: the server has performed it, and says so again.
 #[test]
-fn what_was_under_way_is_performed_once() {
+fn calls_pending_at_a_link_loss_are_executed_once() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let slow = delay::over(Arc::new(Memory::default()), Duration::from_micros(300)).expect("a timer");
     let once = replies::open(Arc::new(slow), &replies::Options::default(), &dir.path().join("replies"));
@@ -92,7 +92,7 @@ fn what_was_under_way_is_performed_once() {
 }
 
 #[test]
-fn who_is_patient_waits_for_the_server_and_who_is_not_is_told() {
+fn hard_mounts_wait_for_the_link_and_soft_ones_fail() {
     let server = server();
     let (patient, hasty) = (server.mounted(hard()), server.mounted(soft()));
     server.away.store(true, Ordering::SeqCst);
@@ -120,7 +120,7 @@ fn who_is_patient_waits_for_the_server_and_who_is_not_is_told() {
 }
 
 #[test]
-fn an_interrupt_ends_a_call_that_waits_for_the_server() {
+fn an_interrupt_ends_a_waiting_call() {
     let server = server();
     let export = server.mounted(hard());
     let (fs, cx) = attach(&*export);
@@ -138,7 +138,7 @@ fn an_interrupt_ends_a_call_that_waits_for_the_server() {
 /// Pieces of one read are waited for one after the other: those that are answered before their turn must keep neither memory nor a place
 /// in the in-flight limit from those whose turn it is.
 #[test]
-fn many_small_pieces_of_large_reads_do_not_wait_for_each_other_for_ever() {
+fn many_small_pieces_of_large_reads_do_not_deadlock() {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
     let links = LinkPlan { slots: 8, bulk_bytes: 64 << 10, ..LinkPlan::default() };
     let server = LinkServer::new(Plan::over(export.clone()), links);

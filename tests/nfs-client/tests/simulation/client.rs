@@ -308,12 +308,12 @@ impl Tree<'_> {
 }
 
 #[test]
-fn what_callers_are_told_over_streams_is_true() {
+fn replies_over_streams_match_the_model() {
     run_seeds::<ClientRun<true>>(150);
 }
 
 #[test]
-fn what_callers_are_told_over_datagrams_is_true() {
+fn replies_over_datagrams_match_the_model() {
     run_seeds::<ClientRun<false>>(150);
 }
 

@@ -52,7 +52,7 @@ fn arguments_that_are_cut_off_are_garbage_in_datagrams() {
 
 /// Each word of each procedure's arguments, replaced by numbers that are too large for most that they could mean.
 #[test]
-fn no_word_of_any_arguments_can_do_harm() {
+fn corrupt_argument_words_do_no_harm() {
     on_each(|fixture| {
         let mut stream = fixture.server.stream();
         for message in messages(fixture) {

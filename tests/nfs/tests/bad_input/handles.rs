@@ -109,7 +109,7 @@ fn a_handle_is_of_its_own_export_only() {
 }
 
 #[test]
-fn a_handle_of_an_export_that_is_served_no_more_is_stale() {
+fn a_handle_of_a_removed_export_is_stale() {
     let memory: Arc<Memory> = Arc::default();
     let plan = Plan::over(memory.clone());
     let keys = plan.keys.clone();

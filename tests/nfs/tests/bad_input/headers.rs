@@ -35,7 +35,7 @@ fn an_unknown_program_is_unavailable() {
 }
 
 #[test]
-fn an_unknown_version_is_told_the_ones_there_are() {
+fn an_unknown_version_gets_the_supported_range() {
     on_each(|fixture| {
         for program in [100_003, 100_005] {
             for version in [0, 1, 2, 4, u32::MAX] {
@@ -124,7 +124,7 @@ fn a_malformed_credential_is_bad() {
 }
 
 #[test]
-fn a_verifier_that_says_something_is_bad() {
+fn a_verifier_with_a_body_is_bad() {
     on_each(|fixture| {
         for verifier in [Auth { flavor: 1, body: vec![0; 4] }, Auth { flavor: 6, body: Vec::new() }] {
             let message = Message { verifier, ..good(fixture) };
@@ -152,7 +152,7 @@ fn a_call_that_is_cut_off_anywhere_does_no_harm() {
 }
 
 #[test]
-fn what_is_no_call_is_not_answered() {
+fn non_call_messages_are_not_answered() {
     on_each(|fixture| {
         for message_type in [1, 2, u32::MAX] {
             let message = Message { message_type, ..good(fixture) };

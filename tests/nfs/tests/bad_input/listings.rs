@@ -26,7 +26,7 @@ fn both(fixture: &Fixture, dir: &FileHandleBuf, cookie: Cookie3, verifier: Cooki
 }
 
 #[test]
-fn room_for_no_entry_is_too_small() {
+fn a_count_below_one_entry_is_too_small() {
     on_each(|fixture| {
         let dir = filled(fixture);
         for count in [0, 1, 10, 100, 120, 128] {
@@ -64,7 +64,7 @@ fn a_cookie_with_the_wrong_verifier_is_bad() {
 
 /// A cookie that was never given out is no way to crash a server, nor to see what is not there.
 #[test]
-fn a_cookie_from_nowhere_lists_what_is_there_or_is_bad() {
+fn an_unknown_cookie_lists_existing_entries_or_is_bad() {
     on_each(|fixture| {
         let dir = filled(fixture);
         let all = fixture.nfs.readdir(&dir, START, NONE, 8192).done();

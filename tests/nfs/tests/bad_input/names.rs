@@ -73,7 +73,7 @@ fn an_empty_name_is_invalid() {
 }
 
 #[test]
-fn the_dots_are_neither_made_nor_moved_nor_removed() {
+fn dot_names_are_refused() {
     on_each(|fixture| {
         fill_with_names(fixture);
         let dir = fixture.nfs.lookup(&fixture.root, b"a").done().handle;

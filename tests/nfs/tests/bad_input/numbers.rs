@@ -71,7 +71,7 @@ fn commit_near_the_end_of_all_numbers_does_no_harm() {
 }
 
 #[test]
-fn a_size_that_no_file_has_is_refused() {
+fn an_impossible_size_is_refused() {
     on_each(|fixture| {
         let file = fixture.file("file", b"0123456789");
         for size in FAR.into_iter().filter(|size| *size > i64::MAX as u64) {
@@ -129,7 +129,7 @@ fn a_listing_of_4_gib_is_a_page() {
 
 /// Owners that mean "leave it" to the host: given by mistake, they must not look like success.
 #[test]
-fn the_user_that_is_none_owns_nothing() {
+fn the_invalid_user_id_owns_nothing() {
     on_each(|fixture| {
         let file = fixture.file("file", b"");
         for set in

@@ -145,7 +145,7 @@ fn calls_that_arrive_together_are_all_answered() {
 }
 
 #[test]
-fn a_call_that_never_ends_keeps_nobody_else_waiting() {
+fn an_endless_call_does_not_delay_other_clients() {
     on_each(|fixture| {
         let bytes = fragment(&good(fixture).to_bytes(), true);
         let mut stuck: Vec<_> = (0..20).map(|_| fixture.server.stream()).collect();
@@ -161,7 +161,7 @@ fn a_call_that_never_ends_keeps_nobody_else_waiting() {
 
 /// The last bytes and the end may arrive as one event.
 #[test]
-fn who_sends_no_more_is_let_go() {
+fn half_closed_streams_end() {
     let fixture = Fixture::in_memory();
     for round in 0..300 {
         let mut stream = fixture.server.stream();

@@ -70,7 +70,7 @@ fn nfs_cp_and_nfs_cat_move_files_both_ways() {
 }
 
 #[test]
-fn libnfs_is_told_what_is_not_there() {
+fn libnfs_sees_missing_names() {
     let fixture = Fixture::on_host();
     let Some(output) = run("nfs-cat", &[&url(&fixture, "nothing")]) else { return };
     let told = String::from_utf8_lossy(&output.stderr).into_owned();

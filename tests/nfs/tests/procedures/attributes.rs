@@ -23,7 +23,7 @@ fn null_answers_nothing_over_tcp_and_udp() {
 }
 
 #[test]
-fn getattr_tells_all_attributes() {
+fn getattr_returns_all_attributes() {
     on_each(|fixture| {
         let (file, dir) = (fixture.file("file", &[7; 5000]), fixture.dir("dir"));
         let (file, dir, root) = (fixture.attr(&file), fixture.attr(&dir), fixture.attr(&fixture.root));
@@ -39,7 +39,7 @@ fn getattr_tells_all_attributes() {
 }
 
 #[test]
-fn getattr_says_what_the_host_says() {
+fn getattr_matches_the_host() {
     let fixture = Fixture::on_host();
     let told = fixture.attr(&fixture.file("file", b"12345"));
     let host = fixture.on_disk("file").expect("on the host").metadata().expect("metadata");
@@ -49,7 +49,7 @@ fn getattr_says_what_the_host_says() {
 }
 
 #[test]
-fn setattr_changes_what_it_is_asked_to_and_tells_before_and_after() {
+fn setattr_changes_the_requested_attributes_and_returns_wcc() {
     on_each(|fixture| {
         let file = fixture.file("file", b"12345");
         let before = fixture.attr(&file);
@@ -82,7 +82,7 @@ fn setattr_of_a_size_cuts_and_extends() {
 }
 
 #[test]
-fn who_may_write_may_cut_as_linux_asks_for_it() {
+fn write_permission_allows_truncation_as_linux_sends_it() {
     let fixture = Fixture::on_host();
     let (open, closed) = (fixture.file("open", b"12345"), fixture.file("closed", b"12345"));
     fixture.nfs.setattr(&open, mode(0o666), None).done();
@@ -141,7 +141,7 @@ fn setattr_drops_set_user_id_when_another_user_cuts_the_file() {
 }
 
 #[test]
-fn access_tells_what_a_user_may() {
+fn access_reports_the_users_permissions() {
     on_each(|fixture| {
         let (file, dir) = (fixture.file("file", b""), fixture.dir("dir"));
         let owner = Sattr3 { uid: Some(1000), gid: Some(1000), mode: Some(0o750), ..Sattr3::default() };

@@ -13,7 +13,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn read_tells_data_end_and_attributes() {
+fn read_returns_data_eof_and_attributes() {
     on_each(|fixture| {
         let file = fixture.file("file", b"0123456789");
         let middle = fixture.nfs.read(&file, 2, 3).done();
@@ -119,7 +119,7 @@ fn write_by_another_user_drops_set_user_id() {
 
 /// As with local file systems of Linux since 6.2: where the group may not execute, whoever is of it keeps the bit.
 #[test]
-fn only_who_is_not_of_the_group_takes_set_group_id_from_a_file_that_it_may_not_execute() {
+fn writes_by_other_groups_drop_set_group_id() {
     on_each(|fixture| {
         let owner = Sattr3 { uid: Some(500), gid: Some(700), ..Sattr3::default() };
         let cut = Sattr3 { size: Some(1), ..Sattr3::default() };

@@ -85,7 +85,7 @@ fn readdir_pages_hold_what_was_asked_for_and_lose_nothing() {
 }
 
 #[test]
-fn readdir_uses_the_room_it_has() {
+fn readdir_fills_its_count() {
     on_each(|fixture| {
         let dir = fixture.dir("dir");
         fill(fixture, &dir, 100);
@@ -195,7 +195,7 @@ fn listing_takes_the_right_to_read() {
 }
 
 #[test]
-fn nothing_above_the_export_is_told() {
+fn listings_hide_the_parent_of_the_export() {
     let fixture = Fixture::on_host();
     let page = fixture.nfs.readdir(&fixture.root, START, NONE, 4096).done();
     let up = page.entries.iter().find(|entry| entry.name == b"..").expect("two dots");

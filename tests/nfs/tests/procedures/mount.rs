@@ -23,7 +23,7 @@ fn null_answers_nothing() {
 }
 
 #[test]
-fn mnt_tells_the_root_and_the_flavors() {
+fn mnt_returns_root_and_flavors() {
     on_each(|fixture| {
         let Reply::Ok(mounted) = fixture.nfs.mnt(PATH) else { panic!("not mounted") };
         assert_eq!(fixture.attr(&mounted.root).file_type, FileType3::Directory);
@@ -53,7 +53,7 @@ fn mnt_of_a_directory_beneath_an_export() {
 }
 
 #[test]
-fn mnt_of_what_is_not_exported_finds_nothing() {
+fn mnt_of_an_unexported_path_fails() {
     let fixture = Fixture::on_host();
     let tree = fixture.on_disk("").expect("on the host");
     let names = ["", "/", "/exp", "/exports", "/etc", "export/..", "/export/..", "/export/../../etc"];
@@ -79,7 +79,7 @@ fn an_export_may_lie_within_another() {
 }
 
 #[test]
-fn dump_tells_who_has_mounted_what_until_it_is_unmounted() {
+fn dump_lists_mounts_until_umnt() {
     let memory = || Arc::new(Memory::default());
     let plan = Plan::over(memory()).and("/other", memory(), no_squash());
     let fixture = Fixture::new(plan, None);
@@ -96,7 +96,7 @@ fn dump_tells_who_has_mounted_what_until_it_is_unmounted() {
 }
 
 #[test]
-fn export_tells_what_there_is() {
+fn export_lists_all_exports() {
     let memory = || Arc::new(Memory::default());
     let plan = Plan::over(memory()).and("/other", memory(), no_squash());
     let fixture = Fixture::new(plan, None);

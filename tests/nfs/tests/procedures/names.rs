@@ -6,7 +6,7 @@ use tombolo_wire_nfs3::args::MknodWhat;
 use tombolo_wire_nfs3::{FileType3, Status};
 
 #[test]
-fn lookup_finds_a_node_and_tells_its_attributes_and_the_directorys() {
+fn lookup_returns_a_node_with_both_attributes() {
     on_each(|fixture| {
         let (file, dir) = (fixture.file("file", b"12345"), fixture.dir("dir"));
         let inner = fixture.file_in(&dir, "inner", b"");
@@ -18,7 +18,7 @@ fn lookup_finds_a_node_and_tells_its_attributes_and_the_directorys() {
 }
 
 #[test]
-fn lookup_of_nothing_tells_the_directorys_attributes() {
+fn a_failed_lookup_returns_the_directorys_attributes() {
     on_each(|fixture| {
         let dir_attributes = fixture.nfs.lookup(&fixture.root, b"nothing").failed(Status::NoEnt);
         assert_eq!(dir_attributes, Some(fixture.attr(&fixture.root)));
@@ -56,7 +56,7 @@ fn lookup_does_not_follow_links() {
 }
 
 #[test]
-fn readlink_tells_where_a_link_leads() {
+fn readlink_returns_the_target() {
     on_each(|fixture| {
         let long = vec![b't'; 1000];
         for (name, target) in
@@ -71,7 +71,7 @@ fn readlink_tells_where_a_link_leads() {
 }
 
 #[test]
-fn readlink_of_what_is_no_link_is_invalid() {
+fn readlink_of_another_type_is_invalid() {
     on_each(|fixture| {
         let (file, dir) = (fixture.file("file", b""), fixture.dir("dir"));
         let fifo = fixture.nfs.mknod(&fixture.root, b"fifo", MknodWhat::Fifo(mode(0o644))).done().handle();

@@ -118,7 +118,7 @@ fn rename_moves_and_replaces() {
 }
 
 #[test]
-fn rename_refuses_what_makes_no_sense() {
+fn rename_refuses_impossible_moves() {
     on_each(|fixture| {
         let (file, dir) = (fixture.file("file", b""), fixture.dir("dir"));
         let full = fixture.nfs.mkdir(&fixture.root, b"full", mode(0o755)).done().handle();

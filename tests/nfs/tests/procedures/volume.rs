@@ -5,7 +5,7 @@ use tombolo_nfs_tests::fixture::{Fixture, on_each};
 use tombolo_wire_nfs3::results::Properties;
 
 #[test]
-fn fsstat_tells_how_full_it_is() {
+fn fsstat_reports_space() {
     on_each(|fixture| {
         let stat = fixture.nfs.fsstat(&fixture.root).done();
         assert_eq!(stat.attributes, Some(fixture.attr(&fixture.root)));
@@ -16,7 +16,7 @@ fn fsstat_tells_how_full_it_is() {
 }
 
 #[test]
-fn fsstat_says_what_the_host_says() {
+fn fsstat_matches_the_host() {
     let fixture = Fixture::on_host();
     let stat = fixture.nfs.fsstat(&fixture.root).done();
     let host = rustix::fs::statvfs(fixture.on_disk("").expect("on the host")).expect("statvfs");
@@ -25,7 +25,7 @@ fn fsstat_says_what_the_host_says() {
 }
 
 #[test]
-fn fsinfo_tells_what_the_server_can_do() {
+fn fsinfo_reports_the_servers_limits() {
     on_each(|fixture| {
         let info = fixture.nfs.fsinfo(&fixture.root).done();
         assert_eq!(info.attributes, Some(fixture.attr(&fixture.root)));
@@ -42,7 +42,7 @@ fn fsinfo_tells_what_the_server_can_do() {
 }
 
 #[test]
-fn pathconf_tells_the_limits() {
+fn pathconf_reports_the_limits() {
     on_each(|fixture| {
         let limits = fixture.nfs.pathconf(&fixture.root).done();
         assert_eq!(limits.attributes, Some(fixture.attr(&fixture.root)));

@@ -189,7 +189,7 @@ fn a_client_that_stops_reading_waits_alone() {
 }
 
 #[test]
-fn clients_that_take_nothing_slow_no_other_at_their_address() {
+fn stalled_receivers_do_not_slow_others_at_their_address() {
     let fixture = Fixture::in_memory();
     let file = fixture.file("file", b"");
     let size = Sattr3 { size: Some(MEBIBYTE.into()), ..Sattr3::default() };
@@ -215,7 +215,7 @@ fn clients_that_take_nothing_slow_no_other_at_their_address() {
 }
 
 #[test]
-fn a_client_that_takes_nothing_for_too_long_is_cut_off() {
+fn a_client_that_stops_receiving_is_disconnected() {
     let mut plan = Plan::over(Arc::new(Memory::default()));
     plan.rpc.stuck_after = Duration::from_millis(200);
     let fixture = Fixture::new(plan, None);

@@ -71,7 +71,7 @@ fn over(export: Arc<dyn Export>, durability: Durability) -> (Fixture, Arc<Spy>) 
 
 /// On a disk: what lies in memory is stable as soon as it is written, whatever was asked.
 #[test]
-fn a_write_is_as_stable_below_as_it_is_said_to_be() {
+fn a_write_is_as_stable_in_the_back_end_as_the_reply_says() {
     let tree = tempfile::tempdir().expect("a scratch directory");
     let (fixture, spy) = over(local_dir(tree.path()), Durability::Stable);
     let file = fixture.file("file", b"");
@@ -141,7 +141,7 @@ fn changes_of_names_and_attributes_are_synced_before_they_are_answered() {
 
 /// What is set after a node was made is in the node, and the directory's sync need not take it along.
 #[test]
-fn what_a_create_sets_is_synced_with_the_node_and_its_name_with_the_directory() {
+fn a_create_syncs_its_node_and_directory() {
     let (fixture, spy) = spied_upon(Durability::Stable);
     let timed = Sattr3 { mtime: SetTime3::Server, ..mode(0o755) };
     let sized = Sattr3 { size: Some(5000), ..mode(0o644) };

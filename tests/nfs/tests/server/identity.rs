@@ -82,7 +82,7 @@ fn the_owner_reads_and_writes_whatever_the_mode() {
 
 /// RFC 1813 §4.4: a client's kernel pages a program in by reading it.
 #[test]
-fn who_may_execute_may_read() {
+fn execute_permission_allows_reading() {
     on_each(|fixture| {
         let file = owned(fixture, "file", 0, 0, 0o711);
         assert_eq!(may(&fixture.as_user(1000), &file), (true, false));
@@ -102,7 +102,7 @@ fn all_sixteen_groups_count() {
 }
 
 #[test]
-fn who_says_nothing_is_nobody() {
+fn auth_none_callers_are_anonymous() {
     on_each(|fixture| {
         let nobody = fixture.nfs.as_caller(Caller::Nobody);
         assert_eq!(may(&nobody, &owned(fixture, "private", 0, 0, 0o600)), (false, false));
@@ -136,7 +136,7 @@ fn owner_of_new(nfs: &Nfs, root: &FileHandleBuf, name: &str) -> (u32, u32) {
 }
 
 #[test]
-fn a_squashed_root_is_nobody_and_others_are_who_they_are() {
+fn root_squash_maps_root_alone() {
     let (fixture, [root, user, nobody]) = squashed(Squash::default());
     assert_eq!(may(&fixture.nfs, &root), (false, false));
     assert_eq!(may(&fixture.nfs, &nobody), (true, true));
@@ -150,7 +150,7 @@ fn a_squashed_root_is_nobody_and_others_are_who_they_are() {
 }
 
 #[test]
-fn who_claims_the_id_of_no_user_is_nobody() {
+fn the_invalid_user_id_is_the_anonymous_user() {
     for whom in [Whom::Nobody, Whom::Root] {
         let (fixture, [root, ..]) = squashed(Squash { whom, ..Squash::default() });
         let none = Caller::with_groups(u32::MAX, u32::MAX, &[u32::MAX]);
@@ -161,7 +161,7 @@ fn who_claims_the_id_of_no_user_is_nobody() {
 }
 
 #[test]
-fn a_squashed_root_that_names_itself_the_owner_makes_what_nobody_makes() {
+fn a_squashed_root_creates_as_the_anonymous_user() {
     let (fixture, _) = squashed(Squash::default());
     let claims = Sattr3 { uid: Some(0), gid: Some(0), ..mode(0o644) };
     let new = fixture.nfs.create(&fixture.root, b"file", CreateHow::Guarded(claims)).done();
@@ -202,7 +202,7 @@ fn somebody() -> (u32, u32) {
 }
 
 #[test]
-fn groups_that_are_looked_up_count_and_those_that_are_told_do_not() {
+fn looked_up_groups_replace_those_of_the_credential() {
     let (uid, gid) = somebody();
     let mut plan = Plan::over(Arc::new(Memory::default()));
     plan.groups = Some(Groups::new());

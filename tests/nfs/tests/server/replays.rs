@@ -54,7 +54,7 @@ fn assert_once(fixture: &Fixture, call: &Call<'_>) {
 }
 
 #[test]
-fn what_must_not_be_done_twice_is_done_once_whatever_the_port() {
+fn non_idempotent_calls_are_executed_once_from_any_port() {
     on_each(|fixture| {
         let (file, dir) = (fixture.file("file", b"12345"), fixture.dir("dir"));
         let root = &fixture.root;
@@ -80,7 +80,7 @@ fn what_must_not_be_done_twice_is_done_once_whatever_the_port() {
 }
 
 #[test]
-fn a_made_node_is_told_again_with_its_handle() {
+fn a_created_node_is_replayed_with_its_handle() {
     on_each(|fixture| {
         let attributes = mode(0o755);
         let call = Call::Mkdir(MkdirArgs { location: at(&fixture.root, b"dir"), attributes });
@@ -114,7 +114,7 @@ fn a_datagram_that_is_sent_again_is_done_once() {
 }
 
 #[test]
-fn a_failure_is_told_again() {
+fn a_failure_is_replayed() {
     on_each(|fixture| {
         fixture.dir("dir");
         let call = Call::Mkdir(MkdirArgs { location: at(&fixture.root, b"dir"), attributes: mode(0o755) });
@@ -127,7 +127,7 @@ fn a_failure_is_told_again() {
 }
 
 #[test]
-fn an_unchecked_create_that_found_a_file_finds_it_again_whatever_has_its_name() {
+fn a_replayed_unchecked_create_returns_the_same_file() {
     on_each(|fixture| {
         let file = fixture.file("file", b"12345");
         let cut = Sattr3 { size: Some(0), ..Sattr3::default() };
@@ -154,7 +154,7 @@ fn an_unchecked_create_that_found_a_file_finds_it_again_whatever_has_its_name() 
 
 /// What was answered holds, whatever became of the file that the call named.
 #[test]
-fn a_link_that_failed_is_told_again_though_its_file_is_gone() {
+fn a_failed_link_is_replayed_though_its_file_is_gone() {
     on_each(|fixture| {
         let file = fixture.file("file", b"");
         fixture.file("taken", b"");
@@ -196,7 +196,7 @@ fn another_client_with_the_same_xid_is_another_client() {
 }
 
 #[test]
-fn a_duplicate_waits_for_the_first_to_end() {
+fn a_duplicate_waits_for_the_pending_reply() {
     let slow = delay::over(Arc::new(Memory::default()), Duration::from_millis(60)).expect("a timer");
     let export = replies::over(Arc::new(slow), &replies::Options::default());
     let counters = export.counters();

@@ -89,7 +89,7 @@ fn handles_are_refused_once_their_key_is_retired() {
 }
 
 #[test]
-fn the_space_of_a_file_that_was_reached_by_handles_of_two_keys_is_free_once_it_is_removed() {
+fn a_removed_file_reached_by_two_keys_frees_its_space() {
     let site = Site::new();
     let before = site.start();
     let names = [&b"removed"[..], b"replaced"];
@@ -119,7 +119,7 @@ fn the_space_of_a_file_that_was_reached_by_handles_of_two_keys_is_free_once_it_i
 }
 
 #[test]
-fn handles_of_what_left_the_export_are_stale_after_a_restart() {
+fn handles_of_nodes_moved_out_are_stale_after_a_restart() {
     let site = Site::new();
     let shared = site.tree.path().join("shared");
     std::fs::create_dir(&shared).expect("the exported directory");

@@ -336,7 +336,7 @@ fn the_head_of_a_read_ends_where_its_data_begins() {
 }
 
 #[test]
-fn a_status_that_is_none_is_garbage() {
+fn an_unknown_status_is_garbage() {
     for number in [3, 4, 72, 10_000, 10_009, u32::MAX] {
         let bytes = words(&[number, 0, 0]);
         let error = LookupReply::decode(&mut Decoder::new(&bytes)).unwrap_err();

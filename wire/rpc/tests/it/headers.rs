@@ -54,7 +54,7 @@ fn unbelieved(stat: AuthStat) -> Result<CallHeader<'static>, CallFault> {
 }
 
 #[test]
-fn a_call_says_who_asks_for_what() {
+fn a_call_names_program_procedure_and_credential() {
     let bytes = [call(1, &auth_sys(2)), vec![9; 8]].concat();
     let mut xdr = Decoder::new(&bytes);
     let header = CallHeader::receive(&mut xdr).unwrap();
@@ -76,7 +76,7 @@ fn a_call_says_who_asks_for_what() {
 }
 
 #[test]
-fn sixteen_groups_are_believed_and_seventeen_are_not() {
+fn sixteen_groups_are_accepted_and_seventeen_refused() {
     let bytes = call(1, &auth_sys(16));
     let Credential::Sys(sys) = received(&bytes).unwrap().credential else { panic!() };
     assert_eq!(sys.gids.to_vec(), (0..16).collect::<Vec<_>>());
@@ -115,7 +115,7 @@ fn a_verifier_must_be_that_of_auth_none() {
 }
 
 #[test]
-fn other_versions_of_rpc_hear_which_there_is() {
+fn other_rpc_versions_get_the_supported_range() {
     for version in [0, 1, 3, u32::MAX] {
         let bytes = words(&[XID.0, 0, version]);
         assert_eq!(received(&bytes), refused(Rejected::RpcMismatch { low: 2, high: 2 }));
@@ -123,7 +123,7 @@ fn other_versions_of_rpc_hear_which_there_is() {
 }
 
 #[test]
-fn what_is_no_call_gets_no_answer() {
+fn a_non_call_message_gets_no_reply() {
     let reply = words(&[XID.0, 1, 0, 0, 0, 0]);
     for bytes in [&b""[..], &[1, 2, 3], &words(&[XID.0]), &words(&[XID.0, 2]), &reply] {
         let fault = received(bytes).unwrap_err();
@@ -132,7 +132,7 @@ fn what_is_no_call_gets_no_answer() {
 }
 
 #[test]
-fn a_call_cut_off_anywhere_gets_the_answer_that_its_part_deserves() {
+fn a_truncated_call_is_answered_by_its_complete_part() {
     let whole = call(1, &auth_sys(3));
     let verifier_at = whole.len() - 8;
     for len in 0..whole.len() {
@@ -177,7 +177,7 @@ fn replies_look_as_the_rfc_has_them() {
 }
 
 #[test]
-fn a_client_refuses_replies_that_make_no_sense() {
+fn a_client_refuses_invalid_replies() {
     for layout in [[0, 0, 0, 0, 0, 0], [0, 1, 2, 0, 0, 0], [0, 1, 0, 0, 0, 6], [0, 1, 1, 2, 0, 0]] {
         assert!(ReplyHeader::decode(&mut Decoder::new(&words(&layout))).is_err(), "{layout:?}");
     }

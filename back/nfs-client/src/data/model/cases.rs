@@ -110,7 +110,7 @@ fn a_write_is_on_the_wire_when_it_is_answered() {
 }
 
 #[test]
-fn what_may_be_kept_is_not_copied_and_the_rest_is_copied_once() {
+fn retainable_data_are_not_copied_and_others_copied_once() {
     let mount = Mount::new(MANY, 1);
     assert!(mount.write(0, &[1; 16]).is_done());
     assert_eq!(mount.server.budget.copied_bytes(), 0);
@@ -125,7 +125,7 @@ fn what_may_be_kept_is_not_copied_and_the_rest_is_copied_once() {
 }
 
 #[test]
-fn small_writes_that_must_wait_leave_together_and_no_more_wait_than_the_queue_holds() {
+fn waiting_small_writes_are_merged_and_the_queue_is_bounded() {
     // Sixteen WRITEs of 16 bytes, and the one that is under way.
     const FIT: u64 = 16 * 16 / 8 + 1;
     for keepable in [true, false] {
@@ -161,7 +161,7 @@ fn a_small_file_that_has_not_left_needs_no_commit() {
 }
 
 #[test]
-fn what_a_server_does_not_take_it_is_sent_again_and_one_that_takes_nothing_is_an_error() {
+fn the_rest_of_a_short_write_is_sent_again_and_an_empty_one_fails() {
     let mount = Mount::new(MANY, 1);
     mount.write(0, b"0123456789").wait().unwrap();
     mount.step(Quirk { bytes_max: Some(3), ..Quirk::default() });
@@ -183,7 +183,7 @@ fn a_verifier_that_changes_at_each_call_ends_with_stable_writes() {
 }
 
 #[test]
-fn a_server_that_does_not_keep_what_is_to_be_stable_is_an_error() {
+fn a_write_less_stable_than_requested_is_an_error() {
     let mount = Mount::new(MANY, 4);
     let how = Write { stability: Stability::FileSync, ..Write::default() };
     let bytes = Source::from(b"abc".to_vec());
@@ -195,7 +195,7 @@ fn a_server_that_does_not_keep_what_is_to_be_stable_is_an_error() {
 }
 
 #[test]
-fn a_loss_is_told_to_all_who_wait_and_once_to_the_next() {
+fn a_lost_write_is_reported_to_all_waiters_and_once_afterwards() {
     let mount = Mount::new(MANY, 4);
     mount.write(0, b"lost").wait().unwrap();
     let waiting = [waited_for(mount.commit()), waited_for(mount.commit())];
@@ -214,7 +214,7 @@ fn a_loss_is_told_to_all_who_wait_and_once_to_the_next() {
 }
 
 #[test]
-fn who_is_interrupted_gets_away_and_what_was_written_arrives() {
+fn an_interrupted_writer_returns_and_its_data_arrive() {
     let mut mount = Mount::new(MANY, 4);
     let interrupt = Interrupt::new();
     mount.caller.interrupt = interrupt.clone();
@@ -229,7 +229,7 @@ fn who_is_interrupted_gets_away_and_what_was_written_arrives() {
 }
 
 #[test]
-fn who_needs_memory_gets_it_from_a_file_that_nobody_flushes() {
+fn memory_is_freed_from_an_unflushed_file() {
     let mount = Mount::new(1500, 8);
     let idle = Mount { file: Arc::default(), server: mount.server.clone(), caller: Caller::default() };
     for at in [0, 20] {
@@ -244,7 +244,7 @@ fn who_needs_memory_gets_it_from_a_file_that_nobody_flushes() {
 }
 
 #[test]
-fn what_was_cut_off_does_not_come_back_when_the_server_has_lost_the_rest() {
+fn truncated_bytes_do_not_return_when_lost_writes_are_resent() {
     let mount = Mount::new(MANY, 4);
     mount.write(0, &[7; 12]).wait().unwrap();
     let paused = mount.served(pause(&mount.server, &mount.file, &mount.caller)).unwrap();
@@ -279,7 +279,7 @@ fn appends_come_one_after_the_other() {
 }
 
 #[test]
-fn a_reader_sees_what_was_written_though_the_server_has_lost_it() {
+fn a_reader_sees_uncommitted_writes_that_the_server_lost() {
     let mount = Mount::new(MANY, 4);
     mount.write(10, b"abc").wait().unwrap();
     mount.step(Quirk::default());
@@ -290,7 +290,7 @@ fn a_reader_sees_what_was_written_though_the_server_has_lost_it() {
 }
 
 #[test]
-fn a_server_that_reads_nothing_and_does_not_end_is_an_error() {
+fn an_empty_read_before_the_end_of_file_is_an_error() {
     let mount = Mount::new(MANY, 4);
     mount.server.state().cache = vec![1; 20];
     let mut buffer = Buffer::new(8);
@@ -303,7 +303,7 @@ fn a_server_that_reads_nothing_and_does_not_end_is_an_error() {
 }
 
 #[test]
-fn a_reader_from_the_beginning_finds_the_next_bytes_at_hand() {
+fn a_sequential_reader_finds_the_next_bytes_read_ahead() {
     let mount = Mount::new(MANY, 8);
     mount.server.state().cache = (0..100).collect();
     let ahead = ReadAhead::default();

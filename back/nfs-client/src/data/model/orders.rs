@@ -93,7 +93,7 @@ fn a_write_does_not_overtake_an_older_one_that_waits() {
 }
 
 #[test]
-fn a_size_is_not_set_while_a_commit_may_still_send_something_again() {
+fn a_size_is_not_set_while_a_commit_is_pending() {
     let user = User::new(1 << 20);
     user.write(0, &[1; 8]);
     user.serve();
@@ -107,7 +107,7 @@ fn a_size_is_not_set_while_a_commit_may_still_send_something_again() {
 }
 
 #[test]
-fn no_commit_begins_while_a_size_is_set_and_who_needs_memory_gets_it_after_that() {
+fn no_commit_begins_while_a_size_is_set_and_memory_is_freed_after() {
     let cut = User::new(1500);
     let other = User { server: cut.server.clone(), file: Arc::default(), caller: Caller::default() };
     for at in [0, 20] {
@@ -125,7 +125,7 @@ fn no_commit_begins_while_a_size_is_set_and_who_needs_memory_gets_it_after_that(
 }
 
 #[test]
-fn what_was_read_ahead_of_a_lost_write_is_not_used_once_that_is_written_again() {
+fn read_ahead_of_a_lost_write_is_dropped_when_it_is_resent() {
     let user = User::new(1 << 20);
     {
         let mut state = user.server.state();
@@ -144,7 +144,7 @@ fn what_was_read_ahead_of_a_lost_write_is_not_used_once_that_is_written_again() 
 }
 
 #[test]
-fn what_was_read_ahead_does_not_end_a_file_that_has_grown() {
+fn read_ahead_does_not_end_a_file_that_has_grown() {
     let user = User::new(1 << 20);
     user.server.state().cache = vec![9; 20];
     let ahead = ReadAhead::default();

@@ -64,7 +64,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_lost_in_silence_and_nothing_comes_from_nowhere(in_flight in 1..6usize, steps in steps()) {
+    fn no_write_is_lost_silently_and_no_byte_invented(in_flight in 1..6usize, steps in steps()) {
         let mut world = World::new(in_flight);
         for step in &steps {
             perform(&mut world, step);

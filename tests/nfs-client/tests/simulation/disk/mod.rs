@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_stable_is_lost_and_the_rest_is_not() {
+    fn a_crash_loses_unstable_data_only() {
         let disk = Disk::new();
         let client = Client { session: SessionId(1), label: String::new(), checks: PermissionCheck::Caller };
         let (fs, cx) = (disk.attach(&client).expect("attached"), Ctx::root(SessionId(1)));
