@@ -53,7 +53,7 @@ async fn node_again(link: &Arc<Link>, cx: &Ctx, node: NodeId) -> Found {
     });
     let Entry { node: theirs, .. } = entry.await?;
     if let Some(extra) = link.things.nodes.found_again(link.number, node, theirs) {
-        link.tell(cx, Request::Forget(tombolo_wire_vrpc::Forgets::new(&[extra])));
+        link.tell(cx, Request::Forget { forgets: tombolo_wire_vrpc::Forgets::new(&[extra]) });
     }
     match link.things.nodes.theirs(node, link.number) {
         Theirs::Bound(_) => Ok(()),

@@ -83,7 +83,7 @@ impl VrpcFileSystem {
             let sequence = links.things.next_sequence();
             links.ask_on(link, cx, sequence, question, move |link, answered| {
                 let (data, eof) = match answered.success(link)? {
-                    Reply::Read { data, eof } => (answered.placed(link, &data, len)?, eof),
+                    Reply::Read(data, eof) => (answered.placed(link, &data, len)?, eof),
                     _ => return Err(link.lied("an answer of another kind")),
                 };
                 let source = data.unwrap_or_default();

@@ -332,6 +332,6 @@ fn tell(link: &Arc<Link>, cx: &Ctx, gone: &[Gone]) {
         }
     }
     for some in forgotten.chunks(tombolo_wire_vrpc::FORGETS_MAX) {
-        link.tell(cx, Request::Forget(Forgets::new(some)));
+        link.tell(cx, Request::Forget { forgets: Forgets::new(some) });
     }
 }

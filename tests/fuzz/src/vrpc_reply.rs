@@ -9,7 +9,7 @@ pub fn run(bytes: &[u8]) {
     let Some(kind) = Kind::from_number(number.into()) else { return list(rest) };
     let Some((body, frame)) = rest.split_first_chunk::<BODY_BYTES>() else { return };
     let Ok(outcome) = Reply::decode(kind, kind.reply_number(), body, frame) else { return };
-    if let Ok(Reply::Readdir { listing: Returned::Inline(bytes), .. }) = outcome {
+    if let Ok(Reply::Readdir(Returned::Inline(bytes), _)) = outcome {
         list(bytes);
     }
     let (mut body_again, mut memory): (Body, _) = ([0xee; BODY_BYTES], [0xee; FRAME_BYTES]);

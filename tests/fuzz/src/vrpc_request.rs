@@ -26,7 +26,7 @@ pub fn run(bytes: &[u8]) {
 fn check(request: &Request<'_>) {
     match request {
         Request::Caller { groups, .. } => assert!(groups.iter().count() <= GROUPS_MAX),
-        Request::Forget(forgets) => assert!((1..=FORGETS_MAX).contains(&forgets.iter().count())),
+        Request::Forget { forgets } => assert!((1..=FORGETS_MAX).contains(&forgets.iter().count())),
         Request::Write { data, .. }
         | Request::XattrSet { value: data, .. }
         | Request::Symlink { target: data, .. } => match data {

@@ -166,6 +166,6 @@ fn what_is_merely_unreasonable_gets_an_error_and_the_link_goes_on() {
     // Ids that are not out, and nodes that were never given out.
     liar.ask(&Request::Interrupt { id: u32::MAX }).expect("an answer");
     let forgets = tombolo_wire_vrpc::Forgets::one(NodeId(77), u64::MAX);
-    liar.ask(&Request::Forget(forgets)).expect("an answer");
+    liar.ask(&Request::Forget { forgets }).expect("an answer");
     liar.ask(&Request::Null).expect("the link goes on");
 }

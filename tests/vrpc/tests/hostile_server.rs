@@ -138,26 +138,25 @@ fn a_frame_that_ends_early_is_no_answer() {
 
 #[test]
 fn more_bytes_in_the_frame_than_were_asked_for_are_refused() {
-    let fs = lied_to(|kind| said(kind, &Reply::Read { data: Returned::Inline(&[1; 101]), eof: false }));
+    let fs = lied_to(|kind| said(kind, &Reply::Read(Returned::Inline(&[1; 101]), false)));
     let result = read(&fs, 100);
     is_lost(&fs, &result);
 }
 
 #[test]
 fn more_bytes_in_bulk_memory_than_were_asked_for_are_refused() {
-    let fs =
-        lied_to(|kind| said(kind, &Reply::Read { data: Returned::Placed { len_bytes: 8193 }, eof: false }));
+    let fs = lied_to(|kind| said(kind, &Reply::Read(Returned::Placed { len_bytes: 8193 }, false)));
     let result = read(&fs, 8192);
     is_lost(&fs, &result);
 }
 
 #[test]
 fn bytes_that_are_not_where_they_were_wanted_are_refused() {
-    let placed = |kind| said(kind, &Reply::Read { data: Returned::Placed { len_bytes: 10 }, eof: true });
+    let placed = |kind| said(kind, &Reply::Read(Returned::Placed { len_bytes: 10 }, true));
     let fs = lied_to(placed);
     let result = read(&fs, 100);
     is_lost(&fs, &result);
-    let fs = lied_to(|kind| said(kind, &Reply::Read { data: Returned::Inline(&[1; 10]), eof: true }));
+    let fs = lied_to(|kind| said(kind, &Reply::Read(Returned::Inline(&[1; 10]), true)));
     let result = read(&fs, 8192);
     is_lost(&fs, &result);
 }
@@ -192,7 +191,7 @@ fn listing(kind: Kind, name: &[u8]) -> (u32, Body, Vec<u8>) {
     let mut bytes = frame.as_bytes().to_vec();
     let at = bytes.len() - name.len();
     bytes[at..].copy_from_slice(name);
-    said(kind, &Reply::Readdir { listing: Returned::Inline(&bytes), end: true })
+    said(kind, &Reply::Readdir(Returned::Inline(&bytes), true))
 }
 
 #[test]
@@ -237,7 +236,7 @@ fn endless(kind: Kind) -> (u32, Body, Vec<u8>) {
         }));
     }
     let bytes = frame.as_bytes().to_vec();
-    said(kind, &Reply::Readdir { listing: Returned::Inline(&bytes), end: false })
+    said(kind, &Reply::Readdir(Returned::Inline(&bytes), false))
 }
 
 /// The kernel keeps each node that a listing brings, until its own memory runs short.

@@ -4,8 +4,9 @@ use tombolo_core::fs::{Attr, Device, FileType, Mode, SetAttr, SetTime, StatFs, T
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
-use crate::DecodeError;
+use crate::field::{Decoder, Encoder, Field};
 use crate::layout::{AttrItem, SetAttrItem, StatFsItem, WeakAttrItem};
+use crate::{DecodeError, EncodeError, FrameSink};
 
 /// Attributes have a birth time.
 const HAS_BTIME: u16 = 1;
@@ -251,8 +252,8 @@ impl From<&StatFs> for StatFsItem {
 }
 
 impl StatFsItem {
-    pub fn decode(&self) -> StatFs {
-        StatFs {
+    pub fn decode(&self) -> Result<StatFs, DecodeError> {
+        Ok(StatFs {
             block_size: self.block_size.get(),
             name_max: self.name_max.get(),
             blocks: self.blocks.get(),
@@ -260,6 +261,31 @@ impl StatFsItem {
             blocks_available: self.blocks_available.get(),
             files: self.files.get(),
             files_free: self.files_free.get(),
-        }
+        })
     }
 }
+
+macro_rules! items {
+    ($($value:ident as $item:ident),+) => {
+        $(
+            /// An item of the frame.
+            impl<'a> Field<'a> for $value {
+                #[inline]
+                fn encode<W: FrameSink + ?Sized>(
+                    &self,
+                    _: usize,
+                    to: &mut Encoder<'_, W>,
+                ) -> Result<(), EncodeError> {
+                    to.frame.item(&$item::from(self))
+                }
+
+                #[inline]
+                fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+                    from.item::<$item>()?.decode()
+                }
+            }
+        )+
+    };
+}
+
+items!(Attr as AttrItem, SetAttr as SetAttrItem, StatFs as StatFsItem);

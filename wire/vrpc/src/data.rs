@@ -3,7 +3,8 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::frame::{Items, Reader};
+use crate::field::{Decoder, Encoder, Field};
+use crate::layout::SpanField;
 use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
 
 /// Most references in one message.
@@ -198,112 +199,115 @@ impl Returned<'_> {
     }
 }
 
-/// What of data or a place lies in the body.
-#[derive(Clone, Copy)]
-pub(crate) struct Span {
-    /// [`INLINE`], [`ONE`] or [`LIST`].
-    pub form: u8,
-    /// Of the one reference; otherwise 0.
-    pub address: U64,
-    /// Of all bytes together.
-    pub len_bytes: U32,
+/// The bits of an operation's flags that say where data lie: [`INLINE`], [`ONE`] or [`LIST`].
+const FORM: u32 = 0b11;
+const INLINE: u32 = 0;
+const ONE: u32 = 1;
+const LIST: u32 = 2;
+
+/// In the body: the address of the one reference, otherwise 0, and the length of all bytes together.
+fn put_span<W: ?Sized + FrameSink>(
+    at: usize,
+    form: u32,
+    address: u64,
+    len_bytes: u32,
+    to: &mut Encoder<'_, W>,
+) {
+    to.flags |= form;
+    to.put(at, &SpanField { address: U64::new(address), len_bytes: U32::new(len_bytes) });
 }
 
-/// The bits of an operation's flags that say where data lie.
-pub(crate) const FORM: u8 = 0b11;
-const INLINE: u8 = 0;
-const ONE: u8 = 1;
-const LIST: u8 = 2;
+fn put_list<W: ?Sized + FrameSink>(
+    at: usize,
+    list: &References<'_>,
+    to: &mut Encoder<'_, W>,
+) -> Result<(), EncodeError> {
+    to.frame.bytes(list.list.as_bytes())?;
+    put_span(at, LIST, 0, list.len_bytes, to);
+    Ok(())
+}
 
-impl Span {
-    fn new(form: u8, address: u64, len_bytes: u32) -> Self {
-        Self { form, address: U64::new(address), len_bytes: U32::new(len_bytes) }
+fn get_list<'a>(span: &SpanField, from: &mut Decoder<'a>) -> Result<References<'a>, DecodeError> {
+    no_address(span)?;
+    let (list, len_bytes) = (References::new(from.frame.rest_as_list()?)?, span.len_bytes.get());
+    if list.len_bytes != len_bytes {
+        return Err(DecodeError::Value { field: "sum of the list", value: len_bytes.into() });
     }
+    Ok(list)
+}
 
-    /// Appends to the frame what belongs there, and says what belongs into the body.
-    pub fn of_data<W: FrameSink + ?Sized>(
-        data: &Data<'_>,
-        frame: &mut Items<'_, W>,
-    ) -> Result<Self, EncodeError> {
-        match *data {
-            Data::Inline(bytes) => {
-                frame.bytes(bytes)?;
-                Ok(Self::new(INLINE, 0, saturated(bytes.len())))
+fn no_address(span: &SpanField) -> Result<(), DecodeError> {
+    if span.address == U64::ZERO { Ok(()) } else { Err(DecodeError::Reserved) }
+}
+
+/// The last thing in its frame.
+impl<'a> Field<'a> for Data<'a> {
+    const BYTES: usize = size_of::<SpanField>();
+    const ALIGN: usize = 8;
+    const FLAGS: u32 = FORM;
+
+    #[inline]
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        match self {
+            Self::Inline(bytes) => to.frame.bytes(bytes)?,
+            Self::Follows { len_bytes } => to.frame.follows(*len_bytes)?,
+            Self::One(one) => {
+                put_span(at, ONE, one.address(), one.len_bytes(), to);
+                return Ok(());
             }
-            Data::Follows { len_bytes } => {
-                frame.follows(len_bytes)?;
-                Ok(Self::new(INLINE, 0, len_bytes))
-            }
-            Data::One(reference) => Ok(Self::new(ONE, reference.address(), reference.len_bytes())),
-            Data::List(list) => Self::of_list(list, frame),
+            Self::List(list) => return put_list(at, list, to),
         }
+        put_span(at, INLINE, 0, self.len_bytes(), to);
+        Ok(())
     }
 
-    /// As [`Span::of_data`].
-    pub fn of_place<W: FrameSink + ?Sized>(
-        place: &Place<'_>,
-        frame: &mut Items<'_, W>,
-    ) -> Result<Self, EncodeError> {
-        match *place {
-            Place::Inline { len_bytes } if len_bytes as usize > FRAME_BYTES => {
-                Err(EncodeError::Value { field: "length in a frame", value: len_bytes.into() })
-            }
-            Place::Inline { len_bytes } => Ok(Self::new(INLINE, 0, len_bytes)),
-            Place::One(reference) => Ok(Self::new(ONE, reference.address(), reference.len_bytes())),
-            Place::List(list) => Self::of_list(list, frame),
-        }
-    }
-
-    fn of_list<W: FrameSink + ?Sized>(
-        list: References<'_>,
-        frame: &mut Items<'_, W>,
-    ) -> Result<Self, EncodeError> {
-        frame.bytes(list.list.as_bytes())?;
-        Ok(Self::new(LIST, 0, list.len_bytes))
-    }
-
-    /// The data of a request; they are the last thing in its frame.
-    pub fn data<'a>(self, frame: &mut Reader<'a>) -> Result<Data<'a>, DecodeError> {
-        match self.form {
+    #[inline(always)]
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        let span: SpanField = from.get(at);
+        match from.flags & FORM {
             INLINE => {
-                self.no_address()?;
-                Ok(Data::Inline(frame.bytes(self.len_bytes.get() as usize)?))
+                no_address(&span)?;
+                Ok(Self::Inline(from.frame.bytes(span.len_bytes.get() as usize)?))
             }
-            ONE => Ok(Data::One(Reference::new(self.address.get(), self.len_bytes.get())?)),
-            _ => Ok(Data::List(self.list(frame)?)),
+            ONE => Ok(Self::One(Reference::new(span.address.get(), span.len_bytes.get())?)),
+            LIST => Ok(Self::List(get_list(&span, from)?)),
+            unknown => Err(DecodeError::UnknownFlags(unknown)),
         }
     }
+}
 
-    /// The place of a request; it is the last thing in its frame.
-    pub fn place<'a>(self, frame: &mut Reader<'a>) -> Result<Place<'a>, DecodeError> {
-        match self.form {
-            INLINE => {
-                self.no_address()?;
-                let len_bytes = self.len_bytes.get();
-                if len_bytes as usize > FRAME_BYTES {
-                    return Err(DecodeError::Value { field: "length in a frame", value: len_bytes.into() });
-                }
-                Ok(Place::Inline { len_bytes })
+/// The last thing in its frame.
+impl<'a> Field<'a> for Place<'a> {
+    const BYTES: usize = size_of::<SpanField>();
+    const ALIGN: usize = 8;
+    const FLAGS: u32 = FORM;
+
+    #[inline]
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        match self {
+            Self::Inline { len_bytes } if *len_bytes as usize > FRAME_BYTES => {
+                return Err(EncodeError::Value { field: "length in a frame", value: (*len_bytes).into() });
             }
-            ONE => Ok(Place::One(Reference::new(self.address.get(), self.len_bytes.get())?)),
-            _ => Ok(Place::List(self.list(frame)?)),
+            Self::Inline { len_bytes } => put_span(at, INLINE, 0, *len_bytes, to),
+            Self::One(one) => put_span(at, ONE, one.address(), one.len_bytes(), to),
+            Self::List(list) => return put_list(at, list, to),
         }
+        Ok(())
     }
 
-    fn list<'a>(self, frame: &mut Reader<'a>) -> Result<References<'a>, DecodeError> {
-        if self.form != LIST {
-            return Err(DecodeError::UnknownFlags(self.form.into()));
+    #[inline(always)]
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        let span: SpanField = from.get(at);
+        let len_bytes = span.len_bytes.get();
+        match from.flags & FORM {
+            INLINE if len_bytes as usize > FRAME_BYTES => {
+                Err(DecodeError::Value { field: "length in a frame", value: len_bytes.into() })
+            }
+            INLINE => no_address(&span).map(|()| Self::Inline { len_bytes }),
+            ONE => Ok(Self::One(Reference::new(span.address.get(), len_bytes)?)),
+            LIST => Ok(Self::List(get_list(&span, from)?)),
+            unknown => Err(DecodeError::UnknownFlags(unknown)),
         }
-        self.no_address()?;
-        let list = References::new(frame.rest_as_list()?)?;
-        if list.len_bytes != self.len_bytes.get() {
-            return Err(DecodeError::Value { field: "sum of the list", value: self.len_bytes.get().into() });
-        }
-        Ok(list)
-    }
-
-    fn no_address(self) -> Result<(), DecodeError> {
-        if self.address == U64::ZERO { Ok(()) } else { Err(DecodeError::Reserved) }
     }
 }
 

@@ -3,7 +3,6 @@
 use tombolo_mem::Sink;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::request::zero;
 use crate::{DecodeError, EncodeError, FRAME_BYTES};
 
 /// Each item of a frame begins at a multiple of this.
@@ -235,4 +234,15 @@ impl<'a> Reader<'a> {
 /// Bytes from `position` to the next multiple of [`ALIGN`].
 fn padding(position: usize) -> usize {
     position.wrapping_neg() % ALIGN
+}
+
+/// Refuses what has no meaning in this version. It looks at all bytes, which is quicker than stopping at the first.
+#[inline]
+pub(crate) fn zero(reserved: &[u8]) -> Result<(), DecodeError> {
+    let (words, bytes) = reserved.as_chunks();
+    let words = words.iter().fold(0, |all, word| all | u64::from_ne_bytes(*word));
+    match bytes.iter().fold(words, |all, byte| all | u64::from(*byte)) {
+        0 => Ok(()),
+        _ => Err(DecodeError::Reserved),
+    }
 }

@@ -65,145 +65,53 @@ layouts! {
         8 arguments: [u8; 36],
         44 tail: Tail,
     }
-    /// NULL, PROFILE, SYNCFS.
-    NoArgs: 48 {
-        0 sequence: U64,
-        8 reserved: [u8; 36],
-        44 tail: Tail,
+    /// In bodies: a node and one of its openings.
+    FileField: 16 {
+        0 node: U64,
+        8 open: U64,
     }
-    /// CALLER.
-    CallerArgs: 48 {
-        0 sequence: U64,
-        8 uid: U32,
-        12 gid: U32,
-        16 groups: U32,
-        20 reserved: [u8; 24],
-        44 tail: Tail,
+    /// In bodies: a name of up to 27 bytes; a longer one lies in the frame.
+    NameField: 28 {
+        0 name: [u8; 27],
+        27 name_len: u8,
     }
-    /// INTERRUPT.
-    InterruptArgs: 48 {
-        0 sequence: U64,
-        8 id: U32,
-        12 reserved: [u8; 32],
-        44 tail: Tail,
+    /// In bodies: where data lie.
+    SpanField: 12 {
+        0 address: U64,
+        8 len_bytes: U32,
     }
-    /// FORGET.
-    ForgetArgs: 48 {
-        0 sequence: U64,
-        8 node: U64,
-        16 look_ups: U64,
-        24 reserved: [u8; 20],
-        44 tail: Tail,
+    /// In bodies: what a new node may be used for.
+    ModeField: 4 {
+        0 mode: U16,
+        2 umask: U16,
     }
-    /// LOOKUP, UNLINK, RMDIR. A name of up to 27 bytes lies here, a longer one in the frame.
-    NameArgs: 48 {
-        0 sequence: U64,
-        8 parent: U64,
-        16 name: [u8; 27],
-        43 name_len: u8,
-        44 tail: Tail,
+    /// In bodies: the numbers of a device.
+    DeviceField: 8 {
+        0 major: U32,
+        4 minor: U32,
     }
-    /// GETATTR, SETATTR, ACCESS, STATFS, RELEASE, FSYNC, HANDLE_OF, PARENT, LOCK_TEST, LOCK.
-    FileArgs: 48 {
-        0 sequence: U64,
-        8 node: U64,
-        16 open: U64,
-        24 reserved: [u8; 20],
-        44 tail: Tail,
+    /// In bodies: how a file is created.
+    CreateField: 15 {
+        0 verifier: [u8; 8],
+        8 mode: ModeField,
+        12 open_flags: U16,
+        14 exclusive: u8,
     }
-    /// OPEN.
-    OpenArgs: 48 {
-        0 sequence: U64,
-        8 node: U64,
-        16 open_flags: U16,
-        18 reserved: [u8; 26],
-        44 tail: Tail,
+    /// In bodies: a handle, whose bytes lie in the frame.
+    HandleField: 6 {
+        0 kind: I32,
+        4 len_bytes: U16,
     }
-    /// FLUSH, UNLOCK.
-    OwnerArgs: 48 {
-        0 sequence: U64,
-        8 node: U64,
-        16 open: U64,
-        24 owner: U64,
-        32 reserved: [u8; 12],
-        44 tail: Tail,
+    /// In bodies: what a session is.
+    SessionField: 38 {
+        0 file_size_max: U64,
+        8 name_max: U32,
+        12 time_granularity_ns: U32,
+        16 volume: [u8; 16],
+        32 transfer_bytes_max: U32,
+        36 callers_max: U16,
     }
-    /// READ, WRITE, READDIR.
-    TransferArgs: 48 {
-        0 sequence: U64,
-        8 node: U64,
-        16 open: U64,
-        24 offset: U64,
-        32 address: U64,
-        40 len_bytes: U32,
-        44 tail: Tail,
-    }
-    /// READLINK, SYMLINK, XATTR_GET, XATTR_SET, XATTR_LIST, XATTR_REMOVE.
-    BytesArgs: 48 {
-        0 sequence: U64,
-        8 node: U64,
-        16 address: U64,
-        24 len_bytes: U32,
-        28 name_len: u8,
-        29 reserved: [u8; 15],
-        44 tail: Tail,
-    }
-    /// CREATE, CREATE_UNNAMED.
-    CreateArgs: 48 {
-        0 sequence: U64,
-        8 parent: U64,
-        16 verifier: [u8; 8],
-        24 mode: U16,
-        26 umask: U16,
-        28 open_flags: U16,
-        30 exclusive: u8,
-        31 name_len: u8,
-        32 reserved: [u8; 12],
-        44 tail: Tail,
-    }
-    /// MKDIR, MKNOD.
-    MakeArgs: 48 {
-        0 sequence: U64,
-        8 parent: U64,
-        16 mode: U16,
-        18 umask: U16,
-        20 file_type: u8,
-        21 name_len: u8,
-        22 reserved: [u8; 2],
-        24 major: U32,
-        28 minor: U32,
-        32 reserved_too: [u8; 12],
-        44 tail: Tail,
-    }
-    /// LINK, RENAME.
-    TwoNodesArgs: 48 {
-        0 sequence: U64,
-        8 from: U64,
-        16 to: U64,
-        24 from_name_len: u8,
-        25 to_name_len: u8,
-        26 reserved: [u8; 18],
-        44 tail: Tail,
-    }
-    /// RESOLVE.
-    ResolveArgs: 48 {
-        0 sequence: U64,
-        8 kind: I32,
-        12 len_bytes: U16,
-        14 reserved: [u8; 30],
-        44 tail: Tail,
-    }
-    /// ALLOCATE, SEEK, COPY.
-    RangeArgs: 48 {
-        0 sequence: U64,
-        8 node: U64,
-        16 open: U64,
-        24 offset: U64,
-        32 len_bytes: U64,
-        40 reserved: [u8; 4],
-        44 tail: Tail,
-    }
-    /// In frames: one of FORGET's.
+    /// One of FORGET's, in the body or in the frame.
     ForgetEntry: 16 {
         0 node: U64,
         8 look_ups: U64,
@@ -239,12 +147,6 @@ layouts! {
         28 family: u8,
         29 kind: u8,
         30 reserved: [u8; 2],
-    }
-    /// In COPY's frame: the target.
-    CopyItem: 24 {
-        0 node: U64,
-        8 open: U64,
-        16 offset: U64,
     }
     /// Attributes of a node. What stat(2) is mostly asked for lies in the first cache line.
     AttrItem: 120 {
@@ -310,72 +212,27 @@ layouts! {
         6 reserved: [u8; 2],
     }
     /// What every answer's body has.
-    Answer: 48 {
+    Head: 48 {
         0 status: U32,
         4 flags: U32,
         8 results: [u8; 40],
-    }
-    /// PROFILE.
-    ProfileResult: 48 {
-        0 status: U32,
-        4 flags: U32,
-        8 file_size_max: U64,
-        16 name_max: U32,
-        20 time_granularity_ns: U32,
-        24 volume: [u8; 16],
-        40 transfer_bytes_max: U32,
-        44 callers_max: U16,
-        46 reserved: [u8; 2],
-    }
-    /// LOOKUP, RESOLVE, PARENT, MKDIR, SYMLINK, MKNOD, LINK, CREATE, OPEN.
-    NodeResult: 48 {
-        0 status: U32,
-        4 flags: U32,
-        8 node: U64,
-        16 open: U64,
-        24 handle_kind: I32,
-        28 handle_len: U16,
-        30 reserved: [u8; 18],
-    }
-    /// READ, WRITE, READDIR, READLINK, XATTR_GET, XATTR_LIST, SEEK, COPY.
-    CountResult: 48 {
-        0 status: U32,
-        4 flags: U32,
-        8 count: U64,
-        16 stability: u8,
-        17 reserved: [u8; 31],
-    }
-    /// LOCK_TEST.
-    LockResult: 48 {
-        0 status: U32,
-        4 flags: U32,
-        8 lock: LockItem,
-        40 reserved: [u8; 8],
-    }
-    /// HANDLE_OF.
-    HandleResult: 48 {
-        0 status: U32,
-        4 flags: U32,
-        8 kind: I32,
-        12 len_bytes: U16,
-        14 reserved: [u8; 34],
     }
 }
 
 impl Natural for Tail {
     const BYTES: usize = 4;
 }
-impl Natural for AttrItem {
-    const BYTES: usize = 8;
+impl Natural for ModeField {
+    const BYTES: usize = 2;
 }
-impl Natural for LockItem {
+impl Natural for AttrItem {
     const BYTES: usize = 8;
 }
 
 #[cfg(test)]
 mod tests {
     use super::LAYOUTS;
-    use crate::{Kind, Status};
+    use crate::{Reply, Request, Status};
 
     const FORMAT: &str = include_str!("../../../docs/formats/vrpc.md");
 
@@ -395,17 +252,29 @@ mod tests {
         assert_eq!(rows, LAYOUTS.len());
     }
 
+    fn fields(fields: &[(usize, &str, usize)]) -> String {
+        let in_body = fields.iter().filter(|(.., bytes)| *bytes != 0);
+        in_body.map(|(at, name, bytes)| format!("{at} {name} ({bytes})")).collect::<Vec<_>>().join(", ")
+    }
+
     #[test]
-    fn the_documentation_has_every_kind_and_status_with_its_number() {
-        let kinds = Kind::ALL.iter().map(|kind| format!("| {} | {kind:?} |", kind.number()));
+    fn the_documentation_has_every_message_and_status_with_its_number() {
+        let requests = Request::TABLE.iter().map(|(number, name, list, answer)| {
+            format!("| {number} | {name} | {} | {answer:?} |", fields(list))
+        });
+        let answers = Reply::TABLE.iter().map(|(name, list)| format!("| answer {name} | {} |", fields(list)));
         let statuses = Status::ALL.iter().map(|status| format!("| {} | `{status:?}` |", status.number()));
-        let missing: Vec<String> =
-            kinds.chain(statuses).filter(|row| !FORMAT.lines().any(|line| line.starts_with(row))).collect();
+        let missing: Vec<String> = requests
+            .chain(answers)
+            .chain(statuses)
+            .filter(|row| !FORMAT.lines().any(|line| line.starts_with(row)))
+            .collect();
         assert!(missing.is_empty(), "{}", missing.join("\n"));
         let numbered = |line: &&str| {
             let number = line.strip_prefix("| ").and_then(|rest| rest.split(' ').next());
-            number.is_some_and(|number| number.parse::<u32>().is_ok())
+            number.is_some_and(|number| number == "answer" || number.parse::<u32>().is_ok())
         };
-        assert_eq!(FORMAT.lines().filter(numbered).count(), Kind::ALL.len() + Status::ALL.len());
+        let rows = Request::TABLE.len() + Reply::TABLE.len() + Status::ALL.len();
+        assert_eq!(FORMAT.lines().filter(numbered).count(), rows);
     }
 }

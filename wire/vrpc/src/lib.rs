@@ -15,15 +15,16 @@
 //!
 //! Not here: whether an address leads anywhere (`shm`), what an operation means (`front/vrpc-server`, `back/vrpc-client`).
 //!
-//! Reading order: `kind`, `request`, `request/encode`, `layout`.
+//! Reading order: the tables in `request` and `reply`, then `field`, `fields`, `layout`.
 #![forbid(unsafe_code)]
 
 mod attr;
 mod bits;
 mod data;
 mod error;
+mod field;
+mod fields;
 mod frame;
-mod kind;
 mod layout;
 pub mod listing;
 mod lists;
@@ -34,12 +35,11 @@ mod status;
 pub use data::{Data, Place, REFERENCES_MAX, Reference, References, Returned};
 pub use error::{DecodeError, EncodeError};
 pub use frame::{FrameBuf, FrameSink, SinkFrame};
-pub use kind::{Kind, REPLY};
 pub use lists::{FORGETS_MAX, Forgets, GROUPS_MAX, Groups};
 pub use reply::{
     HANDLE_BYTES_MAX, HandleBytes, Offers, Outcome, Reply, Session, TRANSFER_BYTES_MIN, encode_failure,
 };
-pub use request::{CallerId, Header, Request, Translate};
+pub use request::{CallerId, Header, Kind, REPLY, Request, Translate};
 pub use status::Status;
 
 /// Size of the part of a message that lies in the ring's slot.

@@ -4,7 +4,7 @@ use tombolo_core::fs::{Cookie, DirBudget, DirEntry, Entry, FileType, NAME_MAX, N
 use zerocopy::little_endian::{I32, U16, U64};
 
 use crate::attr::{file_type, type_number};
-use crate::frame::{ALIGN, Items, Reader};
+use crate::frame::{ALIGN, Items, Reader, zero};
 use crate::layout::{EntryAttrItem, EntryHandleItem, EntryItem};
 use crate::{DecodeError, EncodeError, FrameSink, HandleBytes};
 
@@ -166,7 +166,7 @@ fn decode_entry<'a>(reader: &mut Reader<'a>) -> Result<ListedEntry<'a>, DecodeEr
     if head.flags & !(HAS_ENTRY | HAS_HANDLE) != 0 || head.flags == HAS_HANDLE {
         return Err(DecodeError::UnknownFlags(head.flags.into()));
     }
-    crate::request::zero(&head.reserved)?;
+    zero(&head.reserved)?;
     let entry = if head.flags & HAS_ENTRY != 0 {
         let item: &EntryAttrItem = reader.item()?;
         Some(Entry { node: NodeId(item.node.get()), attr: item.attr.decode()? })
@@ -177,8 +177,8 @@ fn decode_entry<'a>(reader: &mut Reader<'a>) -> Result<ListedEntry<'a>, DecodeEr
         0 => None,
         _ => {
             let item: &EntryHandleItem = reader.item()?;
-            crate::request::zero(&item.reserved)?;
-            Some(HandleBytes::decode(item.kind.get(), item.len_bytes.get(), reader)?)
+            zero(&item.reserved)?;
+            Some(HandleBytes::read(item.kind.get(), item.len_bytes.get(), reader)?)
         }
     };
     Ok(ListedEntry {

@@ -4,7 +4,8 @@ use tombolo_core::fs::NodeId;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::frame::{Items, Reader};
+use crate::field::{Decoder, Encoder, Field};
+use crate::frame::zero;
 use crate::layout::ForgetEntry;
 use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
 
@@ -70,23 +71,37 @@ impl<'a> Forgets<'a> {
             entry.unwrap_or((NodeId(0), 0))
         })
     }
+}
 
-    pub(crate) fn single(&self) -> Option<(NodeId, u64)> {
-        if self.len() == 1 { self.iter().next() } else { None }
-    }
+/// LIST of FORGET's flags: a list in the frame.
+const LIST: u32 = 1;
 
-    pub(crate) fn encode<W: FrameSink + ?Sized>(&self, frame: &mut Items<'_, W>) -> Result<(), EncodeError> {
-        if self.is_empty() || self.len() > FORGETS_MAX {
-            return Err(EncodeError::Value { field: "number of nodes", value: self.len() as u64 });
+/// Node and look-ups of one; several are in the frame, and the body says nothing.
+impl<'a> Field<'a> for Forgets<'a> {
+    const BYTES: usize = size_of::<ForgetEntry>();
+    const ALIGN: usize = 8;
+    const FLAGS: u32 = LIST;
+
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        let len = self.len();
+        if len == 0 || len > FORGETS_MAX {
+            return Err(EncodeError::Value { field: "number of nodes", value: len as u64 });
         }
+        to.flag(LIST, len > 1);
         for (node, look_ups) in self.iter() {
-            frame.item(&ForgetEntry { node: U64::new(node.0), look_ups: U64::new(look_ups) })?;
+            let entry = ForgetEntry { node: U64::new(node.0), look_ups: U64::new(look_ups) };
+            if len == 1 { to.put(at, &entry) } else { to.frame.item(&entry)? }
         }
         Ok(())
     }
 
-    pub(crate) fn decode(frame: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        match frame.rest_as_list()? {
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        if !from.has(LIST) {
+            let entry: ForgetEntry = from.get(at);
+            return Ok(Self::one(NodeId(entry.node.get()), entry.look_ups.get()));
+        }
+        zero(from.bytes(at, size_of::<ForgetEntry>()))?;
+        match from.frame.rest_as_list()? {
             list @ ([] | [_]) => Err(DecodeError::ListLength(list.len() as u64)),
             list => Ok(Self(ForgetsForm::Wire(list))),
         }
@@ -136,16 +151,31 @@ impl<'a> Groups<'a> {
             group.unwrap_or_default()
         })
     }
+}
 
-    pub(crate) fn encode<W: FrameSink + ?Sized>(&self, frame: &mut Items<'_, W>) -> Result<(), EncodeError> {
-        if let GroupsForm::Wire(list) = self.0 {
-            return frame.bytes(list.as_bytes());
+/// How many; they are in the frame.
+impl<'a> Field<'a> for Groups<'a> {
+    const BYTES: usize = 4;
+    const ALIGN: usize = 4;
+
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        let len = u32::try_from(self.len()).ok().filter(|&len| len as usize <= GROUPS_MAX);
+        let len = len.ok_or(EncodeError::Value { field: "number of groups", value: self.len() as u64 })?;
+        to.put(at, &U32::new(len));
+        match self.0 {
+            GroupsForm::Wire(list) => to.frame.bytes(list.as_bytes()),
+            GroupsForm::Given(list) => {
+                list.iter().try_for_each(|&group| to.frame.next_of_list(&U32::new(group)))
+            }
         }
-        self.iter().try_for_each(|group| frame.next_of_list(&U32::new(group)))
     }
 
-    pub(crate) fn decode(frame: &mut Reader<'a>, len: usize) -> Result<Self, DecodeError> {
-        Ok(Self(GroupsForm::Wire(frame.list(len)?)))
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        let len = from.get::<U32>(at).get() as usize;
+        if len > GROUPS_MAX {
+            return Err(DecodeError::ListLength(len as u64));
+        }
+        Ok(Self(GroupsForm::Wire(from.frame.list(len)?)))
     }
 }
 

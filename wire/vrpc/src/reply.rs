@@ -1,73 +1,23 @@
-//! Answers, typed.
+//! Answers: the table of them, and how one is written and read.
 
-mod decode;
-mod encode;
+mod fields;
 
 use bitflags::bitflags;
+use tombolo_core::Error;
 use tombolo_core::fs::{
     Attr, Change, Created, Entry, Lock, Made, Opened, PersistentHandle, Profile, Renamed, StatFs, Volume,
     Written,
 };
+use zerocopy::little_endian::U32;
+use zerocopy::{transmute, transmute_ref};
 
-pub use encode::encode_failure;
-
+use crate::field::{Bit, Decoder, Encoder, Field, Shape, form, offset};
 use crate::frame::Reader;
-use crate::{DecodeError, EncodeError, Kind, Returned, Status};
+use crate::layout::Head;
+use crate::{Body, DecodeError, EncodeError, FrameSink, Kind, Returned, Status};
 
 /// How a request ended.
 pub type Outcome<'a> = Result<Reply<'a>, Status>;
-
-/// What a request that succeeded is answered with.
-#[derive(Clone, Copy, Debug)]
-pub enum Reply<'a> {
-    /// Nothing but that it is done: NULL, CALLER, INTERRUPT, FORGET, ACCESS, RELEASE, FLUSH, FSYNC, SYNCFS, XATTR_SET,
-    /// XATTR_REMOVE, LOCK, UNLOCK, ALLOCATE.
-    Done,
-    /// PROFILE.
-    Session(Session),
-    /// LOOKUP, RESOLVE, PARENT. This and the next two with the node's handle, where it was wanted and there is one.
-    Entry(Entry, Option<HandleBytes<'a>>),
-    /// GETATTR.
-    Attr(Attr),
-    /// SETATTR.
-    Setattr(Attr, Change),
-    /// MKDIR, SYMLINK, MKNOD, LINK.
-    Made(Made, Option<HandleBytes<'a>>),
-    /// CREATE, CREATE_UNNAMED.
-    Created(Created, Option<HandleBytes<'a>>),
-    /// UNLINK, RMDIR.
-    Change(Change),
-    /// RENAME.
-    Renamed(Renamed),
-    /// OPEN.
-    Opened(Opened),
-    /// READ.
-    Read {
-        /// The data.
-        data: Returned<'a>,
-        /// The file ended with them.
-        eof: bool,
-    },
-    /// WRITE.
-    Written(Written),
-    /// READDIR.
-    Readdir {
-        /// A [`Listing`](crate::listing::Listing).
-        listing: Returned<'a>,
-        /// The directory ends with it.
-        end: bool,
-    },
-    /// READLINK, XATTR_GET, XATTR_LIST.
-    Bytes(Returned<'a>),
-    /// STATFS.
-    StatFs(StatFs),
-    /// LOCK_TEST.
-    Conflict(Option<Lock>),
-    /// HANDLE_OF.
-    Handle(HandleBytes<'a>),
-    /// SEEK: where; COPY: how much.
-    Offset(u64),
-}
 
 bitflags! {
     /// Which groups of operations the server's file system has. Requests of the others are answered with
@@ -124,7 +74,7 @@ impl<'a> HandleBytes<'a> {
             .ok_or(EncodeError::Value { field: "length of a handle", value: len as u64 })
     }
 
-    pub(crate) fn decode(kind: i32, len_bytes: u16, frame: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(kind: i32, len_bytes: u16, frame: &mut Reader<'a>) -> Result<Self, DecodeError> {
         if usize::from(len_bytes) > HANDLE_BYTES_MAX {
             return Err(DecodeError::Value { field: "length of a handle", value: len_bytes.into() });
         }
@@ -144,112 +94,163 @@ impl From<HandleBytes<'_>> for PersistentHandle {
     }
 }
 
-/// What answers to a kind of request look like.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Shape {
-    Done,
-    Session,
-    Entry,
-    Attr,
-    Setattr,
-    Made,
-    Created,
-    Change,
-    Renamed,
-    Opened,
-    Read,
-    Written,
-    Readdir,
-    Bytes,
-    StatFs,
-    Conflict,
-    Handle,
-    Offset,
+/// Makes of the table below [`Reply`] and how answers are written and read. A row is `Name(place field: Type [as form], …);` as in
+/// `request.rs`.
+macro_rules! replies {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident $(( $($at:tt $field:ident: $ty:ty $(as $form:ty)?),+ ))?;
+    )+) => {
+        /// What a request that succeeded is answered with.
+        #[derive(Clone, Copy, Debug)]
+        pub enum Reply<'a> { $($(#[$doc])* $name $(( $($ty),+ ))?),+ }
+
+        /// Which answer it is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Answer { $($name),+ }
+
+        impl<'a> Reply<'a> {
+            fn answer(&self) -> Answer {
+                match self {
+                    $(Self::$name { .. } => Answer::$name,)+
+                }
+            }
+
+            fn put<W: FrameSink + ?Sized>(&self, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+                match self {
+                    $(Self::$name $(( $($field),+ ))? => {
+                        $($(<$ty as Field<'a, form!($($form)?)>>::encode($field, offset!($at), to)?;)+)?
+                    })+
+                }
+                Ok(())
+            }
+
+            // An answer is a few hundred bytes: it is made where it is wanted, and not moved once it is known to be good.
+            fn get(answer: Answer, from: &mut Decoder<'a>) -> Result<Outcome<'a>, DecodeError> {
+                Ok(Ok(match answer {
+                    $(Answer::$name => {
+                        from.check(const { &Shape::new(
+                            &[(0, 8, 8)],
+                            &[$($((
+                                offset!($at),
+                                <$ty as Field<'a, form!($($form)?)>>::BYTES,
+                                <$ty as Field<'a, form!($($form)?)>>::ALIGN,
+                            )),+)?],
+                            0 $($(| <$ty as Field<'a, form!($($form)?)>>::FLAGS)+)?,
+                        ) })?;
+                        Self::$name $(( $(<$ty as Field<'a, form!($($form)?)>>::decode(offset!($at), from)?),+ ))?
+                    })+
+                }))
+            }
+        }
+
+        #[cfg(test)]
+        impl<'a> Reply<'a> {
+            /// Name and fields of each row.
+            pub(crate) const TABLE: &'static [(&'static str, crate::field::Fields)] = &[$((
+                stringify!($name),
+                &[$($((
+                    offset!($at),
+                    stringify!($field),
+                    <$ty as Field<'a, form!($($form)?)>>::BYTES,
+                )),+)?],
+            )),+];
+        }
+    };
 }
 
-impl Shape {
-    const fn of_kind(kind: Kind) -> Self {
-        match kind {
-            Kind::Null
-            | Kind::Caller
-            | Kind::Interrupt
-            | Kind::Forget
-            | Kind::Access
-            | Kind::Release
-            | Kind::Flush
-            | Kind::Fsync
-            | Kind::Syncfs
-            | Kind::XattrSet
-            | Kind::XattrRemove
-            | Kind::Lock
-            | Kind::Unlock
-            | Kind::Allocate => Self::Done,
-            Kind::Profile => Self::Session,
-            Kind::Lookup | Kind::Resolve | Kind::Parent => Self::Entry,
-            Kind::Getattr => Self::Attr,
-            Kind::Setattr => Self::Setattr,
-            Kind::Mkdir | Kind::Symlink | Kind::Mknod | Kind::Link => Self::Made,
-            Kind::Create | Kind::CreateUnnamed => Self::Created,
-            Kind::Unlink | Kind::Rmdir => Self::Change,
-            Kind::Rename => Self::Renamed,
-            Kind::Open => Self::Opened,
-            Kind::Read => Self::Read,
-            Kind::Write => Self::Written,
-            Kind::Readdir => Self::Readdir,
-            Kind::Readlink | Kind::XattrGet | Kind::XattrList => Self::Bytes,
-            Kind::Statfs => Self::StatFs,
-            Kind::LockTest => Self::Conflict,
-            Kind::HandleOf => Self::Handle,
-            Kind::Seek | Kind::Copy => Self::Offset,
+replies! {
+    /// Nothing but that it is done.
+    Done;
+    /// What the session is.
+    Session(8 session: Session);
+    /// A node. This and the next two with the node's handle, where it was wanted and there is one.
+    Entry(8 entry: Entry, 24 handle: Option<HandleBytes<'a>>);
+    /// Attributes.
+    Attr(frame attr: Attr);
+    /// Attributes, and what they were before.
+    Setattr(frame attr: Attr, frame change: Change);
+    /// A node that was made, and the change of its directory.
+    Made(8 made: Made, 24 handle: Option<HandleBytes<'a>>);
+    /// As `Made`, and open.
+    Created(8 created: Created, 24 handle: Option<HandleBytes<'a>>);
+    /// The change of a directory.
+    Change(frame change: Change);
+    /// The changes of both directories.
+    Renamed(frame renamed: Renamed);
+    /// An opening.
+    Opened(16 opened: Opened);
+    /// Data of a file, and whether it ends with them.
+    Read(8 data: Returned<'a>, flags eof: bool as Bit<{ fields::END }>);
+    /// How much was written.
+    Written(8 written: Written);
+    /// A [`Listing`](crate::listing::Listing), and whether the directory ends with it.
+    Readdir(8 listing: Returned<'a>, flags end: bool as Bit<{ fields::END }>);
+    /// The target of a link, the value of an extended attribute or the list of their names.
+    Bytes(8 bytes: Returned<'a>);
+    /// The state of a file system.
+    StatFs(frame stat: StatFs);
+    /// A lock that is in the way.
+    Conflict(8 lock: Option<Lock>);
+    /// A node's handle.
+    Handle(8 handle: HandleBytes<'a>);
+    /// Where data or a hole begin, or how much was copied.
+    Offset(8 offset: u64);
+}
+
+/// Writes to `body` that a request failed, and gives the kind of the answer. Its frame is empty.
+pub fn encode_failure(kind: Kind, error: &Error, body: &mut Body) -> u32 {
+    let status = U32::new(Status::from(error).number());
+    *body = transmute!(Head { status, flags: U32::ZERO, results: [0; 40] });
+    kind.reply_number()
+}
+
+impl<'a> Reply<'a> {
+    /// Writes the answer to a request of kind `kind` to `body`, and to `frame` what does not fit there; gives the kind of the answer.
+    /// On failure neither may be sent.
+    #[inline]
+    pub fn encode<W: FrameSink + ?Sized>(
+        &self,
+        kind: Kind,
+        body: &mut Body,
+        frame: &mut W,
+    ) -> Result<u32, EncodeError> {
+        if kind.answer() != self.answer() {
+            return Err(EncodeError::WrongReply(kind));
         }
+        let mut to = Encoder::new(body, frame);
+        self.put(&mut to)?;
+        to.put(4, &U32::new(to.flags));
+        Ok(kind.reply_number())
     }
 
-    const fn of_reply(reply: &Reply<'_>) -> Self {
-        match reply {
-            Reply::Done => Self::Done,
-            Reply::Session(_) => Self::Session,
-            Reply::Entry(..) => Self::Entry,
-            Reply::Attr(_) => Self::Attr,
-            Reply::Setattr(..) => Self::Setattr,
-            Reply::Made(..) => Self::Made,
-            Reply::Created(..) => Self::Created,
-            Reply::Change(_) => Self::Change,
-            Reply::Renamed(_) => Self::Renamed,
-            Reply::Opened(_) => Self::Opened,
-            Reply::Read { .. } => Self::Read,
-            Reply::Written(_) => Self::Written,
-            Reply::Readdir { .. } => Self::Readdir,
-            Reply::Bytes(_) => Self::Bytes,
-            Reply::StatFs(_) => Self::StatFs,
-            Reply::Conflict(_) => Self::Conflict,
-            Reply::Handle(_) => Self::Handle,
-            Reply::Offset(_) => Self::Offset,
+    /// Understands the answer to a request of kind `expected`. `body` and `frame` must be private copies; small data and handles are
+    /// borrowed from them. An error means that the peer breaks the protocol.
+    #[inline]
+    pub fn decode(
+        expected: Kind,
+        kind: u32,
+        body: &'a Body,
+        frame: &'a [u8],
+    ) -> Result<Outcome<'a>, DecodeError> {
+        if kind != expected.reply_number() {
+            return Err(DecodeError::WrongKind { expected: expected.reply_number(), found: kind });
         }
+        let head: &Head = transmute_ref!(body);
+        let mut from = Decoder { body, flags: head.flags.get(), frame: Reader::new(frame)? };
+        let outcome = match head.status.get() {
+            0 => Self::get(expected.answer(), &mut from),
+            number => failure(number, &from),
+        };
+        if outcome.is_ok() {
+            from.frame.finish()?;
+        }
+        outcome
     }
 }
 
-/// Bits of the flags of an answer.
-mod flag {
-    /// The frame has what the node or (first) directory was before.
-    pub const BEFORE: u32 = 1;
-    /// The frame has what it is now.
-    pub const AFTER: u32 = 1 << 1;
-    /// RENAME: as `BEFORE`, for the directory of the new name.
-    pub const TO_BEFORE: u32 = 1 << 2;
-    /// RENAME: as `AFTER`, for the directory of the new name.
-    pub const TO_AFTER: u32 = 1 << 3;
-    /// OPEN: the frame has attributes.
-    pub const ATTR: u32 = 1 << 4;
-    /// The bytes are in the frame.
-    pub const INLINE: u32 = 1 << 5;
-    /// The file or directory ends here.
-    pub const END: u32 = 1 << 6;
-    /// LOCK_TEST: there is one.
-    pub const PRESENT: u32 = 1 << 7;
-    /// What gives a node: the frame has its handle.
-    pub const HANDLE: u32 = 1 << 8;
-    /// PROFILE: the back end checks permissions. Of PROFILE's flags, those from bit 2 on are [`super::Offers`].
-    pub const BACK_END_CHECKS: u32 = 1;
-    /// PROFILE: nothing can be changed.
-    pub const READ_ONLY: u32 = 1 << 1;
+fn failure<'a>(number: u32, from: &Decoder<'a>) -> Result<Outcome<'a>, DecodeError> {
+    const SHAPE: Shape = Shape::new(&[(0, 8, 8)], &[], 0);
+    from.check(&SHAPE)?;
+    Status::from_number(number).map(Err).ok_or(DecodeError::UnknownStatus(number))
 }

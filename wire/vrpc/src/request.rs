@@ -1,8 +1,4 @@
-//! Requests, typed.
-
-mod decode;
-mod encode;
-mod ids;
+//! Requests: the table of them, and how one is written and read.
 
 use tombolo_core::Want;
 use tombolo_core::fs::{
@@ -10,12 +6,17 @@ use tombolo_core::fs::{
     LockRange, Name, NewMode, NodeId, OpenFlags, OpenId, RenameFlags, SetAttr, SyncWhat, Whence, Write,
     XattrName, XattrSet,
 };
+use zerocopy::little_endian::{U16, U64};
+use zerocopy::transmute_ref;
 
-pub(crate) use decode::{decode_lock, stability, zero};
-pub(crate) use encode::lock_item;
-pub use ids::Translate;
+use crate::field::{Bit, Decoder, Encoder, Field, InFrame, Shape, ShortName, form, offset};
+use crate::frame::Reader;
+use crate::layout::{Envelope, Tail};
+use crate::reply::Answer;
+use crate::{Body, Data, DecodeError, EncodeError, Forgets, FrameSink, Groups, HandleBytes, Place};
 
-use crate::{Data, Forgets, Groups, HandleBytes, Kind, Place};
+/// Set in the kind of an answer; the rest is the kind of the request that it answers.
+pub const REPLY: u32 = 1 << 31;
 
 /// An identity's number on a link, given out by the client with [`Request::Caller`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,196 +36,296 @@ pub struct Header {
 }
 
 /// Bit of `want` on the wire: [`Header::handles`]. The bits below it are the waist's.
-pub(crate) const WANT_HANDLES: u8 = 1 << 2;
+const WANT_HANDLES: u8 = 1 << 2;
 
-/// One request.
-#[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "fields are the arguments of the waist's operation; see core/src/fs")]
-pub enum Request<'a> {
-    /// A round trip.
-    Null,
-    /// Asks what the session is.
-    Profile,
-    /// Says who [`Header::caller`] is, for the requests behind this one on the ring. A number may be given anew.
-    Caller { uid: u32, gid: u32, groups: Groups<'a> },
-    /// Asks the request that has this id on the link to end early. It is answered all the same.
-    Interrupt { id: u32 },
-    /// `FileSystem::forget`.
-    Forget(Forgets<'a>),
+/// Gives the numbers of one side for those of the other.
+pub trait Translate {
+    /// Why a number has no other.
+    type Error;
 
-    /// `FileSystem::lookup`.
-    Lookup { parent: NodeId, name: Name<'a> },
-    /// `FileSystem::getattr`; an opening is one of the node.
-    Getattr { node: NodeId, open: Option<OpenId> },
-    /// `FileSystem::setattr`; an opening is one of the node.
-    Setattr { node: NodeId, open: Option<OpenId>, set: SetAttr },
-    /// `FileSystem::access`.
-    Access { node: NodeId, mask: AccessMask },
-    /// `FileSystem::readlink`. A target that is longer than the place fails with `OutOfRange`.
-    Readlink { node: NodeId, place: Place<'a> },
-    /// `FileSystem::create`.
-    Create { parent: NodeId, name: Name<'a>, how: Create },
-    /// `FileSystem::create_unnamed`.
-    CreateUnnamed { parent: NodeId, how: Create },
-    /// `FileSystem::mkdir`.
-    Mkdir { parent: NodeId, name: Name<'a>, mode: NewMode },
-    /// `FileSystem::symlink`.
-    Symlink { parent: NodeId, name: Name<'a>, target: Data<'a> },
-    /// `FileSystem::mknod`.
-    Mknod { parent: NodeId, name: Name<'a>, file_type: FileType, mode: NewMode, rdev: Device },
-    /// `FileSystem::link`.
-    Link { node: NodeId, parent: NodeId, name: Name<'a> },
-    /// `FileSystem::unlink`.
-    Unlink { parent: NodeId, name: Name<'a> },
-    /// `FileSystem::rmdir`.
-    Rmdir { parent: NodeId, name: Name<'a> },
-    /// `FileSystem::rename`.
-    Rename { from_parent: NodeId, from: Name<'a>, to_parent: NodeId, to: Name<'a>, flags: RenameFlags },
-    /// `FileSystem::open`.
-    Open { node: NodeId, flags: OpenFlags },
-    /// `FileSystem::release`.
-    Release { file: File },
-    /// `FileSystem::flush`.
-    Flush { file: File, owner: LockOwner },
-    /// `FileSystem::fsync`.
-    Fsync { file: File, what: SyncWhat },
-    /// `FileSystem::read`.
-    Read { file: File, offset: u64, place: Place<'a> },
-    /// `FileSystem::write`. That the source is keepable does not travel, and is never decoded: the client uses its memory again once the
-    /// answer is there, and cannot know who holds it.
-    Write { file: File, how: Write, data: Data<'a> },
-    /// `FileSystem::readdir`. The page is filled as the caller counts, and no further than its listing fits into the place.
-    Readdir { file: File, cookie: Cookie, budget: DirBudget, place: Place<'a> },
-    /// `FileSystem::statfs`.
-    Statfs { node: NodeId },
-    /// `FileSystem::syncfs`.
-    Syncfs,
+    /// The other side's number of a node.
+    fn node(&mut self, node: NodeId) -> Result<NodeId, Self::Error>;
 
-    /// `Xattrs::get`; the place is the limit.
-    XattrGet { node: NodeId, name: XattrName<'a>, place: Place<'a> },
-    /// `Xattrs::set`.
-    XattrSet { node: NodeId, name: XattrName<'a>, value: Data<'a>, how: XattrSet, kill_set_gid: bool },
-    /// `Xattrs::list`; the place is the limit.
-    XattrList { node: NodeId, place: Place<'a> },
-    /// `Xattrs::remove`.
-    XattrRemove { node: NodeId, name: XattrName<'a> },
+    /// The other side's number of an opening.
+    fn open(&mut self, open: OpenId) -> Result<OpenId, Self::Error>;
 
-    /// `Locks::test`.
-    LockTest { file: File, lock: Lock },
-    /// `Locks::lock`.
-    Lock { file: File, lock: Lock, wait: bool },
-    /// `Locks::unlock`.
-    Unlock { file: File, family: LockFamily, range: LockRange, owner: LockOwner },
-
-    /// `PersistentHandles::handle_of`.
-    HandleOf { node: NodeId },
-    /// `PersistentHandles::resolve`.
-    Resolve { handle: HandleBytes<'a> },
-    /// `PersistentHandles::parent`.
-    Parent { node: NodeId },
-
-    /// `Ranges::allocate`.
-    Allocate { file: File, offset: u64, len_bytes: u64, mode: AllocateMode },
-    /// `Ranges::seek`.
-    Seek { file: File, offset: u64, whence: Whence },
-    /// `Ranges::copy`.
-    Copy { from: File, from_offset: u64, to: File, to_offset: u64, len_bytes: u64 },
-}
-
-impl Request<'_> {
-    /// Which kind of request this is.
-    #[must_use]
+    /// Both numbers of a file.
     #[inline]
-    pub const fn kind(&self) -> Kind {
-        match self {
-            Self::Null => Kind::Null,
-            Self::Profile => Kind::Profile,
-            Self::Caller { .. } => Kind::Caller,
-            Self::Interrupt { .. } => Kind::Interrupt,
-            Self::Forget(_) => Kind::Forget,
-            Self::Lookup { .. } => Kind::Lookup,
-            Self::Getattr { .. } => Kind::Getattr,
-            Self::Setattr { .. } => Kind::Setattr,
-            Self::Access { .. } => Kind::Access,
-            Self::Readlink { .. } => Kind::Readlink,
-            Self::Create { .. } => Kind::Create,
-            Self::CreateUnnamed { .. } => Kind::CreateUnnamed,
-            Self::Mkdir { .. } => Kind::Mkdir,
-            Self::Symlink { .. } => Kind::Symlink,
-            Self::Mknod { .. } => Kind::Mknod,
-            Self::Link { .. } => Kind::Link,
-            Self::Unlink { .. } => Kind::Unlink,
-            Self::Rmdir { .. } => Kind::Rmdir,
-            Self::Rename { .. } => Kind::Rename,
-            Self::Open { .. } => Kind::Open,
-            Self::Release { .. } => Kind::Release,
-            Self::Flush { .. } => Kind::Flush,
-            Self::Fsync { .. } => Kind::Fsync,
-            Self::Read { .. } => Kind::Read,
-            Self::Write { .. } => Kind::Write,
-            Self::Readdir { .. } => Kind::Readdir,
-            Self::Statfs { .. } => Kind::Statfs,
-            Self::Syncfs => Kind::Syncfs,
-            Self::XattrGet { .. } => Kind::XattrGet,
-            Self::XattrSet { .. } => Kind::XattrSet,
-            Self::XattrList { .. } => Kind::XattrList,
-            Self::XattrRemove { .. } => Kind::XattrRemove,
-            Self::LockTest { .. } => Kind::LockTest,
-            Self::Lock { .. } => Kind::Lock,
-            Self::Unlock { .. } => Kind::Unlock,
-            Self::HandleOf { .. } => Kind::HandleOf,
-            Self::Resolve { .. } => Kind::Resolve,
-            Self::Parent { .. } => Kind::Parent,
-            Self::Allocate { .. } => Kind::Allocate,
-            Self::Seek { .. } => Kind::Seek,
-            Self::Copy { .. } => Kind::Copy,
-        }
+    fn file(&mut self, file: File) -> Result<File, Self::Error> {
+        Ok(File { node: self.node(file.node)?, open: self.open(file.open)? })
     }
 }
 
-/// Bits of the flags of a body, by what they belong to.
-pub(crate) mod flag {
-    /// FORGET: a list in the frame.
-    pub const LIST: u8 = 1;
-    /// GETATTR, SETATTR: through an opening.
-    pub const OPEN: u8 = 1;
-    /// FSYNC: the data are enough.
-    pub const DATA_ONLY: u8 = 1;
-    /// LOCK: wait for it.
-    pub const WAIT: u8 = 1;
-    /// SEEK: a hole, not data.
-    pub const HOLE: u8 = 1;
-    /// WRITE: where the stability begins.
-    pub const STABILITY_SHIFT: u8 = 2;
-    /// WRITE: the stability, two bits.
-    pub const STABILITY: u8 = 0b11 << STABILITY_SHIFT;
-    /// WRITE: drop set-user-id, set-group-id and capabilities.
-    pub const KILL_PRIVILEGES: u8 = 1 << 4;
-    /// WRITE: where it is aimed, even when appending.
-    pub const IN_PLACE: u8 = 1 << 5;
-    /// READDIR: with attributes.
-    pub const PLUS: u8 = 1 << 2;
-    /// XATTR_SET: it must not exist.
-    pub const XATTR_CREATE: u8 = 1 << 2;
-    /// XATTR_SET: it must exist.
-    pub const XATTR_REPLACE: u8 = 1 << 3;
-    /// XATTR_SET: drop set-group-id.
-    pub const KILL_SET_GID: u8 = 1 << 4;
+/// Makes of the table below [`Kind`] and [`Request`] and how requests are written, read and translated. A row is
+/// `Name = number { place field: Type [as form], … } => Answer;` where `place` is an offset in the body, `frame` or `flags`.
+macro_rules! requests {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident = $number:literal
+        $({ $($at:tt $field:ident: $ty:ty $(as $form:ty)?),+ $(,)? })? => $answer:ident;
+    )+) => {
+        /// What a request asks for. The numbers are for ever.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u32)]
+        pub enum Kind { $($(#[$doc])* $name = $number),+ }
+
+        impl Kind {
+            /// All of them, by number.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
+            /// The request with this number; `None` for unknown ones and for answers.
+            #[must_use]
+            pub const fn from_number(number: u32) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$name),)+
+                    _ => None,
+                }
+            }
+
+            /// How requests of this kind are answered.
+            pub(crate) const fn answer(self) -> Answer {
+                match self {
+                    $(Self::$name => Answer::$answer,)+
+                }
+            }
+        }
+
+        /// One request.
+        #[derive(Clone, Copy, Debug)]
+        #[expect(missing_docs, reason = "fields are the arguments of the waist's operation; see core/src/fs")]
+        pub enum Request<'a> { $($(#[$doc])* $name $({ $($field: $ty),+ })?),+ }
+
+        impl<'a> Request<'a> {
+            /// Which kind of request this is.
+            #[must_use]
+            #[inline]
+            pub const fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$name { .. } => Kind::$name,)+
+                }
+            }
+
+            fn put<W: FrameSink + ?Sized>(&self, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+                match self {
+                    $(Self::$name $({ $($field),+ })? => {
+                        $($(<$ty as Field<'a, form!($($form)?)>>::encode($field, offset!($at), to)?;)+)?
+                    })+
+                }
+                Ok(())
+            }
+
+            // A request is made where it is wanted, and not moved once it is known to be good.
+            fn get(kind: Kind, header: Header, from: &mut Decoder<'a>) -> Result<(Header, Self), DecodeError> {
+                let request = match kind {
+                    $(Kind::$name => {
+                        from.check(const { &Shape::new(
+                            &[(0, 8, 8), (44, 4, 4)],
+                            &[$($((
+                                offset!($at),
+                                <$ty as Field<'a, form!($($form)?)>>::BYTES,
+                                <$ty as Field<'a, form!($($form)?)>>::ALIGN,
+                            )),+)?],
+                            0 $($(| <$ty as Field<'a, form!($($form)?)>>::FLAGS)+)?,
+                        ) })?;
+                        Self::$name $({
+                            $($field: <$ty as Field<'a, form!($($form)?)>>::decode(offset!($at), from)?),+
+                        })?
+                    })+
+                };
+                Ok((header, request))
+            }
+
+            /// The same request in other numbers. Those of [`Request::Forget`] stay as they are: they are many, and few of them may
+            /// have others.
+            #[inline]
+            pub fn translated<T: Translate>(&self, to: &mut T) -> Result<Request<'a>, T::Error> {
+                let mut request = *self;
+                match &mut request {
+                    $(Self::$name $({ $($field),+ })? => {
+                        $($(<$ty as Field<'a, form!($($form)?)>>::translate($field, to)?;)+)?
+                    })+
+                }
+                Ok(request)
+            }
+        }
+
+        #[cfg(test)]
+        impl<'a> Request<'a> {
+            /// Number, name, fields and answer of each row.
+            pub(crate) const TABLE: &'static [(u32, &'static str, crate::field::Fields, Answer)] = &[$((
+                $number,
+                stringify!($name),
+                &[$($((
+                    offset!($at),
+                    stringify!($field),
+                    <$ty as Field<'a, form!($($form)?)>>::BYTES,
+                )),+)?],
+                Answer::$answer,
+            )),+];
+        }
+    };
 }
 
-/// Numbers of a lock's family and kind.
-pub(crate) mod lock_number {
-    pub const POSIX: u8 = 1;
-    pub const FLOCK: u8 = 2;
-    pub const READ: u8 = 1;
-    pub const WRITE: u8 = 2;
-    /// UNLOCK: a kind is not said.
-    pub const NO_KIND: u8 = 0;
+requests! {
+    /// A round trip.
+    Null = 1 => Done;
+    /// Asks what the session is.
+    Profile = 2 => Session;
+    /// Says who [`Header::caller`] is, for the requests behind this one on the ring. A number may be given anew.
+    Caller = 3 { 8 uid: u32, 12 gid: u32, 16 groups: Groups<'a> } => Done;
+    /// Asks the request that has this id on the link to end early. It is answered all the same.
+    Interrupt = 4 { 8 id: u32 } => Done;
+    /// `FileSystem::forget`.
+    Forget = 5 { 8 forgets: Forgets<'a> } => Done;
+
+    /// `FileSystem::lookup`.
+    Lookup = 16 { 8 parent: NodeId, 16 name: Name<'a> as ShortName } => Entry;
+    /// `FileSystem::getattr`; an opening is one of the node.
+    Getattr = 17 { 8 node: NodeId, 16 open: Option<OpenId> } => Attr;
+    /// `FileSystem::setattr`; an opening is one of the node.
+    Setattr = 18 { 8 node: NodeId, 16 open: Option<OpenId>, frame set: SetAttr } => Setattr;
+    /// `FileSystem::access`.
+    Access = 19 { 8 node: NodeId, flags mask: AccessMask } => Done;
+    /// `FileSystem::readlink`. A target that is longer than the place fails with `OutOfRange`.
+    Readlink = 20 { 8 node: NodeId, 16 place: Place<'a> } => Bytes;
+    /// `FileSystem::create`.
+    Create = 21 { 8 parent: NodeId, 31 name: Name<'a>, 16 how: Create } => Created;
+    /// `FileSystem::create_unnamed`.
+    CreateUnnamed = 22 { 8 parent: NodeId, 16 how: Create } => Created;
+    /// `FileSystem::mkdir`.
+    Mkdir = 23 { 8 parent: NodeId, 21 name: Name<'a>, 16 mode: NewMode } => Made;
+    /// `FileSystem::symlink`.
+    Symlink = 24 { 8 parent: NodeId, 28 name: Name<'a>, 16 target: Data<'a> } => Made;
+    /// `FileSystem::mknod`.
+    Mknod = 25 {
+        8 parent: NodeId, 21 name: Name<'a>, 20 file_type: FileType, 16 mode: NewMode, 24 rdev: Device,
+    } => Made;
+    /// `FileSystem::link`.
+    Link = 26 { 8 node: NodeId, 16 parent: NodeId, 25 name: Name<'a> } => Made;
+    /// `FileSystem::unlink`.
+    Unlink = 27 { 8 parent: NodeId, 16 name: Name<'a> as ShortName } => Change;
+    /// `FileSystem::rmdir`.
+    Rmdir = 28 { 8 parent: NodeId, 16 name: Name<'a> as ShortName } => Change;
+    /// `FileSystem::rename`.
+    Rename = 29 {
+        8 from_parent: NodeId, 24 from: Name<'a>, 16 to_parent: NodeId, 25 to: Name<'a>, flags flags: RenameFlags,
+    } => Renamed;
+    /// `FileSystem::open`.
+    Open = 30 { 8 node: NodeId, 16 flags: OpenFlags } => Opened;
+    /// `FileSystem::release`.
+    Release = 31 { 8 file: File } => Done;
+    /// `FileSystem::flush`.
+    Flush = 32 { 8 file: File, 24 owner: LockOwner } => Done;
+    /// `FileSystem::fsync`.
+    Fsync = 33 { 8 file: File, flags what: SyncWhat } => Done;
+    /// `FileSystem::read`.
+    Read = 34 { 8 file: File, 24 offset: u64, 32 place: Place<'a> } => Read;
+    /// `FileSystem::write`. That the source is keepable does not travel, and is never decoded: the client uses its memory again once
+    /// the answer is there, and cannot know what holds it.
+    Write = 35 { 8 file: File, 24 how: Write, 32 data: Data<'a> } => Written;
+    /// `FileSystem::readdir`. The page is filled as the caller counts, and no further than its listing fits into the place.
+    Readdir = 36 { 8 file: File, 24 cookie: Cookie, frame budget: DirBudget, 32 place: Place<'a> } => Readdir;
+    /// `FileSystem::statfs`.
+    Statfs = 37 { 8 node: NodeId } => StatFs;
+    /// `FileSystem::syncfs`.
+    Syncfs = 38 => Done;
+
+    /// `Xattrs::get`; the place is the limit.
+    XattrGet = 64 { 8 node: NodeId, 28 name: XattrName<'a>, 16 place: Place<'a> } => Bytes;
+    /// `Xattrs::set`.
+    XattrSet = 65 {
+        8 node: NodeId, 28 name: XattrName<'a>, 16 value: Data<'a>, flags how: XattrSet,
+        flags kill_set_gid: bool as Bit<{ 1 << 4 }>,
+    } => Done;
+    /// `Xattrs::list`; the place is the limit.
+    XattrList = 66 { 8 node: NodeId, 16 place: Place<'a> } => Bytes;
+    /// `Xattrs::remove`.
+    XattrRemove = 67 { 8 node: NodeId, 28 name: XattrName<'a> } => Done;
+
+    /// `Locks::test`.
+    LockTest = 80 { 8 file: File, frame lock: Lock } => Conflict;
+    /// `Locks::lock`.
+    Lock = 81 { 8 file: File, frame lock: Lock, flags wait: bool as Bit<1> } => Done;
+    /// `Locks::unlock`.
+    Unlock = 82 {
+        8 file: File, frame range: LockRange, frame owner: LockOwner as InFrame, frame family: LockFamily,
+    } => Done;
+
+    /// `PersistentHandles::handle_of`.
+    HandleOf = 96 { 8 node: NodeId } => Handle;
+    /// `PersistentHandles::resolve`.
+    Resolve = 97 { 8 handle: HandleBytes<'a> } => Entry;
+    /// `PersistentHandles::parent`.
+    Parent = 98 { 8 node: NodeId } => Entry;
+
+    /// `Ranges::allocate`.
+    Allocate = 112 { 8 file: File, 24 offset: u64, 32 len_bytes: u64, flags mode: AllocateMode } => Done;
+    /// `Ranges::seek`.
+    Seek = 113 { 8 file: File, 24 offset: u64, flags whence: Whence } => Offset;
+    /// `Ranges::copy`.
+    Copy = 114 {
+        8 from: File, 24 from_offset: u64, frame to: File as InFrame, frame to_offset: u64 as InFrame,
+        32 len_bytes: u64,
+    } => Offset;
 }
 
-/// Numbers of what a create does when the name exists.
-pub(crate) mod exclusive_number {
-    pub const NO: u8 = 0;
-    pub const YES: u8 = 1;
-    pub const VERIFIER: u8 = 2;
+impl Kind {
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The number of its answer.
+    #[must_use]
+    pub const fn reply_number(self) -> u32 {
+        self as u32 | REPLY
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Writes the request to `body`, and to `frame` what does not fit there. On failure neither may be sent.
+    #[inline]
+    pub fn encode<W: FrameSink + ?Sized>(
+        &self,
+        header: &Header,
+        body: &mut Body,
+        frame: &mut W,
+    ) -> Result<Kind, EncodeError> {
+        let mut to = Encoder::new(body, frame);
+        self.put(&mut to)?;
+        let handles = if header.handles { WANT_HANDLES } else { 0 };
+        to.put(0, &U64::new(header.sequence));
+        // All flags of requests lie in the lowest eight bits.
+        to.put(
+            44,
+            &Tail {
+                caller: U16::new(header.caller.0),
+                want: header.want.bits() | handles,
+                flags: to.flags as u8,
+            },
+        );
+        Ok(self.kind())
+    }
+
+    /// Understands a request of kind `kind`. `body` and `frame` must be private copies; names, small data and lists are borrowed
+    /// from them. An error means that the peer breaks the protocol.
+    #[inline]
+    pub fn decode(kind: u32, body: &'a Body, frame: &'a [u8]) -> Result<(Header, Self), DecodeError> {
+        let kind = Kind::from_number(kind).ok_or(DecodeError::UnknownKind(kind))?;
+        let envelope: &Envelope = transmute_ref!(body);
+        let want = envelope.tail.want;
+        let header = Header {
+            sequence: envelope.sequence.get(),
+            caller: CallerId(envelope.tail.caller.get()),
+            want: Want::from_bits(want & !WANT_HANDLES).ok_or(DecodeError::UnknownFlags(want.into()))?,
+            handles: want & WANT_HANDLES != 0,
+        };
+        let mut from = Decoder { body, flags: envelope.tail.flags.into(), frame: Reader::new(frame)? };
+        let decoded = Self::get(kind, header, &mut from);
+        if decoded.is_ok() {
+            from.frame.finish()?;
+        }
+        decoded
+    }
 }

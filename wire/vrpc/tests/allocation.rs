@@ -24,7 +24,7 @@ fn allocations(run: impl FnOnce()) -> u64 {
 fn walk(request: &Request<'_>) {
     match request {
         Request::Caller { groups, .. } => assert!(groups.iter().map(black_box).count() <= GROUPS_MAX),
-        Request::Forget(forgets) => assert!(forgets.iter().map(black_box).count() <= FORGETS_MAX),
+        Request::Forget { forgets } => assert!(forgets.iter().map(black_box).count() <= FORGETS_MAX),
         _ => {}
     }
 }
@@ -56,7 +56,7 @@ fn no_answer_allocates() {
                 Ok(reply) => reply.encode(kind, &mut body, &mut frame).unwrap(),
                 Err(status) => encode_failure(kind, &status.into(), &mut body),
             };
-            if let Ok(Reply::Readdir { listing: Returned::Inline(bytes), .. }) = outcome {
+            if let Ok(Reply::Readdir(Returned::Inline(bytes), _)) = outcome {
                 list(bytes);
             }
         });

@@ -79,7 +79,7 @@ fn read_piece(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink)
 
 /// Takes the data of an answer to where the reader wants them.
 fn received(link: &Link, answered: &Answered, into: &Sink) -> Result<ReadDone> {
-    let Reply::Read { data, eof } = answered.success(link)? else {
+    let Reply::Read(data, eof) = answered.success(link)? else {
         return Err(link.lied("an answer of another kind"));
     };
     let count = match answered.placed(link, &data, into.len())? {

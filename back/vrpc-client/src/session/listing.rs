@@ -78,7 +78,7 @@ fn fill(
     room_bytes: usize,
     adopted: &mut Vec<NodeId>,
 ) -> Result<usize> {
-    let Reply::Readdir { listing, end } = answered.success(link)? else {
+    let Reply::Readdir(listing, end) = answered.success(link)? else {
         return Err(link.lied("an answer of another kind"));
     };
     let bytes = answered.bytes(link, &listing, room_bytes)?;

@@ -178,7 +178,7 @@ impl Carrier {
         let call = self.send(&Request::Read { file: self.file, offset: 0, place }, Spans::none(), &[])?;
         let reply = call.wait().map_err(|error| wrong("read", &error))?;
         match Reply::decode(Kind::Read, reply.kind, &reply.body, &reply.frame) {
-            Ok(Ok(Reply::Read { data: Returned::Inline(bytes), .. })) => {
+            Ok(Ok(Reply::Read(Returned::Inline(bytes), _))) => {
                 whole(self.buffer.sink(0..self.bytes).write_at(0, bytes), self.bytes)
             }
             other => Err(unexpected(&other)),
@@ -193,7 +193,7 @@ impl Carrier {
         let reply =
             self.send(&request, Spans::from(span), &[])?.wait().map_err(|error| wrong("read", &error))?;
         match Reply::decode(Kind::Read, reply.kind, &reply.body, &reply.frame) {
-            Ok(Ok(Reply::Read { data: Returned::Placed { len_bytes }, .. })) => {
+            Ok(Ok(Reply::Read(Returned::Placed { len_bytes }, _))) => {
                 whole(len_bytes as usize, self.bytes)?;
                 let span = reply.spans.at(0).ok_or_else(no_room)?;
                 let source = self.line.in_source(span).map_err(|error| wrong("read", &error))?;

@@ -22,10 +22,10 @@ pub(super) fn read(mut exchange: Exchange<'_>, file: File, offset: u64, place: &
     exchange.close(answer, move |closing, done| {
         let len = done.count.min(room_bytes);
         if in_frame {
-            closing.send_data(len, |data| Reply::Read { data: Returned::Inline(data), eof: done.eof });
+            closing.send_data(len, |data| Reply::Read(Returned::Inline(data), done.eof));
         } else {
             let data = Returned::Placed { len_bytes: wire_len(len) };
-            closing.send(&Reply::Read { data, eof: done.eof });
+            closing.send(&Reply::Read(data, done.eof));
         }
     });
 }

@@ -60,7 +60,7 @@ fn send(closing: &mut Closing<'_>, page: &DirPage, is_whole: bool, listing: Retu
         // No progress can be made in so little room; silence about it would look like an entry that does not fit the budget.
         closing.fail(&Error::OutOfRange);
     } else {
-        closing.send(&Reply::Readdir { listing, end: page.is_end() && is_whole });
+        closing.send(&Reply::Readdir(listing, page.is_end() && is_whole));
     }
 }
 

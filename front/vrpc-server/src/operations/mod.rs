@@ -20,7 +20,7 @@ pub(crate) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
         Request::Profile => control::profile(exchange),
         Request::Caller { uid, gid, groups } => control::caller(exchange, uid, gid, groups),
         Request::Interrupt { id } => control::interrupt(exchange, id),
-        Request::Forget(forgets) => control::forget(exchange, forgets),
+        Request::Forget { forgets } => control::forget(exchange, forgets),
 
         Request::Lookup { parent, name } => nodes::answer(exchange, fs.lookup(cx, parent, name)),
         Request::Getattr { node, open } => {

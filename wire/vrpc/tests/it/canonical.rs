@@ -150,7 +150,7 @@ fn the_largest_messages_fit_and_larger_ones_are_not_said() {
     assert!(encode_request(&header, &caller(GROUPS_MAX + 1)).is_err());
 
     let pairs = vec![(node, 1); FORGETS_MAX + 1];
-    let forget = |len: usize| Request::Forget(Forgets::new(&pairs[..len]));
+    let forget = |len: usize| Request::Forget { forgets: Forgets::new(&pairs[..len]) };
     let most = encode_request(&header, &forget(FORGETS_MAX)).unwrap();
     assert_eq!(most.again().as_ref(), Ok(&most));
     assert!(encode_request(&header, &forget(FORGETS_MAX + 1)).is_err());
@@ -174,7 +174,7 @@ fn what_is_small_and_hot_needs_no_frame() {
         let by_reference = match request {
             Request::Read { place, .. } => !matches!(place, Place::List(_)),
             Request::Write { data, .. } => matches!(data, Data::One(_)),
-            Request::Forget(forgets) => forgets.len() == 1,
+            Request::Forget { forgets } => forgets.len() == 1,
             Request::Lookup { name, .. } | Request::Unlink { name, .. } => name.as_bytes().len() <= 27,
             _ => false,
         };

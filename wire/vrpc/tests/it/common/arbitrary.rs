@@ -175,7 +175,7 @@ fn session_request() -> BoxedStrategy<Request<'static>> {
         Just(Request::Profile),
         (any::<(u32, u32)>(), groups).prop_map(|((uid, gid), groups)| Request::Caller { uid, gid, groups }),
         any::<u32>().prop_map(|id| Request::Interrupt { id }),
-        pairs.prop_map(|pairs| Request::Forget(Forgets::new(pairs.leak()))),
+        pairs.prop_map(|pairs| Request::Forget { forgets: Forgets::new(pairs.leak()) }),
     ]
     .boxed()
 }
@@ -407,9 +407,9 @@ fn data_reply() -> BoxedStrategy<(Kind, Outcome<'static>)> {
     prop_oneof![
         Just((Kind::Null, Ok(Reply::Done))),
         session().prop_map(|session| (Kind::Profile, Ok(Reply::Session(session)))),
-        (returned(), any::<bool>()).prop_map(|(data, eof)| (Kind::Read, Ok(Reply::Read { data, eof }))),
+        (returned(), any::<bool>()).prop_map(|(data, eof)| (Kind::Read, Ok(Reply::Read(data, eof)))),
         (returned(), any::<bool>())
-            .prop_map(|(listing, end)| (Kind::Readdir, Ok(Reply::Readdir { listing, end }))),
+            .prop_map(|(listing, end)| (Kind::Readdir, Ok(Reply::Readdir(listing, end)))),
         returned().prop_map(|bytes| (Kind::XattrGet, Ok(Reply::Bytes(bytes)))),
         written.prop_map(|(count, stability, file)| {
             (Kind::Write, Ok(Reply::Written(Written { count: count as usize, stability, file })))

@@ -72,8 +72,8 @@ fn session_requests() -> Vec<(Header, Request<'static>)> {
         (HEADER, Request::Caller { uid: 1000, gid: 100, groups: Groups::new(&[]) }),
         (HEADER, Request::Caller { uid: u32::MAX, gid: 1, groups: Groups::new(&[4, 24, 0x8000_0001]) }),
         (PLAIN, Request::Interrupt { id: 0xf1f2_f3f4 }),
-        (PLAIN, Request::Forget(Forgets::one(NODE, 3))),
-        (PLAIN, Request::Forget(Forgets::new(&[(NODE, 1), (OTHER, u64::MAX), (NodeId(2), 0)]))),
+        (PLAIN, Request::Forget { forgets: Forgets::one(NODE, 3) }),
+        (PLAIN, Request::Forget { forgets: Forgets::new(&[(NODE, 1), (OTHER, u64::MAX), (NodeId(2), 0)]) }),
     ]
 }
 
@@ -347,12 +347,12 @@ fn data_replies() -> Vec<(Kind, Outcome<'static>)> {
     };
     let placed = Returned::Placed { len_bytes: 0x1234 };
     vec![
-        (Kind::Read, Ok(Reply::Read { data: placed, eof: false })),
-        (Kind::Read, Ok(Reply::Read { data: Returned::Inline(b"small data"), eof: true })),
-        (Kind::Read, Ok(Reply::Read { data: Returned::Inline(b""), eof: true })),
+        (Kind::Read, Ok(Reply::Read(placed, false))),
+        (Kind::Read, Ok(Reply::Read(Returned::Inline(b"small data"), true))),
+        (Kind::Read, Ok(Reply::Read(Returned::Inline(b""), true))),
         (Kind::Write, Ok(Reply::Written(written))),
-        (Kind::Readdir, Ok(Reply::Readdir { listing: Returned::Inline(listing), end: true })),
-        (Kind::Readdir, Ok(Reply::Readdir { listing: placed, end: false })),
+        (Kind::Readdir, Ok(Reply::Readdir(Returned::Inline(listing), true))),
+        (Kind::Readdir, Ok(Reply::Readdir(placed, false))),
         (Kind::Readlink, Ok(Reply::Bytes(Returned::Inline(b"../target")))),
         (Kind::XattrGet, Ok(Reply::Bytes(placed))),
         (Kind::XattrList, Ok(Reply::Bytes(Returned::Inline(b"user.a\0user.b\0")))),
@@ -409,7 +409,7 @@ pub fn with_handles() -> Both {
         (Kind::Resolve, Ok(Reply::Entry(entry, Some(HandleBytes { kind: -1, bytes: b"" })))),
         (Kind::Mkdir, Ok(Reply::Made(Made { entry, dir: after }, Some(handle)))),
         (Kind::Create, Ok(Reply::Created(Created { entry, open, dir: after }, Some(handle)))),
-        (Kind::Readdir, Ok(Reply::Readdir { listing: Returned::Inline(listing), end: true })),
+        (Kind::Readdir, Ok(Reply::Readdir(Returned::Inline(listing), true))),
     ];
     (requests, replies)
 }

@@ -1,0 +1,556 @@
+//! How the fields of requests travel that are values of the waist.
+
+use tombolo_core::Stability;
+use tombolo_core::fs::{
+    AccessMask, AllocateMode, Cookie, Create, Device, DirBudget, Exclusive, File, FileType, Lock, LockFamily,
+    LockKind, LockOwner, LockRange, Name, NewMode, NodeId, OpenFlags, OpenId, RenameFlags, SyncWhat, Whence,
+    Write, XattrName, XattrSet,
+};
+use zerocopy::little_endian::{U16, U32, U64};
+
+use crate::attr::{file_type, mode, mode_bits, type_number};
+use crate::field::{Bit, Decoder, Encoder, Field, InFrame, ShortName};
+use crate::frame::zero;
+use crate::layout::{BudgetItem, CreateField, DeviceField, FileField, LockItem, ModeField, NameField};
+use crate::{DecodeError, EncodeError, FrameSink, Translate};
+
+/// Numbers: `Type: how many bytes, to the wire, and from it`; in the body, or as an item of the frame.
+macro_rules! numbers {
+    ($($ty:ty: $wire:ty, $to:expr, $from:expr $(, $translate:ident)?;)+) => {
+        $(
+            impl<'a> Field<'a> for $ty {
+                const BYTES: usize = size_of::<$wire>();
+                const ALIGN: usize = size_of::<$wire>();
+
+                #[inline]
+                fn encode<W: FrameSink + ?Sized>(
+                    &self,
+                    at: usize,
+                    to: &mut Encoder<'_, W>,
+                ) -> Result<(), EncodeError> {
+                    to.put(at, &<$wire>::from($to(*self)));
+                    Ok(())
+                }
+
+                #[inline]
+                fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+                    $from(from.get::<$wire>(at).into())
+                }
+
+                $(
+                    #[inline]
+                    fn translate<T: Translate>(&mut self, to: &mut T) -> Result<(), T::Error> {
+                        *self = to.$translate(*self)?;
+                        Ok(())
+                    }
+                )?
+            }
+
+            impl<'a> Field<'a, InFrame> for $ty {
+                fn encode<W: FrameSink + ?Sized>(
+                    &self,
+                    _: usize,
+                    to: &mut Encoder<'_, W>,
+                ) -> Result<(), EncodeError> {
+                    to.frame.item(&<$wire>::from($to(*self)))
+                }
+
+                fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+                    $from((*from.item::<$wire>()?).into())
+                }
+            }
+        )+
+    };
+}
+
+numbers! {
+    u32: U32, |number: u32| number, |number: u32| Ok(number);
+    u64: U64, |number: u64| number, |number: u64| Ok(number);
+    NodeId: U64, |node: NodeId| node.0, |number: u64| Ok(NodeId(number)), node;
+    Cookie: U64, |cookie: Cookie| cookie.0, |number: u64| Ok(Cookie(number));
+    LockOwner: U64, |owner: LockOwner| owner.0, |number: u64| Ok(LockOwner(number));
+    OpenFlags: U16, |flags: OpenFlags| flags.bits(), open_flags;
+    FileType: u8, type_number, file_type;
+}
+
+fn open_flags(bits: u16) -> Result<OpenFlags, DecodeError> {
+    OpenFlags::from_bits(bits).ok_or(DecodeError::UnknownFlags(bits.into()))
+}
+
+/// What lies in the flags alone: `Type: all its bits, to the wire, and from it`.
+macro_rules! flags {
+    ($($ty:ty $(as $form:ty)?: $mask:expr, $to:expr, $from:expr;)+) => {
+        $(
+            impl<'a> Field<'a $(, $form)?> for $ty {
+                const FLAGS: u32 = $mask as u32;
+
+                #[inline]
+                fn encode<W: FrameSink + ?Sized>(
+                    &self,
+                    _: usize,
+                    to: &mut Encoder<'_, W>,
+                ) -> Result<(), EncodeError> {
+                    to.flags |= u32::from($to(*self));
+                    Ok(())
+                }
+
+                #[inline]
+                fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+                    $from((from.flags & <Self as Field<'a $(, $form)?>>::FLAGS) as u8)
+                }
+            }
+        )+
+    };
+}
+
+const XATTR_CREATE: u8 = 1 << 2;
+const XATTR_REPLACE: u8 = 1 << 3;
+
+flags! {
+    AccessMask: Self::all().bits(), |mask: Self| mask.bits(), |bits| Ok(Self::from_bits_retain(bits));
+    RenameFlags: Self::all().bits(), |flags: Self| flags.bits(), |bits| Ok(Self::from_bits_retain(bits));
+    AllocateMode: Self::all().bits(), |mode: Self| mode.bits(), |bits| Ok(Self::from_bits_retain(bits));
+    // The data are enough.
+    SyncWhat: 1, |what| u8::from(what == Self::Data), |bit| Ok(if bit == 0 { Self::All } else { Self::Data });
+    // A hole, not data.
+    Whence: 1, |whence| u8::from(whence == Self::Hole), |bit| Ok(if bit == 0 { Self::Data } else { Self::Hole });
+    XattrSet: XATTR_CREATE | XATTR_REPLACE, xattr_bits, xattr_set;
+}
+
+fn xattr_bits(how: XattrSet) -> u8 {
+    match how {
+        XattrSet::Any => 0,
+        XattrSet::Create => XATTR_CREATE,
+        XattrSet::Replace => XATTR_REPLACE,
+    }
+}
+
+fn xattr_set(bits: u8) -> Result<XattrSet, DecodeError> {
+    match bits {
+        0 => Ok(XattrSet::Any),
+        XATTR_CREATE => Ok(XattrSet::Create),
+        XATTR_REPLACE => Ok(XattrSet::Replace),
+        both => Err(DecodeError::UnknownFlags(both.into())),
+    }
+}
+
+impl<'a, const MASK: u32> Field<'a, Bit<MASK>> for bool {
+    const FLAGS: u32 = MASK;
+
+    #[inline]
+    fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.flag(MASK, *self);
+        Ok(())
+    }
+
+    #[inline]
+    fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        Ok(from.has(MASK))
+    }
+}
+
+/// Bit 0 of the flags says that it counts; otherwise it is zero.
+impl<'a> Field<'a> for Option<OpenId> {
+    const BYTES: usize = 8;
+    const ALIGN: usize = 8;
+    const FLAGS: u32 = 1;
+
+    #[inline]
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.flag(1, self.is_some());
+        to.put(at, &U64::new(self.map_or(0, |open| open.0)));
+        Ok(())
+    }
+
+    #[inline]
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        match (from.has(1), from.get::<U64>(at).get()) {
+            (true, open) => Ok(Some(OpenId(open))),
+            (false, 0) => Ok(None),
+            (false, _) => Err(DecodeError::Reserved),
+        }
+    }
+
+    #[inline]
+    fn translate<T: Translate>(&mut self, to: &mut T) -> Result<(), T::Error> {
+        if let Some(open) = self {
+            *open = to.open(*open)?;
+        }
+        Ok(())
+    }
+}
+
+impl From<File> for FileField {
+    fn from(file: File) -> Self {
+        Self { node: U64::new(file.node.0), open: U64::new(file.open.0) }
+    }
+}
+
+impl From<FileField> for File {
+    fn from(field: FileField) -> Self {
+        Self { node: NodeId(field.node.get()), open: OpenId(field.open.get()) }
+    }
+}
+
+impl<'a> Field<'a> for File {
+    const BYTES: usize = size_of::<FileField>();
+    const ALIGN: usize = 8;
+
+    #[inline]
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.put(at, &FileField::from(*self));
+        Ok(())
+    }
+
+    #[inline]
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        Ok(from.get::<FileField>(at).into())
+    }
+
+    #[inline]
+    fn translate<T: Translate>(&mut self, to: &mut T) -> Result<(), T::Error> {
+        *self = to.file(*self)?;
+        Ok(())
+    }
+}
+
+impl<'a> Field<'a, InFrame> for File {
+    fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.frame.item(&FileField::from(*self))
+    }
+
+    fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        Ok((*from.item::<FileField>()?).into())
+    }
+
+    fn translate<T: Translate>(&mut self, to: &mut T) -> Result<(), T::Error> {
+        <Self as Field<'a>>::translate(self, to)
+    }
+}
+
+/// The length of a name, which has at most 255 bytes.
+fn len_byte(name: &[u8]) -> u8 {
+    u8::try_from(name.len()).unwrap_or(u8::MAX)
+}
+
+macro_rules! names {
+    ($($name:ident),+) => {
+        $(
+            /// Its length; the bytes are in the frame.
+            impl<'a> Field<'a> for $name<'a> {
+                const BYTES: usize = 1;
+
+                fn encode<W: FrameSink + ?Sized>(
+                    &self,
+                    at: usize,
+                    to: &mut Encoder<'_, W>,
+                ) -> Result<(), EncodeError> {
+                    to.put(at, &len_byte(self.as_bytes()));
+                    to.frame.bytes(self.as_bytes())
+                }
+
+                fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+                    let len: u8 = from.get(at);
+                    Ok(Self::new(from.frame.bytes(len.into())?)?)
+                }
+            }
+        )+
+    };
+}
+
+names!(Name, XattrName);
+
+impl<'a> Field<'a, ShortName> for Name<'a> {
+    const BYTES: usize = size_of::<NameField>();
+
+    #[inline]
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        let bytes = self.as_bytes();
+        let mut field = NameField { name: [0; 27], name_len: len_byte(bytes) };
+        match field.name.get_mut(..bytes.len()) {
+            Some(room) => room.copy_from_slice(bytes),
+            None => to.frame.bytes(bytes)?,
+        }
+        to.put(at, &field);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        let (name, len) = (from.bytes(at, 27), usize::from(from.get::<u8>(at + 27)));
+        let name = match name.split_at_checked(len) {
+            Some((name, rest)) => {
+                zero(rest)?;
+                name
+            }
+            None => {
+                zero(name)?;
+                from.frame.bytes(len)?
+            }
+        };
+        Ok(Self::new(name)?)
+    }
+}
+
+impl From<NewMode> for ModeField {
+    fn from(mode: NewMode) -> Self {
+        Self { mode: mode_bits(mode.mode), umask: mode_bits(mode.umask) }
+    }
+}
+
+impl ModeField {
+    fn decode(self) -> Result<NewMode, DecodeError> {
+        Ok(NewMode { mode: mode(self.mode)?, umask: mode(self.umask)? })
+    }
+}
+
+impl<'a> Field<'a> for NewMode {
+    const BYTES: usize = size_of::<ModeField>();
+    const ALIGN: usize = 2;
+
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.put(at, &ModeField::from(*self));
+        Ok(())
+    }
+
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        from.get::<ModeField>(at).decode()
+    }
+}
+
+impl<'a> Field<'a> for Device {
+    const BYTES: usize = size_of::<DeviceField>();
+    const ALIGN: usize = 4;
+
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.put(at, &DeviceField { major: U32::new(self.major), minor: U32::new(self.minor) });
+        Ok(())
+    }
+
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        let field: DeviceField = from.get(at);
+        Ok(Self { major: field.major.get(), minor: field.minor.get() })
+    }
+}
+
+/// Numbers of what a create does when the name exists.
+const NOT_EXCLUSIVE: u8 = 0;
+const EXCLUSIVE: u8 = 1;
+const EXCLUSIVE_BY_VERIFIER: u8 = 2;
+
+impl<'a> Field<'a> for Create {
+    const BYTES: usize = size_of::<CreateField>();
+    const ALIGN: usize = 8;
+
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        let (exclusive, verifier) = match self.exclusive {
+            Exclusive::No => (NOT_EXCLUSIVE, [0; 8]),
+            Exclusive::Yes => (EXCLUSIVE, [0; 8]),
+            Exclusive::Verifier(verifier) => (EXCLUSIVE_BY_VERIFIER, verifier),
+        };
+        let open_flags = U16::new(self.flags.bits());
+        to.put(at, &CreateField { verifier, mode: self.mode.into(), open_flags, exclusive });
+        Ok(())
+    }
+
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        let field: CreateField = from.get(at);
+        if field.exclusive != EXCLUSIVE_BY_VERIFIER {
+            zero(&field.verifier)?;
+        }
+        Ok(Self {
+            mode: field.mode.decode()?,
+            flags: open_flags(field.open_flags.get())?,
+            exclusive: match field.exclusive {
+                NOT_EXCLUSIVE => Exclusive::No,
+                EXCLUSIVE => Exclusive::Yes,
+                EXCLUSIVE_BY_VERIFIER => Exclusive::Verifier(field.verifier),
+                other => return Err(DecodeError::Value { field: "exclusiveness", value: other.into() }),
+            },
+        })
+    }
+}
+
+const STABILITY_SHIFT: u32 = 2;
+const STABILITY: u32 = 0b11 << STABILITY_SHIFT;
+const KILL_PRIVILEGES: u32 = 1 << 4;
+/// Where it is aimed, even when appending.
+const IN_PLACE: u32 = 1 << 5;
+
+/// The offset; all else is in the flags.
+impl<'a> Field<'a> for Write {
+    const BYTES: usize = 8;
+    const ALIGN: usize = 8;
+    const FLAGS: u32 = STABILITY | KILL_PRIVILEGES | IN_PLACE;
+
+    #[inline]
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.flags |= u32::from(stability_number(self.stability)) << STABILITY_SHIFT;
+        to.flag(KILL_PRIVILEGES, self.kill_privileges);
+        to.flag(IN_PLACE, self.in_place);
+        to.put(at, &U64::new(self.offset));
+        Ok(())
+    }
+
+    #[inline]
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            offset: from.get::<U64>(at).get(),
+            stability: stability(((from.flags & STABILITY) >> STABILITY_SHIFT) as u8)?,
+            kill_privileges: from.has(KILL_PRIVILEGES),
+            in_place: from.has(IN_PLACE),
+            keepable: false,
+        })
+    }
+}
+
+pub(crate) fn stability_number(stability: Stability) -> u8 {
+    match stability {
+        Stability::Unstable => 0,
+        Stability::DataSync => 1,
+        Stability::FileSync => 2,
+    }
+}
+
+pub(crate) fn stability(number: u8) -> Result<Stability, DecodeError> {
+    match number {
+        0 => Ok(Stability::Unstable),
+        1 => Ok(Stability::DataSync),
+        2 => Ok(Stability::FileSync),
+        _ => Err(DecodeError::Value { field: "stability", value: number.into() }),
+    }
+}
+
+/// With attributes.
+const PLUS: u32 = 1 << 2;
+
+impl<'a> Field<'a> for DirBudget {
+    const FLAGS: u32 = PLUS;
+
+    /// What is larger than the wire can say is as good as the largest that it can; a page is never that large.
+    fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        let wire = |value: usize| U32::new(u32::try_from(value).unwrap_or(u32::MAX));
+        if !self.align.is_power_of_two() || u32::try_from(self.align).is_err() {
+            return Err(EncodeError::Value { field: "alignment", value: self.align as u64 });
+        }
+        to.flag(PLUS, self.plus);
+        to.frame.item(&BudgetItem {
+            size_bytes: wire(self.size_bytes),
+            entry_bytes: wire(self.entry_bytes),
+            align: wire(self.align),
+            reserved: [0; 4],
+        })
+    }
+
+    fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        let item: &BudgetItem = from.item()?;
+        zero(&item.reserved)?;
+        let align = item.align.get();
+        if !align.is_power_of_two() {
+            return Err(DecodeError::Value { field: "alignment", value: align.into() });
+        }
+        Ok(Self {
+            size_bytes: item.size_bytes.get() as usize,
+            entry_bytes: item.entry_bytes.get() as usize,
+            align: align as usize,
+            plus: from.has(PLUS),
+        })
+    }
+}
+
+impl LockItem {
+    pub fn new(lock: &Lock) -> Result<Self, EncodeError> {
+        let [start, last] = range_items(lock.range)?;
+        Ok(Self {
+            start,
+            last,
+            owner: U64::new(lock.owner.0),
+            pid: U32::new(lock.pid),
+            family: family_number(lock.family),
+            kind: match lock.kind {
+                LockKind::Read => 1,
+                LockKind::Write => 2,
+            },
+            reserved: [0; 2],
+        })
+    }
+
+    pub fn decode(&self) -> Result<Lock, DecodeError> {
+        zero(&self.reserved)?;
+        Ok(Lock {
+            range: range([self.start, self.last])?,
+            family: family(self.family)?,
+            kind: match self.kind {
+                1 => LockKind::Read,
+                2 => LockKind::Write,
+                other => return Err(DecodeError::Value { field: "kind of lock", value: other.into() }),
+            },
+            owner: LockOwner(self.owner.get()),
+            pid: self.pid.get(),
+        })
+    }
+}
+
+fn range_items(range: LockRange) -> Result<[U64; 2], EncodeError> {
+    if range.start > range.last {
+        return Err(EncodeError::Value { field: "range of a lock", value: range.start });
+    }
+    Ok([U64::new(range.start), U64::new(range.last)])
+}
+
+fn range([start, last]: [U64; 2]) -> Result<LockRange, DecodeError> {
+    let range = LockRange { start: start.get(), last: last.get() };
+    if range.start > range.last {
+        return Err(DecodeError::Value { field: "range of a lock", value: range.start });
+    }
+    Ok(range)
+}
+
+fn family_number(family: LockFamily) -> u8 {
+    match family {
+        LockFamily::Posix => 1,
+        LockFamily::Flock => 2,
+    }
+}
+
+fn family(number: u8) -> Result<LockFamily, DecodeError> {
+    match number {
+        1 => Ok(LockFamily::Posix),
+        2 => Ok(LockFamily::Flock),
+        other => Err(DecodeError::Value { field: "family of locks", value: other.into() }),
+    }
+}
+
+impl<'a> Field<'a> for Lock {
+    fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.frame.item(&LockItem::new(self)?)
+    }
+
+    fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        from.item::<LockItem>()?.decode()
+    }
+}
+
+/// UNLOCK's range, owner and family are one [`LockItem`], without a pid and a kind.
+impl<'a> Field<'a> for LockRange {
+    fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.frame.item(&range_items(*self)?)
+    }
+
+    fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        range(*from.item()?)
+    }
+}
+
+impl<'a> Field<'a> for LockFamily {
+    fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.frame.item(&[0, 0, 0, 0, family_number(*self), 0, 0, 0])
+    }
+
+    fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        match *from.item::<[u8; 8]>()? {
+            [0, 0, 0, 0, number, 0, 0, 0] => family(number),
+            _ => Err(DecodeError::Reserved),
+        }
+    }
+}
