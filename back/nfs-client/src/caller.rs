@@ -3,7 +3,7 @@
 use tombolo_core::{Ctx, Identity, Interrupt};
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX, Gids};
 
-/// The user of an operation, and his wish that it end.
+/// The user of an operation, and its interrupt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
     pub identity: Identity,

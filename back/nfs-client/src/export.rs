@@ -9,6 +9,7 @@ use tombolo_host::links::rpc::Route;
 use tombolo_host::rpc_client::{Counts, InFlight, RpcClient};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
+use crate::background::Background;
 use crate::calls::{Nfs, Sizes};
 use crate::data::Budget;
 use crate::mounting::{self, About, MountError};
@@ -16,7 +17,6 @@ use crate::options::Options;
 use crate::root::{Mounted, Root};
 use crate::server::{Endpoint, Server};
 use crate::session::{Beginning, NfsFileSystem, Session};
-use crate::unattended::Unattended;
 
 /// An export of an NFS server. All sessions share its connections, its in-flight limit and its memory.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct NfsExport {
     budget: Arc<Budget>,
 }
 
-/// For so long one who leaves waits for the server.
+/// Unmounting waits for the server for so long.
 const LEAVING: Duration = Duration::from_secs(10);
 
 /// Before the server has said what it takes, nothing is read or written.
@@ -38,7 +38,7 @@ const UNKNOWN: Sizes = Sizes { read_max: 512, write_max: 512, listing: 512 };
 
 impl NfsExport {
     /// Mounts the export `path`, waiting for the server on this thread for a few seconds at most, whatever the options say of
-    /// patience later.
+    /// timeout later.
     ///
     /// # Errors
     /// [`MountError`], a line for people.
@@ -46,7 +46,7 @@ impl NfsExport {
         block_on(Self::mounted(Endpoint::Network(server.clone()), path, options))
     }
 
-    /// As [`NfsExport::mount`], over links in shared memory: `path` must lie in the export that they lead to.
+    /// As [`NfsExport::mount`], over links in shared memory: `path` must be in the export that they lead to.
     ///
     /// # Errors
     /// [`MountError`], a line for people.
@@ -77,7 +77,7 @@ impl NfsExport {
         let reserved_port = options.rpc.reserved_port;
         let handle = mounting::root(&endpoint, path, reserved_port).await?;
         let program = mounting::nfs_endpoint(&endpoint).await?;
-        let probe = program.start_impatient(mounting::NFS, reserved_port)?;
+        let probe = program.start_probe(mounting::NFS, reserved_port)?;
         let label = format!("{endpoint}:{path}");
         let probing = Nfs::new(probe, &label, UNKNOWN);
         let about = mounting::about(&probing, handle, &options).await;
@@ -113,16 +113,16 @@ impl NfsExport {
     ) -> Self {
         let asked = rpc.now();
         let nfs = Nfs::new(rpc, label, about.sizes);
-        let root = Arc::new(Root { nfs: nfs.clone(), handle, mounted, unattended: Unattended::default() });
+        let root = Arc::new(Root { nfs: nfs.clone(), handle, mounted, background: Background::default() });
         let budget = Budget::new(options.dirty_bytes_max);
         Self { nfs, root, fattr: about.fattr, asked, profile: about.profile, options, budget }
     }
 
-    /// Ends its use, once its sessions have ended: waits for what they have left to do (data that nobody flushed, files that were
+    /// Ends its use, once its sessions have ended: waits for their background work (unflushed data, files that were
     /// removed while open), and tells the server that this export is not in use here any more, which is for its list of
     /// clients only. Waits for a few seconds at most.
     pub fn leave(&self) {
-        if !self.root.unattended.wait(LEAVING) {
+        if !self.root.background.wait(LEAVING) {
             tracing::warn!(server = self.nfs.label(), "server not responding: unflushed data lost");
             return;
         }
@@ -152,7 +152,7 @@ impl NfsExport {
         self.budget.held_bytes()
     }
 
-    /// Written bytes that had to be copied, because their writer did not say that they could be kept: so far, of all files.
+    /// Written bytes that had to be copied, because the writer's memory was not retainable: so far, of all files.
     pub fn copied_bytes(&self) -> u64 {
         self.budget.copied_bytes()
     }

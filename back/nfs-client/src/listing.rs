@@ -6,7 +6,7 @@ use std::time::Instant;
 use tombolo_core::fs::Cookie;
 use tombolo_wire_nfs3::{CookieVerifier, Procedure};
 
-use crate::calls::{Listed, Listing};
+use crate::calls::{Listing, Registration};
 use crate::nodes::Epoch;
 
 /// What an opening of a directory remembers from page to page.
@@ -14,7 +14,7 @@ use crate::nodes::Epoch;
 pub(crate) struct Progress {
     /// What goes with the directory's cookies.
     pub verifier: Option<CookieVerifier>,
-    /// The page that the server gave last: whoever asks takes it in smaller ones.
+    /// The server's last page: callers take it in smaller ones.
     page: Option<Page>,
     circle: Circle,
 }
@@ -46,7 +46,7 @@ struct Circle {
 
 impl Page {
     /// The entries behind `cookie`, if it is a cookie of this page.
-    pub(crate) fn behind(&self, cookie: Cookie) -> Option<&[Listed]> {
+    pub(crate) fn behind(&self, cookie: Cookie) -> Option<&[Registration]> {
         let entries = &self.listing.entries;
         if cookie == self.start {
             return Some(entries);
@@ -70,7 +70,7 @@ impl Progress {
         if entries.is_empty() && !page.listing.eof {
             return Err("empty page before the end of the directory");
         }
-        let repeats = |entry: &Listed| entry.cookie.0 == page.start.0;
+        let repeats = |entry: &Registration| entry.cookie.0 == page.start.0;
         if entries.iter().any(repeats)
             || entries.windows(2).any(|pair| matches!(pair, [a, b] if a.cookie == b.cookie))
         {

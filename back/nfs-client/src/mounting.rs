@@ -23,10 +23,10 @@ use crate::calls::{Nfs, Sizes, answered};
 use crate::options::{DATAGRAM_SIZE_MAX, Options, SIZE_MAX};
 use crate::server::{Endpoint, Ports, Server};
 
-/// Who mounts wants to know at once whether he can.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A mount reports at once whether it can succeed.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why an export cannot be mounted. With its sources, each of which says what the one above does not, it is one line for whoever asked.
+/// Why an export cannot be mounted. With its sources, each of which adds what the one above lacks, it is one line.
 #[derive(Debug, ThisError)]
 pub enum MountError {
     /// Nobody answers there.
@@ -152,7 +152,7 @@ pub(crate) enum ProgramEndpoint<'a> {
 }
 
 impl ProgramEndpoint<'_> {
-    /// A client that is as patient as its options say.
+    /// A client with its own time-outs.
     pub(crate) fn start(
         self,
         (program, version): (u32, u32),
@@ -171,22 +171,22 @@ impl ProgramEndpoint<'_> {
     }
 
     /// A client that gives up soon.
-    pub(crate) fn start_impatient(
+    pub(crate) fn start_probe(
         self,
         program: (u32, u32),
         reserved_port: Option<bool>,
     ) -> Result<RpcClient, MountError> {
         match self {
-            ProgramEndpoint::Port(server, port) => impatient(server, port, program, reserved_port),
-            ProgramEndpoint::Links(_) => self.start(program, hasty(Transport::Tcp)),
+            ProgramEndpoint::Port(server, port) => probe(server, port, program, reserved_port),
+            ProgramEndpoint::Links(_) => self.start(program, probe_options(Transport::Tcp)),
         }
     }
 }
 
-fn hasty(transport: Transport) -> RpcOptions {
+fn probe_options(transport: Transport) -> RpcOptions {
     RpcOptions {
         recovery: Recovery::Soft,
-        timeout: PATIENCE,
+        timeout: PROBE_TIMEOUT,
         retries: 0,
         interrupts: Interrupts::Always,
         ..RpcOptions::of(transport)
@@ -194,14 +194,14 @@ fn hasty(transport: Transport) -> RpcOptions {
 }
 
 /// A client of one of a server's programs that gives up soon.
-fn impatient(
+fn probe(
     server: &Server,
     port: u16,
     (program, version): (u32, u32),
     reserved_port: Option<bool>,
 ) -> Result<RpcClient, MountError> {
     let target = Target { address: server.at(port), transport: server.transport, program, version };
-    let options = RpcOptions { reserved_port, label: server.to_string(), ..hasty(server.transport) };
+    let options = RpcOptions { reserved_port, label: server.to_string(), ..probe_options(server.transport) };
     let options = match server.transport {
         Transport::Udp => RpcOptions { timeout: Duration::from_millis(700), retries: 3, ..options },
         Transport::Tcp => options,
@@ -236,7 +236,7 @@ async fn ask_portmapper(
         Transport::Tcp => Protocol::Tcp,
         Transport::Udp => Protocol::Udp,
     };
-    let rpc = impatient(server, portmap::PORT, (portmap::PROGRAM, portmap::VERSION), Some(false))?;
+    let rpc = probe(server, portmap::PORT, (portmap::PROGRAM, portmap::VERSION), Some(false))?;
     let mapping = Mapping { program, version, protocol };
     let results = ask(server, &rpc, "the portmapper", portmap::GETPORT, |xdr| {
         xdr.value(&mapping);
@@ -259,7 +259,7 @@ pub(crate) async fn root(
     let Some(dir) = DirPath::new(path.as_bytes()) else {
         return Err(MountError::PathTooLong { server: name() });
     };
-    let rpc = mount_endpoint(endpoint).await?.start_impatient(MOUNT, reserved_port)?;
+    let rpc = mount_endpoint(endpoint).await?.start_probe(MOUNT, reserved_port)?;
     let procedure = mount::Procedure::Mnt.number();
     let results = ask(endpoint, &rpc, MOUNT_SERVICE, procedure, |xdr| {
         xdr.value(&mount::Call::Mnt(dir));
@@ -276,14 +276,14 @@ pub(crate) async fn root(
     }
 }
 
-/// Tells the server that an export is not in use here any more (UMNT). It keeps a list of who uses what, for people.
+/// Tells the server that an export is not in use here any more (UMNT). It keeps a list of mounts for administrators.
 pub(crate) async fn leave(
     endpoint: &Endpoint,
     path: &str,
     reserved_port: Option<bool>,
 ) -> Result<(), MountError> {
     let Some(dir) = DirPath::new(path.as_bytes()) else { return Ok(()) };
-    let rpc = mount_endpoint(endpoint).await?.start_impatient(MOUNT, reserved_port)?;
+    let rpc = mount_endpoint(endpoint).await?.start_probe(MOUNT, reserved_port)?;
     ask(endpoint, &rpc, MOUNT_SERVICE, mount::Procedure::Umnt.number(), |xdr| {
         xdr.value(&mount::Call::Umnt(dir));
     })
@@ -296,7 +296,7 @@ pub(crate) async fn exports(
     endpoint: &Endpoint,
     reserved_port: Option<bool>,
 ) -> Result<Vec<Vec<u8>>, MountError> {
-    let rpc = mount_endpoint(endpoint).await?.start_impatient(MOUNT, reserved_port)?;
+    let rpc = mount_endpoint(endpoint).await?.start_probe(MOUNT, reserved_port)?;
     let results = ask(endpoint, &rpc, MOUNT_SERVICE, mount::Procedure::Export.number(), |_| ()).await?;
     let list: ExportReply<'_> = decoded(endpoint, MOUNT_SERVICE, &results)?;
     Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())

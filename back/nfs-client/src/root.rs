@@ -3,21 +3,21 @@
 use tombolo_core::Result;
 use tombolo_wire_nfs3::{FileHandleBuf, Reply};
 
+use crate::background::Background;
 use crate::caller::Caller;
 use crate::calls::Nfs;
 use crate::mounting;
 use crate::server::Endpoint;
-use crate::unattended::Unattended;
 
 /// The root of an export.
 #[derive(Debug)]
 pub(crate) struct Root {
     pub nfs: Nfs,
     pub handle: FileHandleBuf,
-    /// Whom to ask for it by its path; nobody where the handle came from elsewhere.
+    /// Where to mount it again by its path; none for a handle that came from elsewhere.
     pub mounted: Option<Mounted>,
     /// What all sessions have left to do.
-    pub unattended: Unattended,
+    pub background: Background,
 }
 
 /// What was mounted.

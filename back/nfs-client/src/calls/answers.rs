@@ -53,7 +53,7 @@ impl From<ReadlinkOk<'_>> for Target {
 pub(crate) struct Listing {
     pub dir_attributes: PostOpAttr,
     pub verifier: CookieVerifier,
-    pub entries: Vec<Listed>,
+    pub entries: Vec<Registration>,
     /// All names, one after the other.
     names: Vec<u8>,
     pub eof: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Listing {
 
 /// An entry of a page.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Listed {
+pub(crate) struct Registration {
     name_start: usize,
     name_end: usize,
     pub fileid: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Listed {
 
 impl Listing {
     /// The name of one of its entries.
-    pub(crate) fn name(&self, entry: &Listed) -> &[u8] {
+    pub(crate) fn name(&self, entry: &Registration) -> &[u8] {
         self.names.get(entry.name_start..entry.name_end).unwrap_or_default()
     }
 
@@ -90,7 +90,7 @@ impl Listing {
         let name_start = self.names.len();
         self.names.extend_from_slice(name);
         let name_end = self.names.len();
-        self.entries.push(Listed { name_start, name_end, fileid, cookie, attributes, handle });
+        self.entries.push(Registration { name_start, name_end, fileid, cookie, attributes, handle });
     }
 }
 

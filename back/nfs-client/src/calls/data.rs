@@ -1,4 +1,4 @@
-//! File data: sent from where they lie, received to where they go.
+//! File data: sent from the caller's memory, received into the caller's memory.
 
 use tombolo_core::Result;
 use tombolo_host::rpc_client::{Found, Landing, Reply as RpcReply};

@@ -24,7 +24,7 @@ use tombolo_wire_xdr::Result as XdrResult;
 use crate::caller::Caller;
 use crate::failure::Failure;
 
-pub(crate) use answers::{Listed, Listing, New};
+pub(crate) use answers::{Listing, New, Registration};
 pub(crate) use data::{ReadPiece, WritePiece};
 
 /// How long to wait after JUKEBOX: at first, and at most.

@@ -8,19 +8,19 @@ use std::task::{Poll, Waker};
 /// What a piece of a file takes beside its bytes. So a writer of single bytes is bounded as well.
 const OVERHEAD_BYTES: usize = 512;
 
-/// The bytes that are held for all files of a mount, and those who wait to add some.
+/// The bytes that are held for all files of a mount, and the writers that wait to add some.
 #[derive(Debug)]
 pub(super) struct Allowance {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
     /// Of those the ones that the server has, but not for good.
     uncommitted_bytes: AtomicUsize,
-    /// How many wait for room.
+    /// How many writers wait for memory.
     stuck: AtomicUsize,
     waiters: Mutex<Vec<Waker>>,
 }
 
-/// Somebody waits for room.
+/// A writer waits for memory.
 pub(super) struct Stuck<'a>(&'a Allowance);
 
 impl Drop for Stuck<'_> {
@@ -41,7 +41,7 @@ impl Allowance {
         })
     }
 
-    /// Room for a piece of `len_bytes`; none if the allowance is used up. Who alone uses it gets room for any piece.
+    /// Memory for a piece of `len_bytes`; none if the allowance is used up. A sole user gets memory for any piece.
     pub(super) fn take(self: &Arc<Self>, len_bytes: usize) -> Option<Charge> {
         let bytes = len_bytes.saturating_add(OVERHEAD_BYTES);
         let claim = |used| self.with(used, len_bytes);
@@ -49,22 +49,22 @@ impl Allowance {
         Some(Charge { allowance: self.clone(), bytes })
     }
 
-    /// Waits for room for a piece of `len_bytes`, and is woken when a quarter is free. Look again after that: others wait as
+    /// Waits for memory for a piece of `len_bytes`, and is woken when a quarter is free. Try again after that: others wait as
     /// well.
-    pub(super) async fn room(&self, len_bytes: usize) {
+    pub(super) async fn wait_for(&self, len_bytes: usize) {
         let _stuck = self.stuck();
         poll_fn(|context| {
-            if self.has_room(len_bytes) {
+            if self.has_memory(len_bytes) {
                 return Poll::Ready(());
             }
             self.waiting().push(context.waker().clone());
-            // Room that came before this one waited woke nobody.
-            if self.has_room(len_bytes) { Poll::Ready(()) } else { Poll::Pending }
+            // Memory that was freed before this waker was registered woke no waiter.
+            if self.has_memory(len_bytes) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
 
-    /// Wakes those who wait, if there is room. To be called with no lock held: who is woken may go on at once, on this
+    /// Wakes the waiters if memory is free. To be called with no lock held: a woken task may run at once, on this
     /// thread.
     pub(super) fn wake(&self) {
         if self.stuck.load(Ordering::SeqCst) == 0 || !self.has_quarter() {
@@ -87,26 +87,26 @@ impl Allowance {
         };
     }
 
-    /// Somebody waits for room as long as the result lives.
+    /// Counts a writer that waits for memory while the result lives.
     pub(super) fn stuck(&self) -> Stuck<'_> {
         self.stuck.fetch_add(1, Ordering::SeqCst);
         Stuck(self)
     }
 
-    /// Whether what only waits for a COMMIT is to get one: it is half of what may be held, or somebody waits for room. Many small
+    /// Whether uncommitted data are to get a COMMIT: they are half of what may be held, or a writer waits for memory. Many small
     /// pieces hold far more than their bytes.
     pub(super) fn is_scarce(&self) -> bool {
         self.stuck.load(Ordering::SeqCst) > 0
             || self.uncommitted_bytes.load(Ordering::SeqCst) >= self.limit_bytes / 2
     }
 
-    /// What would be used with a piece more, if there is room for it.
+    /// What would be used with a piece more, if that is allowed.
     fn with(&self, used_bytes: usize, len_bytes: usize) -> Option<usize> {
         let sum = used_bytes.saturating_add(len_bytes).saturating_add(OVERHEAD_BYTES);
         (used_bytes == 0 || sum <= self.limit_bytes).then_some(sum)
     }
 
-    fn has_room(&self, len_bytes: usize) -> bool {
+    fn has_memory(&self, len_bytes: usize) -> bool {
         self.with(self.used_bytes(), len_bytes).is_some()
     }
 
@@ -119,7 +119,7 @@ impl Allowance {
     }
 }
 
-/// Room in the allowance, which is given back with it. That wakes nobody: see [`Allowance::wake`].
+/// Memory taken from the allowance, given back on drop. That wakes no waiter: see [`Allowance::wake`].
 #[derive(Debug)]
 pub(super) struct Charge {
     allowance: Arc<Allowance>,
@@ -127,7 +127,7 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// Counts memory that turned out to be longer. It is there already, so nobody refuses it.
+    /// Counts memory that turned out to be longer. It is allocated already, so this cannot fail.
     pub(super) fn grow(&mut self, bytes: usize) {
         self.allowance.used_bytes.fetch_add(bytes, Ordering::SeqCst);
         self.bytes += bytes;
@@ -157,9 +157,9 @@ mod tests {
         let long = allowance.take(1 << 20).expect("alone");
         assert!(allowance.take(1).is_none());
         drop(long);
-        let first = allowance.take(1000).expect("room");
+        let first = allowance.take(1000).expect("within the budget");
         assert!(allowance.take(4096).is_none());
-        let mut second = allowance.take(1000).expect("room for both");
+        let mut second = allowance.take(1000).expect("within the limit");
         second.absorb(first);
         second.grow(5000);
         assert_eq!(allowance.used_bytes(), 7000 + 2 * OVERHEAD_BYTES);
@@ -170,11 +170,11 @@ mod tests {
     #[test]
     fn waiters_are_woken_once_a_quarter_is_free() {
         let allowance = Allowance::new(40_000);
-        let charges: Vec<_> = (0..3).map(|_| allowance.take(12_000).expect("room")).collect();
+        let charges: Vec<_> = (0..3).map(|_| allowance.take(12_000).expect("within the budget")).collect();
         let woken = Arc::new(AtomicUsize::new(0));
         let (waiter, counter) = (allowance.clone(), woken.clone());
         tombolo_host::task::spawn(async move {
-            waiter.room(12_000).await;
+            waiter.wait_for(12_000).await;
             counter.fetch_add(1, Ordering::SeqCst);
         });
         allowance.wake();

@@ -12,7 +12,7 @@ use super::memory::Memory;
 
 /// What is read ahead for all openings of a mount together takes no more than this.
 const AHEAD_BYTES_MAX: usize = 64 << 20;
-/// So much of either kind of buffer is kept for later when nobody has it.
+/// So much of either kind of buffer is cached while unused.
 const RETAINED_BYTES: usize = 16 << 20;
 /// So many files are made stable at a time because memory runs out.
 const RELIEVED_MAX: usize = 16;
@@ -41,7 +41,7 @@ pub(super) trait Relieve: Send + Sync {
 
 /// A file's place in the list of those that hold written bytes.
 #[derive(Debug)]
-pub(super) struct Listed(u64);
+pub(super) struct Registration(u64);
 
 impl Budget {
     /// At most so many written bytes are held.
@@ -73,7 +73,7 @@ impl Budget {
         self.written.used_bytes()
     }
 
-    /// Copies what is to be held, with room for `spare_bytes` more.
+    /// Copies what is to be held, with `spare_bytes` more at its end.
     pub(super) fn copy(&self, from: &Source, spare_bytes: usize, charge: Charge) -> Memory {
         self.count_copied(from.len());
         Memory::copy(from, spare_bytes, &self.copies, charge)
@@ -84,16 +84,16 @@ impl Budget {
     }
 
     /// A file holds written bytes from now on.
-    pub(super) fn list(&self, file: Arc<dyn Relieve>) -> Listed {
+    pub(super) fn register(&self, file: Arc<dyn Relieve>) -> Registration {
         let mut files = self.files();
         let number = files.next;
         files.next += 1;
         files.by_number.insert(number, file);
-        Listed(number)
+        Registration(number)
     }
 
     /// A file holds none any more.
-    pub(super) fn strike(&self, listed: &Listed) {
+    pub(super) fn unregister(&self, listed: &Registration) {
         let gone = self.files().by_number.remove(&listed.0);
         drop(gone);
     }

@@ -6,7 +6,7 @@ use tombolo_core::{Answer, Result};
 use tombolo_host::task;
 use tombolo_wire_nfs3::Procedure;
 
-use super::file::{FileState, unless};
+use super::file::{FileState, unless_interrupted};
 use super::piece::WriteSeq;
 use super::server::Server;
 use super::writing::{all_so_far, send_what_may_leave};
@@ -15,36 +15,36 @@ use crate::caller::Caller;
 /// A server whose verifier changes at each call is asked so often. Before that each piece was sent to be stable at once.
 const ROUNDS_MAX: u32 = 16;
 
-/// Waits until the server has answered all that was written so far. Tells of no loss: that is for those who write or make
-/// stable.
+/// Waits until the server has answered all that was written so far. Reports no loss: writes and flushes
+/// do.
 pub(crate) fn settle<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<()> {
     let Some(file) = node.as_ref().as_ref().used() else { return Answer::ok(()) };
     let seq = all_so_far(file);
     if !file.look(|state| state.dirty.has_pending(seq)) {
         return Answer::ok(());
     }
-    let (file, impatience) = (file.clone(), server.impatience(caller));
-    Answer::later(unless(impatience, async move {
+    let (file, interruption) = (file.clone(), server.interruption(caller));
+    Answer::later(unless_interrupted(interruption, async move {
         file.answered(seq).await;
         Ok(())
     }))
 }
 
-/// Waits until the server has all that was written so far on stable storage. Fails with what could not be written, if this
-/// caller is the first to hear of it or was waiting when it was lost.
+/// Waits until the server has all that was written so far on stable storage. Fails with what could not be written, if that
+/// was not reported before or this caller was waiting when it was lost.
 pub(crate) fn commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<()> {
     let Some(file) = node.as_ref().as_ref().used() else { return Answer::ok(()) };
     let (seq, seen, is_done) = file.update(|state| {
         state.dirty.make_only_piece_stable();
         let seq = state.dirty.next_seq();
-        (seq, state.losses.seen(), !state.dirty.has_pending(seq) && !state.dirty.has_uncommitted(seq))
+        (seq, state.losses.reported(), !state.dirty.has_pending(seq) && !state.dirty.has_uncommitted(seq))
     });
     if is_done {
         return Answer::Done(file.update(|state| state.losses.report(seen)));
     }
-    let (file, impatience) = (file.clone(), server.impatience(caller));
+    let (file, interruption) = (file.clone(), server.interruption(caller));
     let (server, node) = (server.clone(), node.clone());
-    Answer::later(unless(impatience, async move {
+    Answer::later(unless_interrupted(interruption, async move {
         make_stable(&server, &node, &file, seq).await?;
         file.update(|state| state.losses.report(seen))
     }))
@@ -116,7 +116,7 @@ async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Call
 pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<Paused<S>> {
     let file = node.as_ref().as_ref().state().clone();
     let seq = all_so_far(&file);
-    let impatience = server.impatience(caller);
+    let interruption = server.interruption(caller);
     let (server, node) = (server.clone(), node.clone());
     let may_pause = move |state: &super::file::State| !state.dirty.has_pending(seq) && !state.is_committing;
     let begin = move |file: &FileState| {
@@ -129,7 +129,7 @@ pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Ca
     if let Some(seq) = begin(&file) {
         return Answer::ok(Paused { server, node, seq });
     }
-    Answer::later(unless(impatience, async move {
+    Answer::later(unless_interrupted(interruption, async move {
         loop {
             file.until(|state| may_pause(state).then_some(())).await;
             if let Some(seq) = begin(&file) {
@@ -157,7 +157,7 @@ impl<S: Server> Drop for Paused<S> {
     fn drop(&mut self) {
         self.node.as_ref().as_ref().state().update(|state| state.pauses -= 1);
         send_what_may_leave(&self.server, &self.node);
-        // Who came to need memory meanwhile asked in vain.
+        // A writer that waited for memory meanwhile got no COMMIT.
         self.server.budget().relieve();
     }
 }

@@ -1,4 +1,4 @@
-//! One failure for several who waited.
+//! One failure for several waiters.
 
 use tombolo_core::Error;
 use tombolo_wire_nfs3::status;

@@ -68,7 +68,7 @@ struct Uncommitted {
 }
 
 /// Who waits for writes that were overwritten while a COMMIT for them was under way need not wait for what overwrote them,
-/// unless that COMMIT comes back with another verifier. So one who overwrites all the time does not hold up one who
+/// unless that COMMIT comes back with another verifier. So continuous overwriting does not delay a flush that
 /// makes a file stable.
 #[derive(Clone, Copy, Debug)]
 struct Superseded {
@@ -106,7 +106,7 @@ impl DirtyRanges {
         self.wait(Piece { first, ..piece });
     }
 
-    /// Adds the bytes of a write to those that wait, if they follow the last of them and there is room for a copy.
+    /// Adds the bytes of a write to those that wait, if they follow the last of them and its buffer has space for a copy.
     pub(super) fn add_copy(&mut self, write: &NewWrite<'_>, from: &Source, piece_max: usize) -> bool {
         if from.is_empty() || !self.may_join_last(write, from.len(), piece_max) {
             return false;
@@ -196,7 +196,7 @@ impl DirtyRanges {
         self.settle_superseded(|_| true);
     }
 
-    /// The file was cut to `size` by one who saw all writes before `seq`.
+    /// The file was truncated to `size`, after all writes before `seq`.
     pub(super) fn truncated(&mut self, size: u64, seq: WriteSeq) {
         let beyond: Vec<u64> = self.uncommitted_in(size..u64::MAX).collect();
         for offset in beyond {
@@ -399,7 +399,7 @@ impl DirtyRanges {
         superseded
     }
 
-    /// A COMMIT is over. What was superseded to those whom it did not help is superseded by what overwrote it.
+    /// A COMMIT has ended. Flushes that it did not satisfy now wait for the overwriting pieces.
     fn settle_superseded(&mut self, is_settled: impl Fn(&Superseded) -> bool) {
         for entry in self.uncommitted.values_mut() {
             let Some(superseded) = entry.superseded.take() else { continue };

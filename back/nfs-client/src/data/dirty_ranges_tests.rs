@@ -64,7 +64,7 @@ struct World {
     stable: Vec<u8>,
     cache: Vec<u8>,
     boot: u8,
-    /// What someone who makes the file stable waits for, and what the file was when he began.
+    /// What a flush waits for, and the file's content when it began.
     flushes: Vec<(WriteSeq, Vec<u8>)>,
 }
 
@@ -83,7 +83,7 @@ impl World {
         if number % 3 == 0 && self.dirty.add_copy(&write, &source, PIECE_MAX) {
             return;
         }
-        let charge = Allowance::new(1 << 20).take(len).expect("room");
+        let charge = Allowance::new(1 << 20).take(len).expect("within the budget");
         self.dirty.add(&write, Memory::keep(source, charge), PIECE_MAX);
     }
 
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// Who waited for a flush and waits no longer has on the server's disk what he waited for, or something newer.
+    /// After a flush the server's disk has what the flush waited for, or something newer.
     fn check(&mut self) {
         let dirty = &self.dirty;
         let over = |seq: WriteSeq| !dirty.has_pending(seq) && !dirty.has_uncommitted(seq);

@@ -1,4 +1,4 @@
-//! The data of one file: who changes it, and who waits for it to change.
+//! The data of one file, its changes, and the waiters for them.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 use tombolo_core::{Error, Result};
 use tombolo_mem::Source;
 
-use super::budget::{Budget, Listed};
+use super::budget::{Budget, Registration};
 use super::dirty_ranges::{DirtyRanges, NewWrite};
 use super::losses::Losses;
 use super::memory::Memory;
@@ -22,7 +22,7 @@ use super::read_ahead::Readers;
 pub(crate) struct FileData(OnceLock<Arc<FileState>>);
 
 impl FileData {
-    /// Where the file ends as far as those know who write it here. None if nothing is held that was written.
+    /// The end of the file as the local writers know it. None if nothing is held that was written.
     pub(crate) fn end(&self) -> Option<u64> {
         self.0.get()?.look(|state| state.end())
     }
@@ -71,30 +71,31 @@ pub(super) struct State {
     pub(super) readers: Readers,
     /// A COMMIT is under way.
     pub(super) is_committing: bool,
-    /// Somebody waits for room to send what waits.
-    pub(super) waits_for_room: bool,
-    /// So many want that nothing leaves.
+    /// A task waits for an in-flight permit to send what waits.
+    pub(super) waits_for_permit: bool,
+    /// How many hold back all WRITEs and COMMITs.
     pub(super) pauses: u32,
-    /// Where writes end that have not all found room yet.
+    /// The ends of writes that are not all queued yet.
     beginning: Vec<u64>,
-    /// What holds its bytes, and its place there, while it has some.
-    listed: Option<(Arc<Budget>, Listed)>,
+    /// The budget that its bytes count in, and its entry there, while it has some.
+    listed: Option<(Arc<Budget>, Registration)>,
     wakers: Vec<Waker>,
-    /// Those who wait for a place in the queue, and how little must wait in it before they are woken, in bytes: a writer who is
+    /// The writers that wait for space in the queue, and how few bytes must wait in it before they are woken: a writer that is
     /// woken for each WRITE that is answered costs more than the WRITE.
     writers: (usize, Vec<Waker>),
 }
 
 impl FileState {
-    /// Changes the state, then wakes those who wait for a change. No lock is held while they are woken: who is woken may go
-    /// on at once, on this thread.
+    /// Changes the state, then wakes the waiters for a change. No lock is held while they are woken: a woken task may run
+    /// at once, on this thread.
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (result, wakers, budget) = {
             let mut state = self.lock();
             let before = state.dirty.uncommitted_bytes();
             let result = change(&mut state);
             let budget = state.account(before);
-            let writers = if state.has_places() { std::mem::take(&mut state.writers.1) } else { Vec::new() };
+            let writers =
+                if state.has_queue_space() { std::mem::take(&mut state.writers.1) } else { Vec::new() };
             (result, (std::mem::take(&mut state.wakers), writers), budget)
         };
         wakers.0.into_iter().chain(wakers.1).for_each(Waker::wake);
@@ -104,7 +105,7 @@ impl FileState {
         result
     }
 
-    /// Changes what nobody waits for.
+    /// Changes what has no waiters.
     pub(super) fn quietly<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.lock())
     }
@@ -132,7 +133,7 @@ impl FileState {
     }
 
     /// Waits until no more than so many bytes wait to leave.
-    pub(super) async fn places(&self, waiting_bytes_max: usize) {
+    pub(super) async fn queue_space(&self, waiting_bytes_max: usize) {
         poll_fn(|context| {
             let mut state = self.lock();
             if state.dirty.waiting_bytes() <= waiting_bytes_max {
@@ -152,7 +153,7 @@ impl FileState {
         self.until(|state| (!state.dirty.has_pending(seq)).then_some(())).await;
     }
 
-    /// The file was cut to a size by one who saw all writes before `seq`.
+    /// The file was truncated to a size, after all writes before `seq`.
     pub(super) fn truncated(&self, size: u64, seq: WriteSeq) {
         self.update(|state| {
             state.dirty.truncated(size, seq);
@@ -166,21 +167,21 @@ impl FileState {
 }
 
 impl State {
-    /// Where the file ends as far as those know who write it here.
+    /// The end of the file as the local writers know it.
     pub(super) fn end(&self) -> Option<u64> {
         self.dirty.end().max(self.beginning.iter().max().copied())
     }
 
-    fn has_places(&self) -> bool {
+    fn has_queue_space(&self) -> bool {
         self.dirty.waiting_bytes() <= self.writers.0
     }
 
-    /// A write that ends there looks for room.
+    /// A write that ends there begins to queue its bytes.
     pub(super) fn begin_write(&mut self, end: u64) {
         self.beginning.push(end);
     }
 
-    /// A write that ends there has found room, or was given up.
+    /// A write that ends there is queued, or was given up.
     pub(super) fn end_begin(&mut self, end: u64) {
         if let Some(index) = self.beginning.iter().position(|other| *other == end) {
             self.beginning.swap_remove(index);
@@ -188,7 +189,7 @@ impl State {
     }
 
     /// The file holds written bytes from now on.
-    pub(super) fn list(&mut self, list: impl FnOnce() -> (Arc<Budget>, Listed)) {
+    pub(super) fn list(&mut self, list: impl FnOnce() -> (Arc<Budget>, Registration)) {
         self.listed.get_or_insert_with(list);
     }
 
@@ -207,30 +208,30 @@ impl State {
         is_added
     }
 
-    /// Tells the mount what is held now. Says of whom, if it is any mount's.
+    /// Accounts for what is held now, and returns the mount's budget if any is held.
     fn account(&mut self, uncommitted_before: usize) -> Option<Arc<Budget>> {
         let (budget, listed) = self.listed.as_ref()?;
         budget.written.count_uncommitted(uncommitted_before, self.dirty.uncommitted_bytes());
         let budget = budget.clone();
         if self.dirty.is_empty() {
-            budget.strike(listed);
+            budget.unregister(listed);
             self.listed = None;
         }
         Some(budget)
     }
 }
 
-/// Does the work unless the one who waits for it loses patience first. The work must be such that it can be left.
-pub(crate) async fn unless<T>(
-    impatience: impl Future<Output = ()>,
+/// Does the work unless its waiter is interrupted first. The work must be safe to drop.
+pub(crate) async fn unless_interrupted<T>(
+    interruption: impl Future<Output = ()>,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let (mut impatience, mut work) = (pin!(impatience), pin!(work));
+    let (mut interruption, mut work) = (pin!(interruption), pin!(work));
     poll_fn(|context| {
         if let Poll::Ready(result) = work.as_mut().poll(context) {
             return Poll::Ready(result);
         }
-        impatience.as_mut().poll(context).map(|()| Err(Error::Interrupted))
+        interruption.as_mut().poll(context).map(|()| Err(Error::Interrupted))
     })
     .await
 }

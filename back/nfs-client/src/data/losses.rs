@@ -4,8 +4,8 @@ use tombolo_core::{Error, Result};
 
 use super::copy_of_error::copy_of;
 
-/// What failed, and who was told. Whoever next writes or makes the file stable is told, and so is everyone who was waiting
-/// when it failed; then it is over.
+/// What failed, and what was reported. The next write or flush reports it, and so does every one that was waiting
+/// when it failed.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     count: u64,
@@ -13,9 +13,9 @@ pub(super) struct Losses {
     last: Option<Error>,
 }
 
-/// How many losses somebody knows of.
+/// How many losses were reported before.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen(u64);
+pub(super) struct Reported(u64);
 
 impl Losses {
     /// Something was lost.
@@ -27,19 +27,19 @@ impl Losses {
         }
     }
 
-    /// Nobody was told yet of the last.
+    /// The last is not reported yet.
     pub(super) fn is_unreported(&self) -> bool {
         self.count > self.reported
     }
 
-    /// To be asked by one who begins to wait.
-    pub(super) fn seen(&self) -> Seen {
-        Seen(self.reported)
+    /// To be called before a wait begins.
+    pub(super) fn reported(&self) -> Reported {
+        Reported(self.reported)
     }
 
-    /// Tells of what was lost since `seen`.
-    pub(super) fn report(&mut self, seen: Seen) -> Result<()> {
-        if self.count <= seen.0 {
+    /// Reports what was lost since `before`.
+    pub(super) fn report(&mut self, before: Reported) -> Result<()> {
+        if self.count <= before.0 {
             return Ok(());
         }
         self.reported = self.count;

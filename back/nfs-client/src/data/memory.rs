@@ -9,24 +9,24 @@ use super::allowance::Charge;
 /// More spans than this in one WRITE cost more than a second WRITE does: one system call takes 1024.
 const SEGMENTS_MAX: usize = 256;
 
-/// The bytes of one or more writes that lie side by side in their file.
+/// The bytes of one or more adjacent writes of a file.
 #[derive(Debug)]
 pub(super) struct Memory {
     source: Source,
-    /// Buffers of ours that the source lies in.
+    /// Buffers of ours behind the source.
     leases: SmallVec<[Lease; 1]>,
-    /// Bytes at the end of the last lease that nobody uses.
+    /// Unused bytes at the end of the last lease.
     slack_bytes: usize,
     charge: Charge,
 }
 
 impl Memory {
-    /// Keeps the writer's own memory, which nobody changes.
+    /// Retains the writer's own memory, which does not change.
     pub(super) fn keep(source: Source, charge: Charge) -> Self {
         Self { source, leases: SmallVec::new(), slack_bytes: 0, charge }
     }
 
-    /// Copies what the writer may change, to a buffer with room for `spare_bytes` more.
+    /// Copies what the writer may change, to a buffer with `spare_bytes` more at its end.
     pub(super) fn copy(from: &Source, spare_bytes: usize, buffers: &Buffers, mut charge: Charge) -> Self {
         let len = from.len();
         let lease = buffers.take(len.saturating_add(spare_bytes)).or_else(|| buffers.take(len));
@@ -53,7 +53,7 @@ impl Memory {
         source
     }
 
-    /// Copies bytes that follow in the file behind the last ones. False if there is no room for them.
+    /// Copies bytes that follow in the file behind the last ones. False if the buffer is full.
     pub(super) fn append_copy(&mut self, from: &Source) -> bool {
         let Some(lease) = self.leases.last().filter(|_| from.len() <= self.slack_bytes) else { return false };
         let start = lease.len() - self.slack_bytes;
@@ -77,7 +77,7 @@ impl Memory {
             self.leases.append(&mut leases);
             self.slack_bytes = slack_bytes;
         } else {
-            // What is kept by reference now comes last.
+            // Memory held by reference now comes last.
             self.slack_bytes = 0;
         }
         self.charge.absorb(charge);
@@ -97,14 +97,15 @@ mod tests {
         let buffers = Buffers::new(BufferLimits::default());
         let mut from = tombolo_mem::Buffer::new(8);
         from.as_mut_slice().expect("not lent").copy_from_slice(b"abcdefgh");
-        let charge = allowance.take(8).expect("room");
+        let charge = allowance.take(8).expect("within the budget");
         let mut memory = Memory::copy(&from.source(0..8), 100, &buffers, charge);
         assert!(memory.append_copy(&from.source(0..4)));
         from.as_mut_slice().expect("only lent for the copy").fill(b'x');
         assert_eq!(memory.source(6, 6).to_vec(9), b"ghabcd");
         assert!(!memory.append_copy(&Source::from(vec![0; 1 << 20])), "more than the buffer has");
 
-        let kept = Memory::keep(Source::from(b"kept".to_vec()), allowance.take(4).expect("room"));
+        let kept =
+            Memory::keep(Source::from(b"kept".to_vec()), allowance.take(4).expect("within the budget"));
         assert!(memory.has_spans_for(&kept));
         memory.append(kept);
         assert_eq!(memory.source(8, 8).to_vec(9), b"abcdkept");

@@ -1,23 +1,23 @@
-//! File data: what was written and is not on the server's stable storage yet, and what was read before anybody asked.
+//! File data: what was written and is not on the server's stable storage yet, and what was read ahead.
 //!
-//! A write is sent at once and answered at once: the bytes are held, in the writer's own memory where that may be kept, else in
+//! A write is sent at once and answered at once: the bytes are held, in the writer's own memory where that is retainable, else in
 //! one copy, until a COMMIT says that the server has them for good. A read goes straight into the reader's memory; only what was
-//! read ahead is copied. No thread belongs to it: whoever brings an answer goes on with what waited for it.
+//! read ahead is copied. It has no thread: the thread that receives a reply runs the tasks that waited for it.
 //!
 //! What always holds, and is tested against a server that reorders, fails and restarts (`model`):
 //! 1. Two WRITEs of one file that share a byte are never outstanding together. The later one waits, or takes the earlier one's
 //!    place if that has not left.
-//! 2. What was answered as written is held until the server has it on stable storage, or its loss is told. The loss is told to
-//!    the next who writes, flushes or syncs, and to all who were waiting then; after that it is over.
+//! 2. What was answered as written is held until the server has it on stable storage, or its loss is reported. The loss is reported to
+//!    the next write, flush or sync, and to all that were waiting then, once.
 //! 3. A flush that succeeds has on stable storage, byte for byte, what was written before it or something newer, or
-//!    what it is not was told before. That is so also when the server restarts between any two calls (RFC 1813 §4.8).
+//!    what is missing was reported before. That is so also when the server restarts between any two calls (RFC 1813 §4.8).
 //! 4. A read sees what was written before it, also where the server has lost it since and does not know yet that it
 //!    will get it again. It sees nothing that was never written, or was cut off.
 //! 5. Nothing is read ahead over bytes that are on their way to the server; what was read ahead is dropped where something is
 //!    written, cut off or lost.
-//! 6. Memory is bounded: written bytes by the mount's budget, what is read ahead by opening and by mount. Who waits for
-//!    memory gets it, for then what only waits for a COMMIT gets one.
-//! 7. No lock is held while anybody is woken or called.
+//! 6. Memory is bounded: written bytes by the mount's budget, what is read ahead by opening and by mount. A writer that waits
+//!    for memory gets it, for uncommitted data get a COMMIT then.
+//! 7. No lock is held while a task is woken or a call made.
 //!
 //! - [`write`], [`append`], [`read`], [`settle`], [`commit`], [`pause`] are what the rest of the client calls.
 //! - [`Server`] is what they call; [`Budget`] is what all files of a mount share, [`FileData`] what one file has, [`ReadAhead`]
@@ -51,7 +51,7 @@ mod model;
 
 pub(crate) use budget::Budget;
 pub(crate) use committing::{commit, pause, settle};
-pub(crate) use file::{FileData, unless};
+pub(crate) use file::{FileData, unless_interrupted};
 pub(crate) use reading::{ReadAhead, read};
 pub(crate) use server::{Server, Sizes, Wrote};
 pub(crate) use writing::{append, write};

@@ -18,7 +18,7 @@ pub(super) struct ReaderId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AheadId(u64);
 
-/// Those who read one file.
+/// The readers of one file.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     next: u64,
@@ -83,7 +83,7 @@ struct Ahead {
     asked: Instant,
     /// Bytes that the reader has had.
     served: usize,
-    /// The server had all that was written when it was asked for, and nobody wrote to the file since: it knows where the file
+    /// The server had all that was written when it was asked for, and nothing was written to the file since: it knows where the file
     /// ends.
     knows_end: bool,
     arrived: Option<Arrived>,
@@ -152,7 +152,7 @@ impl Reader {
         parts
     }
 
-    /// What to read ahead next of one who reads this range, in a file that ends there. None if that is enough, or as much is held
+    /// What to read ahead next of a reader at this range, in a file that ends there. None if that is enough, or as much is held
     /// as may be: the limits, and what is being read.
     pub(super) fn next(
         &mut self,
@@ -197,7 +197,7 @@ impl Reader {
         match came {
             Some((count, eof)) if count > 0 => {
                 if let Some(piece) = self.pieces.get_mut(index) {
-                    // Behind the end is nothing: who asks there asks the server.
+                    // Nothing is known behind the end: reads there go to the server.
                     piece.len = count;
                     piece.arrived = Some(Arrived { count, eof });
                 }

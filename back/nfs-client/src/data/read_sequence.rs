@@ -6,7 +6,7 @@ use std::ops::Range;
 /// length: several threads that read one file, or a kernel that does, overtake each other.
 const SLACK_BYTES: u64 = 512 << 10;
 const SLACK_READS: u64 = 4;
-/// How far ahead is read for one who has just begun.
+/// How far ahead is read for a new reader.
 const WINDOW_MIN_BYTES: usize = 128 << 10;
 
 /// How far ahead is read.
@@ -53,9 +53,9 @@ impl ReadSequence {
         let window_end = self.front.saturating_add(self.window as u64).min(file_end);
         // Half a window at a time: the reader has the other half to go on with.
         let piece_max = (self.window / 2).min(limits.piece_max).max(1) as u64;
-        let room = window_end.saturating_sub(start);
-        let reaches_end = window_end == file_end && room > 0;
-        (room >= piece_max || reaches_end).then(|| start..start + room.min(piece_max))
+        let space = window_end.saturating_sub(start);
+        let reaches_end = window_end == file_end && space > 0;
+        (space >= piece_max || reaches_end).then(|| start..start + space.min(piece_max))
     }
 }
 

@@ -11,7 +11,7 @@ use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::Procedure;
 
 use super::budget::Budget;
-use super::file::{FileState, State, unless};
+use super::file::{FileState, State, unless_interrupted};
 use super::piece::{Piece, WriteSeq};
 use super::read_ahead::{AheadId, Fetched, Part, ReaderId};
 use super::read_sequence::ReadAheadLimits;
@@ -114,14 +114,14 @@ struct Reading<S: Server> {
 /// Where the bytes of a read come from, and what is to be read ahead of it.
 struct Plan {
     parts: Vec<Part>,
-    /// Written bytes that the server may yet lose. If it has, it does not say so to who reads.
+    /// Written bytes that the server may yet lose. If it has, its READ replies do not show that.
     written: Overlay,
-    /// Where the file ends as far as those know who write it here.
+    /// The end of the file as the local writers know it.
     end: u64,
     fetches: Vec<Fetch>,
 }
 
-/// Written bytes that are held for a read. They are the last holder's when they are committed meanwhile, so who waits for room
+/// Written bytes that are held for a read. If they are committed meanwhile, this is their last holder, so a waiter for memory
 /// is told when they go.
 struct Overlay {
     pieces: Vec<Piece>,
@@ -241,14 +241,14 @@ impl<S: Server> Reading<S> {
         })
     }
 
-    /// What is to be read ahead, as far as there is memory and room on the wire, and no write is on its way.
+    /// What is to be read ahead, as far as memory and in-flight permits allow, and no write is on its way.
     fn fetches(&self, state: &mut State, limits: &ReadAheadLimits, file_end: u64) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         let Some(reader) = self.reader.filter(|_| limits.window_max > 0) else { return fetches };
         let now = self.server.now();
         let State { readers, dirty, .. } = state;
         let Some(opening) = readers.reader_mut(reader) else { return fetches };
-        while self.server.has_room() && fetches.len() < FETCHES_MAX {
+        while self.server.has_permit() && fetches.len() < FETCHES_MAX {
             let Some(mut range) = opening.next(&self.range, file_end, limits) else { break };
             range.end = dirty.pending_from(&range);
             let len = (range.end - range.start) as usize;
@@ -306,7 +306,7 @@ impl<S: Server> Reading<S> {
         ReadDone { count, eof }
     }
 
-    /// Reads ahead, without anybody waiting for it.
+    /// Reads ahead in the background.
     fn fetch(&self, fetch: Fetch) {
         let (server, node, caller) = (self.server.clone(), self.node.clone(), self.caller.detached());
         let (start, into) = (fetch.range.start, fetch.memory.sink(0..length(&fetch.range)));
@@ -326,7 +326,7 @@ impl<S: Server> Reading<S> {
                 Ok(())
             };
             // What a restarted server has lost is sent anew, so it may be on its way once more when this has waited.
-            unless(self.server.impatience(&self.caller), written).await?;
+            unless_interrupted(self.server.interruption(&self.caller), written).await?;
         };
         let mut coming = self.begin(&plan.parts);
         if coming.len() > 1 || plan.parts.len() > 1 {
@@ -395,7 +395,7 @@ impl<S: Server> Reading<S> {
             self.file.until(|state| (!pending(state)).then_some(())).await;
             Ok(())
         };
-        unless(self.server.impatience(&self.caller), arrived).await?;
+        unless_interrupted(self.server.interruption(&self.caller), arrived).await?;
         let here = self.file.look(|state| self.look_up(state, id, range)).here(id, range);
         let done = here.map_or(ReadDone { count: 0, eof: false }, |here| self.copy(here));
         if done.eof || done.count == length(range) {

@@ -39,7 +39,7 @@ pub(crate) struct Wrote {
 
 /// A server's files, as far as their data go.
 ///
-/// The calls take what they need along, so that they go on when nobody waits for them any more. They recover from
+/// The calls take what they need along, so that they go on without a waiter. They recover from
 /// whatever the mount's options say: what fails here has failed for good.
 pub(crate) trait Server: Send + Sync + 'static {
     /// One of its files, or of its other nodes.
@@ -50,15 +50,15 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// What goes in one call.
     fn sizes(&self) -> Sizes;
     /// Fewer READs and WRITEs are outstanding than may be.
-    fn has_room(&self) -> bool;
+    fn has_permit(&self) -> bool;
     /// Waits until that is so.
-    fn room(&self) -> impl Future<Output = ()> + Send + 'static;
+    fn permit(&self) -> impl Future<Output = ()> + Send + 'static;
     /// The time, by the clock of the wire.
     fn now(&self) -> Instant;
     /// The file's size as the server last told it, in bytes. Asks nothing of [`FileData`], which may be locked.
     fn known_size(&self, node: &Self::Node) -> u64;
-    /// Is ready when the caller need not be kept waiting any more.
-    fn impatience(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static;
+    /// Is ready when the caller was interrupted and may stop waiting.
+    fn interruption(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static;
 
     /// READ (RFC 1813 §3.3.6) into a sink of at most `read_max` bytes. It answers no more bytes than that, and 0 only at the end.
     fn read(

@@ -1,4 +1,4 @@
-//! A call that is sent before anybody waits for it.
+//! A call that is sent when it is made, before it is awaited.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,16 +12,16 @@ use tombolo_host::task;
 /// whatever else that thread is about.
 pub(super) enum StartedCall<T> {
     UnderWay(Pin<Box<dyn Future<Output = T> + Send>>),
-    /// Somebody else polls it.
+    /// A task polls it.
     Driven(Arc<Mutex<Driven<T>>>),
-    /// It was done at once; nothing once that was told.
+    /// It was done at once; none once the result was taken.
     Done(Option<T>),
 }
 
 impl<T> StartedCall<T> {
     pub(super) fn new(call: impl Future<Output = T> + Send + 'static) -> Self {
         let mut call: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(call);
-        // Whoever waits for it polls it again, and is woken.
+        // The waiter polls it again, with its own waker.
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Self::Done(Some(result)),
             Poll::Pending => Self::UnderWay(call),
@@ -29,21 +29,21 @@ impl<T> StartedCall<T> {
     }
 }
 
-/// What a call that others poll has come to.
+/// The outcome of a driven call.
 pub(super) struct Driven<T> {
     outcome: Option<std::thread::Result<T>>,
     waiter: Option<Waker>,
 }
 
 impl<T: Send + 'static> StartedCall<T> {
-    /// Has it polled whenever it can go on, also while nobody waits for it. An answer that nobody looks at keeps memory and its place in
+    /// Has a task poll it whenever it can go on, also without a waiter. A reply that is not taken keeps memory and its permit in
     /// the in-flight limit where calls go over a link; one that is waited for after others must not keep those from going on.
     pub(super) fn driven(self) -> Self {
         let Self::UnderWay(mut call) = self else { return self };
         let driven = Arc::new(Mutex::new(Driven { outcome: None, waiter: None }));
         let told = driven.clone();
         task::spawn(async move {
-            // Who waits shall not wait for ever because of a fault of ours.
+            // A panic must not leave the waiter waiting for ever.
             let guarded =
                 poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))) {
                     Ok(polled) => polled.map(Ok),

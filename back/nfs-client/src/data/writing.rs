@@ -8,22 +8,22 @@ use tombolo_host::task;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::Procedure;
 
-use super::budget::{Budget, Listed, Relieve};
+use super::budget::{Budget, Registration, Relieve};
 use super::committing::start_commit;
 use super::dirty_ranges::NewWrite;
-use super::file::{FileState, State, unless};
-use super::losses::Seen;
+use super::file::{FileState, State, unless_interrupted};
+use super::losses::Reported;
 use super::memory::Memory;
 use super::piece::{Piece, WriteSeq};
 use super::server::{Server, Wrote};
 use super::started_call::StartedCall;
 use crate::caller::Caller;
 
-/// Small writes that must wait are gathered in buffers with so much room for what follows them.
+/// Small writes that must wait are gathered in buffers with so many spare bytes for the next ones.
 const SPARE_BYTES: usize = 128 << 10;
 
 /// So much of a file may wait to leave when as much is outstanding as may be: so many full WRITEs, and no more than so many bytes
-/// unless one is longer. A writer who finds no place goes on when a quarter of that is left.
+/// unless one is longer. A writer that finds the queue full goes on when a quarter of that is left.
 const QUEUE_WRITES: usize = 16;
 const QUEUE_BYTES: usize = 4 << 20;
 
@@ -31,8 +31,8 @@ fn queue_bytes(piece_max: usize) -> usize {
     piece_max.saturating_mul(QUEUE_WRITES).min(QUEUE_BYTES).max(piece_max)
 }
 
-/// Writes, and answers as soon as the bytes are on their way or have a place in the queue; with a stability asked for, once the
-/// server says that they have it. Fails with what earlier writes of anybody to this file failed with, if nobody was told yet;
+/// Writes, and answers as soon as the bytes are sent or queued; with a stability asked for, once the
+/// server says that they have it. Fails with the unreported failure of an earlier write to this file, if there is one;
 /// then nothing is written.
 pub(crate) fn write<S: Server>(
     server: &Arc<S>,
@@ -56,7 +56,7 @@ pub(crate) fn append<S: Server>(
     enter(server, node, caller, *how, from, end)
 }
 
-/// Decides where the bytes go, with nobody else deciding at the same time, and takes them in.
+/// Decides where the bytes go, one write at a time, and takes them in.
 fn enter<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
@@ -68,14 +68,14 @@ fn enter<S: Server>(
     let file = node.as_ref().as_ref().state();
     let begun = file.update(|state| {
         if state.losses.is_unreported() {
-            let seen = state.losses.seen();
+            let seen = state.losses.reported();
             state.losses.report(seen)?;
         }
         let offset = place(state);
         let end = offset.checked_add(from.len() as u64).filter(|end| i64::try_from(*end).is_ok());
         let end = end.ok_or(Error::FileTooLarge)?;
         state.begin_write(end);
-        Ok((offset, end, state.losses.seen()))
+        Ok((offset, end, state.losses.reported()))
     });
     let (offset, end, seen) = match begun {
         Ok(begun) => begun,
@@ -108,7 +108,7 @@ struct Writing<S: Server> {
     done: usize,
     end: u64,
     /// The losses that were told before it began.
-    seen: Seen,
+    seen: Reported,
 }
 
 /// What a write waits for.
@@ -116,13 +116,13 @@ enum Stuck {
     /// The mount holds as much as it may.
     Memory(usize),
     /// As much is outstanding as may be, and the file's queue is full.
-    Room,
-    /// Somebody wants that nothing of this file leaves.
+    Queue,
+    /// WRITEs of this file are paused.
     Pause,
 }
 
 impl<S: Server> Writing<S> {
-    /// Takes in what there is room for, piece by piece, and sends it.
+    /// Takes in what the limits allow, piece by piece, and sends it.
     fn take_in(&mut self) -> Option<Stuck> {
         let piece_max = self.server.sizes().write_max.max(1);
         while !self.rest.is_empty() {
@@ -142,13 +142,13 @@ impl<S: Server> Writing<S> {
 
     fn take_piece(&self, piece: &Source, piece_max: usize) -> Option<Stuck> {
         let file = self.file();
-        let has_room = self.server.has_room();
+        let has_permit = self.server.has_permit();
         let write = NewWrite {
             offset: self.how.offset + self.done as u64,
             stability: self.how.stability,
             caller: &self.caller,
         };
-        let may_gather = !has_room && !self.how.keepable;
+        let may_gather = !has_permit && !self.how.keepable;
         if may_gather && file.update(|state| state.add_copy(&write, piece, piece_max)) {
             self.server.budget().count_copied(piece.len());
             return None;
@@ -156,7 +156,7 @@ impl<S: Server> Writing<S> {
         let stuck = file.look(|state| match () {
             () if state.dirty.waiting_bytes() + piece.len() <= queue_bytes(piece_max) => None,
             () if state.pauses > 0 => Some(Stuck::Pause),
-            () if !has_room => Some(Stuck::Room),
+            () if !has_permit => Some(Stuck::Queue),
             () => None,
         });
         if stuck.is_some() {
@@ -180,11 +180,11 @@ impl<S: Server> Writing<S> {
         None
     }
 
-    /// Goes on when there is room, and waits for the server where that was asked for.
+    /// Goes on when the limits allow, and waits for the server if a stability was requested.
     async fn finish(mut self, mut stuck: Option<Stuck>) -> Result<Written> {
         while let Some(what) = stuck {
-            let impatience = self.server.impatience(&self.caller);
-            if let Err(error) = unless(impatience, self.unstick(what)).await {
+            let interruption = self.server.interruption(&self.caller);
+            if let Err(error) = unless_interrupted(interruption, self.unstick(what)).await {
                 // What has gone in is written.
                 return if self.done > 0 { Ok(self.written()) } else { Err(error) };
             }
@@ -197,7 +197,7 @@ impl<S: Server> Writing<S> {
                 file.answered(seq).await;
                 file.update(|state| state.losses.report(self.seen))
             };
-            unless(self.server.impatience(&self.caller), answered).await?;
+            unless_interrupted(self.server.interruption(&self.caller), answered).await?;
         }
         Ok(self.written())
     }
@@ -207,13 +207,13 @@ impl<S: Server> Writing<S> {
             Stuck::Memory(len) => {
                 let budget = self.server.budget();
                 let _stuck = budget.written.stuck();
-                // What is answered from now on sees that somebody waits; this is for what was answered before.
+                // Replies from now on see the waiter; this is for those that came before.
                 budget.relieve();
-                budget.written.room(len).await;
+                budget.written.wait_for(len).await;
             }
-            Stuck::Room => {
+            Stuck::Queue => {
                 let piece_max = self.server.sizes().write_max.max(1);
-                self.file().places(queue_bytes(piece_max) / 4).await;
+                self.file().queue_space(queue_bytes(piece_max) / 4).await;
             }
             Stuck::Pause => self.file().until(|state| (state.pauses == 0).then_some(())).await,
         }
@@ -225,9 +225,9 @@ impl<S: Server> Writing<S> {
         Written { count: self.done, stability: self.how.stability, file: Change::default() }
     }
 
-    fn list(&self, budget: &Budget) -> Listed {
+    fn list(&self, budget: &Budget) -> Registration {
         let held = Held { server: Arc::downgrade(&self.server), node: self.node.clone() };
-        budget.list(Arc::new(held))
+        budget.register(Arc::new(held))
     }
 
     fn file(&self) -> &Arc<FileState> {
@@ -241,7 +241,7 @@ impl<S: Server> Drop for Writing<S> {
     }
 }
 
-/// A file that holds written bytes. It stays as long as it does, even if nobody else knows the node any more.
+/// A file that holds written bytes. It keeps the node alive that long.
 struct Held<S: Server> {
     server: Weak<S>,
     node: Arc<S::Node>,
@@ -255,47 +255,47 @@ impl<S: Server> Relieve for Held<S> {
     }
 }
 
-/// What is to be done about those that wait.
+/// The next step for waiting pieces.
 enum Next {
     Send(Piece),
-    WaitForRoom,
+    WaitForPermit,
     Nothing,
 }
 
 impl State {
-    fn next(&mut self, has_room: bool) -> Next {
+    fn next(&mut self, has_permit: bool) -> Next {
         if self.pauses > 0 || !self.dirty.has_next() {
             return Next::Nothing;
         }
-        if !has_room {
-            let waits = std::mem::replace(&mut self.waits_for_room, true);
-            return if waits { Next::Nothing } else { Next::WaitForRoom };
+        if !has_permit {
+            let waits = std::mem::replace(&mut self.waits_for_permit, true);
+            return if waits { Next::Nothing } else { Next::WaitForPermit };
         }
         self.dirty.next().map_or(Next::Nothing, Next::Send)
     }
 }
 
-/// Sends what waits, as far as order and room allow.
+/// Sends what waits, as far as order and permits allow.
 pub(super) fn send_what_may_leave<S: Server>(server: &Arc<S>, node: &Arc<S::Node>) {
     let file = node.as_ref().as_ref().state();
     loop {
-        let has_room = server.has_room();
-        // Who waits for a place in the queue is told when one is free.
-        match file.update(|state| state.next(has_room)) {
+        let has_permit = server.has_permit();
+        // This wakes writers that wait for space in the queue.
+        match file.update(|state| state.next(has_permit)) {
             Next::Send(piece) => send(server, node, piece),
-            Next::WaitForRoom => task::spawn(send_when_there_is_room(server.clone(), node.clone())),
+            Next::WaitForPermit => task::spawn(send_with_next_permit(server.clone(), node.clone())),
             Next::Nothing => return,
         }
     }
 }
 
-async fn send_when_there_is_room<S: Server>(server: Arc<S>, node: Arc<S::Node>) {
-    server.room().await;
-    node.as_ref().as_ref().state().quietly(|state| state.waits_for_room = false);
+async fn send_with_next_permit<S: Server>(server: Arc<S>, node: Arc<S::Node>) {
+    server.permit().await;
+    node.as_ref().as_ref().state().quietly(|state| state.waits_for_permit = false);
     send_what_may_leave(&server, &node);
 }
 
-/// Sends a WRITE. Whoever brings the answer notes what became of it.
+/// Sends a WRITE. The task that receives the reply records the outcome.
 fn send<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, piece: Piece) {
     let from = piece.source();
     let Piece { offset, len, stability, caller, memory, .. } = piece;
@@ -328,7 +328,7 @@ fn plausible<S: Server>(server: &S, wrote: Wrote, len: usize, asked: Stability) 
     Err(server.invalid_reply(Procedure::Write, what))
 }
 
-/// All writes so far, for one who waits for them.
+/// The sequence number behind all writes so far.
 pub(super) fn all_so_far(file: &FileState) -> WriteSeq {
     file.look(|state| state.dirty.next_seq())
 }

@@ -72,7 +72,7 @@ impl Freshness {
         self.doubtful = false;
     }
 
-    /// Two answers of one time, of which nobody knows which is the later.
+    /// Two replies with the same ctime: their order is unknown.
     fn reconcile(&mut self, attr: &Attr, asked: Instant, now: Instant) {
         if WeakAttr::from(attr) == WeakAttr::from(&self.attr) && attr.nlink == self.attr.nlink {
             self.asked = self.asked.max(asked);
@@ -203,7 +203,7 @@ mod tests {
         known.learn(long(2), at(1), at(3), &TIMES);
         known.learn(attr(1), at(2), at(4), &TIMES);
         assert_eq!(known.known().size, 100);
-        // The same within one tick of the server's clock: nobody knows, so it is asked again.
+        // The same within one tick of the server's clock: the order is unknown, so the server is asked again.
         let mut known = Freshness::new(attr(1), start, &TIMES);
         known.learn(long(1), at(1), at(3), &TIMES);
         known.learn(attr(1), at(2), at(4), &TIMES);

@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, WccData, attr};
 
 use super::freshness::{Freshness, UnknownRemoval};
-use super::leaving::Departures;
+use super::pending_removal::PendingRemovals;
 use crate::data::FileData;
 use crate::options::AttributeTimes;
 
@@ -39,7 +39,7 @@ pub(crate) struct Node {
     /// Openings of this session.
     openings: AtomicU32,
     /// Removals that are under way.
-    pub(super) departures: Departures,
+    pub(super) removals: PendingRemovals,
     /// Written and read-ahead data.
     pub data: FileData,
 }
@@ -52,7 +52,7 @@ struct State {
     /// Counts all changes of the directory, ours as well, when they begin and when they are answered.
     changes: u64,
     location: Option<Location>,
-    /// It was unlinked while open, and has a name that nobody gave it.
+    /// It was unlinked while open and has a silly name.
     silly: bool,
     /// When this client last removed a name of it.
     lost_a_name: Option<Instant>,
@@ -108,7 +108,7 @@ impl Node {
             removal,
             state: Mutex::new(state),
             openings: AtomicU32::new(0),
-            departures: Departures::default(),
+            removals: PendingRemovals::default(),
             data: FileData::default(),
         }
     }
@@ -138,7 +138,7 @@ impl Node {
         true
     }
 
-    /// Takes in what a change of ours did. If nobody else made one since the attributes were heard of last, the names that
+    /// Takes in what a change of ours did. If no other client made one since the attributes were last received, the names that
     /// are known stay good (RFC 1813 §2.6: that is what `wcc_data` is for).
     pub(crate) fn learn_change(&self, wcc: &WccData, asked: Instant, now: Instant) -> bool {
         let Some(fattr) = &wcc.after else {
@@ -342,8 +342,8 @@ impl Node {
     }
 
     /// The end of a removal that may not have seen an opening of now, if one is under way.
-    pub(crate) fn departed(&self) -> Option<Raised> {
-        self.departures.end()
+    pub(crate) fn removal_ended(&self) -> Option<Raised> {
+        self.removals.end()
     }
 
     pub(super) fn set_handle(&self, handle: FileHandleBuf) {

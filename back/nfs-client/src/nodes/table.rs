@@ -8,7 +8,7 @@ use tombolo_core::fs::{FileType, NameBuf, NodeId};
 use tombolo_core::{Budget, Error, Permit, Resource, Result};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
-use super::forgotten::Forgotten;
+use super::evicted::Evicted;
 use super::freshness::UnknownRemoval;
 use super::node::{Epoch, Location, Node};
 use crate::options::AttributeTimes;
@@ -31,7 +31,7 @@ struct Table {
     by_name: HashMap<(NodeId, NameBuf), Sighting>,
     /// How many of them are of names that there are not.
     absent: usize,
-    forgotten: Forgotten,
+    evicted: Evicted,
     /// How many nodes only listings have brought.
     listed: u64,
     next: u64,
@@ -47,7 +47,7 @@ struct Sighting {
 }
 
 /// What a name leads to, as far as it is known.
-pub(crate) enum Seen {
+pub(crate) enum CachedName {
     /// To this node; it counts a look-up.
     Node(Arc<Node>),
     /// There is no such name.
@@ -64,7 +64,7 @@ const LISTED_ONE_IN: u64 = 32;
 struct Held {
     node: Arc<Node>,
     look_ups: u64,
-    /// A listing has brought it, and nobody has asked for it by name or handle.
+    /// A listing has brought it, and no operation has used its name or handle.
     listed: bool,
     /// None where there was no leave left for one that was forgotten while it was in use.
     _permit: Option<Permit>,
@@ -88,7 +88,7 @@ impl Nodes {
             by_handle: HashMap::from([(root, NodeId::ROOT)]),
             by_name: HashMap::new(),
             absent: 0,
-            forgotten: Forgotten::default(),
+            evicted: Evicted::default(),
             listed: 0,
             next: NodeId::ROOT.0 + 1,
         };
@@ -117,7 +117,7 @@ impl Nodes {
     }
 
     /// Whether listings may bring further nodes. Who lists keeps them all until its own memory runs short, so a directory
-    /// without end would fill this table; beyond a part of it names are looked up one by one by those who want more of them.
+    /// without end would fill this table; beyond a part of it, names are looked up one by one on demand.
     /// Those that are looked up do not count, but room is left for as many again.
     pub(crate) fn takes_listed(&self) -> bool {
         let limit = self.counts.limit(Resource::Nodes);
@@ -126,22 +126,22 @@ impl Nodes {
 
     /// A node that a call of `asked` found: the known one, or a new one. Counts a look-up. A handle that names another file
     /// than before gets another number. One that was forgotten since the call was made may have changed meanwhile: its
-    /// attributes are doubtful then. A new one takes `room`, or what there is if that is none.
+    /// attributes are doubtful then. A new one takes `permit`, or one of its own if that is none.
     ///
     /// # Errors
     /// More nodes than a session may know.
     pub(crate) fn enter(
         &self,
-        room: Option<Permit>,
+        permit: Option<Permit>,
         handle: FileHandleBuf,
         fattr: &Fattr3,
         asked: Instant,
         now: Instant,
     ) -> Result<Arc<Node>> {
-        self.enter_from(false, room, (handle, fattr), asked, now)
+        self.enter_from(false, permit, (handle, fattr), asked, now)
     }
 
-    /// [`Nodes::enter`], of a node that a listing brought: nobody may ever ask for it.
+    /// [`Nodes::enter`], for a node from a listing, which may never be used.
     pub(crate) fn enter_listed(
         &self,
         handle: FileHandleBuf,
@@ -155,7 +155,7 @@ impl Nodes {
     fn enter_from(
         &self,
         listed: bool,
-        room: Option<Permit>,
+        permit: Option<Permit>,
         (handle, fattr): (FileHandleBuf, &Fattr3),
         asked: Instant,
         now: Instant,
@@ -174,14 +174,14 @@ impl Nodes {
             }
             table.by_handle.remove(&handle);
         }
-        let permit = match room {
+        let permit = match permit {
             Some(permit) => permit,
             None => self.permit()?,
         };
         let id = NodeId(table.next);
         table.next += 1;
         let node = Arc::new(Node::new(id, handle, fattr, asked, self.times, self.removal.clone()));
-        if !table.forgotten.may_tell(&handle, asked) {
+        if !table.evicted.may_tell(&handle, asked) {
             node.doubt(now);
         }
         table.listed += u64::from(listed);
@@ -198,8 +198,8 @@ impl Nodes {
         held.look_ups += 1;
     }
 
-    /// Takes back look-ups. A node that nobody refers to any more is forgotten, with no lock held. One that is open, or holds
-    /// written bytes, is not: who looks it up meanwhile is to find what was written.
+    /// Takes back look-ups. An unreferenced node is dropped, with no lock held. One that is open, or holds
+    /// written bytes, is not: a look-up meanwhile has to find the written data.
     pub(crate) fn forget(&self, look_ups: &[(NodeId, u64)]) {
         let mut gone = Vec::new();
         let mut table = self.table();
@@ -212,7 +212,7 @@ impl Nodes {
         drop(gone);
     }
 
-    /// A node is no longer open, or no longer holds written bytes: it is forgotten if nobody refers to it.
+    /// A node is no longer open, or no longer holds written bytes: it is dropped if unreferenced.
     pub(crate) fn let_go(&self, node: &Node) {
         let gone = self.table().take_unused(node.id);
         drop(gone);
@@ -250,7 +250,7 @@ impl Nodes {
     }
 
     /// What a name leads to, if it was seen while the directory was as it is now. Counts a look-up.
-    pub(crate) fn seen(&self, dir: &Arc<Node>, name: &NameBuf) -> Option<Seen> {
+    pub(crate) fn cached(&self, dir: &Arc<Node>, name: &NameBuf) -> Option<CachedName> {
         let mut guard = self.table();
         let table = &mut *guard;
         let sighting = *table.by_name.get(&(dir.id, name.clone()))?;
@@ -258,12 +258,12 @@ impl Nodes {
             return None;
         }
         match sighting.node {
-            None => Some(Seen::Nothing),
+            None => Some(CachedName::Nothing),
             Some(id) => {
                 let held = table.by_id.get_mut(&id)?;
                 held.look_ups += 1;
                 held.is_asked_for(&mut table.listed);
-                Some(Seen::Node(held.node.clone()))
+                Some(CachedName::Node(held.node.clone()))
             }
         }
     }
@@ -344,7 +344,7 @@ impl Held {
 }
 
 impl Table {
-    /// Takes a node out that nobody refers to and nothing is to be done for.
+    /// Takes out a node that is unreferenced and has no pending work.
     fn take_unused(&mut self, id: NodeId) -> Option<Arc<Node>> {
         let held = self.by_id.get(&id).filter(|_| id != NodeId::ROOT)?;
         if held.look_ups > 0 || held.node.is_open() || held.node.data.is_dirty() {
@@ -359,7 +359,7 @@ impl Table {
             self.by_handle.remove(&handle);
         }
         if let Some(changed) = node.changed() {
-            self.forgotten.add(handle, changed);
+            self.evicted.add(handle, changed);
         }
         Some(node)
     }
@@ -434,7 +434,7 @@ mod tests {
 
     fn enter(nodes: &Nodes, number: u8, fileid: u64) -> Arc<Node> {
         let file = fattr(fileid, FileType3::Regular, 1);
-        nodes.enter(None, handle(number), &file, Instant::now(), Instant::now()).expect("room")
+        nodes.enter(None, handle(number), &file, Instant::now(), Instant::now()).expect("within the budget")
     }
 
     #[test]
@@ -484,20 +484,22 @@ mod tests {
         let (root, node) = (nodes.root().clone(), enter(&nodes, 2, 10));
         nodes.record(&node, &root, &name("a"), root.epoch());
         nodes.record_absent(&root, &name("b"), root.epoch());
-        assert!(matches!(nodes.seen(&root, &name("a")), Some(Seen::Node(found)) if found.id == node.id));
-        assert!(matches!(nodes.seen(&root, &name("b")), Some(Seen::Nothing)));
-        // A change of ours, of which nobody else's came in between.
+        assert!(
+            matches!(nodes.cached(&root, &name("a")), Some(CachedName::Node(found)) if found.id == node.id)
+        );
+        assert!(matches!(nodes.cached(&root, &name("b")), Some(CachedName::Nothing)));
+        // A change of ours with no other client's in between.
         let before = fattr(1, FileType3::Directory, 1);
         let own = WccData {
             before: Some(WccAttr { size: before.size, mtime: before.mtime, ctime: before.ctime }),
             after: Some(fattr(1, FileType3::Directory, 2)),
         };
         root.learn_change(&own, Instant::now(), Instant::now());
-        assert!(nodes.seen(&root, &name("a")).is_some());
+        assert!(nodes.cached(&root, &name("a")).is_some());
         // The same again: what was before is not what we knew.
         let foreign = WccData { after: Some(fattr(1, FileType3::Directory, 3)), ..own };
         root.learn_change(&foreign, Instant::now(), Instant::now());
-        assert!(nodes.seen(&root, &name("a")).is_none() && nodes.seen(&root, &name("b")).is_none());
+        assert!(nodes.cached(&root, &name("a")).is_none() && nodes.cached(&root, &name("b")).is_none());
         assert!(nodes.at(root.id, &name("a")).is_some(), "where it was last seen is known still");
     }
 
@@ -506,7 +508,9 @@ mod tests {
         let (nodes, start) = (nodes(100), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         let file = fattr(10, FileType3::Regular, 1);
-        let enter = |asked, came| nodes.enter(None, handle(2), &file, at(asked), at(came)).expect("room");
+        let enter = |asked, came| {
+            nodes.enter(None, handle(2), &file, at(asked), at(came)).expect("within the budget")
+        };
         let node = enter(0, 1);
         let longer = WccData { before: None, after: Some(Fattr3 { size: 7, ..file }) };
         // A WRITE, beside a listing that was asked for before it and is answered after it.
@@ -524,9 +528,9 @@ mod tests {
         let (nodes, start) = (nodes(100), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         let file = Fattr3 { nlink: 3, ..fattr(10, FileType3::Regular, 1) };
-        let node = nodes.enter(None, handle(2), &file, at(0), at(1)).expect("room");
+        let node = nodes.enter(None, handle(2), &file, at(0), at(1)).expect("within the budget");
         assert!(node.after_its_end().is_none(), "removed by others");
-        // Seen under the name, and found there.
+        // CachedName under the name, and found there.
         nodes.lost_a_name([&node, &node], at(2));
         assert!(node.after_its_end().is_none(), "others may have replaced the other names");
         assert!(node.learn(&Fattr3 { nlink: 2, ..file }, at(3), at(4)));
@@ -537,7 +541,7 @@ mod tests {
         assert!(node.learn(&Fattr3 { nlink: 1, ..file }, at(7), at(8)));
         assert!(node.after_its_end().is_none(), "another client gave it a name");
         let dir = Fattr3 { nlink: 5, ..fattr(11, FileType3::Directory, 1) };
-        let dir = nodes.enter(None, handle(3), &dir, at(0), at(1)).expect("room");
+        let dir = nodes.enter(None, handle(3), &dir, at(0), at(1)).expect("within the budget");
         dir.lost_a_name(at(2));
         assert_eq!(dir.after_its_end().map(|attr| attr.nlink), Some(0));
     }
@@ -548,7 +552,7 @@ mod tests {
         let (root, now) = (nodes.root().clone(), Instant::now());
         let listed = |number: u8| {
             let file = fattr(number.into(), FileType3::Regular, 1);
-            let node = nodes.enter_listed(handle(number), &file, now, now).expect("room");
+            let node = nodes.enter_listed(handle(number), &file, now, now).expect("within the budget");
             nodes.record(&node, &root, &name(&number.to_string()), root.epoch());
             node
         };
@@ -558,7 +562,7 @@ mod tests {
         (3..5).for_each(|number| drop(listed(number)));
         listed(50);
         assert!(!nodes.takes_listed());
-        assert!(nodes.seen(&root, &name("3")).is_some());
+        assert!(nodes.cached(&root, &name("3")).is_some());
         assert!(nodes.takes_listed(), "one was looked up");
         listed(6);
         assert!(!nodes.takes_listed());
@@ -573,7 +577,9 @@ mod tests {
         let nodes = nodes(100);
         let dir = |number| {
             let fattr = fattr(number, FileType3::Directory, 1);
-            nodes.enter(None, handle(number as u8), &fattr, Instant::now(), Instant::now()).expect("room")
+            nodes
+                .enter(None, handle(number as u8), &fattr, Instant::now(), Instant::now())
+                .expect("within the budget")
         };
         let dirs = [dir(2), dir(3), dir(4)];
         for (inner, outer) in [(1, 0), (2, 1), (0, 2), (1, 1), (2, 0), (0, 1)] {
@@ -593,7 +599,8 @@ mod tests {
         for number in 0..2 * DEPTH_MAX as u64 + 100 {
             let fattr = fattr(number + 2, FileType3::Directory, 1);
             let handle = FileHandle::new(&(number + 2).to_be_bytes()).expect("short").to_owned();
-            let below = nodes.enter(None, handle, &fattr, Instant::now(), Instant::now()).expect("room");
+            let below =
+                nodes.enter(None, handle, &fattr, Instant::now(), Instant::now()).expect("within the budget");
             nodes.record(&below, &above, &name("deeper"), above.epoch());
             nodes.forget(&[(above.id, 1)]);
             seen.push(Arc::downgrade(&below));

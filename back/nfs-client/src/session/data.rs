@@ -86,8 +86,8 @@ impl View {
         first
     }
 
-    /// Makes stable what nobody waits for any more. What cannot be is told to the log, as there is nobody else.
-    pub(super) async fn commit_unattended(self, node: &Arc<Node>) {
+    /// Makes the data of a closed file stable in the background. A failure goes to the log: no caller is left to report it to.
+    pub(super) async fn commit_in_background(self, node: &Arc<Node>) {
         if let Err(error) = self.commit(node).await {
             let server = self.session.nfs.label();
             tracing::error!(server, fileid = node.fileid, %error, "written data lost");

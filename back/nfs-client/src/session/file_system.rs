@@ -209,7 +209,7 @@ impl NfsFileSystem {
     }
 }
 
-/// The session ends: files without a name go, and what nobody flushed is flushed.
+/// The session ends: files without a name are removed, unflushed data are flushed.
 impl Drop for NfsFileSystem {
     fn drop(&mut self) {
         let view = View::ending(&self.0);
@@ -220,9 +220,9 @@ impl Drop for NfsFileSystem {
         for node in self.0.nodes.all().into_iter().filter(|node| node.file_type == FileType::Regular) {
             let view = view.clone();
             if node.is_silly() {
-                view.unattended(|view| async move { view.remove_silly(&node).await });
+                view.background(|view| async move { view.remove_silly(&node).await });
             } else if node.data.is_dirty() {
-                view.unattended(|view| async move { view.commit_unattended(&node).await });
+                view.background(|view| async move { view.commit_in_background(&node).await });
             }
         }
     }

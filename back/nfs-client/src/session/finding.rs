@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::{FileHandleBuf, PostOpAttr, Reply, Status, status};
 
 use super::view::View;
 use crate::calls::answered;
-use crate::nodes::{Node, Seen};
+use crate::nodes::{CachedName, Node};
 
 /// How often one look-up finds files that are gone at once before it is told so: a server may never say anything else.
 const LOOKS_MAX: u32 = 16;
@@ -27,9 +27,9 @@ impl View {
         {
             return None;
         }
-        match self.session.nodes.seen(&dir, name)? {
-            Seen::Nothing => Some(Err(Error::NotFound)),
-            Seen::Node(node) => match node.believed(now).filter(|_| !node.data.is_under_way()) {
+        match self.session.nodes.cached(&dir, name)? {
+            CachedName::Nothing => Some(Err(Error::NotFound)),
+            CachedName::Node(node) => match node.believed(now).filter(|_| !node.data.is_under_way()) {
                 Some(attr) => Some(Ok(Entry { node: node.id, attr })),
                 None => {
                     self.session.nodes.forget(&[(node.id, 1)]);
@@ -67,7 +67,7 @@ impl View {
             dir.grant(&self.caller.identity, AccessBits::LOOKUP, AccessBits::LOOKUP, asked);
             let entered = self.enter(None, dir, name, found.handle, &found.attributes, asked).await;
             if dir.changes() != changes {
-                // Beside a change of the directory: who asks for the name next asks the server.
+                // Concurrent with a change of the directory: the next look-up of the name asks the server.
                 self.session.nodes.forget_name(dir.id, name);
             }
             match entered {
@@ -77,10 +77,10 @@ impl View {
         }
     }
 
-    /// A node that a reply named; it counts a look-up. If it is new it takes `room`, where there is some for it.
+    /// A node that a reply named; it counts a look-up. If it is new it takes `permit`, or one of its own.
     pub(super) async fn enter(
         &self,
-        room: Option<Permit>,
+        permit: Option<Permit>,
         dir: &Arc<Node>,
         name: &NameBuf,
         handle: FileHandleBuf,
@@ -94,7 +94,7 @@ impl View {
                 answered(self.session.nfs.getattr(&self.caller, handle).await?)?
             }
         };
-        let node = self.session.nodes.enter(room, handle, &fattr, asked, self.now())?;
+        let node = self.session.nodes.enter(permit, handle, &fattr, asked, self.now())?;
         self.session.nodes.record(&node, dir, name, dir.epoch());
         let entry = self.entry(&node).await?;
         Ok((entry, node))

@@ -7,7 +7,7 @@ use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Procedure, Reply, Status, attr, status};
 
 use super::view::View;
-use crate::calls::{Listed, Listing};
+use crate::calls::{Listing, Registration};
 use crate::listing::{Page, Progress};
 use crate::openings::Opening;
 
@@ -80,7 +80,7 @@ impl View {
         }
     }
 
-    /// What goes with the directory's cookies. One who has a cookie from elsewhere asks from the start.
+    /// The verifier of the directory's cookies. A cookie without one starts the listing again.
     async fn verifier(&self, opening: &Opening) -> Result<CookieVerifier> {
         if let Some(verifier) = self.progress(opening, |progress| progress.verifier) {
             return Ok(verifier);
@@ -96,7 +96,7 @@ impl View {
         plus: bool,
         opening: &Opening,
         given: &Page,
-        listed: &Listed,
+        listed: &Registration,
     ) -> Result<bool> {
         let bytes = given.listing.name(listed);
         if !page.fits(bytes.len()) {
@@ -119,7 +119,7 @@ impl View {
             self.session.nodes.record(&node, &opening.node, &name.to_owned(), given.epoch);
             match node.is_doubtful() {
                 false => entry = Some(Entry { node: node.id, attr: node.known() }),
-                // What the page says and what else was said do not fit: whoever wants to know asks.
+                // The page contradicts other replies: the next use asks the server.
                 true => self.session.nodes.forget(&[(node.id, 1)]),
             }
         }

@@ -28,17 +28,19 @@ impl View {
         C: Future<Output = Result<Reply<New, WccData>>>,
     {
         // Before it exists: if there is no room for its node, none is made.
-        let room = self.session.nodes.permit()?;
+        let permit = self.session.nodes.permit()?;
         let asked = self.now();
         dir.changing();
         match self.on(dir, call).await? {
             Reply::Ok(new) => {
                 let change = self.absorb_change(dir, &new.dir_wcc, asked);
                 let (entry, node) = match new.handle {
-                    Some(handle) => self.enter(Some(room), dir, name, handle, &new.attributes, asked).await?,
+                    Some(handle) => {
+                        self.enter(Some(permit), dir, name, handle, &new.attributes, asked).await?
+                    }
                     // A server need not say what it made (RFC 1813 §3.3.8).
                     None => {
-                        drop(room);
+                        drop(permit);
                         self.find(dir, name).await?
                     }
                 };

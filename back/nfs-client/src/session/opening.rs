@@ -29,17 +29,17 @@ impl View {
         Ok(Opened { open, attr: Some(attr) })
     }
 
-    /// Counts the opening first, so that whoever removes the file from now on keeps a name for it; waits for the end of what
+    /// Counts the opening first, so that a removal from now on keeps a name for the file; waits for the end of what
     /// removes it already; and then asks.
     async fn open_node(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<(OpenId, Attr)> {
         let open = self.session.openings.add(self.session.openings.permit()?, node, flags);
-        if let Some(departed) = node.departed() {
-            let impatience = self.session.impatience(&self.caller);
+        if let Some(departed) = node.removal_ended() {
+            let interruption = self.session.interruption(&self.caller);
             let waited = async {
                 departed.await;
                 Ok(())
             };
-            if let Err(error) = data::unless(impatience, waited).await {
+            if let Err(error) = data::unless_interrupted(interruption, waited).await {
                 self.release(File { node: node.id, open });
                 return Err(error);
             }
@@ -85,7 +85,7 @@ impl View {
         match how.exclusive {
             Exclusive::Yes => self.create_new(&dir, &name, how.mode.masked(), how.flags).await,
             Exclusive::Verifier(verifier) => {
-                // The times stay as they are: who chose the verifier can send his CREATE again until he sets them.
+                // The times stay as they are: the caller that chose the verifier can repeat the CREATE until it sets them.
                 let set = SetAttr { mode: Some(how.mode.masked()), ..SetAttr::default() };
                 let exclusive = CreateHow::Exclusive(CreateVerifier(verifier));
                 let created = self.create_as(&dir, &name, exclusive, how.flags).await?;
@@ -189,7 +189,7 @@ impl View {
         }
     }
 
-    /// Ends an opening: what it has read ahead is dropped, and what nobody else will flush goes to the server by itself. The
+    /// Ends an opening: its read-ahead is dropped, and data that no other opening will flush go to the server in the background. The
     /// last one of a file without a name takes the file with it.
     pub(super) fn release(&self, file: File) {
         let Some((opening, was_last)) = self.session.openings.end(file) else { return };
@@ -200,9 +200,9 @@ impl View {
         }
         let view = self.detached();
         if node.is_silly() {
-            view.unattended(|view| async move { view.remove_silly(&node).await });
+            view.background(|view| async move { view.remove_silly(&node).await });
         } else if node.data.is_dirty() {
-            view.unattended(|view| async move { view.commit_unattended(&node).await });
+            view.background(|view| async move { view.commit_in_background(&node).await });
         } else {
             self.session.nodes.let_go(&node);
         }

@@ -15,7 +15,7 @@ use super::view::View;
 use crate::nodes::{DEPTH_MAX, Node};
 
 impl View {
-    /// Finds a node whose handle `lost` is no longer known. True when it has another one now, by whoever's work.
+    /// Finds a node whose handle `lost` is no longer known. True when it has another one now, whichever operation found it.
     pub(super) async fn recover(&self, node: &Arc<Node>, lost: FileHandleBuf) -> Result<bool> {
         let nodes = &self.session.nodes;
         if node.handle() != lost {

@@ -1,4 +1,4 @@
-//! Removing and moving names. A file that is removed while this session has it open gets a name that nobody looks for
+//! Removing and moving names. A file that is removed while this session has it open gets a temporary name
 //! instead, until its last opening ends ("silly rename"): the server knows of no openings, and would take the data away.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::{Reply, status};
 
 use super::view::View;
 use crate::data;
-use crate::nodes::{Leaving, Location, Node};
+use crate::nodes::{Location, Node, PendingRemoval};
 
 /// A free name is found at once, but for files that were left behind by a client that crashed.
 const TRIES_MAX: usize = 100;
@@ -19,21 +19,22 @@ impl View {
     /// REMOVE, or RENAME while the file is open.
     pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let dir = self.session.nodes.node(parent)?;
-        let leaving = self.leaving(&dir, &name).await?;
-        if let Some(node) = leaving.as_ref().map(Leaving::node) {
+        let removal = self.removal(&dir, &name).await?;
+        if let Some(node) = removal.as_ref().map(PendingRemoval::node) {
             if self.must_keep_a_name(node).await? {
                 return self.rename_silly(&dir, &name, node).await;
             }
             // Or a WRITE that comes too late finds no file.
             self.settle(node).await?;
             if node.data.is_dirty() && node.believed(self.now()).is_none() {
-                // Another name would be owed what was written.
+                // The written data still belong to another name.
                 self.ask_for_links(node).await?;
             }
         }
         let change = self.remove(&dir, &name).await?;
         // Beside another change of the directory the name is forgotten, but not what was found under it.
-        let (seen, found) = (self.session.nodes.removed(dir.id, &name), leaving.as_ref().map(Leaving::node));
+        let (seen, found) =
+            (self.session.nodes.removed(dir.id, &name), removal.as_ref().map(PendingRemoval::node));
         if let Some(node) = seen.as_ref().or(found)
             && node.known().nlink <= 1
             && !node.is_open()
@@ -55,7 +56,7 @@ impl View {
             Ok(paused) => paused.truncated(0),
             Err(_) => {
                 let (view, node) = (self.detached(), node.clone());
-                view.unattended(|view| async move {
+                view.background(|view| async move {
                     if let Ok(paused) = data::pause(&view.session, &node, &view.caller).resolve().await {
                         paused.truncated(0);
                     }
@@ -114,10 +115,10 @@ impl View {
         let nodes = &self.session.nodes;
         let (from_dir, to_dir) = (nodes.node(from_parent)?, nodes.node(to_parent)?);
         let is_itself = from_dir.id == to_dir.id && from == to;
-        let leaving = if is_itself { None } else { self.leaving(&to_dir, &to).await? };
+        let removal = if is_itself { None } else { self.removal(&to_dir, &to).await? };
         let mut moved_away = false;
-        let replaces_nothing = leaving.is_none() && nodes.is_absent(&to_dir, &to);
-        if let Some(node) = leaving.as_ref().map(Leaving::node)
+        let replaces_nothing = removal.is_none() && nodes.is_absent(&to_dir, &to);
+        if let Some(node) = removal.as_ref().map(PendingRemoval::node)
             && self.must_keep_a_name(node).await?
             && nodes.at(from_dir.id, &from).is_none_or(|moved| moved.id != node.id)
         {
@@ -131,19 +132,19 @@ impl View {
         let renamed = match self.move_name((&from_dir, &from), (&to_dir, &to)).await {
             Ok(renamed) => renamed,
             Err(error) => {
-                match leaving.filter(|_| moved_away) {
-                    Some(leaving) if matches!(error, Error::Interrupted) => {
-                        self.detached().unattended(|view| async move {
-                            view.give_back(&to_dir, &to, leaving.node()).await;
+                match removal.filter(|_| moved_away) {
+                    Some(removal) if matches!(error, Error::Interrupted) => {
+                        self.detached().background(|view| async move {
+                            view.give_back(&to_dir, &to, removal.node()).await;
                         });
                     }
-                    Some(leaving) => self.give_back(&to_dir, &to, leaving.node()).await,
+                    Some(removal) => self.give_back(&to_dir, &to, removal.node()).await,
                     None => {}
                 }
                 return Err(error);
             }
         };
-        let replaced = (nodes.at(to_dir.id, &to), leaving.as_ref().map(Leaving::node));
+        let replaced = (nodes.at(to_dir.id, &to), removal.as_ref().map(PendingRemoval::node));
         if !replaces_nothing {
             nodes.lost_a_name(replaced.0.iter().chain(replaced.1), self.now());
         }
@@ -184,9 +185,9 @@ impl View {
 
     /// What this name leads to, and that it is to be taken away. Where that is not known, and any file is open at all, the
     /// server is asked.
-    async fn leaving(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Option<Leaving>> {
+    async fn removal(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Option<PendingRemoval>> {
         if let Some(node) = self.session.nodes.at(dir.id, name) {
-            return Ok(Some(Leaving::begin(node)));
+            return Ok(Some(PendingRemoval::begin(node)));
         }
         if !self.session.openings.any_file() {
             return Ok(None);
@@ -194,7 +195,7 @@ impl View {
         match self.find(dir, name).await {
             Ok((entry, node)) => {
                 self.session.nodes.forget(&[(entry.node, 1)]);
-                Ok(Some(Leaving::begin(node)))
+                Ok(Some(PendingRemoval::begin(node)))
             }
             Err(Error::NotFound) => Ok(None),
             Err(error) => Err(error),
@@ -249,19 +250,19 @@ impl View {
             if !node.is_open() {
                 // Its last opening ended meanwhile, and did not know.
                 let (view, node) = (self.detached(), node.clone());
-                view.unattended(|view| async move { view.remove_silly(&node).await });
+                view.background(|view| async move { view.remove_silly(&node).await });
             }
             return Ok(change);
         }
         Err(Error::Busy)
     }
 
-    /// Sees to it that a file has the name that it had before somebody wished not to wait for the answer to its silly rename. If
+    /// Restores the name that a file had before its silly rename was interrupted. If
     /// the server carries that out later than it is asked here, the file keeps the silly name.
     fn undo_unattended(&self, dir: &Arc<Node>, name: &NameBuf, silly: NameBuf, node: &Arc<Node>) {
-        let (dir, name, leaving) = (dir.clone(), name.clone(), Leaving::begin(node.clone()));
-        self.detached().unattended(|view| async move {
-            let node = leaving.node();
+        let (dir, name, removal) = (dir.clone(), name.clone(), PendingRemoval::begin(node.clone()));
+        self.detached().background(|view| async move {
+            let node = removal.node();
             if let Ok(true) = view.leads_to(&dir, &silly, node).await {
                 node.make_silly(Location { dir: dir.clone(), name: silly });
                 view.give_back(&dir, &name, node).await;
@@ -269,7 +270,7 @@ impl View {
         });
     }
 
-    /// Gives a file its name back that was to be taken away and was not, unless somebody else has the name by now.
+    /// Restores the name of a file that was not removed after all, unless another file has the name by now.
     async fn give_back(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) {
         let Some(location) = node.location().filter(|_| node.is_silly()) else { return };
         // Whoever closes it meanwhile must not take it away.
@@ -313,7 +314,7 @@ impl View {
     /// Takes the name away that a file was given when it was removed.
     pub(super) async fn remove_silly(&self, node: &Arc<Node>) {
         let Some(location) = node.location() else { return };
-        // What was written to it is nobody's any more, but it must not come after the end.
+        // Its data are not needed any more, but no WRITE may arrive after the REMOVE.
         let _ = self.settle(node).await;
         match self.remove(&location.dir, &location.name).await {
             // Not there: the server did it, forgot that when it was started anew, and was asked again.
@@ -327,7 +328,7 @@ impl View {
         self.session.nodes.removed(location.dir.id, &location.name);
         node.lost_a_name(self.now());
         // What is not to be dropped is to be made stable.
-        self.clone().commit_unattended(node).await;
+        self.clone().commit_in_background(node).await;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::calls::{ReadPiece, WritePiece};
 use crate::data::{Budget, FileData, Server, Sizes, Wrote};
 use crate::nodes::Node;
 
-/// For so long one who wishes to end waits for what may still come.
+/// An interrupted wait goes on for so long in case the reply still comes.
 const SILENCE: Duration = Duration::from_secs(2);
 
 impl AsRef<FileData> for Node {
@@ -43,11 +43,11 @@ impl Server for Session {
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn has_permit(&self) -> bool {
         self.nfs.rpc().has_room()
     }
 
-    fn room(&self) -> impl Future<Output = ()> + Send + 'static {
+    fn permit(&self) -> impl Future<Output = ()> + Send + 'static {
         self.nfs.rpc().room()
     }
 
@@ -59,9 +59,9 @@ impl Server for Session {
         node.told().size
     }
 
-    /// Who waits for what others have sent waits for no call of his own: his wish to end is granted as it is for calls, the
-    /// server's silence being that he still waits.
-    fn impatience(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static {
+    /// A wait for calls of others is interrupted under the same rule as a call: the server counts as silent while the wait
+    /// lasts.
+    fn interruption(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static {
         let raised = caller.interrupt.raised();
         let rpc = self.nfs.rpc().clone();
         let interrupts = self.interrupts;

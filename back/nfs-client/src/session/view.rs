@@ -40,13 +40,13 @@ impl View {
         Self { caller: self.caller.detached(), ..self.clone() }
     }
 
-    /// Does something that nobody waits for.
-    pub(super) fn unattended<W>(self, work: impl FnOnce(Self) -> W)
+    /// Runs work in the background.
+    pub(super) fn background<W>(self, work: impl FnOnce(Self) -> W)
     where
         W: Future<Output = ()> + Send + 'static,
     {
-        let unattended = self.session.root.unattended.clone();
-        unattended.spawn(work(self));
+        let background = self.session.root.background.clone();
+        background.spawn(work(self));
     }
 
     /// The time, as the wire has it.

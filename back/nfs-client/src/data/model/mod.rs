@@ -146,7 +146,7 @@ impl Model {
         state.calls[index].said = Some(said);
     }
 
-    /// One of those who were done is told so.
+    /// One finished operation gets its reply.
     pub(super) fn tell(&self, which: usize) {
         let mut state = self.state();
         let done: Vec<usize> =
@@ -249,12 +249,12 @@ impl Server for Model {
         self.sizes
     }
 
-    fn has_room(&self) -> bool {
+    fn has_permit(&self) -> bool {
         let state = self.state();
         state.in_flight() < state.in_flight_max
     }
 
-    fn room(&self) -> impl Future<Output = ()> + Send + 'static {
+    fn permit(&self) -> impl Future<Output = ()> + Send + 'static {
         let state = self.state.clone();
         poll_fn(move |context| {
             let mut state = state.lock().expect("nobody panics with it");
@@ -274,7 +274,7 @@ impl Server for Model {
         self.state().cache.len() as u64
     }
 
-    fn impatience(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static {
+    fn interruption(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static {
         caller.interrupt.raised()
     }
 

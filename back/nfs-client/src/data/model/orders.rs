@@ -26,7 +26,7 @@ fn said<T>(slot: &Slot<T>) -> Option<Result<T>> {
     slot.lock().expect("nobody panics").take()
 }
 
-/// A server, one of its files, and one who uses it.
+/// A server, one of its files, and a client of it.
 struct User {
     server: Arc<Model>,
     file: Arc<File>,

@@ -17,7 +17,7 @@ pub(super) const SIZE: usize = 96;
 /// What the mount may hold: a copied piece takes 2048 bytes and its overhead.
 const DIRTY_BYTES_MAX: usize = 7000;
 
-/// What became of an operation that somebody waits for.
+/// The outcome of an operation with a waiter.
 type Slot<T> = Arc<Mutex<Option<Result<T>>>>;
 
 fn slot<T: Send + 'static>(answer: Answer<T>) -> Slot<T> {
@@ -68,7 +68,7 @@ pub(super) struct World {
     numbers: u8,
     /// The last answered write of each byte.
     answered: Vec<u8>,
-    /// The last write of each byte that the server refused, and whether anybody was told of it.
+    /// The last write of each byte that the server refused, and whether that was reported.
     lost: Vec<u8>,
     told: Vec<u8>,
     /// Numbers up to this were cut off.

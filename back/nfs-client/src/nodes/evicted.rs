@@ -10,19 +10,19 @@ use tombolo_wire_nfs3::FileHandleBuf;
 
 /// Handles of nodes that are not known any more, and when those were last heard of.
 #[derive(Debug, Default)]
-pub(super) struct Forgotten {
+pub(super) struct Evicted {
     heard: HashMap<FileHandleBuf, Instant>,
     /// The same of all that are not remembered one by one.
     all: Option<Instant>,
 }
 
 /// So many are remembered one by one. Calls that are under way are far fewer.
-const FORGOTTEN_MAX: usize = 1024;
+const EVICTED_MAX: usize = 1024;
 
-impl Forgotten {
+impl Evicted {
     /// A node was forgotten that was last heard of then.
     pub(super) fn add(&mut self, handle: FileHandleBuf, heard: Instant) {
-        if self.heard.len() >= FORGOTTEN_MAX {
+        if self.heard.len() >= EVICTED_MAX {
             self.all = self.all.max(self.heard.drain().map(|(_, heard)| heard).max());
         }
         self.heard.insert(handle, heard);
@@ -48,14 +48,14 @@ mod tests {
         let start = Instant::now();
         let handle = |number: usize| FileHandle::new(&number.to_be_bytes()).expect("short").to_owned();
         let at = |number: usize| start + Duration::from_millis(number as u64);
-        let mut forgotten = Forgotten::default();
-        for number in 1..=FORGOTTEN_MAX {
-            forgotten.add(handle(number), at(number));
+        let mut evicted = Evicted::default();
+        for number in 1..=EVICTED_MAX {
+            evicted.add(handle(number), at(number));
         }
-        assert!(!forgotten.may_tell(&handle(5), at(4)) && forgotten.may_tell(&handle(5), at(5)));
-        assert!(forgotten.may_tell(&handle(0), start), "never forgotten");
-        forgotten.add(handle(0), at(0));
-        assert_eq!(forgotten.heard.len(), 1);
-        assert!(!forgotten.may_tell(&handle(5), at(5)) && forgotten.may_tell(&handle(5), at(FORGOTTEN_MAX)));
+        assert!(!evicted.may_tell(&handle(5), at(4)) && evicted.may_tell(&handle(5), at(5)));
+        assert!(evicted.may_tell(&handle(0), start), "never forgotten");
+        evicted.add(handle(0), at(0));
+        assert_eq!(evicted.heard.len(), 1);
+        assert!(!evicted.may_tell(&handle(5), at(5)) && evicted.may_tell(&handle(5), at(EVICTED_MAX)));
     }
 }

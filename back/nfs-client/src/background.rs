@@ -1,13 +1,13 @@
-//! Work that goes on after the operation that began it was answered: what nobody flushed is flushed, and files without a name are
+//! Work that goes on after the operation that began it was answered: unflushed data are flushed, and files without a name are
 //! removed.
 
 use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Counts the work that nobody waits for, so that one who ends can.
+/// Counts background work, so that an unmount can wait for it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Unattended(Arc<Count>);
+pub(crate) struct Background(Arc<Count>);
 
 #[derive(Debug, Default)]
 struct Count {
@@ -15,7 +15,7 @@ struct Count {
     changed: Condvar,
 }
 
-impl Unattended {
+impl Background {
     /// Begins some.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         *self.0.lock() += 1;
@@ -27,9 +27,9 @@ impl Unattended {
     }
 
     /// Waits on this thread until all has ended, or for so long. False if it has not.
-    pub(crate) fn wait(&self, patience: Duration) -> bool {
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let under_way = self.0.lock();
-        let waited = self.0.changed.wait_timeout_while(under_way, patience, |count| *count > 0);
+        let waited = self.0.changed.wait_timeout_while(under_way, timeout, |count| *count > 0);
         *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 }
@@ -60,23 +60,23 @@ mod tests {
 
     #[test]
     fn wait_returns_when_background_work_has_ended() {
-        let unattended = Unattended::default();
-        assert!(unattended.wait(Duration::ZERO));
+        let background = Background::default();
+        assert!(background.wait(Duration::ZERO));
         let gate: Arc<Mutex<Option<Waker>>> = Arc::default();
         let (asked, seen) = (gate.clone(), AtomicBool::new(false));
-        unattended.spawn(poll_fn(move |context| {
+        background.spawn(poll_fn(move |context| {
             if seen.swap(true, Ordering::SeqCst) {
                 return Poll::Ready(());
             }
             *asked.lock().expect("nobody panicked") = Some(context.waker().clone());
             Poll::Pending
         }));
-        assert!(!unattended.wait(Duration::from_millis(10)));
+        assert!(!background.wait(Duration::from_millis(10)));
         let opener = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(10));
             gate.lock().expect("nobody panicked").take().expect("it was polled").wake();
         });
-        assert!(unattended.wait(Duration::from_secs(20)));
+        assert!(background.wait(Duration::from_secs(20)));
         opener.join().expect("the gate was opened");
     }
 }

@@ -1,0 +1,58 @@
+//! A node whose name is being taken away.
+//!
+//! Whether a file may go or must keep a name is decided before the server is asked. An open after that decision must not
+//! use a reply from before it, so it waits for the end of the removal and asks then. An opening is counted before its
+//! open checks here, and openings are counted after this is announced: one of the two sees the other.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_core::{Interrupt, Raised};
+
+use super::Node;
+
+/// The removals of the node's name that are pending, and the event that opens wait for.
+#[derive(Debug, Default)]
+pub(super) struct PendingRemovals(Mutex<(u32, Interrupt)>);
+
+/// Held from before the decision until the server has answered.
+#[derive(Debug)]
+pub(crate) struct PendingRemoval(Arc<Node>);
+
+impl PendingRemoval {
+    pub(crate) fn begin(node: Arc<Node>) -> Self {
+        {
+            let mut removals = node.removals.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if removals.0 == 0 {
+                removals.1 = Interrupt::new();
+            }
+            removals.0 += 1;
+        }
+        Self(node)
+    }
+
+    /// Which node.
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.0
+    }
+}
+
+impl Drop for PendingRemoval {
+    fn drop(&mut self) {
+        let mut removals = self.0.removals.0.lock().unwrap_or_else(PoisonError::into_inner);
+        removals.0 = removals.0.saturating_sub(1);
+        if removals.0 > 0 {
+            return;
+        }
+        let over = std::mem::take(&mut removals.1);
+        drop(removals);
+        over.raise();
+    }
+}
+
+impl PendingRemovals {
+    /// The end of what is under way, if anything is.
+    pub(super) fn end(&self) -> Option<Raised> {
+        let removals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (removals.0 > 0).then(|| removals.1.raised())
+    }
+}
