@@ -12,6 +12,7 @@ mod invocation;
 mod location;
 mod mount_point;
 mod service;
+mod setting;
 mod suggestion;
 mod table;
 

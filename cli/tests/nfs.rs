@@ -412,7 +412,11 @@ fn what_makes_no_sense_is_told() {
         (&["--nfs", "2049", "--nfs", "2049"], 2, &["given twice"]),
         (&["--nfs", "0", "--squash", "some"], 2, &["none, root, all"]),
         (&["--nfs", "0", "--allow", "10.0.0.1/8"], 2, &["10.0.0.0/8"]),
-        (&["--virtiofs", "vm.sock", "--allow", "10.0.0.0/8"], 2, &["--allow is about NFS", "add --nfs PORT"]),
+        (
+            &["--virtiofs", "vm.sock", "--allow", "10.0.0.0/8"],
+            2,
+            &["--allow requires --nfs", "add --nfs PORT"],
+        ),
         (&["--nfs", "192.0.2.1:1"], 1, &["cannot serve NFS at 192.0.2.1:1"]),
     ];
     for (words, code, said) in cases {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::setting::Setting;
+
 /// Options as they were written, each known and checked. Later ones count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NfsOptions(Vec<(String, NfsOption)>);
@@ -85,11 +87,9 @@ impl NfsOptions {
     ///
     /// # Errors
     /// `NAME=VALUE: what is wrong with it`.
-    pub fn add(&mut self, name: &str, value: Option<&str>) -> Result<bool, String> {
-        let text = value.map_or_else(|| name.to_owned(), |value| format!("{name}={value}"));
-        let wrong = |reason: String| format!("{text}: {reason}");
-        let Some(option) = parsed(name, value).map_err(wrong)? else { return Ok(false) };
-        self.0.push((text, option));
+    pub fn add(&mut self, setting: Setting<'_>) -> Result<bool, String> {
+        let Some(option) = parsed(&setting)? else { return Ok(false) };
+        self.0.push((setting.text.into(), option));
         Ok(true)
     }
 
@@ -161,12 +161,13 @@ const READ_AHEAD_BYTES_MAX: u64 = 1 << 30;
 const DAY_S: u64 = 24 * 60 * 60;
 const YEAR_MIN: u64 = 365 * 24 * 60;
 
-fn parsed(name: &str, value: Option<&str>) -> Result<Option<NfsOption>, String> {
+fn parsed(setting: &Setting<'_>) -> Result<Option<NfsOption>, String> {
     use NfsOption as Is;
-    let option = match (name, value) {
+    let name = setting.name;
+    let option = match (name, setting.value) {
         ("tcp", None) | ("proto", Some("tcp")) => Is::Transport(Proto::Tcp),
         ("udp", None) | ("proto", Some("udp")) => Is::Transport(Proto::Udp),
-        ("proto", Some(_)) => return Err("it is one of tcp, udp".into()),
+        ("proto", Some(_)) => return Err(setting.wrong("it is one of tcp, udp")),
         ("hard" | "soft", None) => Is::Hard(name == "hard"),
         ("intr" | "nointr", None) => Is::Interruptible(name == "intr"),
         ("bg" | "fg", None) => Is::Background(name == "bg"),
@@ -175,12 +176,12 @@ fn parsed(name: &str, value: Option<&str>) -> Result<Option<NfsOption>, String> 
         ("nolock", None) | ("vers" | "nfsvers" | "mountvers", Some("3")) | ("sec", Some("sys")) => {
             Is::SoAnyway
         }
-        ("vers" | "nfsvers" | "mountvers", Some(_)) => return Err("only version 3 is spoken".into()),
-        ("sec", Some(_)) => return Err("only sys is spoken".into()),
+        ("vers" | "nfsvers" | "mountvers", Some(_)) => return Err(setting.wrong("only version 3 is spoken")),
+        ("sec", Some(_)) => return Err(setting.wrong("only sys is spoken")),
         ("inflight", Some("auto")) => Is::InFlight(Limit::Auto),
-        (name, Some(value)) => return with_number(name, value),
+        (_, Some(_)) => return with_number(setting),
         (name, None) if TAKES_NUMBER.contains(&name) || TAKES_WORD.contains(&name) => {
-            return Err(format!("it needs a value: {name}=…"));
+            return Err(setting.wrong(format_args!("it needs a value: {name}=…")));
         }
         _ => return Ok(None),
     };
@@ -221,57 +222,42 @@ const TAKES_NUMBER: &[&str] = &[
     "retry",
 ];
 
-fn with_number(name: &str, value: &str) -> Result<Option<NfsOption>, String> {
+fn with_number(setting: &Setting<'_>) -> Result<Option<NfsOption>, String> {
     use NfsOption as Is;
     let transfer =
-        |value| size(value, TRANSFER_BYTES_MIN, TRANSFER_BYTES_MAX).map(|bytes| narrow(bytes & !1023));
-    let port = |value| number(value, "a port", 1, u16::MAX.into()).map(|port| port as u16);
+        || setting.bytes_in(TRANSFER_BYTES_MIN..=TRANSFER_BYTES_MAX).map(|bytes| narrow(bytes & !1023));
+    let port = || setting.number("a port", 1..=u16::MAX.into()).map(|port| port as u16);
     let time = |which| {
-        let seconds = number(value, "a number of seconds", 0, DAY_S)?;
+        let seconds = setting.number("a number of seconds", 0..=DAY_S)?;
         Ok::<_, String>(Is::AttributeTime(which, Duration::from_secs(seconds)))
     };
-    let option = match name {
-        "port" => Is::Port(port(value)?),
-        "mountport" => Is::MountPort(port(value)?),
-        "rsize" => Is::ReadSize(transfer(value)?),
-        "wsize" => Is::WriteSize(transfer(value)?),
+    let option = match setting.name {
+        "port" => Is::Port(port()?),
+        "mountport" => Is::MountPort(port()?),
+        "rsize" => Is::ReadSize(transfer()?),
+        "wsize" => Is::WriteSize(transfer()?),
         "timeo" => {
-            let tenths = number(value, "a number of tenths of a second", 1, 10 * DAY_S)?;
+            let tenths = setting.number("a number of tenths of a second", 1..=10 * DAY_S)?;
             Is::Timeout(Duration::from_millis(100 * tenths))
         }
-        "retrans" => Is::Retries(narrow(number(value, "a number", 0, 1000)?)),
-        "nconnect" => Is::Connections(narrow(number(value, "a number", 1, CONNECTIONS_MAX)?) as usize),
+        "retrans" => Is::Retries(narrow(setting.number("a number", 0..=1000)?)),
+        "nconnect" => Is::Connections(narrow(setting.number("a number", 1..=CONNECTIONS_MAX)?) as usize),
         "actimeo" => time(AttributeTime::All)?,
         "acregmin" => time(AttributeTime::FileMin)?,
         "acregmax" => time(AttributeTime::FileMax)?,
         "acdirmin" => time(AttributeTime::DirMin)?,
         "acdirmax" => time(AttributeTime::DirMax)?,
-        "readahead" => Is::ReadAhead(narrow(size(value, 0, READ_AHEAD_BYTES_MAX)?) as usize),
-        "retry" => Is::Retry(Duration::from_secs(60 * number(value, "a number of minutes", 0, YEAR_MIN)?)),
-        "inflight" => Is::InFlight(Limit::Fixed(in_flight(value)?)),
+        "readahead" => Is::ReadAhead(narrow(setting.bytes_in(0..=READ_AHEAD_BYTES_MAX)?) as usize),
+        "retry" => {
+            let minutes = setting.number("a number of minutes", 0..=YEAR_MIN)?;
+            Is::Retry(Duration::from_secs(60 * minutes))
+        }
+        "inflight" => {
+            Is::InFlight(Limit::Fixed(narrow(setting.number("auto or a number", 1..=IN_FLIGHT_MAX)?)))
+        }
         _ => return Ok(None),
     };
     Ok(Some(option))
-}
-
-fn in_flight(value: &str) -> Result<u32, String> {
-    number(value, "auto or a number", 1, IN_FLIGHT_MAX).map(narrow)
-}
-
-/// `N`, `NK` or `NM`.
-fn size(value: &str, min: u64, max: u64) -> Result<u64, String> {
-    let (digits, shift) = match value.strip_suffix(['k', 'K']) {
-        Some(digits) => (digits, 10),
-        None => value.strip_suffix(['m', 'M']).map_or((value, 0), |digits| (digits, 20)),
-    };
-    let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(1 << shift));
-    let bytes = bytes.filter(|bytes| (min..=max).contains(bytes));
-    bytes.ok_or_else(|| format!("a number of bytes from {min} to {max}"))
-}
-
-fn number(value: &str, what: &str, min: u64, max: u64) -> Result<u64, String> {
-    let number = value.parse().ok().filter(|number| (min..=max).contains(number));
-    number.ok_or_else(|| format!("{what} from {min} to {max}"))
 }
 
 /// All limits above fit.
@@ -284,9 +270,8 @@ mod tests {
     use super::*;
 
     fn one(word: &str) -> Result<Option<NfsOption>, String> {
-        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
         let mut options = NfsOptions::default();
-        options.add(name, value).map(|known| known.then(|| options.iter().next().expect("added")))
+        options.add(word.into()).map(|known| known.then(|| options.iter().next().expect("added")))
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use super::NfsOptions;
 use super::host::Host;
 use super::percent::{decoded, encoded};
+use crate::setting::Setting;
 use crate::suggestion::unknown;
 
 /// Something on an NFS server.
@@ -89,10 +90,9 @@ pub(super) fn parsed_options(text: &str) -> Result<NfsOptions, String> {
     let mut options = NfsOptions::default();
     for option in text.split('&').filter(|option| !option.is_empty()) {
         let option = String::from_utf8(decoded(option)?).map_err(|_| "an option that is not text")?;
-        let (name, value) =
-            option.split_once('=').map_or((&*option, None), |(name, value)| (name, Some(value)));
-        if !options.add(name, value).map_err(|reason| format!("option {reason}"))? {
-            return Err(unknown("option", name, NfsOptions::names()));
+        let setting = Setting::from(&*option);
+        if !options.add(setting).map_err(|reason| format!("option {reason}"))? {
+            return Err(unknown("option", setting.name, NfsOptions::names()));
         }
     }
     Ok(options)
@@ -106,9 +106,9 @@ impl fmt::Display for NfsUrl {
         }
         f.write_str(&encoded(&self.path))?;
         for (index, option) in self.options.words().enumerate() {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let Setting { name, value, .. } = Setting::from(option);
             write!(f, "{}{}", if index == 0 { '?' } else { '&' }, encoded(name.as_bytes()))?;
-            if option.contains('=') {
+            if let Some(value) = value {
                 write!(f, "={}", encoded(value.as_bytes()))?;
             }
         }

@@ -17,6 +17,7 @@ use tombolo_layer::stats::{self, Counters as ExportCounters};
 use crate::location::{self, Limit, NfsOption, NfsOptions};
 use crate::service::counters::Counters;
 use crate::service::status::Status;
+use crate::setting;
 
 /// An NFS port by its address, and what it has done so far, for as long as it is open.
 pub type NfsCounts = (String, Box<dyn Fn() -> Option<Counts> + Send + Sync>);
@@ -84,11 +85,9 @@ impl Answers for Service {
 /// The one option that can be changed.
 pub fn limit_of(options: &str) -> Result<Limit, String> {
     let mut asked = NfsOptions::default();
-    for option in options.split(',').filter(|option| !option.is_empty()) {
-        let (name, value) =
-            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-        if !asked.add(name, value)? {
-            return Err(format!("unknown option {name:?}"));
+    for setting in setting::list(options) {
+        if !asked.add(setting)? {
+            return Err(format!("unknown option {:?}", setting.name));
         }
     }
     let mut limit = None;

@@ -4,8 +4,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use serde::Deserialize;
-
 use crate::failure::Failure;
 use crate::location::Host;
 
@@ -13,8 +11,7 @@ use crate::location::Host;
 ///
 /// A port alone is for this host only. With a `:` or `*:` in front it is for all interfaces, as nearly every server has it (QEMU's
 /// `-vnc :0` and `hostfwd=tcp::2222-:22`, Prometheus, nginx); only IPv4's, so that nothing is reached in a way that nobody thought of.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     host: Host,
     port: u16,
@@ -60,14 +57,6 @@ impl FromStr for ListenAddress {
         };
         let (host, _) = Host::cut(host)?;
         Ok(Self { host, port: port.parse().map_err(|_| wrong(String::new()))? })
-    }
-}
-
-impl TryFrom<String> for ListenAddress {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 

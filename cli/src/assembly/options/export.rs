@@ -4,13 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::Deserialize;
-
 use crate::assembly::plan::tree::Tree;
+use crate::setting::Setting;
 
 /// A directory to share.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportArg {
     /// The directory, or the place behind memory in common, as the user wrote it.
     pub dir: PathBuf,
@@ -19,8 +17,7 @@ pub struct ExportArg {
 }
 
 /// The name of an export: `/` and one or more components.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportName(String);
 
 impl ExportName {
@@ -34,6 +31,15 @@ impl ExportName {
         let word = self.0.trim_start_matches('/').replace('/', "-");
         if word.is_empty() { "root".into() } else { word }
     }
+}
+
+/// The exports that settings behind an address or a socket name: only `export=/NAME` may stand there.
+pub fn named_exports<'a>(settings: impl Iterator<Item = Setting<'a>>) -> Result<Vec<ExportName>, String> {
+    let named = settings.map(|setting| match (setting.name, setting.value) {
+        ("export", Some(_)) => setting.parsed(),
+        _ => Err(format!("{:?} is not export=/NAME", setting.text)),
+    });
+    named.collect()
 }
 
 impl fmt::Display for ExportName {
@@ -69,22 +75,6 @@ impl FromStr for ExportArg {
             return Err("the directory is missing: write DIR or DIR=/NAME".into());
         }
         Ok(Self { dir: dir.into(), name })
-    }
-}
-
-impl TryFrom<String> for ExportName {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for ExportArg {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 

@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::Deserialize;
-
-use crate::assembly::options::export::ExportName;
+use super::export::ExportName;
+use crate::setting::behind_word;
 
 /// One way in by FUSE.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FuseArg {
     /// Where to mount.
     pub mountpoint: PathBuf,
@@ -23,28 +21,19 @@ impl FromStr for FuseArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = text.split(',');
-        let mountpoint = parts.next().unwrap_or_default();
+        let (mountpoint, settings) = behind_word(text);
         if mountpoint.is_empty() {
             return Err("the mount point is missing: write MOUNTPOINT[,export=/NAME][,allow_other]".into());
         }
         let mut arg = Self { mountpoint: mountpoint.into(), export: None, allow_other: false };
-        for part in parts {
-            match part.split_once('=') {
-                Some(("export", name)) => arg.export = Some(name.parse()?),
-                None if part == "allow_other" => arg.allow_other = true,
-                _ => return Err(format!("{part:?} is none of export=/NAME, allow_other")),
+        for setting in settings {
+            match (setting.name, setting.value) {
+                ("export", Some(_)) => arg.export = Some(setting.parsed()?),
+                ("allow_other", None) => arg.allow_other = true,
+                _ => return Err(setting.is_none_of("export=/NAME, allow_other")),
             }
         }
         Ok(arg)
-    }
-}
-
-impl TryFrom<String> for FuseArg {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 

@@ -6,12 +6,12 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use tombolo_front_nfs_server::{Network, Whom};
 
-use crate::assembly::options::address::ListenAddress;
-use crate::assembly::options::export::ExportName;
+use super::address::ListenAddress;
+use super::export::{ExportName, named_exports};
+use crate::setting::behind_word;
 
 /// One way in by NFS.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsArg {
     /// Where to listen.
     pub address: ListenAddress,
@@ -23,21 +23,8 @@ impl FromStr for NfsArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = text.split(',');
-        let address = parts.next().unwrap_or_default().parse()?;
-        let exports = parts.map(|part| match part.split_once('=') {
-            Some(("export", name)) => name.parse(),
-            _ => Err(format!("{part:?} is not export=/NAME")),
-        });
-        Ok(Self { address, exports: exports.collect::<Result<_, _>>()? })
-    }
-}
-
-impl TryFrom<String> for NfsArg {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
+        let (address, settings) = behind_word(text);
+        Ok(Self { address: address.parse()?, exports: named_exports(settings)? })
     }
 }
 
@@ -74,8 +61,7 @@ pub fn squash_word(whom: Whom) -> &'static str {
 }
 
 /// Addresses that may call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowArg(pub Network);
 
 impl FromStr for AllowArg {
@@ -83,14 +69,6 @@ impl FromStr for AllowArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         text.parse().map(Self).map_err(|error: tombolo_front_nfs_server::NetworkError| error.to_string())
-    }
-}
-
-impl TryFrom<String> for AllowArg {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 

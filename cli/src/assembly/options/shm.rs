@@ -3,17 +3,15 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::ValueEnum;
-use serde::Deserialize;
 use tombolo_core::fs::{NO_ID, Squash};
 use tombolo_host::links::memory::MemoryPlace;
 
-use crate::assembly::options::export::ExportName;
-use crate::assembly::options::nfs::SquashArg;
+use super::export::{ExportName, named_exports};
+use super::nfs::SquashArg;
+use crate::setting::{Setting, behind_word};
 
 /// One socket at which processes of this host ask for links.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmArg {
     /// Where they connect.
     pub socket: PathBuf,
@@ -22,8 +20,7 @@ pub struct ShmArg {
 }
 
 /// Memory that a server and one client at a time have in common.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmFileArg {
     /// Where it is.
     pub place: MemoryPlace,
@@ -39,8 +36,8 @@ impl FromStr for ShmFileArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = text.split(',');
-        let place = match parts.next().unwrap_or_default() {
+        let (word, settings) = behind_word(text);
+        let place = match word {
             "" => return Err("the file is missing: write FILE,size=SIZE".into()),
             "mmapper:" => MemoryPlace::Mmapper("/dev/mmapper".into()),
             word => match word.strip_prefix("pci:") {
@@ -50,16 +47,16 @@ impl FromStr for ShmFileArg {
             },
         };
         let mut arg = Self { place, size_bytes: None, squash: Squash::NONE, exports: Vec::new() };
-        for part in parts {
-            match part.split_once('=') {
-                Some(("size", size)) => arg.size_bytes = Some(size_bytes(size)?),
-                Some(("export", name)) => arg.exports.push(name.parse()?),
-                Some(("squash", whom)) => arg.squash.whom = SquashArg::from_str(whom, false)?.into(),
-                Some(("anonuid", id)) => arg.squash.anonymous_uid = anonymous(part, id)?,
-                Some(("anongid", id)) => arg.squash.anonymous_gid = anonymous(part, id)?,
+        for setting in settings {
+            match (setting.name, setting.value) {
+                ("size", Some(_)) => arg.size_bytes = Some(size_bytes(&setting)?),
+                ("export", Some(_)) => arg.exports.push(setting.parsed()?),
+                ("squash", Some(_)) => arg.squash.whom = setting.one_of::<SquashArg>()?.into(),
+                ("anonuid", Some(_)) => arg.squash.anonymous_uid = anonymous(&setting)?,
+                ("anongid", Some(_)) => arg.squash.anonymous_gid = anonymous(&setting)?,
                 _ => {
                     let known = "size=SIZE, squash=none|root|all, anonuid=ID, anongid=ID, export=/NAME";
-                    return Err(format!("{part:?} is none of {known}"));
+                    return Err(setting.is_none_of(known));
                 }
             }
         }
@@ -72,58 +69,28 @@ impl FromStr for ShmFileArg {
 }
 
 /// A user or group that others become.
-fn anonymous(part: &str, id: &str) -> Result<u32, String> {
-    let id = id.parse().map_err(|_| format!("{part}: a number is wanted"))?;
-    if id == NO_ID { Err(format!("{part}: that is no user and no group")) } else { Ok(id) }
+fn anonymous(setting: &Setting<'_>) -> Result<u32, String> {
+    let id = setting.value.unwrap_or_default().parse().map_err(|_| setting.wrong("a number is wanted"))?;
+    if id == NO_ID { Err(setting.wrong("that is no user and no group")) } else { Ok(id) }
 }
 
-/// A number of bytes, of whole pages, with K, M or G behind it for powers of 1024.
-fn size_bytes(text: &str) -> Result<u64, String> {
-    let shift = match text.chars().last() {
-        Some('k' | 'K') => 10,
-        Some('m' | 'M') => 20,
-        Some('g' | 'G') => 30,
-        _ => 0,
-    };
-    let digits = if shift == 0 { text } else { text.get(..text.len() - 1).unwrap_or_default() };
-    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes
-        .filter(|bytes| *bytes > 0 && bytes.is_multiple_of(PAGE_BYTES))
-        .ok_or_else(|| format!("size={text}: a number of bytes in whole pages, such as 64M"))
+/// A number of bytes, of whole pages.
+fn size_bytes(setting: &Setting<'_>) -> Result<u64, String> {
+    let bytes = setting.bytes().filter(|bytes| *bytes > 0 && bytes.is_multiple_of(PAGE_BYTES));
+    bytes.ok_or_else(|| setting.wrong("a number of bytes in whole pages, such as 64M"))
 }
 
 const PAGE_BYTES: u64 = 4096;
-
-impl TryFrom<String> for ShmFileArg {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
 
 impl FromStr for ShmArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = text.split(',');
-        let socket = parts.next().unwrap_or_default();
+        let (socket, settings) = behind_word(text);
         if socket.is_empty() {
             return Err("the socket is missing: write SOCKET[,export=/NAME]".into());
         }
-        let exports = parts.map(|part| match part.split_once('=') {
-            Some(("export", name)) => name.parse(),
-            _ => Err(format!("{part:?} is not export=/NAME")),
-        });
-        Ok(Self { socket: socket.into(), exports: exports.collect::<Result<_, _>>()? })
-    }
-}
-
-impl TryFrom<String> for ShmArg {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
+        Ok(Self { socket: socket.into(), exports: named_exports(settings)? })
     }
 }
 

@@ -4,13 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::Deserialize;
-
-use crate::assembly::options::export::ExportName;
+use super::export::ExportName;
+use crate::setting::{Setting, behind_word};
 
 /// One way in by virtio-fs.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtioFsArg {
     /// Where the VMM connects.
     pub socket: VirtioFsSocket,
@@ -49,34 +47,35 @@ impl FromStr for VirtioFsArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (socket, options) =
-            text.split_once(',').map_or((text, None), |(socket, rest)| (socket, Some(rest)));
+        let (socket, settings) = behind_word(text);
         if socket.is_empty() {
             return Err("the socket is missing: write SOCKET[,tag=TAG][,export=/NAME]".into());
         }
-        Self::new(VirtioFsSocket::Path(socket.into()), options)
+        Self::new(VirtioFsSocket::Path(socket.into()), settings)
     }
 }
 
 impl VirtioFsArg {
     /// `FD[,tag=TAG][,export=/NAME][,queues=N]`.
     pub fn inherited(text: &str) -> Result<Self, String> {
-        let (fd, options) = text.split_once(',').map_or((text, None), |(fd, rest)| (fd, Some(rest)));
+        let (fd, settings) = behind_word(text);
         // The first three are the standard streams.
         let fd = fd.parse().ok().filter(|fd| *fd > 2);
         let fd =
             fd.ok_or("the descriptor is missing: write FD[,tag=TAG][,export=/NAME], FD being 3 or more")?;
-        Self::new(VirtioFsSocket::Inherited(fd), options)
+        Self::new(VirtioFsSocket::Inherited(fd), settings)
     }
 
-    fn new(socket: VirtioFsSocket, options: Option<&str>) -> Result<Self, String> {
+    fn new<'a>(socket: VirtioFsSocket, settings: impl Iterator<Item = Setting<'a>>) -> Result<Self, String> {
         let mut arg = Self { socket, tag: DEFAULT_TAG.into(), export: None, request_queues: 1 };
-        for part in options.into_iter().flat_map(|options| options.split(',')) {
-            match part.split_once('=') {
-                Some(("tag", tag)) => arg.tag = checked_tag(tag)?,
-                Some(("export", name)) => arg.export = Some(name.parse()?),
-                Some(("queues", count)) => arg.request_queues = queue_count(count)?,
-                _ => return Err(format!("{part:?} is none of tag=TAG, export=/NAME, queues=N")),
+        for setting in settings {
+            match (setting.name, setting.value) {
+                ("tag", Some(tag)) => arg.tag = checked_tag(tag)?,
+                ("export", Some(_)) => arg.export = Some(setting.parsed()?),
+                ("queues", Some(_)) => {
+                    arg.request_queues = setting.number("a number", 1..=QUEUES_MAX)? as u16;
+                }
+                _ => return Err(setting.is_none_of("tag=TAG, export=/NAME, queues=N")),
             }
         }
         Ok(arg)
@@ -84,8 +83,7 @@ impl VirtioFsArg {
 }
 
 /// Permission bits, in octal as for chmod(1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketMode(pub u32);
 
 impl FromStr for SocketMode {
@@ -97,20 +95,7 @@ impl FromStr for SocketMode {
     }
 }
 
-impl TryFrom<String> for SocketMode {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-const QUEUES_MAX: u16 = 64;
-
-fn queue_count(text: &str) -> Result<u16, String> {
-    let count = text.parse().ok().filter(|count| (1..=QUEUES_MAX).contains(count));
-    count.ok_or_else(|| format!("queues={text}: a number from 1 to {QUEUES_MAX}"))
-}
+const QUEUES_MAX: u64 = 64;
 
 fn checked_tag(tag: &str) -> Result<String, String> {
     let plain = tag.chars().all(|c| c.is_ascii_graphic());
@@ -118,14 +103,6 @@ fn checked_tag(tag: &str) -> Result<String, String> {
         Ok(tag.into())
     } else {
         Err(format!("{tag:?} is not a tag: 1 to {TAG_LIMIT_BYTES} visible ASCII characters"))
-    }
-}
-
-impl TryFrom<String> for VirtioFsArg {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 

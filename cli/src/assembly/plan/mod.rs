@@ -6,47 +6,60 @@ pub mod tree;
 
 use std::path::PathBuf;
 
-use crate::assembly::options::address::ListenAddress;
-use crate::assembly::options::coherence::Coherence;
-use crate::assembly::options::config::Config;
-use crate::assembly::options::export::{ExportArg, ExportName};
-use crate::assembly::options::fuse::FuseArg;
-use crate::assembly::options::submounts::Submounts;
-use crate::assembly::options::virtiofs::{SocketMode, VirtioFsArg, VirtioFsSocket};
-use crate::assembly::plan::nfs::NfsPlan;
-use crate::assembly::plan::shm::ShmPlan;
-use crate::assembly::plan::tree::Tree;
-use crate::assembly::servers::guest_socket::SocketAccess;
-use crate::commands::serve::ServeArgs;
+use super::options::ServerOptions;
+use super::options::address::ListenAddress;
+use super::options::coherence::Coherence;
+use super::options::export::{ExportArg, ExportName};
+use super::options::fuse::FuseArg;
+use super::options::submounts::Submounts;
+use super::options::virtiofs::{SocketMode, VirtioFsArg, VirtioFsSocket};
+use super::servers::guest_socket::SocketAccess;
 use crate::failure::Failure;
 use crate::mount_point::MountPoint;
+use nfs::NfsPlan;
+use shm::ShmPlan;
+use tree::Tree;
 
-/// Everything that `tombolo serve` was asked for.
+/// A server: its exports, the layers over them, and the front ends that lead to them.
 #[derive(Debug)]
 pub struct Plan {
     /// The trees, each with a name of its own.
     pub exports: Vec<PlannedExport>,
-    /// The ways in for guests, each to one of the exports.
-    pub ways: Vec<PlannedWay>,
-    /// Who may connect there.
-    pub socket_access: SocketAccess,
-    /// The mounts on this host, each of one of the exports.
-    pub mounts: Vec<PlannedMount>,
-    /// Whether all changes are refused.
-    pub read_only: bool,
-    /// What clients may keep.
-    pub coherence: Coherence,
-    /// How nested mounts are treated.
-    pub submounts: Submounts,
+    /// What stands over each of them.
+    pub layers: Layers,
+    /// What leads to them.
+    pub front_ends: FrontEnds,
     /// The control socket, where it was asked for.
     pub control: Option<PathBuf>,
     /// Where metrics are served, if they are.
     pub metrics: Option<ListenAddress>,
-    /// Where to keep what outlives a restart, if somebody said so.
+    /// The directory for state that outlives a restart, where it was asked for.
     pub state: Option<PathBuf>,
+}
+
+/// What stands over each export, besides the counters.
+#[derive(Clone, Copy, Debug)]
+pub struct Layers {
+    /// Whether all changes are refused.
+    pub read_only: bool,
+    /// How nested mounts are treated.
+    pub submounts: Submounts,
+}
+
+/// What takes requests in.
+#[derive(Debug)]
+pub struct FrontEnds {
+    /// The sockets of virtio-fs.
+    pub guests: Vec<PlannedGuests>,
+    /// Which users may connect there.
+    pub socket_access: SocketAccess,
+    /// The mounts on this host.
+    pub mounts: Vec<PlannedMount>,
+    /// What guests and mounts may cache.
+    pub coherence: Coherence,
     /// What is served to NFS clients.
     pub nfs: NfsPlan,
-    /// What is served over memory in common.
+    /// What is served over shared memory.
     pub shm: ShmPlan,
 }
 
@@ -59,9 +72,9 @@ pub struct PlannedExport {
     pub name: ExportName,
 }
 
-/// A socket for one guest.
+/// A socket for guests.
 #[derive(Debug)]
-pub struct PlannedWay {
+pub struct PlannedGuests {
     /// Where the VMM connects.
     pub socket: VirtioFsSocket,
     /// What the guest calls it.
@@ -84,55 +97,59 @@ pub struct PlannedMount {
 }
 
 impl Plan {
-    /// Reads the configuration, puts the command line over it, and checks the whole.
-    pub fn new(args: ServeArgs) -> Result<Self, Failure> {
-        let mut config = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
-        let nfs = args.nfs.over(config.nfs_options());
-        let shm = args.shm.over(config.shm_options());
-        let dirs = if args.dir.is_empty() { config.dir } else { args.dir };
-        let sockets = [args.virtiofs, args.fd].concat();
-        let sockets = if sockets.is_empty() { config.virtiofs } else { sockets };
-        let fuse = if args.fuse.is_empty() { config.fuse } else { args.fuse };
-        if dirs.is_empty() {
-            return Err(
-                Failure::usage("cannot serve: no directory given").remedy("write `tombolo serve DIR …`")
-            );
+    /// Checks what is asked for as a whole.
+    pub fn new(mut options: ServerOptions) -> Result<Self, Failure> {
+        if options.dir.is_empty() {
+            let problem = "cannot serve: no directory given";
+            return Err(Failure::usage(problem).remedy("write `tombolo serve DIR …`"));
         }
-        let exports = planned_exports(dirs)?;
-        let ways = planned_ways(sockets, &exports)?;
-        let submounts = args.submounts.or(config.submounts).unwrap_or_default();
-        let group = args.socket_group.or(config.socket_group);
-        let mode = args.socket_mode.or(config.socket_mode).map(|SocketMode(bits)| bits);
-        if (group.is_some() || mode.is_some()) && ways.is_empty() {
-            let problem =
-                "--socket-group and --socket-mode are about the sockets of --virtiofs, and there are none";
-            return Err(Failure::usage(problem).remedy("add --virtiofs SOCKET"));
-        }
-        let socket_access = SocketAccess::new(group.as_deref(), mode)?;
-        let mounts = planned_mounts(fuse, &exports, submounts)?;
-        let shm = shm.plan(&exports)?;
-        let shm_is_any = shm.is_any();
-        let nfs = nfs.plan(&exports, shm_is_any)?;
-        all_reachable(&exports, &ways, &mounts, &nfs, &shm)?;
-        let state = args.state.or(config.state);
-        if state.is_some() && nfs.places.is_empty() && !shm_is_any {
-            let problem = "--state is about NFS and memory in common, and neither is served";
+        let exports = planned_exports(std::mem::take(&mut options.dir))?;
+        let front_ends = FrontEnds::new(&mut options, &exports)?;
+        front_ends.reach_all(&exports)?;
+        if options.state.is_some() && front_ends.nfs.places.is_empty() && !front_ends.shm.is_any() {
+            let problem = "--state requires --nfs, --shm or --shm-file";
             return Err(Failure::usage(problem).remedy("add --nfs PORT or --shm SOCKET"));
         }
-        Ok(Self {
-            exports,
-            ways,
-            socket_access,
-            mounts,
-            read_only: args.readonly.or(config.readonly).unwrap_or(false),
-            coherence: args.coherence.or(config.coherence).unwrap_or_default(),
-            submounts,
-            control: args.control.or(config.control),
-            metrics: args.metrics.or(config.metrics),
-            state,
-            nfs,
-            shm,
-        })
+        let read_only = options.readonly.unwrap_or(false);
+        let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default() };
+        let ServerOptions { control, metrics, state, .. } = options;
+        Ok(Self { exports, layers, front_ends, control, metrics, state })
+    }
+}
+
+impl FrontEnds {
+    fn new(options: &mut ServerOptions, exports: &[PlannedExport]) -> Result<Self, Failure> {
+        let sockets = [std::mem::take(&mut options.virtiofs), std::mem::take(&mut options.fd)].concat();
+        let guests = planned_guests(sockets, exports)?;
+        let mode = options.socket_mode.map(|SocketMode(bits)| bits);
+        if (options.socket_group.is_some() || mode.is_some()) && guests.is_empty() {
+            let problem = "--socket-group and --socket-mode require --virtiofs";
+            return Err(Failure::usage(problem).remedy("add --virtiofs SOCKET"));
+        }
+        let socket_access = SocketAccess::new(options.socket_group.as_deref(), mode)?;
+        let submounts = options.submounts.unwrap_or_default();
+        let mounts = planned_mounts(std::mem::take(&mut options.fuse), exports, submounts)?;
+        let coherence = options.coherence.unwrap_or_default();
+        let shm = ShmPlan::new(options, exports)?;
+        let nfs = NfsPlan::new(options, exports, shm.is_any())?;
+        Ok(Self { guests, socket_access, mounts, coherence, nfs, shm })
+    }
+
+    /// Refuses an export without a front end: that is a slip of the pen.
+    fn reach_all(&self, exports: &[PlannedExport]) -> Result<(), Failure> {
+        let leads = |index: usize| {
+            self.guests.iter().any(|guest| guest.export == index)
+                || self.mounts.iter().any(|mount| mount.export == index)
+                || self.nfs.places.iter().any(|place| place.exports.contains(&index))
+                || self.shm.offers(index)
+        };
+        let Some((_, export)) = exports.iter().enumerate().find(|(index, _)| !leads(*index)) else {
+            return Ok(());
+        };
+        let problem = format!("cannot serve {}: nothing to serve it on", export.tree);
+        let which = if exports.len() == 1 { String::new() } else { format!(",export={}", export.name) };
+        Err(Failure::usage(problem)
+            .remedy(format_args!("give --virtiofs SOCKET{which}, --nfs PORT{which} or --shm SOCKET{which}")))
     }
 }
 
@@ -150,18 +167,21 @@ fn planned_exports(dirs: Vec<ExportArg>) -> Result<Vec<PlannedExport>, Failure> 
     Ok(exports)
 }
 
-fn planned_ways(sockets: Vec<VirtioFsArg>, exports: &[PlannedExport]) -> Result<Vec<PlannedWay>, Failure> {
-    let mut ways: Vec<PlannedWay> = Vec::with_capacity(sockets.len());
+fn planned_guests(
+    sockets: Vec<VirtioFsArg>,
+    exports: &[PlannedExport],
+) -> Result<Vec<PlannedGuests>, Failure> {
+    let mut planned: Vec<PlannedGuests> = Vec::with_capacity(sockets.len());
     for VirtioFsArg { socket, tag, export, request_queues } in sockets {
         let listening = format!("listen at {socket}");
         let export = position(export, exports, &listening)?;
-        if ways.iter().any(|way| way.socket == socket) {
+        if planned.iter().any(|other| other.socket == socket) {
             let twice = format!("cannot {listening}: the socket is given twice");
             return Err(Failure::usage(twice).remedy("one is enough: any number of guests may use it"));
         }
-        ways.push(PlannedWay { socket, tag, request_queues, export });
+        planned.push(PlannedGuests { socket, tag, request_queues, export });
     }
-    Ok(ways)
+    Ok(planned)
 }
 
 fn planned_mounts(
@@ -185,7 +205,7 @@ fn planned_mounts(
     Ok(planned)
 }
 
-/// Which export a way in leads to.
+/// Which export a front end leads to.
 pub(super) fn position(
     name: Option<ExportName>,
     exports: &[PlannedExport],
@@ -202,29 +222,6 @@ pub(super) fn position(
             Err(Failure::usage(problem).remedy(format_args!("add ,export= and one of {}", names(exports))))
         }
     }
-}
-
-/// A directory that nobody can get at is a slip of the pen.
-fn all_reachable(
-    exports: &[PlannedExport],
-    ways: &[PlannedWay],
-    mounts: &[PlannedMount],
-    nfs: &NfsPlan,
-    shm: &ShmPlan,
-) -> Result<(), Failure> {
-    let leads = |index: usize| {
-        ways.iter().any(|way| way.export == index)
-            || mounts.iter().any(|mount| mount.export == index)
-            || nfs.places.iter().any(|place| place.exports.contains(&index))
-            || shm.offers(index)
-    };
-    let Some((_, export)) = exports.iter().enumerate().find(|(index, _)| !leads(*index)) else {
-        return Ok(());
-    };
-    let problem = format!("cannot serve {}: nothing to serve it on", export.tree);
-    let which = if exports.len() == 1 { String::new() } else { format!(",export={}", export.name) };
-    Err(Failure::usage(problem)
-        .remedy(format_args!("give --virtiofs SOCKET{which}, --nfs PORT{which} or --shm SOCKET{which}")))
 }
 
 fn names(exports: &[PlannedExport]) -> String {

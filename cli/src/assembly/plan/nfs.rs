@@ -1,50 +1,12 @@
-//! What may be said about serving NFS, on the command line and in the configuration.
+//! What is served over NFS, and to which clients.
 
-use clap::Args;
 use tombolo_front_nfs_server::{AllowList, Durability, ExportId, NO_ID, Squash};
 
+use super::{PlannedExport, position};
+use crate::assembly::options::ServerOptions;
 use crate::assembly::options::export::ExportName;
-use crate::assembly::options::nfs::{AllowArg, NfsArg, SquashArg};
-use crate::assembly::plan::{PlannedExport, position};
+use crate::assembly::options::nfs::{AllowArg, NfsArg};
 use crate::failure::Failure;
-
-/// The options about NFS.
-#[derive(Args, Debug, Default)]
-#[command(next_help_heading = "NFS")]
-pub struct NfsOptions {
-    /// Serve NFS version 3 (and MOUNT, at the same port) over TCP and UDP; repeatable.
-    ///
-    /// PORT alone is for this host and for guests on QEMU's user network; :PORT for all IPv4 interfaces, as elsewhere ([::]:PORT for
-    /// those of IPv6 too); IP:PORT or NAME:PORT for the addresses of one. The line that begins with `ready` says which it is. NFS
-    /// believes whoever calls: name those who may with --allow. All directories are offered, or those named.
-    #[arg(long, value_name = "ADDR[,export=/NAME]...")]
-    pub nfs: Vec<NfsArg>,
-    /// Which users of clients are taken for the anonymous one (by default root).
-    #[arg(long, value_name = "WHOM")]
-    pub squash: Option<SquashArg>,
-    /// The anonymous user (by default 65534).
-    #[arg(long, value_name = "UID")]
-    pub anonuid: Option<u32>,
-    /// The anonymous group (by default 65534).
-    #[arg(long, value_name = "GID")]
-    pub anongid: Option<u32>,
-    /// Serve clients with these addresses only; repeatable (by default all).
-    #[arg(long, value_name = "CIDR")]
-    pub allow: Vec<AllowArg>,
-    /// Look up here which groups a user is in, instead of believing the client, which can name sixteen at most.
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
-    pub manage_gids: Option<bool>,
-    /// Answer changes of names and attributes before they are on stable storage. Faster on disks; a loss of power, but no end
-    /// of the server, may then take back what was answered. Data that is to be stable is, either way.
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
-    pub async_names: Option<bool>,
-    /// How many threads wait for calls (by default half as many as there are cores, and four at most).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub nfs_threads: Option<u16>,
-    /// Take calls over TCP only.
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
-    pub nfs_no_udp: Option<bool>,
-}
 
 /// How NFS is served.
 #[derive(Debug, Default)]
@@ -74,42 +36,30 @@ pub struct PlannedPlace {
     pub exports: Vec<usize>,
 }
 
-impl NfsOptions {
-    /// These options, and the others' where these say nothing.
-    pub fn over(self, other: Self) -> Self {
-        let list = |own: Vec<_>, others| if own.is_empty() { others } else { own };
-        Self {
-            nfs: if self.nfs.is_empty() { other.nfs } else { self.nfs },
-            squash: self.squash.or(other.squash),
-            anonuid: self.anonuid.or(other.anonuid),
-            anongid: self.anongid.or(other.anongid),
-            allow: list(self.allow, other.allow),
-            manage_gids: self.manage_gids.or(other.manage_gids),
-            async_names: self.async_names.or(other.async_names),
-            nfs_threads: self.nfs_threads.or(other.nfs_threads),
-            nfs_no_udp: self.nfs_no_udp.or(other.nfs_no_udp),
-        }
-    }
-
-    /// Checks the whole. Over memory in common (`over_shm`) NFS may be asked for without a port of its own.
-    pub fn plan(self, exports: &[PlannedExport], over_shm: bool) -> Result<NfsPlan, Failure> {
-        if self.nfs.is_empty()
-            && let Some(option) = self.said(over_shm)
+impl NfsPlan {
+    /// Takes the options of NFS, and checks them. Links over shared memory (`over_shm`) carry NFS too, without a port of its own.
+    pub fn new(
+        options: &mut ServerOptions,
+        exports: &[PlannedExport],
+        over_shm: bool,
+    ) -> Result<Self, Failure> {
+        if options.nfs.is_empty()
+            && let Some(option) = given(options, over_shm)
         {
-            let problem = format!("{option} is about NFS, which is not served");
+            let problem = format!("{option} requires --nfs");
             return Err(Failure::usage(problem).remedy("add --nfs PORT"));
         }
         let default = Squash::default();
         let squash = Squash {
-            whom: self.squash.unwrap_or_default().into(),
-            anonymous_uid: self.anonuid.unwrap_or(default.anonymous_uid),
-            anonymous_gid: self.anongid.unwrap_or(default.anonymous_gid),
+            whom: options.squash.unwrap_or_default().into(),
+            anonymous_uid: options.anonuid.unwrap_or(default.anonymous_uid),
+            anonymous_gid: options.anongid.unwrap_or(default.anonymous_gid),
         };
         if squash.anonymous_uid == NO_ID || squash.anonymous_gid == NO_ID {
             return Err(Failure::usage(format!("{NO_ID} is no user and no group")).remedy("name another one"));
         }
-        let mut places: Vec<PlannedPlace> = Vec::with_capacity(self.nfs.len());
-        for NfsArg { address, exports: names } in self.nfs {
+        let mut places: Vec<PlannedPlace> = Vec::with_capacity(options.nfs.len());
+        for NfsArg { address, exports: names } in std::mem::take(&mut options.nfs) {
             let serving = format!("serve NFS at {address}");
             let offered = offered(names, exports, &serving)?;
             for address in address.resolve()? {
@@ -119,34 +69,36 @@ impl NfsOptions {
                 places.push(PlannedPlace { address, exports: offered.clone() });
             }
         }
-        Ok(NfsPlan {
+        Ok(Self {
             places,
             squash,
-            allow: AllowList::new(self.allow.into_iter().map(|AllowArg(network)| network).collect()),
-            manage_gids: self.manage_gids.unwrap_or(false),
-            durability: match self.async_names {
+            allow: AllowList::new(
+                std::mem::take(&mut options.allow).into_iter().map(|AllowArg(network)| network).collect(),
+            ),
+            manage_gids: options.manage_gids.unwrap_or(false),
+            durability: match options.async_names {
                 Some(true) => Durability::Relaxed,
                 Some(false) | None => Durability::Stable,
             },
-            threads: self.nfs_threads.map(usize::from),
-            udp: !self.nfs_no_udp.unwrap_or(false),
+            threads: options.nfs_threads.map(usize::from),
+            udp: !options.nfs_no_udp.unwrap_or(false),
         })
     }
+}
 
-    /// An option other than `--nfs` that was given, and means nothing without that.
-    fn said(&self, over_shm: bool) -> Option<&'static str> {
-        let said = [
-            (self.squash.is_some() && !over_shm, "--squash"),
-            (self.anonuid.is_some() && !over_shm, "--anonuid"),
-            (self.anongid.is_some() && !over_shm, "--anongid"),
-            (!self.allow.is_empty(), "--allow"),
-            (self.manage_gids.is_some() && !over_shm, "--manage-gids"),
-            (self.async_names.is_some() && !over_shm, "--async-names"),
-            (self.nfs_threads.is_some(), "--nfs-threads"),
-            (self.nfs_no_udp.is_some(), "--nfs-no-udp"),
-        ];
-        said.into_iter().find_map(|(said, option)| said.then_some(option))
-    }
+/// An option other than `--nfs` that was given, and means nothing without that.
+fn given(options: &ServerOptions, over_shm: bool) -> Option<&'static str> {
+    let given = [
+        (options.squash.is_some() && !over_shm, "--squash"),
+        (options.anonuid.is_some() && !over_shm, "--anonuid"),
+        (options.anongid.is_some() && !over_shm, "--anongid"),
+        (!options.allow.is_empty(), "--allow"),
+        (options.manage_gids.is_some() && !over_shm, "--manage-gids"),
+        (options.async_names.is_some() && !over_shm, "--async-names"),
+        (options.nfs_threads.is_some(), "--nfs-threads"),
+        (options.nfs_no_udp.is_some(), "--nfs-no-udp"),
+    ];
+    given.into_iter().find_map(|(given, option)| given.then_some(option))
 }
 
 /// Where in the plan's exports those are that are named; all if none is.

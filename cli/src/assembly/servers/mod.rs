@@ -35,7 +35,7 @@ use crate::assembly::hints::VirtioFsHint;
 use crate::assembly::hints::nfs::{NfsHint, host_name, reach};
 use crate::assembly::options::nfs::squash_word;
 use crate::assembly::plan::tree::Tree;
-use crate::assembly::plan::{Plan, PlannedExport, PlannedMount, PlannedWay};
+use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::assembly::servers::state::Kept;
 use nfs::{NfsServers, Taken};
@@ -77,9 +77,13 @@ impl Serving {
     /// Takes all sockets before anything else, so that a busy one leaves no trace.
     fn start(plan: &Plan) -> Result<Self, Failure> {
         let control = listen_for_control(plan)?;
-        let sockets = plan.ways.iter().map(|way| GuestSocket::open(&way.socket, plan.socket_access));
+        let sockets = plan
+            .front_ends
+            .guests
+            .iter()
+            .map(|way| GuestSocket::open(&way.socket, plan.front_ends.socket_access));
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
-        let ports = Taken::take(&plan.nfs)?;
+        let ports = Taken::take(&plan.front_ends.nfs)?;
         let exports = plan.exports.iter().enumerate().map(|(index, export)| open(index, export, plan));
         let exports = exports.collect::<Result<Vec<_>, _>>()?;
         let session_ids = Arc::new(AtomicU64::new(1));
@@ -100,7 +104,7 @@ impl Serving {
         let control_path = control.path().display().to_string();
         let control = ControlServer::start(control, service)
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
-        let guests = plan.ways.iter().zip(&sockets).map(|(way, socket)| {
+        let guests = plan.front_ends.guests.iter().zip(&sockets).map(|(way, socket)| {
             let (export, _) = &exports[way.export];
             admit_guests(way, socket, export, plan, &session_ids)
                 .map_err(|error| Failure::cannot(format_args!("serve {}", way.socket), &error))
@@ -109,7 +113,7 @@ impl Serving {
         let (mounts, _kept, _control) = (Vec::new(), kept, control);
         let mut serving = Self { mounts, guests, shm, nfs, _kept, sockets, metrics, _control, control_path };
         // One after the other: if one fails, those before it are ended with the rest.
-        for mount in &plan.mounts {
+        for mount in &plan.front_ends.mounts {
             let (export, _) = &exports[mount.export];
             serving.mounts.push(start_mount(mount, export, plan, &session_ids)?);
         }
@@ -119,7 +123,7 @@ impl Serving {
     /// A line for each way in, with what to type on the other side.
     fn announce(&self, plan: &Plan) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        for (index, (way, socket)) in plan.ways.iter().zip(&self.sockets).enumerate() {
+        for (index, (way, socket)) in plan.front_ends.guests.iter().zip(&self.sockets).enumerate() {
             let export = &plan.exports[way.export];
             let path = socket.path();
             writeln!(out, "ready virtiofs {} tag={} export={}", path.display(), way.tag, export.name)?;
@@ -127,7 +131,7 @@ impl Serving {
                 VirtioFsHint { socket: &path, tag: &way.tag, index, request_queues: way.request_queues };
             hint.write(&mut out)?;
         }
-        for (mount, planned) in self.mounts.iter().zip(&plan.mounts) {
+        for (mount, planned) in self.mounts.iter().zip(&plan.front_ends.mounts) {
             let export = &plan.exports[planned.export];
             writeln!(out, "ready fuse {} export={}", mount.path().display(), export.name)?;
         }
@@ -136,7 +140,7 @@ impl Serving {
         for place in self.nfs.places() {
             for export in place.exports.iter().filter_map(|&index| plan.exports.get(index)) {
                 let (address, export) = (place.address, export.name.to_string());
-                let squash = squash_word(plan.nfs.squash.whom);
+                let squash = squash_word(plan.front_ends.nfs.squash.whom);
                 writeln!(out, "ready nfs {address} export={export} squash={squash}{}", reach(address.ip()))?;
                 NfsHint { address, export: &export, host: &host }.write(&mut out)?;
             }
@@ -183,10 +187,13 @@ fn open(
     export: &PlannedExport,
     plan: &Plan,
 ) -> Result<(Arc<dyn Export>, Arc<ExportCounters>), Failure> {
-    let mut options =
-        DirOptions { read_only: plan.read_only, submounts: plan.submounts.into(), ..DirOptions::default() };
+    let mut options = DirOptions {
+        read_only: plan.layers.read_only,
+        submounts: plan.layers.submounts.into(),
+        ..DirOptions::default()
+    };
     // All NFS clients of an export share a session, and each of them has a limit of its own.
-    if plan.nfs.places.iter().any(|place| place.exports.contains(&index)) {
+    if plan.front_ends.nfs.places.iter().any(|place| place.exports.contains(&index)) {
         options.limits.pending = NFS_PENDING_MAX;
         options.pool.queue_len = NFS_PENDING_MAX as usize;
     }
@@ -194,7 +201,7 @@ fn open(
 }
 
 fn admit_guests(
-    way: &PlannedWay,
+    way: &PlannedGuests,
     socket: &GuestSocket,
     export: &Arc<dyn Export>,
     plan: &Plan,
@@ -202,7 +209,7 @@ fn admit_guests(
 ) -> io::Result<VhostServer> {
     let (export, session_ids) = (Arc::clone(export), Arc::clone(session_ids));
     let (tag, request_queues) = (way.tag.clone(), way.request_queues);
-    let session = SessionOptions { coherence: plan.coherence.into(), ..SessionOptions::default() };
+    let session = SessionOptions { coherence: plan.front_ends.coherence.into(), ..SessionOptions::default() };
     let at = way.socket.to_string();
     let make: Box<MakeDevice> = Box::new(move |guest| {
         let label = format!("guest {guest} at {at}");
@@ -223,8 +230,8 @@ fn start_mount(
     let options = FuseOptions {
         source: plan.exports[mount.export].tree.to_string(),
         allow_other: mount.allow_other,
-        read_only: plan.read_only,
-        coherence: plan.coherence.into(),
+        read_only: plan.layers.read_only,
+        coherence: plan.front_ends.coherence.into(),
         ..FuseOptions::default()
     };
     let session = SessionId(session_ids.fetch_add(1, Ordering::Relaxed));
@@ -249,14 +256,14 @@ fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServe
             Tree::Dir(dir) => format!("dir:{}", dir.display()),
             Tree::Shm(place) => place.to_string(),
         },
-        read_only: plan.read_only,
+        read_only: plan.layers.read_only,
     });
-    let ways = plan.ways.iter().zip(sockets).map(|(way, socket)| WayStatus {
+    let ways = plan.front_ends.guests.iter().zip(sockets).map(|(way, socket)| WayStatus {
         kind: "virtiofs".into(),
         at: socket.path().display().to_string(),
         export: plan.exports[way.export].name.to_string(),
     });
-    let mounts = plan.mounts.iter().map(|mount| WayStatus {
+    let mounts = plan.front_ends.mounts.iter().map(|mount| WayStatus {
         kind: "fuse".into(),
         at: mount.point.path.display().to_string(),
         export: plan.exports[mount.export].name.to_string(),

@@ -54,11 +54,11 @@ impl Taken {
 impl NfsServers {
     /// Starts what was planned, on ports that were taken.
     pub fn start(plan: &Plan, taken: Taken, kept: &Kept) -> Result<Self, Failure> {
-        if plan.nfs.places.is_empty() {
+        if plan.front_ends.nfs.places.is_empty() {
             return Ok(Self { places: Vec::new() });
         }
-        let mut places = Vec::with_capacity(plan.nfs.places.len());
-        for (place, bound) in plan.nfs.places.iter().zip(taken.0) {
+        let mut places = Vec::with_capacity(plan.front_ends.nfs.places.len());
+        for (place, bound) in plan.front_ends.nfs.places.iter().zip(taken.0) {
             let address = bound.tcp_addresses().next().unwrap_or(place.address);
             let service = kept.service(&place.exports)?;
             let mut options = transport(plan);
@@ -73,7 +73,7 @@ impl NfsServers {
                     Failure::cannot(format_args!("serve NFS at {address}"), &error)
                 }
             })?;
-            if plan.nfs.allow.is_open() && !address.ip().is_loopback() {
+            if plan.front_ends.nfs.allow.is_open() && !address.ip().is_loopback() {
                 tracing::warn!(%address, "whoever can reach this address may call; --allow CIDR narrows that");
             }
             places.push(Place {
@@ -120,7 +120,7 @@ fn not_served(address: SocketAddr, error: &BindError) -> Failure {
 
 fn transport(plan: &Plan) -> TransportOptions {
     let mut options = TransportOptions::default();
-    if let Some(threads) = plan.nfs.threads {
+    if let Some(threads) = plan.front_ends.nfs.threads {
         options.threads = threads;
     }
     options

@@ -47,11 +47,12 @@ enum At {
 impl ShmServers {
     /// Listens at all sockets of a plan, and looks at all memory.
     pub fn start(plan: &Plan, kept: &Arc<Kept>) -> Result<Self, Failure> {
-        let policy = plan.shm.policy.as_deref().map(Policy::load).transpose();
+        let policy = plan.front_ends.shm.policy.as_deref().map(Policy::load).transpose();
         let policy = policy.map_err(|error| Failure::cannot("read who may have links", &error))?;
-        let sockets = plan.shm.places.iter().map(|place| listen(place, plan, policy.as_ref(), kept));
+        let sockets =
+            plan.front_ends.shm.places.iter().map(|place| listen(place, plan, policy.as_ref(), kept));
         let mut places = sockets.collect::<Result<Vec<_>, _>>()?;
-        for memory in &plan.shm.memory {
+        for memory in &plan.front_ends.shm.memory {
             places.push(sit(memory, plan, kept)?);
         }
         let places: Arc<[Place]> = places.into();
@@ -160,7 +161,8 @@ fn listen(
     let listening = format!("listen at {}", place.socket.display());
     let (server, names) = server(&place.exports, Squash::NONE, plan, kept)?;
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
-    let mut options = ListenOptions { limits, mode: plan.shm.doorbell, ..ListenOptions::default() };
+    let mut options =
+        ListenOptions { limits, mode: plan.front_ends.shm.doorbell, ..ListenOptions::default() };
     if let Some(policy) = policy {
         options.policy = policy.clone();
         options.socket_mode = EVERYBODY;
@@ -190,7 +192,7 @@ fn sit(memory: &PlannedMemory, plan: &Plan, kept: &Arc<Kept>) -> Result<Place, F
     let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
     // A guest has no name.
     let label = place.to_string();
-    let listener = MemoryListener::start(common, server, limits, plan.shm.doorbell, &label);
+    let listener = MemoryListener::start(common, server, limits, plan.front_ends.shm.doorbell, &label);
     let listener = listener.map_err(|error| Failure::cannot(&serving, &error))?;
     let size_bytes = memory.size_bytes.unwrap_or_else(|| length(&place));
     Ok(Place { at: At::Memory { place, size_bytes, listener }, exports: names })

@@ -55,13 +55,13 @@ impl Kept {
             .map(|PlannedExport { tree, name }| PlannedExport { tree: tree.clone(), name: name.clone() });
         Arc::new(Self {
             asked: plan.state.clone(),
-            must: plan.state.is_some() || !plan.nfs.places.is_empty(),
+            must: plan.state.is_some() || !plan.front_ends.nfs.places.is_empty(),
             name: plan.exports.first().map_or_else(|| "serve".to_owned(), |export| export.name.word()),
             sources: planned.zip(exports.iter().cloned()).collect(),
-            squash: plan.nfs.squash,
-            allow: plan.nfs.allow.clone(),
-            durability: plan.nfs.durability,
-            manage_gids: plan.nfs.manage_gids,
+            squash: plan.front_ends.nfs.squash,
+            allow: plan.front_ends.nfs.allow.clone(),
+            durability: plan.front_ends.nfs.durability,
+            manage_gids: plan.front_ends.nfs.manage_gids,
             session_ids: session_ids.clone(),
             opened: OnceLock::new(),
             opening: Mutex::default(),

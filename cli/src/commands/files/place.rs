@@ -14,14 +14,16 @@ use tombolo_sys::{creds, process};
 use crate::failure::Failure;
 use crate::location::{End, Location, NfsOptions, NfsUrl, OpenOptions};
 
+use crate::setting::Setting;
+
 use super::problem;
 use super::user::Myself;
 
 /// Opens places, and uses what is open already: two files of one export need one connection.
 pub struct Places {
     myself: Myself,
-    /// Options of NFS clients and their values, where a URL says nothing of them.
-    unless_asked: &'static [(&'static str, &'static str)],
+    /// Options of NFS clients, where a URL says nothing of them.
+    unless_asked: &'static [&'static str],
     servers: Vec<OpenExport>,
     /// When the command began: a server that is just starting is waited for, once.
     since: Instant,
@@ -89,7 +91,7 @@ impl Places {
     /// For copies, which bound what is under way themselves: with an adaptive limit, the writes of many small files would wait
     /// for each other, and two connections have two threads of most servers.
     pub fn for_copies() -> Self {
-        Self { unless_asked: &[("inflight", "64"), ("nconnect", "2")], ..Self::new() }
+        Self { unless_asked: &["inflight=64", "nconnect=2"], ..Self::new() }
     }
 
     /// The NFS servers that were opened so far.
@@ -136,17 +138,16 @@ impl Places {
     fn options(&self, location: &Location) -> NfsOptions {
         let mut options = NfsOptions::default();
         let Location::Nfs(url) = location else { return options };
-        let said: Vec<_> =
-            url.options.words().map(|word| word.split_once('=').unwrap_or((word, ""))).collect();
+        let said: Vec<_> = url.options.words().map(Setting::from).collect();
         // Datagrams have one socket, and what is lost when there are too many tells how many there may be.
-        if said.iter().any(|&said| matches!(said, ("udp", _) | ("proto", "udp"))) {
+        if said.iter().any(|said| matches!(said.text, "udp" | "proto=udp")) {
             return options;
         }
-        for &(name, value) in self.unless_asked {
-            if !said.iter().any(|&(said, _)| said == name)
-                && let Err(reason) = options.add(name, Some(value))
+        for setting in self.unless_asked.iter().map(|text| Setting::from(*text)) {
+            if !said.iter().any(|said| said.name == setting.name)
+                && let Err(reason) = options.add(setting)
             {
-                tracing::debug!(name, reason, "an option that is not taken");
+                tracing::debug!(setting = setting.text, reason, "option refused");
             }
         }
         options

@@ -8,6 +8,7 @@ use crate::assembly::options::coherence::Coherence;
 use crate::assembly::options::doorbell::Doorbell;
 use crate::assembly::options::submounts::Submounts;
 use crate::location::NfsOptions;
+use crate::setting::{self, Setting};
 use crate::suggestion::unknown;
 
 /// What the options come to.
@@ -82,12 +83,12 @@ const NOT_OURS: &[&str] = &[
 impl MountOptions {
     /// Adds a list as it stands after `-o`; later ones count.
     pub fn add(&mut self, list: &str) -> Result<(), String> {
-        list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.add_one(option))
+        setting::list(list).try_for_each(|setting| self.add_one(setting))
     }
 
-    fn add_one(&mut self, option: &str) -> Result<(), String> {
-        let (name, value) =
-            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+    fn add_one(&mut self, setting: Setting<'_>) -> Result<(), String> {
+        let Setting { name, value, .. } = setting;
+        let in_mount = |reason| format!("mount option {reason}");
         match (name, value) {
             ("remount", None) => self.remount = true,
             ("ro", None) => self.read_only = Some(true),
@@ -97,17 +98,20 @@ impl MountOptions {
             ("suid" | "nosuid", None) => self.set_id = Some(name == "suid"),
             ("exec" | "noexec", None) => self.no_exec = Some(name == "noexec"),
             ("perm" | "noperm", None) => self.no_kernel_checks = name == "noperm",
-            ("coherence", Some(value)) => self.coherence = Some(one_of(name, value)?),
-            ("locks", Some(value)) => self.locks = Some(one_of(name, value)?),
-            ("submounts", Some(value)) => self.submounts = Some(one_of(name, value)?),
-            ("doorbell", Some(value)) => self.doorbell = Some(one_of(name, value)?),
-            ("threads", Some(value)) => self.threads = Some(thread_count(value)?),
+            ("coherence", Some(_)) => self.coherence = Some(setting.one_of().map_err(in_mount)?),
+            ("locks", Some(_)) => self.locks = Some(setting.one_of().map_err(in_mount)?),
+            ("submounts", Some(_)) => self.submounts = Some(setting.one_of().map_err(in_mount)?),
+            ("doorbell", Some(_)) => self.doorbell = Some(setting.one_of().map_err(in_mount)?),
+            ("threads", Some(_)) => {
+                let count = setting.number("a number", 1..=THREADS_MAX).map_err(in_mount)?;
+                self.threads = Some(count as usize);
+            }
             ("fsname", Some(value)) if !value.is_empty() => self.fsname = Some(value.into()),
             (name, None) if ALWAYS_SO.contains(&name) || NOT_OURS.contains(&name) => {}
             (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
             ("user" | "comment", Some(_)) => {}
-            _ if self.nfs.add(name, value).map_err(|reason| format!("mount option {reason}"))? => {}
-            _ => return Err(misunderstood(name, value)),
+            _ if self.nfs.add(setting).map_err(in_mount)? => {}
+            _ => return Err(misunderstood(setting)),
         }
         Ok(())
     }
@@ -133,14 +137,13 @@ impl MountOptions {
     }
 }
 
-fn misunderstood(name: &str, value: Option<&str>) -> String {
+fn misunderstood(Setting { text, name, .. }: Setting<'_>) -> String {
     if TAKES_VALUE.contains(&name) {
         return format!("mount option {name:?} needs a value: {name}=…");
     }
-    let written = value.map_or_else(|| name.to_owned(), |value| format!("{name}={value}"));
     let flags = [FLAGS, ALWAYS_SO, NOT_OURS].concat().into_iter().map(|name| (name, false));
     let known = flags.chain(TAKES_VALUE.iter().map(|name| (*name, true))).chain(NfsOptions::names());
-    unknown("mount option", &written, known)
+    unknown("mount option", text, known)
 }
 
 impl FromStr for MountOptions {
@@ -153,20 +156,7 @@ impl FromStr for MountOptions {
     }
 }
 
-fn one_of<T: ValueEnum>(name: &str, value: &str) -> Result<T, String> {
-    T::from_str(value, false).map_err(|_| {
-        let choices: Vec<_> = T::value_variants().iter().filter_map(T::to_possible_value).collect();
-        let choices: Vec<_> = choices.iter().map(clap::builder::PossibleValue::get_name).collect();
-        format!("mount option {name}={value}: it is one of {}", choices.join(", "))
-    })
-}
-
-const THREAD_LIMIT: usize = 64;
-
-fn thread_count(value: &str) -> Result<usize, String> {
-    let count = value.parse().ok().filter(|count| (1..=THREAD_LIMIT).contains(count));
-    count.ok_or_else(|| format!("mount option threads={value}: a number from 1 to {THREAD_LIMIT}"))
-}
+const THREADS_MAX: u64 = 64;
 
 #[cfg(test)]
 mod tests {

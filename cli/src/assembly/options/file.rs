@@ -1,0 +1,122 @@
+//! The configuration file: TOML with the words of the command line.
+
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer, Error};
+use tombolo_host::links::memory::MemoryPlace;
+
+use super::ServerOptions;
+use super::virtiofs::VirtioFsSocket;
+use crate::assembly::plan::tree::Tree;
+use crate::failure::Failure;
+
+impl ServerOptions {
+    /// Reads the file at `path`. Paths in it count from where the file lies.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let reading = format!("read the configuration {}", path.display());
+        let text = fs::read_to_string(path).map_err(|error| Failure::cannot(&reading, &error))?;
+        let mut options =
+            parse(&text).map_err(|reason| Failure::usage(format!("cannot {reading}: {reason}")))?;
+        options.count_from(path.parent().unwrap_or(Path::new("")));
+        Ok(options)
+    }
+
+    fn count_from(&mut self, base: &Path) {
+        // `shm:` and its kin are no paths alone.
+        let dirs = self.dir.iter_mut().map(|arg| &mut arg.dir).filter(|dir| !Tree::is_elsewhere(dir));
+        let sockets = self.virtiofs.iter_mut().filter_map(|arg| match &mut arg.socket {
+            VirtioFsSocket::Path(path) => Some(path),
+            VirtioFsSocket::Inherited(_) => None,
+        });
+        let files = self.shm_file.iter_mut().filter_map(|arg| match &mut arg.place {
+            MemoryPlace::File(path) => Some(path),
+            MemoryPlace::Pci(_) | MemoryPlace::Mmapper(_) => None,
+        });
+        let paths = dirs.chain(sockets).chain(files);
+        let paths = paths.chain(self.shm.iter_mut().map(|arg| &mut arg.socket));
+        let paths = paths.chain(self.fuse.iter_mut().map(|arg| &mut arg.mountpoint));
+        for path in paths.chain(&mut self.control).chain(&mut self.state).chain(&mut self.shm_policy) {
+            *path = base.join(&path);
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<ServerOptions, String> {
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        format!("line {line}: {}", error.message())
+    })
+}
+
+/// A string of the file that is parsed as the same word of the command line is.
+struct Word<T>(T);
+
+impl<'de, T: FromStr<Err = String>> Deserialize<'de> for Word<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map(Self).map_err(Error::custom)
+    }
+}
+
+/// A list of words.
+pub fn list<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let words = Vec::<Word<T>>::deserialize(deserializer)?;
+    Ok(words.into_iter().map(|Word(value)| value).collect())
+}
+
+/// A word.
+pub fn one<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    Word::deserialize(deserializer).map(|Word(value)| Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assembly::options::coherence::Coherence;
+    use crate::assembly::options::doorbell::Doorbell;
+
+    #[test]
+    fn a_file_has_the_words_of_the_command_line() {
+        let options = parse(
+            "dir = ['/srv/src=/src', 'docs']\nvirtiofs = ['vm.sock,tag=t,export=/src']\nreadonly = true\n\
+             coherence = 'strict'\nmetrics = ':9464'\nshm = ['a.sock,export=/src']\ndoorbell = 'event'\n\
+             socket-mode = '0660'\nallow = ['10.0.0.0/8']\n",
+        )
+        .expect("good");
+        assert_eq!(options.dir[1].dir, Path::new("docs"));
+        assert_eq!(options.virtiofs[0].tag, "t");
+        assert_eq!((options.readonly, options.coherence), (Some(true), Some(Coherence::Strict)));
+        assert_eq!((options.shm.len(), options.doorbell), (1, Some(Doorbell::Event)));
+        assert_eq!((options.socket_mode.map(|mode| mode.0), options.allow.len()), (Some(0o660), 1));
+        assert_eq!(options.metrics.expect("an address").to_string(), "0.0.0.0:9464");
+    }
+
+    #[test]
+    fn the_command_line_counts_before_the_file() {
+        let below = parse("dir = ['a']\nvirtiofs = ['x.sock']\nreadonly = true\nanonuid = 7").expect("good");
+        let mut above = ServerOptions { readonly: Some(false), ..ServerOptions::default() };
+        above.fd.push(super::super::virtiofs::VirtioFsArg::inherited("3").expect("good"));
+        let options = above.over(below);
+        assert_eq!((options.readonly, options.anonuid, options.dir.len()), (Some(false), Some(7), 1));
+        assert_eq!(options.virtiofs.len(), 1);
+        assert_eq!(options.virtiofs[0].socket, VirtioFsSocket::Inherited(3));
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_line() {
+        let mistake = |text| parse(text).expect_err("a mistake");
+        assert!(mistake("readonly = true\nsocket = 'x'").starts_with("line 2: unknown field `socket`"));
+        assert_eq!(
+            mistake("virtiofs = [\n's,tug=x']"),
+            "line 1: \"tug=x\" is none of tag=TAG, export=/NAME, queues=N"
+        );
+        assert!(mistake("\n\ncoherence = 'sometimes'").starts_with("line 3"));
+        assert!(mistake("\nsocket-mode = '9'").starts_with("line 2: \"9\" is not a mode"));
+        assert!(mistake("fd = ['3']").starts_with("line 1: unknown field `fd`"));
+    }
+}
