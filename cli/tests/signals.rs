@@ -1,6 +1,7 @@
 //! Programs that are sent signals while they use a mount: a handler disturbs nothing but waits for locks, as on a local file system;
 //! and a killed program dies, also while the server is away. Needs /dev/fuse and the right to mount.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,277 @@
+//! Command lines that make no sense, and the help for them.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+
+use crate::common::{Place, Ran};
+
+const USAGE: i32 = 2;
+const FAILED: i32 = 1;
+
+/// What a command line gets: its words, its exit code, and words of its one line.
+type Case<'a> = (&'a [&'a str], i32, &'a [&'a str]);
+
+#[track_caller]
+fn all_fail(place: &Place, cases: &[Case<'_>]) {
+    let before = place.listing();
+    for (words, code, said) in cases {
+        eprintln!("tombolo {words:?}");
+        place.run(words).failed(*code, said);
+        assert_eq!(place.listing(), before, "something was left behind by {words:?}");
+    }
+}
+
+#[test]
+fn bad_words_get_one_line() {
+    let place = Place::new();
+    all_fail(
+        &place,
+        &[
+            (&["srve", "tree"], USAGE, &["did you mean 'serve'? See `tombolo --help`"]),
+            (&["serve", "--virtofs", "x"], USAGE, &["did you mean '--virtiofs'?"]),
+            (
+                &["serve", "tree", "--coherence", "strct"],
+                USAGE,
+                &["strict, auto, always", "did you mean 'strict'?"],
+            ),
+            (&["frobnicate"], USAGE, &["unrecognized subcommand 'frobnicate'", "see `tombolo --help`"]),
+            (&["serve", "--frob"], USAGE, &["unexpected argument '--frob'", "see `tombolo serve --help`"]),
+            (&["top", "-n", "0"], USAGE, &["--interval", "0.1 to 3600"]),
+            (&["completions", "klingon"], USAGE, &["klingon", "bash", "zsh"]),
+            (&["mount", "dir:tree"], USAGE, &["<MOUNTPOINT>"]),
+            (&["doctor", "-q", "-v"], USAGE, &["cannot be used with"]),
+            (&["umount"], USAGE, &["<MOUNTPOINT>"]),
+        ],
+    );
+    let mut odd_log = place.tombolo(&["doctor"]);
+    odd_log.env("TOMBOLO_LOG", "a=b=c");
+    Ran::new(odd_log).failed(USAGE, &["TOMBOLO_LOG", "a=b=c"]);
+}
+
+#[test]
+fn serve_says_what_it_cannot_serve() {
+    let place = Place::new();
+    let here = place.text("s.sock");
+    let tagged = format!("{here},tag=");
+    let wrong = format!("{here},tug=x");
+    let nowhere = format!("{here},export=/none");
+    let too_long = place.text(&"s".repeat(120));
+    all_fail(
+        &place,
+        &[
+            (&["serve"], USAGE, &["no directory given"]),
+            (&["serve", "nothere", "--virtiofs", &here], FAILED, &["cannot serve nothere", "No such file"]),
+            (&["serve", "plain", "--virtiofs", &here], FAILED, &["plain", "not a directory"]),
+            (
+                &["serve", "tree"],
+                USAGE,
+                &["nothing to serve it on; give --virtiofs SOCKET, --nfs PORT or --shm SOCKET"],
+            ),
+            (&["serve", "tree=/a", "mnt=/a", "--virtiofs", &here], USAGE, &["an export /a already"]),
+            (&["serve", "tree", "mnt", "--virtiofs", &here], USAGE, &["which export", "/tree, /mnt"]),
+            (&["serve", "tree=/..", "--virtiofs", &here], USAGE, &["not the name of an export"]),
+            (&["serve", "tree", "--virtiofs", &nowhere], USAGE, &["no export /none", "there are: /tree"]),
+            (&["serve", "tree", "--virtiofs", &tagged], USAGE, &["not a tag"]),
+            (&["serve", "tree", "--virtiofs", &wrong], USAGE, &["\"tug=x\" is none of"]),
+            (&["serve", "tree", "--virtiofs", &here, "--virtiofs", &here], USAGE, &["given twice"]),
+            (&["serve", "tree", "--fuse", "nothere"], FAILED, &["mount at nothere", "No such file"]),
+            (&["serve", "tree", "--fuse", "mnt,ro"], USAGE, &["\"ro\" is none of"]),
+            (&["serve", "tree", "--fuse", "mnt", "--fuse", "mnt"], USAGE, &["given twice"]),
+            (&["serve", ".", "--fuse", "mnt"], FAILED, &["it lies inside of"]),
+            (&["serve", "tree", "--virtiofs", "nodir/s"], FAILED, &["nodir/s", "No such file"]),
+            (&["serve", "tree", "--virtiofs", "plain"], FAILED, &["plain", "not a socket"]),
+            (&["serve", "tree", "--virtiofs", &too_long], FAILED, &["at most 107 bytes"]),
+            (
+                &["serve", "tree", "--virtiofs", &here, "--coherence", "maybe"],
+                USAGE,
+                &["strict, auto, always"],
+            ),
+            (
+                &["serve", "tree", "--virtiofs", &here, "--metrics", "here"],
+                USAGE,
+                &["PORT, :PORT, IP:PORT or NAME:PORT"],
+            ),
+            (&["serve", "tree", "--virtiofs", &here, "--metrics", "192.0.2.1:1"], FAILED, &["192.0.2.1:1"]),
+            (&["serve", "tree", "--virtiofs", &here, "--readonly=perhaps"], USAGE, &["perhaps"]),
+            (&["serve", "tree", "--virtiofs", &here, "--control", "nodir/c"], FAILED, &["nodir/c"]),
+            (&["serve", "--config", "nofile.toml"], FAILED, &["nofile.toml", "No such file"]),
+        ],
+    );
+}
+
+#[test]
+fn serve_says_what_is_wrong_with_its_configuration() {
+    let place = Place::new();
+    fs::write(place.path("odd.toml"), "dir = ['tree']\nsockets = 1\n").expect("write");
+    fs::write(place.path("bad.toml"), "dir = ['tree']\nvirtiofs = ['s,tag=a b']\n").expect("write");
+    all_fail(
+        &place,
+        &[
+            (&["serve", "--config", "odd.toml"], USAGE, &["odd.toml", "line 2", "unknown field `sockets`"]),
+            (&["serve", "--config", "bad.toml"], USAGE, &["bad.toml", "line 2", "not a tag"]),
+        ],
+    );
+}
+
+#[test]
+fn a_busy_socket_is_left_alone() {
+    let place = Place::new();
+    let _somebody = UnixListener::bind(place.path("busy")).expect("bind");
+    all_fail(
+        &place,
+        &[
+            (&["serve", "tree", "--virtiofs", "busy"], FAILED, &["busy", "another server listens there"]),
+            (
+                &["serve", "tree", "--virtiofs", "s.sock", "--virtiofs", "busy"],
+                FAILED,
+                &["another server listens there"],
+            ),
+            (
+                &["serve", "tree", "--virtiofs", "s.sock", "--control", "busy"],
+                FAILED,
+                &["another server listens there"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn mount_says_what_it_cannot_mount() {
+    let place = Place::new();
+    all_fail(
+        &place,
+        &[
+            (
+                &["mount", "tree", "mnt"],
+                USAGE,
+                &["\"tree\" is not a valid source: for a directory of this host write dir:tree"],
+            ),
+            (&["mount", "nsf://host/a", "mnt"], USAGE, &["did you mean nfs://host/a?"]),
+            (
+                &["mount", "dir:tree", "mnt", "-o", "ro,cohernce=strict"],
+                USAGE,
+                &["did you mean coherence=…?"],
+            ),
+            (&["mount", "dir:tree", "mnt", "-o", "no_exec"], USAGE, &["did you mean noexec?"]),
+            (&["mount", "dir:nothere", "mnt"], FAILED, &["dir:nothere", "No such file"]),
+            (&["mount", "dir:plain", "mnt"], FAILED, &["not a directory"]),
+            (&["mount", "dir:tree", "nothere"], FAILED, &["mount at nothere", "No such file"]),
+            (&["mount", "dir:tree", "plain"], FAILED, &["not a directory"]),
+            (&["mount", "dir:tree", "/proc"], FAILED, &["busy", "type proc"]),
+            (&["mount", "dir:tree", "mnt", "-o", "ro,frob"], USAGE, &["unknown mount option \"frob\""]),
+            (&["mount", "dir:tree", "mnt", "-o", "coherence=never"], USAGE, &["strict, auto, always"]),
+            (&["mount", "dir:tree", "mnt", "-o", "threads"], USAGE, &["threads=…"]),
+            (&["mount", "dir:.", "mnt"], FAILED, &["it lies inside of", "choose a place outside"]),
+            (&["umount", "mnt"], FAILED, &["nothing is mounted there"]),
+            (&["umount", "/proc"], FAILED, &["type proc", "umount(8)"]),
+            (&["umount", "nothere"], FAILED, &["No such file"]),
+        ],
+    );
+}
+
+#[test]
+fn top_says_that_nobody_is_there() {
+    let place = Place::new();
+    drop(UnixListener::bind(place.path("stale")).expect("bind"));
+    all_fail(
+        &place,
+        &[
+            (&["top", "--once"], FAILED, &["none runs"]),
+            (&["top", "nothere"], FAILED, &["nothere", "No such file"]),
+            (&["top", "stale"], FAILED, &["stale", "refused"]),
+            (&["top", "plain"], FAILED, &["plain"]),
+        ],
+    );
+}
+
+#[test]
+fn mount_helper_has_the_exit_codes_of_mount() {
+    let place = Place::new();
+    let helper = place.path("mount.tombolo");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
+    let run = |words: &[&str]| Ran::new(place.program(&helper, words));
+    run(&["dir:tree", "mnt", "-o", "rw,frob"]).failed(1, &["unknown mount option \"frob\""]);
+    run(&["dir:nothere", "mnt", "-o", "rw"]).failed(32, &["No such file"]);
+    run(&["dir:tree", "mnt", "-f", "-n", "-o", "rw,noatime,x-systemd.automount", "-t", "tombolo"])
+        .succeeded();
+    run(&["dir:tree", "mnt", "-f", "-s", "-q"]).failed(1, &["'-q'", "see `mount.tombolo --help`"]);
+}
+
+#[test]
+fn help_is_readable_everywhere() {
+    let place = Place::new();
+    let commands = ["", "serve", "mount", "umount", "top", "doctor", "completions", "man"];
+    for command in commands {
+        let words: Vec<_> = [command, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
+        let help = place.run(&words);
+        help.succeeded();
+        assert!(help.out.contains("Usage: tombolo"), "{command}: {}", help.out);
+        let wide = help.out.lines().find(|line| line.chars().count() > 100);
+        assert_eq!(wide, None, "too wide for a terminal in the help of {command:?}");
+        // Each option and argument says what it is for.
+        let mut lines = help.out.lines().skip_while(|line| *line != "Options:").skip(1).peekable();
+        while let Some(line) = lines.next() {
+            let option = line.trim_start().strip_prefix('-').is_some_and(|rest| !rest.starts_with(' '));
+            if option && line.trim().split("  ").count() == 1 {
+                assert!(lines.peek().is_some_and(|next| !next.trim().is_empty()), "{command}: {line}");
+            }
+        }
+    }
+    let version = place.run(&["--version"]);
+    version.succeeded();
+    assert_eq!(version.out, format!("tombolo {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn manuals_and_completions_are_whole() {
+    let place = Place::new();
+    place.run(&["man", "pages"]).succeeded();
+    let serve = fs::read_to_string(place.path("pages/tombolo-serve.1")).expect("a page");
+    assert!(serve.contains("virtiofs"), "{serve}");
+    assert!(place.path("pages/tombolo.1").exists() && place.path("pages/mount.tombolo.8").exists());
+    for page in fs::read_dir(place.path("pages")).expect("list").flatten() {
+        let (name, text) = (page.file_name(), fs::read_to_string(page.path()).expect("a page"));
+        let name = name.to_str().expect("a name");
+        // A part of a command is explained with it.
+        let sections: &[_] = match name {
+            "tombolo-mount.1" | "mount.tombolo.8" => {
+                &["MOUNT OPTIONS", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS", "nconnect=N"]
+            }
+            "tombolo-serve.1" => &["CONFIGURATION FILE", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS"],
+            name if name.starts_with("tombolo-keys-") => &["SEE ALSO"],
+            _ => &["EXAMPLES", "SEE ALSO", "EXIT STATUS"],
+        };
+        for section in sections {
+            assert!(text.contains(section), "{name} has no {section}");
+        }
+        assert!(!text.contains("EXTRA"), "{name}: a section without a meaning");
+    }
+    assert!(place.run(&["man"]).out.starts_with(".ie"), "a page for man(1)");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = place.run(&["completions", shell]);
+        script.succeeded();
+        assert!(script.out.contains("umount") && script.out.contains("virtiofs"), "{shell}");
+        assert!(script.out.contains("version"), "{shell}");
+        for private in ["keeper", "background-log"] {
+            assert!(!script.out.contains(private), "{shell}: {private}");
+        }
+    }
+}
+
+#[test]
+fn doctor_speaks_to_people_and_programs() {
+    let place = Place::new();
+    let told = place.run(&["doctor"]);
+    told.succeeded();
+    for ability in ["kernel", "FUSE", "file handles", "KVM", "QEMU", "UML", "user namespaces", "fanotify"] {
+        assert!(told.out.lines().any(|line| line.contains(ability)), "{ability} is not in\n{}", told.out);
+    }
+    let json = place.run(&["doctor", "--json"]);
+    json.succeeded();
+    let value: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    let findings = value["findings"].as_array().expect("a list");
+    assert!(findings.iter().all(|finding| {
+        let level = finding["level"].as_str().unwrap_or_default();
+        ["ok", "warn", "missing"].contains(&level) && (level == "ok" || finding["mend"].is_string())
+    }));
+}

@@ -1,0 +1,144 @@
+//! A server whose clients open all they can: the others, newcomers and the control socket do not notice.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::{MountPlace, Place, Ran, until};
+use tombolo_sys::process;
+
+const LIMIT: usize = 2048;
+/// "Too many open files in system" (open(2)).
+const ENFILE: i32 = 23;
+
+/// A mount that the test takes away.
+struct Mounted<'a>(&'a Place, PathBuf);
+
+impl<'a> Mounted<'a> {
+    fn new(place: &'a Place, source: &str, name: &str) -> Self {
+        fs::create_dir(place.path(name)).expect("mkdir");
+        place.run(&["mount", source, name]).succeeded();
+        Self(place, place.path(name))
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        self.0.run(&["umount", self.1.to_str().expect("a path in UTF-8")]);
+    }
+}
+
+/// Opens a file again and again, until that fails.
+fn open_all(file: &Path) -> Vec<File> {
+    let mut open = Vec::new();
+    loop {
+        match File::open(file) {
+            Ok(one) => open.push(one),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(ENFILE), "{error}");
+                return open;
+            }
+        }
+        assert!(open.len() < LIMIT, "there is no end to it");
+    }
+}
+
+fn open_some(file: &Path, count: usize) -> Vec<File> {
+    (0..count).map(|number| File::open(file).unwrap_or_else(|error| panic!("{number}: {error}"))).collect()
+}
+
+/// A VMM's first question (vhost-user, GET_FEATURES), which a guest that was not let in gets no answer to.
+fn is_let_in(socket: &Path) -> bool {
+    let mut stream = UnixStream::connect(socket).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
+    let question = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
+    stream.write_all(&question).is_ok() && stream.read_exact(&mut [0; 20]).is_ok()
+}
+
+#[test]
+fn clients_that_open_all_they_can_are_not_noticed_by_others() {
+    let Some(mounted) = MountPlace::new() else { return };
+    let place = &mounted.0;
+    process::raise_open_file_limit().expect("this test opens files too");
+    fs::create_dir(place.path("many")).expect("mkdir");
+    (0..200).for_each(|number| fs::write(place.path("many").join(number.to_string()), "x").expect("write"));
+
+    let limit = format!("--nofile={LIMIT}:{LIMIT}");
+    let program = env!("CARGO_BIN_EXE_tombolo");
+    let words = [limit.as_str(), program, "serve", "tree", "--fuse", "mnt", "--shm", "link", "--nfs", "0"];
+    let more = ["--squash", "none", "--virtiofs", "guest", "--state", "kept"];
+    let command = place.program(Path::new("prlimit"), &[&words[..], &more].concat());
+    let mut server = place.started(command, "ready control");
+    let port = server.said.lines().find_map(|line| line.strip_prefix("ready nfs 127.0.0.1:"));
+    let port = port.and_then(|rest| rest.split(' ').next()).expect("a line for NFS");
+    let nfs = format!("nfs://127.0.0.1:{port}/tree");
+    let other = Mounted::new(place, "shm:link/tree", "other");
+
+    // A guest's and a link's, one after the other.
+    let greedy = open_all(&place.path("mnt/file"));
+    let third = Mounted::new(place, "shm:link/tree", "third");
+    let greedy_link = open_all(&third.1.join("file"));
+    assert!(
+        greedy.len() > LIMIT / 8 && greedy_link.len() > LIMIT / 16,
+        "{} {}",
+        greedy.len(),
+        greedy_link.len()
+    );
+
+    let begun = Instant::now();
+    drop(open_some(&other.1.join("file"), 60));
+    fs::write(other.1.join("new"), "written").expect("a file is made");
+    let newcomer = Mounted::new(place, "shm:link/tree", "newcomer");
+    drop(open_some(&newcomer.1.join("file"), 30));
+    assert!(is_let_in(&place.path("guest")), "a new guest waits");
+    place.run(&["cp", "-q", "-r", "many", &format!("{nfs}/many")]).succeeded();
+    place.run(&["cp", "-q", "-r", &format!("{nfs}/many"), "back"]).succeeded();
+    assert_eq!(fs::read_dir(place.path("back")).expect("list").count(), 200);
+    let top = place.run(&["top", "--once"]);
+    top.succeeded();
+    assert!(top.out.contains("/tree by virtiofs"), "{}", top.out);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+
+    // What is given back can be had again.
+    let count = greedy.len();
+    drop((greedy, greedy_link));
+    until("what was closed can be opened", || open_all(&place.path("mnt/file")).len() > count / 2);
+    drop((other, third, newcomer));
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+fn serve_many(place: &Place, limit: usize, exports: usize) -> Command {
+    let limit = format!("--nofile={limit}:{limit}");
+    let exports: Vec<_> = (0..exports).map(|number| format!("tree=/{number}")).collect();
+    let mut words = vec![limit.as_str(), env!("CARGO_BIN_EXE_tombolo"), "serve"];
+    words.extend(exports.iter().map(String::as_str));
+    words.extend(["--nfs", "0", "--state", "kept"]);
+    place.program(Path::new("prlimit"), &words)
+}
+
+/// A call of the NULL procedure (RFC 5531 §9; RFC 1813 §3.3.0).
+fn is_served(stream: &mut TcpStream) -> bool {
+    let call = [0x8000_0028u32, 1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0].map(u32::to_be_bytes).concat();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+    stream.write_all(&call).is_ok() && stream.read_exact(&mut [0; 28]).is_ok()
+}
+
+#[test]
+fn many_exports_at_a_low_limit_leave_connections_to_nfs_or_it_does_not_start() {
+    let place = &Place::new();
+    let mut server = place.started(serve_many(place, 1024, 7), "ready control");
+    let port = server.said.lines().find_map(|line| line.strip_prefix("ready nfs 127.0.0.1:"));
+    let port = port.and_then(|rest| rest.split(' ').next()).expect("a line for NFS");
+    let connect = |_| TcpStream::connect(("127.0.0.1", port.parse().expect("a port"))).expect("connect");
+    let mut streams: Vec<_> = (0..16).map(connect).collect();
+    assert!(streams.iter_mut().all(is_served));
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let said = ["cannot serve NFS", "fewer than 32 descriptors", "LimitNOFILE=524288"];
+    Ran::new(serve_many(place, 400, 3)).failed(1, &said);
+}

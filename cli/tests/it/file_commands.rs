@@ -1,0 +1,206 @@
+//! `tombolo ls`, `mkdir`, `mv` and `du`, on this host and on a server.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use crate::common::{Place, Server, until};
+
+fn serve(place: &Place) -> (Server, String) {
+    let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state", "--squash", "none"];
+    let server = place.serve(&words, "ready control");
+    let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
+    let url = format!("nfs://{}/tree", line.split(' ').nth(2).expect("an address"));
+    (server, url)
+}
+
+#[test]
+fn listings_are_sorted_and_shown_as_asked_for() {
+    let place = Place::new();
+    let (_server, url) = serve(&place);
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for (name, size, age) in [("a", 10, 3), ("b", 2_500_000, 1), ("c", 2048, 2)] {
+        fs::write(place.path("tree").join(name), vec![1; size]).expect("write");
+        let file = fs::File::open(place.path("tree").join(name)).expect("open");
+        file.set_modified(old - Duration::from_secs(age)).expect("utimes");
+    }
+    fs::remove_file(place.path("tree/file")).expect("remove");
+    for what in ["tree", &url] {
+        let listed = |words: &[&str]| {
+            let ran = place.run(&[&["ls"], words, &[what]].concat());
+            ran.succeeded();
+            ran.out
+        };
+        assert_eq!(listed(&["-t"]), "b\nc\na\n");
+        assert_eq!(listed(&["-tr"]), "a\nc\nb\n");
+        assert_eq!(listed(&["-S"]), "b\nc\na\n");
+        let sizes = listed(&["-lh"]);
+        let sizes: Vec<_> =
+            sizes.lines().map(|line| line.split_whitespace().nth(4).expect("a size")).collect();
+        assert_eq!(sizes, ["10", "2.4M", "2.0K"]);
+        assert_eq!(listed(&["-d"]), format!("{what}\n"));
+        assert!(listed(&["-ld"]).starts_with('d'));
+        let list: Vec<serde_json::Value> = serde_json::from_str(&listed(&["--json", "-S"])).expect("JSON");
+        assert_eq!((&list[0]["name"], &list[0]["path"]), (&"b".into(), &format!("{what}/b").into()));
+        assert_eq!(list[0]["mtime"], "2001-09-09T01:46:39.000000000Z");
+    }
+    assert!(place.run(&["ls", "--help"]).out.contains("List directories"));
+}
+
+#[test]
+fn the_exports_of_a_server_are_listed() {
+    let place = Place::new();
+    fs::create_dir(place.path("more")).expect("mkdir");
+    let words = ["serve", "tree", "more", "--nfs", "127.0.0.1:0", "--state", "nfs-state"];
+    let server = place.serve(&words, "ready control");
+    let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
+    let host = line.split(' ').nth(2).expect("an address");
+    let ran = place.run(&["ls", &format!("nfs://{host}/")]);
+    ran.succeeded();
+    assert_eq!(ran.out, "/more\n/tree\n");
+    let ran = place.run(&["ls", "--json", &format!("nfs://{host}/")]);
+    let list: Vec<serde_json::Value> = serde_json::from_str(&ran.out).expect("JSON");
+    assert_eq!((&list[1]["name"], &list[1]["path"]), (&"/tree".into(), &format!("nfs://{host}/tree").into()));
+    place.run(&["ls", "-R", &format!("nfs://{host}/")]).failed(1, &["name one of its exports"]);
+}
+
+#[test]
+fn directories_are_made() {
+    let place = Place::new();
+    let (_server, url) = serve(&place);
+    let here = place.text("tree/here");
+    let there = format!("{url}/there");
+    fs::create_dir(place.path("tree/here")).expect("mkdir");
+    fs::create_dir(place.path("tree/there")).expect("mkdir");
+    for (dir, name) in [(&here, "here"), (&there, "there")] {
+        let path = |below: &str| place.path("tree").join(name).join(below);
+        place.run(&["mkdir", &format!("{dir}/a")]).succeeded();
+        place.run(&["mkdir", &format!("{dir}/a")]).failed(1, &["cannot make", "exists"]);
+        place.run(&["mkdir", &format!("{dir}/x/y")]).failed(1, &["cannot make"]);
+        let ran = place.run(&["mkdir", "-pv", "-m", "2751", &format!("{dir}/a/b/c")]);
+        ran.succeeded();
+        assert_eq!(ran.out, format!("{dir}/a/b/c\n"));
+        let mode = |below: &str| fs::metadata(path(below)).expect("stat").mode() & 0o7777;
+        assert_eq!((mode("a/b") & 0o700, mode("a/b/c")), (0o700, 0o2751));
+        place.run(&["mkdir", "-p", &format!("{dir}/a/b/c")]).succeeded();
+        fs::write(path("file"), "").expect("write");
+        place.run(&["mkdir", "-p", &format!("{dir}/file/below")]).failed(1, &["cannot make"]);
+        place.run(&["mkdir", "-p", &format!("{dir}/file")]).failed(1, &["cannot make"]);
+    }
+    place.run(&["mkdir", "-m", "8", "x"]).failed(2, &["octal digits"]);
+}
+
+#[test]
+fn things_are_moved_within_an_export_and_out_of_it() {
+    let place = Place::new();
+    let (_server, url) = serve(&place);
+    let tree = |name: &str| place.path("tree").join(name);
+    let there = |name: &str| format!("{url}/{name}");
+    // A rename: the file stays the same.
+    let number = fs::metadata(tree("file")).expect("stat").ino();
+    place.run(&["mv", &there("file"), &there("renamed")]).succeeded();
+    assert_eq!(fs::metadata(tree("renamed")).expect("stat").ino(), number);
+    fs::create_dir(tree("dir")).expect("mkdir");
+    place.run(&["mv", &there("renamed"), &there("dir")]).succeeded();
+    place.run(&["mv", &there("dir/renamed"), &url]).succeeded();
+    assert_eq!(fs::metadata(tree("renamed")).expect("stat").ino(), number, "into the top of the export");
+    // A tree goes to this host and back.
+    symlink("renamed", tree("dir/link")).expect("symlink");
+    fs::set_permissions(tree("renamed"), PermissionsExt::from_mode(0o604)).expect("chmod");
+    place.run(&["mv", &there("dir"), &there("renamed"), "mnt"]).succeeded();
+    assert!(!tree("dir").exists() && !tree("renamed").exists());
+    assert_eq!(fs::metadata(place.path("mnt/renamed")).expect("stat").mode() & 0o777, 0o604);
+    assert!(fs::symlink_metadata(place.path("mnt/dir/link")).expect("stat").is_symlink());
+    place.run(&["mv", "mnt/dir", &there("back")]).succeeded();
+    assert!(fs::symlink_metadata(tree("back/link")).expect("stat").is_symlink());
+    assert!(!place.path("mnt/dir").exists());
+    // What exists is left where that is asked for, and no directory is filled up with another.
+    fs::write(place.path("one"), "one").expect("write");
+    fs::write(tree("two"), "two").expect("write");
+    place.run(&["mv", "-n", "one", &there("two")]).succeeded();
+    assert_eq!((fs::read(tree("two")).expect("read"), place.path("one").exists()), (b"two".to_vec(), true));
+    place.run(&["mv", "-T", "mnt", &there("back")]).failed(1, &["it exists", "cp -a"]);
+    place.run(&["mv", "one", "plain", &there("two")]).failed(1, &["not a directory", "several sources"]);
+    place.run(&["mv", &there("none"), "x"]).failed(1, &["none", "no such file"]);
+    place.run(&["mv", &url, "x"]).failed(1, &["top of what is exported"]);
+    // On this host.
+    place.run(&["mv", "one", "mnt"]).succeeded();
+    place.run(&["mv", "mnt/one", "two"]).succeeded();
+    assert_eq!(fs::read(place.path("two")).expect("read"), b"one");
+}
+
+/// A move that has to copy removes its source, so the copy must be a file of its own first.
+#[test]
+fn nothing_is_lost_by_a_move_that_copies() {
+    let place = Place::new();
+    let (server, url) = serve(&place);
+    let tree = |name: &str| place.path("tree").join(name);
+    let there = |name: &str| format!("{url}/{name}");
+    // One file by two routes.
+    fs::write(tree("same"), "all that there is").expect("write");
+    let other_name = there("same").replace("127.0.0.1", "localhost");
+    for (from, to) in
+        [("tree/same", &*there("same")), (&*there("same"), "tree/same"), (&*there("same"), &*other_name)]
+    {
+        place.run(&["mv", from, to]).failed(1, &["same", "the same file"]);
+        assert_eq!(fs::read(tree("same")).expect("read"), b"all that there is", "{from} {to}");
+    }
+    // A device takes nothing in; one of our own, since replacing the host's would be felt.
+    let device = Command::new("mknod").arg(place.path("null")).args(["c", "1", "3"]).status();
+    assert!(device.expect("mknod(1)").success());
+    place.run(&["mv", &there("same"), "null"]).failed(1, &["null is a pipe, socket or device"]);
+    assert_eq!(fs::read(tree("same")).expect("read"), b"all that there is");
+    // A link is replaced, as by rename(2), and not what it leads to.
+    fs::write(place.path("kept"), "kept").expect("write");
+    for (number, leads_to) in ["kept", "nowhere", "mnt"].into_iter().enumerate() {
+        let source = format!("source{number}");
+        fs::write(tree(&source), &source).expect("write");
+        symlink(leads_to, place.path("link")).expect("symlink");
+        place.run(&["mv", "-T", &there(&source), "link"]).succeeded();
+        let link = place.path("link");
+        assert!(fs::symlink_metadata(&link).expect("stat").is_file() && !tree(&source).exists());
+        assert_eq!(fs::read_to_string(&link).expect("read"), source);
+        fs::remove_file(link).expect("remove");
+    }
+    assert_eq!(fs::read(place.path("kept")).expect("read"), b"kept");
+    symlink("file", tree("link")).expect("symlink");
+    place.run(&["mv", "kept", &there("link")]).succeeded();
+    assert!(!fs::symlink_metadata(tree("link")).expect("stat").is_symlink());
+    // What changes while it is copied stays.
+    fs::write(place.path("large"), vec![7; 150 << 20]).expect("write");
+    let to = there("large");
+    let child = place.tombolo(&["mv", "large", &to]).stderr(Stdio::piped()).spawn().expect("start");
+    until("some of it has arrived", || tree(".large.tombolo-part").exists());
+    server.signal("STOP");
+    assert!(!tree("large").exists(), "it was over before it could change");
+    fs::set_permissions(place.path("large"), PermissionsExt::from_mode(0o640)).expect("chmod");
+    server.signal("CONT");
+    let ran = child.wait_with_output().expect("wait");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.code() == Some(1) && said.contains("not what was copied"), "{said}");
+    assert_eq!(fs::metadata(place.path("large")).expect("stat").len(), 150 << 20);
+}
+
+#[test]
+fn space_is_summed_up() {
+    let place = Place::new();
+    let (_server, url) = serve(&place);
+    fs::create_dir_all(place.path("tree/a/b")).expect("mkdir");
+    fs::write(place.path("tree/a/large"), vec![1; 3 << 20]).expect("write");
+    fs::hard_link(place.path("tree/a/large"), place.path("tree/a/again")).expect("link");
+    // What du(1) says of the same tree.
+    let du = std::process::Command::new("du").arg("-k").arg(place.path("tree")).output().expect("du(1)");
+    let du = String::from_utf8(du.stdout).expect("text");
+    let ran = place.run(&["du", &place.text("tree")]);
+    ran.succeeded();
+    let sorted = |text: &str| {
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    assert_eq!(sorted(&ran.out), sorted(&du));
+    let ran = place.run(&["du", "-sh", &url]);
+    assert_eq!(ran.out, format!("3.1M\t{url}\n"));
+    assert_eq!(place.run(&["du", &format!("{url}/a/large")]).out, format!("3072\t{url}/a/large\n"));
+}

@@ -1,0 +1,14 @@
+//! The tests that may share a process.
+
+mod command_line;
+mod common;
+mod copies;
+mod descriptors;
+mod file_commands;
+mod files;
+mod mount;
+mod mount_nfs;
+mod nfs;
+mod nfs_shm;
+mod serve;
+mod shm;

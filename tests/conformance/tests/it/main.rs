@@ -1,0 +1,9 @@
+//! All tests, in one program.
+
+mod layers;
+mod local_dir;
+mod memory;
+mod model;
+mod mount;
+mod planted;
+mod replies;

@@ -1,0 +1,263 @@
+//! A layer that behaves well but for one thing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::fs::{
+    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirBudget, DirEntry, DirPage, Entry,
+    Exclusive, Export, File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags,
+    Opened, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat,
+    Write, Written, Xattrs,
+};
+use tombolo_core::{Answer, Ctx, Identity, Result};
+use tombolo_mem::{Sink, Source};
+
+use crate::planted::bug::Bug;
+
+pub struct Planted {
+    inner: Arc<dyn Export>,
+    bug: Option<Bug>,
+}
+
+impl Planted {
+    pub fn new(inner: Arc<dyn Export>, bug: Option<Bug>) -> Self {
+        Self { inner, bug }
+    }
+}
+
+impl Export for Planted {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        let inner = self.inner.attach(client)?;
+        Ok(Arc::new(Session { inner, bug: self.bug, remembered: Mutex::default() }))
+    }
+}
+
+struct Session {
+    inner: Arc<dyn FileSystem>,
+    bug: Option<Bug>,
+    remembered: Mutex<HashMap<NodeId, Attr>>,
+}
+
+impl Session {
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    fn flags(&self, flags: OpenFlags) -> OpenFlags {
+        if self.has(Bug::AppendIgnored) { flags.difference(OpenFlags::APPEND) } else { flags }
+    }
+
+    fn mode(&self, mode: NewMode) -> NewMode {
+        if self.has(Bug::UmaskIgnored) { NewMode::settled(mode.mode) } else { mode }
+    }
+
+    fn how(&self, how: &Create) -> Create {
+        let exclusive = match how.exclusive {
+            Exclusive::Verifier(_) if self.has(Bug::VerifierIgnored) => Exclusive::No,
+            exclusive => exclusive,
+        };
+        Create { mode: self.mode(how.mode), flags: self.flags(how.flags), exclusive }
+    }
+
+    fn maker(&self, cx: &Ctx) -> Ctx {
+        let identity = if self.has(Bug::OwnerForgotten) { Identity::ROOT } else { cx.identity.clone() };
+        Ctx { identity, ..cx.clone() }
+    }
+
+    /// Lists all, and goes on after as many entries as the cookie says.
+    fn list_by_index(&self, cx: &Ctx, file: File, cookie: Cookie, mut page: DirPage) -> Answer<DirPage> {
+        let budget =
+            DirBudget { size_bytes: 16 << 20, entry_bytes: 24, align: 8, plus: page.wants_entries() };
+        let all = match self.inner.readdir(cx, file, Cookie::START, DirPage::new(budget)).wait() {
+            Ok(all) => all,
+            Err(error) => return Answer::err(error),
+        };
+        for (index, entry) in all.iter().enumerate().skip(cookie.0 as usize) {
+            if !page.push(DirEntry { cookie: Cookie(index as u64 + 1), ..entry }) {
+                return Answer::ok(page);
+            }
+        }
+        page.set_end();
+        Answer::ok(page)
+    }
+}
+
+impl FileSystem for Session {
+    fn profile(&self) -> Profile {
+        self.inner.profile()
+    }
+
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        self.inner.lookup(cx, parent, name)
+    }
+
+    fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
+        if self.has(Bug::ForgetDropsAll) {
+            look_ups.iter().for_each(|&(node, _)| self.inner.forget(cx, &[(node, u64::MAX)]));
+        } else if !self.has(Bug::ForgetIgnored) {
+            self.inner.forget(cx, look_ups);
+        }
+    }
+
+    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
+        if !self.has(Bug::StaleAttributes) {
+            return self.inner.getattr(cx, node, file);
+        }
+        let mut remembered = self.remembered.lock().expect("no panic while locked");
+        if let Some(attr) = remembered.get(&node) {
+            return Answer::ok(*attr);
+        }
+        let result = self.inner.getattr(cx, node, file).wait();
+        if let Ok(attr) = &result {
+            remembered.insert(node, *attr);
+        }
+        Answer::Done(result)
+    }
+
+    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
+        let mut set = *set;
+        if self.has(Bug::GuardIgnored) {
+            set.guard_ctime = None;
+        }
+        self.inner.setattr(cx, node, file, &set)
+    }
+
+    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
+        self.inner.access(cx, node, mask)
+    }
+
+    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
+        self.inner.readlink(cx, node)
+    }
+
+    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
+        self.inner.create(&self.maker(cx), parent, name, &self.how(how))
+    }
+
+    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
+        self.inner.create_unnamed(&self.maker(cx), parent, &self.how(how))
+    }
+
+    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
+        self.inner.mkdir(&self.maker(cx), parent, name, self.mode(mode))
+    }
+
+    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
+        self.inner.symlink(&self.maker(cx), parent, name, target)
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Answer<Made> {
+        self.inner.mknod(&self.maker(cx), parent, name, file_type, self.mode(mode), rdev)
+    }
+
+    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+        self.inner.link(cx, node, parent, name)
+    }
+
+    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        if self.has(Bug::UnlinkLosesData)
+            && let Ok(entry) = self.inner.lookup(cx, parent, name).wait()
+        {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            // Fails where there is nothing to lose.
+            let _ = self.inner.setattr(cx, entry.node, None, &set).wait();
+        }
+        self.inner.unlink(cx, parent, name)
+    }
+
+    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        self.inner.rmdir(cx, parent, name)
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        from_parent: NodeId,
+        from: Name<'_>,
+        to_parent: NodeId,
+        to: Name<'_>,
+        mut flags: RenameFlags,
+    ) -> Answer<Renamed> {
+        if self.has(Bug::ExchangeOneWay) {
+            flags.remove(RenameFlags::EXCHANGE);
+        }
+        if self.has(Bug::NoReplaceIgnored) {
+            flags.remove(RenameFlags::NO_REPLACE);
+        }
+        self.inner.rename(cx, from_parent, from, to_parent, to, flags)
+    }
+
+    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
+        self.inner.open(cx, node, self.flags(flags))
+    }
+
+    fn release(&self, cx: &Ctx, file: File) {
+        if !self.has(Bug::ReleaseForgotten) {
+            self.inner.release(cx, file);
+        }
+    }
+
+    fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
+        self.inner.flush(cx, file, owner)
+    }
+
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+        self.inner.fsync(cx, file, what)
+    }
+
+    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
+        let lies = self.has(Bug::EofTooEarly);
+        self.inner.read(cx, file, offset, into).map(move |done| ReadDone { eof: done.eof || lies, ..done })
+    }
+
+    fn write(&self, cx: &Ctx, file: File, how: &Write, mut from: Source) -> Answer<Written> {
+        let mut how = *how;
+        how.kill_privileges &= !self.has(Bug::PrivilegesKept);
+        let asked = from.len();
+        let lies = self.has(Bug::TornWrite) && asked > 4096 && !how.offset.is_multiple_of(4096);
+        if lies {
+            from.truncate(asked - 1);
+        }
+        let written = self.inner.write(cx, file, &how, from);
+        written.map(move |written| Written { count: written.count + usize::from(lies), ..written })
+    }
+
+    fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
+        if self.has(Bug::CookieByIndex) {
+            return self.list_by_index(cx, file, cookie, page);
+        }
+        self.inner.readdir(cx, file, cookie, page)
+    }
+
+    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
+        self.inner.statfs(cx, node)
+    }
+
+    fn syncfs(&self, cx: &Ctx) -> Answer<()> {
+        self.inner.syncfs(cx)
+    }
+
+    fn xattrs(&self) -> Option<&dyn Xattrs> {
+        self.inner.xattrs()
+    }
+
+    fn locks(&self) -> Option<&dyn Locks> {
+        self.inner.locks()
+    }
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        self.inner.persistent_handles()
+    }
+
+    fn ranges(&self) -> Option<&dyn Ranges> {
+        self.inner.ranges()
+    }
+}

@@ -1,0 +1,113 @@
+//! What one client writes and closes, another sees when it opens (close-to-open consistency).
+
+use tombolo_core::fs::OpenFlags;
+use tombolo_wire_nfs3::Procedure;
+
+use crate::clients::pair::{Pair, close};
+
+#[test]
+fn an_open_sees_what_another_client_closed() {
+    let pair = Pair::new();
+    let mut expected = Vec::new();
+    for round in 0..50_usize {
+        let (writer, reader) = if round % 2 == 0 { (&pair.one, &pair.two) } else { (&pair.two, &pair.one) };
+        // Longer, then shorter, and with the same size: only the contents tell those apart.
+        expected = vec![b'a' + (round % 26) as u8; [10, 5000, 5000, 70_000, 3][round % 5]];
+        let file = match round {
+            0 => writer.file("file"),
+            _ => {
+                let node = writer.lookup(writer.dir, "file").expect("the file").node;
+                writer.open(node, OpenFlags::WRITE | OpenFlags::TRUNCATE).expect("open")
+            }
+        };
+        writer.put(file, 0, &expected);
+        close(writer, file).expect("closed");
+
+        let node = reader.lookup(reader.dir, "file").expect("the file").node;
+        let file = reader.open(node, OpenFlags::READ).expect("open");
+        let read = reader.get(file, 0, 100_000);
+        assert!(
+            read == expected,
+            "round {round}: {} bytes, where {} were written",
+            read.len(),
+            expected.len()
+        );
+        assert_eq!(reader.open_attr(file).size, expected.len() as u64);
+        reader.release(file);
+    }
+    assert!(!expected.is_empty());
+}
+
+#[test]
+fn an_open_asks_the_server_once_however_fresh_the_attributes() {
+    let pair = Pair::new();
+    let node = pair.one.file_with("file", b"contents");
+    for _ in 0..5 {
+        let before = pair.server.count_of(Procedure::Getattr) + pair.server.count_of(Procedure::Access);
+        let file = pair.one.open(node, OpenFlags::READ).expect("open");
+        pair.one.release(file);
+        let asked =
+            pair.server.count_of(Procedure::Getattr) + pair.server.count_of(Procedure::Access) - before;
+        assert!((1..=2).contains(&asked), "{asked} calls for an open");
+    }
+}
+
+#[test]
+fn data_that_were_not_closed_are_there_after_a_sync() {
+    let pair = Pair::new();
+    let file = pair.one.file("file");
+    pair.one.put(file, 0, b"not closed");
+    let what = tombolo_core::fs::SyncWhat::Data;
+    pair.one.fs.fsync(&pair.one.cx, file, what).wait().expect("synced");
+    let node = pair.two.lookup(pair.two.dir, "file").expect("the file").node;
+    assert_eq!(pair.two.contents(node), b"not closed");
+    close(&pair.one, file).expect("closed");
+}
+
+/// Its own writes are seen by a client at once, through any of its openings, whether or not they have gone to the server.
+#[test]
+fn a_client_sees_its_own_writes_at_once() {
+    let pair = Pair::new();
+    let world = &pair.one;
+    let writer = world.file("file");
+    let reader = world.open(writer.node, OpenFlags::READ).expect("open");
+    for round in 0..200_u64 {
+        let line = format!("{round:07}\n");
+        world.put(writer, round * 8, line.as_bytes());
+        assert_eq!(world.get(reader, round * 8, 8), line.as_bytes());
+        assert_eq!(world.open_attr(reader).size, (round + 1) * 8);
+        assert_eq!(world.attr(writer.node).size, (round + 1) * 8);
+    }
+    // Over what is there, in part, across the borders of pieces.
+    world.put(writer, 3, b"across a border");
+    let expected = b"000across a border00";
+    assert_eq!(world.get(reader, 0, 20), expected);
+    world.release(reader);
+    close(world, writer).expect("closed");
+}
+
+#[test]
+fn a_small_file_is_on_the_wire_before_it_is_closed() {
+    let pair = Pair::new();
+    let file = pair.one.file("file");
+    pair.one.put(file, 0, &[7; 4096]);
+    let begun = std::time::Instant::now();
+    while pair.server.count_of(Procedure::Write) == 0 {
+        assert!(begun.elapsed().as_secs() < 5, "nothing was written, and the file is not closed");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    close(&pair.one, file).expect("closed");
+}
+
+#[test]
+fn a_truncation_by_another_client_is_seen_at_open() {
+    let pair = Pair::new();
+    let node = pair.one.file_with("file", &[1; 300_000]);
+    assert_eq!(pair.one.contents(node).len(), 300_000);
+    let theirs = pair.two.lookup(pair.two.dir, "file").expect("the file").node;
+    pair.two.truncate(theirs, 1000).expect("truncated");
+    pair.two.truncate(theirs, 200_000).expect("grown");
+    let contents = pair.one.contents(node);
+    assert_eq!(contents.len(), 200_000);
+    assert!(contents[..1000].iter().all(|&byte| byte == 1) && contents[1000..].iter().all(|&byte| byte == 0));
+}

@@ -1,0 +1,160 @@
+//! Files that are open while their last name goes (silly rename).
+
+use tombolo_core::Error;
+use tombolo_core::fs::{OpenFlags, RenameFlags, SyncWhat};
+
+use crate::clients::pair::{Pair, close};
+
+fn silly(names: &[String]) -> Vec<&String> {
+    names.iter().filter(|name| name.starts_with(".nfs")).collect()
+}
+
+#[test]
+fn a_file_that_is_removed_while_open_is_read_and_written_on_and_gone_after_its_close() {
+    let pair = Pair::noac();
+    let world = &pair.one;
+    let file = world.file("file");
+    world.put(file, 0, b"before");
+    let second = world.open(file.node, OpenFlags::READ).expect("open");
+    world.unlink("file").expect("unlink");
+
+    assert!(!world.exists("file"));
+    assert!(!pair.two.exists("file"), "to others it is gone as well");
+    assert_eq!(silly(&pair.two.names(pair.two.dir)).len(), 1, "but for what its data live under");
+    assert_eq!(world.get(file, 0, 100), b"before");
+    world.put(file, 6, b" and after");
+    world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+    assert_eq!(world.get(second, 0, 100), b"before and after");
+    assert_eq!(world.open_attr(file).size, 16);
+
+    close(world, file).expect("closed");
+    assert_eq!(world.get(second, 0, 100), b"before and after", "it is open still");
+    close(world, second).expect("closed");
+    gone(&pair);
+}
+
+/// Who holds it without having it open (`O_PATH`) may ask what it was.
+#[test]
+fn attributes_of_a_removed_file_reach_its_openers() {
+    let pair = Pair::noac();
+    let world = &pair.one;
+    let node = world.file_with("file", b"contents");
+    let before = world.attr(node);
+    world.unlink("file").expect("unlink");
+    let after = world.attr(node);
+    assert_eq!((after.nlink, after.size, after.mode), (0, 8, before.mode));
+    let dir = world.dir("dir");
+    world.rmdir("dir").expect("rmdir");
+    assert_eq!(world.attr(dir).nlink, 0);
+
+    // What another took away is not known to be what it was.
+    let theirs = world.file_with("theirs", b"contents");
+    pair.two.lookup(pair.two.dir, "theirs").expect("the file");
+    pair.two.unlink("theirs").expect("unlink");
+    let gone = world.fs.getattr(&world.cx, theirs, None).wait();
+    assert!(matches!(gone, Err(Error::Stale)), "{gone:?}");
+}
+
+/// The end of the last opening takes the file away; the answer to that needs nobody to wait for it.
+#[track_caller]
+fn gone(pair: &Pair) {
+    let begun = std::time::Instant::now();
+    loop {
+        let names = pair.two.names(pair.two.dir);
+        if silly(&names).is_empty() {
+            return;
+        }
+        assert!(begun.elapsed().as_secs() < 5, "left behind: {names:?}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_file_that_is_replaced_while_open_is_read_on() {
+    let pair = Pair::noac();
+    let world = &pair.one;
+    let old = world.file("file");
+    world.put(old, 0, b"old");
+    world.file_with("new", b"new");
+    world.rename("new", "file", RenameFlags::empty()).expect("rename");
+    assert_eq!(world.get(old, 0, 10), b"old");
+    let node = world.lookup(world.dir, "file").expect("lookup").node;
+    assert_eq!(world.contents(node), b"new");
+    close(world, old).expect("closed");
+    gone(&pair);
+    assert_eq!(pair.two.names(pair.two.dir), ["file"]);
+}
+
+#[test]
+fn a_name_made_again_is_another_file_while_the_first_is_open() {
+    let pair = Pair::noac();
+    let world = &pair.one;
+    let old = world.file("file");
+    world.put(old, 0, b"old");
+    world.unlink("file").expect("unlink");
+    let new = world.file("file");
+    world.put(new, 0, b"new");
+    assert_ne!(old.node, new.node);
+    assert_eq!(world.get(old, 0, 10), b"old");
+    assert_eq!(world.get(new, 0, 10), b"new");
+    close(world, old).expect("closed");
+    close(world, new).expect("closed");
+    gone(&pair);
+}
+
+#[test]
+fn a_file_that_is_not_open_is_removed_at_once() {
+    let pair = Pair::noac();
+    let world = &pair.one;
+    world.file_with("file", b"contents");
+    world.unlink("file").expect("unlink");
+    assert!(pair.two.names(pair.two.dir).is_empty());
+}
+
+#[test]
+fn one_of_two_links_of_an_open_file_is_removed_at_once() {
+    let pair = Pair::noac();
+    let world = &pair.one;
+    let file = world.file("file");
+    world.put(file, 0, b"contents");
+    world.link(file.node, world.dir, "link").expect("link");
+    world.unlink("file").expect("unlink");
+    assert_eq!(world.get(file, 0, 100), b"contents");
+    close(world, file).expect("closed");
+    gone(&pair);
+    let node = pair.two.lookup(pair.two.dir, "link").expect("the link").node;
+    assert_eq!(pair.two.contents(node), b"contents");
+}
+
+#[test]
+fn the_last_name_of_an_open_file_is_recognized_after_foreign_removals() {
+    let pair = Pair::new();
+    let world = &pair.one;
+    let file = world.file("file");
+    world.put(file, 0, b"contents");
+    world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+    world.link(file.node, world.dir, "link").expect("link");
+    assert_eq!(world.open_attr(file).nlink, 2);
+    pair.two.unlink("link").expect("unlink");
+    world.unlink("file").expect("unlink");
+    assert_eq!(world.get(file, 0, 100), b"contents");
+    assert_eq!(pair.two.names(pair.two.dir).len(), 1, "what its data live under");
+    close(world, file).expect("closed");
+    gone(&pair);
+}
+
+#[test]
+fn a_directory_whose_last_file_was_removed_while_open_can_go_after_the_close() {
+    let pair = Pair::noac();
+    let world = &pair.one;
+    let dir = world.dir("dir");
+    let file = world.file_in(dir, "file");
+    world.fs.unlink(&world.cx, dir, tombolo_nfs_client_tests::mount::name("file")).wait().expect("unlink");
+    close(world, file).expect("closed");
+    gone(&pair);
+    let begun = std::time::Instant::now();
+    while world.rmdir("dir").is_err() {
+        assert!(begun.elapsed().as_secs() < 5, "never empty");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,126 @@
+//! What runs in namespaces of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_back_nfs_client::{NfsExport, Options, Ports};
+use tombolo_conformance::waist::{Case, Needs, Setup, World, run_some};
+use tombolo_core::fs::{Export, LockOwner, OpenFlags, PermissionCheck, SyncWhat};
+use tombolo_nfs_client_tests::mount::{hard, world};
+
+use crate::ganesha::server::Ganesha;
+
+/// What NFS version 3 has no word for, as in the suite over our own server.
+const LACKS: Needs =
+    Needs::RIGHTS.union(Needs::APPENDS).union(Needs::KILLS).union(Needs::OLD_TIMES).union(Needs::AT_ONCE);
+
+const MAY_SKIP: &[&str] = &[
+    "needs Needs(RIGHTS)",
+    "needs Needs(APPENDS)",
+    "needs Needs(KILLS)",
+    "needs Needs(OLD_TIMES)",
+    "needs Needs(AT_ONCE)",
+    "needs Needs(XATTRS)",
+    "needs Needs(LOCKS)",
+    "needs Needs(RANGES)",
+    "the file system beneath does not support it",
+];
+
+/// Cases about which this server is of another opinion, and which.
+const ITS_OWN_WAY: &[(&str, &str)] = &[
+    ("links::a_directory_has_one_name", "it answers BADTYPE to the LINK of a directory"),
+    ("attributes::a_size_is_for_files", "it answers BADTYPE to a directory's size"),
+];
+
+fn wanted(case: &Case) -> bool {
+    match ITS_OWN_WAY.iter().find(|(name, _)| *name == case.name) {
+        None => true,
+        Some((name, why)) => {
+            eprintln!("left out {name}: {why}");
+            false
+        }
+    }
+}
+
+#[test]
+#[ignore = "run in namespaces of its own"]
+fn the_waists_cases() {
+    let ganesha = Ganesha::start();
+    let export: Arc<dyn Export> = Arc::new(ganesha.mount(hard()));
+    let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
+    run_some(&export, setup, wanted).expect("the client over nfs-ganesha", MAY_SKIP);
+}
+
+fn close(world: &World, file: tombolo_core::fs::File) {
+    world.fs.flush(&world.cx, file, LockOwner(1)).wait().expect("closed");
+    world.release(file);
+}
+
+/// Bytes that depend on their offset.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64 / 8).flat_map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect()
+}
+
+#[test]
+#[ignore = "run in namespaces of its own"]
+fn big_files_both_ways() {
+    const LEN: usize = 96 << 20;
+    let ganesha = Ganesha::start();
+    let world = world(Arc::new(ganesha.mount(Options::default())));
+    let bytes = pattern(LEN);
+    let file = world.file("out");
+    for (index, piece) in bytes.chunks(300_000).enumerate() {
+        world.put(file, index as u64 * 300_000, piece);
+    }
+    close(&world, file);
+    let there = ganesha.tree.path().join(world.name()).join("out");
+    assert!(std::fs::read(there).expect("the file") == bytes, "not what was written");
+
+    std::fs::write(ganesha.tree.path().join(world.name()).join("in"), &bytes).expect("written");
+    let node = world.lookup(world.dir, "in").expect("the file").node;
+    assert!(world.contents(node) == bytes, "not what is there");
+}
+
+#[test]
+#[ignore = "run in namespaces of its own"]
+fn a_restart_under_a_hard_mount() {
+    const LEN: usize = 32 << 20;
+    let mut ganesha = Ganesha::start();
+    let world = world(Arc::new(ganesha.mount(Options::default())));
+    let bytes = pattern(LEN);
+    let file = world.file("file");
+    let writer = std::thread::spawn({
+        let (world, bytes) = (world.clone(), bytes.clone());
+        move || {
+            for (index, piece) in bytes.chunks(1 << 20).enumerate() {
+                world.put(file, (index << 20) as u64, piece);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+        }
+    });
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_millis(200));
+        ganesha.kill();
+        std::thread::sleep(Duration::from_millis(300));
+        ganesha.restart();
+    }
+    writer.join().expect("all is written in the end");
+    let there = ganesha.tree.path().join(world.name()).join("file");
+    assert!(std::fs::read(there).expect("the file") == bytes, "not what was written");
+    let reader = world.open(file.node, OpenFlags::READ).expect("open");
+    assert!(world.get(reader, 0, LEN) == bytes, "not what is there");
+    world.release(reader);
+    close(&world, file);
+}
+
+#[test]
+#[ignore = "run in namespaces of its own"]
+fn found_through_the_portmapper() {
+    let ganesha = Ganesha::start();
+    let server = ganesha.address(Ports::Portmapper { nfs: None });
+    let export = NfsExport::mount(&server, ganesha.export(), Options::default()).expect("mounted");
+    let world = world(Arc::new(export));
+    let node = world.file_with("file", b"contents");
+    assert_eq!(world.contents(node), b"contents");
+}

@@ -1,0 +1,40 @@
+//! A stranger's server: nfs-ganesha. It registers with rpcbind, which is one for each network, so each test runs again in namespaces of its
+//! own, and what it starts ends with them. So do the tests that are a portmapper themselves. Needs root, `unshare`, `ip`, rpcbind and nfs-ganesha with its VFS plug-in; without them it is
+//! skipped, and says why.
+
+mod inside;
+mod namespaces;
+mod portmapper;
+mod server;
+
+use namespaces::{GANESHA, NETWORK, run_inside};
+
+#[test]
+fn the_conformance_suite_passes_over_ganesha() {
+    run_inside("ganesha::inside::the_waists_cases", GANESHA);
+}
+
+#[test]
+fn big_files_go_both_ways_as_they_are() {
+    run_inside("ganesha::inside::big_files_both_ways", GANESHA);
+}
+
+#[test]
+fn a_hard_mount_survives_a_ganesha_restart() {
+    run_inside("ganesha::inside::a_restart_under_a_hard_mount", GANESHA);
+}
+
+#[test]
+fn ganesha_is_found_through_the_portmapper() {
+    run_inside("ganesha::inside::found_through_the_portmapper", GANESHA);
+}
+
+#[test]
+fn a_wrong_portmapper_reply_is_one_clear_line() {
+    run_inside("ganesha::portmapper::one_that_lies", NETWORK);
+}
+
+#[test]
+fn portmapper_ports_are_used() {
+    run_inside("ganesha::portmapper::portmapper_reply_with_ports", NETWORK);
+}

@@ -1,0 +1,93 @@
+//! Results that are not the procedure's: cut off, with any word changed, of a status that there is none of.
+
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::Result;
+use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_wire_nfs3::Procedure;
+
+use crate::hostile::operations::{Operation, for_each};
+use crate::hostile::stage::{Stage, assert_names};
+
+/// The results of a procedure as an honest server has them.
+fn truth_of(stage: &Stage, operation: &Operation) -> Vec<u8> {
+    let procedure = operation.procedure;
+    let truth: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let lie = || {
+        let truth = truth.clone();
+        stage.server.now(move |asked: &Asked<'_>| {
+            let truth = truth.clone();
+            if !asked.is(procedure) {
+                return Say::Truth;
+            }
+            Say::edited(move |results| truth.lock().expect("no panic").clone_from(results))
+        });
+    };
+    (operation.run)(&stage.world, "truth", &lie).expect("the server is honest");
+    let truth = truth.lock().expect("no panic").clone();
+    assert!(!truth.is_empty(), "{procedure:?} was not called");
+    truth
+}
+
+/// Does an operation to whose procedure the server gives these results, however often it is asked.
+fn with_results(stage: &Stage, operation: &Operation, text: &str, results: &[u8]) -> Result<()> {
+    let procedure = operation.procedure;
+    let lie = || {
+        let results = results.to_vec();
+        stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
+            true => Say::Results(results.clone()),
+            false => Say::Truth,
+        });
+    };
+    let result = (operation.run)(&stage.world, text, &lie);
+    stage.server.be_honest();
+    result
+}
+
+#[test]
+fn results_that_are_cut_off_are_an_error_that_names_host_and_operation() {
+    for_each(|operation| {
+        let stage = Stage::soft();
+        let truth = truth_of(&stage, operation);
+        for cut in (0..truth.len()).step_by(4) {
+            let result = with_results(&stage, operation, &format!("cut-{cut}"), &truth[..cut]);
+            assert_names(result, &format!("{:?}", operation.procedure));
+        }
+    });
+}
+
+#[test]
+fn results_with_any_word_changed_are_survived() {
+    for_each(|operation| {
+        let stage = Stage::soft();
+        let truth = truth_of(&stage, operation);
+        for word in 0..truth.len() / 4 {
+            for value in [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
+                let mut results = truth.clone();
+                results[word * 4..][..4].copy_from_slice(&value.to_be_bytes());
+                let text = format!("word-{word}-{value:x}");
+                // Many of these lies cannot be seen. What was read is compared by the operation itself, but for the data.
+                let is_data = operation.procedure == Procedure::Read && word >= truth.len() / 4 - 3;
+                if !is_data {
+                    let _ = with_results(&stage, operation, &text, &results);
+                }
+            }
+        }
+        let honest = (operation.run)(&stage.world, "in-the-end", &|| ());
+        honest.expect("an honest server is understood afterwards");
+    });
+}
+
+#[test]
+fn an_unknown_status_is_an_error_that_names_host_and_operation() {
+    for_each(|operation| {
+        let stage = Stage::soft();
+        for status in [3_u32, 12_345, 10_009, u32::MAX] {
+            let mut results = status.to_be_bytes().to_vec();
+            // Nothing is said of the attributes that may follow a failure.
+            results.extend([0; 32]);
+            let result = with_results(&stage, operation, &format!("status-{status}"), &results);
+            assert_names(result, &format!("{:?}", operation.procedure));
+        }
+    });
+}

@@ -1,0 +1,63 @@
+//! Exclusive creates whose first answer is lost, and servers that have none.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tombolo_conformance::waist::World;
+use tombolo_core::fs::{Create, Exclusive, Mode, NewMode, OpenFlags};
+use tombolo_core::{Error, Result};
+use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_wire_nfs3::args::CreateHow;
+use tombolo_wire_nfs3::{Call, Procedure, Reply, Status, WccData};
+
+use crate::hostile::stage::{Stage, in_time};
+
+fn failed(asked: &Asked<'_>, status: Status) -> Say {
+    asked.results(&Reply::<(), WccData>::Failed(status, WccData::NONE))
+}
+
+/// Creates a file that is not to be there, and makes sure that it is as it was asked for.
+fn create(world: &World, name: &str) -> Result<()> {
+    let mode = NewMode::settled(Mode::new(0o4751));
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let created = world.create(world.dir, name, &Create { mode, flags, exclusive: Exclusive::Yes })?;
+    let attr = world.attr(created.entry.node);
+    assert_eq!((attr.mode.bits(), attr.size), (0o4751, 0));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    for time in [attr.atime, attr.mtime] {
+        assert!(now.abs_diff(time.secs.unsigned_abs()) < 3600, "{time:?} is no time of now");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_create_with_a_lost_reply_does_not_fail_with_exist() {
+    in_time(|| {
+        let stage = Stage::hard();
+        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Create) && asked.nth == 1 {
+            // It is asked again, and does not remember.
+            true => Say::All(vec![Say::Unheard, failed(asked, Status::Jukebox)]),
+            false => Say::Truth,
+        });
+        create(&stage.world, "file").expect("nobody else has made it");
+        assert!(stage.server.count_of(Procedure::Create) >= 2);
+        assert!(matches!(create(&stage.world, "file"), Err(Error::Exists)));
+        assert!(matches!(create(&stage.world.other_session(), "file"), Err(Error::Exists)));
+    });
+}
+
+#[test]
+fn a_server_without_exclusive_creates_is_asked_for_guarded_ones() {
+    in_time(|| {
+        let stage = Stage::hard();
+        stage.server.now(|asked: &Asked<'_>| match asked.call() {
+            Some(Call::Create(args)) if matches!(args.how, CreateHow::Exclusive(_)) => {
+                failed(asked, Status::NotSupp)
+            }
+            _ => Say::Truth,
+        });
+        create(&stage.world, "one").expect("created");
+        assert!(matches!(create(&stage.world, "one"), Err(Error::Exists)));
+        create(&stage.world, "two").expect("created");
+        assert_eq!(stage.server.count_of(Procedure::Create), 4, "it has said so once");
+    });
+}

@@ -1,0 +1,93 @@
+//! Handles that are none (RFC 1813 §2.4: at most 64 bytes; and who would use one of no bytes).
+
+use tombolo_conformance::waist::World;
+use tombolo_core::Result;
+use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_wire_nfs3::{Procedure, WccData};
+use tombolo_wire_xdr::Encoder;
+
+use crate::hostile::operations::page;
+use crate::hostile::stage::{Stage, assert_names, in_time, told};
+
+/// Lengths that no good handle has: as announced, and as there are bytes.
+const BAD: &[(u32, usize)] = &[(0, 0), (65, 65), (128, 128), (u32::MAX, 64), (0x8000_0000, 0)];
+
+fn handle(xdr: &mut Encoder<'_>, announced: u32, bytes: usize) {
+    xdr.u32(announced).fixed(&vec![7; bytes]);
+}
+
+/// Results of LOOKUP, which has the handle first.
+fn found(announced: u32, bytes: usize) -> Vec<u8> {
+    let mut results = Vec::new();
+    let mut xdr = Encoder::new(&mut results);
+    xdr.u32(0);
+    handle(&mut xdr, announced, bytes);
+    // No attributes, of neither.
+    xdr.bool(false).bool(false);
+    results
+}
+
+/// Results of what makes a node.
+fn made(announced: u32, bytes: usize) -> Vec<u8> {
+    let mut results = Vec::new();
+    let mut xdr = Encoder::new(&mut results);
+    xdr.u32(0).bool(true);
+    handle(&mut xdr, announced, bytes);
+    xdr.bool(false).value(&WccData::NONE);
+    results
+}
+
+#[test]
+fn a_bad_handle_of_a_node_is_an_error_that_names_host_and_operation() {
+    type Results = fn(u32, usize) -> Vec<u8>;
+    type Make = fn(&World, &str) -> Result<()>;
+    let cases: &[(Procedure, Results, Make)] = &[
+        (Procedure::Lookup, found, |world, text| world.lookup(world.dir, text).map(drop)),
+        (Procedure::Mkdir, made, |world, text| world.mkdir(world.dir, text).map(drop)),
+        (Procedure::Symlink, made, |world, text| world.symlink(text, b"target").map(drop)),
+    ];
+    for &(procedure, results, make) in cases {
+        in_time(move || {
+            let stage = Stage::soft();
+            for &(announced, bytes) in BAD {
+                stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
+                    // It is done, and answered so.
+                    true => Say::All(vec![Say::Unheard, Say::Results(results(announced, bytes))]),
+                    false => Say::Truth,
+                });
+                let result = make(&stage.world, &format!("handle-{announced}"));
+                match result {
+                    // What makes a node need not say its handle: then it is looked up.
+                    Ok(()) if bytes == 0 && procedure != Procedure::Lookup => {}
+                    result => assert_names(result, &format!("{procedure:?}")),
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_bad_handle_in_a_listing_is_an_error_or_no_handle() {
+    in_time(|| {
+        let stage = Stage::soft();
+        for &(announced, bytes) in BAD {
+            stage.server.now(move |asked: &Asked<'_>| {
+                if !asked.is(Procedure::Readdirplus) {
+                    return Say::Truth;
+                }
+                let mut results = Vec::new();
+                let mut xdr = Encoder::new(&mut results);
+                // Status, attributes of the directory, verifier; an entry; its attributes; its handle; the end.
+                xdr.u32(0).bool(false).u64(0);
+                xdr.bool(true).u64(77).opaque(b"entry").u64(1);
+                xdr.bool(false).bool(true);
+                handle(&mut xdr, announced, bytes);
+                xdr.bool(false).bool(true);
+                Say::Results(results)
+            });
+            if let Err(error) = page(&stage.world, true) {
+                assert!(told(&error).contains("127.0.0.1"), "{}", told(&error));
+            }
+        }
+    });
+}

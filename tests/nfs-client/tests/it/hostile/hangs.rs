@@ -1,0 +1,131 @@
+//! Servers that say nothing, for a while or for ever.
+
+use std::time::{Duration, Instant};
+
+use tombolo_core::Error;
+use tombolo_core::fs::{LockOwner, SyncWhat, Write};
+use tombolo_nfs_client_tests::mount::{hard, mounted, world};
+use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_wire_nfs3::Procedure;
+
+use crate::hostile::operations::for_each;
+use crate::hostile::stage::{Stage, in_time, told};
+
+#[test]
+fn a_soft_mount_gives_up_in_time() {
+    for_each(|operation| {
+        let stage = Stage::soft();
+        let procedure = operation.procedure;
+        let lie = || {
+            stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
+                true => Say::Silence,
+                false => Say::Truth,
+            });
+        };
+        let begun = Instant::now();
+        let error = (operation.run)(&stage.world, "silent", &lie).expect_err("no answer");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{procedure:?} took {:?}", begun.elapsed());
+        let timed_out = matches!(error, Error::TimedOut) || told(&error).contains("127.0.0.1");
+        assert!(timed_out, "{procedure:?}: {}", told(&error));
+    });
+}
+
+#[test]
+fn an_interrupt_ends_any_call_of_a_hard_mount_that_is_silent() {
+    for_each(|operation| {
+        let stage = Stage::hard();
+        let procedure = operation.procedure;
+        let (world, interrupt) = stage.world.interruptible();
+        let lie = || {
+            stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
+                true => Say::Silence,
+                false => Say::Truth,
+            });
+            let interrupt = interrupt.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(200));
+                interrupt.raise();
+            });
+        };
+        let error = (operation.run)(&world, "silent", &lie).expect_err("interrupted");
+        assert!(matches!(error, Error::Interrupted), "{procedure:?}: {}", told(&error));
+    });
+}
+
+#[test]
+fn a_hard_mount_waits_for_a_slow_server() {
+    in_time(|| {
+        let stage = Stage::hard();
+        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Getattr) && asked.nth == 1 {
+            true => Say::Truth.after(Duration::from_secs(2)),
+            false => Say::Truth,
+        });
+        let asked = stage.server.count_of(Procedure::Getattr);
+        let begun = Instant::now();
+        stage.world.attr(stage.world.dir);
+        assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert_eq!(stage.server.count_of(Procedure::Getattr), asked + 1, "it is not asked again so soon");
+    });
+}
+
+#[test]
+fn a_hard_mount_waits_for_an_unreachable_server() {
+    in_time(|| {
+        let stage = Stage::hard();
+        // Whoever calls is cut off; after a while it is served.
+        stage.server.now(|_| Say::Reset);
+        let world = stage.world.clone();
+        let waits = std::thread::spawn(move || world.attr(world.dir));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!waits.is_finished(), "an answer that nobody gave");
+        stage.server.be_honest();
+        waits.join().expect("the answer, in the end");
+    });
+}
+
+/// Each goes away with something unanswered. The other clients, and the test, go on.
+#[test]
+fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
+    let threads = || std::fs::read_dir("/proc/self/task").expect("threads").count();
+    in_time(move || {
+        let stage = Stage::soft();
+        let before = threads();
+        for _ in 0..5 {
+            let export = mounted(stage.server.address(), hard());
+            let world = world(export);
+            let file = world.file("file");
+            stage.server.now(|_| Say::Silence);
+            let written = world.fs.write(&world.cx, file, &Write::default(), b"lost".to_vec().into());
+            drop(written);
+            world.release(file);
+            drop(world);
+            stage.server.be_honest();
+            // What it has left to do is asked again now, and not after a minute.
+            stage.server.reset_all();
+        }
+        let begun = Instant::now();
+        // A thread of each would be five; those of the scripted server end with their connections.
+        while threads() > before + 2 && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(threads() <= before + 2, "{} threads, {before} before", threads());
+    });
+}
+
+#[test]
+fn closing_a_file_on_a_soft_mount_whose_server_hangs_is_an_error_in_time() {
+    in_time(|| {
+        let stage = Stage::soft();
+        let world = &stage.world;
+        let file = world.file("file");
+        stage.server.now(|asked: &Asked<'_>| {
+            let data = asked.is(Procedure::Write) || asked.is(Procedure::Commit);
+            if data { Say::Silence } else { Say::Truth }
+        });
+        let written = world.write(file, &Write::default(), b"contents");
+        let closed = world.fs.flush(&world.cx, file, LockOwner(1)).wait();
+        written.map(drop).and(closed).expect_err("the data are nowhere");
+        let _ = world.fs.fsync(&world.cx, file, SyncWhat::All).wait();
+        world.release(file);
+    });
+}

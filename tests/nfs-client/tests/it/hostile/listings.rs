@@ -1,0 +1,215 @@
+//! Directories that never end, go in circles, or have no room for anything.
+
+use tombolo_conformance::waist::World;
+use tombolo_core::Error;
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, OpenFlags};
+use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_wire_nfs3::{Call, Procedure};
+use tombolo_wire_xdr::Encoder;
+
+use crate::hostile::stage::{Stage, in_time, told};
+
+/// So many entries are more than any of these directories has, or may be told to have.
+const ENTRIES_MAX: usize = 200_000;
+
+/// What a page of a lying directory holds: names and cookies, and whether it is the last.
+struct Page {
+    entries: Vec<(String, u64)>,
+    eof: bool,
+}
+
+/// Answers READDIR and READDIRPLUS with pages made from the cookie that is asked for.
+fn listing(page: impl Fn(u64) -> Page) -> impl Fn(&Asked<'_>) -> Say {
+    move |asked| {
+        let (cookie, plus) = match asked.call() {
+            Some(Call::Readdir(args)) => (args.cookie.0, false),
+            Some(Call::Readdirplus(args)) => (args.cookie.0, true),
+            _ => return Say::Truth,
+        };
+        let page = page(cookie);
+        let mut results = Vec::new();
+        let mut xdr = Encoder::new(&mut results);
+        xdr.u32(0).bool(false).u64(0x1234);
+        for (name, cookie) in &page.entries {
+            xdr.bool(true).u64(1000 + cookie).opaque(name.as_bytes()).u64(*cookie);
+            if plus {
+                // Neither attributes nor handle.
+                xdr.bool(false).bool(false);
+            }
+        }
+        xdr.bool(false).bool(page.eof);
+        Say::Results(results)
+    }
+}
+
+/// Lists the world's directory to its end: the number of entries, or what went wrong.
+fn list(world: &World, plus: bool) -> Result<usize, Error> {
+    let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY)?;
+    let (mut count, mut cookie) = (0, Cookie::START);
+    let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus };
+    let listed = loop {
+        match world.fs.readdir(&world.cx, file, cookie, DirPage::new(budget)).wait() {
+            Err(error) => break Err(error),
+            Ok(page) => {
+                count += page.len();
+                assert!(count <= ENTRIES_MAX, "a listing without an end");
+                cookie = page.iter().last().map_or(cookie, |entry| entry.cookie);
+                if page.is_end() {
+                    break Ok(count);
+                }
+                assert!(!page.is_empty(), "a page that says neither more nor the end");
+            }
+        }
+    };
+    world.release(file);
+    listed
+}
+
+#[test]
+fn listing_errors_name_their_procedure() {
+    for (plus, procedure) in [(false, "Readdir: "), (true, "Readdirplus: ")] {
+        in_time(move || {
+            let stage = Stage::soft();
+            // A cookie that leads back, and a name that nothing can have.
+            for (name, cookie) in [("same", 0), ("a/b", 7)] {
+                stage
+                    .server
+                    .now(listing(move |_| Page { entries: vec![(name.to_owned(), cookie)], eof: false }));
+                let told = told(&list(&stage.world, plus).expect_err("no listing"));
+                assert!(told.contains(procedure), "{told}");
+            }
+        });
+    }
+}
+
+/// Fails unless listing such a directory is an error that names the host.
+#[track_caller]
+fn refused(page: impl Fn(u64) -> Page + Clone + Send + 'static) {
+    for plus in [false, true] {
+        let page = page.clone();
+        in_time(move || {
+            let stage = Stage::soft();
+            stage.server.now(listing(page));
+            let error = list(&stage.world, plus).expect_err("the directory never ends");
+            assert!(
+                told(&error).contains("127.0.0.1") || matches!(error, Error::BadCookie),
+                "{}",
+                told(&error)
+            );
+        });
+    }
+}
+
+fn entry(cookie: u64) -> (String, u64) {
+    (format!("entry-{cookie}"), cookie)
+}
+
+#[test]
+fn an_honest_listing_of_many_pages_is_whole() {
+    for plus in [false, true] {
+        in_time(move || {
+            let stage = Stage::soft();
+            stage.server.now(listing(|from| Page {
+                entries: (from + 1..=from + 50).map(entry).collect(),
+                eof: from >= 950,
+            }));
+            assert_eq!(list(&stage.world, plus).expect("a whole listing"), 1000);
+        });
+    }
+}
+
+#[test]
+fn cookies_need_not_be_in_order() {
+    in_time(|| {
+        let stage = Stage::soft();
+        // As a file system does that orders by a hash: 7, 14, … modulo a prime, back to 0.
+        let next = |cookie: u64| (cookie + 7) % 1009;
+        stage.server.now(listing(move |from| {
+            let cookies = std::iter::successors(Some(next(from)), |&cookie| Some(next(cookie)));
+            let cookies: Vec<_> = cookies.take(40).take_while(|&cookie| cookie != 0).collect();
+            Page { eof: cookies.len() < 40, entries: cookies.into_iter().map(entry).collect() }
+        }));
+        assert_eq!(list(&stage.world, true).expect("a whole listing"), 1008);
+    });
+}
+
+#[test]
+fn a_cookie_that_comes_twice_in_a_page_is_refused() {
+    refused(|from| Page { entries: [1, 2, 2, 3].map(|step| entry(from + step)).to_vec(), eof: false });
+}
+
+#[test]
+fn a_page_that_leads_back_to_itself_is_refused() {
+    refused(|from| Page { entries: [from.max(1), from.max(1)].map(entry).to_vec(), eof: false });
+    refused(|_| Page { entries: [1, 2, 3].map(entry).to_vec(), eof: false });
+}
+
+#[test]
+fn looping_pages_are_refused() {
+    for period in [2_u64, 3, 64, 1000] {
+        refused(move |from| Page { entries: vec![entry(from % period + 1)], eof: false });
+    }
+    // With a way into the circle.
+    refused(|from| Page { entries: vec![entry(if from < 300 { from + 1 } else { 101 })], eof: false });
+}
+
+#[test]
+fn a_page_without_entries_that_is_not_the_last_is_refused() {
+    refused(|_| Page { entries: Vec::new(), eof: false });
+}
+
+#[test]
+fn a_cookie_of_zero_in_an_entry_does_not_restart_the_listing() {
+    refused(|_| Page { entries: vec![("entry".into(), 0)], eof: false });
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_not_listed_as_names() {
+    for bad in ["", "a/b", "/etc/passwd", "nul\0", "../x"] {
+        for plus in [false, true] {
+            in_time(move || {
+                let stage = Stage::soft();
+                stage.server.now(listing(move |_| Page {
+                    entries: vec![entry(1), (bad.to_owned(), 2), entry(3)],
+                    eof: true,
+                }));
+                let world = &stage.world;
+                let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
+                let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus };
+                // Refused, or left out; but never handed on.
+                if let Ok(page) =
+                    world.fs.readdir(&world.cx, file, Cookie::START, DirPage::new(budget)).wait()
+                {
+                    assert!(page.iter().all(|entry| entry.name != bad.as_bytes()), "{bad:?} was listed");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_name_longer_than_any_is_not_listed() {
+    in_time(|| {
+        let stage = Stage::soft();
+        let long = "x".repeat(3000);
+        stage.server.now(listing(move |_| Page { entries: vec![(long.clone(), 1)], eof: true }));
+        let listed = list(&stage.world, false);
+        assert!(listed.as_ref().is_err() || matches!(listed, Ok(0)), "{listed:?}");
+    });
+}
+
+#[test]
+fn a_directory_of_which_no_entry_fits_is_an_error() {
+    in_time(|| {
+        let stage = Stage::soft();
+        stage.server.now(|asked: &Asked<'_>| {
+            let is_listing = asked.is(Procedure::Readdir) || asked.is(Procedure::Readdirplus);
+            match is_listing {
+                // TOOSMALL, and no attributes.
+                true => Say::Results([10_005_u32.to_be_bytes(), [0; 4]].concat()),
+                false => Say::Truth,
+            }
+        });
+        list(&stage.world, true).expect_err("no entry fits");
+    });
+}

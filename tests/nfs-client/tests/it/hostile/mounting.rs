@@ -1,0 +1,172 @@
+//! Mounts that cannot be: each is one clear line.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use tombolo_back_memory::Memory;
+use tombolo_back_nfs_client::{NfsExport, Options};
+use tombolo_host::rpc_client::Transport;
+use tombolo_nfs_client_tests::mount::{hard, server, soft};
+use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
+use tombolo_nfs_tests::test_server::{PATH, TestServer};
+use tombolo_wire_nfs3::mount::{self, Flavors, MntOk, MntReply};
+use tombolo_wire_nfs3::{FileHandle, Procedure};
+use tombolo_wire_rpc::{Accepted, AuthFlavor, AuthStat, Rejected, ReplyHeader};
+use tombolo_wire_xdr::Encoder;
+
+use crate::hostile::stage::in_time;
+
+/// The error of a mount, in one line with all that it comes from.
+fn refused(address: SocketAddr, path: &str, options: Options) -> String {
+    let path = path.to_owned();
+    in_time(move || {
+        let Err(error) = NfsExport::mount(&server(address, Transport::Tcp), &path, options) else {
+            panic!("mounted");
+        };
+        let mut line = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            line.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        assert!(!line.contains('\n'), "more than one line: {line}");
+        assert!(line.contains("127.0.0.1"), "does not name the host: {line}");
+        line
+    })
+}
+
+/// The error of a mount of a server that lies.
+fn refused_by(script: impl FnMut(&Asked<'_>) -> Say + Send + 'static) -> String {
+    let honest = TestServer::over(Memory::default());
+    let server = Scripted::start(honest.address(), script);
+    refused(server.address(), PATH, soft())
+}
+
+#[test]
+fn an_unreachable_host_is_one_clear_line_also_for_a_hard_mount() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = listener.local_addr().expect("the port");
+    drop(listener);
+    for options in [soft(), hard()] {
+        let begun = Instant::now();
+        let line = refused(address, PATH, options);
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+        assert!(line.contains("refused"), "{line}");
+        assert_eq!(line.matches("reached").count(), 1, "it says it again and again: {line}");
+    }
+}
+
+#[test]
+fn a_silent_host_times_out() {
+    let line = refused_by(|_| Say::Silence);
+    assert!(!line.is_empty());
+}
+
+#[test]
+fn an_unknown_export_is_named() {
+    let honest = TestServer::over(Memory::default());
+    let line = refused(honest.address(), "/nowhere", soft());
+    assert!(line.contains("/nowhere"), "{line}");
+}
+
+#[test]
+fn each_refusal_of_mount_says_why() {
+    for (status, word) in [
+        (mount::Status::Acces, "not allowed"),
+        (mount::Status::NoEnt, "no such"),
+        (mount::Status::NotDir, "directory"),
+        (mount::Status::ServerFault, ""),
+    ] {
+        let line = refused_by(move |asked| match asked.is_mnt() {
+            true => asked.results(&MntReply::Failed(status, ())),
+            false => Say::Truth,
+        });
+        assert!(line.to_lowercase().contains(word), "{status:?}: {line}");
+    }
+}
+
+#[test]
+fn an_rpc_rejection_names_its_reason() {
+    type Refuse = fn(&Asked<'_>) -> Say;
+    let refusals: [Refuse; 3] = [
+        |asked| asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)),
+        |asked| asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgMismatch { low: 1, high: 1 })),
+        |asked| asked.header(|xid| ReplyHeader::reject(xid, Rejected::Auth(AuthStat::TooWeak))),
+    ];
+    for refuse in refusals {
+        refused_by(move |asked| if asked.is_mnt() { refuse(asked) } else { Say::Truth });
+        // The same of NFS itself, once MOUNT has said yes.
+        refused_by(move |asked| if asked.is_mnt() { Say::Truth } else { refuse(asked) });
+    }
+}
+
+#[test]
+fn an_empty_root_handle_is_refused() {
+    for (announced, bytes) in [(0_u32, 0), (65, 65), (u32::MAX, 0)] {
+        refused_by(move |asked| {
+            if !asked.is_mnt() {
+                return Say::Truth;
+            }
+            let mut results = Vec::new();
+            Encoder::new(&mut results).u32(0).u32(announced).fixed(&vec![7; bytes]).u32(1).u32(1);
+            Say::Results(results)
+        });
+    }
+}
+
+#[test]
+fn flavors_without_end_are_refused_or_cut() {
+    for count in [17_u32, 1 << 20, u32::MAX] {
+        refused_by(move |asked| {
+            if !asked.is_mnt() {
+                return Say::Truth;
+            }
+            let mut results = Vec::new();
+            Encoder::new(&mut results).u32(0).opaque(&[7; 32]).u32(count).u32(1);
+            Say::Results(results)
+        });
+    }
+}
+
+/// A server that takes only Kerberos.
+#[test]
+fn a_server_without_auth_sys_is_refused_with_that_reason() {
+    let line = refused_by(|asked| {
+        if !asked.is_mnt() {
+            return Say::Truth;
+        }
+        let flavors = Flavors::new(&[AuthFlavor(390_003)]).expect("one flavor");
+        let handle = FileHandle::new(&[7; 32]).expect("a handle");
+        asked.results(&MntReply::Ok(MntOk { handle, flavors }))
+    });
+    assert!(!line.is_empty());
+}
+
+#[test]
+fn impossible_limits_are_survived_or_refused() {
+    // rtmax, wtmax and dtpref of 0, of 1, of everything.
+    for value in [0_u32, 1, u32::MAX] {
+        in_time(move || {
+            let honest = TestServer::over(Memory::default());
+            let scripted = Scripted::start(honest.address(), move |asked| {
+                if !asked.is(Procedure::Fsinfo) {
+                    return Say::Truth;
+                }
+                Say::edited(move |results| {
+                    // Behind the attributes: seven sizes.
+                    let attributes = if results[7] == 1 { 84 } else { 0 };
+                    for size in results[8 + attributes..][..28].chunks_mut(4) {
+                        size.copy_from_slice(&value.to_be_bytes());
+                    }
+                })
+            });
+            let address = scripted.address();
+            if let Ok(export) = NfsExport::mount(&server(address, Transport::Tcp), PATH, soft()) {
+                let world = tombolo_nfs_client_tests::mount::world(std::sync::Arc::new(export));
+                let node = world.file_with("file", &[7; 10_000]);
+                assert_eq!(world.contents(node), [7; 10_000]);
+                assert_eq!(world.names(world.dir), ["file"]);
+            }
+        });
+    }
+}

@@ -1,0 +1,209 @@
+//! Each procedure that a mounted client calls, and how to make it do so.
+
+use std::sync::mpsc;
+use std::time::Instant;
+
+use tombolo_conformance::waist::World;
+use tombolo_core::Result;
+use tombolo_core::fs::{
+    AccessMask, Cookie, Create, DirBudget, DirPage, Exclusive, FileType, Mode, NewMode, OpenFlags,
+    RenameFlags, SyncWhat, Write,
+};
+use tombolo_nfs_client_tests::mount::name;
+use tombolo_wire_nfs3::Procedure;
+
+use crate::hostile::stage::PATIENCE;
+
+/// An operation of the waist that calls a procedure.
+pub struct Operation {
+    /// The procedure.
+    pub procedure: Procedure,
+    /// Prepares with an honest server, says that it may lie now, and does it. The name is one that is not there yet.
+    pub run: fn(&World, &str, &dyn Fn()) -> Result<()>,
+}
+
+/// One page of a directory of the world.
+pub fn page(world: &World, plus: bool) -> Result<()> {
+    let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY)?;
+    let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus };
+    let page = world.fs.readdir(&world.cx, file, Cookie::START, DirPage::new(budget)).wait();
+    world.release(file);
+    page.map(drop)
+}
+
+/// Writes a few bytes and makes them stable.
+pub fn write_and_sync(world: &World, text: &str, lie: &dyn Fn()) -> Result<()> {
+    let file = world.file(text);
+    lie();
+    let written = world.write(file, &Write::default(), b"twelve bytes");
+    let synced = world.fs.fsync(&world.cx, file, SyncWhat::All).wait();
+    world.release(file);
+    written.and(synced)
+}
+
+/// Runs a test for each operation, all at the same time. One that fails or does not end fails the test.
+#[track_caller]
+pub fn for_each(test: impl Fn(&Operation) + Copy + Send + 'static) {
+    let (done, wait) = mpsc::channel();
+    for operation in OPERATIONS {
+        let done = done.clone();
+        std::thread::spawn(move || {
+            test(operation);
+            let _ = done.send(operation.procedure);
+        });
+    }
+    drop(done);
+    let mut left: Vec<_> = OPERATIONS.iter().map(|operation| operation.procedure).collect();
+    let until = Instant::now() + PATIENCE;
+    while !left.is_empty() {
+        match wait.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(procedure) => left.retain(|other| *other != procedure),
+            Err(why) => panic!("{left:?}: {why}"),
+        }
+    }
+}
+
+/// All of them.
+const OPERATIONS: &[Operation] = &[
+    Operation {
+        procedure: Procedure::Getattr,
+        run: |world, _, lie| {
+            lie();
+            world.fs.getattr(&world.cx, world.dir, None).wait().map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Setattr,
+        run: |world, text, lie| {
+            let node = world.file_with(text, b"");
+            lie();
+            world.chmod(node, 0o600).map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Lookup,
+        run: |world, text, lie| {
+            // Made by another session, so that ours has to ask.
+            world.other_session().file_with(text, b"");
+            lie();
+            world.lookup(world.dir, text).map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Access,
+        run: |world, text, lie| {
+            let node = world.file_with(text, b"");
+            lie();
+            world.fs.access(&world.cx, node, AccessMask::WRITE).wait()
+        },
+    },
+    Operation {
+        procedure: Procedure::Readlink,
+        run: |world, text, lie| {
+            let made = world.symlink(text, b"somewhere")?;
+            lie();
+            world.fs.readlink(&world.cx, made.entry.node).wait().map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Read,
+        run: |world, text, lie| {
+            world.other_session().file_with(text, b"twelve bytes");
+            let node = world.lookup(world.dir, text)?.node;
+            let file = world.open(node, OpenFlags::READ)?;
+            lie();
+            let read = world.read(file, 0, 12);
+            world.release(file);
+            read.map(|(bytes, _)| assert_eq!(bytes, b"twelve bytes"))
+        },
+    },
+    Operation { procedure: Procedure::Write, run: write_and_sync },
+    Operation { procedure: Procedure::Commit, run: write_and_sync },
+    Operation {
+        procedure: Procedure::Create,
+        run: |world, text, lie| {
+            lie();
+            let how = Create {
+                mode: NewMode::settled(Mode::new(0o644)),
+                flags: OpenFlags::READ | OpenFlags::WRITE,
+                exclusive: Exclusive::No,
+            };
+            world.create(world.dir, text, &how).map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Mkdir,
+        run: |world, text, lie| {
+            lie();
+            world.mkdir(world.dir, text).map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Symlink,
+        run: |world, text, lie| {
+            lie();
+            world.symlink(text, b"somewhere").map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Mknod,
+        run: |world, text, lie| {
+            lie();
+            let (mode, rdev) = (NewMode::settled(Mode::new(0o644)), Default::default());
+            world.fs.mknod(&world.cx, world.dir, name(text), FileType::Fifo, mode, rdev).wait().map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Remove,
+        run: |world, text, lie| {
+            world.file_with(text, b"");
+            lie();
+            world.unlink(text).map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Rmdir,
+        run: |world, text, lie| {
+            world.dir(text);
+            lie();
+            world.rmdir(text).map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Rename,
+        run: |world, text, lie| {
+            world.file_with(text, b"");
+            lie();
+            world.rename(text, "another", RenameFlags::empty()).map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Link,
+        run: |world, text, lie| {
+            let node = world.file_with(text, b"");
+            lie();
+            world.link(node, world.dir, &format!("{text}-too")).map(drop)
+        },
+    },
+    Operation {
+        procedure: Procedure::Readdir,
+        run: |world, _, lie| {
+            lie();
+            page(world, false)
+        },
+    },
+    Operation {
+        procedure: Procedure::Readdirplus,
+        run: |world, _, lie| {
+            lie();
+            page(world, true)
+        },
+    },
+    Operation {
+        procedure: Procedure::Fsstat,
+        run: |world, _, lie| {
+            lie();
+            world.fs.statfs(&world.cx, world.dir).wait().map(drop)
+        },
+    },
+];

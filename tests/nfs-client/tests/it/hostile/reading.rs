@@ -1,0 +1,191 @@
+//! READ answered with more, less, or other than what was asked.
+
+use std::time::Duration;
+
+use tombolo_back_nfs_client::Options;
+use tombolo_core::Error;
+use tombolo_core::fs::OpenFlags;
+use tombolo_mem::Buffer;
+use tombolo_nfs_client_tests::mount::hard;
+use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_wire_nfs3::results::ReadOk;
+use tombolo_wire_nfs3::{Call, Procedure, Reply};
+use tombolo_wire_xdr::Encoder;
+
+use crate::hostile::stage::{Stage, in_time, told};
+
+const CONTENTS: &[u8] = b"what the file holds, and nothing else";
+
+/// Results of READ: what it says of the data, and the data.
+fn read_results(count: u32, announced: u32, eof: bool, data: &[u8]) -> Vec<u8> {
+    let mut results = Vec::new();
+    // Status, no attributes, count, eof, length, data.
+    Encoder::new(&mut results).u32(0).bool(false).u32(count).bool(eof).u32(announced).fixed(data);
+    results
+}
+
+/// What a client reads of a file of which READ says this, for each call: an error that names host and operation, or
+/// bytes. Nothing outside of the reader's memory was touched.
+fn read_of(lie: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<u8>, bool), String> {
+    const ROOM: usize = 16;
+    in_time(move || {
+        let stage = Stage::soft();
+        let world = &stage.world;
+        world.other_session().file_with("file", CONTENTS);
+        let node = world.lookup(world.dir, "file").expect("the file").node;
+        let file = world.open(node, OpenFlags::READ).expect("open");
+        stage.server.now(move |asked: &Asked<'_>| match asked.call() {
+            Some(Call::Read(args)) => Say::Results(lie(args.offset, args.count)),
+            _ => Say::Truth,
+        });
+        let mut buffer = Buffer::new(3 * ROOM);
+        buffer.as_mut_slice().expect("not shared yet").fill(0xee);
+        let done = world.fs.read(&world.cx, file, 0, buffer.sink(ROOM..2 * ROOM)).wait();
+        let told = match done {
+            Ok(done) => {
+                assert!(done.count <= ROOM);
+                let bytes = buffer.as_slice().expect("the read is over")[ROOM..][..done.count].to_vec();
+                Ok((bytes, done.eof))
+            }
+            Err(error) => Err(told(&error)),
+        };
+        // Gone before the server: then nobody can write there any more.
+        world.release(file);
+        let bytes = buffer.as_slice().expect("nobody holds the buffer after the answer");
+        assert!(bytes[..ROOM].iter().chain(&bytes[2 * ROOM..]).all(|&byte| byte == 0xee), "written beside");
+        told
+    })
+}
+
+#[track_caller]
+fn is_refused(told: Result<(Vec<u8>, bool), String>) {
+    let error = told.expect_err("the server lied");
+    assert!(error.contains("127.0.0.1") && error.to_lowercase().contains("read"), "{error}");
+}
+
+#[test]
+fn more_than_was_asked_for_is_refused() {
+    is_refused(read_of(|_, count| {
+        let more = vec![b'x'; count as usize + 8];
+        read_results(count + 8, count + 8, false, &more)
+    }));
+    is_refused(read_of(|_, count| {
+        let much = vec![b'x'; count as usize + (1 << 20)];
+        read_results(much.len() as u32, much.len() as u32, true, &much)
+    }));
+}
+
+#[test]
+fn data_longer_than_its_record_is_refused() {
+    for announced in [17, 1 << 20, 0x7fff_ffff, u32::MAX] {
+        is_refused(read_of(move |_, _| read_results(announced, announced, true, &[b'x'; 12])));
+    }
+}
+
+#[test]
+fn a_count_that_is_not_the_datas_is_refused() {
+    is_refused(read_of(|_, _| read_results(16, 8, false, &[b'x'; 8])));
+    is_refused(read_of(|_, _| read_results(4, 8, false, &[b'x'; 8])));
+    is_refused(read_of(|_, _| read_results(u32::MAX, 8, true, &[b'x'; 8])));
+}
+
+/// In the middle of a file it is no end (RFC 1813 §3.3.6): a program that took it for one would lose what follows.
+#[test]
+fn an_empty_read_before_the_end_is_an_error() {
+    is_refused(read_of(|_, _| read_results(0, 0, false, &[])));
+}
+
+#[test]
+fn small_received_pieces_are_reassembled() {
+    let told = read_of(|offset, count| {
+        let rest = CONTENTS.get(offset as usize..).unwrap_or_default();
+        let piece = rest.get(..3.min(count as usize)).unwrap_or(rest);
+        read_results(piece.len() as u32, piece.len() as u32, piece.len() == rest.len(), piece)
+    });
+    assert_eq!(told.expect("all of it").0, &CONTENTS[..16]);
+}
+
+#[test]
+fn data_without_its_padding_is_no_wrong_data() {
+    let told = read_of(|_, _| {
+        let mut results = read_results(5, 5, true, b"12345");
+        results.truncate(results.len() - 3);
+        results
+    });
+    if let Ok((bytes, _)) = told {
+        assert_eq!(bytes, b"12345");
+    }
+}
+
+#[test]
+fn an_honest_read_is_read() {
+    let told = read_of(|offset, count| {
+        let rest = CONTENTS.get(offset as usize..).unwrap_or_default();
+        let piece = rest.get(..count as usize).unwrap_or(rest);
+        let mut results = Vec::new();
+        let ok = ReadOk::to_send(None, piece.len() as u32, piece.len() == rest.len());
+        let reply: Reply<ReadOk, ()> = Reply::Ok(ok);
+        Encoder::new(&mut results).value(&reply).fixed(piece);
+        results
+    });
+    assert_eq!(told.expect("all of it").0, &CONTENTS[..16]);
+}
+
+/// Who gave up gets his memory back, and whatever comes then is nobody's.
+#[test]
+fn a_late_reply_is_not_written_to_a_released_buffer() {
+    in_time(|| {
+        let options = Options { read_ahead_bytes: 0, ..hard() };
+        let stage = Stage::with(options);
+        stage.world.other_session().file_with("file", &[7; 4096]);
+        let (world, interrupt) = stage.world.interruptible();
+        let node = world.lookup(world.dir, "file").expect("the file").node;
+        let file = world.open(node, OpenFlags::READ).expect("open");
+        // The answer comes after four seconds; the reader waits for half a second, and may leave once the server has been
+        // silent for two.
+        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Read) {
+            true => Say::Truth.after(Duration::from_secs(4)),
+            false => Say::Truth,
+        });
+        let mut buffer = Buffer::new(4096);
+        let read = world.fs.read(&world.cx, file, 0, buffer.sink(0..4096));
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            interrupt.raise();
+        });
+        let read = read.wait();
+        assert!(matches!(read, Err(Error::Interrupted)), "{read:?}");
+        buffer.as_mut_slice().expect("it is ours again").fill(0xee);
+        std::thread::sleep(Duration::from_secs(4));
+        assert!(buffer.as_slice().expect("it is ours").iter().all(|&byte| byte == 0xee), "it was written to");
+        world.release(file);
+    });
+}
+
+/// A file that grows and shrinks with each look.
+#[test]
+fn sizes_that_change_with_each_answer_are_survived() {
+    in_time(|| {
+        let stage = Stage::soft();
+        let world = &stage.world;
+        let node = world.file_with("file", CONTENTS);
+        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Getattr) {
+            // The size is behind status, type, mode, nlink, uid and gid.
+            true if asked.nth % 2 == 1 => Say::patched(24, &u64::MAX.to_be_bytes()),
+            true => Say::patched(24, &3_u64.to_be_bytes()),
+            false => Say::Truth,
+        });
+        for _ in 0..6 {
+            let _ = world.fs.getattr(&world.cx, node, None).wait();
+            if let Ok(file) = world.open(node, OpenFlags::READ) {
+                let read = world.read(file, 0, 100);
+                if let Ok((bytes, _)) = read {
+                    assert!(CONTENTS.starts_with(&bytes), "{bytes:?}");
+                }
+                world.release(file);
+            }
+        }
+        stage.server.be_honest();
+        assert_eq!(world.contents(node), CONTENTS);
+    });
+}

@@ -1,0 +1,123 @@
+//! Servers that will not: RPC refuses the call, or NFS says "not now".
+
+use std::time::Duration;
+
+use tombolo_core::Error;
+use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_wire_nfs3::Procedure;
+use tombolo_wire_nfs3::results::GetattrReply;
+use tombolo_wire_nfs3::{Status, WccData};
+use tombolo_wire_rpc::{Accepted, AuthStat, Rejected, ReplyHeader};
+
+use crate::hostile::operations::for_each;
+use crate::hostile::stage::{Stage, assert_names, in_time};
+
+const REFUSALS: &[Refusal] = &[
+    Refusal::Accepted(Accepted::ProgUnavail),
+    Refusal::Accepted(Accepted::ProgMismatch { low: 4, high: 4 }),
+    Refusal::Accepted(Accepted::ProcUnavail),
+    Refusal::Accepted(Accepted::GarbageArgs),
+    Refusal::Accepted(Accepted::SystemErr),
+    Refusal::Denied(Rejected::RpcMismatch { low: 3, high: 3 }),
+    Refusal::Denied(Rejected::Auth(AuthStat::TooWeak)),
+    Refusal::Denied(Rejected::Auth(AuthStat::BadCred)),
+    Refusal::Denied(Rejected::Auth(AuthStat::RejectedCred)),
+];
+
+#[derive(Clone, Copy)]
+enum Refusal {
+    Accepted(Accepted),
+    Denied(Rejected),
+}
+
+impl Refusal {
+    fn say(self, asked: &Asked<'_>) -> Say {
+        asked.header(|xid| match self {
+            Self::Accepted(status) => ReplyHeader::accept(xid, status),
+            Self::Denied(why) => ReplyHeader::reject(xid, why),
+        })
+    }
+}
+
+#[test]
+fn a_call_that_rpc_refuses_is_an_error_that_names_host_and_operation() {
+    for_each(|operation| {
+        let stage = Stage::soft();
+        let procedure = operation.procedure;
+        for (index, &refusal) in REFUSALS.iter().enumerate() {
+            let lie = || {
+                stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
+                    true => refusal.say(asked),
+                    false => Say::Truth,
+                });
+            };
+            let result = (operation.run)(&stage.world, &format!("refused-{index}"), &lie);
+            assert_names(result, &format!("{procedure:?}"));
+            stage.server.be_honest();
+        }
+    });
+}
+
+/// Results of a failure whose rest is empty words, for any procedure.
+fn failure(status: Status) -> Say {
+    let mut results = status.number().to_be_bytes().to_vec();
+    results.extend([0; 16]);
+    Say::Results(results)
+}
+
+#[test]
+fn jukebox_is_retried_until_it_succeeds() {
+    for_each(|operation| {
+        let stage = Stage::hard();
+        let procedure = operation.procedure;
+        let lie = || {
+            stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) && asked.nth < 3 {
+                true => failure(Status::Jukebox),
+                false => Say::Truth,
+            });
+        };
+        (operation.run)(&stage.world, "later", &lie).expect("an answer in the end");
+        assert!(stage.server.count_of(procedure) >= 3, "{procedure:?}");
+    });
+}
+
+#[test]
+fn an_interrupt_ends_jukebox_retries() {
+    in_time(|| {
+        let stage = Stage::hard();
+        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Getattr) {
+            true => asked.results(&GetattrReply::Failed(Status::Jukebox, ())),
+            false => Say::Truth,
+        });
+        let (world, interrupt) = stage.world.interruptible();
+        let raiser = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            interrupt.raise();
+        });
+        let result = world.fs.getattr(&world.cx, world.dir, None).wait();
+        assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
+        raiser.join().expect("no panic");
+        // It waited from one to the next: a server that is busy is not to be made busier.
+        assert!(stage.server.count_of(Procedure::Getattr) < 50, "asked too often");
+    });
+}
+
+#[test]
+fn nfs_statuses_become_waist_errors() {
+    let stage = Stage::soft();
+    let node = stage.world.file_with("file", b"");
+    for (status, expected) in [
+        (Status::Perm, "operation not permitted"),
+        (Status::Acces, "permission denied"),
+        (Status::NoSpc, "no space left on device"),
+        (Status::DQuot, "disk quota exceeded"),
+        (Status::RoFs, "read-only file system"),
+    ] {
+        stage.server.now(move |asked: &Asked<'_>| match asked.is(Procedure::Setattr) {
+            true => asked.results(&tombolo_wire_nfs3::results::SetattrReply::Failed(status, WccData::NONE)),
+            false => Say::Truth,
+        });
+        let error = stage.world.chmod(node, 0o600).expect_err("refused");
+        assert_eq!(error.to_string(), expected);
+    }
+}

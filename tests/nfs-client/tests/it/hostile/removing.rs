@@ -1,0 +1,143 @@
+//! Removals whose first answer is lost, or that are given up.
+
+use std::time::{Duration, Instant};
+
+use tombolo_conformance::waist::World;
+use tombolo_core::Error;
+use tombolo_core::fs::{File, OpenFlags, RenameFlags, Write};
+use tombolo_mem::Buffer;
+use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_wire_nfs3::results::RemoveReply;
+use tombolo_wire_nfs3::{Procedure, Reply, Status, WccData};
+
+use crate::hostile::stage::{PATIENCE, Stage, in_time};
+
+/// Waits until something holds.
+#[track_caller]
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Writes more than one piece, so that none of it is stable when it is answered. The memory is back when nobody holds it.
+fn lend(world: &World, file: File) -> Buffer {
+    let lent = Buffer::new(3 << 20);
+    let how = Write { keepable: true, ..Write::default() };
+    let written = world.fs.write(&world.cx, file, &how, lent.source(0..lent.len())).wait();
+    assert_eq!(written.expect("written").count, lent.len());
+    lent
+}
+
+/// A server that does it, forgets that it has, and is asked again.
+fn done_and_forgotten(asked: &Asked<'_>) -> Say {
+    let reply: RemoveReply = Reply::Failed(Status::NoEnt, WccData::NONE);
+    Say::All(vec![Say::Unheard, asked.results(&reply)])
+}
+
+#[test]
+fn data_of_a_removed_file_are_dropped_even_if_its_last_name_was_gone() {
+    in_time(|| {
+        let stage = Stage::hard();
+        let world = &stage.world;
+        let file = world.file("file");
+        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Remove) {
+            true => done_and_forgotten(asked),
+            false => Say::Truth,
+        });
+        let mut lent = lend(world, file);
+        world.unlink("file").expect("unlink");
+        world.release(file);
+        soon("what was written is held for ever", || lent.as_mut_slice().is_some());
+        assert_eq!(stage.server.count_of(Procedure::Remove), 1);
+        assert!(world.names(world.dir).is_empty());
+    });
+}
+
+#[test]
+fn a_completed_removal_is_not_reported_as_interrupted() {
+    in_time(|| {
+        let stage = Stage::hard();
+        let (world, interrupt) = stage.world.interruptible();
+        let file = world.file("file");
+        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Commit) {
+            true => Say::Silence,
+            false => Say::Truth,
+        });
+        let mut lent = lend(&world, file);
+        // Nobody waits for the COMMIT that follows, but the removal, once it is done.
+        world.release(file);
+        soon("no COMMIT", || stage.server.count_of(Procedure::Commit) > 0);
+        let removes = std::thread::spawn({
+            let world = world.clone();
+            move || world.unlink("file")
+        });
+        soon("no REMOVE", || stage.server.count_of(Procedure::Remove) > 0);
+        interrupt.raise();
+        removes.join().expect("no panic").expect("the file is removed");
+        stage.server.be_honest();
+        stage.server.reset_all();
+        soon("what was written is held for ever", || lent.as_mut_slice().is_some());
+    });
+}
+
+/// The server is away from a RENAME on, the second or the first; then it comes back.
+fn interrupted_at(nth: usize, act: fn(&World) -> Result<(), Error>) -> Vec<(String, Vec<u8>)> {
+    let stage = Stage::hard();
+    let (world, interrupt) = stage.world.interruptible();
+    world.file_with("new", b"new");
+    world.file_with("file", b"as it was");
+    let node = world.lookup(world.dir, "file").expect("the file").node;
+    let file = world.open(node, OpenFlags::READ).expect("open");
+    let mut renames = 0;
+    stage.server.now(move |asked: &Asked<'_>| {
+        renames += usize::from(asked.is(Procedure::Rename));
+        match (renames >= nth, asked.is(Procedure::Rename)) {
+            // The first is done, and nobody hears of it.
+            (true, true) if nth == 1 && asked.nth == 1 => Say::Unheard,
+            (true, _) => Say::Silence,
+            (false, _) => Say::Truth,
+        }
+    });
+    let acts = std::thread::spawn({
+        let world = world.clone();
+        move || act(&world)
+    });
+    soon("no RENAME", || stage.server.count_of(Procedure::Rename) >= nth);
+    interrupt.raise();
+    let outcome = acts.join().expect("no panic");
+    assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
+    stage.server.be_honest();
+    stage.server.reset_all();
+    let other = stage.world.other_session();
+    soon("the file does not get its name back", || other.names(other.dir) == ["file", "new"]);
+    world.release(file);
+    let contents = |name: &str| {
+        let node = other.lookup(other.dir, name).expect("it is there").node;
+        (name.to_owned(), other.contents(node))
+    };
+    vec![contents("file"), contents("new")]
+}
+
+#[test]
+fn an_interrupted_rename_leaves_both_names_as_they_were() {
+    in_time(|| {
+        for nth in [1, 2] {
+            let left =
+                interrupted_at(nth, |world| world.rename("new", "file", RenameFlags::empty()).map(drop));
+            let expected = [("file", "as it was"), ("new", "new")];
+            let expected = expected.map(|(name, contents)| (name.to_owned(), contents.as_bytes().to_vec()));
+            assert_eq!(left, expected, "at RENAME {nth}");
+        }
+    });
+}
+
+#[test]
+fn an_interrupted_removal_of_an_open_file_leaves_its_name() {
+    in_time(|| {
+        let left = interrupted_at(1, |world| world.unlink("file").map(drop));
+        assert_eq!(left[0], ("file".to_owned(), b"as it was".to_vec()));
+    });
+}

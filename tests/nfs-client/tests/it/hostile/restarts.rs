@@ -1,0 +1,128 @@
+//! A server that comes back with its handles lost, or as another.
+
+use std::path::Path;
+
+use tombolo_core::Error;
+use tombolo_core::fs::{OpenFlags, SyncWhat};
+use tombolo_nfs_client_tests::mount::{hard, mounted, world};
+use tombolo_nfs_client_tests::server::{Say, Scripted};
+use tombolo_nfs_tests::fixture::{local_dir, scratch};
+use tombolo_nfs_tests::test_server::{Plan, TestServer};
+
+use crate::hostile::stage::{in_time, told};
+
+/// A server of a directory, with a key of its own: handles of another are nothing to it.
+fn serve(tree: &Path) -> TestServer {
+    Plan::over(local_dir(tree)).start()
+}
+
+#[test]
+fn stale_handles_are_replaced_by_path_for_the_same_files() {
+    in_time(|| {
+        let tree = scratch();
+        let first = serve(tree.path());
+        let server = Scripted::start(first.address(), |_| Say::Truth);
+        let world = world(mounted(server.address(), hard()));
+        let sub = world.dir("sub");
+        let deep = world.mkdir(sub, "deep").expect("mkdir").entry.node;
+        let file = world.file_in(deep, "file");
+        world.put(file, 0, b"as it was before");
+        world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+
+        let second = serve(tree.path());
+        server.replace(second.address());
+        first.stop();
+
+        // By the node, by the opening, and below a directory that was only walked through.
+        assert_eq!(world.attr(deep).nlink, 2);
+        assert_eq!(world.get(file, 0, 100), b"as it was before");
+        world.put(file, 0, b"as it is");
+        world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+        assert_eq!(world.contents(file.node), b"as it iss before");
+        world.mkdir(sub, "more").expect("mkdir in a directory found again");
+        world.release(file);
+    });
+}
+
+#[test]
+fn a_file_that_is_another_after_a_restart_is_stale_and_not_read() {
+    in_time(|| {
+        let tree = scratch();
+        let first = serve(tree.path());
+        let server = Scripted::start(first.address(), |_| Say::Truth);
+        let world = world(mounted(server.address(), hard()));
+        let node = world.file_with("file", b"the first file");
+        let file = world.open(node, OpenFlags::READ).expect("open");
+
+        // Same name, same size, another file; the first is kept, so that its inode number is not given out again.
+        let dir =
+            std::fs::read_dir(tree.path()).expect("the tree").next().expect("an entry").expect("an entry");
+        let (path, kept) = (dir.path().join("file"), tree.path().join("kept"));
+        std::fs::rename(&path, kept).expect("moved");
+        std::fs::write(&path, b"another file!!").expect("written");
+        let second = serve(tree.path());
+        server.replace(second.address());
+        first.stop();
+
+        let read = world.read(file, 0, 100);
+        let error = read.expect_err("the file is gone");
+        assert!(matches!(error, Error::Stale) || told(&error).contains("127.0.0.1"), "{}", told(&error));
+        world.release(file);
+        // By its name, it is found: as what it is now.
+        let node = world.lookup(world.dir, "file").expect("the new file").node;
+        assert_eq!(world.contents(node), b"another file!!");
+    });
+}
+
+#[test]
+fn a_replaced_server_yields_no_wrong_data() {
+    in_time(|| {
+        let (tree, other) = (scratch(), scratch());
+        let first = serve(tree.path());
+        let server = Scripted::start(first.address(), |_| Say::Truth);
+        let world = world(mounted(server.address(), hard()));
+        let node = world.file_with("file", b"of the first server");
+        let file = world.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open");
+
+        // The other server has files at the same paths.
+        let dir =
+            std::fs::read_dir(tree.path()).expect("the tree").next().expect("an entry").expect("an entry");
+        let there = other.path().join(dir.file_name());
+        std::fs::create_dir(&there).expect("mkdir");
+        std::fs::write(there.join("file"), b"of another server!!").expect("written");
+        let second = serve(other.path());
+        server.replace(second.address());
+        first.stop();
+
+        let error = world.read(file, 0, 100).expect_err("not the file that was opened");
+        assert!(matches!(error, Error::Stale) || told(&error).contains("127.0.0.1"), "{}", told(&error));
+        let written = world.write(file, &Default::default(), b"not for this one");
+        let synced = world.fs.fsync(&world.cx, file, SyncWhat::All).wait();
+        written.map(drop).and(synced).expect_err("not the file that was opened");
+        world.release(file);
+        assert_eq!(std::fs::read(there.join("file")).expect("read"), b"of another server!!");
+    });
+}
+
+#[test]
+fn a_removed_file_stays_stale_and_its_directory_goes_on() {
+    in_time(|| {
+        let tree = scratch();
+        let server = serve(tree.path());
+        let world = world(mounted(server.address(), hard()));
+        let node = world.file_with("file", b"contents");
+        let file = world.open(node, OpenFlags::READ).expect("open");
+        // Removed by another client, which does not know that it is open here.
+        world.other_session().unlink("file").expect("unlink");
+        let gone = world.read(file, 0, 8);
+        if let Ok((bytes, _)) = gone {
+            // What was read ahead at open may still be here.
+            assert_eq!(bytes, b"contents");
+        }
+        let attr = world.fs.getattr(&world.cx, node, None).wait();
+        assert!(matches!(attr, Err(Error::Stale | Error::NotFound)), "{attr:?}");
+        world.release(file);
+        world.file_with("file", b"another");
+        assert!(world.exists("file"));
+    });
+}

@@ -1,0 +1,240 @@
+//! WRITE and COMMIT answered with what cannot be, and verifiers that never stay.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tombolo_conformance::waist::World;
+use tombolo_core::Result;
+use tombolo_core::fs::{File, LockOwner, SyncWhat, Write};
+use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_wire_nfs3::args::StableHow;
+use tombolo_wire_nfs3::results::{CommitOk, CommitReply, WriteOk, WriteReply};
+use tombolo_wire_nfs3::{Call, Procedure, Status, WccData, WriteVerifier};
+
+use crate::hostile::stage::{Stage, assert_names, in_time};
+
+const CONTENTS: &[u8] = b"what has to be in the file in the end";
+
+fn written(asked: &Asked<'_>, count: u32, committed: StableHow, verifier: u64) -> Say {
+    let verifier = WriteVerifier(verifier.to_be_bytes());
+    asked.results(&WriteReply::Ok(WriteOk { file_wcc: WccData::NONE, count, committed, verifier }))
+}
+
+fn sync(world: &World, file: File) -> Result<()> {
+    world.fs.fsync(&world.cx, file, SyncWhat::All).wait()
+}
+
+/// What the file holds for one who has not written it.
+fn at_the_server(world: &World) -> Vec<u8> {
+    let other = world.other_session();
+    let node = other.lookup(other.dir, "file").expect("the file").node;
+    other.contents(node)
+}
+
+/// Writes while the server says this of WRITE, and syncs.
+fn write_of(lie: impl Fn(&Asked<'_>, u32) -> Say + Send + 'static) -> Result<()> {
+    in_time(move || {
+        let stage = Stage::soft();
+        let world = &stage.world;
+        let file = world.file("file");
+        stage.server.now(move |asked: &Asked<'_>| match asked.call() {
+            Some(Call::Write(args)) => lie(asked, args.count),
+            _ => Say::Truth,
+        });
+        let written = world.write(file, &Write::default(), CONTENTS);
+        let synced = sync(world, file);
+        world.release(file);
+        written.and(synced)
+    })
+}
+
+#[test]
+fn more_written_than_was_sent_is_an_error() {
+    for more in [1, 4096, u32::MAX / 2] {
+        let result = write_of(move |asked, count| written(asked, count + more, StableHow::FileSync, 1));
+        assert_names(result, "write");
+    }
+}
+
+#[test]
+fn nothing_written_is_an_error_and_no_loop() {
+    let result = write_of(|asked, _| written(asked, 0, StableHow::FileSync, 1));
+    assert_names(result, "write");
+}
+
+#[test]
+fn short_server_writes_are_completed() {
+    in_time(|| {
+        let stage = Stage::soft();
+        let world = &stage.world;
+        let file = world.file("file");
+        let honest = stage.honest.nfs();
+        stage.server.now(move |asked: &Asked<'_>| {
+            let Some(Call::Write(args)) = asked.call() else { return Say::Truth };
+            // Five bytes of what came are written, and it is said so.
+            let len = args.count.min(5);
+            let range = args.data.range(asked.arguments().len()).expect("data");
+            let bytes = &asked.arguments()[range][..len as usize];
+            let done = honest.write(&args.file.to_owned(), args.offset, bytes, StableHow::FileSync);
+            assert_eq!(done.status(), None);
+            written(asked, len, StableHow::FileSync, 1)
+        });
+        world.put(file, 0, CONTENTS);
+        sync(world, file).expect("synced");
+        world.release(file);
+        stage.server.be_honest();
+        assert_eq!(at_the_server(world), CONTENTS);
+    });
+}
+
+#[test]
+fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
+    in_time(|| {
+        let stage = Stage::soft();
+        let world = &stage.world;
+        let file = world.file("file");
+        static VERIFIER: AtomicU64 = AtomicU64::new(1);
+        // Each verifier is another; the writes themselves are done.
+        stage.server.now(|asked: &Asked<'_>| match asked.call() {
+            Some(Call::Write(_) | Call::Commit(_)) => Say::edited(|results| {
+                let at = results.len() - 8;
+                let verifier = VERIFIER.fetch_add(1, Ordering::Relaxed);
+                results[at..].copy_from_slice(&verifier.to_be_bytes());
+            }),
+            _ => Say::Truth,
+        });
+        world.put(file, 0, CONTENTS);
+        // Either: the client gives up with an error, or writes so that no verifier matters.
+        let synced = sync(world, file);
+        let writes = stage.server.count_of(Procedure::Write);
+        assert!(writes < 1000, "{writes} writes");
+        if let Err(error) = synced {
+            assert_names(Err(error), "");
+        }
+        world.release(file);
+        stage.server.be_honest();
+        assert_eq!(at_the_server(world), CONTENTS);
+    });
+}
+
+#[test]
+fn a_verifier_that_changes_once_has_the_data_written_again() {
+    in_time(|| {
+        let stage = Stage::soft();
+        let world = &stage.world;
+        let file = world.file("file");
+        // The first server takes the data, unstable, and forgets them when it restarts: the honest one never hears of them.
+        stage.server.now(|asked: &Asked<'_>| match asked.call() {
+            Some(Call::Write(args)) if asked.nth == 1 => written(asked, args.count, StableHow::Unstable, 1),
+            Some(Call::Commit(_)) if asked.nth == 1 => {
+                let verifier = WriteVerifier(2_u64.to_be_bytes());
+                asked.results(&CommitReply::Ok(CommitOk { file_wcc: WccData::NONE, verifier }))
+            }
+            _ => Say::Truth,
+        });
+        world.put(file, 0, CONTENTS);
+        sync(world, file).expect("synced, after all was written again");
+        world.release(file);
+        stage.server.be_honest();
+        assert_eq!(at_the_server(world), CONTENTS);
+        assert!(stage.server.count_of(Procedure::Write) >= 2);
+    });
+}
+
+#[test]
+fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
+    for sync_first in [true, false] {
+        in_time(move || {
+            let stage = Stage::soft();
+            let world = &stage.world;
+            let file = world.file("file");
+            stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Write) {
+                true => asked.results(&WriteReply::Failed(Status::NoSpc, WccData::NONE)),
+                false => Say::Truth,
+            });
+            let written = world.write(file, &Write::default(), CONTENTS);
+            let ended = match sync_first {
+                true => sync(world, file),
+                false => world.fs.flush(&world.cx, file, LockOwner(1)).wait(),
+            };
+            let error = written.and(ended).expect_err("there is no space");
+            assert_eq!(error.to_string(), "no space left on device");
+            world.release(file);
+        });
+    }
+}
+
+#[test]
+fn a_failed_commit_is_reported() {
+    in_time(|| {
+        let stage = Stage::soft();
+        let world = &stage.world;
+        let file = world.file("file");
+        stage.server.now(|asked: &Asked<'_>| match asked.call() {
+            Some(Call::Write(args)) => written(asked, args.count, StableHow::Unstable, 1),
+            Some(Call::Commit(_)) => asked.results(&CommitReply::Failed(Status::Io, WccData::NONE)),
+            _ => Say::Truth,
+        });
+        let written = world.write(file, &Write::default(), CONTENTS);
+        let result = written.and(sync(world, file));
+        assert_names(result, "commit");
+        world.release(file);
+    });
+}
+
+#[test]
+fn a_committed_level_below_the_requested_one_is_an_error() {
+    in_time(|| {
+        let stage = Stage::soft();
+        let world = &stage.world;
+        let file = world.file("file");
+        stage.server.now(|asked: &Asked<'_>| match asked.call() {
+            // Whatever is asked for, it is said to be unstable.
+            Some(Call::Write(args)) => written(asked, args.count, StableHow::Unstable, 1),
+            Some(Call::Commit(_)) => {
+                let verifier = WriteVerifier(1_u64.to_be_bytes());
+                asked.results(&CommitReply::Ok(CommitOk { file_wcc: WccData::NONE, verifier }))
+            }
+            _ => Say::Truth,
+        });
+        let how = Write { stability: tombolo_core::Stability::FileSync, ..Write::default() };
+        let result = world.write(file, &how, CONTENTS);
+        // It was made stable in another way, or it is an error; an answer of less than was asked for is neither.
+        if let Ok(done) = result {
+            assert!(done.stability == tombolo_core::Stability::FileSync);
+            assert!(stage.server.count_of(Procedure::Commit) > 0);
+        }
+        world.release(file);
+    });
+}
+
+/// "Not now" to the first write, and a second one to the same bytes in the meantime.
+#[test]
+fn a_delayed_write_does_not_overwrite_a_later_one() {
+    in_time(|| {
+        let stage = Stage::hard();
+        let world = &stage.world;
+        let file = world.file("file");
+        let first = vec![b'1'; CONTENTS.len()];
+        let (is_first, mut times) = (first.clone(), 0);
+        stage.server.now(move |asked: &Asked<'_>| match asked.is(Procedure::Write) {
+            true if times < 3 && asked.arguments().windows(is_first.len()).any(|bytes| bytes == is_first) => {
+                times += 1;
+                asked.results(&WriteReply::Failed(Status::Jukebox, WccData::NONE))
+            }
+            _ => Say::Truth,
+        });
+        let written = world.write(file, &Write::default(), &first).expect("written");
+        assert_eq!(written.count, first.len());
+        // The first has been sent, and put off.
+        while stage.server.count_of(Procedure::Write) == 0 {
+            std::thread::yield_now();
+        }
+        world.put(file, 0, CONTENTS);
+        sync(world, file).expect("synced");
+        world.release(file);
+        // Whatever may still be asked for again has come by then.
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(at_the_server(world), CONTENTS);
+    });
+}

@@ -1,0 +1,9 @@
+//! The tests that may share a process.
+
+mod clients;
+mod conformance;
+mod ganesha;
+mod hostile;
+mod linked;
+mod scripted;
+mod simulation;

@@ -1,0 +1,327 @@
+//! The whole client against the whole server: what callers are told is true, whatever the wire and the server do.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tombolo_back_nfs_client::{AttributeTimes, NfsExport, Options};
+use tombolo_core::Ctx;
+use tombolo_core::fs::{
+    Client, Cookie, DirBudget, DirPage, Export, File, FileSystem, NodeId, OpenFlags, PermissionCheck,
+};
+use tombolo_front_nfs_server::NfsService;
+use tombolo_host::rpc_client::{InFlight, Options as RpcOptions, RpcClient, Transport};
+use tombolo_host::task;
+use tombolo_mem::Buffer;
+use tombolo_nfs_client_tests::wire::{ClientWire, Network, Rng, Weather};
+use tombolo_wire_nfs3 as nfs3;
+
+use crate::simulation::caller::listing::SILLY;
+use crate::simulation::caller::{Caller, SESSION, World};
+use crate::simulation::disk::Disk;
+use crate::simulation::driver::{Driver, Host, Plan};
+use crate::simulation::engine::target;
+use crate::simulation::model::{Id, Kind, Model, ROOT};
+use crate::simulation::nfs_host::NfsHost;
+use crate::simulation::seeds::{Scenario, Telling, run_seeds};
+use crate::simulation::shared::{Shared, Sharer};
+use crate::simulation::visitor::{Baton, Visitor};
+
+/// Longer than any wait of a client, once all is well.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// A run of the client over streams or datagrams.
+#[derive(Clone, Debug)]
+struct ClientRun<const STREAMS: bool> {
+    seed: u64,
+    callers: u64,
+    steps: u64,
+    /// Callers that share names and blocks, beside those that have a directory each.
+    sharers: u64,
+    /// Turns that a second machine takes at a file, and this one as well.
+    visits: u64,
+    weather: Weather,
+    plan: Plan,
+    options: Options,
+}
+
+impl<const STREAMS: bool> Scenario for ClientRun<STREAMS> {
+    fn draw(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let transport = if STREAMS { Transport::Tcp } else { Transport::Udp };
+        let callers = rng.below(3) + 1;
+        let steps = *rng.pick(&[10, 30, 60]);
+        let (sharers, visits) = (*rng.pick(&[0, 0, 2, 4]), *rng.pick(&[0, 0, 8]));
+        let (weather, plan) = (Weather::draw(&mut rng), Plan::draw(&mut rng, 300));
+        let options = draw_options(&mut rng, transport);
+        Self { seed, callers, steps, sharers, visits, weather, plan, options }
+    }
+
+    fn smaller(&self) -> Vec<Self> {
+        let mut smaller: Vec<_> =
+            self.plan.smaller().into_iter().map(|plan| Self { plan, ..self.clone() }).collect();
+        smaller.extend((0..self.callers).map(|callers| Self { callers, ..self.clone() }));
+        smaller.extend((0..self.sharers).map(|sharers| Self { sharers, ..self.clone() }));
+        smaller.extend(
+            [0, 1, 2]
+                .into_iter()
+                .filter(|visits| *visits < self.visits)
+                .map(|visits| Self { visits, ..self.clone() }),
+        );
+        let steps = [self.steps / 2, self.steps * 3 / 4, self.steps.saturating_sub(1)];
+        smaller.extend(
+            steps.into_iter().filter(|steps| *steps < self.steps).map(|steps| Self { steps, ..self.clone() }),
+        );
+        smaller.extend(self.weather.calmer().into_iter().map(|weather| Self { weather, ..self.clone() }));
+        smaller
+    }
+
+    fn run(&self, telling: Telling) {
+        run(self, telling);
+    }
+}
+
+fn draw_options(rng: &mut Rng, transport: Transport) -> Options {
+    let rpc = RpcOptions {
+        connections: rng.up_to(3),
+        in_flight: *rng.pick(&[InFlight::Fixed(1), InFlight::Fixed(4), InFlight::Adaptive { max: 64 }]),
+        timeout: *rng.pick(&[Duration::from_secs(60), Duration::from_millis(1100)]),
+        label: "server:/simulated".into(),
+        ..RpcOptions::of(transport)
+    };
+    let sizes = [1024, 4096, 32 << 10];
+    Options {
+        rpc,
+        read_size_max: *rng.pick(&sizes),
+        write_size_max: *rng.pick(&sizes),
+        attributes: *rng.pick(&[AttributeTimes::default(), AttributeTimes::NONE]),
+        read_ahead_bytes: *rng.pick(&[0, 8 << 10, 4 << 20]),
+        dirty_bytes_max: *rng.pick(&[8 << 10, 64 << 20]),
+        ..Options::default()
+    }
+}
+
+/// What has come of it so far.
+#[derive(Clone, Default)]
+struct Progress {
+    /// What the callers have made, once they are done.
+    models: Arc<Mutex<BTreeMap<u64, Model>>>,
+    shared: Arc<Shared>,
+    others_done: Arc<AtomicU64>,
+}
+
+impl Progress {
+    fn done(&self) -> u64 {
+        let callers = self.models.lock().expect("one thread").len() as u64;
+        callers + self.others_done.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs it; the digest of what happened.
+fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> u64 {
+    let mut rng = Rng::new(scenario.seed ^ 1 << 63);
+    let network = Network::new(rng.next_u64(), Weather::CALM, telling == Telling::Aloud);
+    let _told = telling.at_end(&network);
+    let disk = Disk::new();
+    let mut host = NfsHost::new(&network, disk.clone(), rng.fork());
+    let root = NfsHost::root(&host.starts(false));
+    network.set_weather(scenario.weather);
+    let world = World { network: network.clone(), disk, starts: host.starts_so_far(), lent: Arc::default() };
+    let mut driver = Driver::new(&network, host, scenario.plan.clone());
+    let (progress, baton) = (Progress::default(), Arc::<Baton>::default());
+    let mut machines = Vec::new();
+    for machine in 0..1 + u64::from(scenario.visits > 0) {
+        let wire = ClientWire::new(&network, 1 + machine as u16, rng.fork());
+        let transport = if STREAMS { Transport::Tcp } else { Transport::Udp };
+        let target = target(transport, nfs3::PROGRAM, nfs3::VERSION);
+        let (rpc, engine) = RpcClient::over(wire.clone(), target, scenario.options.rpc.clone());
+        driver.add(wire, engine);
+        let users = Users {
+            visitor: (scenario.visits > 0).then(|| (machine, scenario.visits, rng.fork(), baton.clone())),
+            callers: if machine == 0 {
+                (0..scenario.callers).map(|_| rng.fork()).collect()
+            } else {
+                Vec::new()
+            },
+            sharers: if machine == 0 {
+                (0..scenario.sharers).map(|_| rng.fork()).collect()
+            } else {
+                Vec::new()
+            },
+            steps: scenario.steps,
+        };
+        machines.push(rpc.clone());
+        task::spawn(start(rpc, root, scenario.options.clone(), users, world.clone(), progress.clone()));
+    }
+    let all = scenario.callers + scenario.sharers + 2 * u64::from(scenario.visits > 0);
+    if let Err(stuck) = driver.run(PATIENCE, || progress.done() == all) {
+        let counts: Vec<_> = machines.iter().map(RpcClient::counts).collect();
+        panic!("{stuck:?}: {} of {all} users have come to their end; {counts:?}", progress.done());
+    }
+    check_end(driver, machines, &world, &progress);
+    network.digest()
+}
+
+/// Who uses a machine.
+struct Users {
+    callers: Vec<Rng>,
+    sharers: Vec<Rng>,
+    /// Which machine, how many turns.
+    visitor: Option<(u64, u64, Rng, Arc<Baton>)>,
+    steps: u64,
+}
+
+/// Mounts the export on a machine, and lets its users begin.
+async fn start(
+    rpc: RpcClient,
+    root: nfs3::FileHandleBuf,
+    options: Options,
+    users: Users,
+    world: World,
+    progress: Progress,
+) {
+    let export = NfsExport::over(rpc, root, options).await.expect("an export");
+    let client = Client { session: SESSION, label: "users".into(), checks: PermissionCheck::BackEnd };
+    let fs = export.attach(&client).expect("a session");
+    let steps = users.steps;
+    for (number, rng) in (0..).zip(users.callers) {
+        let (world, fs, progress) = (world.clone(), fs.clone(), progress.clone());
+        task::spawn(async move {
+            let mut caller = Caller::begin(world, fs, number, rng).await;
+            for _ in 0..steps {
+                caller.step().await;
+            }
+            let model = caller.end().await;
+            progress.models.lock().expect("one thread").insert(number, model);
+        });
+    }
+    for rng in users.sharers {
+        let (world, fs, progress) = (world.clone(), fs.clone(), progress.clone());
+        task::spawn(async move {
+            let mut sharer = Sharer::begin(world, fs, progress.shared.clone(), rng).await;
+            for _ in 0..steps {
+                sharer.step().await;
+            }
+            sharer.end().await;
+            progress.others_done.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    if let Some((machine, visits, rng, baton)) = users.visitor {
+        let visitor = Visitor { network: world.network.clone(), fs, rng, baton, machine };
+        task::spawn(async move {
+            visitor.run(visits).await;
+            progress.others_done.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Everything has come to its end, and the server has what the callers made, also after a loss of power.
+fn check_end(
+    mut driver: Driver<NfsService, NfsHost>,
+    machines: Vec<RpcClient>,
+    world: &World,
+    progress: &Progress,
+) {
+    // What nobody waited for is done as well.
+    let _ = driver.run(Duration::from_secs(400), || false);
+    for counts in machines.iter().map(RpcClient::counts) {
+        assert_eq!((counts.outstanding, counts.waiting, counts.garbage), (0, 0, 0), "{counts:?}");
+    }
+    for lent in &mut *world.lent.lock().expect("one thread") {
+        assert!(lent.as_slice().is_some(), "somebody still has what was written");
+    }
+    driver.host.fails(1000);
+    let restarted = world.starts.load(Ordering::Relaxed) > 2;
+    for (number, model) in &*progress.models.lock().expect("one thread") {
+        let found = Tree(world.disk.tree()).find(NodeId::ROOT, format!("caller-{number}").as_bytes());
+        Tree(world.disk.tree()).compare(model, ROOT, found.expect("the caller's directory"), restarted);
+    }
+    progress.shared.check_end(world.disk.tree());
+    drop(machines);
+    let _ = driver.run(Duration::from_secs(100), || world.network.open_clients() == 0);
+    assert_eq!(world.network.open_clients(), 0, "sockets are left");
+}
+
+/// The server's tree as it is.
+struct Tree<'a>(&'a dyn FileSystem);
+
+impl Tree<'_> {
+    fn cx() -> Ctx {
+        Ctx::root(SESSION)
+    }
+
+    fn find(&self, dir: NodeId, name: &[u8]) -> Option<NodeId> {
+        let name = tombolo_core::fs::Name::new(name).expect("a name");
+        self.0.lookup(&Self::cx(), dir, name).wait().ok().map(|entry| entry.node)
+    }
+
+    /// Is what lies there what the model says? After a restart a removed file may have left a name behind.
+    fn compare(&self, model: &Model, id: Id, node: NodeId, may_leave_names: bool) {
+        match &model.node(id).kind {
+            Kind::Directory(entries) => {
+                let mut names = self.names(node);
+                names.retain(|name| !(may_leave_names && name.starts_with(SILLY)));
+                names.sort();
+                let expected: Vec<_> = entries.keys().cloned().collect();
+                assert!(names == expected, "directory {id} has {names:?} at the end, not {expected:?}");
+                for (name, id) in entries {
+                    let node = self.find(node, name).expect("it was listed");
+                    self.compare(model, *id, node, may_leave_names);
+                }
+            }
+            Kind::File(content) => {
+                let found = self.content(node);
+                let wrong = found.iter().zip(content).position(|(found, expected)| found != expected);
+                let (len, expected) = (found.len(), content.len());
+                assert!(
+                    found == *content,
+                    "file {id}: {len} bytes at the end, not {expected}; wrong from {wrong:?}"
+                );
+            }
+            Kind::Symlink(target) => {
+                assert_eq!(self.0.readlink(&Self::cx(), node).wait().expect("a target"), *target);
+            }
+        }
+    }
+
+    fn names(&self, dir: NodeId) -> Vec<Vec<u8>> {
+        let cx = Self::cx();
+        let opened = self.0.open(&cx, dir, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("opened");
+        let file = File { node: dir, open: opened.open };
+        let budget = DirBudget { size_bytes: 1 << 20, entry_bytes: 24, align: 8, plus: false };
+        let page = self.0.readdir(&cx, file, Cookie::START, DirPage::new(budget)).wait().expect("a page");
+        self.0.release(&cx, file);
+        let names = page.iter().map(|entry| entry.name.to_vec());
+        names.filter(|name| name != b"." && name != b"..").collect()
+    }
+
+    fn content(&self, file: NodeId) -> Vec<u8> {
+        let cx = Self::cx();
+        let opened = self.0.open(&cx, file, OpenFlags::READ).wait().expect("opened");
+        let open = File { node: file, open: opened.open };
+        let buffer = Buffer::new(1 << 20);
+        let done = self.0.read(&cx, open, 0, buffer.sink(0..1 << 20)).wait().expect("read");
+        self.0.release(&cx, open);
+        buffer.source(0..done.count).to_vec(usize::MAX)
+    }
+}
+
+#[test]
+fn replies_over_streams_match_the_model() {
+    run_seeds::<ClientRun<true>>(150);
+}
+
+#[test]
+fn replies_over_datagrams_match_the_model() {
+    run_seeds::<ClientRun<false>>(150);
+}
+
+#[test]
+fn a_seed_repeats_a_whole_client() {
+    for seed in 0..10 {
+        let (streams, datagrams) = (ClientRun::<true>::draw(seed), ClientRun::<false>::draw(seed));
+        assert_eq!(run(&streams, Telling::Quiet), run(&streams, Telling::Quiet), "seed {seed}");
+        assert_eq!(run(&datagrams, Telling::Quiet), run(&datagrams, Telling::Quiet), "seed {seed}");
+    }
+}

@@ -1,0 +1,129 @@
+//! The real NFS server over a disk that forgets: what of it outlives a restart, and what does not.
+
+use std::future::{Future, pending};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use tombolo_core::fs::Export;
+use tombolo_core::{Answer, SessionId};
+use tombolo_front_nfs_server::{
+    AllowList, Durability, ExportOptions, Identities, NfsService, Options, Signer,
+};
+use tombolo_host::buffers::{BufferLimits, Buffers};
+use tombolo_host::handle_keys::Keys;
+use tombolo_host::rpc_server::{Exchange, Peer, Service, Transport};
+use tombolo_layer::around::{Around, Call, Payload};
+use tombolo_layer::{Layered, replies};
+use tombolo_mem::Source;
+use tombolo_nfs_client_tests::wire::{Network, Rng};
+use tombolo_nfs_tests::test_server::no_squash;
+use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
+use tombolo_wire_nfs3::{FileHandle, FileHandleBuf, Reply};
+use tombolo_wire_rpc::{CallHeader, Credential, ReplyHeader, Xid};
+use tombolo_wire_xdr::{Decode, Decoder, Encoder};
+
+use crate::simulation::disk::Disk;
+use crate::simulation::driver::Host;
+
+const PATH: &str = "/export";
+
+/// Runs the server's program, again and again.
+pub struct NfsHost {
+    network: Network,
+    disk: Disk,
+    keys: Keys,
+    rng: Rng,
+    /// The program that runs now does so.
+    alive: Arc<AtomicBool>,
+    /// How often it has started.
+    starts: Arc<AtomicU64>,
+}
+
+/// Operations take their time, and those of a program that has ended are never answered.
+struct Slow {
+    network: Network,
+    alive: Arc<AtomicBool>,
+}
+
+impl Around for Slow {
+    fn around<T: Payload>(&self, _: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        if !self.alive.load(Ordering::Relaxed) {
+            return Answer::later(pending());
+        }
+        let answer = inner();
+        let network = self.network.clone();
+        let time = network.random_between(network.weather().operation);
+        if time.is_zero() {
+            return answer;
+        }
+        Answer::later(async move {
+            network.sleep(time).await;
+            answer.resolve().await
+        })
+    }
+}
+
+impl NfsHost {
+    /// A server that serves this disk.
+    pub fn new(network: &Network, disk: Disk, rng: Rng) -> Self {
+        let keys = Keys::random().expect("keys");
+        Self { network: network.clone(), disk, keys, rng, alive: Arc::default(), starts: Arc::default() }
+    }
+
+    /// How often the program has started.
+    pub fn starts_so_far(&self) -> Arc<AtomicU64> {
+        self.starts.clone()
+    }
+
+    /// The handle of the export's root, as its clients have mounted it.
+    pub fn root(service: &Arc<NfsService>) -> FileHandleBuf {
+        let mut message = Vec::new();
+        let mut xdr = Encoder::new(&mut message);
+        xdr.value(&CallHeader::new(Xid(1), mount::PROGRAM, mount::VERSION, 1, Credential::None));
+        xdr.value(&DirPath::new(PATH.as_bytes()).expect("a path"));
+        let mut exchange = Box::new(Exchange::new(Buffers::new(BufferLimits::default())));
+        exchange.fill(Source::from(message), None);
+        let peer = Peer::new(([10, 1, 0, 0], 700).into(), Transport::Tcp);
+        let served = pin!(service.clone().serve(peer, exchange));
+        let Poll::Ready((exchange, _)) = served.poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("mounting waits")
+        };
+        let mut results = Decoder::new(&exchange.reply);
+        ReplyHeader::decode(&mut results).expect("a reply");
+        match MntReply::decode(&mut results).expect("the results of MNT") {
+            Reply::Ok(mounted) => FileHandle::to_owned(mounted.handle),
+            Reply::Failed(status, ()) => panic!("MNT: {status:?}"),
+        }
+    }
+}
+
+impl Host<NfsService> for NfsHost {
+    fn fails(&mut self, lost: u32) {
+        self.alive.store(false, Ordering::Relaxed);
+        self.disk.fail(lost, &mut self.rng);
+    }
+
+    fn starts(&mut self, new_handles: bool) -> Arc<NfsService> {
+        if new_handles {
+            self.keys = Keys::random().expect("keys");
+        }
+        self.alive = Arc::new(AtomicBool::new(true));
+        let session = self.starts.fetch_add(1, Ordering::Relaxed) + 1;
+        let slow = Slow { network: self.network.clone(), alive: self.alive.clone() };
+        let slow: Arc<dyn Export> = Arc::new(Layered::new(Arc::new(self.disk.clone()), Arc::new(slow)));
+        let export = replies::over(slow, &replies::Options::default());
+        let options = ExportOptions {
+            name: PATH.into(),
+            export: Arc::new(export),
+            session: SessionId(session),
+            squash: no_squash(),
+            allow: AllowList::default(),
+            durability: Durability::Stable,
+        };
+        let signer = Arc::new(Signer::new(self.keys.clone()));
+        let options = Options { exports: vec![options], signer, identities: Identities::new(None) };
+        NfsService::new(options).expect("the service")
+    }
+}

@@ -1,0 +1,114 @@
+//! Names that name nothing.
+
+use tombolo_nfs_tests::client::{Expect, calls_with_names, changes_of_names, mode};
+use tombolo_nfs_tests::fixture::{Fixture, assert_one_of, on_each};
+use tombolo_wire_nfs3::{Call, Status};
+
+use crate::bad_input::{assert_garbage, assert_well, send};
+
+/// Every procedure refuses the name with one of these, and nothing is made, moved or removed.
+#[track_caller]
+fn assert_refused(fixture: &Fixture, name: &[u8], expected: &[Status]) {
+    for call in calls_with_names(fixture.root.as_handle(), name) {
+        match send(&fixture.nfs, &call).status() {
+            Ok(()) => panic!("{call:?} succeeded"),
+            // LINK of a directory may be refused for that first.
+            Err(Status::IsDir | Status::Perm) if matches!(call, Call::Link(_)) => {}
+            Err(status) => assert_one_of(&status, expected),
+        }
+    }
+    assert_eq!(fixture.names(), ["a", "old"]);
+}
+
+fn fill_with_names(fixture: &Fixture) {
+    fixture.dir("a");
+    fixture.file("old", b"kept");
+}
+
+#[test]
+fn a_name_of_256_bytes_is_too_long() {
+    on_each(|fixture| {
+        fill_with_names(fixture);
+        for len in [256, 1000, 4096] {
+            assert_refused(fixture, &vec![b'x'; len], &[Status::NameTooLong]);
+        }
+        // Longer than any call but a WRITE has reason to be.
+        for len in [10_000, 100_000, 1_000_000] {
+            for call in calls_with_names(fixture.root.as_handle(), &vec![b'x'; len]) {
+                assert_garbage(&send(&fixture.nfs, &call));
+            }
+        }
+        let longest = [b'x'; 255];
+        fixture.nfs.mkdir(&fixture.root, &longest, mode(0o755)).done();
+        fixture.nfs.lookup(&fixture.root, &longest).done();
+    });
+}
+
+#[test]
+fn a_name_with_a_slash_is_invalid_and_makes_nothing() {
+    on_each(|fixture| {
+        fill_with_names(fixture);
+        for name in [&b"a/b"[..], b"/", b"/a", b"a/", b"b/", b"../a", b"a/../b", b"/etc/passwd"] {
+            assert_refused(fixture, name, &[Status::Inval]);
+        }
+    });
+}
+
+#[test]
+fn a_name_with_a_nul_byte_is_invalid_and_makes_nothing() {
+    on_each(|fixture| {
+        fill_with_names(fixture);
+        for name in [&b"\0"[..], b"a\0", b"a\0b", b"b\0c", b"old\0"] {
+            assert_refused(fixture, name, &[Status::Inval]);
+        }
+    });
+}
+
+#[test]
+fn an_empty_name_is_invalid() {
+    on_each(|fixture| {
+        fill_with_names(fixture);
+        assert_refused(fixture, b"", &[Status::Inval, Status::NoEnt, Status::Acces]);
+    });
+}
+
+#[test]
+fn dot_names_are_refused() {
+    on_each(|fixture| {
+        fill_with_names(fixture);
+        let dir = fixture.nfs.lookup(&fixture.root, b"a").done().handle;
+        for name in [&b"."[..], b".."] {
+            for (at, call) in [fixture.root, dir]
+                .iter()
+                .flat_map(|at| changes_of_names(at.as_handle(), name).into_iter().map(move |call| (at, call)))
+            {
+                // RFC 1813 §3.3.8 to §3.3.15: they exist; and §3.3.13, §3.3.14 have both.
+                let expected = [Status::Exist, Status::Inval, Status::IsDir, Status::Perm, Status::NotEmpty];
+                match send(&fixture.nfs, &call).status() {
+                    Ok(()) => panic!("{call:?} in {at:?} succeeded"),
+                    // There is no `old` in the inner directory to be moved.
+                    Err(Status::NoEnt) if matches!(call, Call::Rename(_)) => {}
+                    Err(status) => assert_one_of(&status, &expected),
+                }
+            }
+        }
+        assert_eq!(fixture.names(), ["a", "old"]);
+    });
+}
+
+#[test]
+fn a_links_target_is_not_too_long_and_not_nothing() {
+    on_each(|fixture| {
+        let symlink = |target: &[u8]| fixture.nfs.symlink(&fixture.root, b"link", target, mode(0o777));
+        for len in [4096, 6000] {
+            let status = *symlink(&vec![b't'; len]).status().expect("refused");
+            assert_one_of(&status, &[Status::NameTooLong, Status::Inval]);
+        }
+        for target in [&b""[..], b"a\0b", b"\0"] {
+            let status = *symlink(target).status().expect("refused");
+            assert_one_of(&status, &[Status::NoEnt, Status::Inval]);
+        }
+        assert_eq!(fixture.names(), Vec::<String>::new());
+        assert_well(fixture);
+    });
+}

@@ -1,0 +1,15 @@
+//! The tests that may share a process.
+
+mod conformance;
+mod crowd;
+mod endings;
+mod fence;
+mod handles;
+mod hostile_client;
+mod hostile_server;
+mod identities;
+mod in_place;
+mod numbers;
+mod reconnect;
+mod smoke;
+mod socket;

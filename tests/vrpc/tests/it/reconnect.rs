@@ -1,0 +1,554 @@
+//! A server that goes and comes back under a session: what was open stays open, what was asked is answered, once.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_memory::Memory;
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, Patience, VrpcExport, VrpcFileSystem};
+use tombolo_conformance::waist::{Needs, Setup, run};
+use tombolo_core::fs::{
+    Client, Cookie, Create, DirBudget, DirPage, Exclusive, Export, File, FileSystem, Lock, LockFamily,
+    LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, Profile,
+    SetAttr, Write,
+};
+use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt};
+use tombolo_front_vrpc_server::VrpcServer;
+use tombolo_host::handle_keys::Keys;
+use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_layer::replies;
+use tombolo_mem::{Buffer, Source};
+use tombolo_shm::link::Instance;
+use tombolo_vrpc_tests::bed::{client, root};
+use tombolo_vrpc_tests::made_up::{Dial, said, terms};
+use tombolo_vrpc_tests::site::{Plan, Site};
+use tombolo_wire_vrpc::{Body, Kind, Reply, Session as Terms};
+
+mod halting;
+
+use halting::{Halting, Mute};
+
+/// Far longer than it takes on the slowest machine.
+const LONG: Duration = Duration::from_secs(60);
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("a name")
+}
+
+/// A tree that outlives its servers, and a server of it.
+struct Tree {
+    dir: tempfile::TempDir,
+    site: Arc<Site>,
+    fs: Arc<VrpcFileSystem>,
+}
+
+impl Tree {
+    fn new() -> Tree {
+        Tree::with(Plan::default(), Patience::Hard)
+    }
+
+    fn with(plan: Plan, patience: Patience) -> Tree {
+        let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
+        let site = Site::serving(local(&dir), plan);
+        let fs = site.export(patience).attach_session(&client()).expect("a session");
+        Tree { dir, site, fs }
+    }
+
+    /// Another life of the server, which remembers nothing.
+    fn restart(&self) {
+        self.site.start(local(&self.dir));
+    }
+
+    fn create(&self, text: &str) -> File {
+        let how = Create {
+            mode: NewMode::settled(Mode::new(0o600)),
+            flags: OpenFlags::READ | OpenFlags::WRITE,
+            exclusive: Exclusive::Yes,
+        };
+        let created = self.fs.create(&root(), NodeId::ROOT, name(text), &how).wait().expect("created");
+        File { node: created.entry.node, open: created.open }
+    }
+
+    fn write(&self, file: File, offset: u64, data: &[u8]) -> Result<usize, Error> {
+        let how = Write { offset, ..Write::default() };
+        let written = self.fs.write(&root(), file, &how, Source::from(data.to_vec())).wait()?;
+        Ok(written.count)
+    }
+
+    fn read(&self, file: File, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        let mut buffer = Buffer::new(len);
+        let done = self.fs.read(&root(), file, offset, buffer.sink(0..len)).wait()?;
+        Ok(buffer.as_slice().expect("the read is over")[..done.count].to_vec())
+    }
+}
+
+fn local(dir: &tempfile::TempDir) -> Arc<dyn Export> {
+    Arc::new(LocalDir::open(dir.path(), DirOptions::default()).expect("the export"))
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !holds() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether an answer that pends is there now.
+fn is_ready<T>(answer: &mut Answer<T>) -> bool {
+    match answer {
+        Answer::Done(_) => true,
+        Answer::Later(later) => {
+            let ready = pin!(later).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(ready.is_pending(), "polled after it was ready");
+            false
+        }
+    }
+}
+
+#[test]
+fn open_files_and_directories_live_on() {
+    let tree = Tree::new();
+    let file = tree.create("file");
+    assert_eq!(tree.write(file, 0, &[1; 100_000]).expect("written"), 100_000);
+    std::fs::create_dir(tree.dir.path().join("dir")).expect("made");
+    let dir = tree.fs.lookup(&root(), NodeId::ROOT, name("dir")).wait().expect("found").node;
+    let listed = tree.fs.open(&root(), NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait();
+    let listed = File { node: NodeId::ROOT, open: listed.expect("opened").open };
+    for round in 2..5_u8 {
+        tree.restart();
+        assert_eq!(tree.read(file, 50_000, 10).expect("read"), [round - 1; 10]);
+        assert_eq!(tree.write(file, 0, &[round; 100_000]).expect("written"), 100_000);
+        assert_eq!(tree.fs.link_number(), u32::from(round));
+        let made = tree.fs.mkdir(&root(), dir, name(&round.to_string()), NewMode::default()).wait();
+        made.expect("a directory in one that was found by the former server");
+        let page = DirPage::new(DirBudget { size_bytes: 8192, entry_bytes: 24, align: 8, plus: true });
+        let page = tree.fs.readdir(&root(), listed, Cookie::START, page).wait().expect("listed");
+        assert_eq!(page.iter().filter(|entry| entry.entry.is_some()).count(), 2);
+    }
+    let attr = tree.fs.getattr(&root(), file.node, Some(file)).wait().expect("known");
+    assert_eq!(attr.size, 100_000);
+    tree.fs.release(&root(), file);
+    assert!(matches!(tree.read(file, 0, 1), Err(Error::BadOpen)));
+}
+
+#[test]
+fn a_node_is_the_same_whether_it_is_met_by_name_or_by_handle() {
+    let tree = Tree::new();
+    let file = tree.create("file");
+    let other = tree.create("other");
+    tree.restart();
+    let by_name = tree.fs.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("found").node;
+    assert_eq!(by_name, file.node);
+    let handles = tree.fs.persistent_handles().expect("handles");
+    let handle = handles.handle_of(&root(), other.node).wait().expect("a handle");
+    tree.restart();
+    let by_handle = handles.resolve(&root(), &handle).wait().expect("found").node;
+    assert_eq!(by_handle, other.node);
+    // Forgotten as often as it was given, it is gone, and comes again as a new one.
+    tree.fs.release(&root(), other);
+    tree.fs.forget(&root(), &[(other.node, 2)]);
+    assert!(matches!(tree.fs.getattr(&root(), other.node, None).wait(), Err(Error::Stale)));
+    assert_ne!(handles.resolve(&root(), &handle).wait().expect("found").node, other.node);
+}
+
+#[test]
+fn what_was_removed_meanwhile_is_stale_and_what_was_renamed_is_not() {
+    let tree = Tree::new();
+    let (gone, moved) = (tree.create("gone"), tree.create("moved"));
+    tree.site.kill();
+    std::fs::remove_file(tree.dir.path().join("gone")).expect("removed");
+    std::fs::rename(tree.dir.path().join("moved"), tree.dir.path().join("there")).expect("moved");
+    tree.restart();
+    assert!(matches!(tree.fs.getattr(&root(), gone.node, None).wait(), Err(Error::Stale)));
+    assert!(matches!(tree.read(gone, 0, 1), Err(Error::Stale)));
+    assert_eq!(tree.write(moved, 0, b"on").expect("written"), 2);
+    assert_eq!(std::fs::read(tree.dir.path().join("there")).expect("there"), b"on");
+}
+
+/// The file is neither cut nor made anew, though it was opened to be.
+#[test]
+fn openings_are_opened_as_they_were_and_nothing_else_happens() {
+    let tree = Tree::new();
+    std::fs::write(tree.dir.path().join("file"), "data").expect("made");
+    let node = tree.fs.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("found").node;
+    let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::TRUNCATE | OpenFlags::APPEND;
+    let open = tree.fs.open(&root(), node, flags).wait().expect("opened").open;
+    let file = File { node, open };
+    assert_eq!(tree.write(file, 0, b"one").expect("written"), 3);
+    tree.restart();
+    assert_eq!(tree.write(file, 0, b"two").expect("written"), 3);
+    assert_eq!(tree.read(file, 0, 100).expect("read"), b"onetwo");
+    // Whoever has it open goes on, also when it could not open it any more.
+    let set = SetAttr { mode: Some(Mode::new(0)), ..SetAttr::default() };
+    let user = Ctx { identity: Identity { uid: 65_534, gid: 65_534, groups: None }, ..root() };
+    let chmod = tree.fs.setattr(&root(), node, None, &SetAttr { mode: Some(Mode::new(0o666)), ..set }).wait();
+    chmod.expect("changed");
+    let theirs = tree.fs.open(&user, node, OpenFlags::READ).wait().expect("opened").open;
+    tree.fs.setattr(&root(), node, None, &set).wait().expect("changed");
+    tree.restart();
+    let mut buffer = Buffer::new(6);
+    let done = tree.fs.read(&user, File { node, open: theirs }, 0, buffer.sink(0..6)).wait().expect("read");
+    assert_eq!((done.count, buffer.as_slice().expect("read")), (6, &b"onetwo"[..]));
+    assert!(matches!(tree.fs.open(&user, node, OpenFlags::READ).wait(), Err(Error::AccessDenied)));
+}
+
+fn lock(owner: u64, start: u64, last: u64) -> Lock {
+    let (family, kind) = (LockFamily::Posix, LockKind::Write);
+    Lock { family, kind, range: LockRange { start, last }, owner: LockOwner(owner), pid: 1 }
+}
+
+#[test]
+fn locks_are_held_on_and_a_lock_that_is_lost_breaks_its_file() {
+    let export: Arc<dyn Export> = Arc::new(Memory::default());
+    let site = Site::serving(export.clone(), Plan::default());
+    let fs = site.export(Patience::Hard).attach_session(&client()).expect("a session");
+    let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
+    let created = fs.create(&root(), NodeId::ROOT, name("file"), &how).wait().expect("created");
+    let file = File { node: created.entry.node, open: created.open };
+    let locks = fs.locks().expect("locks");
+    locks.lock(&root(), file, &lock(1, 0, 99), false).wait().expect("free");
+    let middle = LockRange { start: 40, last: 49 };
+    locks.unlock(&root(), file, LockFamily::Posix, middle, LockOwner(1)).wait().expect("given back");
+    site.start(export.clone());
+    until("the session is linked again", || fs.link_number() == 2);
+    // Another client finds the lock held, and the hole in it free.
+    let other = export.attach(&client()).expect("a session");
+    let node = other.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("found").node;
+    let open = other.open(&root(), node, OpenFlags::READ | OpenFlags::WRITE).wait().expect("opened").open;
+    let theirs = File { node, open };
+    let take = |lock: Lock| other.locks().expect("locks").lock(&root(), theirs, &lock, false).wait();
+    assert!(matches!(take(lock(2, 0, 0)), Err(Error::WouldBlock)));
+    assert!(matches!(take(lock(2, 99, 99)), Err(Error::WouldBlock)));
+    take(lock(2, 40, 49)).expect("the hole is free");
+    // While no server is there the other one, which needs none, takes it away.
+    site.kill();
+    take(lock(2, 0, 39)).expect("free: its holder is away");
+    site.start(export.clone());
+    let broken = fs.getattr(&root(), file.node, Some(file)).wait();
+    assert!(matches!(broken, Err(Error::Io { .. })), "{broken:?}");
+    fs.getattr(&root(), file.node, None).wait().expect("only the opening is broken");
+    let again = fs.open(&root(), file.node, OpenFlags::READ).wait().expect("opened anew").open;
+    fs.getattr(&root(), file.node, Some(File { open: again, ..file })).wait().expect("good");
+}
+
+#[test]
+fn who_asks_while_the_server_is_away_waits_for_it() {
+    let tree = Tree::new();
+    let file = tree.create("file");
+    tree.site.kill();
+    let mut answers: Vec<_> = (0..200_u64)
+        .map(|at| {
+            let how = Write { offset: at * 1000, ..Write::default() };
+            tree.fs.write(&root(), file, &how, Source::from(vec![at as u8; 1000]))
+        })
+        .collect();
+    assert!(!answers.iter_mut().any(is_ready));
+    until("the session knows that it waits", || tree.fs.waits_for().is_some());
+    tree.restart();
+    for answer in answers {
+        assert_eq!(answer.wait().expect("written").count, 1000);
+    }
+    assert_eq!(tree.fs.waits_for(), None);
+    let data = tree.read(file, 0, 200_000).expect("read");
+    assert!(data.chunks(1000).zip(0..).all(|(piece, at)| piece.iter().all(|byte| *byte == at as u8)));
+}
+
+#[test]
+fn who_wishes_to_end_does_not_wait_for_a_server_that_is_away() {
+    let tree = Tree::new();
+    let file = tree.create("file");
+    tree.site.kill();
+    let cx = Ctx { interrupt: Interrupt::new(), ..root() };
+    let mut waiting = tree.fs.getattr(&cx, file.node, None);
+    assert!(!is_ready(&mut waiting));
+    let buffer = Buffer::new(100_000);
+    let mut reading = tree.fs.read(&cx, file, 0, buffer.sink(0..100_000));
+    assert!(!is_ready(&mut reading));
+    cx.interrupt.raise();
+    assert!(matches!(waiting.wait(), Err(Error::Interrupted)));
+    assert!(matches!(reading.wait(), Err(Error::Interrupted)));
+    let away = tree.fs.waits_for().expect("no server is there");
+    assert!(away >= Duration::from_secs(2), "it was not waited for: {away:?}");
+    // What needs no answer needs no server either, and a session ends without one.
+    tree.fs.release(&root(), file);
+    tree.fs.forget(&root(), &[(file.node, 1)]);
+    drop(tree.fs);
+}
+
+#[test]
+fn a_soft_session_waits_so_long_and_goes_on_when_the_server_is_back() {
+    let tree = Tree::with(Plan::default(), Patience::Soft(Duration::from_millis(300)));
+    let file = tree.create("file");
+    tree.site.kill();
+    assert!(matches!(tree.read(file, 0, 1), Err(Error::TimedOut)));
+    tree.restart();
+    until("the session is linked again", || tree.fs.waits_for().is_none());
+    assert_eq!(tree.write(file, 0, b"on").expect("written"), 2);
+}
+
+/// Dials once; from then on it takes until the test is over.
+struct Stuck {
+    first: Dial,
+    was_dialled: AtomicBool,
+    over: Mutex<Receiver<()>>,
+}
+
+impl Connect for Stuck {
+    fn connect(&self, client: &Client, instance: Instance) -> Result<Connected, ConnectError> {
+        if self.was_dialled.swap(true, Ordering::SeqCst) {
+            let _ = self.over.lock().expect("no panic").recv();
+        }
+        self.first.connect(client, instance)
+    }
+}
+
+#[test]
+fn a_soft_session_gives_up_in_time_though_an_attempt_lasts() {
+    let liar: Liar = |kind| match kind {
+        Kind::Profile => said(kind, &Reply::Session(terms())),
+        _ => (u32::MAX, [0xff; 48], vec![0xff; 100]),
+    };
+    let (end, over) = mpsc::channel();
+    let first = Dial(Arc::new(MadeUp(liar)));
+    let stuck = Stuck { first, was_dialled: AtomicBool::new(false), over: Mutex::new(over) };
+    let export = VrpcExport::new(stuck).with_patience(Patience::Soft(Duration::from_millis(300)));
+    let fs = export.attach_session(&client()).expect("a session");
+    fs.getattr(&root(), NodeId::ROOT, None).wait().expect_err("nonsense, which ends the link");
+    assert!(matches!(fs.getattr(&root(), NodeId::ROOT, None).wait(), Err(Error::TimedOut)));
+    drop(end);
+}
+
+#[test]
+fn a_refusal_ends_a_soft_session_and_a_hard_one_waits_until_it_is_taken_back() {
+    let soft = Tree::with(Plan::default(), Patience::Soft(LONG));
+    soft.site.refuse(true);
+    soft.site.kill();
+    assert!(matches!(soft.fs.getattr(&root(), NodeId::ROOT, None).wait(), Err(Error::Disconnected)));
+    let hard = Tree::new();
+    hard.site.refuse(true);
+    hard.site.kill();
+    let asked = hard.site.asked();
+    until("it asks again", || hard.site.asked() > asked + 1);
+    hard.site.refuse(false);
+    hard.restart();
+    hard.fs.getattr(&root(), NodeId::ROOT, None).wait().expect("served");
+}
+
+#[test]
+fn the_next_link_may_be_smaller_than_the_one_before() {
+    let tree = Tree::new();
+    let file = tree.create("file");
+    let data: Vec<u8> = (0..1_000_000_u32).map(|at| (at / 1000) as u8).collect();
+    tree.site.kill();
+    let mut write = tree.fs.write(&root(), file, &Write::default(), Source::from(data.clone()));
+    assert!(!is_ready(&mut write));
+    let options =
+        tombolo_front_vrpc_server::Options { transfer_bytes_max: 6000, callers_max: 1, ..Default::default() };
+    tree.site.plan(Plan { slots: 8, bulk_bytes: 16 << 10, options, ..Plan::default() });
+    tree.restart();
+    assert_eq!(write.wait().expect("written").count, data.len());
+    assert!(tree.read(file, 0, data.len()).expect("read") == data);
+}
+
+#[test]
+fn another_tree_in_the_place_of_ours_is_not_mistaken_for_it() {
+    let tree = Tree::new();
+    let file = tree.create("file");
+    let other: Arc<dyn Export> = Arc::new(Memory::default());
+    tree.site.start(other);
+    assert!(matches!(tree.read(file, 0, 1), Err(Error::Stale)));
+    assert!(matches!(tree.fs.getattr(&root(), file.node, None).wait(), Err(Error::Stale)));
+    tree.fs.getattr(&root(), NodeId::ROOT, None).wait().expect("the root is whatever is served");
+}
+
+/// Operations that must not be performed twice, over links that break before or after they are.
+#[test]
+fn what_was_performed_and_not_answered_is_not_performed_again() {
+    let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
+    let kept: Arc<dyn Export> = Arc::new(replies::over(local(&dir), &replies::Options::default()));
+    let site = Site::serving(kept, Plan { cut_every: 7, ..Plan::default() });
+    let fs = site.export(Patience::Hard).attach_session(&client()).expect("a session");
+    let how = Create { flags: OpenFlags::WRITE | OpenFlags::APPEND, ..Create::default() };
+    let created = fs.create(&root(), NodeId::ROOT, name("log"), &how).wait().expect("created");
+    let log = File { node: created.entry.node, open: created.open };
+    for round in 0..100_u32 {
+        let text = format!("d{round}");
+        fs.mkdir(&root(), NodeId::ROOT, name(&text), NewMode::default()).wait().expect("made, once");
+        let moved = format!("e{round}");
+        let flags = tombolo_core::fs::RenameFlags::NO_REPLACE;
+        let renamed = fs.rename(&root(), NodeId::ROOT, name(&text), NodeId::ROOT, name(&moved), flags);
+        renamed.wait().expect("moved, once");
+        let record = Source::from(format!("{round:04}\n").into_bytes());
+        assert_eq!(fs.write(&root(), log, &Write::default(), record).wait().expect("written").count, 5);
+        fs.rmdir(&root(), NodeId::ROOT, name(&moved)).wait().expect("removed, once");
+    }
+    assert!(site.cuts() > 50, "{} links were cut", site.cuts());
+    let expected: String = (0..100).map(|round| format!("{round:04}\n")).collect();
+    assert_eq!(std::fs::read_to_string(dir.path().join("log")).expect("the log"), expected);
+}
+
+#[test]
+fn under_load_nobody_notices_more_than_a_pause() {
+    let tree = Tree::new();
+    let stop = AtomicBool::new(false);
+    // Before a server goes that would know nothing of it: nobody could say whether it was made.
+    let files = [0, 1, 2].map(|thread| tree.create(&format!("file-{thread}")));
+    std::thread::scope(|scope| {
+        for file in files {
+            let (tree, stop) = (&tree, &stop);
+            scope.spawn(move || {
+                let mut round = 0_u64;
+                while !stop.load(Ordering::SeqCst) {
+                    let len = if round.is_multiple_of(2) { 100 } else { 20_000 };
+                    let data = vec![(round % 251) as u8; len];
+                    let offset = (round % 10) * 20_000;
+                    assert_eq!(tree.write(file, offset, &data).expect("written"), len);
+                    assert!(tree.read(file, offset, len).expect("read") == data);
+                    round += 1;
+                }
+            });
+        }
+        for life in 2..12 {
+            tree.restart();
+            until("it is linked again", || tree.fs.link_number() >= life && tree.fs.waits_for().is_none());
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+}
+
+/// The whole suite, while every link breaks after so many requests.
+#[test]
+fn the_suite_over_links_that_break() {
+    let plan = Plan { cut_every: 97, ..Plan::default() };
+    let kept: Arc<dyn Export> =
+        Arc::new(replies::over(Arc::new(Memory::default()), &replies::Options::default()));
+    let site = Site::serving(kept, plan);
+    let export: Arc<dyn Export> = Arc::new(site.export(Patience::Hard));
+    let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
+    run(&export, setup).expect("over links that break", &[]);
+    assert!(site.cuts() > 20, "{} links were cut", site.cuts());
+}
+
+/// Servers that are not what the first one was: no session falls for them, and none is lost to them.
+#[test]
+fn a_liar_in_the_servers_place_gets_no_more_than_a_try_now_and_then() {
+    let tree = Tree::new();
+    let file = tree.create("file");
+    assert_eq!(tree.write(file, 0, b"data").expect("written"), 4);
+    // Nonsense in the place of every answer; then one that says nothing of what is asked; then one that checks no permissions.
+    let liars: [Liar; 3] = [
+        |kind| match kind {
+            Kind::Profile => said(kind, &Reply::Session(terms())),
+            _ => (u32::MAX, [0xff; 48], vec![0xff; 100]),
+        },
+        |_| said(Kind::Null, &Reply::Done),
+        |kind| match kind {
+            Kind::Profile => {
+                let profile = Profile { permission_check: PermissionCheck::Caller, ..terms().profile };
+                said(kind, &Reply::Session(Terms { profile, ..terms() }))
+            }
+            _ => said(Kind::Null, &Reply::Done),
+        },
+    ];
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Somebody who falls for whatever there is to fall for.
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                let _ = tree.fs.getattr(&root(), NodeId::ROOT, None).wait();
+            }
+        });
+        for liar in liars {
+            let asked = tree.site.asked();
+            let begun = Instant::now();
+            tree.site.start_any(Arc::new(MadeUp(liar)));
+            until("it was tried again", || tree.site.asked() > asked + 2);
+            let tries = u128::from(tree.site.asked() - asked);
+            let most = 3 + begun.elapsed().as_millis() / 25;
+            assert!(tries <= most, "{tries} links in {:?}", begun.elapsed());
+        }
+        stop.store(true, Ordering::SeqCst);
+        tree.restart();
+        // Behind a liar's link, which says that it has another volume, the file is stale for as long as that lasts.
+        until("the file is back", || tree.read(file, 0, 4).is_ok_and(|data| data == b"data"));
+    });
+}
+
+#[test]
+fn the_root_is_no_stale_node_while_the_next_link_is_made() {
+    let tree = Tree::new();
+    tree.create("file");
+    let listed = tree.fs.open(&root(), NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait();
+    let listed = File { node: NodeId::ROOT, open: listed.expect("opened").open };
+    let mute = Mute::default();
+    tree.site.start_any(Arc::new(mute.clone()));
+    until("what was open is asked for", || mute.was_asked());
+    let page = DirPage::new(DirBudget { size_bytes: 8192, entry_bytes: 24, align: 8, plus: false });
+    let mut names = tree.fs.readdir(&root(), listed, Cookie::START, page);
+    assert!(!is_ready(&mut names));
+    mute.let_go();
+    tree.restart();
+    assert!(names.wait().expect("listed").iter().any(|entry| entry.name == b"file"));
+}
+
+#[test]
+fn what_is_closed_while_the_next_link_is_made_is_closed_there() {
+    let export: Arc<dyn Export> = Arc::new(Memory::default());
+    let keys = Arc::new(Keys::random().expect("randomness"));
+    let session_ids = Arc::new(AtomicU64::new(1));
+    let server = || {
+        let server = VrpcServer::new().with_keys(keys.clone()).with_session_ids(session_ids.clone());
+        Arc::new(server.with_export("export", export.clone(), Default::default()))
+    };
+    let site = Site::new(Plan::default());
+    site.start_any(server());
+    let fs = site.export(Patience::Hard).attach_session(&client()).expect("a session");
+    let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
+    let [locked, _other] = ["locked", "other"].map(|text| {
+        let created = fs.create(&root(), NodeId::ROOT, name(text), &how).wait().expect("created");
+        File { node: created.entry.node, open: created.open }
+    });
+    fs.locks().expect("locks").lock(&root(), locked, &lock(1, 0, 99), false).wait().expect("free");
+    let halting = Halting::new(server());
+    site.start_any(Arc::new(halting.clone()));
+    until("the other file is opened anew", || halting.has_halted());
+    fs.release(&root(), locked);
+    fs.forget(&root(), &[(locked.node, 1)]);
+    assert_eq!(fs.link_number(), 1, "the link is not made yet");
+    halting.go_on();
+    // Another client can have the lock, for nobody holds it.
+    let other = export.attach(&client()).expect("a session");
+    let node = other.lookup(&root(), NodeId::ROOT, name("locked")).wait().expect("found").node;
+    let open = other.open(&root(), node, OpenFlags::READ | OpenFlags::WRITE).wait().expect("opened").open;
+    let take = || {
+        let locks = other.locks().expect("locks");
+        locks.lock(&root(), File { node, open }, &lock(2, 0, 99), false).wait()
+    };
+    until("the lock is given back", || take().is_ok());
+}
+
+type Liar = fn(Kind) -> (u32, Body, Vec<u8>);
+
+#[derive(Clone, Copy)]
+struct MadeUp(Liar);
+
+impl Service for MadeUp {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(*self))
+    }
+}
+
+impl Session for MadeUp {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        let kind = Kind::from_number(request.kind).expect("the client is honest");
+        let (number, body, frame) = (self.0)(kind);
+        responder.send(number, body, &frame);
+    }
+}
