@@ -7,8 +7,6 @@ ADDRESS_TESTS := --lib --test it --test stranger
 
 # One guest of each kind of share; QEMU emulates, which takes its time.
 QEMU_JOBS := 10-job 40-guest-killed 80-nfs-job 92-shm-memory 95-shm-job
-# The crates whose documentation has examples: one start of rustdoc each.
-DOC_TESTS := -p tombolo-wire-rpc -p tombolo-wire-nfs3 -p tombolo-allocations
 
 .PHONY: help packages build static demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean
 
@@ -37,8 +35,7 @@ test-long: ## the same at full size: an hour of fuzzing, every guest on both bed
 	tests/timed $(MAKE) packages test-rust test-planted test-address test-fuzz test-mount test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all
 
 test-rust: ## unit, property, conformance and command-line tests
-	$(CARGO) test --workspace --lib --bins --tests --no-fail-fast
-	$(CARGO) test --doc $(DOC_TESTS)
+	$(CARGO) test --workspace --no-fail-fast
 
 test-planted: ## plants bugs in a copy of the tree and expects the suite to catch each
 	tests/planted/run
