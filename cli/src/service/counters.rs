@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tombolo_host::rpc_client::Counts as ClientCounts;
 use tombolo_host::rpc_server::Counts;
-use tombolo_layer::stats::Snapshot;
+use tombolo_layer_basic::stats::Snapshot;
 
 /// The counters of one server since it started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::fs::Export;
 use tombolo_host::control::Answers;
 use tombolo_host::rpc_server::Counts;
-use tombolo_layer::stats::{self, Counters as ExportCounters};
+use tombolo_layer_basic::stats::{self, Counters as ExportCounters};
 
 use crate::location::{self, Limit, NfsOption, NfsOptions};
 use crate::service::counters::Counters;

@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 use tombolo_host::metrics::Endpoint;
-use tombolo_layer::stats::Operation;
+use tombolo_layer_basic::stats::Operation;
 
 use crate::assembly::options::address::ListenAddress;
 use crate::failure::Failure;
@@ -231,7 +231,7 @@ fn steps(operation: &Operation) -> Vec<(f64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_layer::stats::Counters as ExportCounters;
+    use tombolo_layer_basic::stats::Counters as ExportCounters;
 
     use super::*;
     use crate::service::status::Status;
@@ -249,7 +249,7 @@ mod tests {
         };
         let nfs = NfsCounters { connections: 2, calls: 9, ..NfsCounters::default() };
         let nfs = ("127.0.0.1:2049".to_owned(), nfs);
-        let snapshot = tombolo_layer::stats::Snapshot { operations: vec![operation] };
+        let snapshot = tombolo_layer_basic::stats::Snapshot { operations: vec![operation] };
         let client = NfsClientCounters { calls: 5, in_flight: 32, ..NfsClientCounters::default() };
         let counters = Counters {
             uptime_ns: 0,

@@ -17,8 +17,8 @@ use tombolo_core::fs::{
     Create, DirEntry, DirPage, Entry, Exclusive, FileType, Mode, Name, NewMode, NodeId, OpenFlags,
 };
 use tombolo_core::{Answer, Error};
-use tombolo_layer::around::{Call, Payload};
-use tombolo_layer::{Around, Layered};
+use tombolo_layer_basic::around::{Call, Payload};
+use tombolo_layer_basic::{Around, Layered};
 use tombolo_sys::namespace::make_directory;
 use tombolo_sys::open::{OpenFlags as SysFlags, open_entry, open_root};
 

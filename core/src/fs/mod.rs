@@ -11,6 +11,7 @@ mod groups;
 mod held_locks;
 mod id;
 mod name;
+mod op;
 mod open;
 mod read_whole;
 mod squash;
@@ -25,6 +26,7 @@ pub use groups::{
 pub use held_locks::{Granted, HeldLocks};
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId};
 pub use name::{NAME_MAX, Name, NameBuf, NameError, XattrName};
+pub use op::Op;
 pub use open::{
     AccessMask, Create, Created, Entry, Exclusive, Made, NewMode, OpenFlags, Opened, ReadDone, RenameFlags,
     Renamed, SyncWhat, Write, Written,

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use tombolo_core::fs::{Attr, Client, Export, FileSystem, NodeId, PermissionCheck};
 use tombolo_core::{Answer, Ctx, Error as FsError, SessionId};
-use tombolo_layer::around::{Around, Call, Layered, Payload};
-use tombolo_layer::stats;
+use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
+use tombolo_layer_basic::stats;
 
 use self::null::{How, Null, NullExport};
 use super::Plan;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::fs::Export;
-use tombolo_layer::readonly;
+use tombolo_layer_basic::readonly;
 
 use crate::failure::Failure;
 use crate::location::{Location, OpenOptions, ShmPlace};

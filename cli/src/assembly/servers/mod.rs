@@ -23,7 +23,7 @@ use tombolo_host::listener::Listener;
 use tombolo_host::metrics::Endpoint;
 use tombolo_host::signals;
 use tombolo_host::vhost_user::{Device, MakeDevice, Server as VhostServer, Settings};
-use tombolo_layer::stats::Counters as ExportCounters;
+use tombolo_layer_basic::stats::Counters as ExportCounters;
 
 use crate::commands::mount::reason;
 use crate::failure::{Failure, Outcome};

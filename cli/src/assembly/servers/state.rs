@@ -13,8 +13,9 @@ use tombolo_front_nfs_server::{
 };
 use tombolo_host::handle_keys::Keys;
 use tombolo_host::state_dir::{ServerState, StateDir, StateError};
-use tombolo_layer::handle_table;
-use tombolo_layer::replies::{self, Replies};
+use tombolo_layer_handle_table as handle_table;
+use tombolo_layer_replies as replies;
+use tombolo_layer_replies::Replies;
 
 use crate::assembly::plan::{Plan, PlannedExport};
 use crate::failure::Failure;

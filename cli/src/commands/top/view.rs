@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use serde_json::{Value, json};
-use tombolo_layer::stats::{Operation, Snapshot};
+use tombolo_layer_basic::stats::{Operation, Snapshot};
 
 use super::source::Look;
 use crate::service::counters::{NfsClientCounters, NfsCounters};

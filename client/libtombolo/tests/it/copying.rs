@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use tombolo_back_local_dir::LocalDir;
 use tombolo_core::Error;
-use tombolo_layer::Op;
-use tombolo_layer::fault::{self, Plan, Rule, What, When};
+use tombolo_core::fs::Op;
+use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 
 fn recursive() -> Options {
     Options { recursive: true, ..Options::default() }

@@ -12,8 +12,9 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_core::Error;
 use tombolo_core::fs::Export;
-use tombolo_layer::fault::{self, Plan, Rule, What, When};
-use tombolo_layer::{Op, delay};
+use tombolo_core::fs::Op;
+use tombolo_layer_basic::delay;
+use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 
 const PIECE: usize = 1 << 20;
 

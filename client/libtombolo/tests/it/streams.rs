@@ -9,9 +9,10 @@ use crate::common::{attach, find, local, memory, name, noise};
 use libtombolo::{StreamError, StreamOptions, block_on, remove_tree};
 use tempfile::TempDir;
 use tombolo_core::Error;
+use tombolo_core::fs::Op;
 use tombolo_core::fs::{Create, Exclusive, Export, NewMode, OpenFlags};
-use tombolo_layer::fault::{self, Plan, Rule, What, When};
-use tombolo_layer::{Op, delay};
+use tombolo_layer_basic::delay;
+use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 
 fn writable() -> Create {
     let flags = OpenFlags::READ | OpenFlags::WRITE;

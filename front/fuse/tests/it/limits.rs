@@ -7,7 +7,7 @@ use tombolo_back_memory::Memory;
 use tombolo_core::fs::{Client, Export, PermissionCheck};
 use tombolo_core::{Limits, SessionId};
 use tombolo_front_fuse::session::{Exchange, Options, Session, Slot};
-use tombolo_layer::delay;
+use tombolo_layer_basic::delay;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::layout::attr::GetattrIn;

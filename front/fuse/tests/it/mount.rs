@@ -16,7 +16,7 @@ use tombolo_core::SessionId;
 use tombolo_core::fs::Export;
 use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_front_fuse::session::Coherence;
-use tombolo_layer::delay;
+use tombolo_layer_basic::delay;
 use tombolo_sys::lock::{LockKind, LockRange, try_lock};
 
 /// A memory file system, mounted for as long as this lives.
@@ -365,7 +365,7 @@ fn many_programs_at_once_are_all_served() {
 
 /// Memory whose every answer comes this much later.
 fn slow(time: Duration) -> impl Export {
-    tombolo_layer::delay::over(Arc::new(Memory::default()), time).unwrap()
+    tombolo_layer_basic::delay::over(Arc::new(Memory::default()), time).unwrap()
 }
 
 #[test]

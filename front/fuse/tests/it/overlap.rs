@@ -9,10 +9,11 @@ use std::thread;
 use std::time::Duration;
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::Export;
+use tombolo_core::fs::Op;
 use tombolo_core::{Answer, SessionId};
 use tombolo_front_fuse::dev::{Mount, Options};
-use tombolo_layer::around::{Call, Payload};
-use tombolo_layer::{Around, Layered, Op, delay};
+use tombolo_layer_basic::around::{Call, Payload};
+use tombolo_layer_basic::{Around, Layered, delay};
 
 /// Counts how many operations of each kind are under way.
 #[derive(Default)]

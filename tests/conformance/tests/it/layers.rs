@@ -7,10 +7,12 @@ use std::time::Duration;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_conformance::waist::{Needs, Setup, run};
+use tombolo_core::fs::Op;
 use tombolo_core::fs::{Export, PermissionCheck};
-use tombolo_layer::fault::{Plan, Rule, What, When};
-use tombolo_layer::stats::Counters;
-use tombolo_layer::{Op, delay, fault, handle_table, stats};
+use tombolo_layer_basic::fault::{Plan, Rule, What, When};
+use tombolo_layer_basic::stats::Counters;
+use tombolo_layer_basic::{delay, fault, stats};
+use tombolo_layer_handle_table as handle_table;
 
 const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
 

@@ -12,10 +12,11 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_core::SessionId;
 use tombolo_core::fs::Export;
+use tombolo_core::fs::Op;
 use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_front_fuse::session::Coherence;
-use tombolo_layer::fault::{Plan, Rule, What, When};
-use tombolo_layer::{Op, delay, fault};
+use tombolo_layer_basic::fault::{Plan, Rule, What, When};
+use tombolo_layer_basic::{delay, fault};
 
 /// Mounts `export`, runs the suite there, and expects every case to pass.
 fn run(title: &str, export: &dyn Export, coherence: Coherence) {

@@ -10,7 +10,7 @@ use tombolo_back_memory::Memory;
 use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_front_vrpc_server::Options;
-use tombolo_layer::delay;
+use tombolo_layer_basic::delay;
 use tombolo_shm::bell::Mode;
 use tombolo_vrpc_tests::bed::{Bed, Plan};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::VrpcFileSystem;
 use tombolo_core::fs::{Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, Write};
-use tombolo_layer::delay;
+use tombolo_layer_basic::delay;
 use tombolo_mem::{Buffer, Source};
 use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::Patience;
+use tombolo_core::fs::Op;
 use tombolo_core::fs::{Client, Create, Export, File, FileSystem, NodeId, OpenFlags, Write};
 use tombolo_core::fs::{Mode as FileMode, Name, NewMode};
 use tombolo_core::{Answer, Result};
@@ -16,8 +17,8 @@ use tombolo_host::links::connect::ConnectOptions;
 use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
 use tombolo_host::links::seated::{self, MemoryListener};
 use tombolo_host::links::server::{LinkHandle, Peer, Refusal, Server, Session};
-use tombolo_layer::around::{Around, Call, Layered, Payload};
-use tombolo_layer::{Op, replies};
+use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
+use tombolo_layer_replies as replies;
 use tombolo_mem::Source;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{

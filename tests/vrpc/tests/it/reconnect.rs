@@ -22,7 +22,7 @@ use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt};
 use tombolo_front_vrpc_server::VrpcServer;
 use tombolo_host::handle_keys::Keys;
 use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
-use tombolo_layer::replies;
+use tombolo_layer_replies as replies;
 use tombolo_mem::{Buffer, Source};
 use tombolo_shm::link::Instance;
 use tombolo_vrpc_tests::bed::{client, root};

@@ -10,8 +10,9 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{Export, PermissionCheck};
-use tombolo_layer::replies::{self, Options};
-use tombolo_layer::{delay, fault};
+use tombolo_layer_basic::{delay, fault};
+use tombolo_layer_replies as replies;
+use tombolo_layer_replies::Options;
 
 use twice::Twice;
 

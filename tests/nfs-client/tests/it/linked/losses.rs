@@ -13,8 +13,8 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Ctx, Error, Interrupt, SessionId};
 use tombolo_host::rpc_client::InFlight;
-use tombolo_layer::delay;
-use tombolo_layer::replies;
+use tombolo_layer_basic::delay;
+use tombolo_layer_replies as replies;
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, name, soft};

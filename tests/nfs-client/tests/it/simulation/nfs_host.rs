@@ -14,8 +14,9 @@ use tombolo_front_nfs_server::{
 use tombolo_host::buffers::{BufferLimits, Buffers};
 use tombolo_host::handle_keys::Keys;
 use tombolo_host::rpc_server::{Exchange, Peer, Service, Transport};
-use tombolo_layer::around::{Around, Call, Payload};
-use tombolo_layer::{Layered, replies};
+use tombolo_layer_basic::Layered;
+use tombolo_layer_basic::around::{Around, Call, Payload};
+use tombolo_layer_replies as replies;
 use tombolo_mem::Source;
 use tombolo_nfs_client_tests::wire::{Network, Rng};
 use tombolo_nfs_tests::test_server::no_squash;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
-use tombolo_layer::delay;
+use tombolo_layer_basic::delay;
 use tombolo_nfs_tests::client::{Answer, Expect, Stream, mode};
 use tombolo_nfs_tests::fixture::Fixture;
 use tombolo_nfs_tests::test_server::{Plan, no_squash};

@@ -5,12 +5,13 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_back_memory::Memory;
+use tombolo_core::fs::Op;
 use tombolo_core::fs::{Export, Written};
 use tombolo_core::{Answer, Error, Stability};
 use tombolo_front_nfs_server::Durability;
-use tombolo_layer::around::{Call, Payload};
-use tombolo_layer::fault::{self, Rule, What, When};
-use tombolo_layer::{Around, Layered, Op};
+use tombolo_layer_basic::around::{Call, Payload};
+use tombolo_layer_basic::fault::{self, Rule, What, When};
+use tombolo_layer_basic::{Around, Layered};
 use tombolo_nfs_tests::client::{Expect, dir_op_args as at, mode};
 use tombolo_nfs_tests::fixture::{Fixture, local_dir};
 use tombolo_nfs_tests::test_server::Plan;

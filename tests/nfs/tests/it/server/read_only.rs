@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::Export;
-use tombolo_layer::readonly;
+use tombolo_layer_basic::readonly;
 use tombolo_nfs_tests::client::{Expect, changes_of_names, mode};
 use tombolo_nfs_tests::fixture::Fixture;
 use tombolo_nfs_tests::test_server::Plan;

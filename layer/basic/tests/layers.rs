@@ -1,0 +1,140 @@
+//! What each layer adds, over the reference model.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::Op;
+use tombolo_core::fs::{
+    AccessMask, Client, Create, Export, File, FileSystem, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
+    Write,
+};
+use tombolo_core::{Ctx, Error, Interrupt, SessionId};
+use tombolo_layer_basic::fault::{Plan, Rule, What, When};
+use tombolo_layer_basic::stats::Counters;
+use tombolo_layer_basic::{delay, fault, readonly, stats};
+use tombolo_mem::Source;
+
+fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
+    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
+    (export.attach(&client).unwrap(), Ctx::root(client.session))
+}
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn create(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> File {
+    let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
+    let created = fs.create(cx, NodeId::ROOT, name(text), &how).wait().unwrap();
+    File { node: created.entry.node, open: created.open }
+}
+
+fn write(fs: &dyn FileSystem, cx: &Ctx, file: File, bytes: &[u8]) -> tombolo_core::Result<usize> {
+    fs.write(cx, file, &Write::default(), Source::from(bytes.to_vec())).wait().map(|written| written.count)
+}
+
+#[test]
+fn stats_count_calls_errors_and_bytes() {
+    let counters = Counters::new();
+    let (fs, cx) = attach(&stats::over(Arc::new(Memory::default()), counters.clone()));
+    let file = create(&*fs, &cx, "file");
+    write(&*fs, &cx, file, &[0; 1000]).unwrap();
+    write(&*fs, &cx, file, &[0; 500]).unwrap();
+    for _ in 0..3 {
+        fs.lookup(&cx, NodeId::ROOT, name("missing")).wait().unwrap_err();
+    }
+    fs.release(&cx, file);
+    fs.forget(&cx, &[(file.node, 1)]);
+    let snapshot = counters.snapshot();
+    let of = |op: &str| {
+        let operation = snapshot.operation(op).unwrap();
+        (operation.count, operation.errors, operation.bytes)
+    };
+    assert_eq!(of("create"), (1, 0, 0));
+    assert_eq!(of("write"), (2, 0, 1500));
+    assert_eq!(of("lookup"), (3, 3, 0));
+    assert_eq!((of("release"), of("forget")), ((1, 0, 0), (1, 0, 0)));
+    assert!(snapshot.operation("write").unwrap().quantile_ns(0.5).unwrap() > 0);
+    assert!(snapshot.operation("mkdir").is_none(), "what was never called is not listed");
+}
+
+#[test]
+fn stats_time_what_comes_later_until_it_is_there() {
+    let counters = Counters::new();
+    let slow = delay::over(Arc::new(Memory::default()), Duration::from_millis(20)).unwrap();
+    let (fs, cx) = attach(&stats::over(Arc::new(slow), counters.clone()));
+    fs.statfs(&cx, NodeId::ROOT).wait().unwrap();
+    assert!(counters.snapshot().operation("statfs").unwrap().max_ns >= 20_000_000);
+}
+
+#[test]
+fn delay_answers_later_and_changes_nothing_else() {
+    let time = Duration::from_millis(10);
+    let (fs, cx) = attach(&delay::over(Arc::new(Memory::default()), time).unwrap());
+    let began = Instant::now();
+    let answer = fs.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default());
+    assert!(!answer.is_done());
+    answer.wait().unwrap();
+    assert!(began.elapsed() >= time);
+    fs.lookup(&cx, NodeId::ROOT, name("dir")).wait().unwrap();
+}
+
+#[test]
+fn delay_ends_at_an_interrupt_with_nothing_done() {
+    let (fs, mut cx) = attach(&delay::over(Arc::new(Memory::default()), Duration::from_secs(60)).unwrap());
+    let interrupt = Interrupt::new();
+    cx.interrupt = interrupt.clone();
+    let answer = fs.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default());
+    let waiter = std::thread::spawn(move || answer.wait());
+    interrupt.raise();
+    assert!(matches!(waiter.join().unwrap(), Err(Error::Interrupted)));
+}
+
+#[test]
+fn slow_operations_do_not_wait_for_each_other() {
+    let time = Duration::from_millis(50);
+    let (fs, cx) = attach(&delay::over(Arc::new(Memory::default()), time).unwrap());
+    let began = Instant::now();
+    let answers: Vec<_> = (0..100).map(|_| fs.getattr(&cx, NodeId::ROOT, None)).collect();
+    for answer in answers {
+        answer.wait().unwrap();
+    }
+    assert!(began.elapsed() < 20 * time, "a hundred answers took {:?}", began.elapsed());
+}
+
+#[test]
+fn faults_strike_as_planned() {
+    let full = Rule { op: Some(Op::Write), when: When::Nth(2), what: What::Fail(|| Error::NoSpace) };
+    let short = Rule { op: Some(Op::Write), when: When::Nth(3), what: What::Short(10) };
+    let plan = Plan { rules: vec![full, short], seed: 1 };
+    let (fs, cx) = attach(&fault::over(Arc::new(Memory::default()), plan));
+    let file = create(&*fs, &cx, "file");
+    assert_eq!(write(&*fs, &cx, file, &[1; 100]).unwrap(), 100);
+    assert!(matches!(write(&*fs, &cx, file, &[2; 100]), Err(Error::NoSpace)));
+    assert_eq!(write(&*fs, &cx, file, &[3; 100]).unwrap(), 10);
+    assert_eq!(write(&*fs, &cx, file, &[4; 100]).unwrap(), 100);
+    assert_eq!(fs.getattr(&cx, file.node, None).wait().unwrap().size, 100, "what failed changed nothing");
+}
+
+#[test]
+fn readonly_refuses_every_change_and_lets_all_else_pass() {
+    let memory: Arc<dyn Export> = Arc::new(Memory::default());
+    let (plain, cx) = attach(&*memory);
+    let file = create(&*plain, &cx, "file");
+    write(&*plain, &cx, file, b"data").unwrap();
+
+    let (fs, cx) = attach(&readonly::over(memory));
+    assert!(fs.profile().read_only);
+    let node = fs.lookup(&cx, NodeId::ROOT, name("file")).wait().unwrap().node;
+    let read_only = |result: tombolo_core::Result<()>| assert!(matches!(result, Err(Error::ReadOnly)));
+    read_only(fs.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default()).wait().map(drop));
+    read_only(fs.unlink(&cx, NodeId::ROOT, name("file")).wait().map(drop));
+    read_only(fs.setattr(&cx, node, None, &Default::default()).wait().map(drop));
+    read_only(fs.open(&cx, node, OpenFlags::READ | OpenFlags::WRITE).wait().map(drop));
+    read_only(fs.open(&cx, node, OpenFlags::READ | OpenFlags::TRUNCATE).wait().map(drop));
+    read_only(fs.access(&cx, node, AccessMask::WRITE).wait());
+    fs.access(&cx, node, AccessMask::READ).wait().unwrap();
+    let open = fs.open(&cx, node, OpenFlags::READ).wait().unwrap().open;
+    fs.flush(&cx, File { node, open }, tombolo_core::fs::LockOwner(0)).wait().unwrap();
+}

@@ -1,0 +1,451 @@
+//! One session: who is met, and under which name.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+use tombolo_core::fs::{
+    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
+    LockOwner, Locks, Made, Name, NameBuf, NewMode, NodeId, OpenFlags, Opened, PersistentHandle,
+    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Volume,
+    Write, Written, Xattrs,
+};
+use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_mem::{Sink, Source};
+
+use super::table::{Id, Place, Who};
+use super::{KIND, Shared};
+
+/// A session over another one.
+pub(super) struct Session {
+    inner: Arc<dyn FileSystem>,
+    known: Arc<Known>,
+}
+
+/// The numbers of the nodes that this session knows.
+struct Known {
+    shared: Arc<Shared>,
+    nodes: Mutex<HashMap<NodeId, Node>>,
+}
+
+struct Node {
+    id: Id,
+    look_ups: u64,
+}
+
+impl Session {
+    pub fn new(inner: Arc<dyn FileSystem>, shared: Arc<Shared>) -> Self {
+        Self { inner, known: Arc::new(Known { shared, nodes: Mutex::default() }) }
+    }
+
+    /// Notes the entry that an answer carries, met in `parent` as `name`. If that fails, so does the request, and `undo` gives back
+    /// what the answer holds but for the look-up.
+    fn meeting<T: Send + 'static>(
+        &self,
+        cx: &Ctx,
+        (parent, name): (NodeId, Name<'_>),
+        answer: Answer<T>,
+        entry: impl Fn(&T) -> &Entry + Send + 'static,
+        undo: impl FnOnce(&dyn FileSystem, &Ctx, &T) + Send + 'static,
+    ) -> Answer<T> {
+        let (inner, known, cx, name) = (self.inner.clone(), self.known.clone(), cx.clone(), name.to_owned());
+        answer.map_result(move |result| {
+            let found = result?;
+            let entry = entry(&found);
+            if let Err(error) = known.meet(parent, name.as_name(), entry) {
+                undo(&*inner, &cx, &found);
+                give_back(&*inner, &cx, [entry]);
+                return Err(error);
+            }
+            Ok(found)
+        })
+    }
+
+    /// As [`meeting`](Self::meeting), of what holds nothing but the look-up.
+    fn meeting_made(&self, cx: &Ctx, at: (NodeId, Name<'_>), answer: Answer<Made>) -> Answer<Made> {
+        self.meeting(cx, at, answer, |made| &made.entry, |_, _, _| {})
+    }
+
+    /// The node of a number; it counts a look-up.
+    fn go_to(&self, cx: &Ctx, id: Id) -> Answer<Entry> {
+        let way = match self.known.shared.table().way(id) {
+            Ok(way) => way,
+            Err(error) => return Answer::err(error),
+        };
+        let (inner, known, cx) = (self.inner.clone(), self.known.clone(), cx.clone());
+        Answer::later(async move {
+            let entry = walk(&*inner, &cx, way).await?;
+            if entry.node != NodeId::ROOT {
+                known.count(entry.node, id);
+            }
+            Ok(entry)
+        })
+    }
+
+    /// Notes that a name is gone, once `part` is done.
+    fn parting(
+        &self,
+        parent: NodeId,
+        name: Name<'_>,
+        part: impl FnOnce(&dyn FileSystem) -> Answer<Change>,
+    ) -> Answer<Change> {
+        let leaving = self.known.standing(parent, name);
+        let known = self.known.clone();
+        part(&*self.inner).map(move |done| {
+            if let Some((place, Some(was))) = leaving {
+                known.shared.change(|table| table.unnamed(&place, was));
+            }
+            done
+        })
+    }
+}
+
+impl Known {
+    fn id(&self, node: NodeId) -> Option<Id> {
+        if node == NodeId::ROOT { Some(Id::ROOT) } else { self.lock().get(&node).map(|node| node.id) }
+    }
+
+    fn place(&self, parent: NodeId, name: Name<'_>) -> Option<Place> {
+        self.id(parent).map(|parent| Place::new(parent, name))
+    }
+
+    /// A place, and what it means before something is done there.
+    fn standing(&self, parent: NodeId, name: Name<'_>) -> Option<(Place, Option<Id>)> {
+        let place = self.place(parent, name)?;
+        let id = self.shared.table().at(&place);
+        Some((place, id))
+    }
+
+    fn meet(&self, parent: NodeId, name: Name<'_>, entry: &Entry) -> Result<()> {
+        self.meet_all(parent, [(name, entry)].into_iter())
+    }
+
+    /// Meets all or none.
+    fn meet_all<'a>(
+        &self,
+        parent: NodeId,
+        entries: impl Iterator<Item = (Name<'a>, &'a Entry)>,
+    ) -> Result<()> {
+        let parent = self.id(parent).ok_or(Error::Stale)?;
+        let met: SmallVec<[(NodeId, Id); 1]> = self.shared.change(|table| {
+            let met = entries.filter(|(_, entry)| entry.node != NodeId::ROOT).map(|(name, entry)| {
+                let place = Place::new(parent, name);
+                let id = table.meet(&place, Who::of(&entry.attr), has_names(&entry.attr))?;
+                Ok((entry.node, id))
+            });
+            met.collect::<Result<_>>()
+        })?;
+        met.into_iter().for_each(|(node, id)| self.count(node, id));
+        Ok(())
+    }
+
+    fn count(&self, node: NodeId, id: Id) {
+        let mut nodes = self.lock();
+        let node = nodes.entry(node).or_insert(Node { id, look_ups: 0 });
+        node.id = id;
+        node.look_ups += 1;
+    }
+
+    fn forget(&self, look_ups: &[(NodeId, u64)]) {
+        let mut nodes = self.lock();
+        for (node, count) in look_ups {
+            if let Some(known) = nodes.get_mut(node) {
+                known.look_ups = known.look_ups.saturating_sub(*count);
+                if known.look_ups == 0 {
+                    nodes.remove(node);
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Node>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PersistentHandles for Session {
+    fn volume(&self) -> Volume {
+        self.known.shared.volume
+    }
+
+    fn handle_of(&self, _cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        match self.known.id(node) {
+            Some(Id(id)) => {
+                Answer::ok(PersistentHandle { kind: KIND, bytes: id.to_le_bytes().as_slice().into() })
+            }
+            // It has no name, and never had one.
+            None => Answer::err(Error::NotSupported),
+        }
+    }
+
+    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
+        let id = match (handle.kind, handle.bytes.as_slice().try_into()) {
+            (KIND, Ok(bytes)) => Id(u64::from_le_bytes(bytes)),
+            _ => return Answer::err(Error::Stale),
+        };
+        self.go_to(cx, id)
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        let Some(id) = self.known.id(node) else { return Answer::err(Error::Stale) };
+        let parent = match self.known.shared.table().parent(id) {
+            Ok(parent) => parent,
+            Err(error) => return Answer::err(error),
+        };
+        let (inner, known, own_cx) = (self.inner.clone(), self.known.clone(), cx.clone());
+        // The way that is known to the directory itself must be good: others may have moved it.
+        let parent = self.go_to(cx, parent);
+        self.go_to(cx, id).then(move |entry| {
+            known.forget(&[(entry.node, 1)]);
+            inner.forget(&own_cx, &[(entry.node, 1)]);
+            match entry.attr.file_type {
+                FileType::Directory => parent,
+                _ => Answer::err(Error::NotDirectory),
+            }
+        })
+    }
+}
+
+/// Whether a file may well have other names beside the one that it was met under.
+fn has_names(attr: &Attr) -> bool {
+    attr.nlink > 1 && attr.file_type != FileType::Directory
+}
+
+/// Gives the look-ups back that entries count.
+fn give_back<'a>(fs: &dyn FileSystem, cx: &Ctx, entries: impl IntoIterator<Item = &'a Entry>) {
+    let nodes = entries.into_iter().map(|entry| entry.node).filter(|&node| node != NodeId::ROOT);
+    nodes.for_each(|node| fs.forget(cx, &[(node, 1)]));
+}
+
+/// Follows a way from the root. What is found at each step must be what was met there.
+async fn walk(inner: &dyn FileSystem, cx: &Ctx, way: Vec<(NameBuf, Who)>) -> Result<Entry> {
+    let attr = inner.getattr(cx, NodeId::ROOT, None).resolve().await?;
+    let mut at = Entry { node: NodeId::ROOT, attr };
+    for (name, who) in way {
+        let found = inner.lookup(cx, at.node, name.as_name()).resolve().await;
+        if at.node != NodeId::ROOT {
+            inner.forget(cx, &[(at.node, 1)]);
+        }
+        at = found.map_err(|error| match error {
+            Error::NotFound | Error::NotDirectory => Error::Stale,
+            error => error,
+        })?;
+        if Who::of(&at.attr) != who {
+            inner.forget(cx, &[(at.node, 1)]);
+            return Err(Error::Stale);
+        }
+    }
+    Ok(at)
+}
+
+impl FileSystem for Session {
+    fn profile(&self) -> Profile {
+        self.inner.profile()
+    }
+
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        let answer = self.inner.lookup(cx, parent, name);
+        self.meeting(cx, (parent, name), answer, |entry| entry, |_, _, _| {})
+    }
+
+    fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
+        self.known.forget(look_ups);
+        self.inner.forget(cx, look_ups);
+    }
+
+    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
+        self.inner.getattr(cx, node, file)
+    }
+
+    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
+        self.inner.setattr(cx, node, file, set)
+    }
+
+    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
+        self.inner.access(cx, node, mask)
+    }
+
+    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
+        self.inner.readlink(cx, node)
+    }
+
+    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
+        let answer = self.inner.create(cx, parent, name, how);
+        let release = |fs: &dyn FileSystem, cx: &Ctx, created: &Created| {
+            fs.release(cx, File { node: created.entry.node, open: created.open });
+        };
+        self.meeting(cx, (parent, name), answer, |created| &created.entry, release)
+    }
+
+    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
+        self.inner.create_unnamed(cx, parent, how)
+    }
+
+    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
+        self.meeting_made(cx, (parent, name), self.inner.mkdir(cx, parent, name, mode))
+    }
+
+    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
+        self.meeting_made(cx, (parent, name), self.inner.symlink(cx, parent, name, target))
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Answer<Made> {
+        let made = self.inner.mknod(cx, parent, name, file_type, mode, rdev);
+        self.meeting_made(cx, (parent, name), made)
+    }
+
+    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+        self.meeting_made(cx, (parent, name), self.inner.link(cx, node, parent, name))
+    }
+
+    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        self.parting(parent, name, |inner| inner.unlink(cx, parent, name))
+    }
+
+    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        self.parting(parent, name, |inner| inner.rmdir(cx, parent, name))
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        from_parent: NodeId,
+        from: Name<'_>,
+        to_parent: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Answer<Renamed> {
+        let standing = (self.known.standing(from_parent, from), self.known.standing(to_parent, to));
+        let known = self.known.clone();
+        self.inner.rename(cx, from_parent, from, to_parent, to, flags).map(move |renamed| {
+            if let (Some((from, moved)), Some((to, there))) = standing
+                && from != to
+            {
+                let was = [moved, there];
+                known.shared.change(|table| match flags.contains(RenameFlags::EXCHANGE) {
+                    true => table.exchanged(&from, &to, was),
+                    false => table.moved(&from, &to, was),
+                });
+            }
+            renamed
+        })
+    }
+
+    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
+        self.inner.open(cx, node, flags)
+    }
+
+    fn release(&self, cx: &Ctx, file: File) {
+        self.inner.release(cx, file);
+    }
+
+    fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
+        self.inner.flush(cx, file, owner)
+    }
+
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+        self.inner.fsync(cx, file, what)
+    }
+
+    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
+        self.inner.read(cx, file, offset, into)
+    }
+
+    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
+        self.inner.write(cx, file, how, from)
+    }
+
+    fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
+        let (inner, known, own_cx) = (self.inner.clone(), self.known.clone(), cx.clone());
+        self.inner.readdir(cx, file, cookie, page).map_result(move |result| {
+            let page = result?;
+            let met = page.iter().filter_map(|line| Some((Name::new(line.name).ok()?, line.entry?)));
+            if let Err(error) = known.meet_all(file.node, met) {
+                give_back(&*inner, &own_cx, page.iter().filter_map(|line| line.entry));
+                return Err(error);
+            }
+            Ok(page)
+        })
+    }
+
+    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
+        self.inner.statfs(cx, node)
+    }
+
+    fn syncfs(&self, cx: &Ctx) -> Answer<()> {
+        self.inner.syncfs(cx)
+    }
+
+    fn xattrs(&self) -> Option<&dyn Xattrs> {
+        self.inner.xattrs()
+    }
+
+    fn locks(&self) -> Option<&dyn Locks> {
+        self.inner.locks()
+    }
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        Some(self)
+    }
+
+    fn ranges(&self) -> Option<&dyn Ranges> {
+        self.inner.ranges()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_back_memory::Memory;
+    use tombolo_core::SessionId;
+    use tombolo_core::fs::{Client, DirBudget, Exclusive, Export, PermissionCheck};
+    use tombolo_layer_basic::stats;
+
+    fn name(text: &str) -> Name<'_> {
+        Name::new(text.as_bytes()).expect("a name")
+    }
+
+    /// In a directory that was not met nothing can be met: the request fails, and holds nothing.
+    #[test]
+    fn what_cannot_be_met_is_given_back() {
+        let (dir, counters) = (tempfile::tempdir().expect("a directory"), stats::Counters::new());
+        let below = stats::over(Arc::new(Memory::default()), counters.clone());
+        let id = SessionId(1);
+        let client = Client { session: id, label: "test".into(), checks: PermissionCheck::Caller };
+        let (inner, cx) = (below.attach(&client).expect("attach"), Ctx::root(id));
+        let unmet = inner.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
+        let unmet = unmet.entry.node;
+        let shared = Arc::new(Shared::open(&dir.path().join("table")).expect("a table"));
+        let session = Session::new(inner.clone(), shared);
+        let counted = || {
+            let snapshot = counters.snapshot();
+            ["forget", "release"].map(|op| snapshot.operation(op).map_or(0, |operation| operation.count))
+        };
+
+        let how = Create {
+            mode: NewMode::default(),
+            flags: OpenFlags::READ | OpenFlags::WRITE,
+            exclusive: Exclusive::Yes,
+        };
+        let created = session.create(&cx, unmet, name("file"), &how).wait();
+        assert!(matches!(created, Err(Error::Stale)));
+        assert_eq!(counted(), [1, 1]);
+        assert!(matches!(session.lookup(&cx, unmet, name("file")).wait(), Err(Error::Stale)));
+        assert_eq!(counted(), [2, 1]);
+        inner.mkdir(&cx, unmet, name("other"), NewMode::default()).wait().expect("mkdir");
+        let opened = inner.open(&cx, unmet, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");
+        let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: true };
+        let file = File { node: unmet, open: opened.open };
+        let listed = session.readdir(&cx, file, Cookie::START, DirPage::new(budget)).wait();
+        assert!(matches!(listed, Err(Error::Stale)));
+        assert_eq!(counted(), [4, 1], "each line's");
+    }
+}

@@ -1,0 +1,154 @@
+//! Handles from a table, over restarts and behind its back.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use tombolo_back_local_dir::{LocalDir, Options};
+use tombolo_core::fs::{
+    Client, Cookie, DirBudget, DirPage, Entry, Export, FileSystem, Name, NodeId, OpenFlags, PermissionCheck,
+    PersistentHandle, RenameFlags,
+};
+use tombolo_core::{Ctx, Error, Result, SessionId};
+use tombolo_layer_handle_table as handle_table;
+
+const ROOT: NodeId = NodeId::ROOT;
+
+struct World {
+    fs: Arc<dyn FileSystem>,
+    cx: Ctx,
+}
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("a name")
+}
+
+impl World {
+    /// A server that starts.
+    fn new(dir: &Path) -> Self {
+        let export = LocalDir::open(&dir.join("tree"), Options::default()).expect("the export");
+        let export = handle_table::over(Arc::new(export), &dir.join("table")).expect("the table");
+        let session = SessionId(1);
+        let client = Client { session, label: "test".into(), checks: PermissionCheck::Caller };
+        Self { fs: export.attach(&client).expect("attach"), cx: Ctx::root(session) }
+    }
+
+    fn walk(&self, path: &str) -> Result<Entry> {
+        let mut found = Err(Error::NotFound);
+        for part in path.split('/') {
+            let parent = found.as_ref().map_or(ROOT, |entry: &Entry| entry.node);
+            found = self.fs.lookup(&self.cx, parent, name(part)).wait();
+        }
+        found
+    }
+
+    fn handle_of(&self, node: NodeId) -> Result<PersistentHandle> {
+        self.fs.persistent_handles().expect("handles").handle_of(&self.cx, node).wait()
+    }
+
+    fn handle(&self, path: &str) -> PersistentHandle {
+        self.handle_of(self.walk(path).expect("a file").node).expect("a handle")
+    }
+
+    fn resolve(&self, handle: &PersistentHandle) -> Result<Entry> {
+        self.fs.persistent_handles().expect("handles").resolve(&self.cx, handle).wait()
+    }
+}
+
+/// A tree with `a/b/file`, `a/other` and `plain`.
+fn bed() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::create_dir_all(dir.path().join("tree/a/b")).expect("mkdir");
+    for file in ["a/b/file", "a/other", "plain"] {
+        fs::write(dir.path().join("tree").join(file), file).expect("write");
+    }
+    dir
+}
+
+#[test]
+fn handles_are_good_after_a_restart() {
+    let dir = bed();
+    let paths = ["a/b/file", "a", "plain"];
+    let world = World::new(dir.path());
+    let handles = paths.map(|path| world.handle(path));
+    let root = world.handle_of(ROOT).expect("the root's");
+    let volume = world.fs.persistent_handles().expect("handles").volume();
+    drop(world);
+    let world = World::new(dir.path());
+    assert_eq!(world.fs.persistent_handles().expect("handles").volume(), volume);
+    for (path, handle) in paths.iter().zip(&handles) {
+        let found = world.resolve(handle).expect("resolve");
+        assert_eq!(found.attr.fileid, world.walk(path).expect("lookup").attr.fileid, "{path}");
+        assert_eq!(world.handle_of(found.node).expect("a handle"), *handle);
+    }
+    assert_eq!(world.resolve(&root).expect("resolve").node, ROOT);
+    let up = |handle: &PersistentHandle| {
+        let node = world.resolve(handle).expect("resolve").node;
+        world.fs.persistent_handles().expect("handles").parent(&world.cx, node).wait().expect("the way up")
+    };
+    assert_eq!(up(&world.handle("a/b")).node, world.walk("a").expect("lookup").node);
+    assert_eq!((up(&handles[1]).node, up(&root).node), (ROOT, ROOT));
+    let never = PersistentHandle { kind: handles[0].kind, bytes: [9; 8].as_slice().into() };
+    assert!(matches!(world.resolve(&never), Err(Error::Stale)));
+    let short = PersistentHandle { bytes: [0; 3].as_slice().into(), ..never };
+    assert!(matches!(world.resolve(&short), Err(Error::Stale)));
+}
+
+#[test]
+fn changes_made_through_us_are_followed_also_over_a_restart() {
+    let dir = bed();
+    let world = World::new(dir.path());
+    let (file, plain, other) = (world.handle("a/b/file"), world.handle("plain"), world.handle("a/other"));
+    let a = world.walk("a").expect("a").node;
+    let rename = |from, from_name, to, to_name, flags| {
+        world.fs.rename(&world.cx, from, name(from_name), to, name(to_name), flags).wait().expect("rename");
+    };
+    rename(ROOT, "a", ROOT, "z", RenameFlags::empty());
+    rename(a, "other", ROOT, "plain", RenameFlags::EXCHANGE);
+    for world in [&world, &World::new(&dir.path().join("."))] {
+        assert!(world.resolve(&file).is_ok(), "under a directory that moved");
+        let fileid = |handle| world.resolve(handle).expect("resolve").attr.fileid;
+        assert_eq!(fileid(&plain), world.walk("z/other").expect("lookup").attr.fileid);
+        assert_eq!(fileid(&other), world.walk("plain").expect("lookup").attr.fileid);
+    }
+    world.fs.unlink(&world.cx, ROOT, name("plain")).wait().expect("unlink");
+    fs::write(dir.path().join("tree/plain"), "a successor").expect("write");
+    assert!(matches!(world.resolve(&other), Err(Error::Stale)));
+    assert_ne!(world.handle("plain"), other);
+}
+
+#[test]
+fn what_others_move_is_stale_until_it_is_met_again() {
+    let dir = bed();
+    let world = World::new(dir.path());
+    let (file, plain) = (world.handle("a/b/file"), world.handle("plain"));
+    let tree = dir.path().join("tree");
+    fs::rename(tree.join("a"), tree.join("moved")).expect("rename");
+    fs::rename(tree.join("plain"), dir.path().join("outside")).expect("rename");
+    fs::write(tree.join("plain"), "another").expect("write");
+    for handle in [&file, &plain] {
+        assert!(matches!(world.resolve(handle), Err(Error::Stale)));
+    }
+    assert_eq!(world.handle("moved/b/file"), file);
+    assert!(world.resolve(&file).is_ok());
+    assert_ne!(world.handle("plain"), plain);
+}
+
+#[test]
+fn a_listing_gives_handles_too_and_what_is_forgotten_is_forgotten() {
+    let dir = bed();
+    let world = World::new(dir.path());
+    let opened = world.fs.open(&world.cx, ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");
+    let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: true };
+    let file = tombolo_core::fs::File { node: ROOT, open: opened.open };
+    let page = world.fs.readdir(&world.cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
+    let met: Vec<(Vec<u8>, NodeId)> =
+        page.iter().filter_map(|line| Some((line.name.to_vec(), line.entry?.node))).collect();
+    assert_eq!(met.len(), 2);
+    for (name, node) in &met {
+        let path = str::from_utf8(name).expect("a name");
+        assert_eq!(world.handle_of(*node).expect("a handle"), world.handle(path));
+        world.fs.forget(&world.cx, &[(*node, 2)]);
+        assert!(world.handle_of(*node).is_err());
+    }
+}

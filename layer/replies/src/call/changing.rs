@@ -1,0 +1,212 @@
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    self, AllocateMode, Attr, Change, File, FileSystem, Lock, LockFamily, LockOwner, LockRange, NodeId,
+    SetAttr, SyncWhat, Written, XattrName, XattrSet,
+};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability, Want};
+use tombolo_mem::Source;
+
+use super::Call;
+use crate::below::Below;
+use crate::intent::Trail;
+use crate::outcome::Outcome;
+use crate::turns::Turns;
+use tombolo_core::fs::Op;
+
+pub(crate) struct Setattr {
+    pub node: NodeId,
+    pub file: Option<File>,
+    pub set: SetAttr,
+}
+
+impl Call for Setattr {
+    type Reply = (Attr, Change);
+    const OP: Op = Op::Setattr;
+
+    /// A guard holds once; and cutting a file takes away what was written since.
+    fn is_fleeting(&self) -> bool {
+        self.set.guard_ctime.is_none() && self.set.size.is_none()
+    }
+
+    fn trail(&self) -> Option<Trail> {
+        let trail = Trail::Changes { node: self.node, set: self.set };
+        (!self.is_fleeting()).then_some(trail)
+    }
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<(Attr, Change)> {
+        fs.setattr(cx, self.node, self.file, &self.set)
+    }
+
+    async fn again(self, below: Below, _: Outcome) -> Result<(Attr, Change)> {
+        let attr = below.fs.getattr(&below.cx, self.node, self.file).resolve().await?;
+        let after = below.cx.want.contains(Want::CHANGE_ATTRS).then_some(attr);
+        Ok((attr, Change { before: None, after }))
+    }
+}
+
+pub(crate) struct Write {
+    pub file: File,
+    pub how: fs::Write,
+    pub from: Source,
+}
+
+impl Call for Write {
+    type Reply = Written;
+    const OP: Op = Op::Write;
+
+    fn is_fleeting(&self) -> bool {
+        true
+    }
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Written> {
+        fs.write(cx, self.file, &self.how, self.from)
+    }
+
+    async fn again(self, below: Below, outcome: Outcome) -> Result<Written> {
+        let (count, stability) = match outcome {
+            Outcome::Wrote { count, stability } => (count as usize, stability),
+            _ => (0, Stability::Unstable),
+        };
+        Ok(Written { count, stability, file: below.change(self.file.node).await })
+    }
+}
+
+/// A write to wherever the file ends. Twice, its bytes would stand there twice.
+pub(crate) struct Append {
+    pub file: File,
+    pub how: fs::Write,
+    pub from: Source,
+    /// How stable it must be, by what it says and by how the file was opened.
+    pub stability: Stability,
+    pub turns: Arc<Turns>,
+}
+
+impl Call for Append {
+    type Reply = Written;
+    const OP: Op = Op::Write;
+
+    fn trail(&self) -> Option<Trail> {
+        let (len, turns) = (self.from.len() as u64, self.turns.clone());
+        Some(Trail::Appends { node: self.file.node, len, turns })
+    }
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Written> {
+        fs.write(cx, self.file, &self.how, self.from)
+    }
+
+    async fn again(self, below: Below, outcome: Outcome) -> Result<Written> {
+        let Outcome::Wrote { count, stability } = outcome else { return Err(Error::Io { source: None }) };
+        if stability < self.stability {
+            // The process that wrote it was killed before it could make it so.
+            below.fs.fsync(&below.cx, self.file, SyncWhat::All).resolve().await?;
+        }
+        let stability = stability.max(self.stability);
+        Ok(Written { count: count as usize, stability, file: below.change(self.file.node).await })
+    }
+}
+
+/// Operations that answer with nothing but that they are done.
+macro_rules! answers_nothing {
+    ($op:ident) => {
+        type Reply = ();
+        const OP: Op = Op::$op;
+
+        fn is_fleeting(&self) -> bool {
+            true
+        }
+
+        async fn again(self, _: Below, _: Outcome) -> Result<()> {
+            Ok(())
+        }
+    };
+}
+
+pub(crate) struct SetXattr {
+    pub node: NodeId,
+    pub name: Box<[u8]>,
+    pub value: Box<[u8]>,
+    pub how: XattrSet,
+    pub kill_set_gid: bool,
+}
+
+impl Call for SetXattr {
+    answers_nothing!(Setxattr);
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
+        let (Ok(name), Some(xattrs)) = (XattrName::new(&self.name), fs.xattrs()) else {
+            return Answer::err(Error::NotSupported);
+        };
+        xattrs.set(cx, self.node, name, &self.value, self.how, self.kill_set_gid)
+    }
+}
+
+pub(crate) struct RemoveXattr {
+    pub node: NodeId,
+    pub name: Box<[u8]>,
+}
+
+impl Call for RemoveXattr {
+    answers_nothing!(Removexattr);
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
+        let (Ok(name), Some(xattrs)) = (XattrName::new(&self.name), fs.xattrs()) else {
+            return Answer::err(Error::NotSupported);
+        };
+        xattrs.remove(cx, self.node, name)
+    }
+}
+
+pub(crate) struct TakeLock {
+    pub file: File,
+    pub lock: Lock,
+    pub wait: bool,
+}
+
+impl Call for TakeLock {
+    answers_nothing!(Lock);
+
+    fn is_given_up(&self) -> bool {
+        self.wait
+    }
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
+        fs.locks().map_or(Answer::err(Error::NotSupported), |locks| {
+            locks.lock(cx, self.file, &self.lock, self.wait)
+        })
+    }
+}
+
+pub(crate) struct GiveLock {
+    pub file: File,
+    pub family: LockFamily,
+    pub range: LockRange,
+    pub owner: LockOwner,
+}
+
+impl Call for GiveLock {
+    answers_nothing!(Unlock);
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
+        fs.locks().map_or(Answer::err(Error::NotSupported), |locks| {
+            locks.unlock(cx, self.file, self.family, self.range, self.owner)
+        })
+    }
+}
+
+pub(crate) struct Allocate {
+    pub file: File,
+    pub offset: u64,
+    pub len: u64,
+    pub mode: AllocateMode,
+}
+
+impl Call for Allocate {
+    answers_nothing!(Allocate);
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
+        fs.ranges().map_or(Answer::err(Error::NotSupported), |ranges| {
+            ranges.allocate(cx, self.file, self.offset, self.len, self.mode)
+        })
+    }
+}

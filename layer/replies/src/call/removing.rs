@@ -1,0 +1,84 @@
+use tombolo_core::fs::{Change, FileSystem, NameBuf, NodeId, RenameFlags, Renamed};
+use tombolo_core::{Answer, Ctx, Result};
+
+use super::Call;
+use crate::below::Below;
+use crate::intent::Trail;
+use crate::outcome::Outcome;
+use tombolo_core::fs::Op;
+
+pub(crate) struct Unlink {
+    pub parent: NodeId,
+    pub name: NameBuf,
+}
+
+impl Call for Unlink {
+    type Reply = Change;
+    const OP: Op = Op::Unlink;
+
+    fn trail(&self) -> Option<Trail> {
+        Some(Trail::Removes { parent: self.parent, name: self.name.clone() })
+    }
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Change> {
+        fs.unlink(cx, self.parent, self.name.as_name())
+    }
+
+    async fn again(self, below: Below, _: Outcome) -> Result<Change> {
+        Ok(below.change(self.parent).await)
+    }
+}
+
+pub(crate) struct Rmdir {
+    pub parent: NodeId,
+    pub name: NameBuf,
+}
+
+impl Call for Rmdir {
+    type Reply = Change;
+    const OP: Op = Op::Rmdir;
+
+    fn trail(&self) -> Option<Trail> {
+        Some(Trail::Removes { parent: self.parent, name: self.name.clone() })
+    }
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Change> {
+        fs.rmdir(cx, self.parent, self.name.as_name())
+    }
+
+    async fn again(self, below: Below, _: Outcome) -> Result<Change> {
+        Ok(below.change(self.parent).await)
+    }
+}
+
+pub(crate) struct Rename {
+    pub from_parent: NodeId,
+    pub from: NameBuf,
+    pub to_parent: NodeId,
+    pub to: NameBuf,
+    pub flags: RenameFlags,
+}
+
+impl Call for Rename {
+    type Reply = Renamed;
+    const OP: Op = Op::Rename;
+
+    fn trail(&self) -> Option<Trail> {
+        Some(Trail::Renames {
+            from_parent: self.from_parent,
+            from: self.from.clone(),
+            to_parent: self.to_parent,
+            to: self.to.clone(),
+        })
+    }
+
+    fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Renamed> {
+        let (from, to) = (self.from.as_name(), self.to.as_name());
+        fs.rename(cx, self.from_parent, from, self.to_parent, to, self.flags)
+    }
+
+    async fn again(self, below: Below, _: Outcome) -> Result<Renamed> {
+        let from_dir = below.change(self.from_parent).await;
+        Ok(Renamed { from_dir, to_dir: below.change(self.to_parent).await })
+    }
+}

@@ -1,0 +1,125 @@
+//! What an operation is about to change, and what was there before.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{FileType, NameBuf, NodeId, PersistentHandle, SetAttr, Timestamp};
+
+use super::outcome::Inode;
+use super::turns::Turns;
+use tombolo_core::fs::Op;
+
+/// Where an operation will leave its trace.
+#[derive(Clone, Debug)]
+pub(super) enum Trail {
+    /// It makes a node of this type, under this name.
+    Makes { parent: NodeId, name: NameBuf, file_type: FileType },
+    /// It gives a node this name.
+    Links { node: NodeId, parent: NodeId, name: NameBuf },
+    /// It takes this name away.
+    Removes { parent: NodeId, name: NameBuf },
+    /// It moves a name.
+    Renames { from_parent: NodeId, from: NameBuf, to_parent: NodeId, to: NameBuf },
+    /// It changes attributes.
+    Changes { node: NodeId, set: SetAttr },
+    /// It adds so many bytes to a file. One at a time does, of those that take turns, or nobody could tell whose bytes are there.
+    Appends { node: NodeId, len: u64, turns: Arc<Turns> },
+}
+
+/// An operation that is about to run, in words that stay good when the process is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Intent {
+    /// Which operation.
+    pub op: Op,
+    /// What it does.
+    pub deed: Deed,
+}
+
+/// What an operation is to do, and what was there when it began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// Make a node of this type.
+    Make { at: Spot, file_type: FileType },
+    /// Give this node a name.
+    Link { at: Spot, node: Inode },
+    /// Take a name away.
+    Remove { at: Spot },
+    /// Move a name.
+    Rename { from: Spot, to: Spot },
+    /// Change attributes of a node that had this ctime.
+    Change { node: PersistentHandle, set: SetAttr, ctime_before: Timestamp },
+    /// Add bytes to a file that had this size.
+    Append { node: PersistentHandle, size_before: u64, len: u64 },
+}
+
+/// A name, and what it led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub parent: PersistentHandle,
+    pub name: NameBuf,
+    /// `None`: nothing.
+    pub found: Option<Inode>,
+}
+
+/// What a deed makes or takes away: two deeds that did not begin one after the other's end and claim the same cannot both
+/// have happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// Nothing that another could not claim as well.
+    Nothing,
+    /// A name and the node that it led to, as a digest.
+    Taken(u64),
+    /// A name, as a digest; the node is yet to be made.
+    Making(u32),
+}
+
+impl Deed {
+    /// The name that it is about, for the log.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Make { at, .. }
+            | Self::Link { at, .. }
+            | Self::Remove { at }
+            | Self::Rename { from: at, .. } => at.name.as_name().to_string(),
+            Self::Change { .. } | Self::Append { .. } => String::new(),
+        }
+    }
+
+    /// What it claims before it has happened.
+    pub fn claim(&self) -> Claim {
+        match self {
+            Self::Make { at, .. } if at.found.is_none() => Claim::Making(digest_of(at, 1)),
+            Self::Link { at, node } if at.found.is_none() => {
+                Claim::Making(digest_of(at, 1)).with(Some(*node))
+            }
+            Self::Remove { at } | Self::Rename { from: at, .. } => {
+                Claim::Making(digest_of(at, 0)).with(at.found)
+            }
+            _ => Claim::Nothing,
+        }
+    }
+}
+
+impl Claim {
+    /// The same, once the node is known.
+    pub fn with(self, node: Option<Inode>) -> Self {
+        let (Self::Making(place), Some(node)) = (self, node) else { return self };
+        let inode = crc32c::crc32c(&node.fileid.to_le_bytes());
+        let inode = crc32c::crc32c_append(inode, &node.generation.to_le_bytes());
+        Self::Taken(u64::from(place) << 32 | u64::from(inode))
+    }
+
+    /// The digest; 0 for none.
+    pub fn number(self) -> u64 {
+        match self {
+            Self::Taken(number) => number.max(1),
+            Self::Nothing | Self::Making(_) => 0,
+        }
+    }
+}
+
+fn digest_of(spot: &Spot, made: u8) -> u32 {
+    let digest = crc32c::crc32c(&[made]);
+    let digest = crc32c::crc32c_append(digest, &spot.parent.kind.to_le_bytes());
+    let digest = crc32c::crc32c_append(digest, &spot.parent.bytes);
+    crc32c::crc32c_append(digest, spot.name.as_name().as_bytes())
+}

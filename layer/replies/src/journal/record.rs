@@ -1,0 +1,384 @@
+//! Intents and outcomes as bytes, and back. What is read back may be damaged in any way.
+
+use tombolo_core::fs::{FileType, Mode, Name, NameBuf, PersistentHandle, SetAttr, SetTime, Timestamp};
+use tombolo_core::{Asker, RequestKey, Stability};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::layout::{self, CHECKED_FROM, HANDLE_MAX_LEN, INTENT_BYTES, state};
+use crate::failure::Failure;
+use crate::intent::{Deed, Intent, Spot};
+use crate::key::EntryKey;
+use crate::outcome::{Inode, NodeMark, Outcome};
+use tombolo_core::fs::Op;
+
+/// An intent as it is found.
+#[derive(Clone, Debug)]
+pub struct FoundIntent {
+    pub key: EntryKey,
+    pub intent: Intent,
+    pub sequence: u64,
+    pub time: Timestamp,
+}
+
+/// An outcome as it is kept.
+#[derive(Clone, Debug)]
+pub struct KeptOutcome {
+    pub key: EntryKey,
+    pub outcome: Outcome,
+    pub sequence: u64,
+    pub time: Timestamp,
+    /// See [`Deed::claim`].
+    pub claim: u64,
+    pub ended: u64,
+}
+
+/// The slot of an intent and how many of its bytes count, but for its state; `None` when it does not fit.
+pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> {
+    let mut fixed = layout::Intent::new_zeroed();
+    fixed.operation = operation_number(found.intent.op)?.into();
+    fixed.sequence = found.sequence.into();
+    fixed.key = key_of(&found.key)?;
+    fixed.time = time_of(found.time);
+    let (mut names, mut names_len) = ([0; 2 * 255], 0);
+    let mut add = |spot: &Spot| -> Option<(layout::Handle, layout::Mark, u16)> {
+        let name = spot.name.as_name();
+        names.get_mut(names_len..names_len + name.as_bytes().len())?.copy_from_slice(name.as_bytes());
+        names_len += name.as_bytes().len();
+        Some((handle_of(&spot.parent)?, mark_of(spot.found.as_ref()), name.as_bytes().len() as u16))
+    };
+    let mut first = |spot: &Spot| -> Option<()> {
+        let (parent, found, len) = add(spot)?;
+        (fixed.parent, fixed.found, fixed.name_len) = (parent, found, len.into());
+        Some(())
+    };
+    match &found.intent.deed {
+        Deed::Make { at, file_type } => {
+            first(at)?;
+            fixed.file_type = type_number(*file_type).into();
+        }
+        Deed::Link { at, node } => {
+            first(at)?;
+            fixed.other_found = mark_of(Some(node));
+        }
+        Deed::Remove { at } => first(at)?,
+        Deed::Rename { from, to } => {
+            first(from)?;
+            let (parent, found, len) = add(to)?;
+            (fixed.other_parent, fixed.other_found, fixed.other_name_len) = (parent, found, len.into());
+        }
+        Deed::Change { node, set, ctime_before } => {
+            fixed.parent = handle_of(node)?;
+            fixed.attributes = attributes_of(set, *ctime_before);
+        }
+        Deed::Append { node, size_before, len } => {
+            fixed.parent = handle_of(node)?;
+            fixed.size_before = (*size_before).into();
+            fixed.len = (*len).into();
+        }
+    }
+    let mut slot = [0; INTENT_BYTES];
+    let len = size_of_val(&fixed) + names_len;
+    let checksum = crc32c::crc32c(fixed.as_bytes().get(CHECKED_FROM..)?);
+    fixed.checksum = crc32c::crc32c_append(checksum, names.get(..names_len)?).into();
+    slot.get_mut(..size_of_val(&fixed))?.copy_from_slice(fixed.as_bytes());
+    slot.get_mut(size_of_val(&fixed)..len)?.copy_from_slice(names.get(..names_len)?);
+    Some((slot, len))
+}
+
+/// The intent in a slot; `None` when there is none, or it is damaged.
+pub fn read_intent(slot: &[u8]) -> Option<FoundIntent> {
+    let (fixed, names) = layout::Intent::read_from_prefix(slot).ok()?;
+    let (name, names) = names.split_at_checked(fixed.name_len.get().into())?;
+    let (other_name, _) = names.split_at_checked(fixed.other_name_len.get().into())?;
+    let checked = size_of_val(&fixed) + name.len() + other_name.len();
+    let whole = fixed.state.get() == state::INTENT
+        && fixed.checksum.get() == crc32c::crc32c(slot.get(CHECKED_FROM..checked)?);
+    if !whole {
+        return None;
+    }
+    let op = operation(fixed.operation.get())?;
+    let spot = |parent, name, found| {
+        let (parent, found) = (read_handle(parent)?, read_mark(found)?);
+        Some(Spot { parent, name: read_name(name)?, found })
+    };
+    let at = || spot(&fixed.parent, name, &fixed.found);
+    let deed = match op {
+        Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod => {
+            Deed::Make { at: at()?, file_type: file_type(fixed.file_type.get())? }
+        }
+        Op::Link => Deed::Link { at: at()?, node: read_mark(&fixed.other_found)?? },
+        Op::Unlink | Op::Rmdir => Deed::Remove { at: at()? },
+        Op::Rename => {
+            Deed::Rename { from: at()?, to: spot(&fixed.other_parent, other_name, &fixed.other_found)? }
+        }
+        Op::Write => Deed::Append {
+            node: read_handle(&fixed.parent)?,
+            size_before: fixed.size_before.get(),
+            len: fixed.len.get(),
+        },
+        _ => Deed::Change {
+            node: read_handle(&fixed.parent)?,
+            set: read_attributes(&fixed.attributes),
+            ctime_before: read_time(&fixed.attributes.ctime_before),
+        },
+    };
+    Some(FoundIntent {
+        key: read_key(&fixed.key, op)?,
+        intent: Intent { op, deed },
+        sequence: fixed.sequence.get(),
+        time: read_time(&fixed.time),
+    })
+}
+
+/// The slot of an outcome, but for its state; `None` when it cannot be kept.
+pub fn outcome_bytes(kept: &KeptOutcome) -> Option<[u8; layout::OUTCOME_BYTES]> {
+    let mut slot = layout::Outcome::new_zeroed();
+    slot.operation = operation_number(kept.key.op)?.into();
+    slot.sequence = kept.sequence.into();
+    slot.key = key_of(&kept.key)?;
+    slot.time = time_of(kept.time);
+    slot.claim = kept.claim.into();
+    slot.ended = kept.ended.into();
+    match &kept.outcome {
+        Outcome::Done => slot.kind = 1.into(),
+        Outcome::Node(NodeMark::Handle(handle)) => {
+            slot.kind = 2.into();
+            slot.node = handle_of(handle)?;
+        }
+        Outcome::Failed(failure) => {
+            slot.kind = 3.into();
+            slot.detail = failure.number().into();
+        }
+        Outcome::Wrote { count, stability } => {
+            slot.kind = 4.into();
+            slot.detail = stability_number(*stability)?.into();
+            slot.count = (*count).into();
+        }
+        Outcome::Node(NodeMark::Inode(_)) => return None,
+    }
+    slot.checksum = crc32c::crc32c(slot.as_bytes().get(CHECKED_FROM..)?).into();
+    Some(zerocopy::transmute!(slot))
+}
+
+/// The outcome in a slot; `None` when there is none, or it is damaged.
+pub fn read_outcome(bytes: &[u8]) -> Option<KeptOutcome> {
+    let (slot, _) = layout::Outcome::read_from_prefix(bytes).ok()?;
+    let checked = slot.as_bytes().get(CHECKED_FROM..)?;
+    if slot.state.get() != state::OUTCOME || slot.checksum.get() != crc32c::crc32c(checked) {
+        return None;
+    }
+    let outcome = match slot.kind.get() {
+        1 => Outcome::Done,
+        2 => Outcome::Node(NodeMark::Handle(read_handle(&slot.node)?)),
+        3 => Outcome::Failed(Failure::from_number(slot.detail.get())?),
+        4 => {
+            let stability = numbered_stability(slot.detail.get())?;
+            Outcome::Wrote { count: slot.count.get(), stability }
+        }
+        _ => return None,
+    };
+    Some(KeptOutcome {
+        key: read_key(&slot.key, operation(slot.operation.get())?)?,
+        outcome,
+        sequence: slot.sequence.get(),
+        time: read_time(&slot.time),
+        claim: slot.claim.get(),
+        ended: slot.ended.get(),
+    })
+}
+
+/// Pairs of a number and what it stands for; they never change.
+macro_rules! numbers {
+    ($number_of:ident, $of_number:ident: $kind:ident { $($number:literal => $variant:ident,)+ }) => {
+        #[allow(unreachable_patterns, reason = "some enumerations are listed whole")]
+        fn $number_of(value: $kind) -> Option<u16> {
+            match value {
+                $($kind::$variant => Some($number),)+
+                _ => None,
+            }
+        }
+
+        fn $of_number(number: u16) -> Option<$kind> {
+            match number {
+                $($number => Some($kind::$variant),)+
+                _ => None,
+            }
+        }
+    };
+}
+
+numbers! {
+    operation_number, operation: Op {
+        1 => Create,
+        2 => Mkdir,
+        3 => Symlink,
+        4 => Mknod,
+        5 => Link,
+        6 => Unlink,
+        7 => Rmdir,
+        8 => Rename,
+        9 => Setattr,
+        10 => Write,
+    }
+}
+
+numbers! {
+    file_type_number, numbered_file_type: FileType {
+        1 => Regular,
+        2 => Directory,
+        3 => Symlink,
+        4 => BlockDevice,
+        5 => CharDevice,
+        6 => Fifo,
+        7 => Socket,
+    }
+}
+
+numbers! {
+    stability_number, numbered_stability: Stability {
+        0 => Unstable,
+        1 => DataSync,
+        2 => FileSync,
+    }
+}
+
+fn type_number(file_type: FileType) -> u32 {
+    file_type_number(file_type).unwrap_or_default().into()
+}
+
+fn file_type(number: u32) -> Option<FileType> {
+    numbered_file_type(u16::try_from(number).ok()?)
+}
+
+/// What a key's first number says.
+const CALL: u32 = 1;
+const NUMBERED: u32 = 2;
+
+fn key_of(key: &EntryKey) -> Option<layout::Key> {
+    let mut bytes = layout::Key::new_zeroed();
+    (bytes.uid, bytes.gid) = (key.uid.into(), key.gid.into());
+    match key.request {
+        RequestKey::None => return None,
+        RequestKey::Rpc { client, xid, procedure, checksum } => {
+            bytes.kind = CALL.into();
+            bytes.client = u128::from(client).to_le_bytes();
+            bytes.whose = (u64::from(procedure) << 32 | u64::from(xid)).to_le_bytes();
+            bytes.which = u64::from(checksum).into();
+        }
+        RequestKey::Sequence { asker, number } => {
+            bytes.kind = NUMBERED.into();
+            bytes.client = asker.instance;
+            bytes.whose = asker.peer.to_le_bytes();
+            bytes.which = number.into();
+        }
+    }
+    Some(bytes)
+}
+
+fn read_key(key: &layout::Key, op: Op) -> Option<EntryKey> {
+    let (whose, which) = (u64::from_le_bytes(key.whose), key.which.get());
+    let request = match key.kind.get() {
+        CALL => RequestKey::Rpc {
+            client: u64::try_from(u128::from_le_bytes(key.client)).ok()?,
+            xid: whose as u32,
+            procedure: (whose >> 32) as u32,
+            checksum: u32::try_from(which).ok()?,
+        },
+        NUMBERED => {
+            let asker = Asker { instance: key.client, peer: whose };
+            RequestKey::Sequence { asker, number: which }
+        }
+        _ => return None,
+    };
+    Some(EntryKey { request, session: None, op, uid: key.uid.get(), gid: key.gid.get() })
+}
+
+pub fn handle_of(handle: &PersistentHandle) -> Option<layout::Handle> {
+    let mut bytes = [0; HANDLE_MAX_LEN];
+    bytes.get_mut(..handle.bytes.len())?.copy_from_slice(&handle.bytes);
+    let len = handle.bytes.len() as u16;
+    Some(layout::Handle { kind: handle.kind.into(), len: len.into(), zero: 0.into(), bytes })
+}
+
+fn read_handle(handle: &layout::Handle) -> Option<PersistentHandle> {
+    let bytes = handle.bytes.get(..handle.len.get().into())?;
+    Some(PersistentHandle { kind: handle.kind.get(), bytes: bytes.into() })
+}
+
+fn read_name(bytes: &[u8]) -> Option<NameBuf> {
+    Name::new(bytes).ok().map(Name::to_owned)
+}
+
+fn time_of(time: Timestamp) -> layout::Time {
+    layout::Time { secs: time.secs.into(), nanos: time.nanos.into(), zero: 0.into() }
+}
+
+fn read_time(time: &layout::Time) -> Timestamp {
+    Timestamp { secs: time.secs.get(), nanos: time.nanos.get() }
+}
+
+fn mark_of(found: Option<&Inode>) -> layout::Mark {
+    let mut mark = layout::Mark::new_zeroed();
+    mark.found = 1.into();
+    if let Some(inode) = found {
+        mark.found = if inode.birth.is_some() { 3 } else { 2 }.into();
+        mark.fsid = inode.fsid.into();
+        mark.fileid = inode.fileid.into();
+        mark.generation = inode.generation.into();
+        mark.birth = time_of(inode.birth.unwrap_or_default());
+    }
+    mark
+}
+
+/// `Some(None)`: nothing was there. `None`: nobody looked, or it makes no sense.
+fn read_mark(mark: &layout::Mark) -> Option<Option<Inode>> {
+    let birth = match mark.found.get() {
+        1 => return Some(None),
+        2 => None,
+        3 => Some(read_time(&mark.birth)),
+        _ => return None,
+    };
+    let (fsid, fileid, generation) = (mark.fsid.get(), mark.fileid.get(), mark.generation.get());
+    Some(Some(Inode { fsid, fileid, generation, birth }))
+}
+
+fn attributes_of(set: &SetAttr, ctime_before: Timestamp) -> layout::Attributes {
+    let at = |time: Option<SetTime>| match time {
+        Some(SetTime::At(time)) => Some(time),
+        // What "now" was then, nobody can check.
+        Some(SetTime::Now) | None => None,
+    };
+    let (atime, mtime) = (at(set.atime), at(set.mtime));
+    let given = [
+        set.mode.is_some(),
+        set.uid.is_some(),
+        set.gid.is_some(),
+        set.size.is_some(),
+        atime.is_some(),
+        mtime.is_some(),
+    ];
+    let bits = given.iter().enumerate().fold(0, |bits, (bit, given)| bits | u32::from(*given) << bit);
+    layout::Attributes {
+        set: bits.into(),
+        mode: set.mode.unwrap_or_default().bits().into(),
+        uid: set.uid.unwrap_or_default().into(),
+        gid: set.gid.unwrap_or_default().into(),
+        size: set.size.unwrap_or_default().into(),
+        atime: time_of(atime.unwrap_or_default()),
+        mtime: time_of(mtime.unwrap_or_default()),
+        ctime_before: time_of(ctime_before),
+    }
+}
+
+fn read_attributes(attributes: &layout::Attributes) -> SetAttr {
+    let given = |bit: u32| attributes.set.get() >> bit & 1 == 1;
+    SetAttr {
+        mode: given(0).then(|| Mode::new(attributes.mode.get())),
+        uid: given(1).then(|| attributes.uid.get()),
+        gid: given(2).then(|| attributes.gid.get()),
+        size: given(3).then(|| attributes.size.get()),
+        atime: given(4).then(|| SetTime::At(read_time(&attributes.atime))),
+        mtime: given(5).then(|| SetTime::At(read_time(&attributes.mtime))),
+        ..SetAttr::default()
+    }
+}

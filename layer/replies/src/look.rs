@@ -1,0 +1,110 @@
+//! Looking at what an operation will change, before it does.
+//!
+//! On behalf of the server, not of the user: what is found stays here, and a back end that acts as the user for each
+//! operation need not do so for these.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle};
+use tombolo_core::{Answer, Ctx, Error, Identity, RequestKey, Want};
+
+use super::intent::{Deed, Intent, Spot, Trail};
+use super::outcome::Inode;
+use super::turns::{Turn, Turns};
+use tombolo_core::fs::Op;
+
+/// What an operation is about to change.
+pub(super) struct Seen {
+    pub intent: Intent,
+    /// Keeps others from changing it meanwhile.
+    pub turn: Option<Turn>,
+}
+
+/// What `trail` leads over now; `None` when that cannot be found out, so that the operation had better run without.
+pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> Answer<Option<Seen>> {
+    let cx = Ctx { identity: Identity::ROOT, key: RequestKey::None, want: Want::empty(), ..cx.clone() };
+    let deed = match trail {
+        Trail::Appends { node, len, turns } => {
+            let seen = end(fs, &cx, node, len, turns);
+            return seen.map_result(move |seen| {
+                Ok(seen.ok().map(|(deed, turn)| Seen { intent: Intent { op, deed }, turn: Some(turn) }))
+            });
+        }
+        Trail::Makes { parent, name, file_type } => {
+            spot(fs, &cx, parent, name).map(move |at| Deed::Make { at, file_type })
+        }
+        Trail::Removes { parent, name } => spot(fs, &cx, parent, name).map(|at| Deed::Remove { at }),
+        Trail::Links { node, parent, name } => {
+            let (fs, again) = (fs.clone(), cx.clone());
+            spot(&fs.clone(), &cx, parent, name).then(move |at| {
+                fs.getattr(&again, node, None).map(move |attr| Deed::Link { at, node: Inode::from(&attr) })
+            })
+        }
+        Trail::Renames { from_parent, from, to_parent, to } => {
+            let (fs, again) = (fs.clone(), cx.clone());
+            spot(&fs.clone(), &cx, from_parent, from)
+                .then(move |from| spot(&fs, &again, to_parent, to).map(move |to| Deed::Rename { from, to }))
+        }
+        Trail::Changes { node, set } => {
+            let (fs, again) = (fs.clone(), cx.clone());
+            handle(&fs.clone(), &cx, node).then(move |handle| {
+                fs.getattr(&again, node, None).map(move |attr| Deed::Change {
+                    node: handle,
+                    set,
+                    ctime_before: attr.ctime,
+                })
+            })
+        }
+    };
+    deed.map_result(move |deed| Ok(deed.ok().map(|deed| Seen { intent: Intent { op, deed }, turn: None })))
+}
+
+/// Where a file ends, once nobody else appends to it.
+fn end(
+    fs: &Arc<dyn FileSystem>,
+    cx: &Ctx,
+    node: NodeId,
+    len: u64,
+    turns: Arc<Turns>,
+) -> Answer<(Deed, Turn)> {
+    let (fs, cx) = (fs.clone(), cx.clone());
+    handle(&fs.clone(), &cx.clone(), node).then(move |handle| {
+        let turn = match turns.try_take(&handle) {
+            Some(turn) => Answer::ok(turn),
+            None => {
+                let handle = handle.clone();
+                Answer::later(async move { Ok(turns.take(handle).await) })
+            }
+        };
+        turn.then(move |turn| {
+            fs.getattr(&cx, node, None)
+                .map(move |attr| (Deed::Append { node: handle, size_before: attr.size, len }, turn))
+        })
+    })
+}
+
+fn spot(fs: &Arc<dyn FileSystem>, cx: &Ctx, parent: NodeId, name: NameBuf) -> Answer<Spot> {
+    let (later_fs, later_cx) = (fs.clone(), cx.clone());
+    handle(fs, cx, parent).then(move |handle| {
+        found(&later_fs, &later_cx, parent, &name).map(move |found| Spot { parent: handle, name, found })
+    })
+}
+
+fn found(fs: &Arc<dyn FileSystem>, cx: &Ctx, parent: NodeId, name: &NameBuf) -> Answer<Option<Inode>> {
+    let (later_fs, later_cx) = (fs.clone(), cx.clone());
+    fs.lookup(cx, parent, name.as_name()).map_result(move |found| match found {
+        Ok(entry) => {
+            later_fs.forget(&later_cx, &[(entry.node, 1)]);
+            Ok(Some(Inode::from(&entry.attr)))
+        }
+        Err(Error::NotFound) => Ok(None),
+        Err(error) => Err(error),
+    })
+}
+
+fn handle(fs: &Arc<dyn FileSystem>, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+    match fs.persistent_handles() {
+        Some(handles) => handles.handle_of(cx, node),
+        None => Answer::err(Error::NotSupported),
+    }
+}

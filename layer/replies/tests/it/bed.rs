@@ -1,0 +1,162 @@
+//! Something behind the waist, its operations counted, under the layer.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use tempfile::TempDir;
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{
+    Client, Create, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
+    PermissionCheck,
+};
+use tombolo_core::{Answer, Asker, Ctx, Identity, RequestKey, Result, SessionId, Want};
+use tombolo_layer_basic::stats::{self, Counters};
+use tombolo_layer_replies as replies;
+use tombolo_layer_replies::{Options, Replies};
+
+/// What lies at the bottom.
+#[derive(Clone, Copy, Debug)]
+pub enum Bottom {
+    Memory,
+    /// A directory in memory (tmpfs).
+    Tmpfs,
+    /// A directory on disk.
+    Disk,
+}
+
+pub const BOTTOMS: [Bottom; 3] = [Bottom::Memory, Bottom::Tmpfs, Bottom::Disk];
+
+impl Bottom {
+    /// The export, and the directory that lives as long as it is held.
+    pub fn export(self) -> (Arc<dyn Export>, Option<TempDir>) {
+        match self.scratch() {
+            None => (Arc::new(Memory::default()), None),
+            Some(scratch) => (local_dir(scratch.path()), Some(scratch)),
+        }
+    }
+
+    /// A directory of its own, for those that lie in one.
+    pub fn scratch(self) -> Option<TempDir> {
+        let place = match self {
+            Self::Memory => return None,
+            Self::Tmpfs => "/dev/shm",
+            Self::Disk => env!("CARGO_TARGET_TMPDIR"),
+        };
+        Some(tempfile::tempdir_in(place).expect("a scratch directory"))
+    }
+}
+
+pub fn local_dir(path: &Path) -> Arc<dyn Export> {
+    Arc::new(LocalDir::open(path, DirOptions::default()).expect("the export"))
+}
+
+/// The layer over an export, and a session of it.
+pub struct Bed {
+    pub export: Arc<Replies>,
+    pub fs: Arc<dyn FileSystem>,
+    pub cx: Ctx,
+    /// What reaches the bottom.
+    pub below: Arc<Counters>,
+    _scratch: Option<TempDir>,
+}
+
+impl Bed {
+    pub fn new(bottom: Bottom) -> Self {
+        Self::with(bottom, &Options::default(), |export| export)
+    }
+
+    /// With another layer under the one that is tested; what reaches that layer is counted.
+    pub fn with(
+        bottom: Bottom,
+        options: &Options,
+        under: impl FnOnce(Arc<dyn Export>) -> Arc<dyn Export>,
+    ) -> Self {
+        let (export, scratch) = bottom.export();
+        let below = Counters::new();
+        let counted = Arc::new(stats::over(under(export), below.clone()));
+        let export = Arc::new(replies::over(counted, options));
+        let (fs, cx) = attach(&*export);
+        Self { export, fs, cx, below, _scratch: scratch }
+    }
+
+    /// How often the bottom performed an operation.
+    pub fn ran(&self, op: &str) -> u64 {
+        self.below.snapshot().operation(op).map_or(0, |operation| operation.count)
+    }
+
+    /// Context of a request that no other test sends.
+    pub fn request(&self) -> Ctx {
+        keyed(&self.cx, fresh_key())
+    }
+
+    pub fn create(&self, text: &str) -> File {
+        let created = self.fs.create(&self.cx, NodeId::ROOT, name(text), &plain()).wait().expect("create");
+        File { node: created.entry.node, open: created.open }
+    }
+
+    pub fn mkdir(&self, cx: &Ctx, text: &str) -> Result<u64> {
+        self.start_mkdir(cx, text).wait()
+    }
+
+    /// The new directory's inode number.
+    pub fn start_mkdir(&self, cx: &Ctx, text: &str) -> Answer<u64> {
+        let mode = NewMode::settled(Mode::new(0o755));
+        self.fs.mkdir(cx, NodeId::ROOT, name(text), mode).map(|made| made.entry.attr.fileid)
+    }
+
+    pub fn exists(&self, text: &str) -> bool {
+        match self.fs.lookup(&self.cx, NodeId::ROOT, name(text)).wait() {
+            Ok(entry) => {
+                self.fs.forget(&self.cx, &[(entry.node, 1)]);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// A session, with a context that asks for all there is.
+pub fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let session = SessionId(NEXT.fetch_add(1, Ordering::Relaxed));
+    let client = Client { session, label: "test".into(), checks: PermissionCheck::BackEnd };
+    let cx = Ctx { want: Want::CHANGE_ATTRS, ..Ctx::root(session) };
+    (export.attach(&client).expect("a session"), cx)
+}
+
+/// A key that was not used before.
+pub fn fresh_key() -> RequestKey {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    rpc(7, NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+pub fn rpc(client: u64, xid: u32) -> RequestKey {
+    RequestKey::Rpc { client, xid, procedure: 9, checksum: 1 }
+}
+
+/// A request that `instance` has numbered, as the peer `peer`.
+pub fn numbered(instance: u8, peer: u64, number: u64) -> RequestKey {
+    RequestKey::Sequence { asker: Asker { instance: [instance; 16], peer }, number }
+}
+
+pub fn keyed(cx: &Ctx, key: RequestKey) -> Ctx {
+    Ctx { key, ..cx.clone() }
+}
+
+pub fn by_user(cx: &Ctx, uid: u32) -> Ctx {
+    Ctx { identity: Identity { uid, gid: uid, groups: None }, ..cx.clone() }
+}
+
+pub fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("a good name")
+}
+
+pub fn plain() -> Create {
+    Create {
+        mode: NewMode::settled(Mode::new(0o644)),
+        flags: OpenFlags::READ | OpenFlags::WRITE,
+        exclusive: Exclusive::Yes,
+    }
+}

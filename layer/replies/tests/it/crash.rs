@@ -1,0 +1,600 @@
+//! What the next process makes of the state file. It sees a copy, taken while the first one still serves: that is what a
+//! kill at that moment would leave.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tombolo_core::fs::Op;
+use tombolo_core::fs::{
+    Device, Exclusive, Export, FileSystem, FileType, NewMode, NodeId, OpenFlags, RenameFlags, SetAttr,
+};
+use tombolo_core::{Answer, Ctx, Error, RequestKey, Result};
+use tombolo_layer_basic::Layered;
+use tombolo_layer_basic::around::{Around, Call, Payload};
+use tombolo_layer_replies as replies;
+use tombolo_layer_replies::{Limits, OpenError, Options, Replies, Snapshot};
+
+use crate::bed::{BOTTOMS, Bottom, attach, fresh_key, keyed, name, numbered, plain};
+use crate::without_handles::WithoutHandles;
+
+const ROOT: NodeId = NodeId::ROOT;
+
+/// Keeps the answers of changes to itself.
+#[derive(Default)]
+pub struct Silence(AtomicU8);
+
+/// What [`Silence`] does with changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mood {
+    /// They are performed and answered.
+    Answers,
+    /// They are performed.
+    Performs,
+    /// Nothing happens.
+    Sleeps,
+    /// Nothing happens, and then a panic.
+    Panics,
+    /// The next one is performed and answered, and from then on nothing has a handle.
+    LosesHandles,
+    HasNoHandles,
+}
+
+impl Silence {
+    pub fn set(&self, mood: Mood) {
+        self.0.store(mood as u8, Ordering::SeqCst);
+    }
+}
+
+impl Around for Silence {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let mood = self.0.load(Ordering::SeqCst);
+        if call.op == Op::HandleOf && mood == Mood::HasNoHandles as u8 {
+            return Answer::err(Error::NotSupported);
+        }
+        if !call.mutates || mood == Mood::Answers as u8 || mood == Mood::HasNoHandles as u8 {
+            return inner();
+        }
+        if mood == Mood::LosesHandles as u8 {
+            self.set(Mood::HasNoHandles);
+            return inner();
+        }
+        if mood == Mood::Panics as u8 {
+            return Answer::later(async { panic!("planted") });
+        }
+        if mood == Mood::Performs as u8 {
+            inner().wait().map(drop).unwrap_or_default();
+        }
+        Answer::later(std::future::pending())
+    }
+}
+
+/// An export, its state file, and a first process that serves it.
+pub struct Server {
+    pub bottom: Arc<dyn Export>,
+    pub silence: Arc<Silence>,
+    pub state: PathBuf,
+    pub first: Replies,
+    pub fs: Arc<dyn FileSystem>,
+    pub cx: Ctx,
+    pub folder: TempDir,
+    /// Where the export lies, if it lies anywhere.
+    pub tree: Option<TempDir>,
+}
+
+impl Server {
+    pub fn new(bottom: Bottom) -> Self {
+        Self::with(bottom, &Options::default())
+    }
+
+    pub fn with(bottom: Bottom, options: &Options) -> Self {
+        let (bottom, tree) = bottom.export();
+        let silence = Arc::<Silence>::default();
+        let folder = tempfile::tempdir_in("/dev/shm").expect("a scratch directory");
+        let state = folder.path().join("replies");
+        let quiet = Arc::new(Layered::new(bottom.clone(), silence.clone()));
+        let first = replies::open(quiet, options, &state).expect("the state file");
+        assert!(first.survives_crashes());
+        let (fs, cx) = attach(&first);
+        Self { bottom, silence, state, first, fs, cx, folder, tree }
+    }
+
+    pub fn request(&self) -> Ctx {
+        keyed(&self.cx, fresh_key())
+    }
+
+    /// The state file as it is now, under a name of its own.
+    pub fn copy(&self, text: &str) -> PathBuf {
+        let copy = self.folder.path().join(text);
+        std::fs::copy(&self.state, &copy).expect("copy");
+        copy
+    }
+
+    /// How many operations are under way, by the state file (docs/formats/replies.md).
+    pub fn intents(&self) -> usize {
+        let bytes = std::fs::read(&self.state).expect("the state file");
+        bytes[4096..].chunks(1024).take(1024).filter(|slot| slot[0] == 1).count()
+    }
+
+    /// What would come after, were the first process killed now.
+    pub fn next(&self) -> Next {
+        Next::over(self.bottom.clone(), &self.copy("next"), &Options::default()).expect("the copy is good")
+    }
+}
+
+/// A process that comes after another.
+pub struct Next {
+    pub export: Replies,
+    pub fs: Arc<dyn FileSystem>,
+    pub cx: Ctx,
+}
+
+impl Next {
+    pub fn over(
+        bottom: Arc<dyn Export>,
+        state: &Path,
+        options: &Options,
+    ) -> std::result::Result<Self, OpenError> {
+        let export = replies::open(bottom, options, state)?;
+        let (fs, cx) = attach(&export);
+        Ok(Self { export, fs, cx })
+    }
+
+    /// Done, not done, ambiguous.
+    pub fn reconciled(&self) -> (u64, u64, u64) {
+        let Snapshot { reconciled_done, reconciled_not_done, reconciled_ambiguous, .. } =
+            self.export.counters().snapshot();
+        (reconciled_done, reconciled_not_done, reconciled_ambiguous)
+    }
+}
+
+/// One operation: what must be there before, and how it is sent. Each is a change that, made twice, fails the second time.
+struct Case {
+    op: &'static str,
+    prepare: fn(&dyn FileSystem, &Ctx),
+    send: fn(&dyn FileSystem, &Ctx) -> Answer<()>,
+}
+
+fn file(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> NodeId {
+    fs.create(cx, ROOT, name(text), &plain()).wait().expect("create").entry.node
+}
+
+fn node(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> NodeId {
+    fs.lookup(&Ctx { key: RequestKey::None, ..cx.clone() }, ROOT, name(text)).wait().expect("there").node
+}
+
+const CASES: [Case; 11] = [
+    Case {
+        op: "create",
+        prepare: |_, _| {},
+        send: |fs, cx| fs.create(cx, ROOT, name("new"), &plain()).map(drop),
+    },
+    Case {
+        op: "create with a verifier",
+        prepare: |_, _| {},
+        send: |fs, cx| {
+            let how = tombolo_core::fs::Create { exclusive: Exclusive::Verifier([7; 8]), ..plain() };
+            fs.create(cx, ROOT, name("new"), &how).map(drop)
+        },
+    },
+    Case {
+        op: "mkdir",
+        prepare: |_, _| {},
+        send: |fs, cx| fs.mkdir(cx, ROOT, name("new"), NewMode::default()).map(drop),
+    },
+    Case {
+        op: "symlink",
+        prepare: |_, _| {},
+        send: |fs, cx| fs.symlink(cx, ROOT, name("new"), b"target").map(drop),
+    },
+    Case {
+        op: "mknod",
+        prepare: |_, _| {},
+        send: |fs, cx| {
+            fs.mknod(cx, ROOT, name("new"), FileType::Fifo, NewMode::default(), Device::default()).map(drop)
+        },
+    },
+    Case {
+        op: "link",
+        prepare: |fs, cx| {
+            file(fs, cx, "old");
+        },
+        send: |fs, cx| fs.link(cx, node(fs, cx, "old"), ROOT, name("new")).map(drop),
+    },
+    Case {
+        op: "unlink",
+        prepare: |fs, cx| {
+            file(fs, cx, "old");
+        },
+        send: |fs, cx| fs.unlink(cx, ROOT, name("old")).map(drop),
+    },
+    Case {
+        op: "rmdir",
+        prepare: |fs, cx| {
+            fs.mkdir(cx, ROOT, name("old"), NewMode::default()).wait().expect("mkdir");
+        },
+        send: |fs, cx| fs.rmdir(cx, ROOT, name("old")).map(drop),
+    },
+    Case {
+        op: "rename",
+        prepare: |fs, cx| {
+            file(fs, cx, "old");
+        },
+        send: |fs, cx| fs.rename(cx, ROOT, name("old"), ROOT, name("new"), RenameFlags::empty()).map(drop),
+    },
+    Case {
+        op: "rename over another",
+        prepare: |fs, cx| {
+            file(fs, cx, "old");
+            file(fs, cx, "new");
+        },
+        send: |fs, cx| fs.rename(cx, ROOT, name("old"), ROOT, name("new"), RenameFlags::empty()).map(drop),
+    },
+    Case {
+        op: "cut",
+        prepare: |fs, cx| {
+            file(fs, cx, "old");
+        },
+        send: |fs, cx| {
+            let set = SetAttr { size: Some(7), ..SetAttr::default() };
+            fs.setattr(cx, node(fs, cx, "old"), None, &set).map(drop)
+        },
+    },
+];
+
+fn sent(case: &Case, fs: &dyn FileSystem, cx: &Ctx) -> Result<()> {
+    (case.send)(fs, cx).wait()
+}
+
+/// Whether a second request for the same fails: that the operation happened, and once.
+fn assert_happened_once(case: &Case, fs: &dyn FileSystem, cx: &Ctx, what: &str) {
+    let other = sent(case, fs, &keyed(cx, fresh_key()));
+    let fails = !case.op.starts_with("cut") && !case.op.ends_with("verifier");
+    assert_eq!(other.is_err(), fails, "{what}: another request came to {other:?}");
+}
+
+#[test]
+fn an_answer_is_known_to_the_next_process() {
+    for (bottom, case) in BOTTOMS.into_iter().flat_map(|bottom| CASES.iter().map(move |case| (bottom, case)))
+    {
+        let what = format!("{} over {bottom:?}", case.op);
+        let server = Server::new(bottom);
+        (case.prepare)(&*server.fs, &server.cx);
+        let cx = server.request();
+        sent(case, &*server.fs, &cx).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(server.intents(), 0, "{what}");
+        let next = server.next();
+        sent(case, &*next.fs, &keyed(&next.cx, cx.key))
+            .unwrap_or_else(|error| panic!("{what}, again: {error}"));
+        assert_eq!(next.export.counters().snapshot().hits_done, 1, "{what}");
+        assert_eq!(next.reconciled(), (0, 0, 0), "{what}");
+        assert_happened_once(case, &*next.fs, &next.cx, &what);
+    }
+}
+
+#[test]
+fn what_happened_without_an_answer_is_found_out() {
+    for (bottom, case) in BOTTOMS.into_iter().flat_map(|bottom| CASES.iter().map(move |case| (bottom, case)))
+    {
+        let what = format!("{} over {bottom:?}", case.op);
+        let server = Server::new(bottom);
+        (case.prepare)(&*server.fs, &server.cx);
+        let cx = server.request();
+        // A change shows in a ctime only once the clock of the file system has ticked.
+        std::thread::sleep(Duration::from_millis(20));
+        server.silence.set(Mood::Performs);
+        let unanswered = (case.send)(&*server.fs, &cx);
+        let next = server.next();
+        assert_eq!(next.reconciled(), (1, 0, 0), "{what}");
+        sent(case, &*next.fs, &keyed(&next.cx, cx.key))
+            .unwrap_or_else(|error| panic!("{what}, again: {error}"));
+        assert_eq!(next.export.counters().snapshot().hits_done, 1, "{what}");
+        assert_happened_once(case, &*next.fs, &next.cx, &what);
+        drop(unanswered);
+    }
+}
+
+#[test]
+fn what_did_not_happen_runs_when_it_is_sent_again() {
+    for (bottom, case) in BOTTOMS.into_iter().flat_map(|bottom| CASES.iter().map(move |case| (bottom, case)))
+    {
+        let what = format!("{} over {bottom:?}", case.op);
+        let server = Server::new(bottom);
+        (case.prepare)(&*server.fs, &server.cx);
+        let cx = server.request();
+        server.silence.set(Mood::Sleeps);
+        let unanswered = (case.send)(&*server.fs, &cx);
+        let next = server.next();
+        assert_eq!(next.reconciled(), (0, 1, 0), "{what}");
+        sent(case, &*next.fs, &keyed(&next.cx, cx.key))
+            .unwrap_or_else(|error| panic!("{what}, again: {error}"));
+        assert_eq!(next.export.counters().snapshot().hits_done, 0, "{what}");
+        assert_happened_once(case, &*next.fs, &next.cx, &what);
+        drop(unanswered);
+    }
+}
+
+#[test]
+fn a_failure_is_known_to_the_next_process_too() {
+    let server = Server::new(Bottom::Memory);
+    let cx = server.request();
+    let unlink = |fs: &dyn FileSystem, cx: &Ctx| fs.unlink(cx, ROOT, name("file")).wait();
+    assert!(matches!(unlink(&*server.fs, &cx), Err(Error::NotFound)));
+    file(&*server.fs, &server.cx, "file");
+    let next = server.next();
+    assert!(matches!(unlink(&*next.fs, &keyed(&next.cx, cx.key)), Err(Error::NotFound)));
+    node(&*next.fs, &next.cx, "file");
+}
+
+#[test]
+fn a_create_is_answered_by_the_next_process_with_an_opening() {
+    let server = Server::new(Bottom::Tmpfs);
+    let cx = server.request();
+    let first = server.fs.create(&cx, ROOT, name("file"), &plain()).wait().expect("create");
+    let next = server.next();
+    let again = next.fs.create(&keyed(&next.cx, cx.key), ROOT, name("file"), &plain()).wait().expect("again");
+    assert_eq!(again.entry.attr.fileid, first.entry.attr.fileid);
+    let file = tombolo_core::fs::File { node: again.entry.node, open: again.open };
+    let from = tombolo_mem::Source::from(b"data".to_vec());
+    next.fs.write(&next.cx, file, &tombolo_core::fs::Write::default(), from).wait().expect("write");
+}
+
+#[test]
+fn looking_before_leaves_nothing_behind() {
+    let server = Server::new(Bottom::Memory);
+    for (text, remove) in [("one", true), ("other", false)] {
+        let node = file(&*server.fs, &server.cx, text);
+        let cx = server.request();
+        match remove {
+            true => drop(server.fs.unlink(&cx, ROOT, name(text)).wait().expect("unlink")),
+            false => {
+                server
+                    .fs
+                    .rename(&cx, ROOT, name(text), ROOT, name("x"), RenameFlags::empty())
+                    .wait()
+                    .unwrap();
+                server.fs.unlink(&server.request(), ROOT, name("x")).wait().expect("unlink");
+            }
+        }
+        server.fs.forget(&server.cx, &[(node, 1)]);
+        let open = server.fs.getattr(&server.cx, node, None).wait();
+        assert!(open.is_err(), "{text}: its only look-up was given back, and its opening is not asked");
+    }
+}
+
+#[test]
+fn of_two_that_wanted_the_same_one_has_done_it() {
+    for (bottom, case) in BOTTOMS.into_iter().flat_map(|bottom| CASES.iter().map(move |case| (bottom, case)))
+    {
+        if case.op.starts_with("cut") || case.op.ends_with("verifier") {
+            continue;
+        }
+        let what = format!("{} over {bottom:?}", case.op);
+        let server = Server::new(bottom);
+        (case.prepare)(&*server.fs, &server.cx);
+        let (one, other) = (server.request(), server.request());
+        // Both look before either runs, as two threads would.
+        server.silence.set(Mood::Sleeps);
+        let unanswered = ((case.send)(&*server.fs, &one), (case.send)(&*server.fs, &other));
+        // One of them runs.
+        let (plain_fs, plain_cx) = attach(&*server.bottom);
+        sent(case, &*plain_fs, &plain_cx).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let next = server.next();
+        assert_eq!(next.reconciled(), (1, 1, 1), "{what}");
+        sent(case, &*next.fs, &keyed(&next.cx, one.key)).unwrap_or_else(|error| panic!("{what}: {error}"));
+        sent(case, &*next.fs, &keyed(&next.cx, other.key)).expect_err(&what);
+        drop(unanswered);
+    }
+}
+
+#[test]
+fn who_was_overtaken_by_a_recorded_request_has_not_done_it() {
+    for case in CASES.iter().filter(|case| !case.op.starts_with("cut") && !case.op.ends_with("verifier")) {
+        let server = Server::new(Bottom::Memory);
+        (case.prepare)(&*server.fs, &server.cx);
+        let (one, other) = (server.request(), server.request());
+        server.silence.set(Mood::Sleeps);
+        let unanswered = (case.send)(&*server.fs, &one);
+        server.silence.set(Mood::Answers);
+        sent(case, &*server.fs, &other).unwrap_or_else(|error| panic!("{}: {error}", case.op));
+        let next = server.next();
+        assert_eq!(next.reconciled(), (0, 1, 1), "{}", case.op);
+        sent(case, &*next.fs, &keyed(&next.cx, one.key)).expect_err(case.op);
+        sent(case, &*next.fs, &keyed(&next.cx, other.key))
+            .unwrap_or_else(|error| panic!("{}: {error}", case.op));
+        drop(unanswered);
+    }
+}
+
+#[test]
+fn what_cannot_be_told_is_counted() {
+    let server = Server::new(Bottom::Tmpfs);
+    let tree = server.tree.as_ref().expect("a directory").path().to_owned();
+    file(&*server.fs, &server.cx, "from");
+    file(&*server.fs, &server.cx, "victim");
+    server.silence.set(Mood::Performs);
+    let (rename, unlink) = (server.request(), server.request());
+    let flags = RenameFlags::empty();
+    let renamed = server.fs.rename(&rename, ROOT, name("from"), ROOT, name("to"), flags);
+    let removed = server.fs.unlink(&unlink, ROOT, name("victim"));
+    // Somebody on the host.
+    std::fs::remove_file(tree.join("to")).unwrap();
+    std::fs::write(tree.join("victim"), b"another").unwrap();
+    let next = server.next();
+    assert_eq!(next.reconciled(), (2, 0, 2));
+    let (rename, unlink) = (keyed(&next.cx, rename.key), keyed(&next.cx, unlink.key));
+    next.fs.rename(&rename, ROOT, name("from"), ROOT, name("to"), flags).wait().expect("taken for done");
+    next.fs.unlink(&unlink, ROOT, name("victim")).wait().expect("taken for done");
+    assert!(tree.join("victim").exists(), "it is not ours");
+    drop((renamed, removed));
+}
+
+#[test]
+fn outcomes_go_from_process_to_process() {
+    let server = Server::new(Bottom::Memory);
+    let cx = server.request();
+    server.fs.mkdir(&cx, ROOT, name("dir"), NewMode::default()).wait().unwrap();
+    let state = server.copy("handed on");
+    for _ in 0..3 {
+        let next = Next::over(server.bottom.clone(), &state, &Options::default()).unwrap();
+        let cx = keyed(&next.cx, cx.key);
+        next.fs.mkdir(&cx, ROOT, name("dir"), NewMode::default()).wait().expect("the answer");
+    }
+}
+
+#[test]
+fn what_was_evicted_is_not_in_the_file() {
+    let limits = Limits { entries: 2, ..Limits::default() };
+    let server = Server::with(Bottom::Memory, &Options { durable: limits, ..Options::default() });
+    let requests: Vec<_> = (0..6).map(|_| server.request()).collect();
+    let mkdir = |fs: &dyn FileSystem, cx: &Ctx, at: usize| {
+        fs.mkdir(cx, ROOT, name(&format!("dir{at}")), NewMode::default()).wait().map(drop)
+    };
+    for (at, cx) in requests.iter().enumerate() {
+        mkdir(&*server.fs, cx, at).unwrap();
+    }
+    let next = server.next();
+    let known = |at: &usize| mkdir(&*next.fs, &keyed(&next.cx, requests[*at].key), *at).is_ok();
+    assert_eq!((0..6).filter(known).collect::<Vec<_>>(), [4, 5]);
+}
+
+#[test]
+fn a_smaller_limit_keeps_the_newest() {
+    let server = Server::new(Bottom::Memory);
+    let requests: Vec<_> = (0..10).map(|_| server.request()).collect();
+    let mkdir = |fs: &dyn FileSystem, cx: &Ctx, at: usize| {
+        fs.mkdir(cx, ROOT, name(&format!("dir{at}")), NewMode::default()).wait().map(drop)
+    };
+    for (at, cx) in requests.iter().enumerate() {
+        mkdir(&*server.fs, cx, at).unwrap();
+    }
+    let durable = Limits { entries: 3, ..Limits::default() };
+    let options = Options { durable, ..Options::default() };
+    let next = Next::over(server.bottom.clone(), &server.copy("smaller"), &options).unwrap();
+    let known = |at: &usize| mkdir(&*next.fs, &keyed(&next.cx, requests[*at].key), *at).is_ok();
+    assert_eq!((0..10).rev().filter(known).collect::<Vec<_>>(), [9, 8, 7]);
+}
+
+#[test]
+fn outcomes_older_than_their_time_stay_behind() {
+    let server = Server::new(Bottom::Memory);
+    let mkdir = |fs: &dyn FileSystem, cx: &Ctx, text: &str| {
+        fs.mkdir(cx, ROOT, name(text), NewMode::default()).wait().map(drop)
+    };
+    let (old, new) = (server.request(), server.request());
+    mkdir(&*server.fs, &old, "old").unwrap();
+    std::thread::sleep(Duration::from_millis(4100));
+    mkdir(&*server.fs, &new, "new").unwrap();
+    let durable = Limits { age: Duration::from_secs(3), ..Limits::default() };
+    let options = Options { durable, ..Options::default() };
+    let next = Next::over(server.bottom.clone(), &server.copy("aged"), &options).unwrap();
+    mkdir(&*next.fs, &keyed(&next.cx, new.key), "new").expect("the answer");
+    assert!(matches!(mkdir(&*next.fs, &keyed(&next.cx, old.key), "old"), Err(Error::Exists)));
+}
+
+#[test]
+fn a_numbered_request_is_known_to_the_next_process_by_its_asker_only() {
+    let server = Server::new(Bottom::Memory);
+    let (done, in_doubt) = (numbered(3, 1, u64::MAX), numbered(3, 1, 7));
+    let mkdir = |fs: &dyn FileSystem, cx: &Ctx, text: &str| {
+        fs.mkdir(cx, ROOT, name(text), NewMode::default()).wait().map(drop)
+    };
+    mkdir(&*server.fs, &keyed(&server.cx, done), "done").unwrap();
+    server.silence.set(Mood::Performs);
+    drop(server.fs.mkdir(&keyed(&server.cx, in_doubt), ROOT, name("in doubt"), NewMode::default()));
+    let next = server.next();
+    for other in [numbered(4, 1, u64::MAX), numbered(3, 2, u64::MAX), numbered(3, 1, 8)] {
+        let refused = mkdir(&*next.fs, &keyed(&next.cx, other), "done");
+        assert!(matches!(refused, Err(Error::Exists)), "{other:?}: {refused:?}");
+    }
+    mkdir(&*next.fs, &keyed(&next.cx, done), "done").expect("the answer");
+    mkdir(&*next.fs, &keyed(&next.cx, in_doubt), "in doubt").expect("what it came to");
+}
+
+#[test]
+fn plain_writes_and_modes_are_not_in_the_file() {
+    let server = Server::new(Bottom::Memory);
+    let made = server.fs.create(&server.cx, ROOT, name("file"), &plain()).wait().unwrap();
+    let before = std::fs::read(&server.state).unwrap();
+    let set = SetAttr { mode: Some(tombolo_core::fs::Mode::new(0o700)), ..SetAttr::default() };
+    server.fs.setattr(&server.request(), ROOT, None, &set).wait().unwrap();
+    let file = tombolo_core::fs::File { node: made.entry.node, open: made.open };
+    let from = tombolo_mem::Source::from(b"data".to_vec());
+    let how = tombolo_core::fs::Write::default();
+    server.fs.write(&server.request(), file, &how, from).wait().unwrap();
+    assert!(std::fs::read(&server.state).unwrap() == before);
+    server.fs.mkdir(&server.request(), ROOT, name("other"), NewMode::default()).wait().unwrap();
+    assert!(std::fs::read(&server.state).unwrap() != before);
+}
+
+#[test]
+fn an_outcome_that_cannot_be_written_leaves_its_intent_as_long_as_it_is_kept() {
+    let server = Server::with(
+        Bottom::Memory,
+        &Options { durable: Limits { entries: 1, ..Limits::default() }, ..Options::default() },
+    );
+    let (lost, other) = (server.request(), server.request());
+    server.silence.set(Mood::LosesHandles);
+    server.fs.mkdir(&lost, ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
+    assert_eq!((server.intents(), server.first.counters().snapshot().unprotected), (1, 1));
+    let next = server.next();
+    next.fs
+        .mkdir(&keyed(&next.cx, lost.key), ROOT, name("dir"), NewMode::default())
+        .wait()
+        .expect("the answer");
+    server.silence.set(Mood::Answers);
+    server.fs.mkdir(&other, ROOT, name("other"), NewMode::default()).wait().expect("mkdir");
+    assert_eq!(server.intents(), 0, "the other has pushed it out");
+}
+
+#[test]
+fn a_panic_gives_its_room_in_the_file_back() {
+    let server = Server::new(Bottom::Memory);
+    server.silence.set(Mood::Panics);
+    let answer = server.fs.mkdir(&server.request(), ROOT, name("dir"), NewMode::default());
+    assert_eq!(server.intents(), 1, "under way");
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer.wait().is_ok()));
+    assert!(ended.is_err());
+    assert_eq!(server.intents(), 0);
+}
+
+#[test]
+fn two_servers_do_not_share_a_state_file() {
+    let server = Server::new(Bottom::Memory);
+    let refused = replies::open(server.bottom.clone(), &Options::default(), &server.state).map(drop);
+    assert!(matches!(refused, Err(OpenError::InUse { .. })), "{refused:?}");
+    let Server { first, fs, state, bottom, folder, .. } = server;
+    drop((first, fs));
+    replies::open(bottom, &Options::default(), &state).expect("it is free again");
+    drop(folder);
+}
+
+#[test]
+fn without_handles_there_is_no_state_file() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let state = folder.path().join("replies");
+    let (bottom, _tree) = Bottom::Memory.export();
+    let export =
+        replies::open(Arc::new(WithoutHandles(bottom)), &Options::default(), &state).expect("in memory");
+    assert!(!export.survives_crashes() && !state.exists());
+}
+
+#[test]
+fn an_operation_that_does_not_fit_the_file_runs_all_the_same() {
+    let server = Server::new(Bottom::Tmpfs);
+    let tree = server.tree.as_ref().expect("a directory").path().to_owned();
+    std::fs::OpenOptions::new().write(true).open(&server.state).unwrap().set_len(0).unwrap();
+    for _ in 0..2 {
+        let cx = server.request();
+        for _ in 0..2 {
+            let how =
+                tombolo_core::fs::Create { flags: OpenFlags::READ, exclusive: Exclusive::No, ..plain() };
+            server.fs.create(&cx, ROOT, name("file"), &how).wait().expect("create");
+        }
+    }
+    assert!(tree.join("file").exists());
+    assert!(server.first.counters().snapshot().unprotected >= 1, "it is known that the file was cut");
+}

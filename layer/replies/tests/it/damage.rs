@@ -1,0 +1,203 @@
+//! State files that are damaged, from another version, or about something else.
+
+use proptest::prelude::*;
+use tombolo_core::Ctx;
+use tombolo_core::fs::{FileSystem, NewMode, NodeId};
+use tombolo_layer_replies as replies;
+use tombolo_layer_replies::{OpenError, Options};
+
+use crate::bed::{Bottom, keyed, name};
+use crate::crash::{Mood, Next, Server};
+
+/// Where the header's checksum begins, and what it covers (docs/formats/replies.md).
+const CHECKSUM: std::ops::Range<usize> = 12..16;
+const CHECKED: std::ops::Range<usize> = 16..136;
+const BOOT: usize = 32;
+const VOLUME: usize = 48;
+const INTENTS: usize = 4096;
+const INTENT_BYTES: usize = 1024;
+/// 256 more than are kept.
+const OUTCOMES: u32 = 16_384 + 256;
+const OUTCOME_BYTES: usize = 176;
+
+fn mkdir(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> bool {
+    fs.mkdir(cx, NodeId::ROOT, name(text), NewMode::default()).wait().is_ok()
+}
+
+/// A server that answered one request, and was killed in another.
+fn server() -> (Server, Ctx, Ctx) {
+    let server = Server::new(Bottom::Memory);
+    let (answered, unanswered) = (server.request(), server.request());
+    assert!(mkdir(&*server.fs, &answered, "answered"));
+    server.silence.set(Mood::Performs);
+    drop(server.fs.mkdir(&unanswered, NodeId::ROOT, name("unanswered"), NewMode::default()));
+    (server, answered, unanswered)
+}
+
+/// Opens a copy of the state file that was changed.
+fn with_change(server: &Server, change: impl FnOnce(&mut Vec<u8>)) -> Result<Next, OpenError> {
+    let path = server.copy("changed");
+    let mut bytes = std::fs::read(&path).unwrap();
+    change(&mut bytes);
+    std::fs::write(&path, bytes).unwrap();
+    Next::over(server.bottom.clone(), &path, &Options::default())
+}
+
+fn seal(bytes: &mut [u8]) {
+    let checksum = crc32c::crc32c(&bytes[CHECKED]);
+    bytes[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+}
+
+#[test]
+fn the_file_is_laid_out_as_it_is_documented() {
+    let (server, ..) = server();
+    let bytes = std::fs::read(&server.state).unwrap();
+    assert_eq!(&bytes[..8], b"TMBLRPLY");
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert_eq!((number(8), number(16), number(20), number(24), number(28)), (2, 1024, 1024, OUTCOMES, 176));
+    assert_eq!(number(CHECKSUM.start), crc32c::crc32c(&bytes[CHECKED]));
+    assert_eq!(bytes.len(), INTENTS + 1024 * INTENT_BYTES + OUTCOMES as usize * OUTCOME_BYTES);
+    let slots = bytes[INTENTS..].chunks(INTENT_BYTES).take(1024);
+    let intent = slots.filter(|slot| slot[0] == 1).collect::<Vec<_>>();
+    assert_eq!(intent.len(), 1, "one is under way");
+    let name_len = usize::from(u16::from_le_bytes([intent[0][392], intent[0][393]]));
+    assert_eq!(&intent[0][416..416 + name_len], b"unanswered");
+    let checksum = u32::from_le_bytes(intent[0][4..8].try_into().unwrap());
+    assert_eq!(checksum, crc32c::crc32c(&intent[0][8..416 + name_len]));
+    let outcomes = bytes[INTENTS + 1024 * INTENT_BYTES..].chunks(OUTCOME_BYTES).filter(|slot| slot[0] == 2);
+    assert_eq!(outcomes.count(), 1);
+}
+
+#[test]
+fn a_newer_version_is_refused_and_left_as_it_is() {
+    let (server, ..) = server();
+    let path = server.copy("newer");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[8] = 3;
+    std::fs::write(&path, &bytes).unwrap();
+    let refused = replies::open(server.bottom.clone(), &Options::default(), &path).map(drop);
+    assert!(matches!(refused, Err(OpenError::Newer { found: 3, .. })), "{refused:?}");
+    assert!(std::fs::read(&path).unwrap() == bytes);
+}
+
+#[test]
+fn a_file_of_an_older_version_is_set_aside_and_a_new_one_begun() {
+    let (server, answered, _) = server();
+    let next = with_change(&server, |bytes| bytes[8] = 1).expect("a new file");
+    assert_eq!(next.reconciled(), (0, 0, 0));
+    assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
+    let aside = std::fs::read(server.folder.path().join("changed.older")).expect("the old file was kept");
+    assert_eq!(aside[8], 1);
+    assert_eq!(std::fs::read(server.folder.path().join("changed")).expect("a new file")[8], 2);
+}
+
+#[test]
+fn a_damaged_header_is_set_aside_and_a_new_file_begun() {
+    let (server, answered, _) = server();
+    let changes: [fn(&mut Vec<u8>); 5] = [
+        |bytes| bytes[0] ^= 1,
+        |bytes| bytes[CHECKSUM.start] ^= 1,
+        |bytes| bytes[BOOT] ^= 1,
+        |bytes| bytes.truncate(bytes.len() - 1),
+        |bytes| bytes.truncate(10),
+    ];
+    for change in changes {
+        let next = with_change(&server, change).expect("a new file");
+        assert_eq!(next.reconciled(), (0, 0, 0));
+        assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
+        let aside = server.folder.path().join("changed.damaged");
+        std::fs::remove_file(aside).expect("the damaged file was kept");
+    }
+}
+
+/// The file system that it lies on is full, say. Here, a folder stands where the damaged file should go.
+#[test]
+fn a_damaged_file_that_cannot_be_set_aside_does_not_keep_the_server_from_starting() {
+    let (server, answered, _) = server();
+    let aside = server.folder.path().join("changed.damaged");
+    std::fs::create_dir(&aside).unwrap();
+    let next = with_change(&server, |bytes| bytes[0] ^= 1).expect("a new file");
+    assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
+    assert!(aside.is_dir());
+}
+
+/// The first outcome seems to be a day later than the second, as after a clock was set back between them.
+#[test]
+fn a_clock_that_was_set_back_makes_nothing_old() {
+    let server = Server::new(Bottom::Memory);
+    let (first, second) = (server.request(), server.request());
+    assert!(mkdir(&*server.fs, &first, "first") && mkdir(&*server.fs, &second, "second"));
+    let next = with_change(&server, |bytes| {
+        let slots = bytes[INTENTS + 1024 * INTENT_BYTES..].chunks_mut(OUTCOME_BYTES);
+        let slot =
+            slots.filter(|slot| slot[0] == 2).min_by_key(|slot| slot[8..16].to_vec()).expect("an outcome");
+        let secs = i64::from_le_bytes(slot[64..72].try_into().unwrap());
+        slot[64..72].copy_from_slice(&(secs + 86_400).to_le_bytes());
+        let checksum = crc32c::crc32c(&slot[8..]);
+        slot[4..8].copy_from_slice(&checksum.to_le_bytes());
+    });
+    let next = next.expect("the file is good");
+    for (request, text) in [(first, "first"), (second, "second")] {
+        assert!(mkdir(&*next.fs, &keyed(&next.cx, request.key), text), "{text}");
+    }
+}
+
+#[test]
+fn a_file_of_an_earlier_boot_or_about_another_tree_is_not_used() {
+    let (server, answered, _) = server();
+    for at in [BOOT, VOLUME] {
+        let next = with_change(&server, |bytes| {
+            bytes[at] ^= 1;
+            seal(bytes);
+        });
+        let next = next.expect("a new file");
+        assert_eq!(next.reconciled(), (0, 0, 0));
+        assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
+    }
+    let (elsewhere, _tree) = Bottom::Memory.export();
+    let next = Next::over(elsewhere, &server.copy("elsewhere"), &Options::default()).expect("a new file");
+    assert_eq!(next.reconciled(), (0, 0, 0));
+}
+
+#[test]
+fn a_record_that_is_not_whole_is_not_used() {
+    let (server, answered, unanswered) = server();
+    let next = with_change(&server, |bytes| {
+        let slots = bytes[INTENTS..].chunks_mut(INTENT_BYTES).take(1024);
+        slots.filter(|slot| slot[0] == 1).for_each(|slot| slot[420] ^= 0x40);
+    });
+    let next = next.expect("the rest is good");
+    assert_eq!(next.reconciled(), (0, 0, 0));
+    assert!(mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "this one is whole");
+    assert!(!mkdir(&*next.fs, &keyed(&next.cx, unanswered.key), "unanswered"), "this one is not known");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the bytes are: no panic, no wrong answer; at worst nothing is known.
+    #[test]
+    fn no_damage_makes_a_wrong_answer(
+        blows in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<bool>()), 1..20)
+    ) {
+        let (server, answered, unanswered) = server();
+        let next = with_change(&server, |bytes| {
+            let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+            for (at, value, where_it_hurts) in &blows {
+                let at = if *where_it_hurts { *at.get(&used) } else { at.index(bytes.len()) };
+                bytes[at] = *value;
+            }
+        });
+        match next {
+            Ok(next) => {
+                let (done, not_done, ambiguous) = next.reconciled();
+                prop_assert!(done + not_done <= 1 && ambiguous == 0);
+                // Both exist: who is not known gets the plain answer, that it does.
+                mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered");
+                mkdir(&*next.fs, &keyed(&next.cx, unanswered.key), "unanswered");
+                prop_assert!(mkdir(&*next.fs, &next.cx, "new"));
+            }
+            Err(error) => prop_assert!(matches!(error, OpenError::Newer { .. }), "{}", error),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Requests that are sent again while the first is under way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_core::fs::Op;
+use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId};
+use tombolo_core::{Ctx, Error, Interrupt};
+use tombolo_layer_basic::delay;
+use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
+use tombolo_layer_replies::Options;
+
+use crate::bed::{BOTTOMS, Bed, Bottom, name};
+
+fn slow(bottom: Bottom) -> Bed {
+    Bed::with(bottom, &Options::default(), |export| {
+        Arc::new(delay::over(export, Duration::from_millis(20)).expect("a timer"))
+    })
+}
+
+/// Fails the first mkdir.
+fn failing(error: fn() -> Error) -> Bed {
+    let rule = Rule { op: Some(Op::Mkdir), when: When::Nth(1), what: What::Fail(error) };
+    Bed::with(Bottom::Memory, &Options::default(), |export| {
+        let slow = Arc::new(delay::over(export, Duration::from_millis(20)).expect("a timer"));
+        Arc::new(fault::over(slow, Plan { rules: vec![rule], seed: 0 }))
+    })
+}
+
+#[test]
+fn duplicates_wait_for_the_first_and_get_its_answer() {
+    for bottom in BOTTOMS {
+        let bed = slow(bottom);
+        let cx = bed.request();
+        let answers: Vec<_> = (0..5).map(|_| bed.start_mkdir(&cx, "dir")).collect();
+        assert!(answers.iter().all(|answer| !answer.is_done()));
+        let threads: Vec<_> =
+            answers.into_iter().rev().map(|answer| std::thread::spawn(move || answer.wait())).collect();
+        let made: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap().expect("mkdir")).collect();
+        assert!(made.iter().all(|fileid| *fileid == made[0]), "{made:?}");
+        assert_eq!(bed.ran("mkdir"), 1);
+        let counted = bed.export.counters().snapshot();
+        assert_eq!((counted.hits_in_progress, counted.hits_done, counted.recorded), (4, 0, 1));
+    }
+}
+
+#[test]
+fn the_first_may_go_away_before_its_answer_comes() {
+    let bed = slow(Bottom::Memory);
+    let cx = bed.request();
+    let first = bed.start_mkdir(&cx, "dir");
+    let second = bed.start_mkdir(&cx, "dir");
+    drop(first);
+    second.wait().expect("the duplicate is answered");
+    assert_eq!(bed.ran("mkdir"), 1);
+    // Nobody took the first answer, so its look-up was given back; the second one's is ours.
+    let node = bed.fs.lookup(&bed.cx, NodeId::ROOT, name("dir")).wait().unwrap().node;
+    bed.fs.rmdir(&bed.cx, NodeId::ROOT, name("dir")).wait().unwrap();
+    bed.fs.forget(&bed.cx, &[(node, 2)]);
+    bed.fs.getattr(&bed.cx, node, None).wait().expect_err("nobody holds it");
+}
+
+#[test]
+fn all_may_go_away_and_the_next_is_answered() {
+    let bed = slow(Bottom::Memory);
+    let cx = bed.request();
+    drop((bed.start_mkdir(&cx, "dir"), bed.start_mkdir(&cx, "dir")));
+    bed.mkdir(&cx, "dir").expect("the answer");
+    assert_eq!(bed.ran("mkdir"), 1);
+}
+
+#[test]
+fn a_wait_for_a_lock_ends_with_its_caller() {
+    let bed = Bed::new(Bottom::Memory);
+    let file = bed.create("file");
+    let locks = bed.fs.locks().expect("locks");
+    let (family, range) = (LockFamily::Posix, LockRange::ALL);
+    let lock = |owner| Lock { family, kind: LockKind::Write, range, owner: LockOwner(owner), pid: 1 };
+    locks.lock(&bed.cx, file, &lock(1), false).wait().expect("it is free");
+    let cx = bed.request();
+    let waiting = locks.lock(&cx, file, &lock(2), true);
+    let duplicate = locks.lock(&cx, file, &lock(2), true);
+    drop(waiting);
+    let ended = duplicate.wait();
+    assert!(matches!(ended, Err(Error::Interrupted)), "nobody waits for the lock: {ended:?}");
+    locks.unlock(&bed.cx, file, family, range, LockOwner(1)).wait().expect("unlock");
+    locks.lock(&bed.cx, file, &lock(3), false).wait().expect("nobody took it meanwhile");
+}
+
+#[test]
+fn who_waits_may_be_interrupted_and_the_first_goes_on() {
+    let bed = slow(Bottom::Memory);
+    let cx = bed.request();
+    let first = bed.start_mkdir(&cx, "dir");
+    let interrupt = Interrupt::new();
+    let second = bed.start_mkdir(&Ctx { interrupt: interrupt.clone(), ..cx.clone() }, "dir");
+    interrupt.raise();
+    assert!(matches!(second.wait(), Err(Error::Interrupted)));
+    first.wait().expect("the first");
+}
+
+#[test]
+fn a_failure_reaches_all_who_wait_and_is_kept() {
+    let bed = failing(|| Error::NoSpace);
+    let cx = bed.request();
+    for _ in 0..2 {
+        assert!(matches!(bed.mkdir(&cx, "dir"), Err(Error::NoSpace)));
+    }
+    assert_eq!(bed.ran("mkdir"), 1);
+}
+
+#[test]
+fn what_says_try_again_is_no_answer_to_keep() {
+    for error in [
+        || Error::WouldBlock,
+        || Error::Busy,
+        || Error::Interrupted,
+        || Error::TimedOut,
+        || Error::NoMemory,
+        || Error::Disconnected,
+    ] {
+        let bed = failing(error);
+        let cx = bed.request();
+        bed.mkdir(&cx, "dir").expect_err("the fault");
+        bed.mkdir(&cx, "dir").expect("the next try runs");
+        assert_eq!((bed.ran("mkdir"), bed.export.counters().snapshot().recorded), (2, 1));
+    }
+}
+
+#[test]
+fn other_requests_do_not_wait() {
+    let bed = slow(Bottom::Memory);
+    let began = std::time::Instant::now();
+    let threads: Vec<_> = (0..20)
+        .map(|at| bed.start_mkdir(&bed.request(), &format!("dir{at}")))
+        .map(|answer| std::thread::spawn(move || answer.wait().expect("mkdir")))
+        .collect();
+    assert_eq!(threads.into_iter().filter_map(|thread| thread.join().ok()).count(), 20);
+    // One after the other they would take twice the delay each: the operation, and its node's handle.
+    assert!(began.elapsed() < Duration::from_millis(20 * 40), "they took {:?}", began.elapsed());
+}
