@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use tombolo_host::handle_keys::{KeyId, Keys, KeysError};
+use tombolo_host::handle_keys::{self, HandleKeysError};
+use tombolo_host::signing_keys::{KeyId, Keys};
 use tombolo_host::state_dir::{SOURCE, ServerFiles, StateDir, StateError};
 
 use crate::assembly::servers::state::state_path;
@@ -72,9 +73,9 @@ impl KeysArgs {
         let files = state.files_of(&name).map_err(failed)?;
         let changed = !matches!(self.action, Action::List);
         let keys = match self.action {
-            Action::List => Keys::read(&files),
-            Action::Rotate => Keys::rotate(&files),
-            Action::Retire { id } => Keys::retire(&files, KeyId(id)),
+            Action::List => handle_keys::read(&files),
+            Action::Rotate => handle_keys::rotate(&files),
+            Action::Retire { id } => handle_keys::retire(&files, KeyId(id)),
         };
         let keys = keys.map_err(|error| Failure::cannot(format_args!("use the keys of {name}"), &error))?;
         print(&keys).map_err(|error| Failure::cannot("print", &error))?;
@@ -91,13 +92,13 @@ fn only_server(state: &StateDir, path: &Path) -> Result<String, Failure> {
     let mut with_keys = Vec::new();
     for name in state.servers().map_err(failed)? {
         let files: ServerFiles = state.files_of(&name).map_err(failed)?;
-        if !matches!(Keys::read(&files), Err(KeysError::None)) {
+        if !matches!(handle_keys::read(&files), Err(HandleKeysError::None)) {
             with_keys.push(name);
         }
     }
     match with_keys.as_slice() {
         [name] => Ok(name.clone()),
-        [] => Err(Failure::cannot(format_args!("find keys in {}", path.display()), &KeysError::None)),
+        [] => Err(Failure::cannot(format_args!("find keys in {}", path.display()), &HandleKeysError::None)),
         names => {
             let described: Result<Vec<_>, _> = names.iter().map(|name| described(state, name)).collect();
             Err(Failure::usage("it is not clear which server's keys are meant")

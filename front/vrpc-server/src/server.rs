@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Client, Export, PermissionCheck, Whom};
-use tombolo_host::handle_keys::Keys;
 use tombolo_host::links::server::{Peer, Refusal, Service, Session, Voice};
+use tombolo_host::signing_keys::Keys;
 
 use crate::asker::asker;
 use crate::fence::Fence;

@@ -7,9 +7,9 @@ use std::time::Instant;
 use super::clients::Clients;
 use super::counters::Counters;
 use super::options::Options;
-use super::seldom::Seldom;
 use super::service::Exchange;
 use crate::buffers::{Buffers, Stock};
+use crate::seldom::Seldom;
 
 /// What all threads of one server share.
 pub(super) struct Common {

@@ -28,7 +28,6 @@ mod mailbox;
 mod options;
 mod outbox;
 mod places;
-pub(crate) mod seldom;
 mod server;
 mod service;
 mod token;

@@ -11,7 +11,8 @@ use tombolo_core::{Ctx, SessionId};
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Groups, Identities, NfsService, Options, Signer, Squash,
 };
-use tombolo_host::handle_keys::Keys;
+use tombolo_host::handle_keys;
+use tombolo_host::signing_keys::Keys;
 use tombolo_host::state_dir::{ServerState, StateDir, StateError};
 use tombolo_layer_handle_table as handle_table;
 use tombolo_layer_replies as replies;
@@ -128,7 +129,7 @@ impl Kept {
             state => state,
         };
         let keys = match &state {
-            Ok(state) => Keys::open(state.files())
+            Ok(state) => handle_keys::open(state.files())
                 .map_err(|error| Failure::cannot(format_args!("use {}", state.path().display()), &error))?,
             Err(_) => {
                 Keys::random().map_err(|error| Failure::cannot("make a key for file handles", &error))?

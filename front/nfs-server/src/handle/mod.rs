@@ -5,7 +5,7 @@
 //! restart. The bytes are described in `docs/formats/handles.md`.
 //!
 //! Reading order: `layout` (the bytes), `signer` (making and checking them). What they are signed with is
-//! [`tombolo_host::handle_keys`].
+//! [`tombolo_host::signing_keys`].
 
 mod layout;
 mod signer;

@@ -1,7 +1,7 @@
 //! What the links of one server share.
 
 use super::counters::Ledger;
-use crate::rpc_server::seldom::Seldom;
+use crate::seldom::Seldom;
 
 /// What the links of one server share.
 #[derive(Debug, Default)]

@@ -20,7 +20,7 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt};
 use tombolo_front_vrpc_server::VrpcServer;
-use tombolo_host::handle_keys::Keys;
+use tombolo_host::signing_keys::Keys;
 use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_layer_replies as replies;
 use tombolo_mem::{Buffer, Source};

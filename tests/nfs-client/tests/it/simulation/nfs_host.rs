@@ -12,7 +12,7 @@ use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Identities, NfsService, Options, Signer,
 };
 use tombolo_host::buffers::{BufferLimits, Buffers};
-use tombolo_host::handle_keys::Keys;
+use tombolo_host::signing_keys::Keys;
 use tombolo_host::rpc_server::{Exchange, Peer, Service, Transport};
 use tombolo_layer_basic::Layered;
 use tombolo_layer_basic::around::{Around, Call, Payload};

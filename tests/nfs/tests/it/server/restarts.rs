@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_host::handle_keys::{KeyId, Keys};
+use tombolo_host::handle_keys;
+use tombolo_host::signing_keys::KeyId;
 use tombolo_host::state_dir::{ServerFiles, StateDir};
 use tombolo_nfs_tests::client::{Expect, mode};
 use tombolo_nfs_tests::fixture::{Fixture, local_dir, removed_and_open, scratch};
@@ -29,7 +30,7 @@ impl Site {
     /// A server as it comes up: it knows nothing but what lies in its directories.
     fn start(&self) -> Fixture {
         let mut plan = Plan::over(local_dir(self.tree.path()));
-        plan.keys = Keys::open(&self.files()).expect("the keys");
+        plan.keys = handle_keys::open(&self.files()).expect("the keys");
         Fixture::new(plan, None)
     }
 
@@ -73,14 +74,14 @@ fn handles_are_refused_once_their_key_is_retired() {
     let before = site.start();
     let files = site.fill(&before);
     drop(before);
-    Keys::rotate(&site.files()).expect("another key");
+    handle_keys::rotate(&site.files()).expect("another key");
     let rotated = site.start();
     for (file, contents) in &files {
         assert_eq!(&rotated.contents(file), contents, "an older key is good until it is retired");
     }
     let new = rotated.file("new", b"signed with the new key");
     drop(rotated);
-    Keys::retire(&site.files(), KeyId(1)).expect("the old key");
+    handle_keys::retire(&site.files(), KeyId(1)).expect("the old key");
     let after = site.start();
     for (file, _) in files {
         after.nfs.getattr(&file).failed(Status::Stale);
@@ -95,7 +96,7 @@ fn a_removed_file_reached_by_two_keys_frees_its_space() {
     let names = [&b"removed"[..], b"replaced"];
     let old = names.map(|name| before.file(std::str::from_utf8(name).expect("text"), b"contents"));
     drop(before);
-    Keys::rotate(&site.files()).expect("another key");
+    handle_keys::rotate(&site.files()).expect("another key");
     let rotated = site.start();
     let root = rotated.root;
     let new = [0, 1].map(|which: usize| {
@@ -125,7 +126,7 @@ fn handles_of_nodes_moved_out_are_stale_after_a_restart() {
     std::fs::create_dir(&shared).expect("the exported directory");
     let start = || {
         let mut plan = Plan::over(local_dir(&shared));
-        plan.keys = Keys::open(&site.files()).expect("the keys");
+        plan.keys = handle_keys::open(&site.files()).expect("the keys");
         Fixture::new(plan, None)
     };
     let before = start();
@@ -199,7 +200,7 @@ fn the_same_address_can_be_served_again_at_once() {
     let (address, file) = (before.server.address(), before.file("file", b"kept"));
     drop(before);
     let mut plan = Plan::over(local_dir(site.tree.path()));
-    plan.keys = Keys::open(&site.files()).expect("the keys");
+    plan.keys = handle_keys::open(&site.files()).expect("the keys");
     plan.address = Some(address);
     let after = Fixture::new(plan, None);
     assert_eq!(after.server.address(), address);
