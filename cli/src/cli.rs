@@ -1,7 +1,7 @@
 //! The command line as a whole.
 
 use clap::{Args, Parser, Subcommand};
-use tombolo_host::logging::{self, Destination, VARIABLE, Verbosity};
+use tombolo_host_service::logging::{self, Destination, VARIABLE, Verbosity};
 
 use crate::commands::completions::CompletionsArgs;
 use crate::commands::doctor::DoctorArgs;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use tombolo_host::signals::StopSignal;
+use tombolo_host_runtime::signals::StopSignal;
 
 /// What a command comes to.
 pub type Outcome = Result<(), Failure>;

@@ -3,7 +3,7 @@
 //! Each side owns one region, which it alone writes, and reads the other's. Requests and answers are slots of one cache line in
 //! rings; what does not fit lies in buffers beside them. Whatever a peer can write is copied out once and checked then.
 //!
-//! Not here: what a request means (`wire/vrpc`), and threads, sockets and policies (`host/src/links`).
+//! Not here: what a request means (`wire/vrpc`), and threads, sockets and policies (`host/links/src`).
 //!
 //! Reading order: [`link`], [`region`], [`address`], [`ring`], [`bell`], [`area`].
 

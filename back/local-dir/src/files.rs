@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{File, NodeId, OpenFlags, OpenId, SyncWhat};
 use tombolo_core::{Budget, Error, Permit, Resource, Result};
-use tombolo_host::descriptors::{self, Share};
+use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_sys::sync;
 
 use crate::listing::Cursor;

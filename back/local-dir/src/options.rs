@@ -1,7 +1,7 @@
 //! How a directory is served.
 
 use tombolo_core::Limits;
-use tombolo_host::pool::PoolLimits;
+use tombolo_host_runtime::pool::PoolLimits;
 
 /// What to do about other file systems that are mounted inside the export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

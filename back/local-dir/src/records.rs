@@ -359,7 +359,7 @@ fn waist_range(range: SysRange) -> LockRange {
 #[cfg(test)]
 mod tests {
     use tombolo_core::{Budget, Limits};
-    use tombolo_host::descriptors::Account;
+    use tombolo_host_runtime::descriptors::Account;
 
     use super::*;
 

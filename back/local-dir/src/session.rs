@@ -10,8 +10,8 @@ use tombolo_core::fs::{
     Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, Want};
-use tombolo_host::descriptors::{self, Account};
-use tombolo_host::pool::Lane;
+use tombolo_host_runtime::descriptors::{self, Account};
+use tombolo_host_runtime::pool::Lane;
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::stat::{self, Stat};
 use tombolo_sys::statfs::file_system_stat;

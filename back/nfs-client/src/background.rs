@@ -20,7 +20,7 @@ impl Background {
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         *self.0.lock() += 1;
         let done = Done(self.0.clone());
-        tombolo_host::task::spawn(async move {
+        tombolo_host_runtime::task::spawn(async move {
             let _done = done;
             work.await;
         });

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Client, Export, FileSystem, Profile};
 use tombolo_core::{Result, block_on};
-use tombolo_host::links::rpc::Route;
-use tombolo_host::rpc_client::{Counts, InFlight, RpcClient};
+use tombolo_host_rpc::client::{Counts, InFlight, RpcClient};
+use tombolo_host_rpc::link::Route;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use crate::background::Background;

@@ -1,7 +1,7 @@
 //! What goes wrong between the waist and the server.
 
 use tombolo_core::Error;
-use tombolo_host::rpc_client::CallError;
+use tombolo_host_rpc::client::CallError;
 use tombolo_wire_nfs3::Procedure;
 
 /// Why an operation failed, where the waist has only "input/output error" to say. It names host and operation.

@@ -1,7 +1,7 @@
 //! An NFS version 3 client: any server's export, behind the waist.
 //!
 //! The caller's thread encodes a call and sends it; one receiver drains all replies of a wake-up and runs the tasks that waited for
-//! them (`tombolo_host::rpc_client`). So many operations are pending and no thread waits. File data are sent from the caller's
+//! them (`tombolo_host_rpc::client`). So many operations are pending and no thread waits. File data are sent from the caller's
 //! memory and received into it.
 //!
 //! - [`NfsExport`] is a mounted export: [`NfsExport::mount`] with a [`Server`], a path and [`Options`].

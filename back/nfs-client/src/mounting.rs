@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use thiserror::Error as ThisError;
 use tombolo_core::fs::{PermissionCheck, Profile};
-use tombolo_host::links::rpc::Route;
-use tombolo_host::rpc_client::{
+use tombolo_host_rpc::client::{
     Call, CallError, Interrupts, Options as RpcOptions, Recovery, RpcClient, Target, Transport,
 };
+use tombolo_host_rpc::link::Route;
 use tombolo_wire_nfs3::mount::{self, DirPath, ExportReply, MntReply};
 use tombolo_wire_nfs3::results::FsinfoOk;
 use tombolo_wire_nfs3::{FATTR_BYTES, Fattr3, FileHandleBuf, Reply};

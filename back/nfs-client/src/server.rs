@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use tombolo_host::links::rpc::Route;
-pub use tombolo_host::rpc_client::Transport;
+pub use tombolo_host_rpc::client::Transport;
+use tombolo_host_rpc::link::Route;
 
 /// The ports of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

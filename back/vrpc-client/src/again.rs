@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{Entry, File, NodeId, OpenId};
 use tombolo_core::{Ctx, Error, Identity, Interrupt, SessionId};
-use tombolo_host::links::client::Reply as Raw;
+use tombolo_host_links::client::Reply as Raw;
 use tombolo_wire_vrpc::{Kind, Reply, Request};
 
 use crate::ask::NoAnswer;

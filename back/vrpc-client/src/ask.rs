@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tombolo_core::{Ctx, Error, Interrupt, Result};
-use tombolo_host::links::client::{Call, FrameWriter, LineError, Reply as Raw, Spans};
-use tombolo_host::task;
+use tombolo_host_links::client::{Call, FrameWriter, LineError, Reply as Raw, Spans};
+use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{
     BODY_BYTES, Body, CallerId, EncodeError, FRAME_BYTES, FrameSink, Groups, Header, Kind, Reply, Request,
 };

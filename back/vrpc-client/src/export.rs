@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tombolo_core::fs::{Client, Export, FileSystem};
 use tombolo_core::{Error, Result};
-use tombolo_host::links::client::Line;
+use tombolo_host_links::client::Line;
 use tombolo_shm::link::Instance;
 use tombolo_sys::random;
 

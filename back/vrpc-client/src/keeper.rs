@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Client, PermissionCheck};
-use tombolo_host::links::client::{Call, LineError, Reply};
-use tombolo_host::links::{End, Lie};
-use tombolo_host::task;
+use tombolo_host_links::client::{Call, LineError, Reply};
+use tombolo_host_links::{End, Lie};
+use tombolo_host_runtime::task;
 use tombolo_shm::link::{Instance, RefusalCode, Refused};
 
 use crate::again;

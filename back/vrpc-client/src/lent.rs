@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{File, Write, Written};
 use tombolo_core::{Answer, Ctx, Error, Result};
-use tombolo_host::links::client::Spans;
+use tombolo_host_links::client::Spans;
 use tombolo_mem::{Sink, Source};
 use tombolo_shm::area::Span;
 use tombolo_wire_vrpc::{Data, Place, Reply, Request};

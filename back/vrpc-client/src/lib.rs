@@ -11,7 +11,7 @@
 //! A session outlives its links ([`Patience`]). While there is none its requests wait; behind the next they go on: nodes are found again
 //! by their handles, files are opened anew and locks taken anew, and what was not answered is sent again with the sequence number that it had.
 //!
-//! Not here: rings, bells and memory (`tombolo_host::links`, `tombolo_shm`), connecting (`tombolo_host::links::connect`).
+//! Not here: rings, bells and memory (`tombolo_host_links`, `tombolo_shm`), connecting (`tombolo_host_links::connect`).
 //!
 //! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`], [`Patience`].
 //!

@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use tombolo_core::fs::{Entry, File, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
 use tombolo_core::{Error, Identity};
-use tombolo_host::links::client::{Call, Line, LineError};
-use tombolo_host::links::{End, Lie};
-use tombolo_host::task;
+use tombolo_host_links::client::{Call, Line, LineError};
+use tombolo_host_links::{End, Lie};
+use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{
     BODY_BYTES, DecodeError, HandleBytes, Header, Kind, Offers, Reply, Request, Session, Translate,
 };
@@ -93,7 +93,7 @@ impl Link {
         connected: Connected,
         number: u32,
         things: Arc<Things>,
-        wait: impl FnOnce(Call) -> Result<tombolo_host::links::client::Reply, LineError>,
+        wait: impl FnOnce(Call) -> Result<tombolo_host_links::client::Reply, LineError>,
     ) -> Result<Arc<Self>, Error> {
         let Connected { line, keep } = connected;
         let terms = profile(&line, things.next_sequence(), wait)?;
@@ -203,7 +203,7 @@ fn senseless(line: &Line, error: DecodeError) -> Error {
 fn profile(
     line: &Line,
     sequence: u64,
-    wait: impl FnOnce(Call) -> Result<tombolo_host::links::client::Reply, LineError>,
+    wait: impl FnOnce(Call) -> Result<tombolo_host_links::client::Reply, LineError>,
 ) -> Result<Session, Error> {
     let mut body = [0; BODY_BYTES];
     let mut nowhere = crate::ask::Measure::default();

@@ -1,7 +1,7 @@
 //! A request that may have to be sent again.
 
 use tombolo_core::{Ctx, Error, Result};
-use tombolo_host::links::client::Spans;
+use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::{BODY_BYTES, Body, Header, Kind, Request};
 
 use std::sync::Arc;

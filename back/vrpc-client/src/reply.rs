@@ -1,7 +1,7 @@
 //! Answers as they came.
 
 use tombolo_core::{Error, Result};
-use tombolo_host::links::client::Reply as Raw;
+use tombolo_host_links::client::Reply as Raw;
 use tombolo_mem::Source;
 use tombolo_wire_vrpc::{DecodeError, Kind, Outcome, Reply, Returned};
 

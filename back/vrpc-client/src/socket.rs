@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tombolo_core::fs::Client;
-use tombolo_host::links::connect::{self, ConnectOptions};
-use tombolo_host::links::tether::Watcher;
+use tombolo_host_links::connect::{self, ConnectOptions};
+use tombolo_host_links::tether::Watcher;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::Instance;
 

@@ -10,7 +10,7 @@ use tombolo_core::fs::{
     Write,
 };
 use tombolo_core::{Ctx, SessionId, Stability};
-use tombolo_host::rpc_client::InFlight;
+use tombolo_host_rpc::client::InFlight;
 use tombolo_mem::Buffer;
 
 use super::{Client, DriveArgs, Job, Way, address, content};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nfs3_types::nfs3::{WRITE3args, nfs_fh3, stable_how};
 use nfs3_types::xdr_codec::{Opaque, Pack};
 use tombolo_core::{Answer, Interrupt};
-use tombolo_host::rpc_client::{Call, InFlight, Options, Pending, Reply, RpcClient, Target, Transport};
+use tombolo_host_rpc::client::{Call, InFlight, Options, Pending, Reply, RpcClient, Target, Transport};
 use tombolo_mem::Buffer;
 use tombolo_wire_nfs3::args::{StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::WriteReply;

@@ -8,7 +8,7 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// From now on SIGINT and SIGTERM end the run after the turn that is under way; a second one ends it at once.
 pub fn end_on_signals() -> Result<()> {
-    tombolo_host::signals::on_stop(|_| ASKED.store(true, Ordering::Relaxed))
+    tombolo_host_runtime::signals::on_stop(|_| ASKED.store(true, Ordering::Relaxed))
         .doing(|| "listen for signals".to_owned())
 }
 

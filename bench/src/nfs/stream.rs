@@ -5,14 +5,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use tombolo_host::spin::Window;
+use tombolo_host_runtime::spin::Window;
 
 /// How a reader waits when nothing has come. It decides more than what is done with the bytes: a sleeper has to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Sleeps in the read.
     Sleep,
-    /// Looks for a while and then sleeps, as Tombolo's own server does ([`tombolo_host::spin`]).
+    /// Looks for a while and then sleeps, as Tombolo's own server does ([`tombolo_host_runtime::spin`]).
     SpinBriefly,
     /// Looks until something comes.
     Spin,

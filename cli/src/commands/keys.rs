@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use tombolo_host::handle_keys::{self, HandleKeysError};
-use tombolo_host::signing_keys::{KeyId, Keys};
-use tombolo_host::state_dir::{SOURCE, ServerFiles, StateDir, StateError};
+use tombolo_host_runtime::signing_keys::{KeyId, Keys};
+use tombolo_host_service::handle_keys::{self, HandleKeysError};
+use tombolo_host_service::state_dir::{SOURCE, ServerFiles, StateDir, StateError};
 
 use crate::assembly::servers::state::state_path;
 use crate::commands::files::shown;

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::json;
-use tombolo_host::control;
-use tombolo_host::links::registry::{Announcement, Directory, GuestEntry, Registry, RegistryError};
+use tombolo_host_links::registry::{Announcement, Directory, GuestEntry, Registry, RegistryError};
+use tombolo_host_service::control;
 
 use crate::commands::files::shown;
 use crate::failure::{Failure, Outcome};

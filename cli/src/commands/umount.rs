@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tombolo_host::control::{self, Client};
+use tombolo_host_service::control::{self, Client};
 use tombolo_sys::{Errno, fuse_dev};
 
 use crate::failure::{Failure, Outcome};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tombolo_back_nfs_client::{
     AttributeTimes, MountError, NfsExport, Options as ClientOptions, Ports, Server, Transport,
 };
-use tombolo_host::rpc_client::{CallError, InFlight, Interrupts, Options as RpcOptions, Recovery};
+use tombolo_host_rpc::client::{CallError, InFlight, Interrupts, Options as RpcOptions, Recovery};
 
 use crate::failure::Reason;
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_back_vrpc_client::Connected;
-use tombolo_host::links::rpc::{Dial, DialError, Dialed, Route};
+use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::Protocol;
 

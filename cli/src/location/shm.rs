@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{PathBuf, absolute};
 
-use tombolo_host::links::memory::MemoryPlace;
+use tombolo_host_links::memory::MemoryPlace;
 
 use crate::failure::Reason;
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use tombolo_back_vrpc_client::{Connect, ConnectError as NoSession, Connected, Patience, VrpcExport};
 use tombolo_core::fs::Client;
-use tombolo_host::links::connect::{ConnectError, ConnectOptions, connect};
-use tombolo_host::links::memory::{CommonMemory, MemoryError, MemoryPlace};
-use tombolo_host::links::seated::{self, JoinError};
-use tombolo_host::links::tether::Watcher;
+use tombolo_host_links::connect::{ConnectError, ConnectOptions, connect};
+use tombolo_host_links::memory::{CommonMemory, MemoryError, MemoryPlace};
+use tombolo_host_links::seated::{self, JoinError};
+use tombolo_host_links::tether::Watcher;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Instance, NAME_BYTES_MAX, Protocol, RefusalCode, Refused};
 use tombolo_sys::random;

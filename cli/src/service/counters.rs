@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tombolo_host::rpc_client::Counts as ClientCounts;
-use tombolo_host::rpc_server::Counts;
+use tombolo_host_rpc::client::Counts as ClientCounts;
+use tombolo_host_rpc::server::Counts;
 use tombolo_layer_basic::stats::Snapshot;
 
 /// The counters of one server since it started.

@@ -10,8 +10,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::fs::Export;
-use tombolo_host::control::Answers;
-use tombolo_host::rpc_server::Counts;
+use tombolo_host_rpc::server::Counts;
+use tombolo_host_service::control::Answers;
 use tombolo_layer_basic::stats::{self, Counters as ExportCounters};
 
 use crate::location::{self, Limit, NfsOption, NfsOptions};

@@ -11,7 +11,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
-use tombolo_host::metrics::Endpoint;
+use tombolo_host_service::metrics::Endpoint;
 use tombolo_layer_basic::stats::Operation;
 
 use crate::assembly::options::address::ListenAddress;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tombolo_host::control::Client;
+use tombolo_host_service::control::Client;
 
 use crate::failure::Failure;
 

@@ -6,7 +6,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 use tombolo_core::{Ctx, Interrupt, RequestId, RequestKey, Want};
-use tombolo_host::rpc_server::{Origin, Peer, Transport};
+use tombolo_host_rpc::server::{Origin, Peer, Transport};
 use tombolo_wire_nfs3::{FileHandle, Procedure, Status};
 use tombolo_wire_rpc::{CallHeader, Credential};
 
@@ -147,8 +147,8 @@ fn checksum(args: &[u8], record_bytes: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_host::links::server::Voice;
-    use tombolo_host::rpc_server::LinkOrigin;
+    use tombolo_host_links::server::Voice;
+    use tombolo_host_rpc::server::LinkOrigin;
     use tombolo_shm::link::Instance;
 
     fn client(instance: u8, user: Option<u32>, label: &str) -> u64 {

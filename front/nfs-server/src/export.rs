@@ -7,7 +7,7 @@ use tombolo_core::fs::{
     Attr, Client, FileSystem, FileType, NodeId, PermissionCheck, PersistentHandles, Profile, SyncWhat,
 };
 use tombolo_core::{Ctx, Error, Result, SessionId};
-use tombolo_host::rpc_server::Origin;
+use tombolo_host_rpc::server::Origin;
 
 use crate::access::{AllowList, Squash};
 use crate::failure;

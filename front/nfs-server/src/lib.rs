@@ -1,7 +1,7 @@
 //! The NFS version 3 server: RFC 1813 in, the waist out.
 //!
 //! One [`NfsService`] answers the calls of all clients of all exports, MOUNT and NFS on one port. It knows no transport:
-//! `tombolo_host::rpc_server` brings calls over TCP and UDP, and whatever else carries ONC RPC records can do so too.
+//! `tombolo_host_rpc::server` brings calls over TCP and UDP, and whatever else carries ONC RPC records can do so too.
 //!
 //! [`NfsServer`] puts the two together.
 //!

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use quick_cache::sync::Cache;
 use tombolo_core::fs::{File, FileSystem, NodeId, OpenFlags, OpenId, SyncWhat};
 use tombolo_core::{Answer, Ctx, Error, Result, SessionId};
-use tombolo_host::task;
+use tombolo_host_runtime::task;
 
 use crate::verifier::WriteVerifier;
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tombolo_host::rpc_server::{Bound, Counts, Options as TransportOptions, Server, StartError};
+use tombolo_host_rpc::server::{Bound, Counts, Options as TransportOptions, Server, StartError};
 
 use crate::service::NfsService;
 use crate::tidying::Tidying;

@@ -4,7 +4,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
 use tombolo_core::Asker;
-use tombolo_host::links::server::Peer;
+use tombolo_host_links::server::Peer;
 
 /// Said of peers that no kernel vouches for.
 const NO_USER: u64 = 1 << 63;
@@ -24,7 +24,7 @@ pub(crate) fn asker(peer: &Peer) -> Asker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_host::links::server::{Credentials, SpeaksFor, Standing};
+    use tombolo_host_links::server::{Credentials, SpeaksFor, Standing};
     use tombolo_shm::link::Instance;
 
     fn peer(instance: u8, uid: Option<u32>, label: &str) -> Asker {

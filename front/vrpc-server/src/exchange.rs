@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tombolo_core::fs::FileSystem;
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Resource, Result};
-use tombolo_host::links::Lie;
-use tombolo_host::links::server::Responder;
-use tombolo_host::task;
+use tombolo_host_links::Lie;
+use tombolo_host_links::server::Responder;
+use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{
     BODY_BYTES, CallerId, FRAME_BYTES, FrameBuf, FrameSink, Kind, Reply, encode_failure,
 };

@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_core::Asker;
-use tombolo_host::links::End;
-use tombolo_host::links::server::LinkCutter;
+use tombolo_host_links::End;
+use tombolo_host_links::server::LinkCutter;
 
 /// Who has a session of which export, and how far that is.
 #[derive(Debug, Default)]

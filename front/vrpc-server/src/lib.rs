@@ -13,7 +13,7 @@
 //! A peer that links again gets its next session when nothing of its former one runs any more (`fence`): its requests come in the order
 //! of its links.
 //!
-//! Not here: rings, bells and memory (`tombolo_host::links`, `tombolo_shm`), who may have a link (`tombolo_host::links::policy`).
+//! Not here: rings, bells and memory (`tombolo_host_links`, `tombolo_shm`), who may have a link (`tombolo_host_links::policy`).
 //!
 //! Main types: [`VrpcServer`], [`Options`].
 //!

@@ -1,7 +1,7 @@
 //! Where the bytes of a request lie, and where those of its answer go.
 
-use tombolo_host::links::Lie;
-use tombolo_host::links::server::Responder;
+use tombolo_host_links::Lie;
+use tombolo_host_links::server::Responder;
 use tombolo_mem::{Sink, Source};
 use tombolo_shm::address::GlobalAddress;
 use tombolo_wire_vrpc::{Data, Place, Reference, Returned};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 use tombolo_core::fs::{PersistentHandle, Volume};
-use tombolo_host::signing_keys::{Key, KeyId, Keys};
+use tombolo_host_runtime::signing_keys::{Key, KeyId, Keys};
 use tombolo_wire_vrpc::HANDLE_BYTES_MAX;
 
 /// Length of a proof, the last of a handle's bytes. Before it is the id of the key.

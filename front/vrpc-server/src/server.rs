@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Client, Export, PermissionCheck, Whom};
-use tombolo_host::links::server::{Peer, Refusal, Service, Session, Voice};
-use tombolo_host::signing_keys::Keys;
+use tombolo_host_links::server::{Peer, Refusal, Service, Session, Voice};
+use tombolo_host_runtime::signing_keys::Keys;
 
 use crate::asker::asker;
 use crate::fence::Fence;
@@ -20,7 +20,7 @@ use crate::session::LinkSession;
 /// request takes that was interrupted.
 const FORMER_LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Exports by name, for the links of a [`Server`](tombolo_host::links::server::Server). Whoever gets a link to one gets a session of
+/// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Whoever gets a link to one gets a session of
 /// its own.
 pub struct VrpcServer {
     exports: BTreeMap<String, Offered>,

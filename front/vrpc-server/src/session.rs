@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tombolo_core::fs::FileSystem;
 use tombolo_core::{Budget, Ctx, Identity, RequestId, RequestKey, SessionId};
-use tombolo_host::links::Lie;
-use tombolo_host::links::server::{LinkCutter, Request as Raw, Responder, Session, Voice};
+use tombolo_host_links::Lie;
+use tombolo_host_links::server::{LinkCutter, Request as Raw, Responder, Session, Voice};
 use tombolo_wire_vrpc::{DecodeError, Header, Kind, Request};
 
 use crate::callers::Callers;

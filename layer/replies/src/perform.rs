@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tombolo_core::fs::{FileSystem, PersistentHandle};
 use tombolo_core::{Answer, Ctx, Error, Identity, Later, Result};
-use tombolo_host::task;
+use tombolo_host_runtime::task;
 
 use super::below::Below;
 use super::call::{Call, Reply};

@@ -27,18 +27,24 @@ pub const ROOMS: &[Room] = &[
     room("core", 2, false, true),
     room("wire", 3, false, true),
     room("shm", 3, true, true),
-    room("host", 4, false, true),
-    room("layer", 5, false, false),
-    room("back", 5, false, false),
-    room("front", 5, false, false),
-    room("client", 5, false, false),
-    room("cli", 6, false, false),
+    room("host/runtime", 4, false, true),
+    // Devices and links know nothing of each other.
+    room("host/links", 5, false, true),
+    room("host/vhost", 5, false, true),
+    room("host/rpc", 6, false, true),
+    // Beside what answers and what takes requests in: only what assembles a process names it.
+    room("host/service", 7, false, true),
+    room("layer", 7, false, false),
+    room("back", 7, false, false),
+    room("front", 7, false, false),
+    room("client", 7, false, false),
+    room("cli", 8, false, false),
     // A program of its own: of the row of what ships, so that neither can depend on the other.
-    room("bench", 6, false, false),
+    room("bench", 8, false, false),
     // An allocator cannot be written without.
-    room("tests/allocations", 8, true, true),
+    room("tests/allocations", 9, true, true),
     // Tests and tools may reach everywhere; nothing may reach them but as a development dependency.
-    room("tests", 8, false, true),
+    room("tests", 9, false, true),
 ];
 
 /// Doors between rooms of one row that are allowed all the same: from, to.

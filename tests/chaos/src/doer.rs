@@ -11,7 +11,7 @@ use tombolo_core::fs::{
     PermissionCheck, RenameFlags, SyncWhat, Write as How,
 };
 use tombolo_core::{Ctx, SessionId};
-use tombolo_host::links::connect::ConnectOptions;
+use tombolo_host_links::connect::ConnectOptions;
 use tombolo_mem::Source;
 use tombolo_shm::bell::Mode as Bell;
 use tombolo_shm::link::Instance;

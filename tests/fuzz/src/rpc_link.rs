@@ -1,6 +1,6 @@
 //! Bodies of requests and answers of ONC RPC on a link: what decodes is encoded again as the same bytes.
 
-use tombolo_host::links::rpc::{Asked, Said};
+use tombolo_host_rpc::link::{Asked, Said};
 
 /// Runs the target: a kind's number, then a body.
 pub fn run(bytes: &[u8]) {

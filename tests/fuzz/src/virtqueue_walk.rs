@@ -1,7 +1,7 @@
 //! Any bytes as a guest's memory with a descriptor table at its beginning: the walk must end, stay inside that memory
 //! and keep to its limits, and what it finds must be usable.
 
-use tombolo_host::vhost_user::{ChainLimits, DescriptorTable, GuestMemory, MemorySlot};
+use tombolo_host_vhost::{ChainLimits, DescriptorTable, GuestMemory, MemorySlot};
 use tombolo_mem::Region;
 
 const SPAN: usize = 2048;

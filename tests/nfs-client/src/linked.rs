@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use tombolo_back_nfs_client::{NfsExport, Options};
 use tombolo_front_nfs_server::NfsService;
-use tombolo_host::buffers::BufferLimits;
-use tombolo_host::links::End;
-use tombolo_host::links::client::Line;
-use tombolo_host::links::rpc::{Dial, DialError, Dialed, Route, RpcLinks};
-use tombolo_host::links::server::{LinkHandle, Peer, Server, Service, Standing};
+use tombolo_host_links::End;
+use tombolo_host_links::client::Line;
+use tombolo_host_links::server::{LinkHandle, Peer, Server, Service, Standing};
+use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
+use tombolo_host_runtime::buffers::BufferLimits;
 use tombolo_nfs_tests::test_server::{PATH, Plan};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Instance, Layout, Protocol};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tombolo_back_nfs_client::{AttributeTimes, NfsExport, Options, Ports, Server};
 use tombolo_conformance::waist::World;
 use tombolo_core::fs::{Export, Name, PermissionCheck};
-use tombolo_host::rpc_client::{Options as RpcOptions, Recovery, Transport};
+use tombolo_host_rpc::client::{Options as RpcOptions, Recovery, Transport};
 use tombolo_nfs_tests::test_server::PATH;
 
 /// A client that waits for its server as long as it takes, and believes no attribute longer than a call.

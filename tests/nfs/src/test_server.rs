@@ -10,8 +10,8 @@ use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Groups, Identities, NfsServer, NfsService, Options, ServeError,
     Signer, Squash, Whom,
 };
-use tombolo_host::rpc_server::{Counts, Listeners, Options as RpcOptions};
-use tombolo_host::signing_keys::Keys;
+use tombolo_host_rpc::server::{Counts, Listeners, Options as RpcOptions};
+use tombolo_host_runtime::signing_keys::Keys;
 
 use crate::client::{Nfs, Stream, Transport};
 

@@ -7,9 +7,9 @@ use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport};
 use tombolo_core::fs::{Client, Export, PermissionCheck};
 use tombolo_core::{Ctx, SessionId};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host::links::End;
-use tombolo_host::links::client::Line;
-use tombolo_host::links::server::{Counts, LinkHandle, Peer, Server};
+use tombolo_host_links::End;
+use tombolo_host_links::client::Line;
+use tombolo_host_links::server::{Counts, LinkHandle, Peer, Server};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Instance, Layout};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tombolo_back_vrpc_client::{Connect, ConnectError, Connected};
 use tombolo_core::fs::{Client, PermissionCheck, Profile, Volume};
-use tombolo_host::links::client::Line;
-use tombolo_host::links::server::{Peer, Server, Service};
+use tombolo_host_links::client::Line;
+use tombolo_host_links::server::{Peer, Server, Service};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Instance, Layout};
 use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Offers, Reply, Session as Terms};

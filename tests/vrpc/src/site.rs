@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, Patience, VrpcExport};
 use tombolo_core::fs::{Client, Export};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host::links::End;
-use tombolo_host::links::client::Line;
-use tombolo_host::links::server::{
+use tombolo_host_links::End;
+use tombolo_host_links::client::Line;
+use tombolo_host_links::server::{
     LinkCutter, LinkHandle, Peer, Request, Responder, Server, Service, Session,
 };
-use tombolo_host::signing_keys::Keys;
+use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Instance, Layout, RefusalCode, Refused};
 

@@ -1,7 +1,7 @@
 //! File data: sent from the caller's memory, received into the caller's memory.
 
 use tombolo_core::Result;
-use tombolo_host::rpc_client::{Found, Landing, Reply as RpcReply};
+use tombolo_host_rpc::client::{Found, Landing, Reply as RpcReply};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::{CommitReply, ReadReply, WriteReply};

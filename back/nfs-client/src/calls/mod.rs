@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tombolo_core::{Error, Result};
-use tombolo_host::rpc_client::{Call as RpcCall, CallError, Landing, Reply as RpcReply, RpcClient};
+use tombolo_host_rpc::client::{Call as RpcCall, CallError, Landing, Reply as RpcReply, RpcClient};
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::{Call, Procedure, Reply, Status, status};
 use tombolo_wire_rpc::MACHINE_BYTES_MAX;

@@ -173,7 +173,7 @@ mod tests {
         let charges: Vec<_> = (0..3).map(|_| allowance.take(12_000).expect("within the budget")).collect();
         let woken = Arc::new(AtomicUsize::new(0));
         let (waiter, counter) = (allowance.clone(), woken.clone());
-        tombolo_host::task::spawn(async move {
+        tombolo_host_runtime::task::spawn(async move {
             waiter.wait_for(12_000).await;
             counter.fetch_add(1, Ordering::SeqCst);
         });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_core::{Answer, Result};
-use tombolo_host::task;
+use tombolo_host_runtime::task;
 use tombolo_wire_nfs3::Procedure;
 
 use super::file::{FileState, unless_interrupted};

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use tombolo_host::task;
+use tombolo_host_runtime::task;
 
 /// A future that was polled once when it was made, on the thread that made it: its call is on the wire, or in the queue for it,
 /// whatever else that thread is about.

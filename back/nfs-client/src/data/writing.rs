@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use tombolo_core::fs::{Change, Write, Written};
 use tombolo_core::{Answer, Error, Result, Stability};
-use tombolo_host::task;
+use tombolo_host_runtime::task;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::Procedure;
 

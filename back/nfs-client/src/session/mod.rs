@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use tombolo_core::Budget as Counts;
 use tombolo_core::fs::{PermissionCheck, Profile};
-use tombolo_host::rpc_client::Interrupts;
+use tombolo_host_rpc::client::Interrupts;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use crate::calls::Nfs;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_core::fs::ReadDone;
 use tombolo_core::{Error, Result, Stability};
-use tombolo_host::rpc_client::Interrupts;
+use tombolo_host_rpc::client::Interrupts;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::{Procedure, Reply, WriteVerifier, attr, status};
 

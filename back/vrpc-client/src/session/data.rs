@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{File, ReadDone, Write, Written};
 use tombolo_core::{Answer, Ctx, Error, Result};
-use tombolo_host::links::client::Spans;
+use tombolo_host_links::client::Spans;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reply, Request, Returned};
 

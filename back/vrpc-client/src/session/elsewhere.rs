@@ -5,8 +5,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tombolo_core::fs::{File, Write, Written};
 use tombolo_core::{Answer, Ctx, Error};
-use tombolo_host::links::client::Spans;
-use tombolo_host::links::passing::Elsewhere;
+use tombolo_host_links::client::Spans;
+use tombolo_host_links::passing::Elsewhere;
 use tombolo_mem::Source;
 use tombolo_wire_vrpc::{Data, REFERENCES_MAX, Reference, References, Request};
 

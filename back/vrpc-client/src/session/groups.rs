@@ -7,7 +7,7 @@ use tombolo_core::fs::{
     PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error};
-use tombolo_host::links::client::Spans;
+use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reply, Request};
 
 use super::made::entry;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, NodeId};
 use tombolo_core::{Answer, Ctx, Result};
-use tombolo_host::links::client::Spans;
+use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::listing::Listing;
 use tombolo_wire_vrpc::{FRAME_BYTES, Place, Reply, Request};
 

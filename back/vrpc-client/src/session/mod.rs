@@ -17,7 +17,7 @@ use tombolo_core::fs::{
     ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
-use tombolo_host::links::client::Counts;
+use tombolo_host_links::client::Counts;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_vrpc::{Offers, Reply, Request};
 
@@ -47,7 +47,7 @@ impl VrpcFileSystem {
 
     /// Why the latest link has ended; none while it goes on.
     #[must_use]
-    pub fn end(&self) -> Option<tombolo_host::links::End> {
+    pub fn end(&self) -> Option<tombolo_host_links::End> {
         self.links.current().line.end()
     }
 

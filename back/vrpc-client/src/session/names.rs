@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{Made, Name, NodeId};
 use tombolo_core::{Answer, Ctx, Error};
-use tombolo_host::links::client::Spans;
+use tombolo_host_links::client::Spans;
 use tombolo_shm::area::{Area, Span};
 use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reference, Reply, Request};
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tombolo_core::fs::{File, Lock};
 use tombolo_core::{Answer, Ctx, Interrupt, Later, Raised, Result};
-use tombolo_host::task;
+use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::Request;
 
 use super::groups::ask;

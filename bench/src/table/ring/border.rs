@@ -4,7 +4,7 @@
 use std::any::Any;
 
 use tombolo_core::fs::{File, Name, NodeId, OpenFlags, OpenId, Write};
-use tombolo_host::links::client::{Call, Line, Spans};
+use tombolo_host_links::client::{Call, Line, Spans};
 use tombolo_mem::Buffer;
 use tombolo_shm::bell::Mode;
 use tombolo_wire_vrpc::{

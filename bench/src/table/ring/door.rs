@@ -6,11 +6,11 @@ use std::result::Result;
 
 use tombolo_back_vrpc_client::{Connect, ConnectError, Connected};
 use tombolo_core::fs::Client;
-use tombolo_host::links::client::Line;
-use tombolo_host::links::connect::{ConnectOptions, connect};
-use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
-use tombolo_host::links::seated;
-use tombolo_host::links::tether::Watcher;
+use tombolo_host_links::client::Line;
+use tombolo_host_links::connect::{ConnectOptions, connect};
+use tombolo_host_links::memory::{CommonMemory, MemoryPlace};
+use tombolo_host_links::seated;
+use tombolo_host_links::tether::Watcher;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::Instance;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_host::links::memory::MemoryPlace;
+use tombolo_host_links::memory::MemoryPlace;
 use tombolo_mem::{Region, WordMut};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::region::mmapper;

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_host::links::memory::MemoryPlace;
+use tombolo_host_links::memory::MemoryPlace;
 use tombolo_mem::Region;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::region::mmapper;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use tombolo_core::fs::NodeId;
-use tombolo_host::links::client::{Call, Line};
+use tombolo_host_links::client::{Call, Line};
 use tombolo_wire_vrpc::{BODY_BYTES, CallerId, FrameBuf, Groups, Header, Kind, Reply, Request};
 
 use super::door::Door;

@@ -10,13 +10,13 @@ use tombolo_core::SessionId;
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Identities, NfsService, Options as NfsOptions, Signer, Squash, Whom,
 };
-use tombolo_host::buffers::BufferLimits;
-use tombolo_host::links::connect::{ConnectOptions, connect};
-use tombolo_host::links::rpc::{Dial, DialError, Dialed, Route, RpcLinks};
-use tombolo_host::links::server::Service;
-use tombolo_host::links::tether::Watcher;
-use tombolo_host::rpc_client::{Call, Found, Landing, Options, Reply as RpcReply, RpcClient};
-use tombolo_host::signing_keys::Keys;
+use tombolo_host_links::connect::{ConnectOptions, connect};
+use tombolo_host_links::server::Service;
+use tombolo_host_links::tether::Watcher;
+use tombolo_host_rpc::client::{Call, Found, Landing, Options, Reply as RpcReply, RpcClient};
+use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
+use tombolo_host_runtime::buffers::BufferLimits;
+use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_mem::Buffer;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Instance, Protocol};

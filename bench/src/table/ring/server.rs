@@ -9,10 +9,10 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_vrpc_client::VrpcExport;
 use tombolo_core::fs::Export;
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host::links::listen::{LinkListener, ListenOptions};
-use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
-use tombolo_host::links::seated::MemoryListener;
-use tombolo_host::links::server::Server as Links;
+use tombolo_host_links::listen::{LinkListener, ListenOptions};
+use tombolo_host_links::memory::{CommonMemory, MemoryPlace};
+use tombolo_host_links::seated::MemoryListener;
+use tombolo_host_links::server::Server as Links;
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Limits, Protocol};
 

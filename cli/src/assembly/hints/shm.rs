@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use tombolo_host::links::memory::MemoryPlace;
+use tombolo_host_links::memory::MemoryPlace;
 
 use super::quoted;
 

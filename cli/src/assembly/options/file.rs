@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error};
-use tombolo_host::links::memory::MemoryPlace;
+use tombolo_host_links::memory::MemoryPlace;
 
 use super::ServerOptions;
 use super::virtiofs::VirtioFsSocket;

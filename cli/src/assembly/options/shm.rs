@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use tombolo_core::fs::{NO_ID, Squash};
-use tombolo_host::links::memory::MemoryPlace;
+use tombolo_host_links::memory::MemoryPlace;
 
 use super::export::{ExportName, named_exports};
 use super::nfs::SquashArg;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tombolo_core::fs::Squash;
-use tombolo_host::links::memory::MemoryPlace;
+use tombolo_host_links::memory::MemoryPlace;
 use tombolo_shm::bell::Mode;
 
 use super::{PlannedExport, position};

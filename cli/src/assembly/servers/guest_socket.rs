@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf, absolute};
 
-use tombolo_host::listener::Listener;
+use tombolo_host_runtime::listener::Listener;
 use tombolo_sys::{change, creds, open, socket, users};
 
 use crate::assembly::options::virtiofs::VirtioFsSocket;

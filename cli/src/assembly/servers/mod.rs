@@ -17,12 +17,12 @@ use tombolo_core::fs::Export;
 use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
-use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
-use tombolo_host::descriptors::Account;
-use tombolo_host::listener::Listener;
-use tombolo_host::metrics::Endpoint;
-use tombolo_host::signals;
-use tombolo_host::vhost_user::{Device, MakeDevice, Server as VhostServer, Settings};
+use tombolo_host_runtime::descriptors::Account;
+use tombolo_host_runtime::listener::Listener;
+use tombolo_host_runtime::signals;
+use tombolo_host_service::control::{self, PROTOCOL, Server as ControlServer};
+use tombolo_host_service::metrics::Endpoint;
+use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::Counters as ExportCounters;
 
 use crate::commands::mount::reason;

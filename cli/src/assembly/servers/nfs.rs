@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tombolo_front_nfs_server::NfsServer;
-use tombolo_host::descriptors::{Account, Share};
-use tombolo_host::rpc_server::{BindError, Bound, Listeners, Options as TransportOptions, StartError};
+use tombolo_host_rpc::server::{BindError, Bound, Listeners, Options as TransportOptions, StartError};
+use tombolo_host_runtime::descriptors::{Account, Share};
 
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::nfs::{NfsPlan, PlannedPlace};

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tombolo_front_nfs_server::Tidying;
-use tombolo_host::buffers::BufferLimits;
-use tombolo_host::links::rpc::RpcLinks;
-use tombolo_host::links::server::{Peer, Refusal, Service, Session};
+use tombolo_host_links::server::{Peer, Refusal, Service, Session};
+use tombolo_host_rpc::link::RpcLinks;
+use tombolo_host_runtime::buffers::BufferLimits;
 
 use crate::assembly::plan::Plan;
 use crate::assembly::servers::state::Kept;

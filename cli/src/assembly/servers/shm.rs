@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{Squash, Whom};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host::links::listen::{Guest, LinkListener, ListenOptions};
-use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
-use tombolo_host::links::policy::Policy;
-use tombolo_host::links::registry::Announcement;
-use tombolo_host::links::seated::MemoryListener;
-use tombolo_host::links::server::Server;
+use tombolo_host_links::listen::{Guest, LinkListener, ListenOptions};
+use tombolo_host_links::memory::{CommonMemory, MemoryPlace};
+use tombolo_host_links::policy::Policy;
+use tombolo_host_links::registry::Announcement;
+use tombolo_host_links::seated::MemoryListener;
+use tombolo_host_links::server::Server;
 use tombolo_shm::link::{Limits, Protocol};
 
 use super::nfs_over_links::NfsOverLinks;

@@ -6,8 +6,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tombolo_host::control;
-use tombolo_host::links::registry::{Announcement, Directory, Entry, GuestEntry, Registry, RegistryError};
+use tombolo_host_links::registry::{Announcement, Directory, Entry, GuestEntry, Registry, RegistryError};
+use tombolo_host_service::control;
 
 use super::shm::Place;
 use crate::commands::links;

@@ -11,9 +11,9 @@ use tombolo_core::{Ctx, SessionId};
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Groups, Identities, NfsService, Options, Signer, Squash,
 };
-use tombolo_host::handle_keys;
-use tombolo_host::signing_keys::Keys;
-use tombolo_host::state_dir::{ServerState, StateDir, StateError};
+use tombolo_host_runtime::signing_keys::Keys;
+use tombolo_host_service::handle_keys;
+use tombolo_host_service::state_dir::{ServerState, StateDir, StateError};
 use tombolo_layer_handle_table as handle_table;
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::Replies;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tombolo_back_local_dir::Options as DirOptions;
 use tombolo_core::Limits;
-use tombolo_host::descriptors::Account;
+use tombolo_host_runtime::descriptors::Account;
 use tombolo_sys::{creds, probe, process};
 
 use super::Finding;

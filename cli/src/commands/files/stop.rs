@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tombolo_host::signals::{self, StopSignal};
+use tombolo_host_runtime::signals::{self, StopSignal};
 
 type Stop = Box<dyn FnOnce(StopSignal) + Send>;
 

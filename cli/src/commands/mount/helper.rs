@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use tombolo_host::logging::Destination;
+use tombolo_host_service::logging::Destination;
 
 use crate::cli::{LogArgs, start_log};
 use crate::failure::{Failure, Outcome};

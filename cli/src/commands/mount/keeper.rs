@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tombolo_host::daemon;
-use tombolo_host::signals;
+use tombolo_host_runtime::signals;
+use tombolo_host_service::daemon;
 use tombolo_sys::process;
 
 use crate::cli::LogArgs;

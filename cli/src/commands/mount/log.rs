@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tombolo_host::state_dir::{ServerState, StateDir, StateError};
+use tombolo_host_service::state_dir::{ServerState, StateDir, StateError};
 
 use super::Mount;
 

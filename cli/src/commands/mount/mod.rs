@@ -12,7 +12,7 @@ mod source;
 use std::path::{Path, PathBuf, absolute as absolute_path};
 
 use clap::Args;
-use tombolo_host::logging::Destination;
+use tombolo_host_service::logging::Destination;
 
 use crate::assembly::options::address::ListenAddress;
 use crate::cli::LogArgs;

@@ -8,12 +8,12 @@ use std::sync::{Arc, mpsc};
 
 use tombolo_core::SessionId;
 use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOptions};
-use tombolo_host::control::{self, PROTOCOL, Server as ControlServer};
-use tombolo_host::daemon;
-use tombolo_host::descriptors::Account;
-use tombolo_host::listener::Listener;
-use tombolo_host::metrics::Endpoint;
-use tombolo_host::signals;
+use tombolo_host_runtime::descriptors::Account;
+use tombolo_host_runtime::listener::Listener;
+use tombolo_host_runtime::signals;
+use tombolo_host_service::control::{self, PROTOCOL, Server as ControlServer};
+use tombolo_host_service::daemon;
+use tombolo_host_service::metrics::Endpoint;
 
 use crate::failure::{Failure, Outcome, Reason};
 use crate::location::{Location, NfsOptions};

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use terminal_size::{Height, Width, terminal_size};
-use tombolo_host::signals;
+use tombolo_host_runtime::signals;
 use tombolo_sys::terminal::{self, KeyMode};
 
 use super::keys::{Key, keys};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tombolo_host::control::{self, Client};
+use tombolo_host_service::control::{self, Client};
 
 use crate::failure::Failure;
 use crate::service::counters::Counters;

@@ -6,7 +6,7 @@ use crate::session::Slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tombolo_host::spin::Window;
+use tombolo_host_runtime::spin::Window;
 use tombolo_mem::Buffer;
 use tombolo_sys::{Errno, fuse_dev};
 

@@ -33,7 +33,7 @@ use tombolo_core::{
     Answer, Budget, Ctx, Error, Identity, Interrupt, Limits, Permit, RequestId, RequestKey, Resource,
     SessionId, Want,
 };
-use tombolo_host::task;
+use tombolo_host_runtime::task;
 use tombolo_wire_fuse::init::{Agreed, Capabilities};
 use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::notification::{self, Notification};

@@ -2,7 +2,7 @@
 
 use crate::session::{Exchange, Slot};
 use std::sync::{Arc, Mutex, PoisonError};
-use tombolo_host::vhost_user::{Chain, ChainToken};
+use tombolo_host_vhost::{Chain, ChainToken};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::reply::{self, HEADER_BYTES};

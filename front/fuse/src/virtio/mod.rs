@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tombolo_core::fs::{Client, Export, PermissionCheck};
 use tombolo_core::{Error, SessionId};
-use tombolo_host::vhost_user::{Chain, Device, QueueIndex};
+use tombolo_host_vhost::{Chain, Device, QueueIndex};
 use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::layout::header::InHeader;
 use zerocopy::FromBytes;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use quick_cache::sync::Cache;
 use tombolo_core::{Ctx, Error, Result, SessionId};
-use tombolo_host::pool::{Lane, Pool, PoolLimits};
+use tombolo_host_runtime::pool::{Lane, Pool, PoolLimits};
 use tombolo_sys::users;
 
 /// Users whose groups are remembered, at most.

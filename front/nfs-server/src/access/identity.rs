@@ -5,8 +5,8 @@ use std::sync::Arc;
 use quick_cache::sync::Cache;
 use tombolo_core::fs::Squash;
 use tombolo_core::{Error, Identity, Result};
-use tombolo_host::links::server::Voice;
-use tombolo_host::rpc_server::Origin;
+use tombolo_host_links::server::Voice;
+use tombolo_host_rpc::server::Origin;
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX};
 
 use super::groups::Groups;
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn link_callers_are_their_process_before_squashing() {
-        use tombolo_host::links::server::Voice;
+        use tombolo_host_links::server::Voice;
         let identities = Identities::new(None);
         let voice = |uid, gid, groups: &[u32]| Voice::Its { uid, gid, groups: groups.into() };
         let seen = |whom, credential: Credential<'static>, voice: &Voice| {

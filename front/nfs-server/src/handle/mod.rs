@@ -5,7 +5,7 @@
 //! restart. The bytes are described in `docs/formats/handles.md`.
 //!
 //! Reading order: `layout` (the bytes), `signer` (making and checking them). What they are signed with is
-//! [`tombolo_host::signing_keys`].
+//! [`tombolo_host_runtime::signing_keys`].
 
 mod layout;
 mod signer;

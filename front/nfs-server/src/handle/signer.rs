@@ -6,7 +6,7 @@ use std::hint::black_box;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use thiserror::Error;
 use tombolo_core::fs::{PersistentHandle, Volume};
-use tombolo_host::signing_keys::{Key, KeyId, Keys};
+use tombolo_host_runtime::signing_keys::{Key, KeyId, Keys};
 
 use super::layout::{ExportId, FILE_BYTES_MAX, Fields, MAC_LEN, VERSION};
 

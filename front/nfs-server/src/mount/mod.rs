@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tombolo_core::Error;
 use tombolo_core::fs::{FileType, Name};
-use tombolo_host::rpc_server::{Origin, Peer};
+use tombolo_host_rpc::server::{Origin, Peer};
 use tombolo_wire_nfs3::mount::{Call, DirPath, Flavors, MntOk, MntReply, MountEntry, MountName, Status};
 use tombolo_wire_rpc::AuthFlavor;
 use tombolo_wire_xdr::Encoder;

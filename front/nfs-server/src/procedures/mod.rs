@@ -8,8 +8,8 @@ mod names;
 mod removing;
 mod volume;
 
-use tombolo_host::buffers::Buffers;
-use tombolo_host::rpc_server::ReplyData;
+use tombolo_host_rpc::server::ReplyData;
+use tombolo_host_runtime::buffers::Buffers;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::Call;
 use tombolo_wire_xdr::Encoder;

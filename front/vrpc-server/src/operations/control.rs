@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tombolo_core::fs::File;
 use tombolo_core::{Error, Identity};
-use tombolo_host::links::Lie;
+use tombolo_host_links::Lie;
 use tombolo_wire_vrpc::{Forgets, Groups, Offers, Reply, Session};
 
 use crate::exchange::Exchange;

@@ -1,7 +1,7 @@
 //! File data.
 
 use tombolo_core::fs::{File, Write};
-use tombolo_host::links::Lie;
+use tombolo_host_links::Lie;
 use tombolo_wire_vrpc::{Data, Place, Reply, Returned};
 
 use crate::exchange::Exchange;

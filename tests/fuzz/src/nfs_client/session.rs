@@ -12,7 +12,7 @@ use tombolo_core::fs::{
     Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, RenameFlags, SetAttr, SyncWhat, Write,
 };
 use tombolo_core::{Answer, Ctx, Result, SessionId};
-use tombolo_host::rpc_client::{Engine, Options as RpcOptions, Recovery, RpcClient, Target, Transport};
+use tombolo_host_rpc::client::{Engine, Options as RpcOptions, Recovery, RpcClient, Target, Transport};
 use tombolo_mem::{Buffer, Source};
 use tombolo_wire_nfs3::{FileHandle, PROGRAM, VERSION};
 

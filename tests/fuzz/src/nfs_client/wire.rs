@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_host::rpc_client::{Event, Socket, SocketToken, Target, Wire};
+use tombolo_host_rpc::client::{Event, Socket, SocketToken, Target, Wire};
 use tombolo_mem::Sink;
 use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result};

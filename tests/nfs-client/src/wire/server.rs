@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tombolo_host::buffers::{BufferLimits, Buffers};
-use tombolo_host::rpc_server::{Exchange, Outcome, Peer, Service, Transport};
+use tombolo_host_rpc::server::{Exchange, Outcome, Peer, Service, Transport};
+use tombolo_host_runtime::buffers::{BufferLimits, Buffers};
 use tombolo_mem::Source;
 use tombolo_sys::Errno;
 use tombolo_wire_rpc::{Mark, RecordAssembler};

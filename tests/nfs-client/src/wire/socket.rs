@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tombolo_host::rpc_client::{Event, Socket, SocketToken, Target, Transport, Wire};
+use tombolo_host_rpc::client::{Event, Socket, SocketToken, Target, Transport, Wire};
 use tombolo_mem::Sink;
 use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result};

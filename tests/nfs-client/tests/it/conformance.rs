@@ -12,7 +12,7 @@ use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::Op;
 use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_front_nfs_server::Durability;
-use tombolo_host::rpc_client::{InFlight, Transport};
+use tombolo_host_rpc::client::{InFlight, Transport};
 use tombolo_layer_basic::delay;
 use tombolo_layer_basic::fault::{self, Rule, What, When};
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};

@@ -12,11 +12,11 @@ use tombolo_core::fs::{Client, Create, Export, File, FileSystem, NodeId, OpenFla
 use tombolo_core::fs::{Mode as FileMode, Name, NewMode};
 use tombolo_core::{Answer, Result};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host::links::End;
-use tombolo_host::links::connect::ConnectOptions;
-use tombolo_host::links::memory::{CommonMemory, MemoryPlace};
-use tombolo_host::links::seated::{self, MemoryListener};
-use tombolo_host::links::server::{LinkHandle, Peer, Refusal, Server, Session};
+use tombolo_host_links::End;
+use tombolo_host_links::connect::ConnectOptions;
+use tombolo_host_links::memory::{CommonMemory, MemoryPlace};
+use tombolo_host_links::seated::{self, MemoryListener};
+use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Server, Session};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 use tombolo_layer_replies as replies;
 use tombolo_mem::Source;

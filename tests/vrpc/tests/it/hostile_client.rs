@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tombolo_back_memory::Memory;
 use tombolo_core::Error;
 use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenId};
-use tombolo_host::links::End;
-use tombolo_host::links::client::{Line, LineError, Reply as Raw};
+use tombolo_host_links::End;
+use tombolo_host_links::client::{Line, LineError, Reply as Raw};
 use tombolo_shm::bell::Mode;
 use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
 use tombolo_wire_vrpc::{

@@ -10,7 +10,7 @@ use tombolo_core::fs::{
     Attr, Cookie, DirBudget, DirPage, Entry, File, FileSystem, FileType, Mode as FileMode, Name, NodeId,
     OpenFlags, OpenId, Opened,
 };
-use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_mem::Buffer;
 use tombolo_vrpc_tests::bed::{client, root};
 use tombolo_vrpc_tests::made_up::{Dial, said, terms};

@@ -13,10 +13,10 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Ctx, Error, Identity, SessionId};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host::links::connect::ConnectOptions;
-use tombolo_host::links::listen::{LinkListener, ListenOptions};
-use tombolo_host::links::policy::Policy;
-use tombolo_host::links::server::Server;
+use tombolo_host_links::connect::ConnectOptions;
+use tombolo_host_links::listen::{LinkListener, ListenOptions};
+use tombolo_host_links::policy::Policy;
+use tombolo_host_links::server::Server;
 use tombolo_shm::bell::Mode as BellMode;
 use tombolo_shm::link::Instance;
 use tombolo_sys::creds::{self, Checks};

@@ -20,8 +20,8 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt};
 use tombolo_front_vrpc_server::VrpcServer;
-use tombolo_host::signing_keys::Keys;
-use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_layer_replies as replies;
 use tombolo_mem::{Buffer, Source};
 use tombolo_shm::link::Instance;

@@ -15,7 +15,7 @@ type Slot<T> = Arc<Mutex<Option<Result<T>>>>;
 fn waited_for<T: Send + 'static>(answer: Answer<T>) -> Slot<T> {
     let slot: Slot<T> = Arc::default();
     let to = slot.clone();
-    tombolo_host::task::spawn(async move {
+    tombolo_host_runtime::task::spawn(async move {
         let result = answer.resolve().await;
         *to.lock().expect("nobody panics") = Some(result);
     });

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{ReadDone, Write, Written};
 use tombolo_core::{Answer, Result, Stability};
-use tombolo_host::task;
+use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Source};
 
 use super::super::{ReadAhead, commit, pause, read, write};

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use indicatif::ProgressBar;
 use libtombolo::Tree;
 use libtombolo::copy::{Event, Failure as CopyFailure, Observer, Step};
-use tombolo_host::signals::StopSignal;
+use tombolo_host_runtime::signals::StopSignal;
 
 use crate::failure::Failure;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tombolo_back_nfs_client::{NfsExport, Options, Ports, Server};
-use tombolo_host::rpc_client::Transport;
+use tombolo_host_rpc::client::Transport;
 
 const NFS_PORT: u16 = 12_049;
 const MOUNT_PORT: u16 = 12_048;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::{NfsExport, Options};
-use tombolo_host::rpc_client::Transport;
+use tombolo_host_rpc::client::Transport;
 use tombolo_nfs_client_tests::mount::{hard, server, soft};
 use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
 use tombolo_nfs_tests::test_server::{PATH, TestServer};

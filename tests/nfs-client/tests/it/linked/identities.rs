@@ -6,7 +6,7 @@ use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::{MountError, NfsExport};
 use tombolo_core::fs::{Client, Export, FileSystem, Mode, NewMode, NodeId, PermissionCheck, SetAttr};
 use tombolo_core::{Ctx, Error, Identity, SessionId};
-use tombolo_host::links::server::{Credentials, SpeaksFor, Standing};
+use tombolo_host_links::server::{Credentials, SpeaksFor, Standing};
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, name};
 use tombolo_nfs_tests::test_server::{PATH, Plan, no_squash};

@@ -9,13 +9,13 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_host::links::End;
-use tombolo_host::links::client::Line;
-use tombolo_host::links::rpc::{Dial, DialError, Dialed, Route, Said};
-use tombolo_host::links::server::{Peer, Refusal, Request, Responder, Service, Session};
-use tombolo_host::rpc_client::{
+use tombolo_host_links::End;
+use tombolo_host_links::client::Line;
+use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_host_rpc::client::{
     Call, CallError, Found, Garbage, Landing, Options, Recovery, Reply, RpcClient,
 };
+use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, Said};
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_shm::bell::Mode;

@@ -12,7 +12,7 @@ use tombolo_core::fs::{
     PermissionCheck, SyncWhat, Write,
 };
 use tombolo_core::{Ctx, Error, Interrupt, SessionId};
-use tombolo_host::rpc_client::InFlight;
+use tombolo_host_rpc::client::InFlight;
 use tombolo_layer_basic::delay;
 use tombolo_layer_replies as replies;
 use tombolo_mem::Buffer;

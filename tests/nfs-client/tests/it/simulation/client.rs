@@ -11,8 +11,8 @@ use tombolo_core::fs::{
     Client, Cookie, DirBudget, DirPage, Export, File, FileSystem, NodeId, OpenFlags, PermissionCheck,
 };
 use tombolo_front_nfs_server::NfsService;
-use tombolo_host::rpc_client::{InFlight, Options as RpcOptions, RpcClient, Transport};
-use tombolo_host::task;
+use tombolo_host_rpc::client::{InFlight, Options as RpcOptions, RpcClient, Transport};
+use tombolo_host_runtime::task;
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::wire::{ClientWire, Network, Rng, Weather};
 use tombolo_wire_nfs3 as nfs3;

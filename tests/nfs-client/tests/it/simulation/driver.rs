@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_host::rpc_client::Engine;
-use tombolo_host::rpc_server::Service;
+use tombolo_host_rpc::client::Engine;
+use tombolo_host_rpc::server::Service;
 use tombolo_nfs_client_tests::wire::{ClientWire, Fault, Happening, Network, Rng, ServerSide, Weather};
 
 /// So many things may happen without time passing before somebody is taken to turn in circles.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tombolo_host::rpc_server::{Exchange, Outcome, Peer, ReplyData, Service};
+use tombolo_host_rpc::server::{Exchange, Outcome, Peer, ReplyData, Service};
 use tombolo_nfs_client_tests::wire::noise;
 use tombolo_wire_rpc::{CallHeader, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};

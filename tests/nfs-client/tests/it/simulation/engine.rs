@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tombolo_core::Interrupt;
-use tombolo_host::rpc_client::{
+use tombolo_host_rpc::client::{
     Call, CallError, Found, InFlight, Interrupts, Landing, Options, Recovery, Reply, RpcClient, Target,
     Transport,
 };
-use tombolo_host::task;
+use tombolo_host_runtime::task;
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::wire::{ClientWire, Network, Rng, Weather, noise};
 use tombolo_wire_rpc::Credential;

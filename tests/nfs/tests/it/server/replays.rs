@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::Export;
-use tombolo_host::signing_keys::Keys;
+use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_layer_basic::delay;
 use tombolo_layer_replies as replies;
 use tombolo_nfs_tests::client::{Answer, Datagrams, Expect, Message, Stream, dir_op_args as at, mode};

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_host::handle_keys;
-use tombolo_host::signing_keys::KeyId;
-use tombolo_host::state_dir::{ServerFiles, StateDir};
+use tombolo_host_runtime::signing_keys::KeyId;
+use tombolo_host_service::handle_keys;
+use tombolo_host_service::state_dir::{ServerFiles, StateDir};
 use tombolo_nfs_tests::client::{Expect, mode};
 use tombolo_nfs_tests::fixture::{Fixture, local_dir, removed_and_open, scratch};
 use tombolo_nfs_tests::test_server::{PATH, Plan};

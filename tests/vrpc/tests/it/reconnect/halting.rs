@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tombolo_host::links::server::{LinkCutter, Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_host_links::server::{LinkCutter, Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_vrpc_tests::made_up::{said, terms};
 use tombolo_wire_vrpc::{Body, Kind, Reply};
 

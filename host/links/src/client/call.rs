@@ -1,0 +1,546 @@
+//! A call, and the ways to wait for its answer.
+
+use std::future::{Future, poll_fn};
+use std::hint::spin_loop;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_core::block_on;
+use tombolo_shm::bell::Mode;
+
+use super::core::Core;
+use super::entry::{Entry, Phase};
+use super::error::LineError;
+use super::frame::{FRAME_MAX, FrameWriter};
+use super::intake::Intake;
+use super::reply::{Answer, Reply};
+use super::spans::Spans;
+use super::ticket::{Stage as TicketStage, Ticket};
+use super::wakes::Wakes;
+use crate::end::Lie;
+use tombolo_host_runtime::lock;
+
+/// A call that was made. Dropping it gives up the answer, not the request: its id stays out, and its spans in use, until the server
+/// has answered.
+///
+/// To await it, poll it as a future, from any thread; [`now`](Self::now) looks whether the answer comes at once, and
+/// [`wait`](Self::wait) blocks.
+#[must_use = "a call that nobody awaits is one whose failure nobody sees"]
+pub struct Call {
+    core: Arc<Core>,
+    stage: Stage,
+    spans: Spans,
+}
+
+enum Stage {
+    /// It was sent with that id.
+    Sent(u32),
+    /// All ids are out.
+    Queued(Arc<Ticket>),
+    /// It was never sent.
+    Failed(LineError),
+    /// The answer was taken.
+    Done,
+}
+
+/// What comes of a call.
+pub type Outcome = Result<Reply, LineError>;
+
+/// So often a caller looks before it asks the clock: most answers come sooner.
+const LOOKS: u32 = 64;
+/// So long a caller looks where it is told to look all the time, before it lets others go on.
+const POLL: Duration = Duration::from_millis(1);
+
+impl Call {
+    #[inline]
+    pub(super) fn new(
+        core: Arc<Core>,
+        kind: u32,
+        body: [u8; 48],
+        spans: Spans,
+        frame: impl FnOnce(&mut FrameWriter<'_>),
+    ) -> Self {
+        let stage = begin(&core, kind, body, frame);
+        Self { core, stage, spans }
+    }
+
+    /// As `new` and [`now`](Self::now); a call is only made if it is needed.
+    #[inline]
+    pub(super) fn ask(
+        core: &Arc<Core>,
+        kind: u32,
+        body: [u8; 48],
+        spans: Spans,
+        frame: impl FnOnce(&mut FrameWriter<'_>),
+    ) -> Result<Outcome, Self> {
+        let stage = begin(core, kind, body, frame);
+        let Stage::Sent(id) = stage else {
+            let mut call = Self { core: core.clone(), stage, spans };
+            return call.now().ok_or(call);
+        };
+        match core.look(id) {
+            Some(Ok(answer)) => Ok(Ok(answer.with(spans))),
+            // It has looked as long as that pays.
+            None => Err(Self { core: core.clone(), stage, spans }),
+            Some(Err(error)) => Ok(Self { core: core.clone(), stage, spans }.finish(Err(error))),
+        }
+    }
+
+    /// The answer, if it comes within a bounded time without sleeping: the time that has paid lately, 50 µs at most, or none
+    /// ([`Mode::Event`]).
+    ///
+    /// The caller may receive others' answers meanwhile, and wakes those who wait for them, on this thread: it must hold no lock
+    /// that a task needs which waits for a call. After it has given the answer it gives none any more.
+    #[inline]
+    pub fn now(&mut self) -> Option<Outcome> {
+        match self.stage {
+            Stage::Sent(id) => {
+                let outcome = self.core.look(id)?;
+                Some(self.finish(outcome))
+            }
+            _ => self.seldom(None),
+        }
+    }
+
+    /// The id that it was sent with, to name it in another request; none while it waits for one, and once the answer was taken.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        match self.stage {
+            Stage::Sent(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Waits for the answer; this thread looks for it first as [`now`](Self::now) does, which see, and sleeps then.
+    pub fn wait(mut self) -> Outcome {
+        loop {
+            if let Some(outcome) = self.now() {
+                return outcome;
+            }
+            if self.core.mode == Mode::Poll || self.core.mode == Mode::Umwait {
+                continue;
+            }
+            if let Stage::Sent(id) = self.stage
+                && let Some(outcome) = self.core.doze(id)
+            {
+                return self.finish(outcome);
+            }
+            if let Some(outcome) = self.sleep() {
+                return outcome;
+            }
+        }
+    }
+
+    /// Sleeps until there is an answer, or, if it had to wait for an id, until it was sent.
+    fn sleep(&mut self) -> Option<Outcome> {
+        let was_queued = matches!(self.stage, Stage::Queued(_));
+        block_on(poll_fn(|context| match self.poll_with(context.waker()) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending if was_queued && matches!(self.stage, Stage::Sent(_)) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }))
+    }
+
+    fn poll_with(&mut self, waker: &Waker) -> Poll<Outcome> {
+        if let Stage::Sent(id) = self.stage {
+            return match self.core.register(id, waker) {
+                Some(outcome) => Poll::Ready(self.finish(outcome)),
+                None => Poll::Pending,
+            };
+        }
+        match self.seldom(Some(waker)) {
+            Some(outcome) => Poll::Ready(outcome),
+            None => match self.stage {
+                // It was sent meanwhile.
+                Stage::Sent(_) => self.poll_with(waker),
+                _ => Poll::Pending,
+            },
+        }
+    }
+
+    /// What to do where it is not sent.
+    #[cold]
+    fn seldom(&mut self, waker: Option<&Waker>) -> Option<Outcome> {
+        let core = self.core.clone();
+        let ticket = match &self.stage {
+            Stage::Queued(ticket) => ticket,
+            Stage::Failed(error) => {
+                let error = error.clone();
+                self.stage = Stage::Done;
+                return Some(Err(error));
+            }
+            Stage::Done | Stage::Sent(_) => return None,
+        };
+        // An answer that lies there may free an id.
+        core.glance();
+        let stage = {
+            let mut state = ticket.lock();
+            if let (Some(waker), TicketStage::Waiting) = (waker, state.stage)
+                && state.waker.replace(waker.clone()).is_none()
+            {
+                core.waiting.enter();
+            }
+            state.stage
+        };
+        if let TicketStage::Sent(id) = stage {
+            self.stage = Stage::Sent(id);
+            return None;
+        }
+        if core.fate.is_over() {
+            return Some(self.finish(Err(core.lost())));
+        }
+        if waker.is_some() {
+            core.see_to_it();
+        }
+        None
+    }
+
+    #[inline]
+    fn finish(&mut self, outcome: Result<Answer, LineError>) -> Outcome {
+        if outcome.is_ok() {
+            self.stage = Stage::Done;
+        } else {
+            self.give_up();
+        }
+        outcome.map(|answer| answer.with(std::mem::take(&mut self.spans)))
+    }
+
+    #[cold]
+    fn give_up(&mut self) {
+        match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Sent(id) => self.core.abandon(id, std::mem::take(&mut self.spans)),
+            Stage::Queued(ticket) => {
+                let sent = {
+                    let mut state = ticket.lock();
+                    let before = std::mem::replace(&mut state.stage, TicketStage::GivenUp);
+                    if state.waker.take().is_some() {
+                        self.core.waiting.leave();
+                    }
+                    state.frame.take().into_iter().for_each(|frame| self.core.stock.give_back(frame));
+                    before
+                };
+                if let TicketStage::Sent(id) = sent {
+                    self.core.abandon(id, std::mem::take(&mut self.spans));
+                }
+            }
+            Stage::Failed(_) | Stage::Done => {}
+        }
+    }
+}
+
+impl Future for Call {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        self.poll_with(context.waker())
+    }
+}
+
+impl Drop for Call {
+    #[inline]
+    fn drop(&mut self) {
+        if !matches!(self.stage, Stage::Done) {
+            self.give_up();
+        }
+    }
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.stage {
+            Stage::Sent(id) => write!(f, "Call({id:#x})"),
+            Stage::Queued(_) => f.write_str("Call(waits for an id)"),
+            Stage::Failed(error) => write!(f, "Call({error})"),
+            Stage::Done => f.write_str("Call(answered)"),
+        }
+    }
+}
+
+/// Sends a request, if there is an id for it.
+#[inline]
+fn begin(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Stage {
+    core.ahead.fetch();
+    if core.fate.is_over() {
+        return Stage::Failed(core.lost());
+    }
+    match core.ids.take() {
+        None => queue(core, kind, body, frame),
+        Some(id) => match core.send(id, kind, body, frame) {
+            Ok(()) => Stage::Sent(id),
+            Err(error) => Stage::Failed(error),
+        },
+    }
+}
+
+/// A call for which there is no id.
+#[cold]
+fn queue(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Stage {
+    let mut buffer = core.stock.take();
+    let mut writer = FrameWriter::private(&mut buffer);
+    frame(&mut writer);
+    let len_bytes = writer.len();
+    if len_bytes > FRAME_MAX {
+        core.stock.give_back(buffer);
+        return Stage::Failed(LineError::TooLong { len_bytes });
+    }
+    let ticket = Arc::new(Ticket::new(kind, body, Some(buffer), len_bytes));
+    let Some(id) = core.ids.take_or_wait(&ticket) else {
+        core.put_all_aside();
+        core.counters.queued_total.fetch_add(1, Ordering::Relaxed);
+        return Stage::Queued(ticket);
+    };
+    // One has become free meanwhile.
+    let frame = ticket.lock().frame.take();
+    let sent = core.send(id, kind, body, |writer| {
+        writer.put(frame.as_ref().map_or(&[], |frame| &frame[..len_bytes]));
+    });
+    frame.into_iter().for_each(|frame| core.stock.give_back(frame));
+    match sent {
+        Ok(()) => Stage::Sent(id),
+        Err(error) => Stage::Failed(error),
+    }
+}
+
+/// What a leader found.
+enum Found {
+    Answer(Answer),
+    /// The time is up.
+    Nothing,
+    /// Others must be woken before it goes on.
+    Others,
+    Lie(Lie),
+}
+
+/// How long a call has been looked for. Most are answered before the clock is asked, which is a system call in some guests.
+#[derive(Default)]
+enum Looked {
+    #[default]
+    NotYet,
+    ForAMoment,
+    Since(Instant),
+}
+
+impl Looked {
+    /// Looks once more: since when, but for the first few looks.
+    #[inline]
+    fn go_on(&mut self) -> Option<Instant> {
+        match *self {
+            Self::NotYet => {
+                *self = Self::ForAMoment;
+                None
+            }
+            Self::ForAMoment => {
+                *self = Self::Since(Instant::now());
+                None
+            }
+            Self::Since(since) => Some(since),
+        }
+    }
+}
+
+impl Core {
+    /// Looks for an answer as long as that pays.
+    #[inline]
+    fn look(&self, id: u32) -> Option<Result<Answer, LineError>> {
+        let entry = self.entry(id);
+        let mut wakes = Wakes::default();
+        let mut looked = Looked::default();
+        loop {
+            if entry.phase(id) == Phase::Answered {
+                return Some(Ok(self.take(entry, id)?));
+            }
+            if self.fate.is_over() {
+                return Some(Err(self.lost()));
+            }
+            let Some(mut intake) = self.try_lead() else {
+                if !self.follow(entry, id, &mut looked) {
+                    return None;
+                }
+                continue;
+            };
+            // It may have been answered after the look and before the lead.
+            if entry.phase(id) == Phase::Answered {
+                self.leave(intake, &mut wakes);
+                continue;
+            }
+            let found = self.look_as_leader(&mut intake, id, &mut wakes, &mut looked);
+            if let Found::Lie(lie) = found {
+                self.caught(intake, lie, &mut wakes);
+                continue;
+            }
+            self.leave(intake, &mut wakes);
+            match found {
+                Found::Answer(answer) => return Some(Ok(answer)),
+                // What was found while leaving may be ours.
+                Found::Nothing if entry.phase(id) == Phase::Answered => {}
+                Found::Nothing => return None,
+                Found::Others | Found::Lie(_) => {}
+            }
+        }
+    }
+
+    #[inline]
+    fn look_as_leader(&self, intake: &mut Intake, id: u32, wakes: &mut Wakes, looked: &mut Looked) -> Found {
+        loop {
+            if self.may_rest(intake) {
+                intake.lull.rest();
+            }
+            let found = self.drain(intake, Some(id), wakes);
+            intake.lull.looked(matches!(found, Ok(Some(_))));
+            match found {
+                Ok(Some(answer)) => return Found::Answer(answer),
+                Ok(None) if wakes.is_empty() => {}
+                Ok(None) => return Found::Others,
+                Err(lie) => return Found::Lie(lie),
+            }
+            if self.fate.is_over() || !self.may_look(intake, looked) {
+                return Found::Nothing;
+            }
+            self.disarm(intake);
+            for _ in 0..LOOKS {
+                if intake.consumer.is_ready() {
+                    break;
+                }
+                spin_loop();
+            }
+        }
+    }
+
+    /// Whether to leave the next slot alone for a moment before the first look at it.
+    #[inline]
+    fn may_rest(&self, intake: &Intake) -> bool {
+        match self.mode {
+            Mode::Event => false,
+            Mode::Adaptive => intake.window.is_open(),
+            Mode::Poll | Mode::Umwait => true,
+        }
+    }
+
+    /// Whether to go on looking, as a leader.
+    #[inline]
+    fn may_look(&self, intake: &mut Intake, looked: &mut Looked) -> bool {
+        if self.mode == Mode::Event || self.mode == Mode::Adaptive && !intake.window.is_open() {
+            return false;
+        }
+        match (looked.go_on(), self.mode) {
+            (None, _) => true,
+            (Some(since), Mode::Adaptive) => intake.window.pause(since),
+            (Some(since), _) => pause(since, POLL),
+        }
+    }
+
+    /// Looks at the desk for a moment while another leads. False if it is time to do something else.
+    fn follow(&self, entry: &Entry, id: u32, looked: &mut Looked) -> bool {
+        if self.mode == Mode::Event {
+            return false;
+        }
+        self.drive_away();
+        for _ in 0..LOOKS {
+            if entry.phase(id) == Phase::Answered {
+                return true;
+            }
+            spin_loop();
+        }
+        let limit = if self.mode == Mode::Adaptive { FOLLOW } else { POLL };
+        looked.go_on().is_none_or(|since| pause(since, limit))
+    }
+
+    /// Looks once whether something is there.
+    fn glance(&self) {
+        let mut wakes = Wakes::default();
+        let Some(mut intake) = self.try_lead() else { return };
+        match self.drain(&mut intake, None, &mut wakes) {
+            Ok(_) => self.leave(intake, &mut wakes),
+            Err(lie) => self.caught(intake, lie, &mut wakes),
+        }
+    }
+
+    /// Registers who is to be woken, unless the answer is there.
+    fn register(&self, id: u32, waker: &Waker) -> Option<Result<Answer, LineError>> {
+        let entry = self.entry(id);
+        let before = {
+            let mut desk = entry.desk();
+            match entry.phase(id) {
+                Phase::Answered => None,
+                Phase::Awaited if desk.waker.as_ref().is_some_and(|before| before.will_wake(waker)) => None,
+                Phase::Awaited => desk.waker.replace(waker.clone()),
+                _ => {
+                    desk.since = (self.mode == Mode::Adaptive).then(Instant::now);
+                    self.waiting.enter();
+                    entry.set(id, Phase::Awaited);
+                    desk.waker.replace(waker.clone())
+                }
+            }
+        };
+        // Not under the lock: dropping a waker may drop a task, and what that holds.
+        drop(before);
+        if entry.phase(id) != Phase::Answered {
+            // A line that has ended wakes those whom it finds registered, and no others.
+            if self.fate.is_over() {
+                return Some(Err(self.lost()));
+            }
+            self.see_to_it();
+            if entry.phase(id) != Phase::Answered {
+                return None;
+            }
+        }
+        self.take(entry, id).map(Ok)
+    }
+
+    /// Takes the answer from the desk, and frees the id.
+    fn take(&self, entry: &Entry, id: u32) -> Option<Answer> {
+        let answer = {
+            let mut desk = entry.desk();
+            if entry.look().0 != id {
+                return lock(&self.aside).remove(&id);
+            }
+            let answer = desk.answer.take()?;
+            entry.set(id, Phase::Free);
+            answer
+        };
+        let mut wakes = Wakes::default();
+        self.free(id, &mut wakes);
+        wakes.wake_all();
+        Some(answer)
+    }
+
+    /// Nobody wants the answer any more. Its id and its bulk memory stay out until it comes.
+    fn abandon(&self, id: u32, spans: Spans) {
+        let entry = self.entry(id);
+        let mut desk = entry.desk();
+        match entry.phase(id) {
+            Phase::Answered => {
+                drop(desk);
+                drop((self.take(entry, id), spans));
+                return;
+            }
+            Phase::Awaited => self.waiting.leave(),
+            _ => {}
+        }
+        let waker = desk.waker.take();
+        if !self.fate.is_over() {
+            desk.spans = spans;
+            entry.set(id, Phase::Abandoned);
+        }
+        drop(desk);
+        drop(waker);
+    }
+}
+
+/// For so long who looks at its desk waits for a leader.
+const FOLLOW: Duration = Duration::from_micros(50);
+/// For so long it does so without yielding.
+const EAGER: Duration = Duration::from_micros(2);
+
+/// Waits a moment between two looks. False once the time is up.
+fn pause(since: Instant, limit: Duration) -> bool {
+    let looked = since.elapsed();
+    if looked > EAGER {
+        thread::yield_now();
+    }
+    looked < limit
+}

@@ -1,0 +1,76 @@
+//! What a line has done, in numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::counter::Counter;
+
+/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests sent.
+    pub calls: u64,
+    /// Answers received.
+    pub answers: u64,
+    /// Those of them that the caller received itself.
+    pub own: u64,
+    /// Ids that are out (a gauge).
+    pub in_flight: u64,
+    /// Calls that wait for an id (a gauge).
+    pub queued: u64,
+    /// Calls that had to wait for an id.
+    pub queued_total: u64,
+    /// Times that the sleeping server was woken.
+    pub rings: u64,
+    /// Times that the receiver thread went to sleep on the bell.
+    pub sleeps: u64,
+    /// Times that a caller slept on the bell itself.
+    pub dozes: u64,
+    /// Requests whose data lie in the memory of another domain, and were named instead of copied.
+    pub named: u64,
+}
+
+/// The numbers where they are counted.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Counters {
+    /// By who has the sending side.
+    pub(super) calls: Counter,
+    /// By the leader.
+    pub(super) intake: Intake,
+    pub(super) queued_total: AtomicU64,
+    /// By the receiver thread.
+    pub(super) sleeps: Counter,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Intake {
+    pub(super) answers: Counter,
+    pub(super) own: Counter,
+    pub(super) dozes: Counter,
+}
+
+impl Counters {
+    pub(super) fn answers(&self) -> u64 {
+        self.intake.answers.get()
+    }
+
+    /// Requests without an answer, about.
+    pub(super) fn in_flight(&self) -> u64 {
+        let answers = self.answers();
+        self.calls.get().saturating_sub(answers)
+    }
+
+    pub(super) fn read(&self, rings: u64) -> Counts {
+        Counts {
+            answers: self.intake.answers.get(),
+            own: self.intake.own.get(),
+            dozes: self.intake.dozes.get(),
+            calls: self.calls.get(),
+            queued_total: self.queued_total.load(Ordering::Relaxed),
+            rings,
+            sleeps: self.sleeps.get(),
+            ..Counts::default()
+        }
+    }
+}

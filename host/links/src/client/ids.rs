@@ -1,0 +1,148 @@
+//! Ids that are free, and calls that wait for one, in order. `host/links/tests/it/ids_model.rs` has its steps as a model.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::ticket::Ticket;
+use super::warm::Warm;
+use tombolo_host_runtime::lock;
+
+/// Ids that are free, and calls that wait for one.
+#[derive(Debug)]
+pub(super) struct Ids {
+    /// The one that was used last, if nobody waits.
+    warm: Warm,
+    inner: Mutex<Inner>,
+    slots: u32,
+    /// Whether somebody waits.
+    is_wanted: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// What comes next for each buffer that is not in use; the one used last is warmest.
+    free: Vec<u32>,
+    waiting: VecDeque<Arc<Ticket>>,
+}
+
+impl Ids {
+    pub(super) fn new(slots: u32) -> Self {
+        let free = (0..slots).rev().collect();
+        let inner = Mutex::new(Inner { free, waiting: VecDeque::new() });
+        Self { warm: Warm::default(), inner, slots, is_wanted: AtomicBool::new(false) }
+    }
+
+    /// A free id, unless others wait for one.
+    #[inline]
+    pub(super) fn take(&self) -> Option<u32> {
+        self.warm.take().or_else(|| lock(&self.inner).free.pop())
+    }
+
+    /// A free id, or else `ticket` waits at the end of the queue.
+    pub(super) fn take_or_wait(&self, ticket: &Arc<Ticket>) -> Option<u32> {
+        let mut inner = lock(&self.inner);
+        let id = inner.free.pop().or_else(|| self.warm.take());
+        if id.is_some() {
+            return id;
+        }
+        inner.waiting.push_back(ticket.clone());
+        self.is_wanted.store(true, Ordering::SeqCst);
+        // Who gives one back looks whether it is wanted after it was put there; so one of the two sees the other.
+        let id = self.warm.take();
+        if id.is_some() {
+            inner.waiting.pop_back();
+            self.is_wanted.store(!inner.waiting.is_empty(), Ordering::SeqCst);
+        }
+        id
+    }
+
+    /// An id's answer is taken, so its buffer can be used again. If somebody waits it is theirs: they and the id to use.
+    #[inline]
+    pub(super) fn give_back(&self, id: u32) -> Option<(Arc<Ticket>, u32)> {
+        // The same buffer, one generation on; the number of slots divides the number of ids.
+        let mut next = id.wrapping_add(self.slots);
+        if !self.is_wanted() && self.warm.put(next) {
+            if !self.is_wanted() {
+                return None;
+            }
+            // Somebody has begun to wait meanwhile. Who else may have taken it will give it back.
+            next = self.warm.take()?;
+        }
+        let mut inner = lock(&self.inner);
+        match inner.waiting.pop_front() {
+            Some(ticket) => {
+                self.is_wanted.store(!inner.waiting.is_empty(), Ordering::SeqCst);
+                Some((ticket, next))
+            }
+            None => {
+                inner.free.push(next);
+                None
+            }
+        }
+    }
+
+    /// As `give_back`, of an id that was not used after all.
+    pub(super) fn put_back(&self, id: u32) -> Option<(Arc<Ticket>, u32)> {
+        self.give_back(id.wrapping_sub(self.slots))
+    }
+
+    /// Whether somebody waits for an id.
+    #[inline]
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::SeqCst)
+    }
+
+    /// Those who wait.
+    pub(super) fn take_waiting(&self) -> VecDeque<Arc<Ticket>> {
+        std::mem::take(&mut lock(&self.inner).waiting)
+    }
+
+    /// How many ids are not free, and how many calls wait for one.
+    pub(super) fn used_and_waiting(&self) -> (u64, u64) {
+        let inner = lock(&self.inner);
+        let free = inner.free.len() as u64 + u64::from(!self.warm.is_empty());
+        (u64::from(self.slots).saturating_sub(free), inner.waiting.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_comes_again_as_another_one_of_the_same_buffer() {
+        let ids = Ids::new(8);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..100 {
+            let id = ids.take().expect("free");
+            assert!(seen.insert(id));
+            assert_eq!(id % 8, 0, "the warmest buffer");
+            assert!(ids.give_back(id).is_none());
+        }
+        assert_eq!(ids.used_and_waiting(), (0, 0));
+    }
+
+    #[test]
+    fn generations_wrap_without_leaving_the_buffer() {
+        let ids = Ids::new(8);
+        let last = u32::MAX - 2;
+        ids.give_back(last);
+        assert_eq!(ids.take(), Some(last.wrapping_add(8)));
+        assert_eq!(last.wrapping_add(8) % 8, last % 8);
+    }
+
+    #[test]
+    fn who_waits_gets_ids_in_order() {
+        let ids = Ids::new(8);
+        let out: Vec<u32> = std::iter::from_fn(|| ids.take()).collect();
+        assert_eq!(out.len(), 8);
+        let tickets = [0, 1, 2].map(|kind| Arc::new(Ticket::new(kind, [0; 48], None, 0)));
+        assert!(tickets.iter().all(|ticket| ids.take_or_wait(ticket).is_none()));
+        for (ticket, id) in tickets.iter().zip(out) {
+            let (next, given) = ids.give_back(id).expect("somebody waits");
+            assert!(Arc::ptr_eq(&next, ticket));
+            assert_eq!(given % 8, id % 8);
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Asking for a link.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{
+    Agreement, Bells, Ends, Extent, Features, Goodbye, Hello, Instance, Layout, LayoutError,
+    MESSAGE_BYTES_MAX, Message, MessageError, Protocol, Refused, Role, VERSION, Welcome, WelcomeError,
+};
+use tombolo_shm::region::RegionError;
+use tombolo_shm::region::sealed::{self, Sealed};
+use tombolo_sys::epoll::{Epoll, Interest};
+use tombolo_sys::{Errno, packet, socket};
+
+use super::client::{Line, StartError};
+use super::end::{End, Lie};
+use super::heart::Heart;
+use super::passing::Introducer;
+use super::tether::{Descriptors, Keeper, Tether, Watcher};
+use super::welcome::goodbye;
+
+/// What to ask for.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// The export; empty for the only one there is.
+    pub export: String,
+    /// What the server is to call us in its log.
+    pub label: String,
+    /// Which life of which client we are; the same for all links of a process.
+    pub client: Instance,
+    /// What is to be spoken.
+    pub protocol: Protocol,
+    /// Extensions that we speak.
+    pub offered: Features,
+    /// Those of them that we cannot do without.
+    pub required: Features,
+    /// The most that we want; the server may give less.
+    pub layout: Layout,
+    /// How long the server has to answer.
+    pub timeout: Duration,
+}
+
+impl ConnectOptions {
+    /// 64 slots, 8 MiB, vrpc, ten seconds; data may go on by reference.
+    pub fn new(export: &str, label: &str, client: Instance) -> Result<ConnectOptions, LayoutError> {
+        Ok(ConnectOptions {
+            export: export.into(),
+            label: label.into(),
+            client,
+            protocol: Protocol::Vrpc,
+            offered: Features::INTRODUCTIONS | Features::PASSING_ON,
+            required: Features::NONE,
+            layout: Layout::new(64, 8, 8 << 20)?,
+            timeout: Duration::from_secs(10),
+        })
+    }
+}
+
+/// Why there is no link.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// Nobody is there; somebody may be later.
+    #[error("{}: no server listens there", path.display())]
+    Away {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// It is the socket of something else.
+    #[error("{}: not the socket of links", path.display())]
+    NotLinks {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The server said no.
+    #[error("{}: {refused}", path.display())]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        refused: Refused,
+    },
+    /// The server did not answer in time.
+    #[error("{}: the server does not answer", path.display())]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The server closed the socket without an answer: it ended, or had no room for one more.
+    #[error("{}: the server closed the connection", path.display())]
+    Closed {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// What came is no answer.
+    #[error("{}: {fault}", path.display())]
+    Answer {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        fault: AnswerFault,
+    },
+    /// Memory or a descriptor cannot be had.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Our own memory cannot be had.
+    #[error("no memory to share")]
+    Memory(#[source] RegionError),
+}
+
+/// Why an answer to a hello is none.
+#[derive(Debug, Error)]
+pub enum AnswerFault {
+    /// It is no message.
+    #[error("the server's answer makes no sense")]
+    Message(#[from] MessageError),
+    /// It is a message that answers nothing.
+    #[error("the server answers with something else")]
+    Other,
+    /// It is not what was asked for.
+    #[error("the server's answer is not to be believed")]
+    Welcome(#[from] WelcomeError),
+    /// There should be one descriptor with it.
+    #[error("{count} descriptors came with the answer instead of one")]
+    Descriptors {
+        /// How many there were.
+        count: usize,
+    },
+    /// The server's memory is not as it must be.
+    #[error("the server's memory is refused")]
+    Memory(#[from] RegionError),
+}
+
+/// A link that was made, not in use yet.
+#[derive(Debug)]
+pub struct Connection {
+    /// What was agreed on.
+    pub agreement: Agreement,
+    /// Both sides' memory, as the client sees it.
+    pub ends: Ends,
+    socket: OwnedFd,
+    /// Whose process the server is.
+    user: u32,
+}
+
+/// Asks who listens at `path` for a link. Waits for the answer.
+pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, ConnectError> {
+    let io = |source: io::Error| ConnectError::Io { path: path.to_owned(), source };
+    let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
+    let own = Sealed::create("tombolo-client", options.layout.bytes()).map_err(ConnectError::Memory)?;
+    let hello = hello(options);
+    let until = Instant::now() + options.timeout;
+    let socket = dial(path, until)?;
+    // A server that turns us away at once may have closed the socket: its answer is there all the same.
+    let _ = packet::send(&socket, &Message::Hello(hello.clone()).encode(), &[own.as_fd()]);
+    let (welcome, memory) = receive(path, &socket, until)?;
+    let agreement = hello.check(&welcome).map_err(|error| answer(error.into()))?;
+    let theirs = sealed::map_peer(memory, agreement.layout.bytes()).map_err(|error| answer(error.into()))?;
+    let ends = agreement.ends(Role::Client, Extent::whole(own.region().clone()), Extent::whole(theirs));
+    // Our memory is at least as large as what the server wants of it.
+    agreement
+        .header(Role::Client, options.client)
+        .format(&ends.own)
+        .map_err(|error| io(io::Error::other(error)))?;
+    let peer = socket::peer(socket.as_fd()).map_err(|error| io(error.into()))?;
+    Ok(Connection { agreement, ends, socket, user: peer.uid })
+}
+
+impl Connection {
+    /// Takes the link into use. `mode` says how callers wait for answers, `label` what to call the link in messages. When the server
+    /// ends it the line is lost; when the line is lost for another reason the server is told. Dropping the tether ends it in order.
+    pub fn start(
+        self,
+        watcher: &Watcher,
+        label: impl Into<Arc<str>>,
+        mode: Mode,
+    ) -> Result<(Line, Tether), StartError> {
+        let line = Line::start(&self.ends, label, mode)?;
+        let heart = Heart::new(&self.ends, Instant::now());
+        let keeper = Box::new(Anchored { line: line.clone(), heart, end: End::Stopped });
+        let tether = watcher.watch(self.socket, keeper).map_err(StartError::Thread)?;
+        if self.agreement.features.contains(Features::INTRODUCTIONS) {
+            line.may_introduce(Introducer::new(tether.speaker(), self.user));
+        }
+        Ok((line, tether))
+    }
+}
+
+/// Watches over a link on behalf of the client. When it is dropped the line is lost, whoever ended it.
+struct Anchored {
+    line: Line,
+    heart: Heart,
+    /// Why the line is lost when this is dropped.
+    end: End,
+}
+
+impl Keeper for Anchored {
+    fn tick(&mut self, now: Instant) -> Option<Goodbye> {
+        // A server that is late answers late, and one that is dead closes its socket: nothing to be done about its heart.
+        let _ = self.heart.tick(now);
+        // The line is cut when this is dropped: that runs tasks, and here the watcher is locked.
+        self.end = self.line.end().or_else(|| self.heart.fault())?;
+        Some(goodbye(&self.end))
+    }
+
+    fn heard(&mut self, message: &Message, _: Descriptors) -> Result<Option<Message>, Lie> {
+        match (message, self.line.introducer()) {
+            (Message::Introduced(answer), Some(introducer)) => introducer.answered(*answer).map(|()| None),
+            _ => Err(Lie::Senseless("a message that has no place after the first two".into())),
+        }
+    }
+
+    fn ended(mut self: Box<Self>, end: End) {
+        self.end = end;
+    }
+}
+
+impl Drop for Anchored {
+    fn drop(&mut self) {
+        self.line.cut(std::mem::replace(&mut self.end, End::Stopped));
+    }
+}
+
+/// How long one waits before one tries again where too many wait to be accepted.
+const CROWD_PAUSE: Duration = Duration::from_millis(5);
+
+fn dial(path: &Path, until: Instant) -> Result<OwnedFd, ConnectError> {
+    loop {
+        match packet::connect(path) {
+            Ok(socket) => return Ok(socket),
+            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(CROWD_PAUSE),
+            Err(Errno::AGAIN) => return Err(ConnectError::Silent { path: path.to_owned() }),
+            Err(Errno::NOENT | Errno::CONNREFUSED) => {
+                return Err(ConnectError::Away { path: path.to_owned() });
+            }
+            Err(Errno::PROTOTYPE | Errno::NOTSOCK) => {
+                return Err(ConnectError::NotLinks { path: path.to_owned() });
+            }
+            Err(error) => return Err(ConnectError::Io { path: path.to_owned(), source: error.into() }),
+        }
+    }
+}
+
+pub(super) fn hello(options: &ConnectOptions) -> Hello {
+    Hello {
+        version_min: VERSION,
+        version_max: VERSION,
+        offered: options.offered | options.required,
+        required: options.required,
+        slots: options.layout.slots(),
+        back_slots: options.layout.back_slots(),
+        bytes: options.layout.bytes(),
+        client: options.client,
+        protocol: Some(options.protocol),
+        bells: Bells::FUTEX,
+        export: options.export.clone(),
+        label: options.label.clone(),
+    }
+}
+
+fn receive(path: &Path, socket: &OwnedFd, until: Instant) -> Result<(Welcome, OwnedFd), ConnectError> {
+    let io = |error: Errno| ConnectError::Io { path: path.to_owned(), source: error.into() };
+    let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
+    let epoll = Epoll::new().map_err(io)?;
+    epoll.add(socket, 0, Interest::Readable).map_err(io)?;
+    let mut events = Vec::new();
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let packet = loop {
+        match packet::receive(socket.as_fd(), &mut buffer) {
+            Ok(packet) => break packet,
+            // The server closed with our hello unread; what it sent before comes next.
+            Err(Errno::CONNRESET) => {}
+            Err(Errno::AGAIN) => {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(ConnectError::Silent { path: path.to_owned() });
+                }
+                epoll.wait(&mut events, Some(left)).map_err(io)?;
+            }
+            Err(error) => return Err(io(error)),
+        }
+    };
+    let bytes = buffer.get(..packet.len).unwrap_or_default();
+    if bytes.is_empty() {
+        return Err(ConnectError::Closed { path: path.to_owned() });
+    }
+    let count = packet.descriptors.len();
+    let mut descriptors = packet.descriptors.into_iter();
+    match Message::decode(bytes).map_err(|error| answer(error.into()))? {
+        Message::Refused(refused) => Err(ConnectError::Refused { path: path.to_owned(), refused }),
+        Message::Welcome(welcome) => match (descriptors.next(), descriptors.next()) {
+            (Some(memory), None) => Ok((welcome, memory)),
+            _ => Err(answer(AnswerFault::Descriptors { count })),
+        },
+        _ => Err(answer(AnswerFault::Other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{self, Sender};
+    use std::task::{Context, Wake, Waker};
+
+    use tombolo_mem::Region;
+
+    use super::*;
+    use tombolo_host_runtime::lock;
+
+    /// A task that holds the last of a link, lets it go when it is woken, and says so.
+    struct Last(Mutex<Option<Tether>>, Sender<()>);
+
+    impl Wake for Last {
+        fn wake(self: Arc<Self>) {
+            drop(lock(&self.0).take());
+            let _ = self.1.send(());
+        }
+    }
+
+    #[test]
+    fn a_task_that_is_woken_as_the_link_is_cut_may_let_go_of_it() {
+        let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(layout.bytes()).expect("its size");
+        let (mut ends, _) = Ends::in_memory(layout);
+        let len = usize::try_from(layout.bytes()).expect("small");
+        ends.own = Extent::whole(Region::map(&file, 0, len).expect("mapped"));
+        let line = Line::start(&ends, "test", Mode::Event).expect("a line");
+        let (socket, _server) = packet::pair().expect("a pair");
+        let watcher = Watcher::start().expect("a watcher");
+        let heart = Heart::new(&ends, Instant::now());
+        let keeper = Anchored { line: line.clone(), heart, end: End::Stopped };
+        let tether = watcher.watch(socket, Box::new(keeper)).expect("watched");
+        let (sender, woken) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Last(Mutex::new(Some(tether)), sender)));
+        let mut call = line.call(1, [0; 48], |_| {});
+        assert!(std::pin::Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
+        // The next beat finds it gone, on the watcher's thread.
+        file.set_len(0).expect("truncated");
+        assert_eq!(woken.recv_timeout(Duration::from_secs(20)), Ok(()));
+        assert!(matches!(line.end(), Some(End::Failed(_))), "{:?}", line.end());
+    }
+}

@@ -1,0 +1,385 @@
+//! Where links are asked for: a unix socket, and who gets one.
+//!
+//! One thread accepts and waits for hellos; each hello is answered on a short-lived thread of its own, since opening an export may
+//! take a moment. Whoever says nothing, says it wrong, or may not, is turned away with a reason and a line in the log.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{Instance, Limits, MESSAGE_BYTES_MAX, Message, RefusalCode, Refused};
+use tombolo_sys::epoll::{Bell, Epoll, Interest};
+use tombolo_sys::packet::Packet;
+use tombolo_sys::{Errno, packet, random, socket};
+
+use super::policy::Policy;
+use super::server::{Credentials, Server};
+use super::tether::Watcher;
+use super::welcome::{self, Links};
+use tombolo_host_runtime::lock;
+
+pub use super::welcome::Guest;
+use tombolo_host_runtime::listener::{ListenError, Listener};
+
+/// How links are given.
+#[derive(Debug, Clone)]
+pub struct ListenOptions {
+    /// What a link may be like.
+    pub limits: Limits,
+    /// Who may have one.
+    pub policy: Policy,
+    /// How the threads of links wait for requests.
+    pub mode: Mode,
+    /// Permission bits of the socket's file. The policy decides in any case.
+    pub socket_mode: u32,
+    /// How long a peer has for its hello.
+    pub hello_timeout: Duration,
+    /// Most peers that have connected and have no link yet; a quarter of them for one user.
+    pub pending_max: usize,
+    /// Most links; a quarter of them for one user.
+    pub links_max: usize,
+}
+
+impl Default for ListenOptions {
+    /// For the server's own user and root; two seconds for a hello, 64 at the door, 256 links.
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            policy: Policy::own_user(),
+            mode: Mode::Adaptive,
+            socket_mode: 0o600,
+            hello_timeout: Duration::from_secs(2),
+            pending_max: 64,
+            links_max: 256,
+        }
+    }
+}
+
+/// Why nobody can ask for links.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// There is no socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The system refused a thread or a descriptor.
+    #[error("links cannot be served: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A socket at which links are asked for. Dropping it ends all links that were made there, in order, and waits for hellos that are
+/// being answered, and for the links' threads: nothing is asked of the service afterwards. Where either takes longer than ten seconds it
+/// says so in the log and waits no more. Requests that are under way are not waited for.
+pub struct LinkListener {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    options: ListenOptions,
+    listener: Listener,
+    epoll: Epoll,
+    bell: Bell,
+    stopping: AtomicBool,
+    links: Arc<Links>,
+    /// Users of those whose hello is being answered.
+    answering: Mutex<Vec<u32>>,
+    /// One of them was.
+    answered: Condvar,
+}
+
+impl LinkListener {
+    /// Listens at `path` on behalf of `server`.
+    pub fn start(path: &Path, server: Arc<Server>, options: ListenOptions) -> Result<Self, StartError> {
+        let mut instance = [0; 16];
+        random::fill(&mut instance).map_err(io::Error::from)?;
+        let watcher = Watcher::start()?;
+        let links = Arc::new(Links::new(server, watcher, Instance(instance)));
+        let shared = Arc::new(Shared {
+            listener: Listener::bind_packets(path, options.socket_mode)?,
+            epoll: Epoll::new().map_err(io::Error::from)?,
+            bell: Bell::new().map_err(io::Error::from)?,
+            stopping: AtomicBool::new(false),
+            links,
+            answering: Mutex::default(),
+            answered: Condvar::new(),
+            options,
+        });
+        shared.epoll.add(&shared.bell, BELL, Interest::Readable).map_err(io::Error::from)?;
+        let door =
+            Door { shared: Arc::clone(&shared), pending: HashMap::new(), last_token: LISTENER, reopen: None };
+        door.open().map_err(io::Error::from)?;
+        let thread = thread::Builder::new().name("link-door".into()).spawn(move || door.run())?;
+        Ok(Self { path: path.to_owned(), shared, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which life of the server it is, as clients learn it.
+    pub fn instance(&self) -> Instance {
+        self.shared.links.instance()
+    }
+
+    /// Those who have links.
+    pub fn guests(&self) -> Vec<Guest> {
+        self.shared.links.guests()
+    }
+
+    /// Calls `hook` whenever a guest has come or gone, on a thread that links need: it must not block. The first hook stays.
+    pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
+        self.shared.links.changes.call(Box::new(hook));
+    }
+}
+
+impl Drop for LinkListener {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.shared.links.close();
+        let answering = lock(&self.shared.answering);
+        let waited =
+            self.shared.answered.wait_timeout_while(answering, ANSWER_PATIENCE, |all| !all.is_empty());
+        let (answering, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if !answering.is_empty() {
+            tracing::warn!(count = answering.len(), "exports are still being opened, for nobody");
+        }
+        drop(answering);
+        let ending = self.shared.links.wait_for_ends(ANSWER_PATIENCE);
+        if ending > 0 {
+            tracing::warn!(
+                count = ending,
+                "links still end, with requests that their sessions do not let go"
+            );
+        }
+    }
+}
+
+impl std::fmt::Debug for LinkListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LinkListener").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+const BELL: u64 = 0;
+const LISTENER: u64 = 1;
+/// How long nobody is accepted when that failed: out of descriptors, say.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Accepted before anything else is looked at.
+const ACCEPT_BATCH: usize = 32;
+/// How long the end waits for exports that are being opened, and for links that end: a back end may never answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The thread that accepts.
+struct Door {
+    shared: Arc<Shared>,
+    /// Who has connected and not said anything yet.
+    pending: HashMap<u64, Pending>,
+    last_token: u64,
+    /// When to accept again, if that failed.
+    reopen: Option<Instant>,
+}
+
+struct Pending {
+    socket: OwnedFd,
+    who: Credentials,
+    until: Instant,
+}
+
+impl Door {
+    fn open(&self) -> Result<(), Errno> {
+        self.shared.epoll.add(self.shared.listener.socket(), LISTENER, Interest::Readable)
+    }
+
+    fn run(mut self) {
+        let mut events = Vec::new();
+        while !self.shared.stopping.load(Ordering::SeqCst) {
+            let wakes = self.pending.values().map(|pending| pending.until).chain(self.reopen);
+            let timeout = wakes.min().map(|wake| wake.saturating_duration_since(Instant::now()));
+            if let Err(error) = self.shared.epoll.wait(&mut events, timeout) {
+                tracing::error!(%error, "no links are given any more");
+                return;
+            }
+            for event in &events {
+                match event.token {
+                    BELL => self.shared.bell.silence(),
+                    LISTENER => self.accept(),
+                    token => self.hear(token),
+                }
+            }
+            self.expire(Instant::now());
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPT_BATCH {
+            match packet::accept(self.shared.listener.socket()) {
+                Ok(socket) => self.admit(socket),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::CONNABORTED) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept those who want links");
+                    let _ = self.shared.epoll.remove(self.shared.listener.socket());
+                    self.reopen = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) {
+        let Ok(peer) = socket::peer(socket.as_fd()) else { return };
+        let who = Credentials { pid: peer.pid.unsigned_abs(), uid: peer.uid, gid: peer.gid };
+        let options = &self.shared.options;
+        if !options.policy.admits(who) {
+            return turn_away(
+                &socket,
+                who,
+                &Refused::new(RefusalCode::NotAllowed, "no rule allows this user"),
+            );
+        }
+        let waiting = self.pending.values().map(|pending| pending.who.uid);
+        let answering = lock(&self.shared.answering).clone();
+        if is_full(waiting.chain(answering), who.uid, options.pending_max) {
+            return turn_away(&socket, who, &Refused::new(RefusalCode::TooMany, "too many are at the door"));
+        }
+        self.last_token += 1;
+        if let Err(error) = self.shared.epoll.add(&socket, self.last_token, Interest::Readable) {
+            return turn_away(&socket, who, &Refused::new(RefusalCode::Failed, error));
+        }
+        let until = Instant::now() + options.hello_timeout;
+        self.pending.insert(self.last_token, Pending { socket, who, until });
+    }
+
+    /// Something came from one who has not said anything yet.
+    fn hear(&mut self, token: u64) {
+        let Some(pending) = self.pending.get(&token) else { return };
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        let packet = match packet::receive(&pending.socket, &mut buffer) {
+            Err(Errno::AGAIN) => return,
+            outcome => outcome,
+        };
+        let Some(Pending { socket, who, .. }) = self.pending.remove(&token) else { return };
+        let _ = self.shared.epoll.remove(&socket);
+        let packet = match packet {
+            Ok(packet) => packet,
+            Err(error) => return turn_away(&socket, who, &Refused::new(RefusalCode::Malformed, error)),
+        };
+        if packet.len == 0 {
+            tracing::warn!(pid = who.pid, uid = who.uid, "a peer left without a hello");
+            return;
+        }
+        match hello(&buffer, packet) {
+            Ok((hello, memory)) => self.answer(socket, who, hello, memory),
+            Err(refused) => turn_away(&socket, who, &refused),
+        }
+    }
+
+    /// Answers a hello on a thread of its own.
+    fn answer(&self, socket: OwnedFd, who: Credentials, hello: tombolo_shm::link::Hello, memory: OwnedFd) {
+        let turn = Turn::new(&self.shared, who.uid);
+        let answer = move || {
+            let Shared { links, options, .. } = &*turn.shared;
+            if let Err(refused) = welcome::welcome(links, options, &socket, who, &hello, &memory) {
+                turn_away(&socket, who, &refused);
+            }
+            drop(turn);
+        };
+        if let Err(error) = thread::Builder::new().name("link-hello".into()).spawn(answer) {
+            // The socket went with the closure: the peer learns it from its end.
+            tracing::warn!(%error, pid = who.pid, uid = who.uid, "no thread to answer a hello");
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let expired: Vec<u64> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.until <= now)
+            .map(|(token, _)| *token)
+            .collect();
+        for pending in expired.iter().filter_map(|token| self.pending.remove(token)) {
+            let _ = self.shared.epoll.remove(&pending.socket);
+            turn_away(
+                &pending.socket,
+                pending.who,
+                &Refused::new(RefusalCode::Malformed, "no hello came in time"),
+            );
+        }
+        if self.reopen.is_some_and(|reopen| reopen <= now) {
+            self.reopen = match self.open() {
+                Ok(()) => None,
+                Err(_) => Some(now + ACCEPT_PAUSE),
+            };
+        }
+    }
+}
+
+/// A hello that is being answered, for as long as it is.
+struct Turn {
+    shared: Arc<Shared>,
+    uid: u32,
+}
+
+impl Turn {
+    fn new(shared: &Arc<Shared>, uid: u32) -> Turn {
+        lock(&shared.answering).push(uid);
+        Turn { shared: Arc::clone(shared), uid }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut answering = lock(&self.shared.answering);
+        if let Some(at) = answering.iter().position(|uid| *uid == self.uid) {
+            answering.swap_remove(at);
+        }
+        self.shared.answered.notify_all();
+    }
+}
+
+/// Whether there is no place for one more of this user, among those of these users.
+pub(super) fn is_full(users: impl Iterator<Item = u32>, user: u32, max: usize) -> bool {
+    let (all, own) = users.fold((0, 0), |(all, own), uid| (all + 1, own + usize::from(uid == user)));
+    all >= max || own >= max.div_ceil(4)
+}
+
+fn hello(buffer: &[u8], packet: Packet) -> Result<(tombolo_shm::link::Hello, OwnedFd), Refused> {
+    let malformed = |why: &dyn std::fmt::Display| Refused::new(RefusalCode::Malformed, why);
+    if packet.truncated {
+        return Err(malformed(&"a message that is too long"));
+    }
+    let count = packet.descriptors.len();
+    let bytes = buffer.get(..packet.len).unwrap_or_default();
+    let message = Message::decode(bytes).map_err(|error| malformed(&error))?;
+    let Message::Hello(hello) = message else {
+        return Err(malformed(&"something else than a hello"));
+    };
+    let mut descriptors = packet.descriptors.into_iter();
+    match (descriptors.next(), descriptors.next()) {
+        (Some(memory), None) => Ok((hello, memory)),
+        _ => Err(malformed(&format_args!("a hello with {count} descriptors instead of one"))),
+    }
+}
+
+fn turn_away(socket: &OwnedFd, who: Credentials, refused: &Refused) {
+    // Who has a path and not the name of the export asks for each that it may be.
+    match refused.code {
+        RefusalCode::NoExport => tracing::info!(pid = who.pid, uid = who.uid, why = %refused, "no link"),
+        _ => tracing::warn!(pid = who.pid, uid = who.uid, why = %refused, "no link"),
+    }
+    // If it does not fit, the end of the socket says enough.
+    let _ = packet::send(socket, &Message::Refused(refused.clone()).encode(), &[]);
+}

@@ -1,0 +1,181 @@
+//! What a client has made known to its server.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, Weak};
+
+use smallvec::SmallVec;
+use tombolo_mem::{Region, Source};
+use tombolo_shm::address::{Domain, GlobalAddress};
+use tombolo_shm::link::{INTRODUCTIONS_MAX, Introduced, Message, Withdraw};
+
+use super::passable::Passable;
+use crate::end::{End, Lie};
+use crate::tether::Speaker;
+use tombolo_host_runtime::lock;
+
+/// What a client has made known to its server, on one link. Any thread may use it.
+pub(crate) struct Introducer {
+    speaker: Speaker,
+    /// Whose process the server is.
+    user: u32,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// The link has ended, and nothing is lent any more.
+    is_over: bool,
+    /// The number that was given last; none is given twice.
+    last: Option<Domain>,
+    /// How often something was lent.
+    count: u64,
+    entries: SmallVec<[Entry; 1]>,
+}
+
+struct Entry {
+    /// Of the passable memory.
+    number: u64,
+    passable: Weak<Passable>,
+    domain: Domain,
+    state: State,
+    /// As many more holders as there are loans.
+    loans: Arc<()>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The server was told, and has not answered.
+    Said,
+    Known,
+    NotTaken,
+}
+
+/// Bytes by the names that the server has for them.
+#[derive(Debug)]
+pub struct Elsewhere {
+    /// Where they lie, and how many bytes each is.
+    pub parts: SmallVec<[(GlobalAddress, u64); 1]>,
+    /// To be kept until the server has answered the request that names them.
+    pub loan: Loan,
+}
+
+/// Memory of another domain that a request of ours names. Keeps it introduced, and tells that it is in use.
+#[derive(Debug)]
+pub struct Loan {
+    _use: Arc<()>,
+    _region: Region,
+}
+
+impl Introducer {
+    /// For a link whose server is a process of that user.
+    pub(crate) fn new(speaker: Speaker, user: u32) -> Introducer {
+        Introducer { speaker, user, table: Mutex::default() }
+    }
+
+    /// The names of those bytes; none if they do not all lie in memory that the server knows. Memory that it could know it is told of, and
+    /// knows a moment later.
+    pub(crate) fn lend(self: &Arc<Self>, source: &Source) -> Option<Elsewhere> {
+        let (region, places) = source.within()?;
+        let passable = Passable::of(region)?;
+        let may_be_named = |(offset, len): (usize, usize)| passable.may_name(offset as u64, len as u64);
+        if !passable.may_go_to(self.user) || !places.clone().all(may_be_named) {
+            return None;
+        }
+        let (domain, loan) = self.domain_of(passable)?;
+        let parts =
+            places.map(|(offset, len)| Some((GlobalAddress::new(domain, offset as u64)?, len as u64)));
+        let loan = Loan { _use: loan, _region: region.clone() };
+        Some(Elsewhere { parts: parts.collect::<Option<_>>()?, loan })
+    }
+
+    fn domain_of(self: &Arc<Self>, passable: &Arc<Passable>) -> Option<(Domain, Arc<()>)> {
+        let mut table = lock(&self.table);
+        if table.is_over {
+            return None;
+        }
+        match table.entries.iter().find(|entry| entry.number == passable.number()) {
+            Some(entry) if entry.state == State::Known => {
+                let found = (entry.domain, Arc::clone(&entry.loans));
+                table.count += 1;
+                Some(found)
+            }
+            Some(_) => None,
+            None => {
+                self.introduce(&mut table, passable);
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn introduce(self: &Arc<Self>, table: &mut Table, passable: &Arc<Passable>) {
+        let next = table.last.map_or(Some(Domain::FIRST_OTHER.0), |last| last.0.checked_add(1)).map(Domain);
+        let Some(domain) = next.filter(|_| table.entries.len() < INTRODUCTIONS_MAX) else { return };
+        let message = Message::Introduce(passable.introduce(domain));
+        // Who does not read now may do so later; until then data are copied.
+        if self.speaker.say(&message, Some(passable.as_fd())).is_ok() {
+            table.last = Some(domain);
+            passable.is_known_by(self);
+            table.entries.push(Entry {
+                number: passable.number(),
+                passable: Arc::downgrade(passable),
+                domain,
+                state: State::Said,
+                loans: Arc::default(),
+            });
+        }
+    }
+
+    /// How often something was lent.
+    pub(crate) fn count(&self) -> u64 {
+        lock(&self.table).count
+    }
+
+    /// The server has answered.
+    pub(crate) fn answered(&self, answer: Introduced) -> Result<(), Lie> {
+        let mut table = lock(&self.table);
+        if table.last.is_none_or(|last| answer.domain > last) {
+            return Err(Lie::Senseless("an answer to an introduction that was never made".into()));
+        }
+        // Otherwise it was withdrawn meanwhile.
+        if let Some(entry) = table.entries.iter_mut().find(|entry| entry.domain == answer.domain) {
+            if entry.state != State::Said {
+                return Err(Lie::Senseless("a second answer to an introduction".into()));
+            }
+            entry.state = if answer.is_known { State::Known } else { State::NotTaken };
+        }
+        Ok(())
+    }
+
+    /// The memory is gone, so nothing refers to it any more.
+    pub(super) fn withdraw(&self, number: u64) {
+        let mut table = lock(&self.table);
+        let Some(at) = table.entries.iter().position(|entry| entry.number == number) else { return };
+        let domain = table.entries[at].domain;
+        // Otherwise the server keeps it until the link ends, and the entry stays for the place that it takes.
+        if table.is_over || self.speaker.say(&Message::Withdraw(Withdraw { domain }), None).is_ok() {
+            table.entries.swap_remove(at);
+        }
+    }
+
+    /// The link ends: the first time this is said counts. Unless the server died, what is lent may still be read.
+    pub(crate) fn ended(&self, why: &End) {
+        let in_use: SmallVec<[_; 1]> = {
+            let mut table = lock(&self.table);
+            if std::mem::replace(&mut table.is_over, true) {
+                return;
+            }
+            let lent = table.entries.iter().filter(|entry| Arc::strong_count(&entry.loans) > 1);
+            lent.filter_map(|entry| entry.passable.upgrade()).collect()
+        };
+        if *why != End::Died {
+            in_use.iter().for_each(|passable| passable.give_up());
+        }
+    }
+}
+
+impl std::fmt::Debug for Introducer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Introducer").field("user", &self.user).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,403 @@
+//! Links over memory that both sides can write, where there is no socket: one client at a time, told dead by its heart.
+//!
+//! Whoever can write the memory can have the link, and read and spoil what goes over it; there are no credentials to ask for a
+//! policy. Memory is kept apart by giving each client its own.
+
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{
+    Agreement, BEAT, Bells, Cause, ClientSeat, ClientStep, Ends, Features, Goodbye, Hello, Instance, Limits,
+    PageEnd, PageError, RefusalCode, Refused, ServerSeat, ServerStep, WelcomeError,
+};
+use tombolo_sys::random;
+
+use super::changes::Changes;
+use super::client::{Line, StartError};
+use super::connect::{self, ConnectOptions};
+use super::end::{End, Lie};
+use super::listen::Guest;
+use super::memory::CommonMemory;
+use super::server::{LinkHandle, Peer, Server, Session};
+use super::tether;
+use super::welcome::{epoch, failed, goodbye, refused};
+use tombolo_host_runtime::lock;
+
+/// How often a page is looked at while something may happen there.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A server at memory that both sides can write. Dropping it says goodbye and gives the memory up.
+#[derive(Debug)]
+pub struct MemoryListener {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    visitors: Arc<Visitors>,
+}
+
+/// Who has the link, as others may know.
+#[derive(Debug, Default)]
+struct Visitors {
+    guest: Mutex<Option<Guest>>,
+    changes: Changes,
+}
+
+/// Why nobody can have a link there.
+#[derive(Debug, Error)]
+pub enum SeatError {
+    /// The memory cannot carry a link.
+    #[error("memory that cannot be shared: {0}")]
+    Page(#[from] PageError),
+    /// The system refused a thread, or randomness.
+    #[error("no link over this memory: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl MemoryListener {
+    /// Serves clients there on behalf of `server`, one after the other, with a thread of its own. `label` is what clients are called in
+    /// the log, as they have no name.
+    pub fn start(
+        memory: CommonMemory,
+        server: Arc<Server>,
+        limits: Limits,
+        mode: Mode,
+        label: &str,
+    ) -> Result<MemoryListener, SeatError> {
+        let instance = Instance(random_bytes()?);
+        let alone = memory.lock.is_some();
+        let token = u32::from_le_bytes(random_bytes()?);
+        let seat = ServerSeat::new(memory.region.clone(), instance, token, alone, Instant::now())?;
+        let bytes = limits.bytes.min(seat.half_bytes());
+        let features = limits.features.without(Features::AT_SOCKETS);
+        let limits = Limits { features, bells: Bells::SILENT, bytes, ..limits };
+        let (stop, stopped) = mpsc::channel();
+        let visitors = Arc::<Visitors>::default();
+        let mut host = Host {
+            seat,
+            server,
+            limits,
+            mode,
+            label: label.into(),
+            instance,
+            stage: Stage::Free,
+            visitors: Arc::clone(&visitors),
+        };
+        // A client may come as soon as this returns, and must find the page made.
+        host.turn(Instant::now())?;
+        let run = move || {
+            let mut wait = LOOK;
+            while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                if let Err(error) = host.turn(Instant::now()) {
+                    tracing::error!(%error, link = &*host.label, "memory that was shared cannot be used any more");
+                    host.stage = Stage::Free;
+                    host.see_off();
+                    return;
+                }
+                wait = if matches!(host.stage, Stage::Running { .. }) { BEAT } else { LOOK };
+            }
+            host.leave();
+            drop(memory);
+        };
+        let thread = thread::Builder::new().name("link-memory".into()).spawn(run)?;
+        Ok(MemoryListener { stop: Some(stop), thread: Some(thread), visitors })
+    }
+
+    /// Who has the link, as of the last look, about ten times a second.
+    pub fn guests(&self) -> Vec<Guest> {
+        lock(&self.visitors.guest).iter().cloned().collect()
+    }
+
+    /// Calls `hook` whenever a guest has come or gone, on the thread that looks after the memory: it must not block. The first hook
+    /// stays.
+    pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
+        self.visitors.changes.call(Box::new(hook));
+    }
+}
+
+impl Drop for MemoryListener {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The server's side, on its thread.
+struct Host {
+    seat: ServerSeat,
+    server: Arc<Server>,
+    limits: Limits,
+    mode: Mode,
+    label: Arc<str>,
+    instance: Instance,
+    stage: Stage,
+    visitors: Arc<Visitors>,
+}
+
+enum Stage {
+    Free,
+    /// Opened, and not in use before the client is ready.
+    Welcomed {
+        peer: Peer,
+        session: Arc<dyn Session>,
+    },
+    Running {
+        handle: LinkHandle,
+    },
+    /// Over, and perhaps somebody still writes an answer.
+    Ending {
+        handle: LinkHandle,
+    },
+}
+
+impl Host {
+    fn turn(&mut self, now: Instant) -> Result<(), PageError> {
+        match self.seat.step(now)? {
+            ServerStep::Nothing | ServerStep::Busy => {}
+            ServerStep::Asked(hello) => self.asked(&hello, now)?,
+            ServerStep::Ready(ends) => self.begin(&ends, now)?,
+            ServerStep::Over(end) => self.end(end.into()),
+        }
+        match std::mem::replace(&mut self.stage, Stage::Free) {
+            Stage::Running { handle } => match handle.end() {
+                Some(end) => {
+                    self.seat.goodbye(&goodbye(&end))?;
+                    self.stage = Stage::Ending { handle };
+                }
+                None => {
+                    self.observe(&handle);
+                    self.stage = Stage::Running { handle };
+                }
+            },
+            // The next client gets the same memory: nobody may be writing there any more.
+            Stage::Ending { handle } if handle.counts().is_some() => self.stage = Stage::Ending { handle },
+            Stage::Ending { .. } => self.seat.reopen(now)?,
+            stage => self.stage = stage,
+        }
+        self.see_off();
+        Ok(())
+    }
+
+    fn asked(&mut self, hello: &Hello, now: Instant) -> Result<(), PageError> {
+        // Whoever was welcomed before has not come: perhaps the same client asks again, and its former session is to be gone by then.
+        self.stage = Stage::Free;
+        match self.open(hello) {
+            Ok((agreement, peer, session)) => {
+                self.seat.welcome(&agreement, now)?;
+                self.stage = Stage::Welcomed { peer, session };
+            }
+            Err(refused) => {
+                match refused.code {
+                    RefusalCode::NoExport => {
+                        tracing::info!(link = &*self.label, why = %refused, "no link");
+                    }
+                    _ => tracing::warn!(link = &*self.label, why = %refused, "no link"),
+                }
+                self.seat.refuse(&refused, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes how the guest is.
+    fn observe(&self, handle: &LinkHandle) {
+        if let Some(guest) = lock(&self.visitors.guest).as_mut() {
+            let watch = self.seat.watch();
+            guest.health = watch.health();
+            guest.silence = watch.silence();
+            guest.counts = handle.counts();
+        }
+    }
+
+    /// Nobody is there any more, if the link is over.
+    fn see_off(&self) {
+        if !matches!(self.stage, Stage::Running { .. }) && lock(&self.visitors.guest).take().is_some() {
+            self.visitors.changes.tell();
+        }
+    }
+
+    fn open(&self, hello: &Hello) -> Result<(Agreement, Peer, Arc<dyn Session>), Refused> {
+        let agreement = self.limits.agree(hello, epoch()?, self.instance)?;
+        let peer = Peer {
+            export: hello.export.clone(),
+            credentials: None,
+            client: hello.client,
+            label: self.label.clone(),
+        };
+        let session = self.server.open_for(agreement.protocol, &peer).map_err(|refusal| refused(&refusal))?;
+        Ok((agreement, peer, session))
+    }
+
+    fn begin(&mut self, ends: &Ends, now: Instant) -> Result<(), PageError> {
+        let Stage::Welcomed { peer, session } = std::mem::replace(&mut self.stage, Stage::Free) else {
+            return Ok(());
+        };
+        match self.server.serve(ends, &peer, session, self.mode) {
+            Ok(handle) => {
+                tracing::info!(
+                    link = &*peer.label,
+                    export = peer.export,
+                    slots = ends.layout.slots(),
+                    "link made"
+                );
+                self.stage = Stage::Running { handle };
+                *lock(&self.visitors.guest) = Some(Guest::new(peer));
+                self.visitors.changes.tell();
+            }
+            Err(error) => {
+                tracing::warn!(link = &*peer.label, why = %error, "no link");
+                self.seat.goodbye(&Goodbye::new(Cause::Failed, failed(error)))?;
+                self.seat.reopen(now)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, end: End) {
+        if let Stage::Running { handle } = std::mem::replace(&mut self.stage, Stage::Free) {
+            tracing::info!(link = &*self.label, why = %end, "link ended");
+            handle.cut(end);
+            self.stage = Stage::Ending { handle };
+        }
+    }
+
+    fn leave(mut self) {
+        if let Stage::Welcomed { .. } | Stage::Running { .. } = self.stage
+            && let Err(error) = self.seat.goodbye(&Goodbye::new(Cause::Leaving, ""))
+        {
+            tracing::warn!(%error, "no goodbye");
+        }
+        self.stage = Stage::Free;
+        self.see_off();
+        self.seat.leave();
+    }
+}
+
+/// Why there is no link over memory.
+#[derive(Debug, Error)]
+pub enum JoinError {
+    /// The memory cannot carry a link.
+    #[error("memory that cannot be shared: {0}")]
+    Page(#[from] PageError),
+    /// There is no server, or it has another client.
+    #[error("no server is there, or it has another client")]
+    Busy,
+    /// The server said no.
+    #[error("{0}")]
+    Refused(#[source] Refused),
+    /// The server did not answer in time.
+    #[error("the server does not answer")]
+    Silent,
+    /// The server's answer is not to be believed.
+    #[error("the server's answer is not to be believed")]
+    Welcome(#[source] WelcomeError),
+    /// The server went away meanwhile.
+    #[error("the server went away: {0}")]
+    Ended(End),
+    /// The line could not be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The system refused.
+    #[error("no link over this memory: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The client's watch over a link that has no socket. Dropping it ends the link in order.
+#[derive(Debug)]
+pub struct MemoryTether {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Asks the server at that memory for a link, and takes it into use. Waits for the answer, and for another client to leave, until the
+/// options' time is up.
+pub fn join(
+    memory: CommonMemory,
+    options: &ConnectOptions,
+    label: impl Into<Arc<str>>,
+    mode: Mode,
+) -> Result<(Line, MemoryTether), JoinError> {
+    let hello = connect::hello(options);
+    let offered = hello.offered.without(Features::AT_SOCKETS);
+    let hello = Hello { bells: Bells::SILENT, offered, ..hello };
+    let token = u32::from_le_bytes(random_bytes()?);
+    let mut seat = ClientSeat::new(memory.region.clone(), memory.total, hello, token, Instant::now())?;
+    let ends = wait(&mut seat, options.timeout)?;
+    let line = Line::start(&ends, label, mode)?;
+    let (stop, stopped) = mpsc::channel();
+    let watched = line.clone();
+    let run = move || {
+        let end = loop {
+            match seat.step(Instant::now()) {
+                Ok(ClientStep::Over(end)) => break end.into(),
+                Ok(_) => {}
+                Err(error) => break End::Failed(error.to_string().into()),
+            }
+            let stop = stopped.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout);
+            if let Some(end) = watched.end().or(stop.then_some(End::Stopped)) {
+                if let Err(error) = seat.goodbye(&goodbye(&end)) {
+                    tracing::warn!(%error, "no goodbye");
+                }
+                break end;
+            }
+        };
+        watched.cut(end);
+        drop(memory);
+    };
+    let thread = thread::Builder::new().name("link-heart".into()).spawn(run)?;
+    Ok((line, MemoryTether { stop: Some(stop), thread: Some(thread) }))
+}
+
+impl Drop for MemoryTether {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // Its own thread may be the one that drops it: see the watcher.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn wait(seat: &mut ClientSeat, timeout: Duration) -> Result<Ends, JoinError> {
+    let until = Instant::now() + timeout;
+    let mut asked = false;
+    loop {
+        let now = Instant::now();
+        match seat.step(now)? {
+            ClientStep::Made(made) => return Ok(made.1),
+            ClientStep::Nothing => asked = true,
+            ClientStep::Busy => {}
+            ClientStep::Refused(refused) => return Err(JoinError::Refused(refused)),
+            ClientStep::Unbelievable(error) => return Err(JoinError::Welcome(error)),
+            ClientStep::Over(end) => return Err(JoinError::Ended(end.into())),
+        }
+        if now >= until {
+            return Err(if asked { JoinError::Silent } else { JoinError::Busy });
+        }
+        // Nobody can wake us: there is no kernel in common.
+        thread::sleep(LOOK);
+    }
+}
+
+impl From<PageEnd> for End {
+    fn from(end: PageEnd) -> End {
+        match end {
+            PageEnd::Said(goodbye) => tether::said(&goodbye),
+            PageEnd::Died => End::Died,
+            PageEnd::Senseless => End::Lie(Lie::Senseless("what it left in the page makes no sense".into())),
+        }
+    }
+}
+
+fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    random::fill(&mut bytes)?;
+    Ok(bytes)
+}

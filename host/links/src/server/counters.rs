@@ -1,0 +1,116 @@
+//! What a server has done, in numbers.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::counter::Counter;
+use tombolo_host_runtime::lock;
+
+/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Links there are: those whose memory is still held (a gauge).
+    pub links: u64,
+    /// Links there have been.
+    pub links_total: u64,
+    /// Links that were cut because the peer broke the rules, or something failed here.
+    pub cut: u64,
+    /// Requests received.
+    pub requests: u64,
+    /// Requests answered.
+    pub answers: u64,
+    /// Requests that were not answered yet when `serve` returned.
+    pub later: u64,
+    /// Requests that are not answered yet, on links that there are (a gauge).
+    pub in_flight: u64,
+    /// Times that a sleeping peer was woken.
+    pub rings: u64,
+    /// Times that a link's thread went to sleep.
+    pub sleeps: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.requests += other.requests;
+        self.answers += other.answers;
+        self.later += other.later;
+        self.in_flight += other.in_flight;
+        self.rings += other.rings;
+        self.sleeps += other.sleeps;
+    }
+}
+
+/// Numbers of one link.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) intake: Intake,
+    /// Written by whoever has the sending side.
+    pub(super) answers: Apart<Counter>,
+}
+
+/// What the link's thread counts, and nobody else.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Intake {
+    pub(super) requests: Counter,
+    pub(super) later: Counter,
+    pub(super) sleeps: AtomicU64,
+}
+
+/// Something with its own cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Apart<T>(T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl Counters {
+    pub(super) fn read(&self, rings: u64) -> Counts {
+        let (answers, requests) = (self.answers.get(), self.intake.requests.get());
+        Counts {
+            requests,
+            answers,
+            later: self.intake.later.get(),
+            in_flight: requests.saturating_sub(answers),
+            rings,
+            sleeps: self.intake.sleeps.load(Ordering::Relaxed),
+            ..Counts::default()
+        }
+    }
+}
+
+/// What links that are gone have counted, and how many there were.
+#[derive(Debug, Default)]
+pub(super) struct Ledger(Mutex<Counts>);
+
+impl Ledger {
+    pub(super) fn opened(&self) {
+        let mut counts = lock(&self.0);
+        counts.links += 1;
+        counts.links_total += 1;
+    }
+
+    pub(super) fn cut(&self) {
+        lock(&self.0).cut += 1;
+    }
+
+    /// A link's memory is gone. What was not answered then never is.
+    pub(super) fn closed(&self, counts: &Counts) {
+        let mut sum = lock(&self.0);
+        sum.links -= 1;
+        sum.add(&Counts { in_flight: 0, ..*counts });
+    }
+
+    /// Those numbers and the numbers of the links there are.
+    pub(super) fn sum(&self, live: impl Iterator<Item = Counts>) -> Counts {
+        let mut sum = *lock(&self.0);
+        live.for_each(|counts| sum.add(&counts));
+        sum
+    }
+}

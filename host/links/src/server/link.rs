@@ -1,0 +1,210 @@
+//! One link, as its thread and its responders share it.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use tombolo_mem::{LINE_BYTES, LinesMut, OutOfBounds, Source};
+use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
+use tombolo_shm::bell::{Nudger, Ringer};
+use tombolo_shm::link::{Ends, Extent, FRAME_BYTES, Layout};
+use tombolo_shm::ring::{Ahead, Message, Producer};
+
+use super::common::Common;
+use super::counters::{Counters, Counts};
+use super::service::Session;
+use crate::end::{End, Fate, Lie};
+use crate::passing::Introductions;
+use tombolo_host_runtime::lock;
+
+const LINES_PER_BUFFER: usize = FRAME_BYTES as usize / LINE_BYTES;
+/// So much of an answer's buffer is fetched ahead: as much as attributes take.
+const LINES_AHEAD: usize = 2;
+
+/// One link. Its memory is given back, and the session dropped, with the last that holds it: the thread, or a responder.
+pub(super) struct Link {
+    pub(super) label: Arc<str>,
+    pub(super) session: Arc<dyn Session>,
+    pub(super) fate: Arc<Fate>,
+    pub(super) bases: BaseTable,
+    /// Further domains that the client has introduced, if it may.
+    pub(super) introductions: OnceLock<Arc<Introductions>>,
+    pub(super) counters: Counters,
+    pub(super) layout: Layout,
+    pub(super) peer: Extent,
+    own: Extent,
+    /// The slot of the next answer.
+    ahead: Ahead,
+    /// The buffers of answers, as lines.
+    buffers: LinesMut,
+    producer: Mutex<Producer>,
+    ringer: Ringer,
+    nudger: Nudger,
+    /// Whether the request of that buffer is not answered yet.
+    taken: Box<[AtomicBool]>,
+    common: Arc<Common>,
+    /// What is to be dropped after all the rest, such as the place that the link takes.
+    pub(super) held: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl Link {
+    pub(super) fn new(
+        ends: &Ends,
+        label: Arc<str>,
+        session: Arc<dyn Session>,
+        nudger: Nudger,
+        common: Arc<Common>,
+    ) -> Result<Self, OutOfBounds> {
+        let layout = ends.layout;
+        let producer = Producer::at(&ends.own, layout.ring_offset(), layout.slots(), ends.epoch)?;
+        let ringer = Ringer::of(ends)?;
+        let buffers = buffers(ends)?;
+        common.ledger.opened();
+        Ok(Self {
+            label,
+            session,
+            fate: Arc::default(),
+            bases: BaseTable::of_link(ends),
+            introductions: OnceLock::new(),
+            counters: Counters::default(),
+            layout,
+            peer: ends.peer.clone(),
+            own: ends.own.clone(),
+            ahead: producer.ahead(),
+            buffers,
+            producer: Mutex::new(producer),
+            ringer,
+            nudger,
+            taken: (0..layout.slots()).map(|_| AtomicBool::new(false)).collect(),
+            common,
+            held: OnceLock::new(),
+        })
+    }
+
+    /// A request has come; an error if the one before it in the same buffer is not answered yet. For the link's thread alone.
+    ///
+    /// Since every id names one of the buffers, this is also the limit of requests under way.
+    #[inline]
+    pub(super) fn take(&self, id: u32) -> Result<(), Lie> {
+        let taken = self.taken_by(id);
+        if taken.load(Ordering::Acquire) {
+            return Err(Lie::StillOutstanding { id });
+        }
+        // Nobody else sets it, so no exchange is needed.
+        taken.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A request has come that is likely to be answered soon: fetches what the answer will be written to, for as long as that takes the
+    /// client's processor has it.
+    #[inline]
+    pub(super) fn fetch_ahead(&self, id: u32) {
+        self.ahead.fetch();
+        let first = self.index(id) as usize * LINES_PER_BUFFER;
+        (first..first + LINES_AHEAD).for_each(|line| self.buffers.claim(line));
+    }
+
+    /// Whether the request is not answered yet.
+    #[inline]
+    pub(super) fn is_outstanding(&self, id: u32) -> bool {
+        self.taken_by(id).load(Ordering::Relaxed)
+    }
+
+    /// Bulk memory of any domain that is known here, to be read.
+    #[inline]
+    pub(super) fn source(&self, address: GlobalAddress, len_bytes: u64) -> Result<Source, AddressError> {
+        match self.introductions.get() {
+            Some(introductions) if address.domain() >= Domain::FIRST_OTHER => {
+                introductions.source(address, len_bytes)
+            }
+            _ => self.bases.source(address, len_bytes),
+        }
+    }
+
+    /// The first `len_bytes` of the buffer of a request, in the peer's memory; no more than it has.
+    pub(super) fn frame(&self, id: u32, len_bytes: usize) -> Source {
+        let len = len_bytes.min(FRAME_BYTES as usize);
+        let at = self.layout.buffer_offset(self.index(id)).unwrap_or(u64::MAX);
+        let mut source = Source::new();
+        if let Ok(place) = self.peer.place(at, len as u64) {
+            // The layout was checked against the end.
+            let _ = source.push(self.peer.region(), place, len);
+        }
+        source
+    }
+
+    /// Sends an answer, and wakes the client if it sleeps.
+    #[inline]
+    pub(super) fn answer(&self, id: u32, kind: u32, body: [u8; 48], frame: &[u8]) {
+        if self.fate.is_over() {
+            return;
+        }
+        let frame_len = frame.len() as u32;
+        if frame_len > 0 {
+            let at = self.layout.buffer_offset(self.index(id)).unwrap_or(u64::MAX);
+            if self.own.write_at(at, frame).is_err() {
+                self.end(End::Failed("an answer has no buffer".into()));
+                return;
+            }
+        }
+        // After all of the answer was written, data in bulk memory included, and before it is said to be there.
+        if self.own.region().is_poisoned() {
+            self.end(End::own_memory_gone());
+            return;
+        }
+        let message = Message { id, frame_len, kind, body };
+        // Before the client can see the answer: it may use the buffer again at once.
+        self.taken_by(id).store(false, Ordering::Release);
+        {
+            let mut producer = lock(&self.producer);
+            producer.push(&message);
+            self.counters.answers.bump();
+        }
+        self.ringer.ring();
+    }
+
+    /// Ends the link, if it has not ended before: tells its thread, which finishes the request that it is at, and writes a line if
+    /// somebody is at fault.
+    pub(super) fn end(&self, why: End) {
+        let is_fault = matches!(why, End::Lie(_) | End::Failed(_));
+        let text = is_fault.then(|| why.to_string());
+        if !self.fate.decide(why) {
+            return;
+        }
+        self.nudger.nudge();
+        self.session.ended();
+        if let Some(why) = text {
+            self.common.ledger.cut();
+            if let Some(suppressed) = self.common.cuts.turn() {
+                tracing::warn!(link = &*self.label, %why, suppressed, "link cut");
+            }
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.counters.read(self.ringer.rings())
+    }
+
+    #[inline]
+    pub(super) fn index(&self, id: u32) -> u32 {
+        id & (self.layout.slots() - 1)
+    }
+
+    #[inline]
+    fn taken_by(&self, id: u32) -> &AtomicBool {
+        // There is one for each slot; the remainder tells the compiler so.
+        &self.taken[self.index(id) as usize % self.taken.len()]
+    }
+}
+
+fn buffers(ends: &Ends) -> Result<LinesMut, OutOfBounds> {
+    let (slots, first) = (ends.layout.slots(), ends.layout.buffer_offset(0).unwrap_or(u64::MAX));
+    let start = ends.own.place(first, u64::from(slots) * FRAME_BYTES)?;
+    LinesMut::new(ends.own.region(), start, slots as usize * LINES_PER_BUFFER)
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.common.ledger.closed(&self.counts());
+    }
+}

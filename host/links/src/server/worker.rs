@@ -1,0 +1,111 @@
+//! The thread of one link.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tombolo_shm::bell::{Lull, Mode, Outcome, Sleeper};
+use tombolo_shm::link::FRAME_BYTES;
+use tombolo_shm::ring::{Consumer, Message};
+
+use super::link::Link;
+use super::responder::Responder;
+use super::service::Request;
+use super::spare;
+use crate::end::{End, Lie};
+
+/// After so long it looks whether the memory is still there, though nobody rings.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+
+/// What the thread of one link works with.
+pub(super) struct Worker {
+    pub(super) link: Arc<Link>,
+    pub(super) consumer: Consumer,
+    pub(super) sleeper: Sleeper,
+    pub(super) lull: Lull,
+    /// Private copy of the variable arguments.
+    pub(super) frame: Box<[u8; FRAME_BYTES as usize]>,
+}
+
+impl Worker {
+    /// Serves until the link ends.
+    pub(super) fn run(mut self) {
+        spare::belongs_to(&self.link);
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.serve()));
+        spare::leave();
+        let end = match outcome {
+            Ok(Ok(())) => return,
+            Ok(Err(lie)) => End::Lie(lie),
+            Err(_) => End::Failed("a request made its session panic".into()),
+        };
+        self.link.end(end);
+    }
+
+    fn serve(&mut self) -> Result<(), Lie> {
+        while !self.link.fate.is_over() {
+            match self.next() {
+                Some(message) => self.request(&message)?,
+                None => self.wait()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next request out, if it is there.
+    #[inline]
+    fn next(&mut self) -> Option<Message> {
+        if self.sleeper.mode() == Mode::Event {
+            return self.consumer.pop();
+        }
+        self.lull.rest();
+        let message = self.consumer.pop();
+        self.lull.looked(message.is_some());
+        if let Some(message) = &message {
+            // Most are answered at once.
+            self.link.fetch_ahead(message.id);
+            if self.lull.is_behind() {
+                self.consumer.fetch();
+            }
+        }
+        message
+    }
+
+    /// Copies what the peer could change, checks it, and hands it to the session.
+    #[inline]
+    fn request(&mut self, message: &Message) -> Result<(), Lie> {
+        let Message { id, frame_len, kind, body } = *message;
+        let link = &self.link;
+        let frame = match self.frame.get_mut(..frame_len as usize) {
+            Some(frame) => frame,
+            None => return Err(Lie::FrameTooLong { id, len_bytes: frame_len }),
+        };
+        link.take(id)?;
+        if !frame.is_empty() {
+            let at = link.layout.buffer_offset(link.index(id)).unwrap_or(u64::MAX);
+            link.peer.read_at(at, frame).map_err(|_| Lie::MemoryGone)?;
+        }
+        if link.peer.region().is_poisoned() {
+            return Err(Lie::MemoryGone);
+        }
+        link.counters.intake.requests.bump();
+        link.session.serve(Request { kind, body, frame }, Responder::new(spare::take(link), id));
+        if link.is_outstanding(id) {
+            link.counters.intake.later.bump();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wait(&mut self) -> Result<(), Lie> {
+        let outcome = self.sleeper.wait(Some(LOOK_AFTER), &self.consumer);
+        self.link.counters.intake.sleeps.store(self.sleeper.counts().sleeps, Ordering::Relaxed);
+        if self.link.peer.region().is_poisoned() {
+            return Err(Lie::MemoryGone);
+        }
+        if outcome != Outcome::Ready {
+            self.consumer.check()?;
+        }
+        Ok(())
+    }
+}

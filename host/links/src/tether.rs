@@ -1,0 +1,432 @@
+//! The socket that stays open beside a link: its end tells the other side's death, and its last message an orderly leave.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tombolo_shm::link::{Cause, Goodbye, MESSAGE_BYTES_MAX, Message};
+use tombolo_sys::epoll::{Bell, Epoll, Event, Interest};
+use tombolo_sys::packet::Packet;
+use tombolo_sys::{Errno, packet, socket};
+
+use super::end::{End, Lie};
+use tombolo_host_runtime::lock;
+
+/// What a link's owner does about its socket, on the watcher's thread: none of it may block. While [`tick`](Self::tick) and
+/// [`heard`](Self::heard) run the watcher is locked: they must neither end a link nor drop what may. It is dropped without that lock.
+pub trait Keeper: Send {
+    /// Called every [`TICK`]. What it returns ends the link, and is said to the other side; [`ended`](Self::ended) is not called then.
+    fn tick(&mut self, now: Instant) -> Option<Goodbye>;
+
+    /// A message came that is no goodbye, with these descriptors beside it. What is returned is said in answer.
+    fn heard(&mut self, _message: &Message, _descriptors: Descriptors) -> Result<Option<Message>, Lie> {
+        Err(Lie::Senseless("a message that has no place after the first two".into()))
+    }
+
+    /// The other side has ended the link.
+    fn ended(self: Box<Self>, end: End);
+}
+
+/// What came beside a message.
+pub type Descriptors = smallvec::SmallVec<[OwnedFd; 1]>;
+
+/// How often links are looked after.
+pub const TICK: Duration = Duration::from_millis(100);
+
+/// Watches the sockets of any number of links, with one thread. Dropping it says goodbye on all of them.
+#[derive(Debug)]
+pub struct Watcher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Our end of one link's socket. Dropping it says goodbye.
+#[derive(Debug)]
+pub struct Tether {
+    watched: Arc<Watched>,
+    shared: Arc<Shared>,
+    token: u64,
+}
+
+/// Says more on the socket of a link, as long as it is there. Does not keep it open.
+#[derive(Debug, Clone)]
+pub(super) struct Speaker(Weak<Watched>);
+
+#[derive(Debug)]
+struct Shared {
+    epoll: Epoll,
+    bell: Bell,
+    stopping: AtomicBool,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    last_token: u64,
+    by_token: HashMap<u64, Entry>,
+}
+
+struct Entry {
+    watched: Arc<Watched>,
+    keeper: Box<dyn Keeper>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    socket: OwnedFd,
+    /// Whether either side has ended it.
+    over: AtomicBool,
+}
+
+/// The token of the bell; entries count from 1.
+const BELL: u64 = 0;
+
+impl Watcher {
+    /// Starts it.
+    pub fn start() -> io::Result<Watcher> {
+        let shared = Arc::new(Shared {
+            epoll: Epoll::new()?,
+            bell: Bell::new()?,
+            stopping: AtomicBool::new(false),
+            entries: Mutex::default(),
+        });
+        shared.epoll.add(&shared.bell, BELL, Interest::Readable)?;
+        let running = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("link-ends".into()).spawn(move || watch(&running))?;
+        Ok(Watcher { shared, thread: Some(thread) })
+    }
+
+    /// Watches a link's socket. The keeper hears when the other side ends the link, if this side has not before.
+    pub fn watch(&self, socket: OwnedFd, keeper: Box<dyn Keeper>) -> io::Result<Tether> {
+        let watched = Arc::new(Watched { socket, over: AtomicBool::new(false) });
+        let token = {
+            let mut entries = lock(&self.shared.entries);
+            entries.last_token += 1;
+            let token = entries.last_token;
+            if entries.by_token.is_empty() {
+                // The thread may be waiting without an end in sight.
+                self.shared.bell.ring();
+            }
+            entries.by_token.insert(token, Entry { watched: Arc::clone(&watched), keeper });
+            token
+        };
+        if let Err(error) = self.shared.epoll.add(&watched.socket, token, Interest::Readable) {
+            let entry = lock(&self.shared.entries).by_token.remove(&token);
+            // Not under the lock: the keeper ends its link.
+            drop(entry);
+            return Err(error.into());
+        }
+        Ok(Tether { watched, shared: Arc::clone(&self.shared), token })
+    }
+
+    /// How many links are watched.
+    pub fn count(&self) -> usize {
+        lock(&self.shared.entries).by_token.len()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.bell.ring();
+        // Its own thread may be the one that drops it: the end of a link wakes those who wait for answers, and one of them may have
+        // held the last of its session.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+        let entries = std::mem::take(&mut lock(&self.shared.entries).by_token);
+        for entry in entries.into_values() {
+            entry.watched.end(&Goodbye::new(Cause::Leaving, "the process ends"));
+        }
+    }
+}
+
+impl Tether {
+    /// Ends the link in order.
+    pub fn leave(&self) {
+        self.end(&Goodbye::new(Cause::Leaving, ""));
+    }
+
+    /// Ends the link and tells the other side why. Does not wait for it.
+    pub fn end(&self, goodbye: &Goodbye) {
+        self.watched.end(goodbye);
+        let entry = lock(&self.shared.entries).by_token.remove(&self.token);
+        if entry.is_some() {
+            let _ = self.shared.epoll.remove(&self.watched.socket);
+        }
+    }
+
+    /// For who has more to say.
+    pub(super) fn speaker(&self) -> Speaker {
+        Speaker(Arc::downgrade(&self.watched))
+    }
+
+    /// Whether either side has ended the link.
+    pub fn is_over(&self) -> bool {
+        self.watched.over.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Tether {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Speaker {
+    /// Says something; never waits. EAGAIN when the other side does not read, EPIPE when the link is over.
+    pub(super) fn say(&self, message: &Message, memory: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let watched = self.0.upgrade().filter(|watched| !watched.over.load(Ordering::Acquire));
+        let watched = watched.ok_or(Errno::PIPE)?;
+        packet::send(&watched.socket, &message.encode(), memory.as_slice())
+    }
+}
+
+/// What a look at a socket found.
+enum Found {
+    Nothing,
+    /// The other side has ended the link.
+    End(End),
+    Message(Message, Descriptors),
+}
+
+impl Watched {
+    fn end(&self, goodbye: &Goodbye) {
+        if self.over.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // A peer that is gone or does not read learns it from the end of the socket.
+        let _ = packet::send(&self.socket, &Message::Goodbye(goodbye.clone()).encode(), &[]);
+        let _ = socket::shut_down(&self.socket);
+    }
+
+    fn look(&self) -> Found {
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        // Linux tells that the peer closed with something of ours unread before it hands out what the peer sent: look again.
+        let packet = match packet::receive(self.socket.as_fd(), &mut buffer) {
+            Err(Errno::CONNRESET) => packet::receive(self.socket.as_fd(), &mut buffer),
+            outcome => outcome,
+        };
+        let Packet { len, descriptors, truncated } = match packet {
+            Err(Errno::AGAIN) => return Found::Nothing,
+            Err(_) => return Found::End(End::Died),
+            Ok(packet) => packet,
+        };
+        let bytes = buffer.get(..len).unwrap_or_default();
+        match Message::decode(bytes) {
+            _ if bytes.is_empty() => Found::End(End::Died),
+            Ok(Message::Goodbye(goodbye)) => Found::End(said(&goodbye)),
+            Ok(_) if truncated => lied("a message with more than there is room for"),
+            Ok(message) => Found::Message(message, descriptors),
+            Err(error) => lied(error),
+        }
+    }
+}
+
+fn lied(what: impl std::fmt::Display) -> Found {
+    Found::End(End::Lie(Lie::Senseless(what.to_string().into())))
+}
+
+pub(super) fn said(goodbye: &Goodbye) -> End {
+    match goodbye.cause {
+        Cause::Leaving => End::Left,
+        Cause::Cut => End::Failed(format!("the peer cut the link: {}", goodbye.reason).into()),
+        Cause::Failed => End::Failed(format!("the peer failed: {}", goodbye.reason).into()),
+    }
+}
+
+fn watch(shared: &Shared) {
+    let mut events = Vec::new();
+    let mut next_tick = Instant::now();
+    while !shared.stopping.load(Ordering::SeqCst) {
+        let idle = lock(&shared.entries).by_token.is_empty();
+        let timeout = (!idle).then(|| next_tick.saturating_duration_since(Instant::now()));
+        if let Err(error) = shared.epoll.wait(&mut events, timeout) {
+            tracing::error!(%error, "links are not watched any more");
+            return;
+        }
+        for event in &events {
+            match event.token {
+                BELL => shared.bell.silence(),
+                _ => handle(shared, event),
+            }
+        }
+        let now = Instant::now();
+        if now >= next_tick {
+            tick(shared, now);
+            next_tick = now + TICK;
+        }
+    }
+}
+
+fn tick(shared: &Shared, now: Instant) {
+    let mut ended = Vec::new();
+    {
+        let mut entries = lock(&shared.entries);
+        for (token, entry) in &mut entries.by_token {
+            if let Some(goodbye) = entry.keeper.tick(now) {
+                ended.push((*token, goodbye));
+            }
+        }
+    }
+    for (token, goodbye) in ended {
+        let entry = lock(&shared.entries).by_token.remove(&token);
+        if let Some(entry) = entry {
+            let _ = shared.epoll.remove(&entry.watched.socket);
+            entry.watched.end(&goodbye);
+        }
+    }
+}
+
+fn handle(shared: &Shared, event: &Event) {
+    let watched = lock(&shared.entries).by_token.get(&event.token).map(|entry| Arc::clone(&entry.watched));
+    let Some(watched) = watched else { return };
+    let end = match watched.look() {
+        Found::Nothing => return,
+        Found::End(end) => end,
+        Found::Message(message, descriptors) => {
+            match heard(shared, event.token, &watched, &message, descriptors) {
+                Ok(()) => return,
+                Err(lie) => End::Lie(lie),
+            }
+        }
+    };
+    let Some(entry) = lock(&shared.entries).by_token.remove(&event.token) else { return };
+    let _ = shared.epoll.remove(&watched.socket);
+    if watched.over.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // Whoever broke the rules hears so: the end of the socket alone would say that this process is dead.
+    if let End::Lie(lie) = &end {
+        let goodbye = Message::Goodbye(Goodbye::new(Cause::Cut, lie));
+        let _ = packet::send(&watched.socket, &goodbye.encode(), &[]);
+    }
+    let _ = socket::shut_down(&watched.socket);
+    entry.keeper.ended(end);
+}
+
+/// Has the keeper hear a message, and says what it answers.
+fn heard(
+    shared: &Shared,
+    token: u64,
+    watched: &Watched,
+    message: &Message,
+    descriptors: Descriptors,
+) -> Result<(), Lie> {
+    let answer = {
+        let mut entries = lock(&shared.entries);
+        let Some(entry) = entries.by_token.get_mut(&token) else { return Ok(()) };
+        entry.keeper.heard(message, descriptors)?
+    };
+    match answer.map(|answer| packet::send(&watched.socket, &answer.encode(), &[])) {
+        Some(Err(Errno::AGAIN)) => Err(Lie::Senseless("it asks and does not read the answers".into())),
+        // If it is gone, that is heard next.
+        _ => Ok(()),
+    }
+}
+
+impl std::fmt::Debug for Entries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entries").field("count", &self.by_token.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Far more than it takes.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Tells a test what it hears, and leaves when it is told to.
+    struct Teller {
+        ended: mpsc::Sender<End>,
+        leaves: Arc<AtomicBool>,
+    }
+
+    impl Keeper for Teller {
+        fn tick(&mut self, _: Instant) -> Option<Goodbye> {
+            self.leaves.load(Ordering::SeqCst).then(|| Goodbye::new(Cause::Cut, "too many requests"))
+        }
+
+        fn ended(self: Box<Self>, end: End) {
+            let _ = self.ended.send(end);
+        }
+    }
+
+    fn keep(watcher: &Watcher, socket: OwnedFd) -> (Tether, mpsc::Receiver<End>, Arc<AtomicBool>) {
+        let (sender, ended) = mpsc::channel();
+        let leaves = Arc::new(AtomicBool::new(false));
+        let keeper = Box::new(Teller { ended: sender, leaves: Arc::clone(&leaves) });
+        (watcher.watch(socket, keeper).expect("watched"), ended, leaves)
+    }
+
+    fn watched(watcher: &Watcher) -> (Tether, OwnedFd, mpsc::Receiver<End>) {
+        let (ours, theirs) = packet::pair().expect("a pair");
+        let (tether, ended, _) = keep(watcher, ours);
+        (tether, theirs, ended)
+    }
+
+    #[test]
+    fn death_a_goodbye_and_nonsense_are_told_apart() {
+        let watcher = Watcher::start().expect("a watcher");
+        let (tether, theirs, ended) = watched(&watcher);
+        drop(theirs);
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(End::Died));
+        assert!(tether.is_over());
+
+        let (_tether, theirs, ended) = watched(&watcher);
+        let goodbye = Message::Goodbye(Goodbye::new(Cause::Leaving, "done"));
+        packet::send(&theirs, &goodbye.encode(), &[]).expect("send");
+        drop(theirs);
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(End::Left));
+
+        let (_tether, theirs, ended) = watched(&watcher);
+        packet::send(&theirs, b"nonsense", &[]).expect("send");
+        assert!(matches!(ended.recv_timeout(PATIENCE), Ok(End::Lie(_))));
+        assert_eq!(watcher.count(), 0);
+    }
+
+    #[test]
+    fn whoever_leaves_is_heard_and_hears_nothing() {
+        for by_tick in [false, true] {
+            let (one, other) = (Watcher::start().expect("a watcher"), Watcher::start().expect("a second"));
+            let (ours, theirs) = packet::pair().expect("a pair");
+            let (tether, ended, leaves) = keep(&one, ours);
+            let (_peer, heard, _) = keep(&other, theirs);
+            match by_tick {
+                true => leaves.store(true, Ordering::SeqCst),
+                false => tether.end(&Goodbye::new(Cause::Cut, "too many requests")),
+            }
+            let why = heard.recv_timeout(PATIENCE).expect("an end");
+            assert_eq!(why, End::Failed("the peer cut the link: too many requests".into()));
+            // The keeper is dropped without a word.
+            assert_eq!(ended.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+            assert!(tether.is_over());
+        }
+    }
+
+    #[test]
+    fn a_watcher_that_goes_says_goodbye() {
+        let watcher = Watcher::start().expect("a watcher");
+        let (tether, theirs, ended) = watched(&watcher);
+        drop(watcher);
+        assert!(tether.is_over());
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        let packet = packet::receive(&theirs, &mut buffer).expect("a goodbye");
+        assert!(matches!(
+            Message::decode(&buffer[..packet.len]),
+            Ok(Message::Goodbye(Goodbye { cause: Cause::Leaving, .. }))
+        ));
+        assert_eq!(ended.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+}

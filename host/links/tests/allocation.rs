@@ -1,0 +1,99 @@
+//! Requests over a link allocate nothing, however they are waited for; and a link that has nothing to do takes no processor time.
+
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use tombolo_allocations::{Counting, of_all_threads};
+use tombolo_host_links::client::{Line, Spans};
+use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{Ends, Instance, Layout as LinkLayout};
+
+/// How often it is tried to do without any.
+const TRIES: usize = 10;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Answers with what it was sent.
+struct Echo;
+
+impl Service for Echo {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(Echo))
+    }
+}
+
+impl Session for Echo {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        responder.send(request.kind, request.body, request.frame);
+    }
+}
+
+fn link(server: &Server, mode: Mode) -> (Line, LinkHandle) {
+    let (client, ends) = Ends::in_memory(LinkLayout::with_bulk(16, 8, 1 << 20).expect("a layout"));
+    let peer = Peer {
+        export: String::new(),
+        credentials: None,
+        client: Instance([0; 16]),
+        label: Arc::from("counted"),
+    };
+    let session = server.open(&peer).expect("a session");
+    let handle = server.serve(&ends, &peer, session, mode).expect("a link");
+    (Line::start(&client, "counted", mode).expect("a line"), handle)
+}
+
+/// Several calls at once, answers with frames, bulk memory, a call that nobody wants.
+fn round(line: &Line) {
+    let frame = [7; 3000];
+    let span = line.in_area().take(4096).expect("room");
+    let first = line.call_with(1, [1; 48], Spans::from(span), |writer| writer.put(&frame));
+    let second = line.call(1, [2; 48], |writer| writer.put(&frame[..10]));
+    drop(line.call(1, [3; 48], |_| {}));
+    assert_eq!(second.wait().expect("an answer").frame.len(), 10);
+    assert_eq!(first.wait().expect("an answer").frame.len(), 3000);
+}
+
+#[test]
+fn calls_allocate_nothing_and_idle_links_do_nothing() {
+    let server = Server::new(Arc::new(Echo));
+    for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
+        let (line, _handle) = link(&server, mode);
+        // Two threads: who waits then has to register, as the other one may be the leader. What a thread needs once, such as when it
+        // sleeps for the first time, may come late: there are several tries, of which one must do without.
+        let barrier = Barrier::new(3);
+        let mut allocations = [0; TRIES];
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..TRIES {
+                        barrier.wait();
+                        (0..500).for_each(|_| round(&line));
+                        barrier.wait();
+                    }
+                });
+            }
+            for count in &mut allocations {
+                let before = of_all_threads();
+                barrier.wait();
+                barrier.wait();
+                *count = of_all_threads() - before;
+            }
+        });
+        assert!(allocations.contains(&0), "{mode}: {allocations:?}");
+    }
+    for mode in [Mode::Event, Mode::Adaptive] {
+        let (line, _handle) = link(&server, mode);
+        round(&line);
+        let before = process_time();
+        std::thread::sleep(Duration::from_secs(1));
+        let used = process_time() - before;
+        assert!(used < Duration::from_millis(20), "{mode}: {used:?} of a second");
+    }
+}
+
+fn process_time() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

@@ -1,0 +1,80 @@
+//! What a link without a bell takes while nothing happens there, in a process where nothing else runs.
+
+use std::fs;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use tombolo_host_links::client::Line;
+use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{BellKind, Ends, Instance, Layout};
+
+/// To be answered later.
+const HOLD: u32 = 3;
+const AT_ONCE: u32 = 4;
+
+/// Hands the requests that it holds to the test.
+struct Holder(Mutex<Sender<Responder>>);
+
+struct Same(Arc<Holder>);
+
+impl Service for Same {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(self.0.clone())
+    }
+}
+
+impl Session for Holder {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        match request.kind {
+            HOLD => self.0.lock().expect("unpoisoned").send(responder).expect("a test that goes on"),
+            kind => responder.send(kind, request.body, request.frame),
+        }
+    }
+}
+
+/// What the whole process has computed, to 10 ms.
+fn computed() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").expect("what the kernel counts");
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    Duration::from_millis(ticks.map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum())
+}
+
+#[test]
+fn a_call_that_takes_its_time_keeps_no_processor_busy_where_there_is_no_bell() {
+    let (mut client, mut ends) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20).expect("a layout"));
+    (client.bell, ends.bell) = (BellKind::Silent, BellKind::Silent);
+    let (sender, held) = mpsc::channel();
+    let server = Server::new(Arc::new(Same(Arc::new(Holder(Mutex::new(sender))))));
+    let peer =
+        Peer { export: "test".into(), credentials: None, client: Instance([7; 16]), label: "test".into() };
+    let session = server.open(&peer).expect("a session");
+    let _handle = server.serve(&ends, &peer, session, Mode::Event).expect("a link");
+    let line = Line::start(&client, "test", Mode::Event).expect("a line");
+
+    let mut call = pin!(line.call(HOLD, [5; 48], |_| {}));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut context).is_pending());
+    let responder = held.recv().expect("the request");
+    let (before, span) = (computed(), Duration::from_millis(500));
+    thread::sleep(span);
+    let took = computed() - before;
+    assert!(took < span * 3 / 10, "{took:?} of {span:?}");
+    // Nobody is forgotten for that.
+    for _ in 0..20 {
+        line.call(AT_ONCE, [6; 48], |_| {}).wait().expect("an answer");
+    }
+    responder.send(HOLD, [7; 48], &[]);
+    loop {
+        match call.as_mut().poll(&mut context) {
+            Poll::Ready(reply) => break assert_eq!(reply.expect("an answer").body, [7; 48]),
+            Poll::Pending => thread::yield_now(),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! How links end, on either side.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use tombolo_host_links::End;
+use tombolo_host_links::listen::ListenOptions;
+
+use crate::door::common::{Bed, until, works};
+
+const CHILD: &str = "LINK_DOOR_SOCKET";
+
+/// A client in a process of its own, to be killed: this very test, which does nothing unless it is told where to connect.
+#[test]
+fn a_client_of_its_own() {
+    let Some(path) = std::env::var_os(CHILD) else { return };
+    let watcher = tombolo_host_links::tether::Watcher::start().expect("a watcher");
+    let connection =
+        tombolo_host_links::connect::connect(path.as_ref(), &Bed::options("/src")).expect("a link");
+    let (line, _tether) =
+        connection.start(&watcher, "child", tombolo_shm::bell::Mode::Event).expect("a line");
+    assert!(works(&line));
+    eprintln!("ready");
+    std::thread::park();
+}
+
+fn child(bed: &Bed) -> Child {
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "endings::a_client_of_its_own", "--nocapture"])
+        .env(CHILD, &bed.path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let stderr = child.stderr.take().expect("piped");
+    let ready = BufReader::new(stderr).lines().map_while(Result::ok).any(|line| line.contains("ready"));
+    assert!(ready, "the child has no link");
+    child
+}
+
+#[test]
+fn the_death_of_a_client_is_noticed_and_others_go_on() {
+    let bed = Bed::new(ListenOptions::default());
+    let (line, _tether) = bed.link();
+    let mut child = child(&bed);
+    assert_eq!(bed.listener.guests().len(), 2);
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    assert_eq!(&*bed.wait_closed(), format!("test:{}", child.id()));
+    until("the dead one is not listed", || bed.listener.guests().len() == 1);
+    assert!(works(&line));
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_session_along() {
+    let bed = Bed::new(ListenOptions::default());
+    let (line, tether) = bed.link();
+    drop(tether);
+    assert_eq!(&*bed.wait_closed(), format!("test:{}", std::process::id()));
+    assert!(line.is_lost());
+    assert!(line.call(3, [0; 48], |_| ()).wait().is_err());
+}
+
+#[test]
+fn a_server_that_ends_says_goodbye() {
+    let bed = Bed::new(ListenOptions::default());
+    let links = [bed.link(), bed.link()];
+    let Bed { listener, path, watcher: _watcher, .. } = bed;
+    drop(listener);
+    for (line, _) in &links {
+        until("the line is lost", || line.is_lost());
+        assert_eq!(line.end(), Some(End::Left));
+    }
+    assert!(!path.exists());
+}
+
+/// A server whose process is killed cannot say anything: that is told apart.
+#[test]
+fn a_socket_that_ends_without_a_goodbye_is_a_death() {
+    let bed = Bed::new(ListenOptions::default());
+    let dir = tempfile::tempdir().expect("a directory");
+    let between = dir.path().join("between");
+    let listener = tombolo_sys::packet::listen(&between, 0o600, 1).expect("listen");
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            tombolo_host_links::connect::connect(&between, &Bed::options("/src"))
+                .expect("a link by way of another")
+        });
+        // Hands on the hello and the welcome, and dies.
+        let mut accepted = None;
+        until("a connection", || {
+            accepted = tombolo_sys::packet::accept(&listener).ok();
+            accepted.is_some()
+        });
+        let ours = accepted.expect("accepted");
+        let theirs = tombolo_sys::packet::connect(&bed.path).expect("the server");
+        hand_on(&ours, &theirs);
+        hand_on(&theirs, &ours);
+        let connection = client.join().expect("join");
+        let (line, _tether) =
+            connection.start(&bed.watcher, "link", tombolo_shm::bell::Mode::Event).expect("a line");
+        assert!(works(&line));
+        drop((ours, theirs));
+        until("the line is lost", || line.is_lost());
+        assert_eq!(line.end(), Some(End::Died));
+        bed.wait_closed();
+    });
+}
+
+fn hand_on(from: &std::os::fd::OwnedFd, to: &std::os::fd::OwnedFd) {
+    use std::os::fd::AsFd;
+    let mut buffer = [0; 1024];
+    let mut packet = None;
+    until("a message", || {
+        packet = tombolo_sys::packet::receive(from, &mut buffer).ok();
+        packet.is_some()
+    });
+    let packet = packet.expect("received");
+    let descriptors: Vec<_> = packet.descriptors.iter().map(AsFd::as_fd).collect();
+    tombolo_sys::packet::send(to, &buffer[..packet.len], &descriptors).expect("send");
+}
+
+#[test]
+fn whoever_breaks_the_rules_is_cut_and_told_why() {
+    let bed = Bed::new(ListenOptions::default());
+    let (good, _good_tether) = bed.link();
+    let (line, _tether) = bed.link();
+    assert!(line.call(9, [0; 48], |_| ()).wait().is_err());
+    bed.wait_closed();
+    until("the line is lost", || line.is_lost());
+    let why = line.end().expect("lost").to_string();
+    assert!(why.contains("the peer cut the link: kind 9"), "{why}");
+    assert!(works(&good));
+    until("it is not listed any more", || bed.listener.guests().len() == 1);
+}

@@ -1,0 +1,172 @@
+//! What strangers at the door can do: nothing to others.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use tombolo_host_links::listen::ListenOptions;
+use tombolo_shm::link::{
+    Bells, Cause, Features, Goodbye, Hello, Instance, MESSAGE_BYTES_MAX, Message, Protocol, RefusalCode,
+    Refused,
+};
+use tombolo_shm::region::sealed::Sealed;
+use tombolo_sys::memfd::{self, Seals};
+use tombolo_sys::{Errno, packet};
+
+use crate::door::common::{Bed, until, works};
+
+const BYTES: u64 = 1 << 20;
+
+fn hello() -> Hello {
+    Hello {
+        version_min: 1,
+        version_max: 1,
+        offered: Features::NONE,
+        required: Features::NONE,
+        slots: 64,
+        back_slots: 8,
+        bytes: BYTES,
+        client: Instance([9; 16]),
+        protocol: Some(Protocol::Vrpc),
+        bells: Bells::FUTEX,
+        export: "/src".into(),
+        label: "stranger".into(),
+    }
+}
+
+/// What the server answers; none if it just closes.
+fn answer(socket: &OwnedFd) -> Option<Refused> {
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let mut len = None;
+    until("an answer", || match packet::receive(socket, &mut buffer) {
+        Ok(packet) => {
+            len = Some(packet.len);
+            true
+        }
+        Err(Errno::AGAIN | Errno::CONNRESET) => false,
+        Err(error) => panic!("{error}"),
+    });
+    match Message::decode(&buffer[..len.expect("received")]) {
+        Ok(Message::Refused(refused)) => Some(refused),
+        Ok(other) => panic!("{other:?}"),
+        Err(_) => None,
+    }
+}
+
+/// Connects, as soon as the server has accepted some of those who came before.
+fn knock(bed: &Bed) -> OwnedFd {
+    let mut socket = None;
+    until("a place in the queue", || {
+        socket = packet::connect(&bed.path).ok();
+        socket.is_some()
+    });
+    socket.expect("connected")
+}
+
+fn refused(bed: &Bed, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Option<RefusalCode> {
+    let socket = knock(bed);
+    packet::send(&socket, bytes, descriptors).expect("send");
+    answer(&socket).map(|refused| refused.code)
+}
+
+#[test]
+fn memory_that_is_not_as_it_must_be_is_refused() {
+    let bed = Bed::new(ListenOptions::default());
+    let (line, _tether) = bed.link();
+    let bytes = Message::Hello(hello()).encode();
+    let all = Seals::SHRINK | Seals::FUTURE_WRITE | Seals::SEAL;
+    for missing in [Seals::SHRINK, Seals::FUTURE_WRITE, Seals::SEAL, all] {
+        let memory = memfd::create("stranger", BYTES).expect("memory");
+        let _ = memfd::seal(&memory, all.difference(missing));
+        assert_eq!(
+            refused(&bed, &bytes, &[memory.as_fd()]),
+            Some(RefusalCode::Memory),
+            "without {missing:?}"
+        );
+    }
+    let small = Sealed::create("stranger", BYTES - 4096).expect("memory");
+    assert_eq!(refused(&bed, &bytes, &[small.as_fd()]), Some(RefusalCode::Memory));
+    let file = std::fs::File::open("/proc/self/status").expect("a file");
+    assert_eq!(refused(&bed, &bytes, &[file.as_fd()]), Some(RefusalCode::Memory));
+    let (reader, _writer) = std::io::pipe().expect("a pipe");
+    assert_eq!(refused(&bed, &bytes, &[reader.as_fd()]), Some(RefusalCode::Memory));
+    assert!(works(&line));
+    assert_eq!(bed.listener.guests().len(), 1);
+}
+
+#[test]
+fn hellos_that_are_none_are_refused() {
+    let bed = Bed::new(ListenOptions::default());
+    let (line, _tether) = bed.link();
+    let memory = Sealed::create("stranger", BYTES).expect("memory");
+    let one = [memory.as_fd()];
+    let sound = Message::Hello(hello()).encode();
+    let malformed = Some(RefusalCode::Malformed);
+    for len in [1, 15, 16, 87, sound.len() - 1] {
+        assert_eq!(refused(&bed, &sound[..len], &one), malformed, "{len} bytes");
+    }
+    assert_eq!(refused(&bed, &[sound.as_slice(), &[0]].concat(), &one), malformed);
+    assert_eq!(refused(&bed, &[sound.as_slice(), &[0; 4096]].concat(), &one), malformed);
+    assert_eq!(refused(&bed, &sound, &[]), malformed);
+    assert_eq!(refused(&bed, &sound, &[memory.as_fd(), memory.as_fd()]), malformed);
+    assert_eq!(refused(&bed, &sound, &[memory.as_fd(); 4]), malformed);
+    let goodbye = Message::Goodbye(Goodbye::new(Cause::Leaving, "")).encode();
+    assert_eq!(refused(&bed, &goodbye, &one), malformed);
+    assert_eq!(refused(&bed, b"GET / HTTP/1.1\r\n\r\n", &one), malformed);
+    for (change, code) in [
+        ((|hello| hello.version_min = 2) as fn(&mut Hello), RefusalCode::Version),
+        (|hello| hello.slots = 63, RefusalCode::Sizes),
+        (|hello| hello.bytes = u64::MAX, RefusalCode::Sizes),
+        (|hello| hello.bytes = 4096, RefusalCode::Sizes),
+        (|hello| hello.bells = Bells::from_bits(0), RefusalCode::Bell),
+        (|hello| hello.protocol = None, RefusalCode::Protocol),
+    ] {
+        let mut hello = hello();
+        change(&mut hello);
+        assert_eq!(refused(&bed, &Message::Hello(hello).encode(), &one), Some(code));
+    }
+    assert!(works(&line));
+    assert_eq!(bed.listener.guests().len(), 1);
+}
+
+#[test]
+fn who_says_nothing_is_sent_away() {
+    let options = ListenOptions { hello_timeout: Duration::from_millis(50), ..ListenOptions::default() };
+    let bed = Bed::new(options);
+    let silent = packet::connect(&bed.path).expect("connect");
+    let refused = answer(&silent).expect("a reason");
+    assert_eq!((refused.code, refused.reason.as_str()), (RefusalCode::Malformed, "no hello came in time"));
+}
+
+#[test]
+fn a_thousand_who_say_nothing_keep_nobody_out_for_good() {
+    let options = ListenOptions {
+        hello_timeout: Duration::from_millis(200),
+        pending_max: 16,
+        ..ListenOptions::default()
+    };
+    let bed = Bed::new(options);
+    let (line, _tether) = bed.link();
+    tombolo_sys::process::raise_open_file_limit().expect("descriptors");
+    let crowd: Vec<_> = (0..1000).map(|_| knock(&bed)).collect();
+    assert!(works(&line));
+    // The few that were let in fill the place of their user, and all others hear so at once.
+    let codes: Vec<_> = crowd.iter().filter_map(answer).map(|refused| refused.code).collect();
+    assert!(codes.iter().filter(|code| **code == RefusalCode::TooMany).count() > 900);
+    assert!(works(&line));
+    until("a link for who says hello", || bed.try_link("/src").is_ok());
+}
+
+#[test]
+fn a_second_message_ends_the_link() {
+    let bed = Bed::new(ListenOptions::default());
+    let (line, _tether) = bed.link();
+    let memory = Sealed::create("stranger", BYTES).expect("memory");
+    let socket = packet::connect(&bed.path).expect("connect");
+    let bytes = Message::Hello(hello()).encode();
+    packet::send(&socket, &bytes, &[memory.as_fd()]).expect("send");
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    until("a welcome", || packet::receive(&socket, &mut buffer).is_ok());
+    packet::send(&socket, &bytes, &[memory.as_fd()]).expect("send");
+    bed.wait_closed();
+    assert!(works(&line));
+}

@@ -1,0 +1,377 @@
+//! Memory that is passed on: what a server is told of it, what becomes of it when somebody goes, and those who lie about it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use tombolo_host_links::client::{Call, Line};
+use tombolo_host_links::connect::{ConnectOptions, connect};
+use tombolo_host_links::listen::{LinkListener, ListenOptions};
+use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_host_links::tether::{Tether, Watcher};
+use tombolo_host_links::{End, Lie};
+use tombolo_mem::Source;
+use tombolo_shm::address::{Domain, GlobalAddress};
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{
+    Cause, Epoch, Features, Goodbye, Instance, Introduce, Introduced, Limits, MESSAGE_BYTES_MAX, Message,
+    Withdraw,
+};
+use tombolo_shm::region::sealed::Sealed;
+use tombolo_sys::memfd;
+use tombolo_sys::packet::{self, Packet};
+use tombolo_sys::{Errno, creds};
+
+use crate::door::common::{Bed, until, works};
+
+/// The next message on a socket, with what came beside it; none at its end.
+fn next(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let mut received = None;
+    until("a message", || match packet::receive(socket, &mut buffer) {
+        Err(Errno::AGAIN | Errno::CONNRESET) => false,
+        Err(error) => panic!("{error}"),
+        Ok(packet) => {
+            received = Some(packet);
+            true
+        }
+    });
+    let Packet { len, descriptors, .. } = received.expect("received");
+    let message = (len > 0).then(|| Message::decode(&buffer[..len]).expect("a message"))?;
+    Some((message, descriptors.into_iter().collect()))
+}
+
+fn say(socket: &OwnedFd, message: &Message, descriptors: &[BorrowedFd<'_>]) {
+    packet::send(socket, &message.encode(), descriptors).expect("sent");
+}
+
+/// The domain in the middle: it keeps what the program's requests refer to, and has a link to a server that the test plays.
+struct Middle {
+    held: Arc<Mutex<Vec<(Source, Responder)>>>,
+    program: Line,
+    /// Dropping it ends the program's link.
+    tether: Tether,
+    call: Option<Call>,
+    listener: LinkListener,
+    line: Line,
+    _line_tether: Tether,
+    /// The server's end.
+    server: OwnedFd,
+    _watcher: Watcher,
+    _dir: tempfile::TempDir,
+}
+
+/// Kind 1 names bulk memory and is kept; all others are echoed.
+struct Keep(Arc<Mutex<Vec<(Source, Responder)>>>);
+
+impl Service for Keep {
+    fn open(&self, _: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(Keep(self.0.clone())))
+    }
+}
+
+impl Session for Keep {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        if request.kind != 1 {
+            return responder.send(request.kind, request.body, request.frame);
+        }
+        let address = u64::from_le_bytes(request.body[..8].try_into().expect("eight bytes"));
+        match responder.source(GlobalAddress::from_bits(address), 4096) {
+            Ok(source) => self.0.lock().expect("unpoisoned").push((source, responder)),
+            Err(error) => responder.cut(error),
+        }
+    }
+}
+
+fn connected(path: &Path, watcher: &Watcher, offered: Features) -> (Line, Tether) {
+    let mut options = ConnectOptions::new("", "test", Instance([7; 16])).expect("options");
+    options.offered = offered;
+    connect(path, &options).expect("a link").start(watcher, "link", Mode::Event).expect("a line")
+}
+
+const BOTH: fn() -> Features = || Features::INTRODUCTIONS | Features::PASSING_ON;
+
+impl Middle {
+    fn new() -> Middle {
+        let dir = tempfile::tempdir().expect("a directory");
+        let watcher = Watcher::start().expect("a watcher");
+        let held = Arc::<Mutex<Vec<_>>>::default();
+        let server = Arc::new(Server::new(Arc::new(Keep(held.clone()))));
+        let listener = LinkListener::start(&dir.path().join("middle"), server, ListenOptions::default());
+        let listener = listener.expect("a listener");
+        let (program, tether) = connected(listener.path(), &watcher, BOTH());
+        let path = dir.path().join("last");
+        let door = packet::listen(&path, 0o600, 8).expect("a socket");
+        let (server, (line, line_tether)) = std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let mut socket = None;
+                until("a client", || {
+                    socket = packet::accept(&door).ok();
+                    socket.is_some()
+                });
+                let socket = socket.expect("accepted");
+                let Some((Message::Hello(hello), _)) = next(&socket) else { panic!("no hello") };
+                let agreed =
+                    Limits::default().agree(&hello, Epoch::FIRST, Instance([3; 16])).expect("agreed");
+                let memory = Sealed::create("last", agreed.layout.bytes()).expect("memory");
+                say(&socket, &Message::Welcome(agreed.welcome()), &[memory.as_fd()]);
+                socket
+            });
+            let line = connected(&path, &watcher, BOTH());
+            (server.join().expect("no panic"), line)
+        });
+        let (call, _line_tether, _watcher, _dir) = (None, line_tether, watcher, dir);
+        Middle { held, program, tether, call, listener, line, _line_tether, server, _watcher, _dir }
+    }
+
+    /// The program names some of its memory, which the middle keeps.
+    fn source(&mut self) -> Source {
+        let span = self.program.out_area().take(4096).expect("room");
+        let address = self.program.out_address(&span);
+        self.program.out_sink(&span).expect("memory").write_at(0, b"the program's");
+        let mut body = [0; 48];
+        body[..8].copy_from_slice(&address.bits().to_le_bytes());
+        self.call = Some(self.program.call_with(1, body, span.into(), |_| {}));
+        until("the middle has it", || !self.held.lock().expect("unpoisoned").is_empty());
+        self.held.lock().expect("unpoisoned")[0].0.clone()
+    }
+
+    /// As [`source`](Self::source), and the server has taken the memory.
+    fn known(&mut self) -> Source {
+        let source = self.source();
+        assert!(self.line.elsewhere(&source).is_none(), "nothing is known yet");
+        let Some((Message::Introduce(introduce), _)) = next(&self.server) else { panic!("no introduction") };
+        let answer = Introduced { domain: introduce.domain, is_known: true };
+        say(&self.server, &Message::Introduced(answer), &[]);
+        until("it is known", || self.line.elsewhere(&source).is_some());
+        source
+    }
+
+    fn goodbye(&self) {
+        say(&self.server, &Message::Goodbye(Goodbye::new(Cause::Leaving, "")), &[]);
+        until("the line is lost", || self.line.is_lost());
+    }
+}
+
+#[test]
+fn what_is_introduced_is_the_clients_memory_and_its_bulk_only() {
+    let mut middle = Middle::new();
+    let source = middle.source();
+    assert!(middle.line.elsewhere(&source).is_none());
+    let (message, memory) = next(&middle.server).expect("an introduction");
+    let Message::Introduce(introduce) = message else { panic!("{message:?}") };
+    assert_eq!((introduce.domain, introduce.user), (Domain::FIRST_OTHER, creds::own_ids().0));
+    assert_eq!(introduce.nameable.end, introduce.bytes);
+    let [memory] = &memory[..] else { panic!("{} descriptors", memory.len()) };
+    let region = tombolo_shm::region::sealed::map_peer(memory, introduce.bytes).expect("sealed");
+    // Not asked a second time, and not answered yet.
+    assert!(middle.line.elsewhere(&source).is_none());
+    let answer = Introduced { domain: introduce.domain, is_known: true };
+    say(&middle.server, &Message::Introduced(answer), &[]);
+    let mut found = None;
+    until("it is known", || {
+        found = middle.line.elsewhere(&source);
+        found.is_some()
+    });
+    let found = found.expect("known");
+    let [(address, 4096)] = found.parts[..] else { panic!("{found:?}") };
+    assert_eq!(address.domain(), introduce.domain);
+    assert!(introduce.nameable.contains(&address.offset()), "{address:?}");
+    let mut bytes = [0; 13];
+    let at = usize::try_from(address.offset()).expect("small");
+    region.read_at(at, &mut bytes).expect("inside");
+    assert_eq!(&bytes, b"the program's");
+    // Other memory has no name there.
+    assert!(middle.line.elsewhere(&Source::from(vec![0; 4096])).is_none());
+    // With the program its memory goes, once nobody uses it.
+    drop((source, middle.call.take(), middle.held.lock().expect("unpoisoned").drain(..).count()));
+    middle.tether.leave();
+    until("the program's link is gone", || middle.listener.guests().is_empty());
+    drop(found);
+    let withdraw = Message::Withdraw(Withdraw { domain: introduce.domain });
+    assert_eq!(next(&middle.server).map(|(message, _)| message), Some(withdraw));
+}
+
+#[test]
+fn memory_that_is_not_taken_is_copied_for_good() {
+    let mut middle = Middle::new();
+    let source = middle.source();
+    assert!(middle.line.elsewhere(&source).is_none());
+    let Some((Message::Introduce(introduce), _)) = next(&middle.server) else { panic!("no introduction") };
+    let answer = Introduced { domain: introduce.domain, is_known: false };
+    say(&middle.server, &Message::Introduced(answer), &[]);
+    // An answer to what was never asked is a lie: when that is heard, the one before was.
+    say(&middle.server, &Message::Introduced(Introduced { domain: Domain(9), is_known: true }), &[]);
+    until("the lie is heard", || middle.line.is_lost());
+    assert!(matches!(middle.line.end(), Some(End::Lie(Lie::Senseless(_)))), "{:?}", middle.line.end());
+    assert!(middle.line.elsewhere(&source).is_none());
+    assert!(works(&middle.program), "nothing was lent");
+}
+
+#[test]
+fn a_second_answer_is_a_lie() {
+    let mut middle = Middle::new();
+    let _source = middle.known();
+    let again = Introduced { domain: Domain::FIRST_OTHER, is_known: false };
+    say(&middle.server, &Message::Introduced(again), &[]);
+    until("the lie is heard", || middle.line.is_lost());
+    assert!(matches!(middle.line.end(), Some(End::Lie(_))));
+}
+
+/// A server that says goodbye may still be at work on what it has taken. Its memory must not be given to anything else.
+#[test]
+fn memory_that_a_lost_server_may_still_read_goes_with_its_link() {
+    let mut middle = Middle::new();
+    let source = middle.known();
+    let lent = middle.line.elsewhere(&source).expect("known");
+    middle.goodbye();
+    until("the program's link ends", || middle.program.is_lost());
+    assert!(matches!(middle.program.end(), Some(End::Failed(_))), "{:?}", middle.program.end());
+    drop(lent);
+}
+
+#[test]
+fn memory_that_nobody_can_read_any_more_stays_in_use() {
+    // Nothing is lent when the server goes.
+    let mut middle = Middle::new();
+    let source = middle.known();
+    middle.goodbye();
+    assert!(works(&middle.program));
+    drop(source);
+    // It is, and the server is dead.
+    let mut middle = Middle::new();
+    let source = middle.known();
+    let lent = middle.line.elsewhere(&source).expect("known");
+    middle.server = memfd::create("nothing", 1).expect("a descriptor");
+    until("the line is lost", || middle.line.is_lost());
+    assert_eq!(middle.line.end(), Some(End::Died));
+    assert!(works(&middle.program));
+    drop(lent);
+}
+
+/// A client that the test plays, on a link to a real server.
+fn stranger(bed: &Bed, offered: Features) -> OwnedFd {
+    let layout = Bed::options("").layout;
+    let hello = tombolo_shm::link::Hello {
+        version_min: 1,
+        version_max: 1,
+        offered,
+        required: Features::NONE,
+        slots: layout.slots(),
+        back_slots: layout.back_slots(),
+        bytes: layout.bytes(),
+        client: Instance([9; 16]),
+        protocol: Some(tombolo_shm::link::Protocol::Vrpc),
+        bells: tombolo_shm::link::Bells::FUTEX,
+        export: "/src".into(),
+        label: "stranger".into(),
+    };
+    let memory = Sealed::create("stranger", layout.bytes()).expect("memory");
+    let socket = packet::connect(&bed.path).expect("connected");
+    say(&socket, &Message::Hello(hello), &[memory.as_fd()]);
+    let Some((Message::Welcome(_), _)) = next(&socket) else { panic!("no welcome") };
+    socket
+}
+
+/// Whether the server ends the link, and says that it was cut.
+fn is_cut(socket: &OwnedFd) -> bool {
+    let goodbye = next(socket).map(|(message, _)| message);
+    let said = matches!(&goodbye, Some(Message::Goodbye(goodbye)) if goodbye.cause == Cause::Cut);
+    said && next(socket).is_none()
+}
+
+fn introduce(domain: u16, bytes: u64) -> Message {
+    Message::Introduce(Introduce { domain: Domain(domain), user: 0, bytes, nameable: 0..bytes })
+}
+
+#[test]
+fn introductions_that_break_the_rules_end_their_link_and_no_other() {
+    let bed = Bed::new(ListenOptions::default());
+    let (line, _tether) = bed.link();
+    let memory = Sealed::create("stranger", 8192).expect("memory");
+    let (none, one, two) = (vec![], vec![memory.as_fd()], vec![memory.as_fd(), memory.as_fd()]);
+    let agreed = Features::INTRODUCTIONS;
+    let outside = Introduce { domain: Domain(2), user: 0, bytes: 8192, nameable: 4096..8193 };
+    let backwards = Introduce { nameable: std::ops::Range { start: 4096, end: 0 }, ..outside.clone() };
+    let unknown = Message::Withdraw(Withdraw { domain: Domain(2) });
+    let answer = Message::Introduced(Introduced { domain: Domain(2), is_known: true });
+    for (what, offered, message, descriptors) in [
+        ("not agreed on", Features::PASSING_ON, introduce(2, 8192), &one),
+        ("without memory", agreed, introduce(2, 8192), &none),
+        ("with too much", agreed, introduce(2, 8192), &two),
+        ("names what is not there", agreed, Message::Introduce(outside), &one),
+        ("ends before it begins", agreed, Message::Introduce(backwards), &one),
+        ("withdraws nothing", agreed, unknown, &none),
+        ("answers nothing", agreed, answer, &none),
+    ] {
+        let socket = stranger(&bed, offered);
+        say(&socket, &message, descriptors);
+        assert!(is_cut(&socket), "{what}");
+        until("it is gone", || bed.listener.guests().len() == 1);
+        assert!(works(&line), "{what}");
+    }
+    // A number is used once, also when it was withdrawn.
+    let socket = stranger(&bed, agreed);
+    say(&socket, &introduce(7, 8192), &one);
+    let known = |domain, is_known| Some(Message::Introduced(Introduced { domain: Domain(domain), is_known }));
+    assert_eq!(next(&socket).map(|(message, _)| message), known(7, true));
+    say(&socket, &Message::Withdraw(Withdraw { domain: Domain(7) }), &[]);
+    say(&socket, &introduce(7, 8192), &one);
+    assert!(is_cut(&socket));
+    assert!(works(&line));
+}
+
+#[test]
+fn memory_that_is_not_as_it_must_be_or_too_much_is_not_taken() {
+    let limits = Limits { bytes: 8 << 20, ..Limits::default() };
+    let bed = Bed::new(ListenOptions { limits, ..ListenOptions::default() });
+    let socket = stranger(&bed, Features::INTRODUCTIONS);
+    let sealed = Sealed::create("stranger", 8192).expect("memory");
+    let large = Sealed::create("stranger", 12 << 20).expect("memory");
+    let plain = memfd::create("stranger", 8192).expect("memory");
+    let (reader, _writer) = std::io::pipe().expect("a pipe");
+    let mut domain = 1;
+    let mut taken = |bytes, memory: BorrowedFd<'_>| {
+        domain += 1;
+        say(&socket, &introduce(domain, bytes), &[memory]);
+        match next(&socket) {
+            Some((Message::Introduced(answer), _)) if answer.domain == Domain(domain) => answer.is_known,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(!taken(8192, plain.as_fd()), "it could be truncated");
+    assert!(!taken(8192, reader.as_fd()), "no memory at all");
+    assert!(!taken(8193, sealed.as_fd()), "shorter than said");
+    assert!(!taken(0, sealed.as_fd()), "nothing");
+    assert!(!taken(u64::MAX, sealed.as_fd()), "more than there is");
+    assert!(taken(12 << 20, large.as_fd()));
+    assert!(!taken(12 << 20, large.as_fd()), "more than twice what a link may have");
+    for _ in 1..tombolo_shm::link::INTRODUCTIONS_MAX {
+        assert!(taken(8192, sealed.as_fd()));
+    }
+    assert!(!taken(8192, sealed.as_fd()), "too many");
+    let (line, _tether) = bed.link();
+    assert!(works(&line));
+    assert_eq!(bed.listener.guests().len(), 2, "nobody was cut");
+}
+
+#[test]
+fn whoever_asks_and_does_not_listen_is_cut() {
+    let bed = Bed::new(ListenOptions::default());
+    let (line, _tether) = bed.link();
+    let socket = stranger(&bed, Features::INTRODUCTIONS);
+    let plain = memfd::create("stranger", 8192).expect("memory");
+    let mut domain = 2;
+    until("the link ends", || {
+        match packet::send(&socket, &introduce(domain, 8192).encode(), &[plain.as_fd()]) {
+            Ok(()) => domain += 1,
+            Err(Errno::AGAIN) => {}
+            Err(error) => {
+                assert_eq!(error, Errno::PIPE);
+                return true;
+            }
+        }
+        false
+    });
+    assert!(works(&line));
+}

@@ -1,0 +1,182 @@
+//! A server, a line to it, and what the tests have it serve.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tombolo_host_links::client::Line;
+use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{BellKind, Ends, Extent, Instance, Layout};
+use tombolo_shm::region::sealed::{Sealed, map_peer};
+
+/// What a request asks of the test session.
+pub const ECHO: u32 = 1;
+/// To be answered by another thread, in another order.
+pub const LATER: u32 = 2;
+/// Never to be answered, until the session is told to.
+pub const HOLD: u32 = 3;
+/// The session panics.
+pub const PANIC: u32 = 4;
+/// The responder is dropped.
+pub const FORGET: u32 = 5;
+
+/// Opens test sessions, the same for all links.
+pub struct TestService(pub Arc<TestSession>);
+
+impl Service for TestService {
+    fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        if peer.export == "none" { Err(Refusal::NoSuchExport) } else { Ok(self.0.clone()) }
+    }
+}
+
+/// Answers with what it was sent.
+#[derive(Default)]
+pub struct TestSession {
+    pub later: Arc<Later>,
+    pub held: Mutex<Vec<Answering>>,
+}
+
+/// A request whose answer is to come.
+pub struct Answering {
+    pub body: [u8; 48],
+    pub frame: Vec<u8>,
+    pub responder: Responder,
+}
+
+impl Answering {
+    pub fn send(self) {
+        self.responder.send(ECHO, self.body, &self.frame);
+    }
+}
+
+impl Session for TestSession {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        let Request { kind, body, frame } = request;
+        let answering = |responder| Answering { body, frame: frame.to_vec(), responder };
+        match kind {
+            LATER => self.later.push(answering(responder)),
+            HOLD => self.held.lock().unwrap().push(answering(responder)),
+            PANIC => panic!("planned"),
+            FORGET => drop(responder),
+            _ => responder.send(kind, body, frame),
+        }
+    }
+}
+
+/// Threads that answer, the newest request first.
+#[derive(Default)]
+pub struct Later {
+    queue: Mutex<(VecDeque<Answering>, bool)>,
+    changed: Condvar,
+}
+
+impl Later {
+    fn push(&self, answering: Answering) {
+        self.queue.lock().unwrap().0.push_back(answering);
+        self.changed.notify_one();
+    }
+
+    /// Starts so many threads.
+    pub fn start(self: &Arc<Self>, threads: usize) -> Vec<JoinHandle<()>> {
+        let run = |later: Arc<Self>| {
+            move || {
+                let mut queue = later.queue.lock().unwrap();
+                loop {
+                    match queue.0.pop_back() {
+                        Some(answering) => {
+                            drop(queue);
+                            answering.send();
+                            queue = later.queue.lock().unwrap();
+                        }
+                        None if queue.1 => return,
+                        None => queue = later.changed.wait(queue).unwrap(),
+                    }
+                }
+            }
+        };
+        (0..threads).map(|_| std::thread::spawn(run(self.clone()))).collect()
+    }
+
+    pub fn stop(&self) {
+        self.queue.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+}
+
+pub fn layout(slots: u32) -> Layout {
+    Layout::with_bulk(slots, 8, 1 << 20).expect("a layout")
+}
+
+pub fn peer(label: &str) -> Peer {
+    Peer { export: "test".into(), credentials: None, client: Instance([7; 16]), label: label.into() }
+}
+
+/// Ends over real memory: each side maps the other's for reading only.
+pub fn sealed_ends(layout: Layout) -> (Ends, Ends) {
+    let (mut client, mut server) = Ends::in_memory(layout);
+    let (ours, theirs) = (sealed("client", layout), sealed("server", layout));
+    let map = |memory: &Sealed| Extent::whole(map_peer(memory, layout.bytes()).expect("mapped"));
+    (client.peer, server.peer) = (map(&theirs), map(&ours));
+    client.own = Extent::whole(ours.region().clone());
+    server.own = Extent::whole(theirs.region().clone());
+    (client, server)
+}
+
+fn sealed(name: &str, layout: Layout) -> Sealed {
+    Sealed::create(name, layout.bytes()).expect("memory")
+}
+
+/// Ends without a bell, as between a guest and its host.
+pub fn silent_ends(layout: Layout) -> (Ends, Ends) {
+    let (mut client, mut server) = Ends::in_memory(layout);
+    (client.bell, server.bell) = (BellKind::Silent, BellKind::Silent);
+    (client, server)
+}
+
+/// A server with one line to it.
+pub struct Bed {
+    pub session: Arc<TestSession>,
+    pub server: Server,
+    pub _handle: LinkHandle,
+    pub line: Line,
+}
+
+impl Bed {
+    pub fn new(slots: u32, client: Mode, server_mode: Mode) -> Bed {
+        Bed::over(Ends::in_memory(layout(slots)), client, server_mode)
+    }
+
+    pub fn over((client, ends): (Ends, Ends), mode: Mode, server_mode: Mode) -> Bed {
+        let session = Arc::new(TestSession::default());
+        let server = Server::new(Arc::new(TestService(session.clone())));
+        let peer = peer("test");
+        let opened = server.open(&peer).expect("a session");
+        let _handle = server.serve(&ends, &peer, opened, server_mode).expect("a link");
+        let line = Line::start(&client, "test", mode).expect("a line");
+        Bed { session, server, _handle, line }
+    }
+}
+
+/// A body that carries a number.
+pub fn body(number: u64) -> [u8; 48] {
+    let mut body = [0; 48];
+    body[..8].copy_from_slice(&number.to_le_bytes());
+    body[40..].copy_from_slice(&(!number).to_le_bytes());
+    body
+}
+
+/// Its frame: some bytes that tell numbers apart.
+pub fn frame(number: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (number.wrapping_mul(31) ^ at.wrapping_mul(7)) as u8).collect()
+}
+
+/// Waits until it is so. Panics when that takes longer than anything here should.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < Duration::from_secs(60), "not in time: {what}");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}

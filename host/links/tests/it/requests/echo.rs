@@ -1,0 +1,121 @@
+//! Honest peers: every call gets its own answer, however it is waited for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tombolo_host_links::client::Line;
+use tombolo_host_runtime::task;
+use tombolo_shm::address::BaseTable;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::BellKind;
+
+use crate::requests::bed::{Bed, ECHO, LATER, body, frame, layout, sealed_ends, silent_ends};
+
+const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Adaptive];
+
+#[test]
+fn each_call_gets_its_own_answer_in_every_mode() {
+    for client in MODES {
+        for server in MODES {
+            let bed = Bed::new(8, client, server);
+            for number in 0..200 {
+                let sent = frame(number, (number as usize * 37) % 4097);
+                let reply = bed.line.call(ECHO, body(number), |writer| writer.put(&sent)).wait();
+                let reply = reply.expect("an answer");
+                assert_eq!((reply.kind, reply.body), (ECHO, body(number)), "{client} {server}");
+                assert!(*reply.frame == *sent, "{client} {server}: {number}");
+            }
+            let counts = bed.line.counts();
+            assert_eq!((counts.calls, counts.answers, counts.in_flight), (200, 200, 0));
+        }
+    }
+}
+
+#[test]
+fn real_memory_and_links_without_a_bell_do_as_well() {
+    for mode in MODES {
+        for ends in [sealed_ends(layout(8)), silent_ends(layout(8))] {
+            let bell = ends.0.bell;
+            let bed = Bed::over(ends, mode, Mode::Adaptive);
+            let answerers = bed.session.later.start(1);
+            std::thread::scope(|scope| {
+                for thread in 0..3 {
+                    let line = &bed.line;
+                    scope.spawn(move || run(line, thread, 60, &[ECHO, LATER]));
+                }
+            });
+            bed.session.later.stop();
+            answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
+            assert_eq!(bed.server.counts().requests, 180);
+            assert!(bell == BellKind::Futex || bed.line.counts().rings == 0);
+        }
+    }
+}
+
+#[test]
+fn bulk_memory_carries_data_both_ways() {
+    let layout = layout(8);
+    let (client, ends) = sealed_ends(layout);
+    let server = BaseTable::of_link(&ends);
+    let bed = Bed::over((client, ends), Mode::Adaptive, Mode::Adaptive);
+    let (out, into) = (bed.line.out_area(), bed.line.in_area());
+    let (there, back) = (out.take(100_000).expect("room"), into.take(100_000).expect("room"));
+    let sent = frame(5, 100_000);
+    assert_eq!(bed.line.out_sink(&there).expect("ours").write_at(0, &sent), sent.len());
+    let source = server.source(bed.line.out_address(&there), 100_000).expect("a reference");
+    let sink = server.sink(bed.line.in_address(&back), 100_000).expect("a reference");
+    assert_eq!(source.copy_to_sink(&sink), sent.len());
+    assert!(bed.line.in_source(&back).expect("theirs").to_vec(sent.len()) == sent);
+}
+
+fn run(line: &Line, thread: u64, calls: u64, kinds: &[u32]) {
+    for call in 0..calls {
+        let number = thread << 32 | call;
+        let sent = frame(number, (number as usize * 13) % 300);
+        let kind = kinds[call as usize % kinds.len()];
+        let reply = line.call(kind, body(number), |writer| writer.put(&sent)).wait().expect("an answer");
+        assert_eq!(reply.body, body(number));
+        assert!(*reply.frame == *sent);
+    }
+}
+
+#[test]
+fn many_threads_with_answers_out_of_order() {
+    for mode in MODES {
+        let bed = Bed::new(16, mode, Mode::Adaptive);
+        let answerers = bed.session.later.start(2);
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let line = &bed.line;
+                scope.spawn(move || run(line, thread, 400, &[ECHO, LATER, LATER]));
+            }
+        });
+        bed.session.later.stop();
+        answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert_eq!(bed.line.counts().in_flight, 0);
+        assert_eq!(bed.server.counts().requests, 8 * 400);
+    }
+}
+
+#[test]
+fn futures_are_woken_by_whoever_receives() {
+    for mode in MODES {
+        let bed = Bed::new(8, mode, Mode::Event);
+        let answerers = bed.session.later.start(1);
+        let (done, all) = (Arc::new(AtomicUsize::new(0)), 3_000);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        for number in 0..all {
+            let call = bed.line.call(if number % 3 == 0 { LATER } else { ECHO }, body(number), |_| {});
+            let (done, sender) = (done.clone(), sender.clone());
+            task::spawn(async move {
+                assert_eq!(call.await.expect("an answer").body, body(number));
+                if done.fetch_add(1, Ordering::Relaxed) + 1 == all as usize {
+                    sender.send(()).expect("somebody waits");
+                }
+            });
+        }
+        receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("all are answered");
+        bed.session.later.stop();
+        answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    }
+}

@@ -1,0 +1,167 @@
+//! How links end: who waits is told, sessions are dropped, memory comes back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tombolo_host_links::End;
+use tombolo_host_links::client::LineError;
+use tombolo_host_links::server::{Request, Responder, Session};
+use tombolo_mem::Region;
+use tombolo_shm::bell::Mode;
+use tombolo_shm::link::{Ends, Extent, Layout, Role};
+
+use crate::requests::bed::{Bed, ECHO, HOLD, body, eventually, layout, peer};
+
+fn lost(why: End) -> Option<LineError> {
+    Some(LineError::Lost { label: Arc::from("test"), why })
+}
+
+#[test]
+fn a_lost_link_wakes_all_who_wait_in_whatever_way() {
+    for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
+        let bed = Bed::new(8, mode, Mode::Event);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let waiting = 40;
+        for number in 0..waiting {
+            // 8 of them are sent, 32 wait for an id.
+            let (call, sender) = (bed.line.call(HOLD, body(number), |_| {}), sender.clone());
+            std::thread::spawn(move || {
+                let outcome = if number % 2 == 0 { call.wait() } else { tombolo_core::block_on(call) };
+                sender.send(outcome.err()).expect("somebody listens");
+            });
+        }
+        eventually("the server has what can be sent", || bed.session.held.lock().unwrap().len() == 8);
+        bed.line.cut(End::Died);
+        for _ in 0..waiting {
+            assert_eq!(receiver.recv().expect("an outcome"), lost(End::Died), "{mode}");
+        }
+        bed.line.cut(End::Left);
+        assert_eq!(bed.line.end(), Some(End::Died), "the first reason counts");
+        assert_eq!(bed.line.call(ECHO, body(0), |_| {}).wait().err(), lost(End::Died));
+    }
+}
+
+#[test]
+fn what_was_answered_before_the_end_is_still_given() {
+    let bed = Bed::new(8, Mode::Adaptive, Mode::Event);
+    let first = bed.line.call(ECHO, body(1), |_| {});
+    bed.line.call(ECHO, body(2), |_| {}).wait().expect("an answer");
+    bed.line.cut(End::Left);
+    assert_eq!(first.wait().expect("it was there").body, body(1));
+}
+
+#[test]
+fn the_last_clone_of_a_line_ends_it() {
+    let bed = Bed::new(8, Mode::Adaptive, Mode::Event);
+    let call = bed.line.call(HOLD, body(1), |_| {});
+    let line = bed.line.clone();
+    drop(bed.line);
+    assert_eq!(line.call(ECHO, body(2), |_| {}).wait().expect("an answer").body, body(2));
+    drop(line);
+    assert_eq!(call.wait().err(), lost(End::Stopped));
+}
+
+/// Says when it is dropped.
+struct OnDrop(Arc<AtomicBool>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Keeps responders.
+struct Holding {
+    held: Arc<std::sync::Mutex<Vec<Responder>>>,
+    _on_drop: OnDrop,
+}
+
+impl Session for Holding {
+    fn serve(&self, _request: Request<'_>, responder: Responder) {
+        self.held.lock().unwrap().push(responder);
+    }
+}
+
+#[test]
+fn a_session_is_dropped_when_the_last_responder_is_gone() {
+    let bed = Bed::new(8, Mode::Event, Mode::Event);
+    let (client, ends) = Ends::in_memory(layout(8));
+    let (gone, held) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let session = Arc::new(Holding { held: Arc::clone(&held), _on_drop: OnDrop(gone.clone()) });
+    let handle = bed.server.serve(&ends, &peer("other"), session, Mode::Event).expect("a link");
+    let line = tombolo_host_links::client::Line::start(&client, "other", Mode::Event).expect("a line");
+    let calls: Vec<_> = (0..3).map(|number| line.call(ECHO, body(number), |_| {})).collect();
+    eventually("all are there", || held.lock().unwrap().len() == 3);
+    assert_eq!(bed.server.counts().in_flight, 3);
+    // Returns though requests are under way.
+    handle.stop();
+    assert!(!gone.load(Ordering::SeqCst));
+    let mut held: Vec<Responder> = std::mem::take(&mut *held.lock().unwrap());
+    let last = held.pop().expect("three");
+    assert!(last.is_cut());
+    held.into_iter().for_each(|responder| responder.send(ECHO, body(0), &[]));
+    assert!(!gone.load(Ordering::SeqCst));
+    last.send(ECHO, body(0), &[]);
+    assert!(gone.load(Ordering::SeqCst), "with its memory");
+    assert_eq!((bed.server.counts().links, bed.server.counts().in_flight), (1, 0));
+    drop(calls);
+}
+
+#[test]
+fn many_links_come_and_go() {
+    let bed = Bed::new(8, Mode::Adaptive, Mode::Adaptive);
+    for round in 0..30 {
+        let (client, ends) = Ends::in_memory(layout(8));
+        let handle =
+            bed.server.serve(&ends, &peer("other"), bed.session.clone(), Mode::Adaptive).expect("a link");
+        let line = tombolo_host_links::client::Line::start(&client, "other", Mode::Adaptive).expect("a line");
+        for number in 0..round {
+            line.call(ECHO, body(number), |_| {}).wait().expect("an answer");
+        }
+        if round % 2 == 0 {
+            handle.cut(End::Died);
+            assert_eq!(handle.end(), Some(End::Died));
+        }
+    }
+    let counts = bed.server.counts();
+    assert_eq!((counts.links, counts.links_total, counts.cut), (1, 31, 0));
+    assert_eq!(counts.requests, (0..30).sum::<u64>());
+}
+
+/// Ends of which the memory of one side can be taken away, as it happens where the system has no more of it.
+fn shaky_ends(whose: Role, layout: Layout) -> (Ends, Ends, std::fs::File) {
+    let (mut client, mut server) = Ends::in_memory(layout);
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(layout.bytes()).expect("its size");
+    let len = usize::try_from(layout.bytes()).expect("small");
+    let own = Extent::whole(Region::map(&file, 0, len).expect("mapped"));
+    let seen = Extent::whole(Region::map_read_only(&file, 0, len).expect("mapped"));
+    match whose {
+        Role::Client => (client.own, server.peer) = (own, seen),
+        Role::Server => (server.own, client.peer) = (own, seen),
+    }
+    (client, server, file)
+}
+
+/// What is written there reaches nobody, and what the other side finds there is not what was written.
+#[test]
+fn a_side_whose_own_memory_is_gone_says_nothing_more() {
+    for whose in [Role::Client, Role::Server] {
+        let layout = layout(8);
+        let (client, server, file) = shaky_ends(whose, layout);
+        let bed = Bed::over((client, server), Mode::Event, Mode::Event);
+        assert!(bed.line.call(ECHO, body(1), |_| ()).wait().is_ok());
+        // The rings stay, so that the other side could hear of it.
+        file.set_len(layout.buffer_offset(0).expect("there is one")).expect("truncated");
+        let call = bed.line.call(ECHO, body(2), |frame| frame.put(&[1; 100]));
+        let end = || match whose {
+            Role::Client => bed.line.end(),
+            Role::Server => bed._handle.end(),
+        };
+        eventually("its own side ends the link", || end().is_some());
+        // The other side hears it from whoever watches the link.
+        bed.line.cut(End::Died);
+        assert!(call.wait().is_err(), "{whose:?}: an answer from memory that is gone");
+        assert!(matches!(end(), Some(End::Failed(_))), "{whose:?}: {:?}", end());
+    }
+}

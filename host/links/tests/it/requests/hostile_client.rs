@@ -1,0 +1,270 @@
+//! A client that breaks the rules loses its link, and nobody else notices.
+
+use std::sync::Arc;
+
+use tombolo_host_links::server::{LinkHandle, Request, Responder, Server, Session};
+use tombolo_host_links::{End, Lie};
+use tombolo_mem::Region;
+use tombolo_shm::address::{AddressError, Domain, GlobalAddress};
+use tombolo_shm::bell::{Mode, Ringer};
+use tombolo_shm::link::{Ends, Extent, Role};
+use tombolo_shm::ring::{Consumer, Message, Producer};
+
+use crate::requests::bed::{
+    Bed, ECHO, FORGET, HOLD, PANIC, TestService, TestSession, body, eventually, layout, peer,
+};
+
+const SLOTS: u32 = 8;
+/// The body is an address and a length: read there.
+const READ: u32 = 10;
+/// The same, to be written.
+const WRITE: u32 = 11;
+
+/// A client that pushes whatever it likes.
+struct Liar {
+    ends: Ends,
+    producer: Producer,
+    answers: Consumer,
+    ringer: Ringer,
+    handle: LinkHandle,
+    session: Arc<TestSession>,
+    server: Server,
+}
+
+impl Liar {
+    fn new() -> Liar {
+        Liar::over(Ends::in_memory(layout(SLOTS)), Arc::new(TestSession::default()), None)
+    }
+
+    fn over(
+        (client, server_ends): (Ends, Ends),
+        session: Arc<TestSession>,
+        other: Option<Arc<dyn Session>>,
+    ) -> Liar {
+        let server = Server::new(Arc::new(TestService(session.clone())));
+        let opened = other.unwrap_or_else(|| session.clone());
+        let handle = server.serve(&server_ends, &peer("liar"), opened, Mode::Event).expect("a link");
+        let at = client.layout.ring_offset();
+        let producer = Producer::at(&client.own, at, SLOTS, client.epoch).expect("a ring");
+        let answers = Consumer::at(&client.peer, at, SLOTS, client.epoch).expect("a ring");
+        let ringer = Ringer::of(&client).expect("a bell");
+        Liar { ends: client, producer, answers, ringer, handle, session, server }
+    }
+
+    fn push(&mut self, id: u32, frame_len: u32, kind: u32, body: [u8; 48]) {
+        self.producer.push(&Message { id, frame_len, kind, body });
+        self.ringer.ring();
+    }
+
+    /// Asks, and waits for the answer.
+    fn ask(&mut self, id: u32, kind: u32) -> Message {
+        self.push(id, 0, kind, body(id.into()));
+        let mut answer = None;
+        eventually("an answer", || {
+            answer = self.answers.pop();
+            answer.is_some()
+        });
+        answer.expect("an answer")
+    }
+
+    fn end(&self) -> End {
+        eventually("the link is cut", || self.handle.end().is_some());
+        self.handle.end().expect("an end")
+    }
+
+    /// Cut for that, with all memory given back; and an honest client of the same server goes on.
+    fn ends_for(self, lie: Lie) {
+        let memory = Arc::downgrade(&self.session);
+        let (client, ends) = Ends::in_memory(layout(SLOTS));
+        let session = self.session.clone();
+        let other = self.server.serve(&ends, &peer("honest"), session, Mode::Event).expect("a link");
+        let line = tombolo_host_links::client::Line::start(&client, "honest", Mode::Event).expect("a line");
+        assert_eq!(self.end(), End::Lie(lie));
+        self.session.held.lock().unwrap().clear();
+        eventually("the memory is back", || self.handle.counts().is_none());
+        for number in 0..10 {
+            assert_eq!(line.call(ECHO, body(number), |_| {}).wait().expect("an answer").body, body(number));
+        }
+        assert_eq!(other.end(), None);
+        let counts = self.server.counts();
+        assert_eq!((counts.links, counts.links_total, counts.cut), (1, 2, 1));
+        drop((line, other, self));
+        assert!(memory.upgrade().is_none(), "the session is dropped");
+    }
+}
+
+#[test]
+fn an_honest_client_of_another_make_is_served() {
+    let mut liar = Liar::new();
+    for id in 0..100 {
+        assert_eq!(liar.ask(id, ECHO).id, id);
+    }
+    assert_eq!(liar.handle.end(), None);
+}
+
+#[test]
+fn a_length_of_all_ones() {
+    for len_bytes in [4097, 1 << 31, u32::MAX] {
+        let mut liar = Liar::new();
+        liar.push(3, len_bytes, ECHO, body(1));
+        liar.ends_for(Lie::FrameTooLong { id: 3, len_bytes });
+    }
+}
+
+#[test]
+fn an_id_twice_before_it_is_answered() {
+    let mut liar = Liar::new();
+    liar.push(3, 0, HOLD, body(1));
+    liar.push(3, 0, HOLD, body(1));
+    liar.ends_for(Lie::StillOutstanding { id: 3 });
+}
+
+#[test]
+fn another_id_of_a_buffer_in_use() {
+    let mut liar = Liar::new();
+    liar.push(3, 0, HOLD, body(1));
+    let id = u32::MAX - 4;
+    liar.push(id, 0, ECHO, body(1));
+    liar.ends_for(Lie::StillOutstanding { id });
+}
+
+#[test]
+fn more_requests_than_slots() {
+    let mut liar = Liar::new();
+    for id in 0..SLOTS {
+        liar.push(id, 0, HOLD, body(1));
+    }
+    eventually("all are there", || liar.session.held.lock().unwrap().len() == SLOTS as usize);
+    assert_eq!(liar.handle.end(), None);
+    // Whatever its id, its buffer is in use.
+    liar.push(77 * SLOTS, 0, HOLD, body(1));
+    liar.ends_for(Lie::StillOutstanding { id: 77 * SLOTS });
+}
+
+#[test]
+fn a_slot_that_is_a_lap_ahead() {
+    let liar = Liar::new();
+    // The server's thread is held up in nothing here, so it may be in time to see some of them: the last lap is what counts.
+    let ring = liar.ends.layout.ring_offset();
+    let ahead = liar.ends.epoch.number() << 16 | 5;
+    liar.ends.own.write_at(ring, &ahead.to_le_bytes()).expect("inside");
+    // It is not what is awaited, so nobody is woken by the ring itself; the server looks before it sleeps, and once a second.
+    liar.ringer.ring();
+    let end = liar.end();
+    assert!(matches!(&end, End::Lie(Lie::Slot(fault)) if fault.found == ahead), "{end}");
+}
+
+#[test]
+fn a_client_that_takes_no_answers_loses_them_and_holds_nobody_up() {
+    let mut liar = Liar::new();
+    for id in 0..10_000u32 {
+        liar.push(id, 0, ECHO, body(id.into()));
+        // The server took it, or there would be more requests than slots.
+        eventually("it is answered", || {
+            liar.handle.counts().is_some_and(|counts| counts.answers == u64::from(id) + 1)
+        });
+    }
+    assert_eq!(liar.handle.end(), None);
+}
+
+#[test]
+fn a_region_that_is_truncated() {
+    let file = tempfile::tempfile().expect("a file");
+    let layout = layout(SLOTS);
+    file.set_len(layout.bytes()).expect("room");
+    let map = || {
+        Extent::whole(Region::map(&file, 0, usize::try_from(layout.bytes()).expect("small")).expect("mapped"))
+    };
+    let (mut client, mut server) = Ends::in_memory(layout);
+    (client.own, server.peer) = (map(), map());
+    let mut liar = Liar::over((client, server), Arc::default(), None);
+    assert_eq!(liar.ask(1, ECHO).id, 1);
+    file.set_len(0).expect("truncated");
+    // It need not ring: the server looks by itself.
+    liar.ends_for(Lie::MemoryGone);
+}
+
+/// Reads or writes where it is told to.
+struct Referring;
+
+impl Session for Referring {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        let number = |at: usize| u64::from_le_bytes(request.body[at..at + 8].try_into().expect("8 bytes"));
+        let (address, len) = (GlobalAddress::from_bits(number(0)), number(8));
+        let checked = match request.kind {
+            READ => responder.source(address, len).map(|source| assert_eq!(source.len() as u64, len)),
+            _ => responder.sink(address, len).map(|sink| assert_eq!(sink.len() as u64, len)),
+        };
+        match checked {
+            Ok(()) => responder.send(request.kind, request.body, &[]),
+            Err(error) => responder.cut(error),
+        }
+    }
+}
+
+fn refer(kind: u32, address: GlobalAddress, len: u64) -> (Liar, Option<AddressError>) {
+    let mut liar = Liar::over(Ends::in_memory(layout(SLOTS)), Arc::default(), Some(Arc::new(Referring)));
+    let mut body = [0; 48];
+    body[..8].copy_from_slice(&address.bits().to_le_bytes());
+    body[8..16].copy_from_slice(&len.to_le_bytes());
+    liar.push(1, 0, kind, body);
+    eventually("it is answered or cut", || liar.answers.is_ready() || liar.handle.end().is_some());
+    let error = match liar.handle.end() {
+        None => None,
+        Some(End::Lie(Lie::Reference(error))) => Some(error),
+        Some(end) => panic!("{end}"),
+    };
+    (liar, error)
+}
+
+#[test]
+fn references_out_of_range_overflowing_or_to_nobody() {
+    let layout = layout(SLOTS);
+    let (bulk, bytes) = (layout.bulk_offset(), layout.bytes());
+    let at = |domain, offset| GlobalAddress::new(domain, offset).expect("48 bits");
+    for (kind, domain) in [(READ, Domain::CLIENT), (WRITE, Domain::SERVER)] {
+        for (offset, len) in [(bulk, 0), (bulk, bytes - bulk), (bytes - 1, 1)] {
+            let (_, error) = refer(kind, at(domain, offset), len);
+            assert_eq!(error, None, "{offset} {len}");
+        }
+        for (offset, len_bytes) in [
+            (0, 1),
+            (layout.ring_offset(), 64),
+            (bulk - 1, 2),
+            (bytes - 1, 2),
+            (bytes, 1),
+            (bulk, u64::MAX),
+            (bulk, u64::MAX - bulk + 1),
+            ((1 << 48) - 1, 1 << 48),
+            (bulk, u64::from(u32::MAX)),
+        ] {
+            let (liar, error) = refer(kind, at(domain, offset), len_bytes);
+            assert_eq!(error, Some(AddressError::Range { domain, offset, len_bytes }));
+            liar.ends_for(Lie::Reference(AddressError::Range { domain, offset, len_bytes }));
+        }
+        let (_, error) = refer(kind, at(Domain(2), bulk), 1);
+        assert_eq!(error, Some(AddressError::Domain { domain: Domain(2) }));
+        let (_, error) = refer(kind, GlobalAddress::from_bits(u64::MAX), 1);
+        assert_eq!(error, Some(AddressError::Domain { domain: Domain(u16::MAX) }));
+    }
+    let (_, error) = refer(WRITE, at(Domain::CLIENT, bulk), 1);
+    assert_eq!(error, Some(AddressError::NotOurs { domain: Domain::CLIENT }));
+}
+
+#[test]
+fn a_session_that_panics_or_forgets_loses_that_link_only() {
+    for kind in [PANIC, FORGET] {
+        let mut liar = Liar::new();
+        liar.push(1, 0, kind, body(1));
+        assert!(matches!(liar.end(), End::Failed(_)));
+        eventually("the memory is back", || liar.handle.counts().is_none());
+    }
+}
+
+#[test]
+fn the_ends_of_a_client_are_not_served() {
+    let bed = Bed::new(8, Mode::Event, Mode::Event);
+    let (client, _) = Ends::in_memory(layout(SLOTS));
+    assert_eq!(client.role, Role::Client);
+    assert!(bed.server.serve(&client, &peer("x"), bed.session.clone(), Mode::Event).is_err());
+}

@@ -1,0 +1,294 @@
+//! What programs make calls with.
+
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use super::batch::Message;
+use super::call::Call;
+use super::connection::Connection;
+use super::counters::Counts;
+use super::engine::Engine;
+use super::entry::NewCall;
+use super::error::CallError;
+use super::finished::Finished;
+use super::limit::Limit;
+use super::linked::{Linked, LinkedCall, NewLinkedCall};
+use super::options::{InFlight, Interrupts, Options, Target, Transport};
+use super::pending::{Cell, Pending};
+use super::receiver;
+use super::room::Room;
+use super::shared::{Alarm, Shared};
+use super::state::State;
+use super::system::SystemWire;
+use super::timers::Sleep;
+use super::wire::Wire;
+use crate::link::Route;
+use tombolo_core::Interrupt;
+use tombolo_mem::Source;
+use tombolo_sys::udp::DATAGRAM_MAX_BYTES;
+use tombolo_wire_rpc::{CallHeader, Mark, Xid};
+use tombolo_wire_xdr::Encoder;
+
+/// A client of one program of one server. Clones share it; it ends with the last of them.
+#[derive(Clone)]
+pub struct RpcClient(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+    /// Where calls go if not to the engine, which only keeps the time then.
+    linked: Option<Arc<Linked>>,
+    target: Target,
+    interrupts: Interrupts,
+}
+
+impl RpcClient {
+    /// Starts over real sockets, with a receiver thread of its own. Connecting happens with the first call.
+    ///
+    /// # Errors
+    /// The system has no room for a thread or a descriptor.
+    pub fn start(target: Target, options: Options) -> io::Result<Self> {
+        let alarm = Alarm::with_bell()?;
+        let wire = Arc::new(SystemWire::new(alarm.bell.as_ref())?);
+        let (client, engine) = Self::with(wire.clone(), target, options, alarm, None);
+        receiver::start(engine, wire)?;
+        Ok(client)
+    }
+
+    /// Starts over links in shared memory. Other clients may have the same route, for other programs of the same server.
+    ///
+    /// # Errors
+    /// The system has no room for a thread or a descriptor.
+    pub fn over_links(
+        route: Arc<Route>,
+        (program, version): (u32, u32),
+        mut options: Options,
+    ) -> io::Result<Self> {
+        if options.label.is_empty() {
+            options.label = route.label().to_string();
+        }
+        let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let target = Target { address, transport: Transport::Tcp, program, version };
+        let alarm = Alarm::with_bell()?;
+        let wire = Arc::new(SystemWire::new(alarm.bell.as_ref())?);
+        let (client, engine) = Self::with(wire.clone(), target, options, alarm, Some(route));
+        receiver::start(engine, wire)?;
+        Ok(client)
+    }
+
+    /// Over any wire, without a thread: whoever owns the [`Engine`] turns it.
+    #[must_use]
+    pub fn over(wire: Arc<dyn Wire>, target: Target, options: Options) -> (Self, Engine) {
+        Self::with(wire, target, options, Alarm::default(), None)
+    }
+
+    fn with(
+        wire: Arc<dyn Wire>,
+        target: Target,
+        options: Options,
+        alarm: Alarm,
+        route: Option<Arc<Route>>,
+    ) -> (Self, Engine) {
+        let options = options.checked(&target);
+        let interrupts = options.interrupts;
+        let linked = route.map(|route| Linked::new(route, &options));
+        let state = State::new(options, target, wire.now(), wire.random());
+        let shared = Shared::new(wire, state, alarm);
+        let engine = Engine::new(shared.clone());
+        (Self(Arc::new(Handle { shared, linked, target, interrupts })), engine)
+    }
+
+    /// Makes a call. This thread encodes it, and sends it at once if the in-flight limit and the socket allow; else it waits its
+    /// turn. `encode_arguments` writes everything that stands before [`Call::data`], with their length.
+    ///
+    /// Nothing here waits, but for the kernel to copy what is sent.
+    pub fn call(&self, call: Call<'_>, encode_arguments: impl FnOnce(&mut Encoder<'_>)) -> Pending {
+        if let Some(linked) = &self.0.linked {
+            return self.call_over(linked, call, encode_arguments);
+        }
+        let shared = &self.0.shared;
+        let mut head = shared.lock().head();
+        head.extend_from_slice(&[0; Mark::BYTES]);
+        let mut xdr = Encoder::new(&mut head);
+        let Target { program, version, .. } = self.0.target;
+        // It is numbered when it takes its place among the others.
+        xdr.value(&CallHeader::new(Xid(0), program, version, call.procedure, call.credential));
+        encode_arguments(&mut xdr);
+        let mut message = Message { head, data: call.data.filter(|data| !data.is_empty()) };
+        let len_bytes = message.len() - Mark::BYTES;
+        let fits = !shared.datagrams || len_bytes <= DATAGRAM_MAX_BYTES;
+        let mark = Mark::whole(len_bytes).filter(|_| fits).map(Mark::to_bytes);
+        match (mark, message.head.first_chunk_mut()) {
+            (Some(mark), Some(place)) => *place = mark,
+            _ => {
+                let callee = shared.lock().callee(call.procedure);
+                return Pending::new(Cell::known(Err(CallError::TooLong { callee, len_bytes })));
+            }
+        }
+        let interrupt = (self.0.interrupts == Interrupts::Always).then(|| call.interrupt.clone());
+        let Call { procedure, landing, bulk, interrupt: wish, .. } = call;
+        let new = NewCall { procedure, message, landing, bulk, interrupt: wish };
+        let (xid, cell) = self.insert(new);
+        if let Some(interrupt) = interrupt {
+            watch(shared, xid, &interrupt);
+        }
+        Pending::new(cell)
+    }
+
+    /// Makes a call over a link.
+    fn call_over(
+        &self,
+        linked: &Arc<Linked>,
+        call: Call<'_>,
+        encode_arguments: impl FnOnce(&mut Encoder<'_>),
+    ) -> Pending {
+        let Call { procedure, credential, data, landing, results_bytes, bulk, interrupt } = call;
+        let shared = &self.0.shared;
+        let (xid, mut head, counted) = {
+            let mut state = shared.lock();
+            let moved_bytes = data.as_ref().map_or(0, Source::len);
+            let moved_bytes = moved_bytes + landing.as_ref().map_or(0, |landing| landing.sink.len());
+            (state.number(), state.head(), bulk && state.begin_bulk(moved_bytes))
+        };
+        shared.counters.calls.add(1);
+        let mut xdr = Encoder::new(&mut head);
+        let Target { program, version, .. } = self.0.target;
+        xdr.value(&CallHeader::new(Xid(xid), program, version, procedure, credential));
+        encode_arguments(&mut xdr);
+        let data = data.filter(|data| !data.is_empty());
+        let new =
+            NewLinkedCall { procedure, xid, head, data, landing, results_bytes, bulk, interrupt, counted };
+        Pending::linked(LinkedCall::begin(shared, linked, new))
+    }
+
+    /// Puts a call in its place, and sends it if it may go.
+    fn insert(&self, call: NewCall) -> (u32, Arc<Cell>) {
+        let shared = &self.0.shared;
+        let (bulk, now) = (call.bulk, shared.wire.now());
+        shared.counters.calls.add(1);
+        let mut state = shared.lock();
+        let alarm_at = state.alarm_for_call(bulk, now);
+        let (xid, cell) = state.insert(call, now);
+        let is_news = state.arm(alarm_at) || state.watching;
+        let index = state.calls.get(&xid).map_or(0, |entry| entry.connection);
+        let is_made = state.connections.get(index).is_none_or(Connection::is_made);
+        let job = state.begin_sending(index, now);
+        drop(state);
+        if is_news || !is_made {
+            shared.alarm.raise();
+        }
+        if job.is_some() {
+            let mut finished = Finished::default();
+            shared.send(job, &mut finished);
+            finished.wake(shared);
+        }
+        (xid, cell)
+    }
+
+    /// The wire's clock. It is the one for every time-out of whoever uses this client.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.0.shared.wire.now()
+    }
+
+    /// A future that is ready after so long.
+    #[must_use]
+    pub fn sleep(&self, time: Duration) -> Sleep {
+        Sleep::new(self.0.shared.clone(), self.now() + time)
+    }
+
+    /// Whether a bulk call would not have to wait for the in-flight limit.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.0.shared.lock().has_room()
+    }
+
+    /// A future that is ready when there is room.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        Room::new(self.0.shared.clone())
+    }
+
+    /// Changes the in-flight limit. Calls that are out stay out.
+    pub fn set_in_flight(&self, limit: InFlight) {
+        self.0.shared.lock().limit = Limit::new(limit);
+        // Others may go on now.
+        self.0.shared.alarm.raise();
+    }
+
+    /// The in-flight limit of now.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.0.shared.lock().limit.count()
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.0.shared.counters.read();
+        let now = self.0.shared.wire.now();
+        self.0.shared.lock().read_gauges(now, &mut counts);
+        counts
+    }
+
+    /// The links that calls go over, if they do.
+    #[must_use]
+    pub fn route(&self) -> Option<&Arc<Route>> {
+        self.0.linked.as_ref().map(|linked| &linked.route)
+    }
+
+    /// Who is called; over links the address says nothing.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.0.target
+    }
+
+    /// Gives back the memory of results, for later ones.
+    pub fn recycle(&self, results: Vec<u8>) {
+        self.0.shared.lock().keep_head(results);
+    }
+}
+
+impl std::fmt::Debug for RpcClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RpcClient").field("target", &self.0.target).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.lock().ended = true;
+        self.shared.alarm.raise();
+    }
+}
+
+/// Tells the engine when a call's interrupt is raised.
+struct Watch {
+    shared: Weak<Shared>,
+    xid: u32,
+}
+
+impl Wake for Watch {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.lock().raised.push(self.xid);
+            shared.alarm.raise();
+        }
+    }
+}
+
+/// Has the engine told when this interrupt is raised, or if it is.
+pub(super) fn watch(shared: &Arc<Shared>, xid: u32, interrupt: &Interrupt) {
+    if !interrupt.can_be_raised() {
+        return;
+    }
+    let waker = Waker::from(Arc::new(Watch { shared: Arc::downgrade(shared), xid }));
+    let raised = pin!(interrupt.raised());
+    if let Poll::Ready(()) = raised.poll(&mut Context::from_waker(&waker)) {
+        waker.wake();
+    }
+}

@@ -1,0 +1,114 @@
+//! The receiver thread of a client over real sockets.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::engine::Engine;
+use super::system::SystemWire;
+use super::wire::{Event, SocketToken};
+use tombolo_host_runtime::spin::Window;
+use tombolo_sys::epoll;
+
+/// When waiting fails, as it does where the kernel has no memory, it is tried again after so long.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Of so many looks one is at everything, and the others at the connection if there is only one.
+const LOOKS: u32 = 8;
+
+/// Starts it. It ends with the last client.
+pub(super) fn start(engine: Engine, wire: Arc<SystemWire>) -> io::Result<()> {
+    let receiver = Receiver { engine, wire, events: Vec::new(), window: Window::default() };
+    thread::Builder::new().name("rpc-receiver".into()).spawn(move || receiver.run())?;
+    Ok(())
+}
+
+struct Receiver {
+    engine: Engine,
+    wire: Arc<SystemWire>,
+    events: Vec<epoll::Event>,
+    window: Window,
+}
+
+impl Receiver {
+    fn run(mut self) {
+        while !self.engine.has_ended() {
+            let is_due = self.engine.next_deadline().is_some_and(|deadline| deadline <= Instant::now());
+            if is_due {
+                self.guarded(Engine::expire);
+                self.look_around(Some(Duration::ZERO));
+            } else if !self.look_on() {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Looks for events as long as that pays. Whether there were any, or there is something to do.
+    fn look_on(&mut self) -> bool {
+        if !self.window.is_open() {
+            return false;
+        }
+        let since = Instant::now();
+        let mut looks = 0;
+        while self.window.pause(since) {
+            looks += 1;
+            let found = self.engine.shared.alarm.is_raised()
+                || match looks % LOOKS {
+                    0 => self.look_around(Some(Duration::ZERO)),
+                    _ => self.guarded(Engine::look).unwrap_or(true),
+                };
+            if found {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn sleep(&mut self) {
+        let since = Instant::now();
+        let shared = self.engine.shared.clone();
+        shared.alarm.sleep(|| {
+            let timeout = self.engine.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
+            shared.counters.sleeps.add(1);
+            self.look_around(timeout);
+        });
+        self.window.slept(since.elapsed());
+    }
+
+    /// Waits for events and turns to them. Whether there were any.
+    fn look_around(&mut self, timeout: Option<Duration>) -> bool {
+        let shared = self.engine.shared.clone();
+        let Some(bell) = &shared.alarm.bell else { return false };
+        if let Err(error) = self.wire.wait(&mut self.events, timeout, bell) {
+            tracing::error!(%error, "waiting for events failed");
+            thread::sleep(PAUSE);
+        }
+        let events = std::mem::take(&mut self.events);
+        for event in &events {
+            let happened =
+                Event { readable: event.readable || event.ended, writable: event.writable || event.ended };
+            let token = SocketToken::from_number(event.token);
+            self.guarded(|engine| {
+                if event.finished || event.ended {
+                    engine.finished(token);
+                }
+                engine.ready(token, happened);
+            });
+        }
+        let any = !events.is_empty();
+        self.events = events;
+        any
+    }
+
+    /// A fault of ours shall not leave all calls without an answer.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Engine) -> T) -> Option<T> {
+        let engine = &mut self.engine;
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(engine)));
+        if outcome.is_err() {
+            tracing::error!(callee = &*self.engine.shared.label, "the receiver panicked");
+        }
+        outcome.ok()
+    }
+}

@@ -1,0 +1,93 @@
+//! An answer, checked.
+
+use std::sync::Arc;
+
+use tombolo_mem::Source;
+
+use super::message::Said;
+use super::route::Live;
+use tombolo_host_links::client::Reply;
+use tombolo_host_links::{End, Lie};
+
+/// A reply where it came: first a private copy of its frame, then what lies in the place. The server may change the latter at any moment, so it is
+/// copied once and then looked at.
+pub(crate) struct Body {
+    reply: Reply,
+    placed: Source,
+}
+
+/// Why an answer is no reply.
+pub(crate) enum Unheard {
+    /// A place of so many bytes would do.
+    NoRoom(usize),
+    /// Nothing is said to that call.
+    Silence,
+    /// It breaks the rules.
+    Lie(Lie),
+}
+
+impl Live {
+    /// Looks at an answer; `place` is the number of the span that was named for the reply. Where the answer breaks the rules the link is cut.
+    pub(crate) fn hear(&self, reply: Reply, place: Option<usize>) -> Result<Body, Unheard> {
+        let heard = self.check(reply, place);
+        if let Err(Unheard::Lie(lie)) = &heard {
+            self.cut(lie.clone());
+        }
+        heard
+    }
+
+    /// The server is not to be believed.
+    pub(crate) fn cut(&self, lie: Lie) {
+        self.line.cut(End::Lie(lie));
+    }
+
+    fn check(&self, reply: Reply, place: Option<usize>) -> Result<Body, Unheard> {
+        let senseless = |why: String| Unheard::Lie(Lie::Senseless(Arc::from(why)));
+        let said = Said::decode(reply.kind, &reply.body).map_err(|error| senseless(error.to_string()))?;
+        let placed_bytes = match said {
+            Said::Reply { placed_bytes } => placed_bytes as usize,
+            Said::NoRoom { needed_bytes } => return Err(Unheard::NoRoom(needed_bytes as usize)),
+            Said::Silence => return Err(Unheard::Silence),
+        };
+        let span = place.and_then(|place| reply.spans.at(place));
+        let mut placed = match span {
+            Some(span) => self.line.in_source(span).map_err(|error| Unheard::Lie(error.into()))?,
+            None => Source::new(),
+        };
+        if placed_bytes > placed.len() {
+            let room = placed.len();
+            return Err(senseless(format!("{placed_bytes} bytes of a reply in a place of {room}")));
+        }
+        placed.truncate(placed_bytes);
+        Ok(Body { reply, placed })
+    }
+}
+
+impl Body {
+    /// Its first bytes.
+    pub(crate) fn frame(&self) -> &[u8] {
+        &self.reply.frame
+    }
+
+    /// What follows them.
+    pub(crate) fn placed(&self) -> &Source {
+        &self.placed
+    }
+
+    /// How long it is.
+    pub(crate) fn len(&self) -> usize {
+        self.frame().len() + self.placed.len()
+    }
+
+    /// All of it from `from` on, behind what is in `to` already.
+    pub(crate) fn copy_from(&self, from: usize, to: &mut Vec<u8>) {
+        to.extend_from_slice(self.frame().get(from..).unwrap_or_default());
+        let skipped = from.saturating_sub(self.frame().len());
+        let (before, more) = (to.len(), self.placed.len().saturating_sub(skipped));
+        to.resize(before + more, 0);
+        if let Some(room) = to.get_mut(before..) {
+            let copied = self.placed.read_at(skipped, room);
+            to.truncate(before + copied);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The way to one server: a link, and another one when it is lost.
+
+use std::any::Any;
+use std::error::Error;
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+use std::task::Waker;
+use std::thread;
+use std::time::Duration;
+
+use super::room::Room;
+use tombolo_host_links::client::Line;
+use tombolo_host_runtime::lock;
+
+/// Makes links to one export of one server, on which ONC RPC is spoken.
+pub trait Dial: Send + Sync {
+    /// A link, over which nothing was sent yet. It may block for some seconds. All links of one `Dial` must be asked for as the same
+    /// client ([`Instance`](tombolo_shm::link::Instance)), for by that the server tells a call that comes again from a new one.
+    ///
+    /// # Errors
+    /// There is none now; there may be one later.
+    fn dial(&self) -> Result<Dialed, DialError>;
+}
+
+/// Why there is no link.
+pub type DialError = Box<dyn Error + Send + Sync>;
+
+/// A link, over which nothing was sent yet.
+pub struct Dialed {
+    /// The link.
+    pub line: Line,
+    /// What must live as long as the link: the socket whose end is its end, say.
+    pub keep: Box<dyn Any + Send + Sync>,
+}
+
+/// How long to wait before a link is asked for again: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// The way to one server. When its link is lost, a thread asks for another one until there is one or nobody has the route any more.
+pub struct Route {
+    dial: Arc<dyn Dial>,
+    label: Arc<str>,
+    way: Mutex<Way>,
+}
+
+struct Way {
+    /// None while there is no link.
+    live: Option<Arc<Live>>,
+    /// A thread asks for one.
+    is_searching: bool,
+    /// Those who wait for one.
+    waiters: Vec<Waker>,
+    /// Why the last attempt to make one has failed.
+    why: Arc<str>,
+    /// How many links there have been.
+    links: u64,
+}
+
+/// A link in use.
+pub(crate) struct Live {
+    pub(super) line: Line,
+    pub(super) room: Room,
+    _keep: Box<dyn Any + Send + Sync>,
+}
+
+impl Route {
+    /// A route over links that `dial` makes, the first of them at once. `label` says in errors and logs where it leads.
+    ///
+    /// # Errors
+    /// There is no link.
+    pub fn start(dial: impl Dial + 'static, label: impl Into<Arc<str>>) -> Result<Arc<Self>, DialError> {
+        let first = Live::new(dial.dial()?);
+        let way =
+            Way { live: Some(first), is_searching: false, waiters: Vec::new(), why: "".into(), links: 1 };
+        Ok(Arc::new(Self { dial: Arc::new(dial), label: label.into(), way: Mutex::new(way) }))
+    }
+
+    /// Where it leads.
+    #[must_use]
+    pub fn label(&self) -> &Arc<str> {
+        &self.label
+    }
+
+    /// How many links there have been.
+    #[must_use]
+    pub fn links(&self) -> u64 {
+        lock(&self.way).links
+    }
+
+    /// So much data of a call or a reply fits in the bulk memory of the present link beside that of others; a power of two.
+    #[must_use]
+    pub fn data_bytes_max(&self) -> u32 {
+        let way = lock(&self.way);
+        let quarter = way.live.as_ref().map_or(0, |live| {
+            let line = &live.line;
+            line.out_area().capacity_bytes().min(line.in_area().capacity_bytes()) / 4
+        });
+        // Any link has room for a page.
+        let most = u32::try_from(quarter).unwrap_or(u32::MAX).max(4096);
+        1 << most.ilog2()
+    }
+
+    /// The present link. None while there is none; then the waiter, if there is one, is woken when that has changed, and another link is asked
+    /// for if there was no thread for that when the last one was lost.
+    pub(crate) fn live(self: &Arc<Self>, waiter: Option<&Waker>) -> Option<Arc<Live>> {
+        let mut way = lock(&self.way);
+        if let (None, Some(waiter)) = (&way.live, waiter) {
+            if !way.waiters.iter().any(|waker| waker.will_wake(waiter)) {
+                way.waiters.push(waiter.clone());
+            }
+            let is_searched = std::mem::replace(&mut way.is_searching, true);
+            drop(way);
+            if !is_searched {
+                self.dial_again();
+            }
+            return None;
+        }
+        way.live.clone()
+    }
+
+    /// Why there is no link.
+    pub(crate) fn why(&self) -> Arc<str> {
+        lock(&self.way).why.clone()
+    }
+
+    /// A call has found that this link is lost. Another one is asked for, unless that is so already.
+    pub(crate) fn lost(self: &Arc<Self>, lost: &Arc<Live>) {
+        let was_live = {
+            let mut way = lock(&self.way);
+            let is_it = way.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, lost));
+            way.is_searching |= is_it;
+            if is_it { way.live.take() } else { None }
+        };
+        lost.room.changed();
+        if was_live.is_some() {
+            let why = lost.line.end().map(|end| end.to_string()).unwrap_or_default();
+            tracing::warn!(server = &*self.label, why, "the link is lost: asking for another");
+            lock(&self.way).why = why.into();
+            self.dial_again();
+        }
+    }
+
+    /// Begins the search that was just noted.
+    fn dial_again(self: &Arc<Self>) {
+        let (route, dial) = (Arc::downgrade(self), self.dial.clone());
+        let search = move || search(&route, &*dial);
+        if let Err(error) = thread::Builder::new().name("link-again".into()).spawn(search) {
+            tracing::error!(server = &*self.label, %error, "no thread to ask for another link");
+            self.fail(&error);
+            // Whoever waits next tries again.
+            lock(&self.way).is_searching = false;
+        }
+    }
+
+    fn fail(&self, why: &dyn Error) {
+        let text = full(why);
+        tracing::debug!(server = &*self.label, why = text, "no link yet");
+        lock(&self.way).why = text.into();
+    }
+
+    fn found(&self, dialed: Dialed) {
+        let waiters = {
+            let mut way = lock(&self.way);
+            (way.live, way.is_searching) = (Some(Live::new(dialed)), false);
+            way.links += 1;
+            std::mem::take(&mut way.waiters)
+        };
+        tracing::warn!(server = &*self.label, "there is a link again");
+        waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Asks for a link until there is one. It does not keep the route.
+fn search(route: &Weak<Route>, dial: &dyn Dial) {
+    let mut pause = PAUSE.0;
+    while route.strong_count() > 0 {
+        let outcome = dial.dial();
+        let Some(route) = route.upgrade() else { return };
+        match outcome {
+            Ok(dialed) => return route.found(dialed),
+            Err(error) => route.fail(&*error),
+        }
+        drop(route);
+        thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+impl Live {
+    fn new(Dialed { line, keep }: Dialed) -> Arc<Self> {
+        Arc::new(Self { line, room: Room::default(), _keep: keep })
+    }
+
+    /// Has the waiter woken when there may be bulk memory, or the link is lost. Look again after this.
+    pub(crate) fn wait_for_room(&self, waiter: &Waker) {
+        self.room.wait(waiter);
+    }
+
+    /// Bulk memory may have been given back.
+    pub(crate) fn gave_back(&self) {
+        self.room.changed();
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Route({})", self.label)
+    }
+}
+
+/// An error with its sources, in one line.
+fn full(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    struct Asked(Sender<()>);
+
+    impl Dial for Asked {
+        fn dial(&self) -> Result<Dialed, DialError> {
+            let _ = self.0.send(());
+            Err("nobody is there".into())
+        }
+    }
+
+    #[test]
+    fn whoever_waits_for_a_link_that_nobody_asks_for_has_it_asked_for() {
+        let (asked, asks) = channel();
+        // As when there was no thread for it.
+        let way = Way { live: None, is_searching: false, waiters: Vec::new(), why: "".into(), links: 1 };
+        let route = Arc::new(Route { dial: Arc::new(Asked(asked)), label: "".into(), way: Mutex::new(way) });
+        assert!(route.live(Some(Waker::noop())).is_none());
+        asks.recv_timeout(Duration::from_secs(20)).expect("a link is asked for");
+        assert!(lock(&route.way).is_searching, "by one thread");
+    }
+}

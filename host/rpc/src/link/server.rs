@@ -1,0 +1,184 @@
+//! The server's side: a session for each link, whose calls go to a service that knows no links.
+#![expect(clippy::vec_box, reason = "the boxes travel")]
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use tombolo_mem::Source;
+
+use super::message::{Asked, Part};
+use super::reply::respond;
+use crate::server::{Exchange, LinkOrigin, Outcome, Peer, Service};
+use tombolo_host_links::Lie;
+use tombolo_host_links::server::{
+    Peer as LinkPeer, Refusal, Request, Responder, Service as LinkService, Session, Voice,
+};
+use tombolo_host_runtime::buffers::{BUFFER_MAX_BYTES, BufferLimits, Buffers, Stock};
+use tombolo_host_runtime::lock;
+use tombolo_host_runtime::task;
+
+/// The longest call, in bytes: as much as a service may take a buffer for.
+const CALL_BYTES_MAX: usize = BUFFER_MAX_BYTES;
+
+/// Exchanges that one link keeps for its next calls, beside memory for one future.
+const SPARE_MAX: usize = 32;
+
+/// A service of ONC RPC for links, each of which leads to one of its exports.
+pub struct RpcLinks<S> {
+    service: Arc<S>,
+    exports: Vec<String>,
+    stock: Arc<Stock>,
+}
+
+impl<S: Service> RpcLinks<S> {
+    /// Links are given for these exports, by name; the service keeps the callers of each to that one
+    /// ([`LinkOrigin::export`]). `limits` are for the data of replies.
+    pub fn new(service: Arc<S>, exports: Vec<String>, limits: BufferLimits) -> Self {
+        Self { service, exports, stock: Stock::new(limits) }
+    }
+
+    /// The export of that name; without one the only one there is.
+    fn export(&self, name: &str) -> Option<&str> {
+        match (name, &*self.exports) {
+            ("", [only]) => Some(only),
+            _ => self.exports.iter().find(|export| *export == name).map(String::as_str),
+        }
+    }
+}
+
+impl<S: Service> LinkService for RpcLinks<S> {
+    fn open(&self, peer: &LinkPeer) -> Result<Arc<dyn Session>, Refusal> {
+        let export = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
+        let caller = Peer::of_link(LinkOrigin {
+            label: peer.label.clone(),
+            export: export.into(),
+            client: peer.client,
+            user: peer.credentials.as_ref().map(|standing| standing.process.uid),
+            voice: Voice::of(peer),
+        });
+        let desk = Arc::new(Desk {
+            buffers: Buffers::of(self.stock.account()),
+            stock: self.stock.clone(),
+            exchanges: Mutex::default(),
+        });
+        Ok(session(self.service.clone(), caller, desk))
+    }
+}
+
+/// What the calls of a link share.
+struct Desk {
+    buffers: Buffers,
+    stock: Arc<Stock>,
+    exchanges: Mutex<Vec<Box<Exchange>>>,
+}
+
+impl Desk {
+    fn take(&self) -> Box<Exchange> {
+        lock(&self.exchanges).pop().unwrap_or_else(|| Box::new(Exchange::new(self.buffers.clone())))
+    }
+
+    fn put(&self, mut exchange: Box<Exchange>) {
+        exchange.clear();
+        let mut exchanges = lock(&self.exchanges);
+        if exchanges.len() < SPARE_MAX {
+            exchanges.push(exchange);
+        }
+    }
+}
+
+/// Memory of a call's future: made where it will be polled, and used for one call after the other.
+type Slot<F> = Pin<Box<Option<F>>>;
+
+/// The futures of a service have a type without a name.
+fn session<S: Service>(service: Arc<S>, caller: Arc<Peer>, desk: Arc<Desk>) -> Arc<dyn Session> {
+    let begin = move |exchange| S::serve(service.clone(), caller.clone(), exchange);
+    Arc::new(RpcSession { begin, desk, slots: Mutex::default() })
+}
+
+struct RpcSession<B, F> {
+    begin: B,
+    desk: Arc<Desk>,
+    slots: Mutex<Vec<Slot<F>>>,
+}
+
+impl<B, F> Session for RpcSession<B, F>
+where
+    B: Fn(Box<Exchange>) -> F + Send + Sync,
+    F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
+{
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        let mut exchange = self.desk.take();
+        let place = match take_in(&mut exchange, &request, &responder) {
+            Ok(place) => place,
+            Err(lie) => return responder.cut(lie),
+        };
+        let mut slot = lock(&self.slots).pop().unwrap_or_else(|| Box::pin(None));
+        slot.as_mut().set(Some((self.begin)(exchange)));
+        match poll(&mut slot, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready((mut exchange, outcome)) => {
+                respond(responder, &mut exchange, outcome, place);
+                self.desk.put(exchange);
+                let mut slots = lock(&self.slots);
+                if slots.is_empty() {
+                    slots.push(slot);
+                }
+            }
+            Poll::Pending => go_on(slot, self.desk.clone(), responder, place),
+        }
+    }
+
+    fn ended(&self) {
+        // Nobody else looks after memory that is not needed.
+        self.desk.stock.trim();
+    }
+}
+
+/// Polls the call again, now with a waker that means it. If it panics its responder is dropped, which ends the link.
+fn go_on<F>(mut slot: Slot<F>, desk: Arc<Desk>, responder: Responder, place: Option<Part>)
+where
+    F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
+{
+    task::spawn(async move {
+        let (mut exchange, outcome) = poll_fn(|context| poll(&mut slot, context)).await;
+        respond(responder, &mut exchange, outcome, place);
+        desk.put(exchange);
+    });
+}
+
+/// A slot that is empty stays pending, and is never polled.
+fn poll<F: Future>(slot: &mut Slot<F>, context: &mut Context<'_>) -> Poll<F::Output> {
+    let Some(future) = slot.as_mut().as_pin_mut() else { return Poll::Pending };
+    let polled = future.poll(context);
+    if polled.is_ready() {
+        slot.as_mut().set(None);
+    }
+    polled
+}
+
+/// Puts a call in, and says where a long reply goes. The head is a private copy; the rest stays where the client has put it.
+fn take_in(
+    exchange: &mut Exchange,
+    request: &Request<'_>,
+    responder: &Responder,
+) -> Result<Option<Part>, Lie> {
+    let senseless = |why: &dyn std::fmt::Display| Lie::Senseless(why.to_string().into());
+    let asked = Asked::decode(request.kind, &request.body).map_err(|error| senseless(&error))?;
+    let data = match asked.data {
+        Some(part) => responder.source(part.address, u64::from(part.len_bytes))?,
+        None => Source::new(),
+    };
+    let len_bytes = request.frame.len().saturating_add(data.len());
+    if len_bytes > CALL_BYTES_MAX {
+        return Err(senseless(&format_args!("a call of {len_bytes} bytes")));
+    }
+    // Where the place is not ours to write, the client lies whether or not it is used.
+    if let Some(place) = asked.place {
+        responder.sink(place.address, u64::from(place.len_bytes))?;
+    }
+    let mut record = responder.frame(request.frame.len());
+    record.append(data.clone());
+    exchange.receive(request.frame, &data, record);
+    Ok(asked.place)
+}

@@ -1,0 +1,175 @@
+//! Who calls, by address: what all connections and datagrams of one address may have together.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::link::Link;
+use tombolo_host_runtime::buffers::{Account, Share, Stock};
+use tombolo_host_runtime::waiters::{Queued, Waiter, Waiters};
+
+/// All clients that have something.
+pub(super) struct Clients {
+    stock: Arc<Stock>,
+    calls_max: usize,
+    by_address: Mutex<HashMap<IpAddr, Arc<Client>>>,
+}
+
+impl Clients {
+    pub(super) fn new(stock: Arc<Stock>, calls_max: usize) -> Self {
+        Self { stock, calls_max, by_address: Mutex::default() }
+    }
+
+    pub(super) fn of(&self, address: IpAddr) -> Arc<Client> {
+        let mut by_address = self.lock();
+        // Anybody can send datagrams in anybody's name.
+        if by_address.len() >= KNOWN_MAX {
+            by_address.retain(|_, client| Arc::strong_count(client) > 1);
+        }
+        by_address.entry(address).or_insert_with(|| Arc::new(self.fresh())).clone()
+    }
+
+    /// The client that has the most connections.
+    pub(super) fn with_most_connections(&self) -> Option<Arc<Client>> {
+        self.lock().values().max_by_key(|client| client.connections.count()).cloned()
+    }
+
+    /// Whether nobody is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Forgets those that have nothing.
+    pub(super) fn sweep(&self) {
+        self.lock().retain(|_, client| Arc::strong_count(client) > 1);
+    }
+
+    fn fresh(&self) -> Client {
+        let share = self.stock.share();
+        Client {
+            datagrams: share.account(),
+            connections: Connections::default(),
+            share,
+            calls: AtomicUsize::new(0),
+            calls_max: self.calls_max,
+            waiters: Waiters::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<Client>>> {
+        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// So many addresses are known before those that have nothing are forgotten at once.
+const KNOWN_MAX: usize = 1 << 16;
+
+/// One address.
+pub(super) struct Client {
+    /// Its memory.
+    pub(super) share: Arc<Share>,
+    /// What its datagrams have of it.
+    pub(super) datagrams: Arc<Account>,
+    /// Its connections.
+    pub(super) connections: Connections,
+    /// Calls begun and not answered.
+    calls: AtomicUsize,
+    calls_max: usize,
+    waiters: Waiters,
+}
+
+/// The connections of one address.
+#[derive(Default)]
+pub(super) struct Connections {
+    count: AtomicU64,
+    links: Mutex<HashMap<u64, Arc<Link>>>,
+}
+
+impl Connections {
+    /// How many there are, and will be as soon as their threads have them.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn add(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn subtract(&self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn insert(&self, link: &Arc<Link>) {
+        self.lock().insert(key(link), link.clone());
+    }
+
+    pub(super) fn remove(&self, link: &Arc<Link>) {
+        self.lock().remove(&key(link));
+    }
+
+    /// What `pick` makes of them, as far as it makes something.
+    pub(super) fn list<T>(&self, pick: impl FnMut(&Arc<Link>) -> Option<T>) -> Vec<T> {
+        self.lock().values().filter_map(pick).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Link>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Its address in memory: there is no other while it is kept.
+fn key(link: &Arc<Link>) -> u64 {
+    Arc::as_ptr(link).addr() as u64
+}
+
+impl Client {
+    /// Has the waiter woken when another call may be begun; the first of all if it was woken in vain. Look again after this, for
+    /// that may be so already.
+    pub(super) fn wait_for_calls(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
+        queued.stand(&self.waiters, None, waiter);
+    }
+
+    /// Wakes one of those that wait, if there is room: who was woken and leaves some says so to the next.
+    pub(super) fn pass_on(&self) {
+        if self.is_below_limit() {
+            self.waiters.wake_one();
+        }
+        self.share.pass_on();
+    }
+
+    pub(super) fn begin_call(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_calls(&self, count: usize) {
+        self.calls.fetch_sub(count, Ordering::SeqCst);
+        if self.is_below_limit() {
+            self.waiters.wake_one();
+        }
+    }
+
+    /// Whether another call may be begun.
+    pub(super) fn is_below_limit(&self) -> bool {
+        self.calls.load(Ordering::SeqCst) < self.calls_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use tombolo_host_runtime::buffers::BufferLimits;
+
+    #[test]
+    fn datagrams_in_anybody_s_name_fill_no_memory_and_who_has_something_stays_known() {
+        let clients = Clients::new(Stock::new(BufferLimits::default()), 10);
+        let kept = clients.of(Ipv4Addr::LOCALHOST.into());
+        (1..3 * KNOWN_MAX as u32).for_each(|number| drop(clients.of(Ipv4Addr::from(number).into())));
+        assert!(clients.lock().len() <= KNOWN_MAX);
+        assert!(Arc::ptr_eq(&kept, &clients.of(Ipv4Addr::LOCALHOST.into())));
+        clients.sweep();
+        assert_eq!(clients.lock().len(), 1);
+    }
+}

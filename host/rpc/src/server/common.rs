@@ -1,0 +1,107 @@
+//! What all threads of one server share.
+#![expect(clippy::vec_box, reason = "the boxes travel")]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::clients::Clients;
+use super::counters::Counters;
+use super::options::Options;
+use super::service::Exchange;
+use tombolo_host_runtime::buffers::{Buffers, Stock};
+use tombolo_host_runtime::seldom::Seldom;
+
+/// What all threads of one server share.
+pub(super) struct Common {
+    pub(super) started: Instant,
+    pub(super) options: Options,
+    pub(super) counters: Counters,
+    pub(super) stock: Arc<Stock>,
+    pub(super) clients: Clients,
+    pub(super) spare: Spare,
+    pub(super) lines: Lines,
+}
+
+/// The log lines that callers can cause.
+#[derive(Default)]
+pub(super) struct Lines {
+    pub(super) refused: Seldom,
+    pub(super) no_room: Seldom,
+    pub(super) too_long: Seldom,
+    pub(super) stuck: Seldom,
+    pub(super) dropped: Seldom,
+}
+
+impl Common {
+    pub(super) fn new(options: Options) -> Arc<Self> {
+        let stock = Stock::new(options.buffers);
+        let clients = Clients::new(stock.clone(), options.client_calls_max);
+        Arc::new(Self {
+            started: Instant::now(),
+            options,
+            counters: Counters::default(),
+            stock,
+            clients,
+            spare: Spare::default(),
+            lines: Lines::default(),
+        })
+    }
+}
+
+/// Exchanges that come back from other threads than the one that took them.
+#[derive(Default)]
+pub(super) struct Spare(Mutex<Vec<Box<Exchange>>>);
+
+impl Spare {
+    /// More are not kept.
+    const COUNT_MAX: usize = 256;
+
+    pub(super) fn put(&self, mut exchange: Box<Exchange>) {
+        exchange.clear();
+        let mut exchanges = self.lock();
+        if exchanges.len() < Self::COUNT_MAX {
+            exchanges.push(exchange);
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<Box<Exchange>> {
+        self.lock().pop()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Box<Exchange>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One event thread's exchanges.
+pub(super) struct Exchanges {
+    common: Arc<Common>,
+    own: Vec<Box<Exchange>>,
+}
+
+impl Exchanges {
+    /// More are not kept: a batch takes one at a time, but what was answered later takes one each.
+    const COUNT_MAX: usize = 32;
+
+    pub(super) fn new(common: Arc<Common>) -> Self {
+        Self { common, own: Vec::with_capacity(Self::COUNT_MAX) }
+    }
+
+    /// An exchange that takes its buffers from there.
+    pub(super) fn take(&mut self, buffers: &Buffers) -> Box<Exchange> {
+        let Some(mut exchange) = self.own.pop().or_else(|| self.common.spare.take()) else {
+            return Box::new(Exchange::new(buffers.clone()));
+        };
+        if !Arc::ptr_eq(exchange.buffers.account(), buffers.account()) {
+            exchange.buffers = buffers.clone();
+        }
+        exchange
+    }
+
+    pub(super) fn put(&mut self, mut exchange: Box<Exchange>) {
+        exchange.clear();
+        if self.own.len() < Self::COUNT_MAX {
+            self.own.push(exchange);
+        }
+    }
+}

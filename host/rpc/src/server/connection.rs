@@ -1,0 +1,468 @@
+//! One connection, as its event thread has it: receiving, and its life.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::calls::{Calls, Destination, Ran};
+use super::common::{Common, Exchanges};
+use super::intake::{Desk, Intake, Step};
+use super::link::Link;
+use super::options::Options;
+use super::service::{HEAD_BYTES, LONG_HEAD_BYTES, Outcome};
+use tombolo_mem::Source;
+use tombolo_sys::{Errno, tcp};
+
+use tombolo_host_runtime::buffers::Lease;
+use tombolo_host_runtime::waiters::{Queued, Waiter};
+
+/// Calls of one turn; then other connections have theirs.
+const TURN_CALLS_MAX: usize = 32;
+
+/// Bytes received in one turn.
+const TURN_BYTES_MAX: usize = 2 << 20;
+
+/// So many bytes of replies are sent before the turn ends: their buffers come back while they are warm.
+const FLUSH_BYTES: usize = 256 << 10;
+
+/// Whoever takes its time over a call has to send so much of it now and then, or it is not thought to be sending at all.
+const TRICKLE_BYTES: usize = 16 << 10;
+
+/// What a peer may still send after we have said our last word: closing before it is read could destroy that word.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: usize = 8 << 20;
+
+/// When memory is short, a connection that takes none of its replies for so long gives up theirs.
+const STUCK_AFTER_IF_SHORT: Duration = Duration::from_secs(1);
+
+/// What an event thread serves its connections with.
+pub(super) struct Workplace {
+    pub(super) common: Arc<Common>,
+    pub(super) calls: Box<dyn Calls>,
+    pub(super) exchanges: Exchanges,
+    pub(super) desk: Desk,
+}
+
+/// One connection.
+pub(super) struct Connection {
+    pub(super) link: Arc<Link>,
+    intake: Intake,
+    /// A call that was received and waits for memory.
+    postponed: Option<(Source, Option<Lease>)>,
+    phase: Phase,
+    /// There may be something to receive.
+    pub(super) readable: bool,
+    /// The peer sends no more: the end is there behind whatever was received last, and nobody will tell again.
+    pub(super) finished: bool,
+    /// It is in the queue of those that have a turn.
+    pub(super) queued: bool,
+    /// It waits for its limits or for memory, and will be told.
+    waits: bool,
+    /// Where it waits for memory or calls.
+    wait: Queued,
+    /// It has been of use: a call was answered.
+    answered: bool,
+    /// Calls received since it was last seen active, and bytes.
+    active_calls: usize,
+    active_bytes: usize,
+    /// Bytes on the desk that a look found; the turn that follows at once counts them.
+    found_bytes: usize,
+    /// When it came, or was seen active last.
+    since: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Calls are received.
+    Open,
+    /// No call is received any more; those that were are answered.
+    Ended,
+    /// The replies that wait are sent, and nothing else.
+    Sealed,
+    /// Everything is sent; what still comes is thrown away.
+    Lingering { until: Instant, bytes: usize },
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// There was something to do.
+    pub(super) worked: bool,
+    /// How it goes on.
+    pub(super) then: Then,
+}
+
+/// How a connection goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Something must happen first.
+    #[default]
+    Wait,
+    /// There is more to do.
+    Again,
+    /// It is to be closed.
+    Close,
+}
+
+/// Why a turn ended.
+enum End {
+    /// Nothing more was there.
+    Empty,
+    /// Others have their turn.
+    Used,
+    /// It has to wait for limits or memory.
+    Limits,
+    /// The peer sends no more.
+    Eof,
+    /// Nothing more shall be received.
+    Seal,
+    Broken,
+}
+
+/// What was done in one turn.
+struct Work {
+    calls: usize,
+    bytes: usize,
+}
+
+impl Connection {
+    pub(super) fn new(link: Arc<Link>, common: &Common) -> Self {
+        let since = Instant::now();
+        link.activity.note(common, since, false);
+        Self {
+            link,
+            intake: Intake::new(common.options.record_max_bytes),
+            postponed: None,
+            phase: Phase::Open,
+            readable: true,
+            finished: false,
+            queued: false,
+            waits: false,
+            wait: Queued::default(),
+            answered: false,
+            active_calls: 0,
+            active_bytes: 0,
+            found_bytes: 0,
+            since,
+        }
+    }
+
+    /// Whether a turn would be in vain until it is told.
+    pub(super) fn must_wait(&self) -> bool {
+        self.waits && self.phase == Phase::Open
+    }
+
+    /// The peer is gone, or the connection broke.
+    pub(super) fn hung_up(&mut self) -> Then {
+        self.readable = true;
+        match self.phase {
+            // Receiving tells more.
+            Phase::Open if !self.waits => Then::Again,
+            Phase::Lingering { .. } => Then::Again,
+            _ => Then::Close,
+        }
+    }
+
+    /// Tries to receive, with as little ado as can be. True if it needs a turn, before anyone else has one.
+    pub(super) fn look(&mut self, place: &mut Workplace) -> bool {
+        if self.phase != Phase::Open || self.waits {
+            return false;
+        }
+        self.readable = true;
+        if self.intake.is_within_record() {
+            return true;
+        }
+        match self.receive(place) {
+            Ok(bytes @ 1..) => {
+                self.found_bytes = bytes;
+                true
+            }
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                false
+            }
+            // The turn finds the same, or the end after an error.
+            Ok(0) | Err(_) => true,
+        }
+    }
+
+    /// Receives and serves what there is, up to a limit.
+    pub(super) fn turn(&mut self, place: &mut Workplace) -> Turn {
+        let mut turn = Turn::default();
+        if self.phase == Phase::Open && self.link.is_sealed() {
+            // By a call that was answered later.
+            self.phase = Phase::Sealed;
+        }
+        let is_dead = self.link.is_dead();
+        if self.found_bytes > 0 && (is_dead || self.phase != Phase::Open) {
+            // Too late; and the desk is the next connection's.
+            self.found_bytes = 0;
+            self.intake.leave(&mut place.desk, &self.link.buffers);
+        }
+        if is_dead {
+            turn.then = Then::Close;
+            return turn;
+        }
+        if self.phase == Phase::Open {
+            self.serve(place, &mut turn);
+        }
+        self.move_on(&mut turn);
+        if matches!(self.phase, Phase::Lingering { .. }) {
+            turn.then = self.throw_away(place);
+        }
+        turn
+    }
+
+    /// Receives no more, and answers what it has received.
+    pub(super) fn end(&mut self) -> Then {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Ended;
+            self.link.wait_for_end();
+        }
+        if self.link.has_calls() { Then::Wait } else { Then::Close }
+    }
+
+    /// Whether it is to be looked at again soon, if memory gets short: it waits, or lets replies wait.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.must_wait() || self.link.is_untaken()
+    }
+
+    /// Looks whether it is to be closed, now and then; and gives up memory that it does not need.
+    pub(super) fn sweep(&mut self, common: &Common, now: Instant) -> Then {
+        let (options, counters) = (&common.options, &common.counters);
+        if self.is_active() && (self.answered || self.intake.is_within_record()) {
+            self.since = now;
+            self.link.activity.note(common, now, self.answered);
+        }
+        if let Phase::Lingering { until, .. } = self.phase {
+            return if now >= until { Then::Close } else { Then::Wait };
+        }
+        let has_calls = self.link.has_calls();
+        let is_short = self.link.is_memory_short();
+        let patience =
+            if is_short { STUCK_AFTER_IF_SHORT.min(options.stuck_after) } else { options.stuck_after };
+        if self.link.is_stuck(patience, now) {
+            counters.closed_stuck.add(1);
+            if let Some(suppressed) = common.lines.stuck.turn() {
+                tracing::warn!(peer = ?self.link.peer, suppressed, "closed: it takes no replies");
+            }
+            return Then::Close;
+        }
+        if !has_calls && now.saturating_duration_since(self.since) >= self.patience(options) {
+            counters.closed_silent.add(1);
+            tracing::debug!(peer = ?self.link.peer, "closed: it says nothing of use");
+            return Then::Close;
+        }
+        if !has_calls {
+            self.link.rest();
+        }
+        Then::Wait
+    }
+
+    /// Whether something of note was received since this was last so: calls, or more of one than a trickle.
+    fn is_active(&mut self) -> bool {
+        let active = self.active_calls > 0 || self.active_bytes >= TRICKLE_BYTES;
+        if active {
+            (self.active_calls, self.active_bytes) = (0, 0);
+        }
+        active
+    }
+
+    /// How long the peer may say nothing.
+    fn patience(&self, options: &Options) -> Duration {
+        match self.intake.is_within_record() {
+            // The rest of the record should follow, and its memory may be what others wait for.
+            true if !self.waits || self.intake.has_begun() => options.stuck_after.min(options.silent_after),
+            _ if self.answered => Duration::MAX,
+            _ => options.silent_after,
+        }
+    }
+
+    fn serve(&mut self, place: &mut Workplace, turn: &mut Turn) {
+        let (link, mut work) =
+            (self.link.clone(), Work { calls: 0, bytes: mem::take(&mut self.found_bytes) });
+        self.waits = false;
+        self.intake.arrive(&mut place.desk);
+        let end = self.receive_and_run(place, &mut work);
+        if work.bytes + work.calls > 0 || !matches!(end, End::Limits) {
+            self.wait = Queued::default();
+        }
+        if work.bytes + work.calls > 0 {
+            place.common.counters.received_bytes.add(work.bytes);
+            place.common.counters.calls.add(work.calls);
+            turn.worked = true;
+            self.active_calls += work.calls;
+            self.active_bytes += work.bytes;
+        }
+        link.flush();
+        self.intake.leave(&mut place.desk, &link.buffers);
+        // Also where it did not wait: it may have been told of room that it does not need.
+        link.client.pass_on();
+        match end {
+            End::Empty => {}
+            End::Used => turn.then = Then::Again,
+            End::Limits => turn.then = self.wait_for_room(),
+            End::Eof => {
+                self.phase = Phase::Ended;
+                link.wait_for_end();
+            }
+            End::Seal => {
+                link.seal();
+                self.phase = Phase::Sealed;
+            }
+            End::Broken => turn.then = Then::Close,
+        }
+    }
+
+    fn receive_and_run(&mut self, place: &mut Workplace, work: &mut Work) -> End {
+        let link = self.link.clone();
+        loop {
+            if work.calls >= TURN_CALLS_MAX || work.bytes >= TURN_BYTES_MAX {
+                return End::Used;
+            }
+            // What has begun to come in has its memory. It must go on, or all might wait for each other.
+            if !link.is_below_limits() || !(self.intake.has_begun() || link.client.is_below_limit()) {
+                return End::Limits;
+            }
+            if let Some((record, lease)) = self.postponed.take() {
+                if !link.buffers.account().has_room() {
+                    self.postponed = Some((record, lease));
+                    return End::Limits;
+                }
+                work.calls += 1;
+                if !self.run(place, record, lease) {
+                    return End::Seal;
+                }
+            }
+            match self.intake.next(&mut place.desk, &link.buffers) {
+                Ok(Step::Serve(record, lease)) => {
+                    if !link.buffers.account().has_room() && needs_buffer(&*place.calls, &record) {
+                        self.postponed = Some(set_aside(record, lease));
+                        return End::Limits;
+                    }
+                    work.calls += 1;
+                    if !self.run(place, record, Some(lease)) {
+                        return End::Seal;
+                    }
+                }
+                Ok(Step::Receive) if !self.readable => return End::Empty,
+                Ok(Step::Receive) => match self.receive(place) {
+                    Ok(0) => return End::Eof,
+                    Ok(bytes) => work.bytes += bytes,
+                    Err(Errno::AGAIN) => self.readable = false,
+                    Err(error) => {
+                        tracing::debug!(peer = ?link.peer, %error, "receiving failed");
+                        return End::Broken;
+                    }
+                },
+                Ok(Step::NoRoom) => return End::Limits,
+                Err(fault) => {
+                    place.common.counters.closed_too_long.add(1);
+                    if let Some(suppressed) = place.common.lines.too_long.turn() {
+                        tracing::warn!(peer = ?link.peer, %fault, suppressed, "closed");
+                    }
+                    return End::Seal;
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, place: &mut Workplace) -> Result<usize, Errno> {
+        let received = self.intake.receive(&mut place.desk, &self.link.buffers, self.link.stream())?;
+        self.readable = received.more || self.finished;
+        Ok(received.bytes)
+    }
+
+    /// Serves a call. False if nothing more shall be received.
+    fn run(&mut self, place: &mut Workplace, record: Source, lease: Option<Lease>) -> bool {
+        let link = &self.link;
+        let mut exchange = place.exchanges.take(&link.buffers);
+        exchange.fill(record, lease);
+        link.begin_call();
+        let destination = || Destination::Link(link.clone());
+        match place.calls.run(&link.peer, exchange, &destination) {
+            Ran::Done(mut exchange, outcome) => {
+                if link.add_reply(&mut exchange, outcome) >= FLUSH_BYTES {
+                    link.flush();
+                }
+                place.exchanges.put(exchange);
+                let goes_on = outcome != Outcome::Close;
+                if goes_on && !mem::replace(&mut self.answered, true) {
+                    self.link.activity.note(&place.common, Instant::now(), true);
+                }
+                goes_on
+            }
+            Ran::Later => {
+                self.answered = true;
+                true
+            }
+            Ran::Panicked => {
+                tracing::error!(peer = ?link.peer, "a call panicked; its connection is closed");
+                link.fail_call();
+                false
+            }
+        }
+    }
+
+    /// Asks to be told when it may go on. If that is now, it does.
+    fn wait_for_room(&mut self) -> Then {
+        let link = &self.link;
+        self.waits = true;
+        if !link.is_below_limits() {
+            self.wait = Queued::default();
+            link.wait_for_limits();
+            return if link.is_below_limits() { Then::Again } else { Then::Wait };
+        }
+        let (client, account) = (&link.client, link.buffers.account());
+        let waiter: Arc<dyn Waiter> = link.clone();
+        match client.is_below_limit() {
+            true => account.wait_for_room(&waiter, &mut self.wait),
+            false => client.wait_for_calls(&waiter, &mut self.wait),
+        }
+        if client.is_below_limit() && account.has_room() { Then::Again } else { Then::Wait }
+    }
+
+    /// Whether the present phase is over.
+    fn move_on(&mut self, turn: &mut Turn) {
+        match self.phase {
+            Phase::Sealed if self.link.is_finished() => {
+                if tcp::end_sending(self.link.stream()).is_err() {
+                    turn.then = Then::Close;
+                }
+                self.phase = Phase::Lingering { until: Instant::now() + LINGER, bytes: 0 };
+                self.readable = true;
+            }
+            Phase::Ended if !self.link.has_calls() => turn.then = Then::Close,
+            _ => {}
+        }
+    }
+
+    fn throw_away(&mut self, place: &mut Workplace) -> Then {
+        let Phase::Lingering { bytes, .. } = &mut self.phase else { return Then::Wait };
+        while self.readable {
+            match place.desk.throw_away(self.link.stream()) {
+                Ok(some @ 1..) => *bytes += some,
+                Err(Errno::AGAIN) => self.readable = false,
+                Ok(0) | Err(_) => return Then::Close,
+            }
+            if *bytes > LINGER_BYTES_MAX {
+                return Then::Close;
+            }
+        }
+        Then::Wait
+    }
+}
+
+fn needs_buffer(calls: &dyn Calls, record: &Source) -> bool {
+    let mut head = [0; LONG_HEAD_BYTES];
+    let len = record.read_at(0, &mut head);
+    calls.needs_buffer(head.get(..len).unwrap_or_default())
+}
+
+/// A call that is served later. A short one lies in the buffer that all connections are received into, and leaves it.
+fn set_aside(record: Source, lease: Lease) -> (Source, Option<Lease>) {
+    match record.len() {
+        len @ ..=HEAD_BYTES => (Source::from(record.to_vec(len)), None),
+        _ => (record, Some(lease)),
+    }
+}

@@ -1,0 +1,197 @@
+//! Calls in datagrams (RFC 5531 §11 leaves them as they are: no marks).
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::calls::{Calls, Destination, Ran};
+use super::clients::Client;
+use super::common::{Common, Exchanges};
+use super::service::{Exchange, Outcome, Peer, Transport};
+use tombolo_host_runtime::buffers::{Buffers, Lease};
+use tombolo_sys::gather::Gather;
+use tombolo_sys::udp::{self, DATAGRAM_MAX_BYTES, Route};
+use tombolo_sys::{Errno, Result};
+
+/// Datagrams of one turn; then others have theirs.
+const TURN_MAX: usize = 32;
+
+/// Senders that a socket remembers.
+const SENDERS_MAX: usize = 64;
+
+/// One UDP socket, as whoever answers its calls sees it.
+pub(super) struct Datagrams {
+    socket: OwnedFd,
+    common: Arc<Common>,
+    calls: AtomicUsize,
+}
+
+/// How the reply gets back.
+pub(super) struct Return {
+    pub(super) client: Arc<Client>,
+    pub(super) route: Route,
+}
+
+impl Datagrams {
+    pub(super) fn new(socket: OwnedFd, common: Arc<Common>) -> Arc<Self> {
+        Arc::new(Self { socket, common, calls: AtomicUsize::new(0) })
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether there is a call that is not answered.
+    pub(super) fn has_calls(&self) -> bool {
+        self.calls.load(Ordering::SeqCst) > 0
+    }
+
+    /// Sends a reply, if there is one; whoever lost a datagram asks again.
+    pub(super) fn answer(&self, back: &Return, exchange: &Exchange, outcome: Outcome) {
+        if outcome == Outcome::Reply {
+            self.send(exchange, &back.route);
+        }
+        self.end_call(back);
+    }
+
+    /// Ends a call without a reply.
+    pub(super) fn end_call(&self, back: &Return) {
+        back.client.end_calls(1);
+        self.calls.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn send(&self, exchange: &Exchange, route: &Route) {
+        let mut gather = Gather::new(0);
+        gather.bytes(&exchange.reply);
+        if let Some(data) = &exchange.data {
+            gather.source(&data.source);
+            let padding = data.source.len().next_multiple_of(4) - data.source.len();
+            gather.bytes(&[0; 3][..padding]);
+        }
+        let counters = &self.common.counters;
+        match udp::send(self.socket.as_fd(), &mut gather, route) {
+            Ok(bytes) => counters.sent_bytes.add(bytes),
+            Err(error) => {
+                counters.datagrams_dropped.add(1);
+                if let Some(suppressed) = self.common.lines.dropped.turn() {
+                    let peer = route.peer();
+                    tracing::warn!(%peer, %error, suppressed, "a reply by UDP could not be sent");
+                }
+            }
+        }
+    }
+}
+
+/// A UDP socket, as its event thread has it.
+pub(super) struct DatagramIntake {
+    pub(super) datagrams: Arc<Datagrams>,
+    /// Received into; exchanged for another when a call keeps it.
+    desk: Option<Lease>,
+    senders: Vec<Sender>,
+    /// Whose place the next new sender takes.
+    oldest: usize,
+}
+
+/// Somebody who sent a datagram lately.
+#[derive(Clone)]
+struct Sender {
+    address: SocketAddr,
+    peer: Arc<Peer>,
+    client: Arc<Client>,
+    buffers: Buffers,
+}
+
+impl DatagramIntake {
+    pub(super) fn new(datagrams: Arc<Datagrams>) -> Self {
+        Self { datagrams, desk: None, senders: Vec::new(), oldest: 0 }
+    }
+
+    /// Serves what is there, up to a limit. How many datagrams there were, and whether there may be more.
+    pub(super) fn turn(&mut self, calls: &mut dyn Calls, exchanges: &mut Exchanges) -> (usize, bool) {
+        for count in 0..TURN_MAX {
+            match self.receive() {
+                Ok((bytes, route)) => self.serve(bytes, route, calls, exchanges),
+                // What else it says concerns an earlier reply (ICMP), or this one datagram.
+                Err(Errno::AGAIN) => return (count, false),
+                Err(error) => tracing::debug!(%error, "receiving a datagram failed"),
+            }
+        }
+        (TURN_MAX, true)
+    }
+
+    /// Gives up memory that an idle socket does not need.
+    pub(super) fn rest(&mut self) {
+        self.desk = None;
+        self.senders = Vec::new();
+    }
+
+    fn receive(&mut self) -> Result<(usize, Route)> {
+        let datagrams = &self.datagrams;
+        let stock = &datagrams.common.stock;
+        let desk = match &mut self.desk {
+            Some(desk) => desk,
+            none => none.insert(stock.take(DATAGRAM_MAX_BYTES).ok_or(Errno::NOMEM)?),
+        };
+        udp::receive(datagrams.socket(), &desk.sink(0..DATAGRAM_MAX_BYTES))
+    }
+
+    fn serve(&mut self, bytes: usize, route: Route, calls: &mut dyn Calls, exchanges: &mut Exchanges) {
+        let datagrams = self.datagrams.clone();
+        let common = &datagrams.common;
+        common.counters.received_bytes.add(bytes);
+        if bytes == 0 {
+            return;
+        }
+        let Some(sender) = self.sender(route.peer()) else {
+            common.counters.refused.add(1);
+            return;
+        };
+        if !(sender.client.is_below_limit() && sender.buffers.account().has_room()) {
+            common.counters.datagrams_dropped.add(1);
+            return;
+        }
+        let Some(lease) = &self.desk else { return };
+        let mut exchange = exchanges.take(&sender.buffers);
+        exchange.fill(lease.source(0..bytes), Some(lease.clone()));
+        common.counters.calls.add(1);
+        datagrams.calls.fetch_add(1, Ordering::SeqCst);
+        sender.client.begin_call();
+        let back = || Return { client: sender.client.clone(), route };
+        match calls.run(&sender.peer, exchange, &|| Destination::Datagram(datagrams.clone(), back())) {
+            Ran::Done(exchange, outcome) => {
+                datagrams.answer(&back(), &exchange, outcome);
+                exchanges.put(exchange);
+            }
+            Ran::Later => {}
+            Ran::Panicked => datagrams.end_call(&back()),
+        }
+        if let Some(desk) = &mut self.desk
+            && !desk.is_sole()
+        {
+            desk.charge(sender.buffers.account());
+            self.desk = None;
+        }
+    }
+
+    /// Who sent it; none if it is not admitted.
+    fn sender(&mut self, address: SocketAddr) -> Option<Sender> {
+        if let Some(known) = self.senders.iter().find(|sender| sender.address == address) {
+            return Some(known.clone());
+        }
+        let common = &self.datagrams.common;
+        if !common.options.admits(address.ip()) {
+            return None;
+        }
+        let client = common.clients.of(address.ip());
+        let buffers = Buffers::of(client.datagrams.clone());
+        let sender = Sender { address, peer: Peer::new(address, Transport::Udp), client, buffers };
+        if self.senders.len() < SENDERS_MAX {
+            self.senders.push(sender.clone());
+        } else if let Some(place) = self.senders.get_mut(self.oldest) {
+            *place = sender.clone();
+            self.oldest = (self.oldest + 1) % SENDERS_MAX;
+        }
+        Some(sender)
+    }
+}

@@ -1,0 +1,389 @@
+//! An event thread: waits for what happens to its connections and sockets, and serves them in turn.
+//!
+//! A turn is limited, so that who asks for much does not keep the others waiting. Before the thread sleeps it looks for a
+//! while ([`tombolo_host_runtime::spin`]): straight at the connection that was the only one of late, which spares a system call, and now
+//! and then at all of them.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::admission::Admitted;
+use super::common::Common;
+use super::connection::{Connection, Then, Workplace};
+use super::datagrams::DatagramIntake;
+use super::link::Link;
+use super::listening::Listening;
+use super::mailbox::{Letters, Mailbox};
+use super::places::Places;
+use super::service::{Peer, Transport};
+use super::token::{Token, Watched};
+use tombolo_host_runtime::spin::Window;
+use tombolo_sys::epoll::{Epoll, Event, Interest};
+use tombolo_sys::{Result, socket};
+
+/// Of so many looks one is at everything, and the others at the one connection that is busy.
+const LOOKS: u32 = 8;
+
+/// So many times round, and it is seen whether it is time for a sweep; before a sleep it is as well.
+const SWEEP_PASSES: u64 = 64;
+
+/// How often to look for connections that are stuck, as long as one may be that others wait for.
+const DOUBT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often to see whether calls have ended, once the server stops.
+const STOP_PAUSE: Duration = Duration::from_millis(5);
+
+/// One event thread.
+pub(super) struct EventThread {
+    place: Workplace,
+    mailbox: Arc<Mailbox>,
+    epoll: Epoll,
+    events: Vec<Event>,
+    letters: Letters,
+    connections: Places,
+    listening: Listening,
+    sockets: Vec<DatagramIntake>,
+    /// Who has a turn, one after the other.
+    ready: VecDeque<Token>,
+    busy: Busy,
+    window: Window,
+    next_sweep: Option<Instant>,
+    /// Once the server stops: until when calls may run on.
+    stops_at: Option<Instant>,
+}
+
+/// Who worked last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Busy {
+    last: Option<Token>,
+    /// How often in a row.
+    times: u32,
+}
+
+impl Busy {
+    fn worked(&mut self, token: Token) {
+        let same = self.last == Some(token);
+        self.times = if same { self.times.saturating_add(1) } else { 0 };
+        self.last = Some(token);
+    }
+
+    /// The connection or socket that was the only one of late.
+    fn only(&self) -> Option<Token> {
+        self.last.filter(|_| self.times > 0)
+    }
+}
+
+impl EventThread {
+    pub(super) fn new(
+        place: Workplace,
+        mailbox: Arc<Mailbox>,
+        listening: Listening,
+        sockets: Vec<DatagramIntake>,
+    ) -> Result<Self> {
+        let epoll = Epoll::new()?;
+        epoll.add(&mailbox.bell, Token::BELL.number(), Interest::Readable)?;
+        listening.watch(&epoll)?;
+        for (index, intake) in sockets.iter().enumerate() {
+            epoll.add(intake.datagrams.socket(), Token::socket(index).number(), Interest::Readable)?;
+        }
+        Ok(Self {
+            place,
+            mailbox,
+            epoll,
+            events: Vec::new(),
+            letters: Letters::default(),
+            connections: Places::default(),
+            listening,
+            sockets,
+            ready: VecDeque::new(),
+            busy: Busy::default(),
+            window: Window::default(),
+            next_sweep: None,
+            stops_at: None,
+        })
+    }
+
+    /// Serves until the server stops.
+    pub(super) fn run(mut self) {
+        for pass in 1.. {
+            self.read_letters();
+            if pass % SWEEP_PASSES == 0u64 {
+                // A thread that is never idle sees to the stuck ones all the same.
+                self.sweep(Instant::now());
+            }
+            for _ in 0..self.ready.len() {
+                if let Some(token) = self.ready.pop_front() {
+                    self.turn(token);
+                }
+            }
+            if self.has_stopped() {
+                break;
+            }
+            if !self.ready.is_empty() {
+                // Those who come now get in line with those who have more to do.
+                self.look_around(Some(Duration::ZERO));
+            } else if !self.look_on() {
+                self.sleep();
+            }
+        }
+        let tokens: Vec<_> = self.connections.iter_mut().map(|connection| connection.link.token).collect();
+        tokens.into_iter().for_each(|token| self.close(token));
+    }
+
+    fn common(&self) -> &Arc<Common> {
+        &self.place.common
+    }
+
+    fn read_letters(&mut self) {
+        if !self.mailbox.has_letters() {
+            return;
+        }
+        let mut letters = mem::take(&mut self.letters);
+        self.mailbox.take(&mut letters);
+        for (stream, address, admitted) in letters.callers.drain(..) {
+            self.take_in(stream, address, admitted);
+        }
+        for token in &letters.tokens {
+            self.line_up(*token);
+        }
+        if letters.stop && self.stops_at.is_none() {
+            self.begin_to_stop();
+        }
+        self.letters = letters;
+    }
+
+    fn take_in(&mut self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
+        let peer = Peer::new(address, Transport::Tcp);
+        let (token, common) = (self.connections.next_token(), self.common().clone());
+        let link = Link::new(stream, peer, token, (common.clone(), admitted), self.mailbox.clone());
+        let watched = self.epoll.add(link.stream(), token.number(), Interest::Changes);
+        link.client.connections.insert(&link);
+        self.connections.insert(Connection::new(link, &common));
+        if let Err(error) = watched {
+            tracing::warn!(peer = %address, %error, "a caller cannot be served");
+            self.close(token);
+            return;
+        }
+        if self.stops_at.is_some() {
+            self.close(token);
+            return;
+        }
+        if self.next_sweep.is_none() {
+            self.next_sweep = Some(Instant::now() + self.common().options.sweep_interval());
+        }
+        self.line_up(token);
+    }
+
+    /// Gives a connection a turn.
+    fn line_up(&mut self, token: Token) {
+        if let Some(connection) = self.connections.find(token)
+            && !mem::replace(&mut connection.queued, true)
+        {
+            self.ready.push_back(token);
+        }
+    }
+
+    /// One turn. Whether there was something to do.
+    fn turn(&mut self, token: Token) -> bool {
+        let worked = match token.watched() {
+            Watched::Bell => false,
+            Watched::Listener(index) => {
+                self.listening.turn(index, &self.epoll);
+                false
+            }
+            Watched::Socket(index) => {
+                let Some(intake) = self.sockets.get_mut(index) else { return false };
+                let place = &mut self.place;
+                let (count, more) = intake.turn(&mut *place.calls, &mut place.exchanges);
+                if more {
+                    self.ready.push_back(token);
+                }
+                if count > 0 && self.next_sweep.is_none() {
+                    self.next_sweep = Some(Instant::now() + self.common().options.sweep_interval());
+                }
+                count > 0
+            }
+            Watched::Connection { .. } => self.turn_of_connection(token),
+        };
+        if worked {
+            self.busy.worked(token);
+        }
+        worked
+    }
+
+    fn turn_of_connection(&mut self, token: Token) -> bool {
+        let Some(connection) = self.connections.find(token) else { return false };
+        connection.queued = false;
+        let turn = connection.turn(&mut self.place);
+        if connection.is_doubtful() {
+            let soon = Instant::now() + DOUBT_INTERVAL;
+            self.next_sweep = Some(self.next_sweep.map_or(soon, |sweep| sweep.min(soon)));
+        }
+        self.go_on(token, turn.then);
+        turn.worked
+    }
+
+    fn go_on(&mut self, token: Token, then: Then) {
+        match then {
+            Then::Wait => {}
+            Then::Again => self.line_up(token),
+            Then::Close => self.close(token),
+        }
+    }
+
+    fn close(&mut self, token: Token) {
+        let Some(connection) = self.connections.remove(token) else { return };
+        if self.busy.last == Some(token) {
+            self.busy = Busy::default();
+        }
+        let link = &connection.link;
+        let _ = self.epoll.remove(link.stream());
+        link.kill();
+        // Calls that go on keep the descriptor; the peer shall know all the same.
+        let _ = socket::shut_down(link.stream());
+        self.mailbox.connections.fetch_sub(1, Ordering::Relaxed);
+        link.client.connections.remove(link);
+        // It may have been told of room that it does not need any more.
+        link.client.pass_on();
+    }
+
+    /// Waits for something to happen, and lines up whom it happened to. Whether anything did.
+    fn look_around(&mut self, timeout: Option<Duration>) -> bool {
+        if let Err(error) = self.epoll.wait(&mut self.events, timeout) {
+            // Out of memory, at worst; then soon again.
+            tracing::error!(%error, "waiting for events failed");
+            std::thread::sleep(STOP_PAUSE);
+        }
+        let events = mem::take(&mut self.events);
+        events.iter().for_each(|event| self.note(event));
+        self.events = events;
+        !self.events.is_empty()
+    }
+
+    fn note(&mut self, event: &Event) {
+        let token = Token::from_number(event.token);
+        match token.watched() {
+            Watched::Bell => self.mailbox.bell.silence(),
+            // They are told again and again, so they are never in line twice for long.
+            Watched::Listener(_) | Watched::Socket(_) => {
+                if !self.ready.contains(&token) {
+                    self.ready.push_back(token);
+                }
+            }
+            Watched::Connection { .. } => {
+                let Some(connection) = self.connections.find(token) else { return };
+                connection.readable |= event.readable;
+                connection.finished |= event.finished;
+                if event.writable {
+                    connection.link.writable();
+                }
+                let then = match event.ended {
+                    true => connection.hung_up(),
+                    false if connection.readable && !connection.must_wait() => Then::Again,
+                    false => Then::Wait,
+                };
+                self.go_on(token, then);
+            }
+        }
+    }
+
+    /// Looks for more to do as long as that pays. Whether there is something.
+    fn look_on(&mut self) -> bool {
+        if !self.window.is_open() {
+            return false;
+        }
+        let since = Instant::now();
+        let mut looks = 0;
+        while self.window.pause(since) {
+            if self.mailbox.has_letters() {
+                return true;
+            }
+            looks += 1;
+            let found = match self.busy.only() {
+                Some(token) if looks % LOOKS != 0 => self.look_at(token),
+                _ => self.look_around(Some(Duration::ZERO)),
+            };
+            if found {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Tries to receive, without asking whether there is anything.
+    fn look_at(&mut self, token: Token) -> bool {
+        let in_vain = match self.connections.find(token) {
+            Some(connection) => !connection.look(&mut self.place),
+            None => false,
+        };
+        if in_vain { false } else { self.turn(token) }
+    }
+
+    fn sleep(&mut self) {
+        let now = Instant::now();
+        self.sweep(now);
+        if !self.ready.is_empty() {
+            return;
+        }
+        let until = [self.next_sweep, self.listening.resumes_at(), self.stops_at.map(|_| now + STOP_PAUSE)];
+        let timeout = until.into_iter().flatten().min().map(|time| time.saturating_duration_since(now));
+        let mailbox = self.mailbox.clone();
+        mailbox.sleep(|| {
+            self.look_around(timeout);
+        });
+        self.window.slept(now.elapsed());
+    }
+
+    /// Does what is to be done now and then, if it is time.
+    fn sweep(&mut self, now: Instant) {
+        self.listening.resume(&self.epoll, now);
+        if self.next_sweep.is_none_or(|time| now < time) {
+            return;
+        }
+        let common = self.common().clone();
+        let (mut closing, mut is_doubtful) = (Vec::new(), false);
+        for connection in self.connections.iter_mut() {
+            match connection.sweep(&common, now) {
+                Then::Close => closing.push(connection.link.token),
+                _ => is_doubtful |= connection.is_doubtful(),
+            }
+        }
+        closing.into_iter().for_each(|token| self.close(token));
+        self.sockets.iter_mut().for_each(DatagramIntake::rest);
+        common.clients.sweep();
+        common.stock.trim();
+        let more = !self.connections.is_empty() || common.stock.has_spare() || !common.clients.is_empty();
+        let interval = common.options.sweep_interval();
+        let interval = if is_doubtful { interval.min(DOUBT_INTERVAL) } else { interval };
+        self.next_sweep = more.then(|| now + interval);
+    }
+
+    fn begin_to_stop(&mut self) {
+        self.stops_at = Some(Instant::now() + self.common().options.grace);
+        self.listening.close(&self.epoll);
+        for intake in &self.sockets {
+            let _ = self.epoll.remove(intake.datagrams.socket());
+        }
+        self.busy = Busy::default();
+        self.ready.clear();
+        let mut closing = Vec::new();
+        for connection in self.connections.iter_mut() {
+            connection.queued = false;
+            if connection.end() == Then::Close {
+                closing.push(connection.link.token);
+            }
+        }
+        closing.into_iter().for_each(|token| self.close(token));
+    }
+
+    fn has_stopped(&self) -> bool {
+        let Some(end) = self.stops_at else { return false };
+        let has_calls = self.sockets.iter().any(|intake| intake.datagrams.has_calls());
+        (self.connections.is_empty() && !has_calls) || Instant::now() >= end
+    }
+}

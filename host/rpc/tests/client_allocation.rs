@@ -1,0 +1,130 @@
+//! Calls allocate nothing to speak of, once as many were made before; and a client that has nothing to do takes no processor time.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tombolo_allocations::{Counting, of_all_threads};
+use tombolo_host_rpc::client::{Call, Found, InFlight, Landing, Options, RpcClient, Target, Transport};
+use tombolo_host_rpc::server::{
+    self as rpc_server, Exchange, Listeners, Outcome, Peer, ReplyData, Server, Service,
+};
+use tombolo_mem::{Buffer, Source};
+use tombolo_wire_rpc::{CallHeader, Credential, ReplyHeader};
+use tombolo_wire_xdr::{Decoder, Encoder};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Answers with as many bytes of data as the first argument says.
+struct Null;
+
+impl Service for Null {
+    async fn serve(self: Arc<Self>, _: Arc<Peer>, mut exchange: Box<Exchange>) -> (Box<Exchange>, Outcome) {
+        let mut arguments = Decoder::new(&exchange.head);
+        let call = CallHeader::receive(&mut arguments).expect("a call");
+        let wanted = arguments.u32().unwrap_or(0) as usize;
+        let mut reply = Encoder::new(&mut exchange.reply);
+        reply.value(&ReplyHeader::success(call.xid)).u64(0);
+        if wanted > 0 {
+            exchange.data = exchange.buffers.take(wanted).map(|lease| ReplyData::new(lease, wanted));
+        }
+        (exchange, Outcome::Reply)
+    }
+}
+
+fn find(_: &[u8], results_bytes: usize) -> Found {
+    Found::Data(8..results_bytes)
+}
+
+/// So many calls of a kind at once, each with data of so many bytes out or in.
+struct Row {
+    name: &'static str,
+    count: usize,
+    data_out: usize,
+    data_in: usize,
+}
+
+const fn row(name: &'static str, count: usize, data_out: usize, data_in: usize) -> Row {
+    Row { name, count, data_out, data_in }
+}
+
+const ROWS: [Row; 6] = [
+    row("one small call", 1, 0, 0),
+    row("32 small calls", 32, 0, 0),
+    row("a write of 32 KiB", 1, 32 << 10, 0),
+    row("four writes of 1 MiB", 4, 1 << 20, 0),
+    row("a read of 32 KiB", 1, 0, 32 << 10),
+    row("four reads of 1 MiB", 4, 0, 1 << 20),
+];
+
+fn server() -> Server {
+    let bound = Listeners { tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], udp: vec![] }
+        .bind()
+        .expect("bind");
+    let options = rpc_server::Options { threads: 1, ..rpc_server::Options::default() };
+    Server::start(bound, options, &Arc::new(Null)).expect("the server starts")
+}
+
+fn client(server: &Server) -> RpcClient {
+    let address = server.tcp_addresses()[0];
+    let target = Target { address, transport: Transport::Tcp, program: 1, version: 1 };
+    let options = Options { in_flight: InFlight::Fixed(32), ..Options::default() };
+    RpcClient::start(target, options).expect("the client starts")
+}
+
+/// Not both at once: each would be in the other's count.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn calls_allocate_nothing() {
+    let _alone = ALONE.lock();
+    let server = server();
+    let client = client(&server);
+    for row in &ROWS {
+        let data = Source::from(vec![7; row.data_out]);
+        let buffers: Vec<_> = (0..row.count).map(|_| Buffer::new(row.data_in)).collect();
+        let mut pending = Vec::with_capacity(row.count);
+        let mut ask = || {
+            for buffer in &buffers {
+                let landing = (row.data_in > 0).then(|| Landing { sink: buffer.sink(0..buffer.len()), find });
+                let data = (row.data_out > 0).then(|| data.clone());
+                let bulk = row.data_in + row.data_out > 0;
+                let call = Call { landing, data, bulk, ..Call::new(1, Credential::None) };
+                pending.push(client.call(call, |xdr| {
+                    xdr.u32(row.data_in as u32);
+                }));
+            }
+            for pending in pending.drain(..) {
+                let reply = pending.wait().expect("a reply");
+                assert_eq!(reply.data_bytes, row.data_in);
+                client.recycle(reply.results);
+            }
+        };
+        // To fill what is filled once: how replies meet in one turn differs from time to time.
+        (0..200).for_each(|_| ask());
+        let mut attempt = || {
+            let before = of_all_threads();
+            (0..50).for_each(|_| ask());
+            (of_all_threads() - before) as f64 / (50 * row.count) as f64
+        };
+        let least = (0..3).map(|_| attempt()).fold(f64::MAX, f64::min);
+        // Now and then a reply overtakes the end of its own sending, and one more buffer joins those in use.
+        assert!(least <= 0.05, "{}: {least} for each call", row.name);
+    }
+}
+
+#[test]
+fn an_idle_client_takes_no_processor_time() {
+    let _alone = ALONE.lock();
+    let server = server();
+    let client = client(&server);
+    let call = || client.call(Call::new(1, Credential::None), |_| {}).wait().expect("a reply");
+    (0..100).for_each(|_| drop(call()));
+    // The alarm of the last call is still to come.
+    std::thread::sleep(Duration::from_millis(2500));
+    let before = client.counts().sleeps;
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(client.counts().sleeps - before <= 1, "{} wake-ups", client.counts().sleeps - before);
+    drop(call());
+}

@@ -1,0 +1,323 @@
+//! A wire that does what a test says, with a clock of its own. One thread, nothing left to chance.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tombolo_host_rpc::client::{
+    Engine, Event, Options, Pending, RpcClient, Socket, SocketToken, Target, Transport, Wire,
+};
+use tombolo_mem::Sink;
+use tombolo_sys::gather::Gather;
+use tombolo_sys::{Errno, Result};
+use tombolo_wire_rpc::{Accepted, CallHeader, RecordAssembler, ReplyHeader, Xid};
+use tombolo_wire_xdr::{Decoder, Encoder};
+
+use super::common::target;
+
+/// The world of one client.
+pub struct Script {
+    pub client: RpcClient,
+    pub engine: Engine,
+    pub wire: Arc<ScriptWire>,
+}
+
+pub struct ScriptWire {
+    datagrams: bool,
+    now: Mutex<Instant>,
+    lines: Mutex<Vec<Arc<Line>>>,
+    refusal: Mutex<Option<Errno>>,
+}
+
+/// One socket, from its other end.
+pub struct Line {
+    token: SocketToken,
+    datagrams: bool,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    connected: bool,
+    /// What was sent and is not taken yet.
+    sent: Vec<u8>,
+    sent_datagrams: VecDeque<Vec<u8>>,
+    /// How much more is taken.
+    room: usize,
+    /// What is there to be received, and how much of it at a time.
+    coming: VecDeque<u8>,
+    coming_datagrams: VecDeque<Vec<u8>>,
+    at_a_time: usize,
+    /// Of fewer bytes nobody is told.
+    told_from: usize,
+    closed: bool,
+    shut_down: bool,
+}
+
+impl Script {
+    pub fn new(transport: Transport, options: Options) -> Self {
+        let wire = Arc::new(ScriptWire {
+            datagrams: transport == Transport::Udp,
+            now: Mutex::new(Instant::now()),
+            lines: Mutex::default(),
+            refusal: Mutex::default(),
+        });
+        let target: Target = target(([127, 0, 0, 1], 1).into(), transport);
+        let (client, engine) = RpcClient::over(wire.clone(), target, options);
+        Self { client, engine, wire }
+    }
+
+    /// One that is connected.
+    pub fn connected(options: Options) -> (Self, Arc<Line>, Pending) {
+        let mut script = Self::new(Transport::Tcp, options);
+        let first = super::common::echo(&script.client, 1, b"first");
+        script.turn();
+        let line = script.line(0);
+        script.connect(&line);
+        (script, line, first)
+    }
+
+    /// Lets the engine do all that it has to do now.
+    pub fn turn(&mut self) {
+        while self.engine.next_deadline().is_some_and(|deadline| deadline <= self.now()) {
+            self.engine.expire();
+        }
+    }
+
+    /// Lets time pass, with a turn whenever the engine wishes one.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now() + time;
+        loop {
+            self.turn();
+            match self.engine.next_deadline() {
+                Some(deadline) if deadline <= end => *self.wire.now.lock().unwrap() = deadline,
+                _ => break,
+            }
+        }
+        *self.wire.now.lock().unwrap() = end;
+    }
+
+    pub fn now(&self) -> Instant {
+        *self.wire.now.lock().unwrap()
+    }
+
+    /// All attempts to connect fail from now on, or none do.
+    pub fn refuse(&self, refusal: Option<Errno>) {
+        *self.wire.refusal.lock().unwrap() = refusal;
+    }
+
+    pub fn line_count(&self) -> usize {
+        self.wire.lines.lock().unwrap().len()
+    }
+
+    /// The socket that was made as this one.
+    pub fn line(&self, index: usize) -> Arc<Line> {
+        self.wire.lines.lock().unwrap()[index].clone()
+    }
+
+    pub fn connect(&mut self, line: &Line) {
+        line.lock().connected = true;
+        self.engine.ready(line.token, Event { writable: true, readable: false });
+        self.turn();
+    }
+
+    /// Takes more of what is sent.
+    pub fn take_more(&mut self, line: &Line, bytes: usize) {
+        let room = line.lock().room;
+        line.lock().room = room.saturating_add(bytes);
+        self.engine.ready(line.token, Event { writable: true, readable: false });
+        self.turn();
+    }
+
+    /// Lets bytes of the stream come in.
+    pub fn bring(&mut self, line: &Line, bytes: &[u8]) {
+        match line.datagrams {
+            true => line.lock().coming_datagrams.push_back(bytes.to_vec()),
+            false => line.lock().coming.extend(bytes),
+        }
+        if line.is_quiet() {
+            return;
+        }
+        self.engine.ready(line.token, Event { writable: false, readable: true });
+        self.turn();
+    }
+
+    pub fn close(&mut self, line: &Line) {
+        line.lock().closed = true;
+        self.engine.ready(line.token, Event { writable: true, readable: true });
+        self.turn();
+    }
+}
+
+impl Line {
+    /// The calls that were sent as a whole.
+    pub fn calls(&self) -> Vec<Called> {
+        let mut inner = self.lock();
+        if self.datagrams {
+            return inner.sent_datagrams.drain(..).map(|record| Called::new(&record)).collect();
+        }
+        let sent = std::mem::take(&mut inner.sent);
+        let (mut rest, mut assembler, mut calls) = (&sent[..], RecordAssembler::new(64 << 20), Vec::new());
+        while let Some(record) = assembler.next(&mut rest).expect("records") {
+            calls.push(Called::new(record));
+        }
+        inner.sent = rest.to_vec();
+        calls
+    }
+
+    /// All bytes that were sent and not looked at yet.
+    pub fn sent_bytes(&self) -> usize {
+        self.lock().sent.len()
+    }
+
+    /// Takes only so much from now on.
+    pub fn set_room(&self, bytes: usize) {
+        self.lock().room = bytes;
+    }
+
+    /// So much is received at a time from now on.
+    pub fn set_at_a_time(&self, bytes: usize) {
+        self.lock().at_a_time = bytes;
+    }
+
+    /// Whether less has come than is told.
+    fn is_quiet(&self) -> bool {
+        let inner = self.lock();
+        !self.datagrams && inner.coming.len() < inner.told_from
+    }
+
+    pub fn is_shut_down(&self) -> bool {
+        self.lock().shut_down
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap()
+    }
+}
+
+impl Wire for ScriptWire {
+    fn connect(&self, _: &Target, token: SocketToken, _: Option<bool>) -> Result<Box<dyn Socket>> {
+        if let Some(refusal) = *self.refusal.lock().unwrap() {
+            return Err(refusal);
+        }
+        let inner = Inner {
+            connected: self.datagrams,
+            sent: Vec::new(),
+            sent_datagrams: VecDeque::new(),
+            room: usize::MAX,
+            coming: VecDeque::new(),
+            coming_datagrams: VecDeque::new(),
+            at_a_time: usize::MAX,
+            told_from: 1,
+            closed: false,
+            shut_down: false,
+        };
+        let line = Arc::new(Line { token, datagrams: self.datagrams, inner: Mutex::new(inner) });
+        self.lines.lock().unwrap().push(line.clone());
+        Ok(Box::new(OurEnd(line)))
+    }
+
+    fn now(&self) -> Instant {
+        *self.now.lock().unwrap()
+    }
+
+    fn random(&self) -> u64 {
+        0xffff_fff0
+    }
+}
+
+struct OurEnd(Arc<Line>);
+
+impl Socket for OurEnd {
+    fn finish_connecting(&self) -> Result<()> {
+        if self.0.lock().connected { Ok(()) } else { Err(Errno::AGAIN) }
+    }
+
+    fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
+        let mut inner = self.0.lock();
+        if inner.shut_down || inner.closed {
+            return Err(Errno::PIPE);
+        }
+        if self.0.datagrams {
+            let bytes = gather.to_vec(usize::MAX);
+            inner.sent_datagrams.push_back(bytes);
+            return Ok(gather.len_bytes());
+        }
+        if inner.room == 0 {
+            return Err(Errno::AGAIN);
+        }
+        let bytes = gather.to_vec(inner.room);
+        inner.room -= bytes.len();
+        inner.sent.extend(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn receive(&self, into: &[&Sink]) -> Result<usize> {
+        let mut inner = self.0.lock();
+        if inner.shut_down {
+            return Ok(0);
+        }
+        let bytes: Vec<u8> = if self.0.datagrams {
+            inner.coming_datagrams.pop_front().ok_or(Errno::AGAIN)?
+        } else {
+            let room: usize = into.iter().map(|sink| sink.len()).sum();
+            assert!(room > 0, "there is always room to receive into");
+            let count = room.min(inner.at_a_time).min(inner.coming.len());
+            if count == 0 {
+                return if inner.closed { Ok(0) } else { Err(Errno::AGAIN) };
+            }
+            inner.coming.drain(..count).collect()
+        };
+        let mut rest = &bytes[..];
+        for sink in into {
+            rest = &rest[sink.write_at(0, rest)..];
+        }
+        Ok(bytes.len() - rest.len())
+    }
+
+    fn tell_from(&self, bytes: usize) {
+        self.0.lock().told_from = bytes;
+    }
+
+    fn shut_down(&self) {
+        self.0.lock().shut_down = true;
+    }
+}
+
+/// A call as it was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    pub xid: u32,
+    pub procedure: u32,
+    pub arguments: Vec<u8>,
+}
+
+impl Called {
+    fn new(record: &[u8]) -> Self {
+        let mut xdr = Decoder::new(record);
+        let header = CallHeader::receive(&mut xdr).expect("a call");
+        Self { xid: header.xid.0, procedure: header.procedure, arguments: xdr.rest().to_vec() }
+    }
+
+    /// The record of a reply with these results.
+    pub fn reply(&self, results: &[u8]) -> Vec<u8> {
+        framed(&message(self.xid, results))
+    }
+}
+
+/// A reply of a call that was carried out, without its mark.
+pub fn message(xid: u32, results: &[u8]) -> Vec<u8> {
+    let mut reply = Vec::new();
+    Encoder::new(&mut reply).value(&ReplyHeader::accept(Xid(xid), Accepted::Success)).raw(results);
+    reply
+}
+
+/// A record of one fragment.
+pub fn framed(message: &[u8]) -> Vec<u8> {
+    [&(message.len() as u32 | 1 << 31).to_be_bytes()[..], message].concat()
+}
+
+/// The results of a [`READ`](super::common::READ).
+pub fn data_results(data: &[u8]) -> Vec<u8> {
+    let padding = data.len().next_multiple_of(4) - data.len();
+    [&7_u32.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data, &[0; 3][..padding]].concat()
+}

@@ -1,0 +1,64 @@
+//! How many connections an address may have, and what makes room.
+
+use std::net::Ipv4Addr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_host_rpc::server::Options;
+
+use crate::server::common::{Bed, Client, HOLD};
+
+fn bed(connections_max: usize) -> Bed {
+    Bed::new(Options { connections_max, ..Options::default() })
+}
+
+fn is_served(client: &mut Client) -> bool {
+    client.send(b"e");
+    client.try_receive().is_ok_and(|reply| reply == b"e")
+}
+
+/// Another connection; none if it is refused.
+fn served(bed: &Bed) -> Option<Client> {
+    let mut client = bed.connect();
+    let sent = std::io::Write::write_all(&mut client.0, &crate::server::common::framed(b"e", 1));
+    (sent.is_ok() && client.try_receive().is_ok()).then_some(client)
+}
+
+#[test]
+fn one_address_leaves_half_of_the_connections_to_others() {
+    let bed = bed(40);
+    let mut crowd: Vec<_> = std::iter::from_fn(|| served(&bed)).collect();
+    assert_eq!(crowd.len(), 20);
+    let other = Ipv4Addr::new(127, 0, 0, 2);
+    let mut others: Vec<_> = (0..10).map(|_| bed.connect_from(other)).collect();
+    assert!(others.iter_mut().all(is_served), "half of what is left");
+    let third = &mut bed.connect_from(Ipv4Addr::new(127, 0, 0, 3));
+    assert!(is_served(third), "there is always something left");
+    assert!(crowd.iter_mut().all(is_served), "nobody in use has been closed");
+    assert_eq!(bed.counts().closed_for_others, 0);
+}
+
+#[test]
+fn connections_that_never_asked_anything_make_room_and_those_in_use_stay() {
+    let bed = bed(40);
+    let mut in_use: Vec<_> = (0..4).map(|_| bed.connect()).collect();
+    assert!(in_use.iter_mut().all(is_served));
+    in_use[0].send(&[HOLD]);
+    let _idle: Vec<_> = (0..16).map(|_| bed.connect()).collect();
+    bed.until("all are there", |counts| counts.connections == 20);
+    thread::sleep(Duration::from_millis(1100));
+    let begun = Instant::now();
+    let newcomers: Vec<_> = (0..8)
+        .map(|_| {
+            let newcomer = served(&bed).expect("a place");
+            assert!(in_use[1..].iter_mut().all(is_served));
+            newcomer
+        })
+        .collect();
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(bed.player.release(true));
+    assert_eq!(in_use[0].receive(), [HOLD]);
+    let counts = bed.counts();
+    assert!(counts.closed_for_others >= 8 && counts.connections <= 20, "{counts:?}");
+    drop(newcomers);
+}

@@ -1,0 +1,74 @@
+//! Many connections at once. (How much memory an idle one takes is measured in a process of its own: `rpc_idle`.)
+
+use std::net::TcpStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use tombolo_sys::process;
+
+use crate::server::common::{Bed, Client, HOLD, eventually, framed};
+use std::io::Write;
+
+/// One crowd at a time: there are only so many descriptors.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many connections to open: both their ends are descriptors of this process.
+fn affordable(wanted: usize) -> usize {
+    process::raise_open_file_limit().expect("raise the limit");
+    let limit = process::open_file_limit().soft;
+    let possible = usize::try_from(limit.saturating_sub(500)).unwrap_or(usize::MAX) / 2;
+    if possible < wanted {
+        println!("only {possible} connections: this process may open {limit} files");
+    }
+    possible.min(wanted)
+}
+
+fn crowd(bed: &Bed, count: usize) -> Vec<Client> {
+    let address = bed.server.tcp_addresses()[0];
+    let crowd: Vec<_> = (0..count).map(|_| Client(TcpStream::connect(address).expect("connect"))).collect();
+    bed.until("all are there", |counts| counts.connections == count as u64);
+    crowd
+}
+
+#[test]
+fn a_crowd_with_a_half_record_each_is_bounded() {
+    let _turn = turn();
+    let count = affordable(200);
+    let bed = Bed::default();
+    let mut crowd = crowd(&bed, count);
+    let stream = framed(&vec![b'e'; (1 << 20) + 4], (1 << 20) + 4);
+    crowd.iter_mut().for_each(|client| client.0.write_all(&stream[..1000]).expect("send"));
+    eventually("most of a share is lent", || bed.counts().lent_bytes >= 56 << 20);
+    thread::sleep(std::time::Duration::from_millis(100));
+    let lent = bed.counts().lent_bytes;
+    assert!(lent <= 66 << 20, "a share: {lent}");
+    // All the same each gets its turn, as those who hold memory go on.
+    thread::scope(|scope| {
+        for client in &mut crowd {
+            scope.spawn(|| {
+                client.0.write_all(&stream[1000..]).expect("send");
+                assert!(client.receive().len() > 1 << 20);
+            });
+        }
+    });
+}
+
+#[test]
+fn held_calls_of_a_crowd_are_bounded_and_the_crowd_may_leave() {
+    let _turn = turn();
+    let bed = Bed::default();
+    let mut crowd = crowd(&bed, affordable(2_000));
+    crowd.iter_mut().for_each(|client| client.send(&[HOLD, 1]));
+    eventually("the limit is reached", || bed.player.held() == 1024);
+    drop(crowd);
+    while bed.counts().connections > 0 {
+        bed.player.release(false);
+    }
+    while bed.player.release(false) {}
+    bed.until("nothing is left", |counts| counts.lent_bytes == 0);
+    assert_eq!(bed.connect().ask(b"e"), b"e");
+}

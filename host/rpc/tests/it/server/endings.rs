@@ -1,0 +1,157 @@
+//! How connections and servers end.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_host_rpc::server::Options;
+
+use crate::server::common::{
+    Bed, CLOSE, CLOSE_LATER, Client, HOLD, LATER, PANIC, PANIC_LATER, SILENT, eventually, framed,
+};
+
+#[test]
+fn a_silent_outcome_sends_nothing_and_the_connection_goes_on() {
+    let bed = Bed::default();
+    let mut client = bed.connect();
+    client.send(&[SILENT]);
+    assert_eq!(client.ask(b"e"), b"e");
+}
+
+#[test]
+fn closing_sends_first_what_waits() {
+    let bed = Bed::default();
+    for kind in [CLOSE, CLOSE_LATER] {
+        let mut client = bed.connect();
+        let mut stream: Vec<u8> = (0..20).flat_map(|number| framed(&[b'e', number], 2)).collect();
+        stream.extend(framed(&[kind], 1));
+        client.0.write_all(&stream).expect("send");
+        for number in 0..20 {
+            assert_eq!(client.receive(), [b'e', number]);
+        }
+        // What comes now is not read, and does not destroy what was sent.
+        let _ = client.0.write_all(&[0; 100_000]);
+        assert!(client.is_closed());
+    }
+    bed.until("both are closed", |counts| counts.connections == 0);
+}
+
+#[test]
+fn a_panic_ends_its_connection_and_no_other() {
+    let bed = Bed::default();
+    let mut other = bed.connect();
+    for kind in [PANIC, PANIC_LATER] {
+        let mut client = bed.connect();
+        client.send(&[b'e', kind]);
+        client.send(&[kind]);
+        assert_eq!(client.receive(), [b'e', kind]);
+        assert!(client.is_closed());
+    }
+    assert_eq!(other.ask(b"e"), b"e");
+    bed.until("they are counted", |counts| counts.panics == 2 && counts.connections == 1);
+    bed.until("their buffers are back", |counts| counts.lent_bytes == 0);
+}
+
+#[test]
+fn who_sends_no_more_still_gets_its_answers() {
+    let bed = Bed::default();
+    let mut client = bed.connect();
+    client.send(&[LATER, 50]);
+    client.send(b"e");
+    client.0.shutdown(Shutdown::Write).expect("shutdown");
+    assert_eq!(client.receive(), b"e");
+    assert_eq!(client.receive(), [LATER, 50]);
+    assert!(client.is_closed());
+    bed.until("it is gone", |counts| counts.connections == 0);
+}
+
+#[test]
+fn who_leaves_with_calls_under_way_leaves_nothing_behind() {
+    let bed = Bed::default();
+    for _ in 0..20 {
+        let mut client = bed.connect();
+        (0..10).for_each(|number| client.send(&[HOLD, number]));
+        eventually("they are held", || bed.player.held() == 10);
+        drop(client);
+        while bed.player.release(true) {}
+    }
+    bed.until("they are gone", |counts| counts.connections == 0 && counts.lent_bytes == 0);
+    assert_eq!(bed.connect().ask(b"e"), b"e");
+}
+
+#[test]
+fn who_is_not_admitted_is_closed_at_once() {
+    let admit = Arc::new(|address: IpAddr| address != Ipv4Addr::LOCALHOST);
+    let bed = Bed::new(Options { admit: Some(admit), ..Options::default() });
+    assert!(bed.connect().is_closed());
+    bed.until("it is counted", |counts| counts.refused == 1 && counts.connections_total == 0);
+}
+
+#[test]
+fn one_connection_too_many_is_refused_and_room_is_used_again() {
+    // Half of them are for other addresses.
+    let bed = Bed::new(Options { connections_max: 6, ..Options::default() });
+    let mut clients: Vec<_> = (0..3).map(|_| bed.connect()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.ask(b"e"), b"e"));
+    assert!(bed.connect().is_closed());
+    clients.pop();
+    bed.until("there is room", |counts| counts.connections == 2);
+    assert_eq!(bed.connect().ask(b"e"), b"e");
+    assert_eq!(bed.counts().refused, 1);
+}
+
+#[test]
+fn who_says_nothing_of_use_is_closed_and_who_did_is_not() {
+    let bed = Bed::new(Options { silent_after: Duration::from_secs(1), ..Options::default() });
+    let (mut silent, mut useful, mut half) = (bed.connect(), bed.connect(), bed.connect());
+    assert_eq!(useful.ask(b"e"), b"e");
+    assert_eq!(half.ask(b"e"), b"e");
+    half.0.write_all(&[0x80, 0, 0, 9, 1]).expect("send");
+    assert!(silent.is_closed());
+    assert!(half.is_closed());
+    thread::sleep(Duration::from_millis(1300));
+    assert_eq!(useful.ask(b"e"), b"e");
+    bed.until("they are counted", |counts| counts.closed_silent == 2 && counts.lent_bytes == 0);
+}
+
+#[test]
+fn stopping_lets_calls_end_and_sends_their_replies() {
+    let bed = Bed::default();
+    let address = bed.server.tcp_addresses()[0];
+    let mut clients: Vec<Client> = (0..10).map(|_| bed.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send(&[LATER, 200]));
+    bed.until("they have begun", |counts| counts.later == 10);
+    let start = Instant::now();
+    bed.server.stop();
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    for client in &mut clients {
+        assert_eq!(client.receive(), [LATER, 200]);
+        assert!(client.is_closed());
+    }
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn stopping_does_not_wait_for_ever() {
+    let bed = Bed::new(Options { grace: Duration::from_millis(100), ..Options::default() });
+    let mut client = bed.connect();
+    client.send(&[HOLD]);
+    eventually("it is held", || bed.player.held() == 1);
+    let start = Instant::now();
+    bed.server.stop();
+    assert!((100..4000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    assert!(client.is_closed());
+    // A call that ends after its server is nobody's trouble.
+    assert!(bed.player.release(true));
+}
+
+#[test]
+fn a_server_that_nobody_called_stops_at_once_and_its_port_is_free() {
+    let bed = Bed::default();
+    let (tcp, udp) = (bed.server.tcp_addresses()[0], bed.server.udp_addresses()[0]);
+    bed.server.stop();
+    std::net::TcpListener::bind(tcp).expect("the port is free");
+    std::net::UdpSocket::bind(udp).expect("the port is free");
+}

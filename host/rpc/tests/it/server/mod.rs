@@ -1,0 +1,12 @@
+//! The RPC server over real sockets: records in any shape, limits, misbehaving clients, shutdown.
+
+mod admission;
+mod binding;
+mod common;
+mod crowds;
+mod datagrams;
+mod endings;
+mod limits;
+mod records;
+mod storms;
+mod untaken;

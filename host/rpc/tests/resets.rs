@@ -1,0 +1,61 @@
+//! Connections that are reset while they wait for memory leave nothing behind. In a process of its own, for it counts the
+//! process's descriptors.
+#![allow(
+    dead_code,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what the tests of the server share"
+)]
+
+#[path = "it/server/common.rs"]
+mod common;
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+use tombolo_host_rpc::server::Options;
+use tombolo_host_runtime::buffers::BufferLimits;
+
+use common::{Bed, Client, HOLD, data_call, eventually, numbered};
+
+const MEBIBYTE: usize = 1 << 20;
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").expect("descriptors").count()
+}
+
+/// Closes it with a reset (socket(7), SO_LINGER).
+#[allow(clippy::needless_pass_by_value, reason = "it is closed")]
+fn reset(client: Client) {
+    set_socket_linger(&client.0, Some(Duration::ZERO)).expect("linger");
+}
+
+#[test]
+fn a_connection_that_is_reset_while_it_waits_is_closed_and_counted_until_then() {
+    let buffers = BufferLimits { share_bytes: 4 << 20, ..BufferLimits::default() };
+    let bed = Bed::new(Options { buffers, ..Options::default() });
+    // Calls that have all memory of the address, as long as they are held.
+    let mut holders: Vec<_> = (0..3).map(|_| bed.connect()).collect();
+    holders.iter_mut().for_each(|holder| holder.send(&numbered(HOLD, 1, MEBIBYTE)));
+    eventually("they are held", || bed.player.held() == 3);
+    let before = descriptors();
+    for round in 0..100 {
+        let received = bed.counts().received_bytes;
+        let mut waiting = bed.connect();
+        waiting.send(&data_call(1, MEBIBYTE));
+        bed.until("the call has come", |counts| counts.received_bytes > received);
+        assert_eq!(bed.counts().connections, 4, "round {round}: there is no room for its reply");
+        reset(waiting);
+        bed.until("it is closed", |counts| counts.connections == 3);
+    }
+    let after = descriptors();
+    assert!(after <= before, "{} descriptors more after 100 resets", after - before);
+    // A call keeps the descriptor, and that counts.
+    holders.drain(..).for_each(reset);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!((bed.counts().connections, descriptors()), (3, before - 3));
+    while bed.player.release(false) {}
+    bed.until("all are closed", |counts| counts.connections == 0 && counts.lent_bytes == 0);
+    assert!(descriptors() <= before - 6);
+}

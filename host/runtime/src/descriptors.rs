@@ -1,0 +1,230 @@
+//! The descriptors that the process may have (RLIMIT_NOFILE), divided among those that it serves.
+//!
+//! A reserve is left alone: it is for listening, the control socket, logs, and what threads open for a moment. Of the rest, a
+//! quarter is kept for those that are yet to come, so that one more finds its guaranteed share whatever the others do. What
+//! remains can be had by all beyond their shares, by each as long as it leaves at least as many free as it has taken: one
+//! alone gets half of it, the next one half of what is left, and there is always something left.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use tombolo_sys::process;
+
+use crate::lock;
+
+/// For what serves all: the largest part are 64 peers that have connected and are not known yet, with two each.
+const RESERVE: usize = 256;
+/// Of the rest, one in so many is kept for those yet to come.
+const KEPT_ONE_IN: usize = 4;
+/// So many sessions find a guaranteed share in what is kept, and more where that would make the shares small or large.
+const SESSIONS: usize = 512;
+const SESSION_MIN: usize = 32;
+const SESSION_MAX: usize = 1024;
+
+/// All descriptors that may be given out.
+#[derive(Debug)]
+pub struct Account {
+    session_share: usize,
+    left: Mutex<Left>,
+}
+
+#[derive(Debug)]
+struct Left {
+    /// For guaranteed shares only.
+    kept: usize,
+    free: usize,
+}
+
+/// What one party has: so many for certain, and more while there are enough. It goes back when it and its permits are dropped.
+#[derive(Debug)]
+pub struct Share(Arc<Holding>);
+
+#[derive(Debug)]
+struct Holding {
+    account: Arc<Account>,
+    from_kept: usize,
+    from_free: usize,
+    used: Mutex<usize>,
+}
+
+/// Leave to have so many descriptors open. To be dropped after they are closed.
+#[derive(Debug)]
+pub struct Permit {
+    holding: Arc<Holding>,
+    count: usize,
+}
+
+impl Account {
+    /// That of this process. The first call raises the limit to the hard one, and what it is then counts for good.
+    pub fn of_process() -> &'static Arc<Account> {
+        static ACCOUNT: OnceLock<Arc<Account>> = OnceLock::new();
+        ACCOUNT.get_or_init(|| {
+            if let Err(error) = process::raise_open_file_limit() {
+                tracing::warn!(%error, "the limit on open files stays as it is");
+            }
+            Account::new(process::open_file_limit().soft)
+        })
+    }
+
+    /// Divides so many.
+    pub fn new(limit: u64) -> Arc<Account> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let given_out = limit - RESERVE.min(limit / 2);
+        let kept = given_out / KEPT_ONE_IN;
+        let session_share = (kept / SESSIONS).clamp(SESSION_MIN, SESSION_MAX);
+        Arc::new(Account { session_share, left: Mutex::new(Left { kept, free: given_out - kept }) })
+    }
+
+    /// A session's share; `None` if there are too many sessions for the limit.
+    pub fn session(self: &Arc<Self>) -> Option<Share> {
+        self.share(self.session_share)
+    }
+
+    /// A share of which `guaranteed` are certain; `None` if there are not so many.
+    pub fn share(self: &Arc<Self>, guaranteed: usize) -> Option<Share> {
+        let mut left = lock(&self.left);
+        let from_kept = guaranteed.min(left.kept);
+        let from_free = guaranteed - from_kept;
+        left.free = left.free.checked_sub(from_free)?;
+        left.kept -= from_kept;
+        drop(left);
+        Some(self.holding(from_kept, from_free))
+    }
+
+    /// A share for a cache, which makes do with little: `wanted`, or a quarter of what is free.
+    pub fn cache(self: &Arc<Self>, wanted: usize) -> Share {
+        let mut left = lock(&self.left);
+        let from_free = wanted.min(left.free / 4);
+        left.free -= from_free;
+        drop(left);
+        self.holding(0, from_free)
+    }
+
+    fn holding(self: &Arc<Self>, from_kept: usize, from_free: usize) -> Share {
+        Share(Arc::new(Holding { account: self.clone(), from_kept, from_free, used: Mutex::default() }))
+    }
+}
+
+impl Share {
+    /// How many are certain.
+    pub fn guaranteed(&self) -> usize {
+        self.0.guaranteed()
+    }
+
+    /// How many it could have now, if nobody else took any more.
+    pub fn most(&self) -> usize {
+        self.guaranteed() + lock(&self.0.account.left).free.div_ceil(2)
+    }
+
+    /// Leave to have `count` more open; `None` if that would take too many from others.
+    pub fn take(&self, count: usize) -> Option<Permit> {
+        let mut used = lock(&self.0.used);
+        let after = used.checked_add(count)?;
+        let (beyond, beyond_after) = (self.0.beyond(*used), self.0.beyond(after));
+        if beyond_after > beyond {
+            let mut left = lock(&self.0.account.left);
+            // As many as it has stay free for others; the last one may go.
+            if beyond_after > left.free {
+                return None;
+            }
+            left.free -= beyond_after - beyond;
+        }
+        *used = after;
+        drop(used);
+        Some(Permit { holding: self.0.clone(), count })
+    }
+}
+
+impl Holding {
+    fn guaranteed(&self) -> usize {
+        self.from_kept + self.from_free
+    }
+
+    /// How many of `used` are not its own.
+    fn beyond(&self, used: usize) -> usize {
+        used.saturating_sub(self.guaranteed())
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut used = lock(&self.holding.used);
+        let after = *used - self.count;
+        let back = self.holding.beyond(*used) - self.holding.beyond(after);
+        if back > 0 {
+            lock(&self.holding.account.left).free += back;
+        }
+        *used = after;
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        let mut left = lock(&self.account.left);
+        left.kept += self.from_kept;
+        left.free += self.from_free;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take_all(share: &Share) -> Vec<Permit> {
+        std::iter::from_fn(|| share.take(1)).collect()
+    }
+
+    #[test]
+    fn one_that_takes_all_it_can_leaves_as_many_for_the_next() {
+        let account = Account::new(20_000);
+        let (greedy, other) = (account.session().unwrap(), account.session().unwrap());
+        let most = greedy.most();
+        let first = take_all(&greedy);
+        assert_eq!(first.len(), most);
+        let second = take_all(&other);
+        let free = 20_000 - RESERVE - (20_000 - RESERVE) / KEPT_ONE_IN;
+        assert_eq!(first.len(), greedy.guaranteed() + free / 2);
+        assert_eq!(second.len(), other.guaranteed() + free.div_ceil(2) / 2);
+        drop(first);
+        assert!(greedy.take(1).is_some() && other.take(1).is_some(), "what is given back can be had again");
+    }
+
+    #[test]
+    fn a_newcomer_finds_its_guaranteed_share_when_all_else_is_taken() {
+        let account = Account::new(4096);
+        let greedy: Vec<Share> = (0..8).map(|_| account.session().unwrap()).collect();
+        // In rounds: together they take the last one.
+        let taken: Vec<Permit> = (0..4).flat_map(|_| greedy.iter().flat_map(take_all)).collect();
+        let newcomer = account.session().expect("a session");
+        assert!(take_all(&newcomer).len() >= SESSION_MIN);
+        drop((taken, greedy, newcomer));
+        let left = lock(&account.left);
+        assert_eq!(left.kept + left.free, 4096 - RESERVE, "all came back");
+        assert_eq!(left.kept, (4096 - RESERVE) / KEPT_ONE_IN);
+    }
+
+    #[test]
+    fn more_sessions_than_the_limit_can_bear_are_refused() {
+        let account = Account::new(1024);
+        let sessions: Vec<Share> = std::iter::from_fn(|| account.session()).collect();
+        assert_eq!(sessions.len(), (1024 - RESERVE) / SESSION_MIN);
+        assert!(sessions.iter().all(|session| session.take(SESSION_MIN).is_some()));
+    }
+
+    #[test]
+    fn a_cache_takes_a_part_of_what_is_free() {
+        let account = Account::new(1024);
+        assert_eq!(account.cache(768).guaranteed(), (1024 - RESERVE) / 4 * 3 / 4);
+        assert_eq!(Account::new(1 << 20).cache(768).guaranteed(), 768);
+    }
+
+    #[test]
+    fn permits_outlive_their_share() {
+        let account = Account::new(1024);
+        let share = account.session().unwrap();
+        let permit = share.take(40);
+        drop(share);
+        assert!(lock(&account.left).kept < 192);
+        drop(permit);
+        assert_eq!(lock(&account.left).kept, 192);
+    }
+}

@@ -1,0 +1,275 @@
+//! The server's side.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::Value;
+use tombolo_sys::{creds, socket};
+
+use super::message::{LINE_LIMIT_BYTES, Reply, Request, SET};
+use tombolo_host_runtime::listener::Listener;
+
+/// Who answers.
+pub trait Answers: Send + Sync {
+    /// The answer to one request, `None` when there is no such request. Called from several threads at a time.
+    fn answer(&self, request: &str) -> Option<Value>;
+
+    /// Changes options while the server runs, all or none of them, and says what they are now.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    fn set(&self, options: &str) -> Result<Value, String> {
+        Err(format!("nothing here can be changed, so not {options:?}"))
+    }
+}
+
+/// A control socket that is being served. Dropping it closes all connections and removes the socket.
+pub struct Server {
+    listener: Arc<Listener>,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves `listener` with a thread of its own and one per connection, at most 16.
+    pub fn start(listener: Listener, answers: Arc<dyn Answers>) -> io::Result<Self> {
+        let listener = Arc::new(listener);
+        let shared = Arc::new(Shared {
+            answers,
+            connections: AtomicUsize::new(0),
+            streams: Mutex::new(Some(Vec::new())),
+        });
+        let acceptor = {
+            let (listener, shared) = (Arc::clone(&listener), Arc::clone(&shared));
+            std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &shared))?
+        };
+        Ok(Self { listener, shared, acceptor: Some(acceptor) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner).take();
+        for stream in streams.into_iter().flatten() {
+            let _ = socket::shut_down(&*stream);
+        }
+        let woken = socket::shut_down(self.listener.socket());
+        if let (Ok(()), Some(acceptor)) = (woken, self.acceptor.take()) {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+const CONNECTION_LIMIT: usize = 16;
+const SEND_LIMIT: Duration = Duration::from_secs(5);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+struct Shared {
+    answers: Arc<dyn Answers>,
+    connections: AtomicUsize,
+    /// What is open, so that it can be ended; `None` once the server ends.
+    streams: Mutex<Option<Vec<Arc<UnixStream>>>>,
+}
+
+impl Shared {
+    /// Notes a connection; `None` when the server ends.
+    fn add(&self, stream: UnixStream) -> Option<Arc<UnixStream>> {
+        let stream = Arc::new(stream);
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.as_mut()?.push(Arc::clone(&stream));
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Some(stream)
+    }
+
+    fn remove(&self, stream: &Arc<UnixStream>) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(streams) = streams.as_mut() {
+            streams.retain(|other| !Arc::ptr_eq(other, stream));
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+}
+
+fn accept(listener: &Listener, shared: &Arc<Shared>) {
+    loop {
+        match listener.socket().accept() {
+            Ok((stream, _)) => admit(stream, shared),
+            Err(_) if shared.ended() => return,
+            Err(error) => {
+                // Out of descriptors, say: it may pass.
+                tracing::warn!(%error, "cannot accept on the control socket");
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
+        }
+    }
+}
+
+fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
+    let refusal = match refusal(&stream, shared) {
+        None => {
+            let Some(stream) = shared.add(stream) else { return };
+            let (running, handed) = (Arc::clone(shared), Arc::clone(&stream));
+            let started = std::thread::Builder::new().name("control-peer".into()).spawn(move || {
+                if let Err(error) = converse(&handed, &*running.answers) {
+                    tracing::debug!(%error, "a control connection ended");
+                }
+                running.remove(&handed);
+            });
+            if started.is_err() {
+                shared.remove(&stream);
+            }
+            return;
+        }
+        Some(refusal) => refusal,
+    };
+    tracing::warn!(refusal, "a control connection was refused");
+    let reply = Reply { error: Some(refusal.into()), ..Reply::default() };
+    // The kernel's buffer of a new connection takes it: this does not wait for the peer.
+    let _ = send(&mut stream, &reply);
+}
+
+/// Why a peer is not heard.
+fn refusal(stream: &UnixStream, shared: &Shared) -> Option<&'static str> {
+    let Ok(peer) = socket::peer(stream.as_fd()) else { return Some("who are you?") };
+    let (own_uid, _) = creds::own_ids();
+    if peer.uid != own_uid && peer.uid != 0 {
+        return Some("only the server's user and root may ask");
+    }
+    if shared.connections.load(Ordering::Relaxed) >= CONNECTION_LIMIT {
+        return Some("too many connections");
+    }
+    None
+}
+
+fn converse(mut stream: &UnixStream, answers: &dyn Answers) -> io::Result<()> {
+    stream.set_write_timeout(Some(SEND_LIMIT))?;
+    let mut lines = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = lines.by_ref().take(LINE_LIMIT_BYTES as u64).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(());
+        }
+        if line.last() != Some(&b'\n') {
+            let error = Some(format!("a request is a line of at most {LINE_LIMIT_BYTES} bytes"));
+            return send(&mut stream, &Reply { error, ..Reply::default() });
+        }
+        send(&mut stream, &reply_to(&line, answers))?;
+    }
+}
+
+fn reply_to(line: &[u8], answers: &dyn Answers) -> Reply {
+    match serde_json::from_slice::<Request>(line) {
+        Err(error) => Reply { error: Some(format!("not a request: {error}")), ..Reply::default() },
+        Ok(Request { id, request, options }) => {
+            let answer = match options {
+                Some(options) if request == SET => answers.set(&options),
+                Some(_) => Err(format!("{request:?} takes no options")),
+                None if request == SET => Err("there are no options to set".into()),
+                None => answers.answer(&request).ok_or_else(|| format!("there is no request {request:?}")),
+            };
+            Reply { id, error: answer.as_ref().err().cloned(), ok: answer.ok() }
+        }
+    }
+}
+
+fn send(stream: &mut impl Write, reply: &Reply) -> io::Result<()> {
+    let mut line = serde_json::to_vec(reply)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{AskError, Client};
+    use super::*;
+
+    struct Parrot;
+
+    impl Answers for Parrot {
+        fn answer(&self, request: &str) -> Option<Value> {
+            (request != "nothing").then(|| json!({ "said": request }))
+        }
+
+        fn set(&self, options: &str) -> Result<Value, String> {
+            if options == "too=much" { Err("that is too much".into()) } else { Ok(json!({ "set": options })) }
+        }
+    }
+
+    fn serve(dir: &tempfile::TempDir) -> (Server, std::path::PathBuf) {
+        let path = dir.path().join("control.sock");
+        let listener = Listener::bind(&path, 0o600).expect("bind");
+        (Server::start(listener, Arc::new(Parrot)).expect("start"), path)
+    }
+
+    #[test]
+    fn a_tool_asks_and_is_answered() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (server, path) = serve(&dir);
+        let mut client = Client::connect(&path).expect("connect");
+        for word in ["one", "two"] {
+            assert_eq!(client.ask(word).expect("an answer"), json!({ "said": word }));
+        }
+        assert!(matches!(client.ask("nothing"), Err(AskError::Refused { .. })));
+        assert_eq!(client.set("a=b").expect("an answer"), json!({ "set": "a=b" }));
+        let refused = client.set("too=much").expect_err("refused");
+        assert_eq!(refused.to_string(), "the server says: that is too much");
+        assert!(matches!(client.ask("set"), Err(AskError::Refused { .. })));
+        drop(server);
+        assert!(client.ask("three").is_err());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn nonsense_gets_an_error_and_hurts_nobody() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_server, path) = serve(&dir);
+        let mut endless = UnixStream::connect(&path).expect("connect");
+        endless.write_all(&[b'{'; 2 * LINE_LIMIT_BYTES]).expect("write");
+        let mut said = String::new();
+        let _ = endless.read_to_string(&mut said);
+        assert!(said.contains("at most 4096 bytes"), "{said}");
+
+        let mut odd = UnixStream::connect(&path).expect("connect");
+        odd.write_all(b"\xff\n[]\n{\"request\":7}\n{\"id\":9,\"request\":\"x\"}\n").expect("write");
+        let replies: Vec<String> =
+            BufReader::new(&odd).lines().take(4).map(|line| line.expect("a line")).collect();
+        assert!(replies[..3].iter().all(|reply| reply.contains("not a request")), "{replies:?}");
+        assert_eq!(replies[3], r#"{"id":9,"ok":{"said":"x"}}"#);
+    }
+
+    #[test]
+    fn the_seventeenth_is_turned_away_until_one_leaves() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_server, path) = serve(&dir);
+        let mut clients: Vec<_> = (0..CONNECTION_LIMIT)
+            .map(|_| {
+                let mut client = Client::connect(&path).expect("connect");
+                client.ask("here?").expect("an answer");
+                client
+            })
+            .collect();
+        let turned_away = |mut client: Client| client.ask("here?").is_err();
+        assert!(turned_away(Client::connect(&path).expect("connect")));
+        clients.pop();
+        for _ in 0..200 {
+            if !turned_away(Client::connect(&path).expect("connect")) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("a place that was given up stays taken");
+    }
+}

@@ -1,0 +1,41 @@
+//! vhost-user: serving a virtio device to a virtual machine from a process of its own.
+//!
+//! The virtual machine monitor (the *front end* of the protocol) connects to a unix socket and hands over its guest's
+//! memory and virtqueues; this crate answers the protocol, walks the queues, and gives a [`Device`] one [`Chain`] at
+//! a time, checked, as [`Source`](tombolo_mem::Source) and [`Sink`](tombolo_mem::Sink) over the guest's own pages.
+//! Split virtqueues only, with indirect descriptors and event index (virtio 1.2, chapters 2.7 and 5; the vhost-user
+//! specification of QEMU).
+//!
+//! - [`Device`], [`Chain`], [`ChainToken`]: what a device sees. A chain may be completed later, from any thread, in
+//!   any order.
+//! - [`Server`], [`Settings`]: a socket that serves guests one after the other and side by side.
+//! - [`GuestMemory`], [`DescriptorTable`]: the guest's addresses, and the walk along its descriptors.
+//! - [`QueueFault`]: how a guest can lie. It stops its own queue, with one line in the log.
+//!
+//! Not here: packed rings, live migration's dirty log, tracking of requests in flight across a restart of this
+//! process. `docs/decisions/vhost-own-queues.md` says why the walk is our own.
+//!
+//! Reading order: `device`, `chain`, `memory`, `walk`, `ring`, `queue`, `worker`, `backend`, `server`.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod bell;
+mod chain;
+mod device;
+#[cfg(feature = "driver")]
+pub mod driver;
+mod fault;
+mod memory;
+mod queue;
+mod ring;
+mod server;
+mod sharing;
+mod walk;
+mod worker;
+
+pub use chain::{Chain, ChainToken};
+pub use device::{ChainLimits, Device, QueueIndex};
+pub use fault::QueueFault;
+pub use memory::{GuestMemory, MEMORY_SLOTS_MAX, MemoryError, MemorySlot};
+pub use server::{GuestId, MakeDevice, Server, Settings, StopHandle};
+pub use walk::DescriptorTable;

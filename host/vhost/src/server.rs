@@ -1,0 +1,288 @@
+use super::backend::Connection;
+use super::device::Device;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tombolo_host_runtime::descriptors::Account;
+use vhost::vhost_user::{BackendReqHandler, Error};
+
+/// How guests are served.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// The longest time that a queue's thread looks for the next request before it sleeps. It does so only while
+    /// requests keep coming. Zero: never.
+    pub spin_max: Duration,
+    /// Guests connected to the socket at a time; more wait until one leaves.
+    pub guests_max: usize,
+    /// Memory that one guest may share with us, in bytes.
+    pub memory_bytes_max: u64,
+    /// When a guest stops a queue, how long to wait for requests under way before they are given up.
+    pub drain_timeout: Duration,
+}
+
+/// 50 µs of looking (measured: `docs/decisions/runtime-polling.md`), 64 guests with 1 TiB each, 10 s for requests under way.
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            spin_max: Duration::from_micros(50),
+            guests_max: 64,
+            memory_bytes_max: 1 << 40,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The number of a connected guest, unique in its server; for the log and for naming sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GuestId(pub u64);
+
+impl fmt::Display for GuestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// What makes a device for each guest that connects. An error refuses the guest, and is logged.
+pub type MakeDevice =
+    dyn Fn(GuestId) -> Result<Arc<dyn Device>, Box<dyn std::error::Error + Send + Sync>> + Send + Sync;
+
+/// Serves a socket until stopped: each guest with a thread of its own for messages and one for each of its queues.
+/// Guests do not notice each other. Dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Stops a [`Server`] from elsewhere, such as a signal's thread.
+#[derive(Debug, Clone)]
+pub struct StopHandle(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    /// Wakes the accepting thread: somebody left, or it has to end.
+    wake: OwnedFd,
+    guests: Mutex<HashMap<GuestId, Guest>>,
+}
+
+#[derive(Debug)]
+struct Guest {
+    /// A second name of its connection, to cut it.
+    stream: UnixStream,
+    thread: Option<JoinHandle<()>>,
+    gone: bool,
+}
+
+impl Server {
+    /// Starts to serve. The listener's socket file is the caller's to remove.
+    pub fn start(listener: UnixListener, settings: Settings, make: Box<MakeDevice>) -> io::Result<Server> {
+        listener.set_nonblocking(true)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared { stop: AtomicBool::new(false), wake, guests: Mutex::default() });
+        let acceptor = Acceptor { listener, settings, make: make.into(), shared: shared.clone(), next: 0 };
+        let thread = thread::Builder::new().name("vhost-accept".into()).spawn(move || acceptor.run())?;
+        Ok(Server { shared, thread: Some(thread) })
+    }
+
+    /// A handle to stop it with.
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(self.shared.clone())
+    }
+
+    /// How many guests are connected.
+    pub fn guest_count(&self) -> usize {
+        self.shared.guests().values().filter(|guest| !guest.gone).count()
+    }
+
+    /// Waits until it was stopped and the last guest has been let go.
+    pub fn wait(mut self) {
+        self.join();
+    }
+
+    /// Stops accepting, cuts every guest off, and waits for their threads: each finishes the request that it is in.
+    pub fn stop(mut self) {
+        self.shared.stop();
+        self.join();
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported by the panic hook; there is nothing left to wait for.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stop();
+        self.join();
+    }
+}
+
+impl StopHandle {
+    /// Begins to stop the server; does not wait. More than once is no harm.
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+impl Shared {
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // Full means awake already; nothing else can fail on our own eventfd.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn guests(&self) -> MutexGuard<'_, HashMap<GuestId, Guest>> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Acceptor {
+    listener: UnixListener,
+    settings: Settings,
+    make: Arc<MakeDevice>,
+    shared: Arc<Shared>,
+    next: u64,
+}
+
+impl Acceptor {
+    fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Acquire) {
+            let room = self.reap() < self.settings.guests_max;
+            self.wait(room);
+            if room && !self.shared.stop.load(Ordering::Acquire) {
+                self.accept();
+            }
+        }
+        self.dismiss();
+    }
+
+    /// Sleeps until a guest knocks (if there is room for it) or somebody wakes us.
+    fn wait(&self, room: bool) {
+        let mut fds = [
+            PollFd::new(&self.shared.wake, PollFlags::IN),
+            PollFd::new(&self.listener, if room { PollFlags::IN } else { PollFlags::empty() }),
+        ];
+        if poll(&mut fds, None).is_err() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.shared.wake, &mut count);
+    }
+
+    fn accept(&mut self) {
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) => {
+                // Most often out of descriptors: others go on, and one leaving mends it.
+                tracing::warn!(%error, "a guest could not be accepted");
+                thread::sleep(Duration::from_millis(100));
+                return;
+            }
+        };
+        let id = GuestId(self.next);
+        self.next += 1;
+        if let Err(error) = self.welcome(id, stream) {
+            tracing::warn!(guest = %id, %error, "a guest was refused");
+        }
+    }
+
+    fn welcome(
+        &self,
+        id: GuestId,
+        stream: UnixStream,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        stream.set_nonblocking(false)?;
+        let device = (self.make)(id)?;
+        let descriptors = descriptors_of(device.queue_count());
+        let descriptors = Account::of_process().share(descriptors).ok_or(NO_DESCRIPTORS)?;
+        let second = stream.try_clone()?;
+        let (shared, settings) = (self.shared.clone(), self.settings);
+        // Known before its thread runs, so that it can say that it is gone.
+        let mut guests = self.shared.guests();
+        guests.insert(id, Guest { stream: second, thread: None, gone: false });
+        let thread = thread::Builder::new().name(format!("guest-{id}")).spawn(move || {
+            serve(id, stream, device, settings);
+            drop(descriptors);
+            if let Some(guest) = shared.guests().get_mut(&id) {
+                guest.gone = true;
+            }
+            shared.wake();
+        });
+        match thread {
+            Ok(thread) => {
+                if let Some(guest) = guests.get_mut(&id) {
+                    guest.thread = Some(thread);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                guests.remove(&id);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Forgets the guests that left; how many stay.
+    fn reap(&self) -> usize {
+        let mut guests = self.shared.guests();
+        guests.retain(|_, guest| !guest.gone);
+        guests.len()
+    }
+
+    /// Cuts all guests off and waits for their threads.
+    fn dismiss(&self) {
+        let guests: Vec<Guest> = self.shared.guests().drain().map(|(_, guest)| guest).collect();
+        for guest in &guests {
+            // Fails if it has left by itself.
+            let _ = guest.stream.shutdown(Shutdown::Both);
+        }
+        for thread in guests.into_iter().filter_map(|guest| guest.thread) {
+            let _ = thread.join();
+        }
+    }
+}
+
+const NO_DESCRIPTORS: &str = "no descriptors left for one more guest; raise RLIMIT_NOFILE";
+
+/// How many descriptors a guest has open: its connection twice and the way back to it; for each queue four bells, two of them
+/// twice. Messages bring more for a moment.
+fn descriptors_of(queues: u16) -> usize {
+    16 + 6 * usize::from(queues)
+}
+
+/// One guest, from connection to departure.
+fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Settings) {
+    let name = device.name().to_owned();
+    tracing::info!(device = name, guest = %id, "guest connected");
+    // Zero is no process, and what a process in another namespace is to us.
+    let pid = tombolo_sys::socket::peer(stream.as_fd()).map_or(0, |peer| peer.pid.unsigned_abs());
+    let connection = Arc::new(Mutex::new(Connection::new(id, pid, device, settings)));
+    let mut messages = BackendReqHandler::from_stream(stream, connection);
+    let error = loop {
+        match messages.handle_request() {
+            Ok(()) | Err(Error::SocketRetry(_)) => {}
+            Err(error) => break error,
+        }
+    };
+    match error {
+        Error::Disconnected => tracing::info!(device = name, guest = %id, "guest left"),
+        error => tracing::warn!(device = name, guest = %id, %error, "guest cut off"),
+    }
+}

@@ -1,0 +1,170 @@
+//! The device under test, and a server around it.
+
+use std::borrow::Cow;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tempfile::TempDir;
+use tombolo_host_vhost::driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Used};
+use tombolo_host_vhost::{Chain, ChainLimits, Device, QueueIndex, Server, Settings};
+
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The first byte of a request says what to do with it.
+pub const ECHO: u8 = b'e';
+/// Keep the chain until the next `RELEASE`.
+pub const HOLD: u8 = b'h';
+/// Echo this one, and then, from another thread and last one first, all that were kept.
+pub const RELEASE: u8 = b'r';
+/// Forget the chain without an answer.
+pub const DROP: u8 = b'd';
+pub const PANIC: u8 = b'p';
+
+#[derive(Default)]
+pub struct Echo {
+    pub counts: Arc<Counts>,
+    held: Mutex<Vec<Chain>>,
+}
+
+#[derive(Default)]
+pub struct Counts {
+    pub handled: AtomicUsize,
+    pub dropped: AtomicUsize,
+    pub stopped: AtomicUsize,
+}
+
+impl Device for Echo {
+    fn name(&self) -> &str {
+        "echo"
+    }
+
+    fn config(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(b"configuration")
+    }
+
+    fn queue_count(&self) -> u16 {
+        2
+    }
+
+    fn limits(&self) -> ChainLimits {
+        ChainLimits { descriptors_max: 64, bytes_max: 1 << 20 }
+    }
+
+    fn handle(&self, _queue: QueueIndex, chain: Chain) {
+        self.counts.handled.fetch_add(1, Ordering::SeqCst);
+        let mut kind = [0];
+        chain.readable.read_at(0, &mut kind);
+        match kind[0] {
+            HOLD => self.held.lock().unwrap().push(chain),
+            DROP => drop(chain),
+            PANIC => panic!("a device with a bug"),
+            RELEASE => {
+                let held = std::mem::take(&mut *self.held.lock().unwrap());
+                echo(chain);
+                std::thread::spawn(move || held.into_iter().rev().for_each(echo));
+            }
+            _ => echo(chain),
+        }
+    }
+
+    fn stopped(&self) {
+        self.counts.stopped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.counts.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn echo(chain: Chain) {
+    let written = chain.readable.copy_to_sink(&chain.writable);
+    chain.complete(written);
+}
+
+/// A server of echo devices on a socket of its own.
+pub struct Bed {
+    pub server: Server,
+    pub socket: PathBuf,
+    pub counts: Arc<Counts>,
+    _folder: TempDir,
+}
+
+impl Bed {
+    pub fn new() -> Bed {
+        Bed::with(Settings { drain_timeout: Duration::from_millis(500), ..Settings::default() })
+    }
+
+    pub fn with(settings: Settings) -> Bed {
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("echo.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let counts = Arc::new(Counts::default());
+        let shared = counts.clone();
+        let make = move |_guest| {
+            let device: Arc<dyn Device> = Arc::new(Echo { counts: shared.clone(), held: Mutex::default() });
+            Ok(device)
+        };
+        let server = Server::start(listener, settings, Box::new(make)).unwrap();
+        Bed { server, socket, counts, _folder: folder }
+    }
+
+    pub fn guest(&self, settings: DriverSettings) -> Guest {
+        let (driver, queues) = Driver::connect(&self.socket, settings).unwrap();
+        let queues = queues.into_iter().map(Client::new).collect();
+        Guest { driver, queues }
+    }
+
+    pub fn handled(&self) -> usize {
+        self.counts.handled.load(Ordering::SeqCst)
+    }
+}
+
+pub struct Guest {
+    pub driver: Driver,
+    pub queues: Vec<Client>,
+}
+
+impl Guest {
+    pub fn echoes(&mut self) -> bool {
+        self.queues.iter_mut().all(Client::echoes)
+    }
+}
+
+/// A queue with a pair of buffers.
+pub struct Client {
+    pub queue: DriverQueue,
+    pub request: GuestBuffer,
+    pub answer: GuestBuffer,
+}
+
+impl Client {
+    pub fn new(mut queue: DriverQueue) -> Client {
+        let request = queue.alloc(8192).unwrap();
+        let answer = queue.alloc(8192).unwrap();
+        Client { queue, request, answer }
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> u16 {
+        self.queue.write(self.request, bytes);
+        let request = self.request.first(bytes.len() as u32).readable();
+        self.queue.submit(&[request, self.answer.writable()]).unwrap()
+    }
+
+    pub fn receive(&mut self) -> Used {
+        self.queue.wait_used(TIMEOUT).unwrap()
+    }
+
+    /// Whether a request comes back as it was.
+    pub fn echoes(&mut self) -> bool {
+        let question = b"echo, please";
+        let head = self.send(question);
+        let used = self.receive();
+        let mut answer = vec![0; question.len()];
+        self.queue.read(self.answer, &mut answer);
+        used == Used { head, written: question.len() as u32 } && answer == question
+    }
+}

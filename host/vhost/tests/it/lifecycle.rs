@@ -1,0 +1,160 @@
+//! Guests that leave, come back, reboot, and servers that stop.
+
+use crate::device::{Bed, Client, HOLD, PANIC, RELEASE, TIMEOUT};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tombolo_host_vhost::Settings;
+use tombolo_host_vhost::driver::{DriverSettings, request};
+
+fn eventually(what: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + TIMEOUT;
+    while Instant::now() < deadline {
+        if what() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    false
+}
+
+#[test]
+fn a_guest_leaves_and_the_next_one_is_served() {
+    let bed = Bed::new();
+    for round in 1..=20 {
+        let mut guest = bed.guest(DriverSettings::default());
+        assert!(guest.echoes());
+        // Some leave with a request under way.
+        if round % 2 == 0 {
+            guest.queues[0].send(&[HOLD]);
+        }
+        drop(guest);
+        assert!(
+            eventually(|| bed.counts.dropped.load(Ordering::SeqCst) == round),
+            "device {round} is dropped"
+        );
+    }
+    assert_eq!(bed.counts.stopped.load(Ordering::SeqCst), 20);
+    assert!(eventually(|| bed.server.guest_count() == 0));
+}
+
+#[test]
+fn a_queue_stops_where_it_was_and_goes_on_there() {
+    let bed = Bed::new();
+    let mut guest = bed.guest(DriverSettings::default());
+    for _ in 0..5 {
+        assert!(guest.echoes());
+    }
+    for expected in 5..10 {
+        let base = guest.driver.stop_queue(0).unwrap();
+        assert_eq!(base, expected);
+        guest.queues[0] = Client::new(guest.driver.start_queue(0, base).unwrap());
+        assert!(guest.echoes());
+    }
+    assert_eq!(bed.counts.stopped.load(Ordering::SeqCst), 5);
+    assert_eq!(bed.counts.dropped.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn stopping_a_queue_waits_for_requests_under_way_but_not_for_ever() {
+    let bed = Bed::with(Settings { drain_timeout: Duration::from_millis(300), ..Settings::default() });
+    let mut guest = bed.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
+    guest.queues[0].send(&[HOLD]);
+    while bed.handled() < 1 {
+        std::thread::yield_now();
+    }
+    let start = Instant::now();
+    assert_eq!(guest.driver.stop_queue(0).unwrap(), 1);
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_millis(300) && waited < Duration::from_secs(3), "{waited:?}");
+    // What comes back late touches nothing of the queue that was started since.
+    guest.queues[0] = Client::new(guest.driver.start_queue(0, 1).unwrap());
+    guest.queues[1].send(&[RELEASE]);
+    guest.queues[1].receive();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(guest.queues[0].queue.try_used().is_none());
+    assert!(guest.echoes());
+}
+
+#[test]
+fn stopping_a_queue_ends_as_soon_as_its_requests_do() {
+    let bed = Bed::with(Settings { drain_timeout: TIMEOUT, ..Settings::default() });
+    let mut guest = bed.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
+    guest.queues[0].send(&[HOLD]);
+    while bed.handled() < 1 {
+        std::thread::yield_now();
+    }
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let other = &mut guest.queues[1];
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            other.send(&[RELEASE]);
+            other.receive();
+        });
+        guest.driver.stop_queue(0).unwrap();
+    });
+    assert!(start.elapsed() < TIMEOUT / 2);
+    assert!(guest.queues[0].queue.try_used().is_some());
+}
+
+#[test]
+fn a_disabled_queue_rests_until_it_is_enabled() {
+    let bed = Bed::new();
+    let mut guest = bed.guest(DriverSettings::default());
+    assert!(guest.echoes());
+    guest.driver.front.post_state(request::SET_VRING_ENABLE, 0, 0).unwrap();
+    guest.queues[0].send(b"later");
+    assert!(guest.queues[0].queue.wait_used(Duration::from_millis(50)).is_err());
+    guest.driver.front.post_state(request::SET_VRING_ENABLE, 0, 1).unwrap();
+    guest.queues[0].receive();
+    assert!(guest.echoes());
+}
+
+#[test]
+fn more_guests_than_allowed_wait_for_one_to_leave() {
+    let bed = Bed::with(Settings { guests_max: 1, ..Settings::default() });
+    let first = bed.guest(DriverSettings::default());
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| bed.guest(DriverSettings::default()).echoes());
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(bed.server.guest_count(), 1);
+        assert!(!second.is_finished());
+        drop(first);
+        assert!(second.join().unwrap());
+    });
+}
+
+#[test]
+fn a_server_stops_while_guests_are_busy() {
+    let bed = Bed::new();
+    let mut guests: Vec<_> = (0..3).map(|_| bed.guest(DriverSettings::default())).collect();
+    guests[0].queues[0].send(&[HOLD]);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for guest in &mut guests[1..] {
+            scope.spawn(|| {
+                let client = &mut guest.queues[0];
+                loop {
+                    client.send(b"again");
+                    if client.queue.wait_used(Duration::from_millis(500)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        bed.server.stop();
+    });
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert_eq!(bed.counts.stopped.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_device_that_panics_loses_its_queue_and_nobody_else_notices() {
+    let bed = Bed::new();
+    let settings = DriverSettings { queues: 2, ..DriverSettings::default() };
+    let (mut guest, mut other) = (bed.guest(settings), bed.guest(settings));
+    guest.queues[0].send(&[PANIC]);
+    assert!(guest.queues[0].queue.wait_broken(TIMEOUT));
+    assert!(guest.queues[1].echoes() && other.echoes());
+}

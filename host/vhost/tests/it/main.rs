@@ -1,0 +1,8 @@
+//! A vhost-user device seen from the other end of its socket: honest guests, lying guests, guests that leave.
+
+mod device;
+mod hostile;
+mod lifecycle;
+mod messages;
+mod queues;
+mod walk;

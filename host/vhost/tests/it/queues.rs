@@ -1,0 +1,198 @@
+//! Honest guests.
+
+use crate::device::{Bed, Client, DROP, ECHO, HOLD, RELEASE, TIMEOUT};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tombolo_host_vhost::Settings;
+use tombolo_host_vhost::driver::{DriverSettings, Part, Wait, request};
+
+fn all_settings() -> impl Iterator<Item = DriverSettings> {
+    let choices = [(true, true), (true, false), (false, true), (false, false)];
+    choices.into_iter().flat_map(|(event_index, indirect)| {
+        [Wait::Poll, Wait::Event].map(|wait| DriverSettings {
+            queues: 2,
+            event_index,
+            indirect,
+            wait,
+            ..DriverSettings::default()
+        })
+    })
+}
+
+#[test]
+fn requests_come_back_under_every_feature_and_way_of_waiting() {
+    for spin_max in [Duration::ZERO, Duration::from_micros(50)] {
+        let bed = Bed::with(Settings { spin_max, ..Settings::default() });
+        for settings in all_settings() {
+            let mut guest = bed.guest(settings);
+            for round in 0..300 {
+                assert!(guest.echoes(), "round {round} with {settings:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_queue_whose_indices_wrap_around_goes_on() {
+    let bed = Bed::new();
+    for (queue_size, together) in [(2, 2), (128, 100)] {
+        let mut guest = bed.guest(DriverSettings { queue_size, ..DriverSettings::default() });
+        let Client { queue, request, answer } = &mut guest.queues[0];
+        queue.write(*request, &[ECHO]);
+        let parts = [request.first(1).readable(), answer.first(1).writable()];
+        let mut count = 0;
+        while count < 70_000 {
+            (0..together).for_each(|_| assert!(queue.add(&parts).is_some()));
+            queue.kick();
+            (0..together).for_each(|_| assert_eq!(queue.wait_used(TIMEOUT).unwrap().written, 1));
+            count += together;
+        }
+        assert!(guest.echoes());
+    }
+}
+
+#[test]
+fn a_slow_guest_is_woken_after_every_pause() {
+    let bed = Bed::new();
+    let mut guest = bed.guest(DriverSettings::default());
+    for pause_us in [0, 10, 45, 60, 100, 1000, 20_000].into_iter().cycle().take(140) {
+        std::thread::sleep(Duration::from_micros(pause_us));
+        assert!(guest.echoes());
+    }
+}
+
+#[test]
+fn answers_come_back_out_of_order_from_another_thread() {
+    let bed = Bed::new();
+    for settings in all_settings() {
+        let mut guest = bed.guest(settings);
+        let Client { queue, .. } = &mut guest.queues[1];
+        let mut sent = Vec::new();
+        for kind in [HOLD, HOLD, ECHO, HOLD, RELEASE] {
+            let (request, answer) = (queue.alloc(64).unwrap(), queue.alloc(64).unwrap());
+            let text = [kind, sent.len() as u8];
+            queue.write(request, &text);
+            let head = queue.submit(&[request.first(2).readable(), answer.writable()]).unwrap();
+            sent.push((head, answer, text));
+        }
+        let mut order = Vec::new();
+        for _ in 0..sent.len() {
+            let used = queue.wait_used(TIMEOUT).unwrap();
+            let at = sent.iter().position(|(head, ..)| *head == used.head).unwrap();
+            let mut answer = [0; 2];
+            queue.read(sent[at].1, &mut answer);
+            assert_eq!((used.written, answer), (2, sent[at].2));
+            order.push(at);
+        }
+        assert_eq!(order, [2, 4, 3, 1, 0], "{settings:?}");
+    }
+}
+
+#[test]
+fn a_chain_that_the_device_forgets_comes_back_empty() {
+    let bed = Bed::new();
+    let mut guest = bed.guest(DriverSettings::default());
+    let head = guest.queues[0].send(&[DROP, 1, 2, 3]);
+    let used = guest.queues[0].receive();
+    assert_eq!((used.head, used.written), (head, 0));
+    assert!(guest.echoes());
+}
+
+#[test]
+fn many_answers_ready_together_raise_few_interrupts() {
+    let bed = Bed::new();
+    for event_index in [true, false] {
+        let settings = DriverSettings { event_index, ..DriverSettings::default() };
+        let mut guest = bed.guest(settings);
+        let Client { queue, request, answer } = &mut guest.queues[0];
+        queue.write(*request, &[ECHO]);
+        let parts = [request.first(1).readable(), answer.first(1).writable()];
+        let mut interrupts = 0;
+        for _ in 0..50 {
+            queue.interrupts();
+            for _ in 0..24 {
+                queue.add(&parts).unwrap();
+            }
+            queue.kick();
+            for _ in 0..24 {
+                queue.wait_used(TIMEOUT).unwrap();
+            }
+            std::thread::sleep(Duration::from_micros(200));
+            interrupts += queue.interrupts();
+        }
+        assert!(interrupts <= 150, "{interrupts} interrupts for 50 batches of 24");
+    }
+}
+
+#[test]
+fn a_guest_that_polls_is_not_interrupted() {
+    let bed = Bed::new();
+    for event_index in [true, false] {
+        let settings = DriverSettings { event_index, wait: Wait::Poll, ..DriverSettings::default() };
+        let mut guest = bed.guest(settings);
+        (0..500).for_each(|_| assert!(guest.echoes()));
+        assert_eq!(guest.queues[0].queue.interrupts(), 0);
+    }
+}
+
+#[test]
+fn a_new_bell_rings_once_so_that_no_answer_is_missed() {
+    let bed = Bed::new();
+    let mut guest = bed.guest(DriverSettings::default());
+    assert!(guest.echoes());
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    guest.driver.front.set_vring_fd(request::SET_VRING_CALL, 0, Some(bell.as_fd())).unwrap();
+    let mut count = [0; 8];
+    rustix::io::read(&bell, &mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), 1);
+}
+
+#[test]
+fn a_chain_of_many_parts_keeps_their_order() {
+    let bed = Bed::new();
+    for indirect in [true, false] {
+        let mut guest = bed.guest(DriverSettings { indirect, ..DriverSettings::default() });
+        let queue = &mut guest.queues[0].queue;
+        let text = b"cut into many parts";
+        let mut parts: Vec<Part> = Vec::new();
+        let mut answers = Vec::new();
+        for byte in text.chunks(2) {
+            let buffer = queue.alloc(byte.len() as u32).unwrap();
+            queue.write(buffer, byte);
+            parts.push(buffer.readable());
+        }
+        for len in [1, 7, 3, 8] {
+            let buffer = queue.alloc(len).unwrap();
+            parts.push(buffer.writable());
+            answers.push(buffer);
+        }
+        queue.submit(&parts).unwrap();
+        assert_eq!(queue.wait_used(TIMEOUT).unwrap().written, text.len() as u32);
+        let mut answer = Vec::new();
+        for buffer in answers {
+            let mut part = vec![0; buffer.len as usize];
+            queue.read(buffer, &mut part);
+            answer.extend(part);
+        }
+        assert_eq!(answer, text);
+    }
+}
+
+#[test]
+fn two_guests_on_one_socket_do_not_see_each_other() {
+    let bed = Bed::new();
+    let settings = DriverSettings { queues: 2, ..DriverSettings::default() };
+    let (mut one, mut two) = (bed.guest(settings), bed.guest(settings));
+    std::thread::scope(|scope| {
+        for guest in [&mut one, &mut two] {
+            scope.spawn(move || (0..2000).for_each(|_| assert!(guest.echoes())));
+        }
+    });
+    assert_eq!(bed.server.guest_count(), 2);
+    one.queues[0].send(&[HOLD]);
+    drop(one);
+    for _ in 0..100 {
+        assert!(two.echoes());
+    }
+}

@@ -1,0 +1,108 @@
+//! A VMM that does not share its guest's memory: its guest hangs, and the log says what to add to its command line.
+
+use std::borrow::Cow;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use tombolo_host_vhost::driver::{Driver, DriverSettings, GUEST_BASE, MemoryEntry, request};
+use tombolo_host_vhost::{Chain, Device, QueueIndex, Server, Settings};
+
+struct Silent;
+
+impl Device for Silent {
+    fn name(&self) -> &str {
+        "silent"
+    }
+
+    fn config(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&[])
+    }
+
+    fn queue_count(&self) -> u16 {
+        2
+    }
+
+    fn handle(&self, _queue: QueueIndex, chain: Chain) {
+        chain.complete(0);
+    }
+}
+
+/// The log, in memory.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// The lines about hanging guests so far.
+    fn hangs(&self) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| line.contains("the guest will hang")).map(str::to_owned).collect()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Starts both queues of a guest whose memory the front end has at `user_address`, if it names any.
+fn start(socket: &Path, user_address: Option<u64>) -> Driver {
+    let settings = DriverSettings { queues: 2, ..DriverSettings::default() };
+    let mut driver = Driver::open(UnixStream::connect(socket).unwrap(), settings).unwrap();
+    if let Some(user_address) = user_address {
+        let size = driver.region().len() as u64;
+        let table = [MemoryEntry { guest_address: GUEST_BASE, size, user_address, file_offset: 0 }];
+        let file = driver.memory_file().try_clone().unwrap();
+        driver.front.set_memory(&table, &[file.as_fd()]).unwrap();
+    }
+    let at = user_address.unwrap_or(0x7f00_0000_0000);
+    let kick = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    for index in 0..2 {
+        let front = &mut driver.front;
+        front.post_state(request::SET_VRING_NUM, index.into(), 128).unwrap();
+        front.set_vring_addresses(index.into(), [at, at + 0x2000, at + 0x3000]).unwrap();
+        front.set_vring_fd(request::SET_VRING_KICK, index, Some(kick.as_fd())).unwrap();
+        front.post_state(request::SET_VRING_ENABLE, index.into(), 1).unwrap();
+    }
+    driver
+}
+
+#[test]
+fn memory_that_is_not_shared_is_one_line_in_the_log_with_what_to_do() {
+    let log = Log::default();
+    let writer = log.clone();
+    tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
+    let folder = tempfile::TempDir::new().unwrap();
+    let socket = folder.path().join("silent.sock");
+    let make = |_| {
+        let device: Arc<dyn Device> = Arc::new(Silent);
+        Ok(device)
+    };
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = Server::start(listener, Settings::default(), Box::new(make)).unwrap();
+
+    let _shared = start(&socket, Some(tombolo_host_vhost::driver::USER_BASE));
+    assert_eq!(log.hangs(), [""; 0]);
+    // This process is the front end, and its heap is private to it.
+    let private = vec![0_u8; 1 << 20];
+    let _private = start(&socket, Some(private.as_ptr().addr() as u64 & !4095));
+    let _none = start(&socket, None);
+    server.stop();
+
+    let hangs = log.hangs();
+    assert_eq!(hangs.len(), 2, "{hangs:?}");
+    assert!(hangs[0].contains("privately") && hangs[0].contains("guest=1"), "{}", hangs[0]);
+    assert!(hangs[1].contains("shares none of its memory") && hangs[1].contains("guest=2"), "{}", hangs[1]);
+    for line in hangs {
+        assert!(
+            line.contains("memory-backend-memfd,id=mem,size=SIZE,share=on -numa node,memdev=mem"),
+            "{line}"
+        );
+    }
+}
