@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod above;
+mod buffer_pool;
 pub mod copy;
 mod file;
 mod listing;
@@ -17,7 +18,6 @@ mod node;
 mod path;
 mod remove;
 mod run;
-mod stock;
 mod stream;
 mod tree;
 

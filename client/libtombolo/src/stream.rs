@@ -6,9 +6,9 @@ use thiserror::Error;
 use tombolo_core::fs::{ReadDone, Write};
 use tombolo_core::{Error as FsError, Result as FsResult};
 
+use crate::buffer_pool::{BufferPool, Lease};
 use crate::file::File;
 use crate::run::Window;
-use crate::stock::{Lease, Stock};
 
 /// How much is read or written by one request, and how many are under way.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +51,13 @@ impl File {
             Some(attr) => attr.size,
             None => self.attr_now().resolve().await.map_err(StreamError::File)?.size,
         };
-        let stock = Stock::new(options.piece_bytes * options.in_flight);
+        let buffers = BufferPool::new(options.piece_bytes * options.in_flight);
         let mut reads = Window::new();
         let (start, mut ahead) = (offset, offset);
         loop {
             // One more than the size says: it may have grown, and some files say that they are empty (proc(5)).
             while reads.len() < options.in_flight.max(1) && (ahead < size || reads.len() == 0) {
-                reads.add(self.piece(&stock, ahead, options.piece_bytes));
+                reads.add(self.piece(&buffers, ahead, options.piece_bytes));
                 ahead += options.piece_bytes as u64;
             }
             let Some((mut lease, done)) = reads.next().await else { break };
@@ -86,7 +86,7 @@ impl File {
         from: &mut impl Read,
         options: StreamOptions,
     ) -> Result<u64, StreamError> {
-        let stock = Stock::new(options.piece_bytes * options.in_flight);
+        let buffers = BufferPool::new(options.piece_bytes * options.in_flight);
         let start = offset;
         let mut writes = Window::new();
         let mut piece = vec![0; options.piece_bytes.max(1)];
@@ -95,7 +95,7 @@ impl File {
             if count == 0 {
                 break;
             }
-            let lease = stock.lend(count);
+            let lease = buffers.lend(count);
             lease.sink(0..count).write_at(0, piece.get(..count).unwrap_or_default());
             let how = Write { offset, keepable: true, ..Write::default() };
             let answer = self.write_at(&how, lease.source(0..count));
@@ -118,11 +118,11 @@ impl File {
 
     fn piece(
         &self,
-        stock: &Stock,
+        buffers: &BufferPool,
         offset: u64,
         len: usize,
     ) -> impl Future<Output = (Lease, FsResult<ReadDone>)> + Send + use<> {
-        let lease = stock.lend(len);
+        let lease = buffers.lend(len);
         let answer = self.read_at(offset, lease.sink(0..len));
         async move {
             let done = answer.resolve().await;

@@ -41,9 +41,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tombolo_core::Stability;
 use tombolo_core::fs::NameBuf;
 
+use crate::buffer_pool::BufferPool;
 use crate::node::Node;
-use crate::run::{Crew, Group, Permits, Spawner, block_on};
-use crate::stock::Stock;
+use crate::run::{Group, Permit, Permits, Spawner, ThreadPool, block_on};
 
 use claims::Claims;
 use directory::{Directory, Entered};
@@ -133,7 +133,7 @@ const WINDOW_UNIT_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Copier {
     work: Arc<Work>,
-    crew: Crew,
+    pool: ThreadPool,
 }
 
 /// What the tasks of a copy share.
@@ -146,7 +146,7 @@ struct Work {
     files: Permits,
     walkers: Permits,
     window: Permits,
-    stock: Stock,
+    buffers: BufferPool,
     counters: Counters,
     links: Links,
     claims: Claims,
@@ -188,16 +188,16 @@ pub struct To {
 impl Copier {
     /// Starts the threads; nothing is copied yet.
     pub fn start(options: Options, observer: Arc<dyn Observer>) -> io::Result<Self> {
-        let crew = Crew::start(options.threads)?;
+        let pool = ThreadPool::start(options.threads)?;
         let work = Work {
             options,
             observer,
-            spawner: crew.spawner(),
+            spawner: pool.spawner(),
             all: Group::default(),
             files: Permits::new(options.jobs),
             walkers: Permits::new(WALKERS),
             window: Permits::new(options.window_bytes.div_ceil(WINDOW_UNIT_BYTES)),
-            stock: Stock::new(options.window_bytes),
+            buffers: BufferPool::new(options.window_bytes),
             counters: Counters::default(),
             links: Links::default(),
             claims: Claims::default(),
@@ -205,7 +205,7 @@ impl Copier {
             stopped: AtomicBool::new(false),
             owners_refused: AtomicBool::new(false),
         };
-        Ok(Self { work: Arc::new(work), crew })
+        Ok(Self { work: Arc::new(work), pool })
     }
 
     /// Begins to copy one more.
@@ -251,7 +251,7 @@ impl Copier {
     pub fn finish(self) -> Tally {
         block_on(self.ended());
         let tally = self.tally();
-        drop(self.crew);
+        drop(self.pool);
         tally
     }
 }
@@ -283,7 +283,7 @@ impl Work {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Has the crew run this, as a part of what is waited for.
+    /// Has the pool run this, as a part of what is waited for.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let member = self.all.member();
         self.spawner.spawn(async move {
@@ -293,7 +293,7 @@ impl Work {
     }
 
     /// Room for so many bytes in memory.
-    async fn room(&self, len: usize) -> crate::run::Permit {
+    async fn room(&self, len: usize) -> Permit {
         self.window.take(len.div_ceil(WINDOW_UNIT_BYTES).max(1)).await
     }
 

@@ -3,9 +3,9 @@
 use tombolo_core::Error;
 use tombolo_core::fs::{Create, Exclusive, Mode, NewMode, OpenFlags, Write};
 
+use crate::buffer_pool::Lease;
 use crate::file::File;
 use crate::node::Node;
-use crate::stock::Lease;
 
 use super::entry::{Entry, Trouble};
 use super::event::Step;
@@ -22,7 +22,7 @@ impl Work {
         let size = if said == 0 { UNSAID_BYTES } else { said };
         let room = self.room(size).await;
         let source = entry.from.open(OpenFlags::READ).await.map_err(reading)?;
-        let lease = self.stock.lend(size);
+        let lease = self.buffers.lend(size);
         let read = source.read_at(0, lease.sink(0..size)).resolve().await.map_err(reading)?;
         let mode = attributes::first_mode(&self.options, &entry.attr);
         if !replaces {
@@ -80,7 +80,7 @@ impl Work {
     /// Reads and writes until the file ends.
     async fn rest(&self, source: &File, target: &File, mut offset: u64) -> Result<(), Trouble> {
         loop {
-            let lease = self.stock.lend(UNSAID_BYTES);
+            let lease = self.buffers.lend(UNSAID_BYTES);
             let into = lease.sink(0..UNSAID_BYTES);
             let count = source.read_at(offset, into).resolve().await.map_err(reading)?.count;
             if count == 0 {

@@ -183,7 +183,7 @@ impl Transfer {
     }
 
     async fn piece(&self, at: u64, len: usize) -> std::result::Result<(), Trouble> {
-        let mut lease = self.work.stock.lend(len);
+        let mut lease = self.work.buffers.lend(len);
         let count = self.from.read_at(at, lease.sink(0..len)).resolve().await.map_err(reading)?.count;
         if count < len {
             let mut state = self.state();

@@ -1,133 +1,60 @@
 //! A bound on what is under way.
 
-use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A number of permits that tasks take and give back. Who waits is served in order, so one that wants many is not starved by
-/// those that want few.
+use async_lock::Mutex;
+use event_listener::Event;
+
+/// A number of permits that tasks take and give back. Tasks are served one after the other, so one that wants many is not starved
+/// by those that want few.
 #[derive(Clone, Debug)]
-pub(crate) struct Permits(Arc<Mutex<State>>);
+pub(crate) struct Permits(Arc<Shared>);
 
 #[derive(Debug)]
-struct State {
+struct Shared {
     total: usize,
-    free: usize,
-    waiting: VecDeque<Arc<Mutex<Ticket>>>,
-}
-
-#[derive(Debug)]
-struct Ticket {
-    count: usize,
-    /// The permits were taken on its behalf.
-    granted: bool,
-    /// Nobody waits for it any more.
-    left: bool,
-    waker: Option<Waker>,
+    free: AtomicUsize,
+    freed: Event,
+    /// Held by the one task that waits for permits; all others wait for this.
+    front: Mutex<()>,
 }
 
 impl Permits {
     /// All of them free.
     pub fn new(total: usize) -> Self {
         let total = total.max(1);
-        Self(Arc::new(Mutex::new(State { total, free: total, waiting: VecDeque::new() })))
+        let free = AtomicUsize::new(total);
+        Self(Arc::new(Shared { total, free, freed: Event::new(), front: Mutex::new(()) }))
     }
 
-    /// Takes so many once they are free and nobody waits before; more than there are counts as all of them.
-    pub fn take(&self, count: usize) -> Take {
-        Take { permits: self.clone(), count, ticket: None }
+    /// Takes so many once they are free and no task waits before; more than there are counts as all of them.
+    pub async fn take(&self, count: usize) -> Permit {
+        let count = count.min(self.0.total);
+        let _front = self.0.front.lock().await;
+        loop {
+            if let Some(permit) = self.take_free(count) {
+                return permit;
+            }
+            let freed = self.0.freed.listen();
+            // They may have been given back before that was listened for.
+            if let Some(permit) = self.take_free(count) {
+                return permit;
+            }
+            freed.await;
+        }
     }
 
-    /// Takes one if it is free now and nobody waits for it.
+    /// Takes one if it is free now and no task waits for it.
     pub fn try_take(&self) -> Option<Permit> {
-        let mut state = self.lock();
-        if state.free == 0 || !state.waiting.is_empty() {
-            return None;
-        }
-        state.free -= 1;
-        Some(Permit { permits: self.clone(), count: 1 })
+        let _front = self.0.front.try_lock()?;
+        self.take_free(1)
     }
 
-    fn give_back(&self, count: usize) {
-        let mut wake: Vec<Waker> = Vec::new();
-        {
-            let mut state = self.lock();
-            state.free += count;
-            while let Some(first) = state.waiting.front().cloned() {
-                let mut ticket = lock(&first);
-                if !ticket.left {
-                    if ticket.count > state.free {
-                        break;
-                    }
-                    state.free -= ticket.count;
-                    ticket.granted = true;
-                    wake.extend(ticket.waker.take());
-                }
-                state.waiting.pop_front();
-            }
-        }
-        wake.into_iter().for_each(Waker::wake);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// See [`Permits::take`].
-pub(crate) struct Take {
-    permits: Permits,
-    count: usize,
-    ticket: Option<Arc<Mutex<Ticket>>>,
-}
-
-impl Future for Take {
-    type Output = Permit;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Permit> {
-        let this = &mut *self;
-        let mut state = lock(&this.permits.0);
-        let count = this.count.min(state.total);
-        let permit = || Permit { permits: this.permits.clone(), count };
-        if let Some(ticket) = &this.ticket {
-            let mut ticket = lock(ticket);
-            if ticket.granted {
-                drop(ticket);
-                this.ticket = None;
-                return Poll::Ready(permit());
-            }
-            ticket.waker = Some(context.waker().clone());
-            return Poll::Pending;
-        }
-        if state.waiting.is_empty() && state.free >= count {
-            state.free -= count;
-            return Poll::Ready(permit());
-        }
-        let waker = Some(context.waker().clone());
-        let ticket = Arc::new(Mutex::new(Ticket { count, granted: false, left: false, waker }));
-        state.waiting.push_back(ticket.clone());
-        this.ticket = Some(ticket);
-        Poll::Pending
-    }
-}
-
-impl Drop for Take {
-    fn drop(&mut self) {
-        let Some(ticket) = self.ticket.take() else { return };
-        let granted = {
-            // In the order of `poll`: first the state, then the ticket.
-            let _state = self.permits.lock();
-            let mut ticket = lock(&ticket);
-            ticket.left = true;
-            if ticket.granted { ticket.count } else { 0 }
-        };
-        self.permits.give_back(granted);
+    fn take_free(&self, count: usize) -> Option<Permit> {
+        let take = |free: usize| free.checked_sub(count);
+        self.0.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        Some(Permit { permits: self.clone(), count })
     }
 }
 
@@ -140,7 +67,9 @@ pub(crate) struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.permits.give_back(self.count);
+        let shared = &self.permits.0;
+        shared.free.fetch_add(self.count, Ordering::AcqRel);
+        shared.freed.notify(1);
     }
 }
 
@@ -148,19 +77,20 @@ impl Drop for Permit {
 mod tests {
     use super::*;
     use crate::run::block_on;
-    use std::pin::pin;
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
 
-    fn is_pending(future: Pin<&mut Take>) -> bool {
+    fn is_pending(future: Pin<&mut impl Future<Output = Permit>>) -> bool {
         future.poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
     #[test]
-    fn one_that_wants_many_is_served_in_its_turn() {
+    fn a_task_that_wants_many_is_served_in_its_turn() {
         let permits = Permits::new(4);
         let first = block_on(permits.take(3));
         let mut many = pin!(permits.take(4));
         assert!(is_pending(many.as_mut()));
-        assert!(permits.try_take().is_none(), "nobody passes the one that waits");
+        assert!(permits.try_take().is_none(), "nothing overtakes the one that waits");
         let mut few = pin!(permits.take(1));
         assert!(is_pending(few.as_mut()));
         drop(first);
@@ -173,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_the_line_takes_nothing_along() {
+    fn a_task_that_gives_up_takes_nothing_along() {
         let permits = Permits::new(1);
         let held = block_on(permits.take(1));
         let mut leaver = Box::pin(permits.take(1));
