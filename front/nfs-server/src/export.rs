@@ -11,20 +11,20 @@ use tombolo_host_rpc::server::Origin;
 
 use crate::access::{AllowList, Squash};
 use crate::failure;
-use crate::found::Found;
 use crate::handle::{ExportId, Signer};
 use crate::nodes::{HeldNode, Node, Nodes};
 use crate::openings::{Opening, Openings};
 use crate::options::ExportOptions;
 use crate::permission::Permissions;
 use crate::service::ServeError;
+use crate::unchecked_creates::UncheckedCreates;
 use crate::verifier::WriteVerifier;
 
 /// How many nodes are kept at hand. A hundred thousand files in use leave the server small.
 const NODES_MAX: usize = 1 << 16;
 /// How many files are kept open.
 const OPENINGS_MAX: usize = 512;
-/// How long a file is kept open that nobody uses.
+/// How long an idle file is kept open.
 const OPENING_IDLE: Duration = Duration::from_secs(5);
 
 /// Whether a change of names or attributes is on stable storage before it is answered.
@@ -46,7 +46,7 @@ pub(crate) struct Served {
     pub profile: Profile,
     pub nodes: Nodes,
     pub openings: Openings,
-    pub found: Found,
+    pub unchecked_creates: UncheckedCreates,
     pub permissions: Permissions,
     pub verifier: Arc<WriteVerifier>,
     pub squash: Squash,
@@ -73,7 +73,7 @@ impl Served {
             profile: file_system.profile(),
             nodes: Nodes::new(NODES_MAX),
             openings: Openings::new(file_system.clone(), session, verifier.clone(), OPENINGS_MAX),
-            found: Found::default(),
+            unchecked_creates: UncheckedCreates::default(),
             permissions: Permissions::new(file_system.clone()),
             verifier,
             squash,
@@ -84,7 +84,7 @@ impl Served {
         })
     }
 
-    /// Whether whoever calls from there may use it: from an address, if that is on the list; over a link, if it is the link's own export.
+    /// Whether a caller from there may use it: from an address, if that is on the list; over a link, if it is the link's own export.
     pub fn admits(&self, origin: &Origin) -> bool {
         match origin {
             Origin::Network(address) => self.allow.admits(address.ip()),
@@ -92,7 +92,7 @@ impl Served {
         }
     }
 
-    /// The server's own context, for what it does on nobody's behalf.
+    /// The server's own context, for work without a caller.
     pub fn own_ctx(&self) -> Ctx {
         Ctx::root(self.session)
     }
@@ -204,9 +204,9 @@ impl Served {
         })
     }
 
-    /// Closes files that nobody uses. Called now and then.
-    pub fn tidy(&self) {
-        self.openings.tidy(OPENING_IDLE);
+    /// Closes idle files. Called now and then.
+    pub fn close_idle(&self) {
+        self.openings.close_idle(OPENING_IDLE);
     }
 
     fn handles(&self) -> Result<&dyn PersistentHandles> {

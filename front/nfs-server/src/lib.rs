@@ -7,7 +7,7 @@
 //!
 //! Exports are attached once, for all their clients ([decision nfs-server](../../../docs/decisions/nfs-server.md)).
 //!
-//! Reading order: `service` (a call's header and program), `caller` and `target` (who, and what about), `procedures`, then
+//! Reading order: `service` (a call's header and program), `caller` and `target` (identity and node), `procedures`, then
 //! what is kept between calls: `export`, `nodes`, `openings`, `permission`.
 //!
 //! Not here: locks (NLM), NFS version 4, Kerberos, the portmapper.
@@ -17,8 +17,8 @@ mod access;
 mod caller;
 mod export;
 mod failure;
-mod found;
 mod handle;
+mod idle_closer;
 mod mount;
 mod nodes;
 mod openings;
@@ -28,13 +28,13 @@ mod procedures;
 mod server;
 mod service;
 mod target;
-mod tidying;
+mod unchecked_creates;
 mod verifier;
 
 pub use access::{AllowList, Groups, Identities, NO_ID, Network, NetworkError, Squash, Whom};
 pub use export::Durability;
 pub use handle::{ExportCollision, ExportId, Signer};
+pub use idle_closer::IdleCloser;
 pub use options::{ExportOptions, Options};
 pub use server::NfsServer;
 pub use service::{NfsService, ServeError};
-pub use tidying::Tidying;

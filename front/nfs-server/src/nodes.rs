@@ -94,7 +94,7 @@ pub(crate) struct Nodes {
 struct Table {
     by_handle: HashTable<Arc<Node>>,
     by_id: HashTable<Arc<Node>>,
-    /// The clock: the hand is at the front. It keeps no node: one that is taken out is to be forgotten at once, for whoever
+    /// The clock: the hand is at the front. It keeps no node: an evicted one is dropped at once, for a caller that
     /// knows a removed file keeps its space.
     ring: VecDeque<Weak<Node>>,
     /// Entries of the ring that are in the tables no more.

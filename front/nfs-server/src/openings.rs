@@ -2,7 +2,7 @@
 //!
 //! They are opened with the server's own rights, for all clients together: what a caller may do is checked per call
 //! (`permission.rs`). One that took unstable writes is made stable before it is closed, because the kernel tells of a
-//! failed write-back only those who have the file open. What nobody used for a while is closed, so that a removed file
+//! failed write-back only through an open file. What was idle for a while is closed, so that a removed file
 //! gives its space back.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -37,7 +37,7 @@ pub(crate) struct Opening {
     used_at_s: AtomicU32,
 }
 
-/// What all openings of an export lie on.
+/// What all openings of an export share.
 struct Backing {
     file_system: Arc<dyn FileSystem>,
     session: SessionId,
@@ -96,7 +96,7 @@ impl Drop for Opening {
         task::spawn(async move {
             let cx = backing.ctx();
             let synced = backing.file_system.fsync(&cx, file, SyncWhat::All).resolve().await;
-            // Whatever it was: from now on nobody is told of a failed write-back.
+            // Whatever it was: without an opening a failed write-back is not reported any more.
             backing.lost(&synced);
             backing.file_system.release(&cx, file);
         });
@@ -108,14 +108,14 @@ pub(crate) struct Openings {
     backing: Arc<Backing>,
     cache: Cache<Key, Arc<Opening>>,
     started: Instant,
-    /// How often some were closed to make room. Locked while they are.
+    /// How often some were evicted. Locked while they are.
     times_closed: Mutex<u64>,
 }
 
 type Key = (NodeId, Use);
-type Kept = (Key, Arc<Opening>);
+type CachedOpening = (Key, Arc<Opening>);
 
-/// So often a call makes room for itself, when others take it.
+/// How often a call evicts before it fails.
 const ATTEMPTS: usize = 8;
 
 impl Openings {
@@ -178,8 +178,8 @@ impl Openings {
         [Use::Read, Use::Write, Use::Directory].iter().any(|&kind| self.cache.peek(&(node, kind)).is_some())
     }
 
-    /// Closes what nobody used for `idle`.
-    pub fn tidy(&self, idle: Duration) {
+    /// Closes what was not used for `idle`.
+    pub fn close_idle(&self, idle: Duration) {
         let now_s = self.now_s();
         let idle_s = u32::try_from(idle.as_secs()).unwrap_or(u32::MAX);
         let is_idle =
@@ -197,13 +197,13 @@ impl Openings {
         Some(opening)
     }
 
-    /// Does what opens a file. Where the session has as many open as it may, what is kept makes room, and it is done again. Of calls
-    /// that are refused together one makes room, and the others try first what that came to.
-    pub async fn with_room<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
+    /// Does what opens a file. Where the session has as many open as it may, cached openings are evicted, and it is done again. Of calls
+    /// that are refused together one evicts, and the others retry after that.
+    pub async fn with_eviction<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
             let seen = *self.times_closed();
             match open().resolve().await {
-                Err(Error::TooManyOpen) if self.make_room(seen).await => {}
+                Err(Error::TooManyOpen) if self.evict(seen).await => {}
                 outcome => return outcome,
             }
         }
@@ -211,7 +211,7 @@ impl Openings {
     }
 
     /// Closes some of what is kept, unless another call did since `seen`. False if there is nothing that can be closed.
-    async fn make_room(&self, seen: u64) -> bool {
+    async fn evict(&self, seen: u64) -> bool {
         let Some(unsynced) = self.close_half(seen) else { return true };
         // One, since it has to be made stable first. A failure is told by the verifier.
         for (key, opening) in unsynced {
@@ -225,7 +225,7 @@ impl Openings {
 
     /// Closes half of what is kept, first what was not used for longest, but nothing that took unstable writes. That is returned
     /// if nothing else is there.
-    fn close_half(&self, seen: u64) -> Option<Vec<Kept>> {
+    fn close_half(&self, seen: u64) -> Option<Vec<CachedOpening>> {
         let mut times_closed = self.times_closed();
         if *times_closed != seen {
             return None;
@@ -253,7 +253,7 @@ impl Openings {
 
     async fn open(&self, node: NodeId, kind: Use, flags: OpenFlags) -> Result<Arc<Opening>> {
         let cx = self.backing.ctx();
-        let opened = self.with_room(|| self.backing.file_system.open(&cx, node, flags)).await?;
+        let opened = self.with_eviction(|| self.backing.file_system.open(&cx, node, flags)).await?;
         Ok(self.enter(node, kind, opened.open))
     }
 
@@ -322,7 +322,7 @@ mod tests {
                         all.wait();
                         Answer::err(Error::TooManyOpen)
                     };
-                    block_on(openings.with_room(open)).expect("room");
+                    block_on(openings.with_eviction(open)).expect("room");
                 });
             }
         });
@@ -331,13 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_a_permit_fails_soon() {
+    fn a_call_that_cannot_evict_fails_soon() {
         let (openings, tries) = (openings(64), AtomicUsize::new(0));
         let open = || {
             tries.fetch_add(1, Ordering::Relaxed);
             Answer::<()>::err(Error::TooManyOpen)
         };
-        assert!(matches!(block_on(openings.with_room(open)), Err(Error::TooManyOpen)));
+        assert!(matches!(block_on(openings.with_eviction(open)), Err(Error::TooManyOpen)));
         assert!(tries.into_inner() <= ATTEMPTS + 1);
     }
 }

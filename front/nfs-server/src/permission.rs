@@ -18,14 +18,14 @@ const GRANTS_MAX: usize = 8192;
 /// ticks slower.
 const TICK: Duration = Duration::from_secs(2);
 
-/// Who may do what, as far as it was asked.
+/// The permissions that were checked so far.
 pub(crate) struct Permissions {
     file_system: Arc<dyn FileSystem>,
-    grants: Cache<(NodeId, Who), Grant>,
+    grants: Cache<(NodeId, UserKey), Grant>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Who {
+struct UserKey {
     uid: u32,
     gid: u32,
     groups: Option<Arc<[u32]>>,
@@ -54,7 +54,7 @@ impl Permissions {
     }
 
     /// Whether the caller may read the file. Its owner always may: the file may have been open when its mode was changed.
-    /// So may whoever may execute it: the client's kernel reads it for that (RFC 1813 §4.4).
+    /// So may a caller that may execute it: the client's kernel reads it for that (RFC 1813 §4.4).
     pub async fn check_read(&self, cx: &Ctx, node: NodeId, attr: &Attr) -> Result<()> {
         if is_privileged(&cx.identity, attr) {
             return Ok(());
@@ -83,7 +83,7 @@ impl Permissions {
     ) -> Result<AccessMask> {
         let stamp = Stamp { mode: attr.mode, uid: attr.uid, gid: attr.gid, ctime: attr.ctime };
         let Identity { uid, gid, groups } = &cx.identity;
-        let key = (node, Who { uid: *uid, gid: *gid, groups: groups.clone() });
+        let key = (node, UserKey { uid: *uid, gid: *gid, groups: groups.clone() });
         let known = self.grants.get(&key).filter(|grant| grant.stamp == stamp);
         let mut grant =
             known.unwrap_or(Grant { stamp, asked: AccessMask::empty(), allowed: AccessMask::empty() });

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use tombolo_host_rpc::server::{Bound, Counts, Options as TransportOptions, Server, StartError};
 
+use crate::idle_closer::IdleCloser;
 use crate::service::NfsService;
-use crate::tidying::Tidying;
 
 /// An NFS server. Dropping it stops it: calls that were received are answered first, for as long as the transport's grace
 /// period lasts.
 pub struct NfsServer {
     transport: Option<Server>,
-    _tidying: Tidying,
+    _tidying: IdleCloser,
 }
 
 impl NfsServer {
@@ -22,9 +22,9 @@ impl NfsServer {
         options: TransportOptions,
         service: &Arc<NfsService>,
     ) -> Result<Self, StartError> {
-        let tidying = Tidying::start(service).map_err(StartError::Thread)?;
+        let idle_closer = IdleCloser::start(service).map_err(StartError::Thread)?;
         let transport = Server::start(bound, options, service)?;
-        Ok(Self { transport: Some(transport), _tidying: tidying })
+        Ok(Self { transport: Some(transport), _tidying: idle_closer })
     }
 
     /// Where it takes connections, with real ports.

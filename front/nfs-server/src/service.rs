@@ -68,9 +68,9 @@ impl NfsService {
         }))
     }
 
-    /// Closes what nobody uses any more. To be called every second or so.
-    pub fn tidy(&self) {
-        self.exports.iter().for_each(|export| export.tidy());
+    /// Closes idle openings. To be called every second or so.
+    pub fn close_idle(&self) {
+        self.exports.iter().for_each(|export| export.close_idle());
     }
 
     /// The export that handles name so.

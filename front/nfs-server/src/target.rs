@@ -11,7 +11,7 @@ use crate::export::Served;
 use crate::failure::{Failure, Result};
 use crate::nodes::Node;
 
-/// A node and the caller who names it.
+/// A node and the caller that names it.
 pub(crate) struct Target {
     pub export: Arc<Served>,
     pub node: Arc<Node>,

@@ -23,7 +23,7 @@ pub struct LinkPlan {
     pub bulk_bytes: u64,
     /// How both sides wait.
     pub mode: Mode,
-    /// Who the clients are, as the server's kernel would say.
+    /// The clients' credentials, as from the server's kernel.
     pub credentials: Option<Standing>,
     /// Which export they ask for.
     pub export: String,
@@ -42,7 +42,7 @@ pub struct LinkServer {
     plan: LinkPlan,
     links: Mutex<Vec<Option<LinkHandle>>>,
     lines: Mutex<Vec<Line>>,
-    /// Nobody gets a link.
+    /// No new links are accepted.
     pub away: AtomicBool,
     dialed: AtomicUsize,
 }

@@ -4,7 +4,7 @@
 //! - [`client`]: a thin, blocking NFSv3 and MOUNT client for tests, which can also send what no client should.
 //! - [`file_system`]: the waist over that client, so that the conformance suite runs over the wire.
 //!
-//! The tests are in `tests/`. Not here: a client that anybody should mount with; that is `back/nfs-client`.
+//! The tests are in `tests/`. Not here: a client to mount with; that is `back/nfs-client`.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -20,11 +20,11 @@ pub const PATH: &str = "/export";
 
 /// What a server is to be like.
 pub struct Plan {
-    /// Paths, trees, and whom their callers are taken for.
+    /// Paths, trees, and how their callers are squashed.
     pub exports: Vec<(String, Arc<dyn Export>, Squash)>,
     /// What handles are signed with.
     pub keys: Keys,
-    /// Who may call.
+    /// The addresses that may call.
     pub allow: AllowList,
     /// Looks the groups of users up, instead of believing the callers.
     pub groups: Option<Groups>,
@@ -41,13 +41,13 @@ pub struct TestServer {
     server: NfsServer,
 }
 
-/// Nobody is squashed.
+/// No squashing.
 pub fn no_squash() -> Squash {
     Squash { whom: Whom::Nobody, ..Squash::default() }
 }
 
 impl Plan {
-    /// One export, `/export`, that believes everybody.
+    /// One export, `/export`, that trusts all callers.
     pub fn over(export: Arc<dyn Export>) -> Self {
         Self::empty().and(PATH, export, no_squash())
     }
@@ -85,7 +85,7 @@ impl Plan {
         TestServer { server: NfsServer::start(bound, self.rpc, &service).expect("the server starts") }
     }
 
-    /// What answers, for whoever brings it calls.
+    /// The service, for a transport that brings it calls.
     ///
     /// # Errors
     /// The exports cannot be served.
@@ -107,7 +107,7 @@ impl Plan {
 }
 
 impl TestServer {
-    /// A server of one export that believes everybody.
+    /// A server of one export that trusts all callers.
     pub fn over(export: impl Export + 'static) -> Self {
         Plan::over(Arc::new(export)).start()
     }

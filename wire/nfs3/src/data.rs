@@ -1,4 +1,4 @@
-//! File data that lies in a message and is not decoded.
+//! File data that stays in its message and is not decoded.
 
 use std::ops::Range;
 

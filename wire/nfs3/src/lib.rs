@@ -1,7 +1,7 @@
 //! NFS version 3 and MOUNT version 3 (RFC 1813): bytes in, typed calls and results out, and back.
 //!
 //! A codec without I/O, for servers and clients. Arguments and results borrow from the message, which must be private memory; nothing here
-//! allocates. File data does not come through here: [`Data`] says where in the message it lies.
+//! allocates. File data does not come through here: [`Data`] says where in the message it is.
 //!
 //! - [`Call::decode`] reads the arguments of a [`Procedure`]; each has a structure in [`args`].
 //! - [`results`] has what procedures answer, a [`Reply`] each; [`listing`] writes directory listings entry by entry.
@@ -31,7 +31,7 @@
 //! # Ok::<(), tombolo_wire_xdr::Error>(())
 //! ```
 //!
-//! Not here: what a procedure does, which names are good, who may do what; RPC headers (`wire/rpc`).
+//! Not here: what a procedure does, which names are good, permissions; RPC headers (`wire/rpc`).
 //!
 //! Reading order: `procedure`, `call`, `args`, `results`, `listing`.
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! The waist's errors as `nfsstat3`, and back.
 //!
-//! Both matches are exhaustive: an error or a status that is new does not compile until somebody has thought about it. Why the lossy
+//! Both matches are exhaustive: an error or a status that is new does not compile until it is mapped. Why the lossy
 //! ones are as they are: `docs/decisions/wire-nfs-statuses.md`.
 
 use tombolo_core::Error;
@@ -33,7 +33,7 @@ pub fn to_status(error: &Error) -> Status {
         Error::BadType => Status::BadType,
         Error::InvalidArgument | Error::SymlinkLoop | Error::Overflow | Error::NotDevice => Status::Inval,
         Error::NotSupported | Error::NotImplemented | Error::NoAttribute => Status::NotSupp,
-        // In use: refused, and not to be tried again until somebody has done something about it.
+        // In use: refused, and not to be retried until it is free.
         Error::Busy | Error::TextBusy => Status::Acces,
         // It may well work in a moment: the client is to wait and ask again.
         Error::WouldBlock

@@ -27,7 +27,7 @@ macro_rules! opaque_mark {
 opaque_mark! {
     /// Tells a client whether unstable writes may have been lost: it changes when they were (`writeverf3`).
     WriteVerifier([u8; 8]);
-    /// Tells a retried exclusive create from somebody else's (`createverf3`).
+    /// Tells a retried exclusive create from another one (`createverf3`).
     CreateVerifier([u8; 8]);
     /// Tells a server whether a directory's cookies are still good (`cookieverf3`).
     CookieVerifier([u8; 8]);

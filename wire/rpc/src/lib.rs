@@ -27,7 +27,7 @@
 //! # Ok::<(), tombolo_wire_xdr::Error>(())
 //! ```
 //!
-//! Not here: a portmapper ([`portmap`] is what a client of one says), RPCSEC_GSS, what a procedure means, who is allowed to call.
+//! Not here: a portmapper ([`portmap`] is what a client of one says), RPCSEC_GSS, what a procedure means, access control.
 //!
 //! Reading order: `record`, `call`, `auth`, `reply`, `portmap`.
 #![forbid(unsafe_code)]

@@ -21,7 +21,7 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads `bytes`, which nobody changes meanwhile.
+    /// Reads `bytes`, which do not change meanwhile.
     #[inline]
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {

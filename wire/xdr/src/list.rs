@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use crate::{Decode, Decoder, Encode, Encoder, Result};
 
-/// The items of a linked list, as they lie in the message.
+/// The items of a linked list, in the message.
 ///
 /// Decoding walks over them once, so that iterating cannot fail; nothing is stored. To write a list item by item, put `true` before each item
 /// and `false` behind the last.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tombolo_front_nfs_server::Tidying;
+use tombolo_front_nfs_server::IdleCloser;
 use tombolo_host_links::server::{Peer, Refusal, Service, Session};
 use tombolo_host_rpc::link::RpcLinks;
 use tombolo_host_runtime::buffers::BufferLimits;
@@ -20,7 +20,7 @@ pub struct NfsOverLinks {
 
 struct Made {
     links: Arc<dyn Service>,
-    _tidying: Tidying,
+    _idle_closer: IdleCloser,
 }
 
 impl NfsOverLinks {
@@ -37,10 +37,10 @@ impl NfsOverLinks {
             return Ok(Arc::clone(&made.links));
         }
         let service = self.kept.service(&self.offered).map_err(|failure| failure.to_string())?;
-        let tidying = Tidying::start(&service).map_err(|error| error.to_string())?;
+        let idle_closer = IdleCloser::start(&service).map_err(|error| error.to_string())?;
         let links: Arc<dyn Service> =
             Arc::new(RpcLinks::new(service, self.names.clone(), BufferLimits::default()));
-        *made = Some(Made { links: Arc::clone(&links), _tidying: tidying });
+        *made = Some(Made { links: Arc::clone(&links), _idle_closer: idle_closer });
         Ok(links)
     }
 }

@@ -26,7 +26,7 @@ impl FromStr for Network {
             Ok(address) => address.into(),
             Err(_) => text.parse().map_err(|_| wrong())?,
         };
-        // 10.0.0.1/8 is a slip of somebody who meant one of two things.
+        // 10.0.0.1/8 is ambiguous: a host or a network.
         if net.trunc() != net {
             return Err(wrong());
         }
@@ -40,12 +40,12 @@ impl std::fmt::Display for Network {
     }
 }
 
-/// Who may call: everybody, or whoever calls from one of some networks.
+/// The addresses that may call: all, or those of some networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList(Vec<Network>);
 
 impl AllowList {
-    /// These networks; none means everybody.
+    /// These networks; none means all addresses.
     #[must_use]
     pub fn new(networks: Vec<Network>) -> Self {
         Self(networks)
@@ -58,7 +58,7 @@ impl AllowList {
         self.0.is_empty() || self.0.iter().any(|network| network.0.contains(&address))
     }
 
-    /// Whether everybody may call.
+    /// Whether all addresses may call.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.0.is_empty()

@@ -12,7 +12,7 @@ use tombolo_sys::users;
 const USERS_MAX: usize = 4096;
 /// How long they are.
 const GOOD_FOR: Duration = Duration::from_secs(300);
-/// How long nobody is asked again after the databases could not be read.
+/// How long no lookup is made after the databases could not be read.
 const FAILURE_GOOD_FOR: Duration = Duration::from_secs(10);
 /// The databases may be on other machines: some users are asked about at once, but a machine that does not answer is
 /// not flooded.
@@ -48,7 +48,7 @@ impl Groups {
         Self { known: Cache::new(USERS_MAX), lane: pool.lane(), _pool: pool, ask, good_for }
     }
 
-    /// The groups of a user; none for one who is not known, or cannot be asked about. [`Error::WouldBlock`] when too many
+    /// The groups of a user; none for one that is unknown, or cannot be looked up. [`Error::WouldBlock`] when too many
     /// are being asked about already.
     pub(super) async fn of(&self, uid: u32) -> Result<Arc<[u32]>> {
         let now = Instant::now();
@@ -102,7 +102,7 @@ mod tests {
         Answer::later(async move { groups.of(uid).await }).wait()
     }
 
-    /// Groups that are the user's number, so many; and how often somebody was asked about.
+    /// Groups that are the user's number, so many; and how many lookups were made.
     fn counting(good_for: Duration) -> (Arc<Groups>, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = asked.clone();

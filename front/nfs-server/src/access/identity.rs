@@ -29,7 +29,7 @@ impl Identities {
     }
 
     /// Whom the caller with this credential is taken for. It waits only where groups are looked up, and fails there
-    /// ([`Error::WouldBlock`]: ask again later), and where he may not call in that name ([`Error::NotPermitted`]).
+    /// ([`Error::WouldBlock`]: ask again later), and where the caller may not use that identity ([`Error::NotPermitted`]).
     pub async fn identity(
         &self,
         squash: Squash,
@@ -56,7 +56,7 @@ impl Identities {
         Ok(Identity { uid, gid, groups })
     }
 
-    /// Of a process that may not call in everybody's name. What it says of its groups is held against what the kernel says, so nothing is
+    /// Of a process that may not call with any identity. The groups that it claims are checked against those of the kernel, so nothing is
     /// looked up. Without a name it is itself.
     fn of_voice(&self, squash: Squash, credential: &Credential<'_>, voice: &Voice) -> Result<Identity> {
         if squash.takes_all() {
@@ -89,7 +89,7 @@ impl Identities {
         self.shared(&squashed)
     }
 
-    /// A list that all who have these groups share.
+    /// A list shared by all callers with these groups.
     fn shared(&self, groups: &[u32]) -> Option<Arc<[u32]>> {
         if groups.is_empty() {
             return None;

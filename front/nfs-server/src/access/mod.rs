@@ -1,7 +1,7 @@
-//! Who may call, and as whom.
+//! Access: allowed addresses and callers' identities.
 //!
-//! NFS clients say who they are and are believed, as far as their address is allowed ([`AllowList`]). What they say is then
-//! taken with a grain of salt: some users become the anonymous one ([`Squash`]), and groups may be looked up here instead
+//! The identity in a credential is trusted if the client's address is allowed ([`AllowList`]). It is then
+//! mapped: some users become the anonymous one ([`Squash`]), and groups may be looked up here instead
 //! ([`Groups`]). What comes out is the identity for which the back end checks permissions ([`Identities`]).
 
 mod allow;

@@ -1,4 +1,4 @@
-//! File handles that clients may keep for as long as they like: signed, so that nobody makes one up.
+//! File handles that clients may keep for as long as they like: signed, so that none can be forged.
 //!
 //! A handle names a file by what its file system calls it (see `tombolo_core::fs::PersistentHandle`), and carries a proof that
 //! this server, or another one with the same key, gave it out for this export of this file system. It is good after a

@@ -1,4 +1,4 @@
-//! Who says that it has mounted what: told to whoever asks (`showmount -a`), and nothing depends on it.
+//! The mounts that clients report, for DUMP (`showmount -a`); nothing depends on it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -60,7 +60,7 @@ async fn cut(target: &Target, attr: &Attr, set: &SetAttr) -> Result<(Attr, Chang
     }
     export.permissions.check_write(&target.cx, target.node.id, attr).await?;
     let opening = export.openings.for_writing(target.node.id).await?;
-    // The cut itself sets the time to now, which whoever may write may do; asked for apart, only the owner might. Linux's
+    // The truncation itself sets the time to now, which write permission allows; asked for apart, only the owner might. Linux's
     // client sends both for every O_TRUNC.
     let mtime = set.mtime.filter(|&time| time != SetTime::Now);
     let set = SetAttr { kill_privileges: target.cx.identity.uid != 0, mtime, ..*set };

@@ -180,7 +180,7 @@ fn hold(dir: &Target, entry: &Entry) -> HeldNode {
 }
 
 fn entry3<'a>(dir: &Target, attr: &Attr, found: &DirEntry<'a>) -> DirEntry3<'a> {
-    // What lies above an export is nobody's business.
+    // What is above an export is not shown.
     let above_root = dir.node.id == NodeId::ROOT && found.name == b"..";
     let fileid = if above_root { attr.fileid } else { found.fileid };
     DirEntry3 { fileid, name: found.name, cookie: Cookie3(found.cookie.0) }

@@ -171,7 +171,7 @@ async fn create_in(dir: &Target, name: &[u8], how: &CreateHow) -> Result<New> {
             let mode = NewMode::settled(Mode::new(MODE_UNSAID));
             let created = open_new(dir, name, mode, Exclusive::Verifier(verifier.0)).await?;
             let node = entered(dir, &created).await?;
-            // The verifier lies in its attributes.
+            // The verifier is in its attributes.
             dir.export.settle_attributes(&node, FileType::Regular).await?;
             finish(dir, node, created.entry.attr, created.dir, SetAttr::default()).await
         }
@@ -194,7 +194,7 @@ async fn create_new(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Result
 
 /// An unchecked create takes the file that is there, and of the attributes only the size (RFC 1813 §3.3.8).
 async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Result<New> {
-    if let Some(handle) = dir.export.found.handle(&dir.cx) {
+    if let Some(handle) = dir.export.unchecked_creates.handle(&dir.cx) {
         let file = Target {
             export: dir.export.clone(),
             node: dir.export.resolve(&handle).await?,
@@ -215,7 +215,7 @@ async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Res
     let attr = file.attr().await?;
     // Whoever made it a moment ago may not have been answered yet.
     dir.export.settle(&dir.node).await?;
-    dir.export.found.keep(&dir.cx, &file.node.handle);
+    dir.export.unchecked_creates.record(&dir.cx, &file.node.handle);
     Ok(New { node: file.node, attr, dir: Change::default() })
 }
 
@@ -223,7 +223,7 @@ async fn open_new(dir: &Target, name: Name<'_>, mode: NewMode, exclusive: Exclus
     let how = Create { mode, flags: OpenFlags::READ | OpenFlags::WRITE, exclusive };
     let file_system = &dir.export.file_system;
     let create = || file_system.create(&dir.cx, dir.node.id, name, &how);
-    Ok(dir.export.openings.with_room(create).await?)
+    Ok(dir.export.openings.with_eviction(create).await?)
 }
 
 /// Keeps what a create came with: its first write follows.
@@ -245,7 +245,7 @@ async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, s
     Ok(New { node, attr, dir: change })
 }
 
-/// Clients name the owner that a new node has anyway, and squashed ones an owner that they are not: who may not give files
+/// Clients name the owner that a new node has anyway, and squashed ones an owner that they are not: a caller that may not give files
 /// away gets the node as it would get it from a kernel. Told from the call alone, so that a duplicate of it sets neither more
 /// nor less.
 fn what_is_left(set: SetAttr, cx: &Ctx) -> SetAttr {

@@ -40,7 +40,7 @@ async fn find(dir: &Target, name: &[u8]) -> Result<(Arc<Node>, Attr)> {
     let export = &dir.export;
     let is_root = dir.node.id == NodeId::ROOT;
     if name == b"." || (name == b".." && is_root) {
-        // Nothing lies above an export's root.
+        // An export's root has no parent.
         let attr = dir.directory_attr().await?;
         return Ok((dir.node.clone(), attr));
     }

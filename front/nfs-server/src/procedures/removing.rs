@@ -111,7 +111,7 @@ async fn close(dir: &Target, victim: Option<HeldNode>) {
     match attr {
         Ok(attr) if attr.nlink == 0 => {}
         Err(Error::Stale | Error::NotFound) => {}
-        // It has other names, or nobody can tell now: what was written to it still has to be made stable.
+        // It has other names, or that is unknown now: its data still have to be made stable.
         _ => return,
     }
     export.openings.discard(victim.id());

@@ -30,7 +30,7 @@ pub enum Say {
     Close,
     /// It resets the connection.
     Reset,
-    /// It asks the honest server, and tells nobody what came of it.
+    /// It forwards the call and drops the reply.
     Unheard,
     /// Later than it could. All other calls of the connection wait.
     After(Duration, Box<Say>),

@@ -72,7 +72,7 @@ impl Scripted {
     /// The same, at this port.
     ///
     /// # Panics
-    /// When somebody else is there.
+    /// When another server has taken its place.
     pub fn start_at(
         port: u16,
         behind: SocketAddr,

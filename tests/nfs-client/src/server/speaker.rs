@@ -95,7 +95,7 @@ impl Mouth for &TcpStream {
     }
 }
 
-/// A socket, and whom to answer.
+/// A socket and the peer's address.
 pub(super) struct Datagrams<'a>(pub(super) &'a UdpSocket, pub(super) SocketAddr);
 
 impl Mouth for Datagrams<'_> {

@@ -7,7 +7,7 @@ use tombolo_sys::Errno;
 use super::network::{Event, Happening, Network, Ready, SocketId, State};
 use super::stream::End;
 
-/// A socket holds so many datagrams that nobody has received.
+/// A socket buffers so many datagrams.
 const WAITING_MAX: usize = 256;
 
 const READABLE: Ready = Ready { readable: true, writable: false };
@@ -30,7 +30,7 @@ impl Network {
         socket
     }
 
-    /// Sends a datagram. ECONNREFUSED when an earlier one found nobody.
+    /// Sends a datagram. ECONNREFUSED when an earlier one found no socket.
     pub fn send_datagram(&self, socket: SocketId, from: End, bytes: &[u8]) -> Result<(), Errno> {
         let mut state = self.state();
         let weather = state.weather;

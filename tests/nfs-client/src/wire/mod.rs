@@ -3,7 +3,7 @@
 //!
 //! [`Network`] carries streams, which it cuts, delays, resets and forgets, and datagrams, which it loses, doubles and
 //! mixes up; how much of that goes on is its [`Weather`], and what happens once is a [`Fault`]. Time passes only when
-//! somebody lets the next thing happen ([`Network::step`]). [`ServerSide`] has a real RPC service answer what arrives.
+//! the test lets the next event happen ([`Network::step`]). [`ServerSide`] has a real RPC service answer what arrives.
 //!
 //! Not here: what a run does and what has to hold in it. That is in `tests/simulation`.
 //!

@@ -36,7 +36,7 @@ pub struct Network(Arc<Mutex<State>>);
 /// What a step came to: something that its owner is to pass on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happening {
-    /// Nothing that anybody must be told.
+    /// No event for an endpoint.
     Nothing,
     /// A client's socket is ready.
     Client(SocketId, Ready),
@@ -98,7 +98,7 @@ pub(super) struct State {
 }
 
 impl Network {
-    /// A network of this seed, whose events are kept in words if somebody is to read them.
+    /// A network of this seed; its events are recorded as text on request.
     pub fn new(seed: u64, weather: Weather, is_read: bool) -> Self {
         Self(Arc::new(Mutex::new(State {
             origin: Instant::now(),
@@ -123,7 +123,7 @@ impl Network {
         self.state().now
     }
 
-    /// The same as an instant, for those who count in them.
+    /// The same as an `Instant`.
     pub fn instant(&self) -> Instant {
         let state = self.state();
         state.origin + state.now
@@ -156,7 +156,7 @@ impl Network {
                 event => (state.happen(event), None),
             }
         };
-        // Nothing is locked: whoever is woken may send.
+        // No lock is held: a woken task may send.
         waker.into_iter().for_each(Waker::wake);
         Some(happening)
     }
@@ -188,7 +188,7 @@ impl Network {
         self.state().rng.between(range)
     }
 
-    /// Adds an event of somebody else's to the trace.
+    /// Adds a foreign event to the trace.
     pub fn note(&self, number: u64, words: impl FnOnce() -> String) {
         let mut state = self.state();
         let now = state.now;

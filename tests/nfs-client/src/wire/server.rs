@@ -158,7 +158,7 @@ impl<S: Service> ServerSide<S> {
     fn act_on(&mut self, happening: Happening) {
         match happening {
             Happening::Accepted(socket) => self.accept(socket),
-            // It came while nobody was there to accept it.
+            // It came while no server was listening.
             Happening::Server(socket, _) if !self.connections.contains_key(&socket) => self.close(socket),
             Happening::Server(socket, ready) => {
                 if ready.readable {

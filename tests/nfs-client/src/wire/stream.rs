@@ -251,7 +251,7 @@ impl State {
             return Happening::Nothing;
         }
         if self.is_host_down() || self.now < self.partition_until {
-            // It is sent again until somebody hears it.
+            // It is sent again until it is received.
             let again = self.arrival().max(self.host_down_until + Duration::from_millis(1));
             self.schedule(again, Event::Syn(socket));
             return Happening::Nothing;
@@ -434,7 +434,7 @@ impl Network {
     }
 }
 
-/// Bytes that nobody could have made up, for tests.
+/// Unguessable bytes, for tests.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     std::iter::repeat_with(|| rng.next_u64().to_le_bytes()).flatten().take(len).collect()

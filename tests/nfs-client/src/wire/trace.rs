@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The events of one run. Their digest is always kept, their words only when somebody is to read them.
+/// The events of one run. The digest is always computed, the text only on request.
 #[derive(Debug)]
 pub struct Trace {
     digest: u64,

@@ -1,4 +1,4 @@
-//! What the network and the server do to those who use them.
+//! The faults of the network and the server.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Weather {
     pub duplicates: u32,
     /// How often a piece of a stream is the last one before a reset.
     pub resets: u32,
-    /// How long somebody sleeps on after there is something to read.
+    /// How long a receiver stays asleep after data have come.
     pub wake_up: (Duration, Duration),
     /// How long the server takes to begin a call, and after that to answer it.
     pub service: (Duration, Duration),
@@ -124,7 +124,7 @@ pub enum Fault {
     Freeze(Duration),
     /// The server ends and starts again some time later.
     Restart {
-        /// How long nobody is there.
+        /// How long the server is down.
         down: Duration,
         /// Its machine fails: clients are told nothing before it is back.
         power: bool,

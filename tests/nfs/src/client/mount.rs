@@ -67,7 +67,7 @@ impl Nfs {
         self.mount_call(&Call::UmntAll).results::<()>();
     }
 
-    /// EXPORT: paths, and who may mount them.
+    /// EXPORT: paths and the hosts that may mount them.
     pub fn exports(&self) -> Vec<(String, Vec<String>)> {
         let answer = self.mount_call(&Call::Export);
         let exports = answer.results::<ExportReply<'_>>();

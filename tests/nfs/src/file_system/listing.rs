@@ -53,7 +53,7 @@ impl View<'_> {
         Ok(listing)
     }
 
-    /// What goes with the directory's cookies. One who has a cookie from elsewhere asks from the start.
+    /// The verifier of the directory's cookies. A cookie without one starts the listing again.
     fn verifier(&self, opening: &Opening) -> Result<CookieVerifier> {
         let known = *opening.verifier.lock().unwrap_or_else(PoisonError::into_inner);
         known.map_or_else(|| self.some(opening, Cookie3(0), false).map(|listing| listing.verifier), Ok)

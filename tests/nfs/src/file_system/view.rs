@@ -67,7 +67,7 @@ impl<'a> View<'a> {
         Ok(Entry { node: self.fs.nodes.enter(handle), attr })
     }
 
-    /// What a change looked like, for those who want to know.
+    /// The change's attributes, if wanted.
     pub fn change(&self, wcc: &WccData) -> Change {
         if self.wants_changes { attr::change(wcc) } else { Change::default() }
     }

@@ -5,7 +5,7 @@ use tombolo_wire_xdr::{List, xdr_struct};
 use super::{DirPath, MountName};
 
 xdr_struct! {
-    /// Somebody who mounted something (`mountbody`).
+    /// A client and what it mounted (`mountbody`).
     pub struct MountEntry<'a> {
         /// Who.
         pub client: MountName<'a>,
@@ -19,7 +19,7 @@ xdr_struct! {
     pub struct ExportEntry<'a> {
         /// Its path.
         pub path: DirPath<'a>,
-        /// Who may mount it; empty for everybody.
+        /// The hosts that may mount it; empty for all.
         pub groups: List<'a, MountName<'a>>,
     }
 }

@@ -1,4 +1,4 @@
-//! Against a codec that somebody else wrote (`nfs3_types`): what we encode it decodes, and encodes again to the same bytes; and the
+//! Against a foreign codec (`nfs3_types`): what we encode it decodes, and encodes again to the same bytes; and the
 //! fields it finds are the ones we meant.
 
 use crate::common::*;

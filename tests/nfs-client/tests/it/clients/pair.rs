@@ -53,7 +53,7 @@ pub fn close(world: &World, file: File) -> Result<()> {
     flushed
 }
 
-/// All that a file holds for one who opens it now, whatever was believed of it before.
+/// A file's content at a new open, whatever was cached before.
 pub fn contents(world: &World, node: NodeId) -> Result<Vec<u8>> {
     let file = world.open(node, OpenFlags::READ)?;
     let contents = world.get(file, 0, 1 << 20);

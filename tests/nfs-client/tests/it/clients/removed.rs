@@ -55,7 +55,7 @@ fn attributes_of_a_removed_file_reach_its_openers() {
     assert!(matches!(gone, Err(Error::Stale)), "{gone:?}");
 }
 
-/// The end of the last opening takes the file away; the answer to that needs nobody to wait for it.
+/// The end of the last opening removes the file, in the background.
 #[track_caller]
 fn gone(pair: &Pair) {
     let begun = std::time::Instant::now();

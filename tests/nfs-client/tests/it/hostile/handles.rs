@@ -1,4 +1,4 @@
-//! Handles that are none (RFC 1813 §2.4: at most 64 bytes; and who would use one of no bytes).
+//! Invalid handles (RFC 1813 §2.4: at most 64 bytes; none of no bytes).
 
 use tombolo_conformance::waist::World;
 use tombolo_core::Result;

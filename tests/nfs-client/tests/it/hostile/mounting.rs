@@ -35,7 +35,7 @@ fn refused(address: SocketAddr, path: &str, options: Options) -> String {
     })
 }
 
-/// The error of a mount of a server that lies.
+/// The error of a mount of a scripted server.
 fn refused_by(script: impl FnMut(&Asked<'_>) -> Say + Send + 'static) -> String {
     let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), script);

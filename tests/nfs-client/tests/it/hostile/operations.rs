@@ -18,7 +18,7 @@ use crate::hostile::stage::PATIENCE;
 pub struct Operation {
     /// The procedure.
     pub procedure: Procedure,
-    /// Prepares with an honest server, says that it may lie now, and does it. The name is one that is not there yet.
+    /// Prepares with an honest server, arms the script, and runs the operation. The name is one that is not there yet.
     pub run: fn(&World, &str, &dyn Fn()) -> Result<()>,
 }
 

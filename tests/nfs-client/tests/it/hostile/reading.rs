@@ -49,7 +49,7 @@ fn read_of(lie: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<u8
             }
             Err(error) => Err(told(&error)),
         };
-        // Gone before the server: then nobody can write there any more.
+        // Gone before the server: nothing can write there any more.
         world.release(file);
         let bytes = buffer.as_slice().expect("nobody holds the buffer after the answer");
         assert!(bytes[..ROOM].iter().chain(&bytes[2 * ROOM..]).all(|&byte| byte == 0xee), "written beside");
@@ -131,7 +131,7 @@ fn an_honest_read_is_read() {
     assert_eq!(told.expect("all of it").0, &CONTENTS[..16]);
 }
 
-/// Who gave up gets his memory back, and whatever comes then is nobody's.
+/// A call that was given up gets its memory back, and a late reply is dropped.
 #[test]
 fn a_late_reply_is_not_written_to_a_released_buffer() {
     in_time(|| {

@@ -22,7 +22,7 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Writes more than one piece, so that none of it is stable when it is answered. The memory is back when nobody holds it.
+/// Writes more than one piece, so that none of it is stable when it is answered. The memory is back when it is unreferenced.
 fn lend(world: &World, file: File) -> Buffer {
     let lent = Buffer::new(3 << 20);
     let how = Write { keepable: true, ..Write::default() };
@@ -95,7 +95,7 @@ fn interrupted_at(nth: usize, act: fn(&World) -> Result<(), Error>) -> Vec<(Stri
     stage.server.now(move |asked: &Asked<'_>| {
         renames += usize::from(asked.is(Procedure::Rename));
         match (renames >= nth, asked.is(Procedure::Rename)) {
-            // The first is done, and nobody hears of it.
+            // The first is executed, and its reply lost.
             (true, true) if nth == 1 && asked.nth == 1 => Say::Unheard,
             (true, _) => Say::Silence,
             (false, _) => Say::Truth,

@@ -1,4 +1,4 @@
-//! A client before a server that lies when it is told to.
+//! A client before a scripted server.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tombolo_nfs_tests::test_server::{Plan, TestServer};
 /// How long anything may take that does not have to wait for ever.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A client before a server that lies when it is told to.
+/// A client before a scripted server.
 pub struct Stage {
     // The client goes before its servers.
     pub world: World,

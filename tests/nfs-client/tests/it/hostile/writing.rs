@@ -24,7 +24,7 @@ fn sync(world: &World, file: File) -> Result<()> {
     world.fs.fsync(&world.cx, file, SyncWhat::All).wait()
 }
 
-/// What the file holds for one who has not written it.
+/// The file's content for another client.
 fn at_the_server(world: &World) -> Vec<u8> {
     let other = world.other_session();
     let node = other.lookup(other.dir, "file").expect("the file").node;

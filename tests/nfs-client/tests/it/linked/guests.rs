@@ -1,4 +1,4 @@
-//! What a server does with a client that breaks the rules: its link is cut, and nobody else notices.
+//! Protocol violations by a client: its link is cut, and other clients are not affected.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Liar {
             if let Some(outcome) = call.now() {
                 return outcome;
             }
-            // Nobody watches over a socket here who would tell of the link's end.
+            // No control socket here reports the link's end.
             if let Some(end) = self.server.end() {
                 self.line.cut(end);
             }

@@ -28,7 +28,7 @@ fn acting(uid: u32, gid: u32, groups: &[u32]) -> Ctx {
     Ctx { identity: Identity { uid, gid, groups }, ..Ctx::root(SessionId(1)) }
 }
 
-/// A tree whose root everybody may write to.
+/// A tree whose root all users may write to.
 fn tree() -> Arc<dyn Export> {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
     let change = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };

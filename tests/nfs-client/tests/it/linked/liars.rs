@@ -1,4 +1,4 @@
-//! What a client does with a server that breaks the rules: the call fails, the link is cut, and no lie becomes data.
+//! Protocol violations by a server: the call fails, the link is cut, and no wrong data get through.
 
 use std::future::Future;
 use std::pin::pin;
@@ -22,7 +22,7 @@ use tombolo_shm::bell::Mode;
 use tombolo_wire_rpc::{Credential, ReplyHeader, Xid};
 use tombolo_wire_xdr::Encoder;
 
-/// What a liar answers to the call with that number: kind, body, frame.
+/// The invalid reply to the call with that number: kind, body, frame.
 type Lie = fn(Xid) -> (u32, [u8; 48], Vec<u8>);
 
 struct Liar(Lie);
@@ -54,7 +54,7 @@ fn success(xid: Xid) -> Vec<u8> {
 
 const FRAME: Said = Said::Reply { placed_bytes: 0 };
 
-/// A procedure that is asked of the liar: its outcome, and how the link fares.
+/// A procedure called at the violating server: its outcome, and the link's end.
 fn ask(lie: Lie, call: Call<'_>) -> (Result<Reply, CallError>, Option<End>) {
     let server = LinkServer::of(Arc::new(Liar(lie)), LinkPlan::default());
     let options =
@@ -195,7 +195,7 @@ fn a_reply_may_be_divided_in_any_way() {
     assert_eq!(end, None);
 }
 
-/// Links that say whether somebody has them.
+/// Links that say whether they are in use.
 struct Token(Arc<LinkServer>, Arc<()>);
 
 impl Dial for Token {

@@ -1,4 +1,4 @@
-//! A link that is lost is made anew, and nobody who uses the mount notices more than the time that it takes.
+//! A lost link is replaced; users of the mount notice a delay only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -80,7 +80,7 @@ fn calls_pending_at_a_link_loss_are_executed_once() {
         for round in 0..30 {
             let before = made.load(Ordering::SeqCst);
             server.cut();
-            // All of them have met the loss once two rounds of everybody's have ended.
+            // All of them have met the loss once each has ended two rounds.
             while made.load(Ordering::SeqCst) < before + 8 {
                 thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! NFS over links in shared memory: losses of links, identities, and peers that lie.
+//! NFS over links in shared memory: losses of links, identities, and protocol violations by peers.
 
 mod guests;
 mod identities;

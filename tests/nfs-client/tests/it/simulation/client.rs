@@ -223,7 +223,7 @@ fn check_end(
     world: &World,
     progress: &Progress,
 ) {
-    // What nobody waited for is done as well.
+    // Background work is done as well.
     let _ = driver.run(Duration::from_secs(400), || false);
     for counts in machines.iter().map(RpcClient::counts) {
         assert_eq!((counts.outstanding, counts.waiting, counts.garbage), (0, 0, 0), "{counts:?}");
@@ -256,7 +256,7 @@ impl Tree<'_> {
         self.0.lookup(&Self::cx(), dir, name).wait().ok().map(|entry| entry.node)
     }
 
-    /// Is what lies there what the model says? After a restart a removed file may have left a name behind.
+    /// Is the tree what the model says? After a restart a removed file may have left a name behind.
     fn compare(&self, model: &Model, id: Id, node: NodeId, may_leave_names: bool) {
         match &model.node(id).kind {
             Kind::Directory(entries) => {

@@ -8,7 +8,7 @@ use tombolo_host_rpc::client::Engine;
 use tombolo_host_rpc::server::Service;
 use tombolo_nfs_client_tests::wire::{ClientWire, Fault, Happening, Network, Rng, ServerSide, Weather};
 
-/// So many things may happen without time passing before somebody is taken to turn in circles.
+/// So many events may happen without time passing before that counts as a livelock.
 const STEPS_MAX: u32 = 200_000;
 
 /// Who has the server's program started again.

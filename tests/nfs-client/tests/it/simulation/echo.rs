@@ -9,7 +9,7 @@ use tombolo_nfs_client_tests::wire::noise;
 use tombolo_wire_rpc::{CallHeader, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
-/// Its number, out of those that anybody may use (RFC 5531 §8.2).
+/// Its number, of the user-defined ones (RFC 5531 §8.2).
 pub const PROGRAM: u32 = 0x2000_0051;
 /// Its version.
 pub const VERSION: u32 = 1;

@@ -1,4 +1,4 @@
-//! The engine alone: every call is answered once, with its own answer, and nobody's memory is touched after it.
+//! The engine alone: every call gets its own reply once, and its memory is not touched after it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ struct Manners {
     /// Calls that are out at the same time.
     together: u64,
     bytes_max: usize,
-    /// Calls that are interrupted, and calls whose answer nobody waits for, in thousandths.
+    /// Calls that are interrupted, and abandoned calls, in thousandths.
     interrupted: u32,
     dropped: u32,
 }
@@ -256,7 +256,7 @@ fn run<const STREAMS: bool>(scenario: &EngineRun<STREAMS>, telling: Telling) -> 
 
 /// Nothing is left, and what callers were given back stayed theirs.
 fn check_end(mut driver: Driver<Echo, Same>, client: RpcClient, outcomes: &Outcomes) {
-    // Answers that nobody waits for come as well, and what is still under way arrives.
+    // Replies to abandoned calls come as well, and what is in flight arrives.
     let outcome = driver.run(PATIENCE, || client.counts().outstanding == 0);
     assert_eq!(outcome, Ok(()), "calls are left: {:?}", client.counts());
     let _ = driver.run(Duration::from_secs(100), || false);

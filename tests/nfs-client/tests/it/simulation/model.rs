@@ -25,7 +25,7 @@ pub struct Node {
     pub mode: u32,
     /// Openings, which keep it.
     pub opens: u32,
-    /// Of a directory: where it lies.
+    /// Of a directory: its parent.
     pub parent: Id,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Nobody can say beforehand what each of them will be told. But a name that was made and removed so and so often is there
 //! or not at the end, so something done twice, or half, shows. And a block that is read has what was written to it last, or
-//! what somebody was writing meanwhile: never what was there before that.
+//! what a caller was writing meanwhile: never what was there before that.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -28,9 +28,9 @@ pub struct Shared(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// How often each name was made and removed, so far as those who did it were told.
+    /// How often each name was made and removed, as far as the callers got replies.
     made: BTreeMap<&'static str, i64>,
-    /// Names that somebody was at when the server started again.
+    /// Names with pending operations when the server restarted.
     unclear: Vec<&'static str>,
     /// What was written to each block: by a write with this tag, from then to then. Times are numbers of events.
     writes: BTreeMap<u64, Vec<Written>>,
@@ -84,7 +84,7 @@ pub struct Sharer {
 }
 
 impl Sharer {
-    /// Opens the file, making it if nobody has yet.
+    /// Opens the file, creating it if it does not exist.
     pub async fn begin(world: World, fs: Arc<dyn FileSystem>, shared: Arc<Shared>, rng: Rng) -> Self {
         let cx = Ctx::root(SESSION);
         let how =
@@ -134,7 +134,7 @@ impl Sharer {
     fn count(&self, name: &'static str, starts: u64, by: i64, told: Result<()>, may: fn(&Error) -> bool) {
         let mut known = self.shared.known();
         if self.world.starts.load(Ordering::Relaxed) != starts {
-            // The server no longer knows what it did for whom: it may have done this twice, with somebody else's doings between.
+            // The server has lost its reply cache: it may have executed this twice, with other calls in between.
             known.unclear.push(name);
         }
         match told {

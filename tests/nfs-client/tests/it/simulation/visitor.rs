@@ -1,4 +1,4 @@
-//! Two machines that take turns at one file: who opens it sees what the other has closed (close-to-open).
+//! Two machines that alternate at one file: an open sees what the other has closed (close-to-open).
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Calls that are none, or for nobody here, or from somebody who cannot be believed.
+//! Calls that are malformed, for unknown programs, or with bad credentials.
 
 use std::time::Duration;
 
@@ -133,7 +133,7 @@ fn a_verifier_with_a_body_is_bad() {
     });
 }
 
-/// Cut anywhere: answered, or the connection closed, and nobody else notices.
+/// Truncated anywhere: answered, or the connection closed; other clients are not affected.
 #[test]
 fn a_call_that_is_cut_off_anywhere_does_no_harm() {
     on_each(|fixture| {

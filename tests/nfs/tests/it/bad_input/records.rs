@@ -1,4 +1,4 @@
-//! Records in pieces, without end, and of sizes that nobody sends.
+//! Records in pieces, without end, and of absurd sizes.
 
 use std::time::Duration;
 
@@ -185,7 +185,7 @@ fn a_client_that_leaves_in_the_middle_of_its_call_is_forgotten() {
             let mut stream = fixture.server.stream();
             stream.send_bytes(&fragment(&good(fixture).to_bytes(), true)[..len]).expect("sent");
         }
-        // Replies that nobody takes.
+        // Replies that the client does not receive.
         for _ in 0..20 {
             let mut stream = fixture.server.stream();
             stream.send(&good(fixture).to_bytes()).expect("sent");

@@ -117,7 +117,7 @@ fn write_by_another_user_drops_set_user_id() {
     });
 }
 
-/// As with local file systems of Linux since 6.2: where the group may not execute, whoever is of it keeps the bit.
+/// As with local file systems of Linux since 6.2: where the group may not execute, its members keep the bit.
 #[test]
 fn writes_by_other_groups_drop_set_group_id() {
     on_each(|fixture| {

@@ -31,7 +31,7 @@ fn mnt_returns_root_and_flavors() {
         assert!(mounted.root.as_handle().as_bytes().len() <= 64);
         let over_udp = fixture.server.nfs_over(Transport::Udp).root(PATH);
         assert_eq!(over_udp, mounted.root, "the same however it is asked for");
-        // Mounting is not using: a client may ask without saying who it is.
+        // MNT needs no identity: AUTH_NONE is enough.
         assert_eq!(fixture.nfs.as_caller(Caller::Nobody).root(PATH), mounted.root);
     });
 }

@@ -45,7 +45,7 @@ fn only_allowed_addresses_are_served() {
     assert_eq!(mounted.status(), Ok(()));
     let refused = answer_to(&server, OTHER, &mnt());
     assert!(refused.is_none_or(|answer| answer.result_bytes().len() == 4 && answer.result_bytes() != [0; 4]));
-    // A handle that somebody has told them does not help.
+    // A handle from another client does not help.
     let root = root(&mounted);
     let root = tombolo_wire_nfs3::FileHandle::new(&root).expect("a handle");
     for call in calls_on(root, b"name") {

@@ -178,7 +178,7 @@ fn a_client_that_stops_reading_waits_alone() {
     for _ in 0..100 {
         assert_served(&mut other, &fixture);
     }
-    // Two gibibytes of answers are owed.
+    // Two gibibytes of replies are pending.
     assert!(fixture.server.counts().lent_bytes < 128 << 20, "{:?}", fixture.server.counts());
     // It comes to its senses: nothing of what it asked is lost.
     deaf.socket().set_nonblocking(false).expect("waits again");

@@ -70,7 +70,7 @@ fn over(export: Arc<dyn Export>, durability: Durability) -> (Fixture, Arc<Spy>) 
     (Fixture::new(plan, None), spy)
 }
 
-/// On a disk: what lies in memory is stable as soon as it is written, whatever was asked.
+/// On a disk: a tree in memory is stable as soon as it is written, whatever was asked.
 #[test]
 fn a_write_is_as_stable_in_the_back_end_as_the_reply_says() {
     let tree = tempfile::tempdir().expect("a scratch directory");

@@ -114,7 +114,7 @@ fn auth_none_callers_are_anonymous() {
     });
 }
 
-/// A place whose callers are squashed, with files that were made before: of root, of user 1000, and of nobody.
+/// A fixture whose callers are squashed, with files of root, of user 1000, and of nobody.
 fn squashed(squash: Squash) -> (Fixture, [FileHandleBuf; 3]) {
     let memory: Arc<Memory> = Arc::default();
     let plan = Plan::over(memory.clone());
@@ -191,7 +191,7 @@ fn all_squashed_are_one_user() {
     assert_eq!(owner_of_new(&fixture.as_user(1000), &fixture.root, "new"), (4000, 4001));
 }
 
-/// A user of this machine who is not the superuser, and its group.
+/// A user of this machine other than the superuser, and its group.
 fn somebody() -> (u32, u32) {
     let users = fs::read_to_string("/etc/passwd").expect("the user database");
     let parse = |line: &str| {

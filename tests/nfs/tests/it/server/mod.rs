@@ -1,4 +1,4 @@
-//! What a server is to its clients beyond single calls: who they are to it, what outlives it, what it does only once, and how
+//! The server beyond single calls: identities, restarts, replays, and how
 //! many it serves at a time.
 
 mod addresses;

@@ -1,4 +1,4 @@
-//! An export that nobody may change.
+//! A read-only export.
 
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ impl Site {
         state.files_of("server").expect("the server's files")
     }
 
-    /// A server as it comes up: it knows nothing but what lies in its directories.
+    /// A server after its start: it knows what is in its directories.
     fn start(&self) -> Fixture {
         let mut plan = Plan::over(local_dir(self.tree.path()));
         plan.keys = handle_keys::open(&self.files()).expect("the keys");

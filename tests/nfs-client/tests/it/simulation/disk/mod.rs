@@ -1,4 +1,4 @@
-//! A disk that forgets what nobody made stable.
+//! A disk that loses what was not made stable.
 //!
 //! Below it is a file system in memory, which forgets nothing. This layer answers unstable writes as unstable and keeps, for
 //! each file that has some, what the file was before them. When the power fails it puts files back to that, and then does

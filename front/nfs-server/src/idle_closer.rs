@@ -1,4 +1,4 @@
-//! A thread that closes what nobody uses any more.
+//! A thread that closes idle openings.
 
 use std::io;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use crate::service::NfsService;
 
-/// How often openings that nobody uses are looked for.
+/// How often idle openings are looked for.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Tidies up a service, with a thread of its own, until it is dropped.
-pub struct Tidying {
+/// Closes a service's idle openings, with a thread of its own, until it is dropped.
+pub struct IdleCloser {
     /// Dropped to end the thread.
     running: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Tidying {
+impl IdleCloser {
     /// Begins.
     ///
     /// # Errors
@@ -26,17 +26,17 @@ impl Tidying {
     pub fn start(service: &Arc<NfsService>) -> io::Result<Self> {
         let (running, ended) = mpsc::channel();
         let service = service.clone();
-        let tidy = move || {
+        let close_idle = move || {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                service.tidy();
+                service.close_idle();
             }
         };
-        let thread = thread::Builder::new().name("nfs-tidy".into()).spawn(tidy)?;
+        let thread = thread::Builder::new().name("nfs-tidy".into()).spawn(close_idle)?;
         Ok(Self { running: Some(running), thread: Some(thread) })
     }
 }
 
-impl Drop for Tidying {
+impl Drop for IdleCloser {
     fn drop(&mut self) {
         drop(self.running.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {

@@ -1,0 +1,92 @@
+//! Which files unchecked CREATEs found, for duplicates of these requests: by then something else may have the name.
+//!
+//! What a CREATE makes, the layer below remembers (`layer/replies`); what it only finds is looked up here. Recorded in memory, for as long as
+//! answers are, so a duplicate that comes after a restart looks the name up again.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tombolo_core::{Ctx, RequestKey};
+
+/// A request and its user: a result is never given to another user.
+type Key = (RequestKey, u32, u32);
+
+/// The most that are recorded, and for how long.
+const COUNT_MAX: usize = 4096;
+const AGE_MAX: Duration = Duration::from_secs(120);
+
+/// Files that were found, by request.
+#[derive(Debug, Default)]
+pub(crate) struct UncheckedCreates(Mutex<Recorded>);
+
+#[derive(Debug, Default)]
+struct Recorded {
+    handles: HashMap<Key, Box<[u8]>>,
+    /// The oldest is at the front.
+    order: VecDeque<(Instant, Key)>,
+}
+
+impl UncheckedCreates {
+    /// Records the handle that this request found.
+    pub fn record(&self, cx: &Ctx, handle: &[u8]) {
+        self.record_at(cx, handle, Instant::now());
+    }
+
+    /// The handle of what this request found when it came first.
+    pub fn handle(&self, cx: &Ctx) -> Option<Box<[u8]>> {
+        self.lock().handles.get(&key(cx)?).cloned()
+    }
+
+    fn record_at(&self, cx: &Ctx, handle: &[u8], now: Instant) {
+        let Some(key) = key(cx) else { return };
+        let mut recorded = self.lock();
+        while let Some(&(since, oldest)) = recorded.order.front()
+            && (recorded.order.len() >= COUNT_MAX || now.saturating_duration_since(since) > AGE_MAX)
+        {
+            recorded.order.pop_front();
+            recorded.handles.remove(&oldest);
+        }
+        if recorded.handles.insert(key, handle.into()).is_none() {
+            recorded.order.push_back((now, key));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recorded> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// None for a request that is never sent twice.
+fn key(cx: &Ctx) -> Option<Key> {
+    (cx.key != RequestKey::None).then_some((cx.key, cx.identity.uid, cx.identity.gid))
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_core::{Identity, SessionId};
+
+    use super::*;
+
+    fn request(xid: u32) -> Ctx {
+        let key = RequestKey::Rpc { client: 1, xid, procedure: 8, checksum: 0 };
+        Ctx { key, identity: Identity::ROOT, ..Ctx::root(SessionId(1)) }
+    }
+
+    #[test]
+    fn recorded_creates_are_bounded_and_expire() {
+        let (creates, start) = (UncheckedCreates::default(), Instant::now());
+        creates.record_at(&Ctx::root(SessionId(1)), b"none", start);
+        for xid in 0..2 * COUNT_MAX as u32 {
+            creates.record_at(&request(xid), &xid.to_be_bytes(), start);
+        }
+        assert!(creates.handle(&request(0)).is_none());
+        let last = 2 * COUNT_MAX as u32 - 1;
+        assert_eq!(creates.handle(&request(last)).as_deref(), Some(&last.to_be_bytes()[..]));
+        let counts = |recorded: MutexGuard<'_, Recorded>| (recorded.handles.len(), recorded.order.len());
+        assert_eq!(counts(creates.lock()), (COUNT_MAX, COUNT_MAX));
+        creates.record_at(&request(1), b"later", start + 2 * AGE_MAX);
+        assert!(creates.handle(&request(last)).is_none());
+        assert_eq!(counts(creates.lock()), (1, 1));
+    }
+}
