@@ -95,7 +95,7 @@ bench-quick: build-bench ## one quick pass of each benchmark, to see that it run
 	target/release/tombolo-bench all --quick
 
 bench: build-bench ## every table of docs/benchmarks.md that this machine can run
-	target/release/tombolo-bench all
+	target/release/tombolo-bench all --out target/bench-reports
 
 clean: ## build output and caches
 	$(CARGO) clean

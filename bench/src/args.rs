@@ -32,7 +32,7 @@ pub struct BenchArgs {
     /// Where to make the directory that is served: best on a file system in memory.
     #[arg(long, global = true, value_name = "DIR", default_value = WITHIN)]
     pub within: PathBuf,
-    /// Also write the report as NAME.json and NAME.svg into this directory.
+    /// Also write the report as NAME.json into this directory.
     #[arg(long, global = true, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Print JSON instead of tables.
@@ -115,11 +115,6 @@ pub enum TableArgs {
     /// Move files as a client of some kind, as told on standard input; `atomic` runs it.
     #[command(hide = true)]
     Drive(DriveArgs),
-    /// Write the stored reports of DOCUMENT's folder into DOCUMENT anew.
-    Docs {
-        /// A Markdown file with marked blocks.
-        document: PathBuf,
-    },
 }
 
 /// Which tables of the FUSE front end; all of them when none is named.
@@ -146,7 +141,7 @@ pub struct RingArgs {
 }
 
 /// Which part of the table of the NFS server, and where.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct NfsArgs {
     /// Only rows whose names begin so. Can be given several times.
     #[arg(long, value_name = "ROW")]
@@ -157,28 +152,18 @@ pub struct NfsArgs {
 }
 
 /// Which tables and figures of the NFS client, and where.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct AtomicArgs {
-    /// Only these: table-1, table-2, figure-1 to figure-5, libnfs, copies, tree, build.
+    /// Only these: table-1, figure-5, libnfs, copies, tree, build.
     #[arg(long, value_name = "ROW", num_args = 1.., value_delimiter = ',')]
     pub only: Vec<String>,
     /// Measure in the network that this process is in; `atomic` runs itself so in one of its own.
     #[arg(long, hide = true)]
     pub here: bool,
-    /// A directory on a disk, for what is measured on one.
-    #[arg(long, value_name = "DIR", default_value = DISK)]
-    pub disk: PathBuf,
 }
 
-impl Default for AtomicArgs {
-    fn default() -> Self {
-        Self { only: Vec::new(), here: false, disk: DISK.into() }
-    }
-}
-
-/// Where files in memory are, and files on a disk.
+/// Where files in memory are.
 const WITHIN: &str = "/dev/shm";
-const DISK: &str = "/var/tmp";
 
 /// Rounds and turns of a run that is to be believed.
 const ROUNDS: usize = 15;
@@ -201,22 +186,20 @@ impl BenchArgs {
         }
     }
 
-    /// The command line of this program once more, for the NFS client's tables in the networks that it finds itself in.
-    pub fn atomic_here(&self, atomic: &AtomicArgs) -> Vec<OsString> {
-        let mut words: Vec<OsString> = ["atomic", "--here"].map(OsString::from).into();
+    /// The command line of this program once more, for a table that is made in the networks that it finds itself in.
+    pub fn here(&self, table: &str, only: &[String]) -> Vec<OsString> {
+        let mut words: Vec<OsString> = [table, "--here"].map(OsString::from).into();
         let mut add = |option: &str, value: &OsStr| words.extend([option.into(), value.to_owned()]);
-        atomic.only.iter().for_each(|only| add("--only", only.as_ref()));
+        only.iter().for_each(|only| add("--only", only.as_ref()));
         if let Some(rounds) = self.rounds {
             add("--rounds", rounds.to_string().as_ref());
         }
         if let Some(turn_ms) = self.turn {
             add("--turn", turn_ms.to_string().as_ref());
         }
-        for (option, folder, usual) in [("--within", &self.within, WITHIN), ("--disk", &atomic.disk, DISK)] {
-            // Left out where it would only lengthen the command line that a report names.
-            if folder.as_os_str() != usual {
-                add(option, folder.as_os_str());
-            }
+        // Left out where it would only lengthen the command line that a report names.
+        if self.within.as_os_str() != WITHIN {
+            add("--within", self.within.as_os_str());
         }
         if let Some(out) = &self.out {
             add("--out", out.as_os_str());

@@ -1,6 +1,6 @@
 //! What keeps a measurement from being made.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use thiserror::Error;
 
@@ -29,22 +29,6 @@ pub enum Error {
     /// The run was asked to end.
     #[error("interrupted")]
     Interrupted,
-    /// A report could not be drawn.
-    #[error("cannot draw {}: {reason}", path.display())]
-    Drawing {
-        /// The file.
-        path: PathBuf,
-        /// What the drawing library said.
-        reason: String,
-    },
-    /// A stored report cannot be read.
-    #[error("{}: not a report: {source}", path.display())]
-    Report {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: serde_json::Error,
-    },
     /// A server answered wrongly: a figure for it would mean nothing.
     #[error("{what}: wrong answer: {answer}")]
     Wrong {

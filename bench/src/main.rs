@@ -1,7 +1,6 @@
 //! `tombolo-bench`: measures Tombolo, its peers and what the machine itself can do, interleaved within one run.
 //!
-//! One module per table ([`table`]); each makes a [`report::Report`], which prints as tables and is stored as JSON and
-//! SVG. Nothing here asserts a time: a figure is printed beside its aim, met or missed.
+//! One module per table ([`table`]); each makes a [`report::Report`], which prints as tables and is stored as JSON. Nothing here asserts a time: a figure is printed beside its aim, met or missed.
 //!
 //! Not here: correctness (the tests see to that), and micro-benchmarks of single functions.
 //!
@@ -26,9 +25,9 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use args::{AtomicArgs, BenchArgs, RingArgs, TableArgs};
+use args::{AtomicArgs, BenchArgs, NfsArgs, RingArgs, TableArgs};
 use error::{Doing, Error, Result};
-use report::{Report, Style};
+use report::Report;
 use table::Plan;
 
 fn main() -> ExitCode {
@@ -46,7 +45,7 @@ fn main() -> ExitCode {
 fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::Limit { limit, address } = &args.table {
         // A server: signals end it at once.
-        return nfs::serve(*limit, *address, &args.within);
+        return nfs::serve(*limit, *address);
     }
     if let TableArgs::Drive(drive) = &args.table {
         return drive::drive(drive);
@@ -78,7 +77,7 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         }
         TableArgs::Guest { source, only } => publish(args, &table::guest::run(&plan, source, only)?, out),
         TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
-        TableArgs::Nfs(nfs) => publish(args, &table::nfs::run(&plan, &nfs.only, nfs.here)?, out),
+        TableArgs::Nfs(nfs) => run_nfs(args, nfs, &plan, out),
         TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
         // Done above.
         TableArgs::Limit { .. }
@@ -89,10 +88,6 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Touch { shared, files } => {
             let (memory_bytes, descriptors) = table::memory::touch(shared, *files)?;
             writeln!(out, "{memory_bytes} {descriptors}").doing(|| "print".to_owned())
-        }
-        TableArgs::Docs { document } => {
-            let names = report::renew(document)?;
-            writeln!(out, "{}: {}", document.display(), names.join(", ")).doing(|| "print".to_owned())
         }
     }
 }
@@ -106,10 +101,10 @@ const FUSE_TABLES: [Table; 3] = [table::virtio::run, table::mount::run, table::t
 fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let [virtio, mount, table_6_2] = FUSE_TABLES;
     let guest: Table = |plan| table::guest::run(plan, "lua", &[]);
-    let nfs: Table = |plan| table::nfs::run(plan, &[], false);
-    for table in [table::waist::run as Table, virtio, mount, table_6_2, nfs, table::memory::run, guest] {
+    for table in [table::waist::run as Table, virtio, mount, table_6_2, table::memory::run, guest] {
         publish_or_leave_out(args, "", table(plan), out)?;
     }
+    run_nfs(args, &NfsArgs::default(), plan, out)?;
     run_ring(args, &RingArgs::default(), plan, out)?;
     match run_atomic(args, &AtomicArgs::default(), plan, out) {
         Err(error @ Error::Absent(_)) => writeln!(out, "left out: {error}").doing(|| "print".to_owned()),
@@ -124,12 +119,23 @@ fn run_ring(args: &BenchArgs, ring: &RingArgs, plan: &Plan, out: &mut dyn Write)
     })
 }
 
+/// The NFS server's table, in a network of its own: there this program runs once more. Where that is not allowed, here, without the peer.
+fn run_nfs(args: &BenchArgs, which: &NfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
+    if which.here {
+        return publish(args, &table::nfs::run(plan, &which.only, None)?, out);
+    }
+    match nfs::run_inside(&args.here("nfs", &which.only), out) {
+        Err(Error::Absent(reason)) => publish(args, &table::nfs::run(plan, &which.only, Some(&reason))?, out),
+        done => done,
+    }
+}
+
 /// The NFS client's tables and figures, in networks of their own: there this program runs once more.
 fn run_atomic(args: &BenchArgs, atomic: &AtomicArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     if atomic.here {
         return table::atomic::run(plan, atomic, out, |report, out| publish(args, report, out));
     }
-    nfs::run_inside_to(&args.atomic_here(atomic), out)
+    nfs::run_inside(&args.here("atomic", &atomic.only), out)
 }
 
 /// Publishes a report, or says that it is not there if this machine cannot make it. `what` goes before the reason.
@@ -157,7 +163,7 @@ fn publish(args: &BenchArgs, report: &Report, out: &mut dyn Write) -> Result<()>
     let text = if args.json {
         serde_json::to_string_pretty(report).doing(|| "encode the report".to_owned())? + "\n"
     } else {
-        report.text(Style::Terminal)
+        report.text()
     };
     let text = text + "\n";
     out.write_all(text.as_bytes()).doing(|| "print the report".to_owned())

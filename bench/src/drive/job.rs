@@ -11,8 +11,6 @@ use crate::nfs::READ_PREFIX;
 pub enum Way {
     /// To the server, until it is stable there.
     Write,
-    /// The same with every request stable before it is answered.
-    WriteStable,
     /// From the server's page cache.
     Read,
 }
@@ -57,7 +55,6 @@ impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = match self.way {
             Way::Write => "write",
-            Way::WriteStable => "write-stable",
             Way::Read => "read",
         };
         let Self { limit, piece_bytes, file_bytes, .. } = self;
@@ -73,7 +70,6 @@ impl FromStr for Job {
         let mut words = line.split_whitespace();
         let way = match words.next() {
             Some("write") => Way::Write,
-            Some("write-stable") => Way::WriteStable,
             Some("read") => Way::Read,
             _ => return Err(wrong()),
         };

@@ -7,12 +7,11 @@
 //! Reading order: [`Job`], [`Client`], [`biods`], [`codec`].
 
 mod biods;
-pub mod codec;
+mod codec;
 mod job;
 mod ours;
 mod poured;
 mod queue;
-mod steps;
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::net::SocketAddr;
@@ -24,10 +23,8 @@ pub use job::{Job, Way, read_name};
 
 use crate::error::{Doing, Result};
 use biods::Biods;
-use codec::Codec;
 use ours::Ours;
 use poured::Poured;
-use steps::{Step, Steps};
 
 /// Who moves the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,20 +33,8 @@ pub enum Kind {
     Tombolo,
     /// A thread for each request, as SunOS's biods: data is copied into the request; our codec.
     Biods,
-    /// The same with plain byte order instead of a codec.
-    BiodsRaw,
-    /// The same with a generic XDR library, which copies the data once more.
-    BiodsGeneric,
-    /// One thread that sends, with what the paper's first step leaves in.
-    StepCopies,
-    /// With what its second step leaves in.
-    StepGenericCodec,
-    /// With nothing of that.
-    StepLean,
     /// Bare TCP; what arrives is dropped.
     Tcp,
-    /// Bare TCP; what arrives is written to a file.
-    TcpToFile,
 }
 
 /// What a client is told.
@@ -80,14 +65,8 @@ trait Client {
 pub fn drive(args: &DriveArgs) -> Result<()> {
     let mut client: Box<dyn Client> = match args.kind {
         Kind::Tombolo => Box::new(Ours::new(args)),
-        Kind::Biods => Box::new(Biods::new(args, Codec::Ours)?),
-        Kind::BiodsRaw => Box::new(Biods::new(args, Codec::Raw)?),
-        Kind::BiodsGeneric => Box::new(Biods::new(args, Codec::Generic)?),
-        Kind::StepCopies => Box::new(Steps::new(args, Step::Copies)?),
-        Kind::StepGenericCodec => Box::new(Steps::new(args, Step::GenericCodec)?),
-        Kind::StepLean => Box::new(Steps::new(args, Step::Lean)?),
-        Kind::Tcp => Box::new(Poured::new(args, false)?),
-        Kind::TcpToFile => Box::new(Poured::new(args, true)?),
+        Kind::Biods => Box::new(Biods::new(args)?),
+        Kind::Tcp => Box::new(Poured::new(args)?),
     };
     for line in stdin().lock().lines() {
         let line = line.doing(|| "read what to do".to_owned())?;

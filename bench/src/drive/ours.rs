@@ -81,7 +81,7 @@ impl Client for Ours {
         let begun = Instant::now();
         match job.way {
             Way::Read => open.read(job, &self.memory)?,
-            Way::Write | Way::WriteStable => open.write(job, &self.memory)?,
+            Way::Write => open.write(job, &self.memory)?,
         }
         Ok(begun.elapsed())
     }
@@ -111,7 +111,6 @@ impl<'a> Open<'a> {
         let flags = match way {
             Way::Read => OpenFlags::READ,
             Way::Write => OpenFlags::WRITE,
-            Way::WriteStable => OpenFlags::WRITE | OpenFlags::SYNC,
         };
         let opened = files.open(&cx, entry.node, flags).wait().map_err(|error| wrong("open", &error))?;
         let file = File { node: entry.node, open: opened.open };
@@ -119,11 +118,10 @@ impl<'a> Open<'a> {
     }
 
     fn write(&self, job: &Job, memory: &Buffer) -> Result<()> {
-        let stability = if job.way == Way::WriteStable { Stability::FileSync } else { Stability::Unstable };
         for (at, bytes) in job.each() {
             let how = Write {
                 offset: at as u64,
-                stability,
+                stability: Stability::Unstable,
                 kill_privileges: false,
                 in_place: false,
                 // Nobody changes it before the file is stable.

@@ -9,15 +9,14 @@ use crate::nfs::{Pour, Pourer};
 /// The client of `tombolo-bench limit pour`.
 pub struct Poured {
     pourer: Pourer,
-    to_file: bool,
     content: Vec<u8>,
 }
 
 impl Poured {
     /// Connects.
-    pub fn new(args: &DriveArgs, to_file: bool) -> Result<Self> {
+    pub fn new(args: &DriveArgs) -> Result<Self> {
         let pourer = Pourer::connect(args.nfs).doing(|| format!("connect to {}", args.nfs))?;
-        Ok(Self { pourer, to_file, content: Vec::new() })
+        Ok(Self { pourer, content: Vec::new() })
     }
 }
 
@@ -26,8 +25,7 @@ impl Client for Poured {
         self.memory(job.file_bytes);
         let pour = match job.way {
             Way::Read => Pour::FromMemory,
-            Way::Write | Way::WriteStable if self.to_file => Pour::ToFile,
-            Way::Write | Way::WriteStable => Pour::Away,
+            Way::Write => Pour::Away,
         };
         let begun = Instant::now();
         let done = self.pourer.transfer(pour, &self.content, job.file_bytes as u64);

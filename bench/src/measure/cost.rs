@@ -8,10 +8,10 @@ use std::ops::{AddAssign, Sub};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// What some operations cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// Processor time of the servers' threads, in nanoseconds.
     pub server_cpu_ns: f64,

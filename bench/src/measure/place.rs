@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::error::{Doing, Result};
 
 /// Who runs on which core. Who serves a request where decides what a wake-up costs, so every figure says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Place {
     /// Server and caller share one core.
     SameCore,

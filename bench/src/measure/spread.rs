@@ -1,9 +1,9 @@
 //! The middle of some numbers and how far they lie apart.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Median, quartiles and extremes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// Half lie below.
     pub median: f64,

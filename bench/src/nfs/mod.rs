@@ -13,6 +13,6 @@ pub mod work;
 
 pub use limit::{Limit, Pour, Pourer, READ_PREFIX, Swap, serve};
 pub use link::{Link, Network};
-pub use namespace::{run_inside, run_inside_to};
+pub use namespace::run_inside;
 pub use stream::{Stream, Wait};
 pub use tap::{Counts, Tap};

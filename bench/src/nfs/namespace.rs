@@ -16,16 +16,9 @@ const PREPARE: &str =
     "ip link set lo up && mount -t tmpfs -o mode=755 tombolo-bench /run && exec \"$0\" \"$@\"";
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Runs this program again with `arguments` in network and mount namespaces of its own, and returns what it prints. What it says
-/// on standard error goes where ours goes. [`Error::Absent`] where that is not allowed.
-pub fn run_inside(arguments: &[impl AsRef<OsStr>]) -> Result<String> {
-    let mut text = Vec::new();
-    run_inside_to(arguments, &mut text)?;
-    String::from_utf8(text).map_err(|_| failed("printed no text".to_owned()))
-}
-
-/// The same, and passes on what it prints as it comes.
-pub fn run_inside_to(arguments: &[impl AsRef<OsStr>], out: &mut dyn Write) -> Result<()> {
+/// Runs this program again with `arguments` in network and mount namespaces of its own, and passes on what it prints as it comes. What it
+/// says on standard error goes where ours goes. [`Error::Absent`] where that is not allowed.
+pub fn run_inside(arguments: &[impl AsRef<OsStr>], out: &mut dyn Write) -> Result<()> {
     allowed()?;
     let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
     let mut command = isolated(&program);

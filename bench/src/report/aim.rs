@@ -1,12 +1,12 @@
 //! What was aimed for, beside what was found.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::unit::digits;
 use super::{Figure, Report, ratio};
 
 /// One aim.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Aim {
     /// What it is about.
     pub what: String,

@@ -3,12 +3,12 @@
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::measure::spare_cores;
 
 /// A machine at a time.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Processor model.
     pub processor: String,

@@ -1,29 +1,24 @@
 //! What a run found: figures, how they compare, and under which conditions they hold.
 //!
-//! A [`Report`] is stored as JSON, drawn as SVG, and printed as tables; `docs/benchmarks.md` is made of the stored ones.
+//! A [`Report`] is printed as tables, and stored as JSON.
 
 mod aim;
-mod chart;
-mod curves;
-mod docs;
 mod file;
 mod machine;
 mod table;
 mod unit;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub use aim::Aim;
-pub use docs::renew;
-pub use file::{read, write};
+pub use file::write;
 pub use machine::Machine;
-pub use table::Style;
 pub use unit::Unit;
 
 use crate::measure::{Contest, Cost, Dropped, Series, Spread};
 
 /// All that a run found.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Short name, which is also that of its files.
     pub name: String,
@@ -42,27 +37,14 @@ pub struct Report {
     /// How ours compare.
     pub ratios: Vec<Ratio>,
     /// What was aimed for, in the words of whoever did, and what was found.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub aims: Vec<Aim>,
     /// Columns or rows that are not there, and why.
     pub absent: Vec<String>,
-    /// How it is drawn.
-    #[serde(default)]
-    pub picture: Picture,
-}
-
-/// How a report is drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Picture {
-    /// A bar for each figure.
-    #[default]
-    Bars,
-    /// A curve for each column over the figures' [`Figure::x`], a chart for each row. File sizes are what is meant.
-    Curves,
 }
 
 /// One figure.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     /// What is done.
     pub row: String,
@@ -72,9 +54,6 @@ pub struct Figure {
     pub column: String,
     /// Of what.
     pub unit: Unit,
-    /// Where on the axis of a curve.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub x: Option<f64>,
     /// Over the rounds; each round counts with its own median.
     pub spread: Spread,
     /// Round by round. Figures with as many rounds were measured interleaved.
@@ -88,7 +67,7 @@ pub struct Figure {
 }
 
 /// How one of ours compares with another: over 1, ours is better.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Ratio {
     /// What is done.
     pub row: String,
@@ -110,7 +89,6 @@ impl Figure {
             variant: variant.to_owned(),
             column: column.to_owned(),
             unit,
-            x: None,
             spread: Spread { median: value, q1: value, q3: value, min: value, max: value },
             rounds: vec![value],
             p99_ns: None,
@@ -202,7 +180,6 @@ impl Report {
             ratios: Vec::new(),
             aims: Vec::new(),
             absent: Vec::new(),
-            picture: Picture::default(),
         }
     }
 

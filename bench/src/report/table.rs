@@ -1,37 +1,25 @@
 //! A report as tables of text.
 
 use comfy_table::Table;
-use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
+use comfy_table::presets::UTF8_FULL_CONDENSED;
 
 use super::unit::digits;
 use super::{Aim, Figure, Report};
 
-/// For whom a table is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
-    /// A terminal.
-    Terminal,
-    /// A Markdown document.
-    Markdown,
-}
-
 impl Report {
     /// All tables, with the conditions they hold under.
-    pub fn text(&self, style: Style) -> String {
-        let mut parts = Vec::new();
-        if style == Style::Terminal {
-            parts.push(self.title.clone());
-        }
+    pub fn text(&self) -> String {
+        let mut parts = vec![self.title.clone()];
         if self.quick {
             parts.push("A quick run, only to see that it runs: these figures mean nothing.".to_owned());
         }
         if !self.aims.is_empty() {
-            parts.push(aims_table(style, &self.aims));
+            parts.push(aims_table(&self.aims));
         }
-        parts.push(self.figures_table(style));
-        parts.extend(self.ratios_table(style));
-        parts.extend(self.costs_table(style));
-        parts.push(self.notes(style));
+        parts.push(self.figures_table());
+        parts.extend(self.ratios_table());
+        parts.extend(self.costs_table());
+        parts.push(self.notes());
         parts.join("\n\n") + "\n"
     }
 
@@ -46,8 +34,8 @@ impl Report {
         unique(self.figures.iter().map(|figure| figure.column.as_str()))
     }
 
-    fn figures_table(&self, style: Style) -> String {
-        let mut table = table(style);
+    fn figures_table(&self) -> String {
+        let mut table = table();
         let columns = self.columns();
         table.set_header(["", ""].into_iter().chain(columns.iter().copied()));
         for (row, variant) in self.rows() {
@@ -58,11 +46,11 @@ impl Report {
         table.trim_fmt()
     }
 
-    fn ratios_table(&self, style: Style) -> Option<String> {
+    fn ratios_table(&self) -> Option<String> {
         if self.ratios.is_empty() {
             return None;
         }
-        let mut table = table(style);
+        let mut table = table();
         table.set_header(["", "ours", "against", "times better (quartiles)", "least to most", "aim", ""]);
         for ratio in &self.ratios {
             let spread = &ratio.spread;
@@ -79,8 +67,8 @@ impl Report {
         Some(table.trim_fmt())
     }
 
-    fn costs_table(&self, style: Style) -> Option<String> {
-        let mut table = table(style);
+    fn costs_table(&self) -> Option<String> {
+        let mut table = table();
         table.set_header([
             "",
             "",
@@ -113,11 +101,9 @@ impl Report {
         any.then(|| format!("Per operation:\n\n{}", table.trim_fmt()))
     }
 
-    fn notes(&self, style: Style) -> String {
+    fn notes(&self) -> String {
         let mut lines = Vec::new();
-        let command =
-            if style == Style::Markdown { format!("`{}`", self.command) } else { self.command.clone() };
-        lines.push(format!("- made by {command}"));
+        lines.push(format!("- made by {}", self.command));
         lines.push(format!("- {}", self.machine.line()));
         lines.extend(self.conditions.iter().map(|condition| format!("- {condition}")));
         lines.extend(self.absent.iter().map(|absent| format!("- not measured: {absent}")));
@@ -126,8 +112,8 @@ impl Report {
 }
 
 /// What was aimed for, beside what was found.
-pub(super) fn aims_table<'a>(style: Style, aims: impl IntoIterator<Item = &'a Aim>) -> String {
-    let mut table = table(style);
+fn aims_table(aims: &[Aim]) -> String {
+    let mut table = table();
     table.set_header(["", "aim", "found", ""]);
     for aim in aims {
         table.add_row([&aim.what, &aim.aim, &aim.found, aim.verdict()]);
@@ -135,9 +121,9 @@ pub(super) fn aims_table<'a>(style: Style, aims: impl IntoIterator<Item = &'a Ai
     table.trim_fmt()
 }
 
-fn table(style: Style) -> Table {
+fn table() -> Table {
     let mut table = Table::new();
-    table.load_style(if style == Style::Markdown { ASCII_MARKDOWN } else { UTF8_FULL_CONDENSED });
+    table.load_style(UTF8_FULL_CONDENSED);
     table
 }
 
@@ -196,13 +182,13 @@ mod tests {
 
     #[test]
     fn a_table_shows_figures_aims_missed_and_what_is_not_there() {
-        let text = report().text(Style::Markdown);
+        let text = report().text();
         for part in [
             "2.00 µs",
             "400 ns",
             "missed: 75 % of it",
             "not measured: peer: not installed",
-            "`tombolo-bench x`",
+            "tombolo-bench x",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
@@ -212,6 +198,6 @@ mod tests {
     fn a_quick_run_says_so() {
         let mut report = report();
         report.quick = true;
-        assert!(report.text(Style::Terminal).contains("mean nothing"));
+        assert!(report.text().contains("mean nothing"));
     }
 }

@@ -1,9 +1,9 @@
 //! Units, and how a person reads them.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// What a figure counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Unit {
     /// Time of one operation.
     Nanoseconds,

@@ -23,8 +23,6 @@ pub(super) const WRITTEN: &str = "written";
 pub(super) enum Serves {
     /// Tombolo's server, on a file system in memory.
     Memory,
-    /// Tombolo's server, on a disk.
-    Disk,
     /// A server that drops it.
     Nothing,
     /// Bare TCP.
@@ -36,7 +34,6 @@ pub(super) struct Bed<'a> {
     pub plan: &'a Plan,
     network: Network,
     memory: Folder,
-    disk: Folder,
 }
 
 /// A folder that is served, and one beside it for the server's own.
@@ -66,9 +63,8 @@ impl Folder {
 
 impl<'a> Bed<'a> {
     /// In networks of the run's own, which it is in already.
-    pub fn make(plan: &'a Plan, disk: &Path) -> Result<Self> {
-        let (memory, disk) = (Folder::within(&plan.within)?, Folder::within(disk)?);
-        Ok(Self { plan, network: Network::make(), memory, disk })
+    pub fn make(plan: &'a Plan) -> Result<Self> {
+        Ok(Self { plan, network: Network::make(), memory: Folder::within(&plan.within)? })
     }
 
     /// A report, with the conditions that hold for all.
@@ -92,15 +88,14 @@ impl<'a> Bed<'a> {
         self.network.check(link)?;
         match serves {
             Serves::Memory => Nfs::tombolo_at(link, &self.memory.shared(), &self.memory.beside()),
-            Serves::Disk => Nfs::tombolo_at(link, &self.disk.shared(), &self.disk.beside()),
             Serves::Bare => Nfs::limit_at(link, Limit::Pour, &self.memory.shared()),
             Serves::Nothing => Nfs::limit_at(link, Limit::Null, &self.memory.shared()),
         }
     }
 
-    /// What a server serves.
-    pub fn folder(&self, serves: Serves) -> PathBuf {
-        if serves == Serves::Disk { self.disk.shared() } else { self.memory.shared() }
+    /// What a server of files serves.
+    pub fn folder(&self) -> PathBuf {
+        self.memory.shared()
     }
 
     /// A folder in memory that nobody serves.
@@ -115,7 +110,7 @@ impl<'a> Bed<'a> {
         if matches!(serves, Serves::Nothing | Serves::Bare) {
             return Ok(());
         }
-        let folder = self.folder(serves);
+        let folder = self.folder();
         let name = if job.way == Way::Read { read_name(job.file_bytes) } else { WRITTEN.to_owned() };
         let path = folder.join(name);
         if fs::metadata(&path).is_ok_and(|there| job.way != Way::Read || there.len() == job.file_bytes as u64)

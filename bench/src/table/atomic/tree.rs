@@ -35,7 +35,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Report> {
     let tree = bed.own("tree")?;
     fill(&tree, files)?;
     let server = bed.server(Link::Loopback, Serves::Memory)?;
-    let shared = bed.folder(Serves::Memory);
+    let shared = bed.folder();
     let daemon = Daemon::start(bed, &shared);
     let sample = bed.plan.scaled(SAMPLE, QUICK_SAMPLE);
     let copy = |how, files| Copy { how, tree: tree.clone(), shared: shared.clone(), files, number: 0 };

@@ -10,10 +10,9 @@ mod sides;
 
 use self::sides::Sides;
 use super::Plan;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::Tree;
 use crate::measure::{Contest, Entrant, Place, Series, Work};
-use crate::nfs::run_inside;
 use crate::report::Report;
 
 const OURS: &str = "tombolo";
@@ -25,41 +24,9 @@ const NULL: &str = "null responder";
 /// Small files in the tree.
 const FILES: usize = 1_000;
 
-/// Measures, in a network of the run's own unless `here` says that this is it already. `only` are beginnings of the rows that are wanted; none
-/// of them means all.
-pub fn run(plan: &Plan, only: &[String], here: bool) -> Result<Report> {
-    if here {
-        return measure(plan, only, None);
-    }
-    match elsewhere(plan, only) {
-        Err(Error::Absent(reason)) => measure(plan, only, Some(&reason)),
-        done => done,
-    }
-}
-
-/// By this program once more, in namespaces.
-fn elsewhere(plan: &Plan, only: &[String]) -> Result<Report> {
-    let (turn, rounds) = (plan.turn.as_millis().to_string(), plan.rounds.to_string());
-    let within = plan.within.to_string_lossy();
-    let mut arguments = vec!["nfs", "--here", "--json", "--turn", &turn, "--within", &within];
-    if plan.quick {
-        arguments.push("--quick");
-    }
-    if plan.rounds_given {
-        arguments.extend(["--rounds", &rounds]);
-    }
-    for row in only {
-        arguments.extend(["--only", row]);
-    }
-    let text = run_inside(&arguments)?;
-    let mut report: Report = serde_json::from_str(&text)
-        .map_err(|source| Error::Wrong { what: "tombolo-bench".to_owned(), answer: source.to_string() })?;
-    report.command.clone_from(&plan.command);
-    Ok(report)
-}
-
-/// Here. Without the peer, for a reason, where it would meet the host's own rpcbind.
-fn measure(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report> {
+/// Measures. `only` are beginnings of the rows that are wanted; none of them means all. Without the peer, for a reason, where it would meet the
+/// host's own rpcbind.
+pub fn run(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report> {
     let title = "NFS version 3 over loopback TCP";
     let mut report = Report::new("nfs", title, plan.command.clone(), plan.quick);
     let tree = Tree::new(&plan.within, FILES)?;

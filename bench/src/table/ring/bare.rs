@@ -4,14 +4,14 @@ use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tombolo_mem::WordMut;
 use tombolo_shm::region::sealed::Sealed;
 use tombolo_sys::{affinity, futex};
 
 use super::{AT_ONCE, timed_by};
-use crate::error::{Doing, Error, Result};
+use crate::error::{Doing, Result};
 use crate::measure::{Clock, Work, spare_cores};
 
 /// Of the memory that both have: each word on a cache line of its own, and not on neighbouring ones.
@@ -28,49 +28,6 @@ pub enum Bare {
     /// Asleep on a futex.
     Futex,
 }
-
-/// Half a round trip of two threads that share a core and sleep: what it takes to go from one to the other.
-pub struct Switch;
-
-impl Work for Switch {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let mut table = Table::new(Bare::Futex, spare_cores().first().copied())?;
-        clock.start();
-        for _ in 0..count.div_ceil(2 * AT_ONCE).max(1) {
-            (0..AT_ONCE).for_each(|_| table.turn());
-            clock.lap_of(2 * AT_ONCE);
-        }
-        Ok(())
-    }
-}
-
-/// Waking a sleeper on another core, without waiting for it.
-pub struct Wake;
-
-impl Work for Wake {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let mut table = Table::new(Bare::Futex, spare_cores().get(1).copied())?;
-        let mut seen = 0;
-        // A sleeper that is not asleep yet costs no wake-up; where it never is, something else is wrong.
-        for _ in 0..count.saturating_mul(TRIES) {
-            // Its last answer came just before it went to sleep.
-            thread::sleep(FALL_ASLEEP);
-            let (took, woken) = table.wake();
-            if woken {
-                clock.record(took, 1);
-                seen += 1;
-            }
-            if seen == count {
-                return Ok(());
-            }
-        }
-        Err(Error::Wrong { what: "wake".to_owned(), answer: "nobody was asleep".to_owned() })
-    }
-}
-
-/// How long a sleeper has to fall asleep, and how often it may fail to.
-const FALL_ASLEEP: Duration = Duration::from_micros(50);
-const TRIES: u64 = 10;
 
 impl Work for Bare {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
@@ -129,17 +86,6 @@ impl Table {
         self.side.say(self.last);
         self.side.hear(self.last, &self.over);
     }
-
-    /// As a turn: how long it took to say it, and whether that woke the other side.
-    fn wake(&mut self) -> (Duration, bool) {
-        self.last = self.last.wrapping_add(1);
-        let begun = Instant::now();
-        self.side.mouth.store(self.last, Ordering::Release);
-        let woken = futex::wake(&self.side.mouth);
-        let took = begun.elapsed();
-        self.side.hear(self.last, &self.over);
-        (took, woken.is_ok_and(|woken| woken > 0))
-    }
 }
 
 impl Drop for Table {
@@ -187,12 +133,10 @@ mod tests {
 
     #[test]
     fn numbers_go_to_and_fro_and_the_other_side_ends() {
-        let works: [Box<dyn Work>; 4] =
-            [Box::new(Bare::CacheLine), Box::new(Bare::Futex), Box::new(Switch), Box::new(Wake)];
-        for (number, mut work) in works.into_iter().enumerate() {
+        for mut how in [Bare::CacheLine, Bare::Futex] {
             let mut clock = Clock::new();
-            work.run(20, &mut clock).unwrap();
-            assert!(clock.count() >= 20, "{number}");
+            how.run(20, &mut clock).unwrap();
+            assert!(clock.count() >= 20, "{how:?}");
         }
     }
 }

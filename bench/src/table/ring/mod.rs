@@ -4,15 +4,13 @@
 //! `back/vrpc-client`, as a program has it that calls the library. All contestants of a part take turns in one contest.
 //!
 //! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report is called `ring-PART` and states what it was
-//! to reach with [`Report::aim`] or [`Report::aim_beside`]; a line in [`PARTS`]; in `docs/benchmarks.md` a block
-//! `<!-- report: ring-PART -->`, and its name in the line `<!-- aims: … -->`. What the machine lacks is an [`Error::Absent`]: the
-//! part is left out then, in words. With [`Plan::quick`] a part takes a second or two.
+//! to reach with [`Report::aim`] or [`Report::aim_beside`]; a line in [`PARTS`]; its rows in `docs/benchmarks.md`.
+//! What the machine lacks is an [`Error::Absent`]: the part is left out then, in words. With [`Plan::quick`] a part takes a second or two.
 //!
 //! Reading order: [`server`], [`door`], [`session`], [`bare`]; `speed` and `verdict`; the other parts in any order.
 
 mod asker;
 mod bare;
-mod border;
 mod chain;
 mod copies;
 mod door;
@@ -26,8 +24,6 @@ mod rest;
 mod server;
 mod session;
 mod speed;
-mod table_6_1;
-mod table_6_2;
 mod verdict;
 
 use std::error::Error as StdError;
@@ -48,10 +44,7 @@ pub type Part = fn(&Plan) -> Result<Report>;
 pub const PARTS: &[(&str, Part)] = &[
     ("speed", speed::run),
     ("rest", rest::run),
-    ("table-6.1", table_6_1::run),
-    ("table-6.2", table_6_2::run),
     ("mounts", mounts::run),
-    ("border", border::run),
     ("copies", copies::run),
     ("chain", chain::run),
     ("guest", guest::run),

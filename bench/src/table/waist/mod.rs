@@ -57,11 +57,6 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// A request that does nothing, through the waist, in this process.
-pub fn null_in_process() -> Result<impl Work> {
-    Stacked::new(How::AtOnce, 0)
-}
-
 /// What four layers cost over a direct call.
 fn judge(report: &mut Report) {
     let median = |row: &str| report.figure(row, ROW, "").map(|figure: &Figure| figure.spread.median);
