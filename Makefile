@@ -5,10 +5,14 @@ CARGO ?= cargo
 # Those in which one side reads or writes what the other side may change.
 ADDRESS_TESTS := --lib --test it --test stranger
 
+# What packages ship, and how large it may be.
+DIST = $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/dist/tombolo
+DIST_BYTES_MAX := 12000000
+
 # One guest of each kind of share; QEMU emulates, which takes its time.
 QEMU_JOBS := 10-job 40-guest-killed 80-nfs-job 92-shm-memory 95-shm-job
 
-.PHONY: help packages build static demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean
+.PHONY: help packages build static dist demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -23,6 +27,12 @@ static: ## the binary without libraries, for guests: target/x86_64-unknown-linux
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
 		$(CARGO) build --release -p tombolo-cli --target x86_64-unknown-linux-gnu
 
+dist: ## the program that packages ship, static and stripped: target/x86_64-unknown-linux-gnu/dist/tombolo
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
+		$(CARGO) build --profile dist -p tombolo-cli --target x86_64-unknown-linux-gnu
+	@bytes=$$(stat -c %s $(DIST)) && echo "$(DIST): $$bytes bytes" && test "$$bytes" -le $(DIST_BYTES_MAX) || \
+		{ echo "tombolo has more than $(DIST_BYTES_MAX) bytes: see what came in with nm --size-sort and cargo tree" >&2; exit 1; }
+
 demo: ## share a source tree with a real guest and build it there
 	tests/guests/setup
 	$(MAKE) build
@@ -32,7 +42,7 @@ test: ## everything that has to pass
 	tests/timed $(MAKE) packages test-rust test-planted test-mount test-posix test-postgres test-guests test-crash test-chaos
 
 test-long: ## the same at full size: an hour of fuzzing, every guest on both beds, a thousand kills
-	tests/timed $(MAKE) packages test-rust test-planted test-address test-fuzz test-mount test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all
+	tests/timed $(MAKE) packages dist test-rust test-planted test-address test-fuzz test-mount test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all
 
 test-rust: ## unit, property, conformance and command-line tests
 	$(CARGO) test --workspace --no-fail-fast
