@@ -1,6 +1,6 @@
 //! Copies between memory that others may be writing.
 //!
-//! A plain `memcpy`, `ptr::copy` or slice access tells the compiler that nobody else writes meanwhile; with a guest
+//! A plain `memcpy`, `ptr::copy` or slice access tells the compiler that nothing else writes meanwhile; with a guest
 //! on the other side that is untrue, and the result undefined. vm-memory reads and writes volatile words up to a few
 //! bytes and falls back on `ptr::copy` for bulk. Here the accesses are made by assembly, which the compiler neither
 //! duplicates, splits nor reorders with other memory accesses: each byte is loaded from the place that a concurrent

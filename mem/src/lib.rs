@@ -8,7 +8,7 @@
 //! What it is not: an allocator, an address space (the `host` crate turns guest addresses into regions), or a place
 //! for protocol knowledge.
 //!
-//! - [`Region`]: a span of memory, kept alive by counting; heap, or a mapping of a file that somebody else owns.
+//! - [`Region`]: a span of memory, kept alive by counting; heap, or a mapping of a file that another process owns.
 //! - [`Sink`]: memory that an answer is written into. [`Source`]: memory that a request is read from.
 //! - [`Buffer`]: a reusable allocation that lends sinks and sources, and is a plain slice again once they are gone.
 //! - [`Lines`], [`Word`]: cache lines and single words of a region that two sides work on by atomics.

@@ -160,7 +160,7 @@ impl Region {
     }
 
     /// Whether the file beneath the region was truncated while it was in use. The bytes are then private zeroes (plus
-    /// what we wrote since) and reach nobody. Never true for heap memory, and never false again once true.
+    /// what we wrote since) and reach no other process. Never true for heap memory, and never false again once true.
     pub fn is_poisoned(&self) -> bool {
         match &self.0.owner {
             Owner::Mapping(mapping) => mapping.slot.is_poisoned(),
@@ -173,7 +173,7 @@ impl Region {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Leaves a note for whoever meets this memory again, in whatever sink or source. It is dropped after the memory was given back. False
+    /// Leaves a note for the code that meets this memory again, in whatever sink or source. It is dropped after the memory was given back. False
     /// if there is one already: the first stays.
     pub fn leave_note(&self, note: impl Any + Send + Sync) -> bool {
         self.0.note.set(Box::new(note)).is_ok()

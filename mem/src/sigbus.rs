@@ -1,6 +1,6 @@
 //! Surviving a file that shrinks under its mapping.
 //!
-//! Who owns the file behind a region may truncate it while we copy; the kernel then sends SIGBUS, which would end the
+//! The owner of the file behind a region may truncate it while we copy; the kernel then sends SIGBUS, which would end the
 //! whole server because of one lying guest. One process-wide handler, installed with the first mapped region, looks
 //! the faulting address up in a fixed table. Inside a region it puts private zero pages over that whole region, marks
 //! it poisoned, and lets the instruction run again; one `mmap` per region, so a peer cannot make us run out of
@@ -109,7 +109,7 @@ unsafe impl Sync for Previous {}
 fn install() -> Result<(), i32> {
     let failed = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
     let previous = PREVIOUS.0.get().cast::<libc::sigaction>();
-    // SAFETY: asks only for the present action; `previous` has room for it, and nobody else reads it yet.
+    // SAFETY: asks only for the present action; `previous` has room for it, and nothing else reads it yet.
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), previous) } != 0 {
         return Err(failed());
     }

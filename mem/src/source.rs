@@ -73,7 +73,7 @@ impl Source {
     }
 
     /// The region that all its bytes lie in, if it is only one, and where they lie there: offset and length of each part, in bytes
-    /// and in order. For who can name the region to somebody else, instead of copying.
+    /// and in order. For callers that can name the region to another process, instead of copying.
     pub fn within(&self) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
         self.0.within()
     }

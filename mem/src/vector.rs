@@ -3,7 +3,7 @@ use crate::error::OutOfBounds;
 use crate::region::Region;
 use smallvec::SmallVec;
 
-/// This many segments are kept without an allocation.
+/// This many segments are held without an allocation.
 pub const INLINE_SEGMENTS: usize = 8;
 
 /// The address and length of one span, for handing to a system call. Valid while the vector that it came from lives.
@@ -20,12 +20,12 @@ pub struct Segment {
 #[derive(Clone, Default)]
 pub(crate) struct Vector {
     segments: SmallVec<[Segment; INLINE_SEGMENTS]>,
-    keepers: SmallVec<[Region; 1]>,
+    regions: SmallVec<[Region; 1]>,
     /// Sum of the segments' lengths; at most `isize::MAX`.
     len: usize,
 }
 
-// SAFETY: the segments are addresses inside `keepers`, which are Send themselves; their bytes are only copied by
+// SAFETY: the segments are addresses inside `regions`, which are Send themselves; their bytes are only copied by
 // `copy`, which allows for concurrent access.
 unsafe impl Send for Vector {}
 // SAFETY: as above; a shared vector hands out addresses and copies, no references to the bytes.
@@ -44,15 +44,15 @@ impl Vector {
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.keepers.iter().any(Region::is_poisoned)
+        self.regions.iter().any(Region::is_poisoned)
     }
 
     /// The region that all segments lie in, if there is only one, and where in it each of them is.
     pub(crate) fn within(
         &self,
     ) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
-        // Every segment lies in one of the keepers.
-        let [region] = &self.keepers[..] else { return None };
+        // Every segment lies in one of the regions held.
+        let [region] = &self.regions[..] else { return None };
         Some((region, self.segments.iter().map(|segment| (region.offset_of(segment.ptr), segment.len))))
     }
 
@@ -78,7 +78,7 @@ impl Vector {
         other.truncate(LEN_MAX - self.len);
         self.len += other.len;
         self.segments.extend(other.segments);
-        other.keepers.iter().for_each(|region| self.keep(region));
+        other.regions.iter().for_each(|region| self.keep(region));
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
@@ -140,7 +140,7 @@ impl Vector {
     #[inline]
     pub(crate) fn write_at(&self, at: usize, bytes: &[u8]) -> usize {
         self.walk(at, bytes.len(), |to, n, done| {
-            // SAFETY: `walk` yields spans inside the vector, which its keepers keep alive, and splits `bytes` by
+            // SAFETY: `walk` yields spans inside the vector, which its regions keep alive, and splits `bytes` by
             // the same lengths.
             unsafe { copy::copy(bytes.as_ptr().wrapping_add(done), to, n) }
         })
@@ -152,7 +152,7 @@ impl Vector {
         let len = out.len();
         let out = out.as_mut_ptr();
         self.walk(at, len, |from, n, done| {
-            // SAFETY: `walk` yields spans inside the vector, which its keepers keep alive, and splits `out`, which
+            // SAFETY: `walk` yields spans inside the vector, which its regions keep alive, and splits `out`, which
             // is exclusive, by the same lengths.
             unsafe { copy::copy(from, out.wrapping_add(done), n) }
         })
@@ -160,7 +160,7 @@ impl Vector {
 
     pub(crate) fn zero(&self, at: usize, len: usize) -> usize {
         self.walk(at, len, |to, n, _| {
-            // SAFETY: `walk` yields spans inside the vector, which its keepers keep alive.
+            // SAFETY: `walk` yields spans inside the vector, which its regions keep alive.
             unsafe { copy::zero(to, n) }
         })
     }
@@ -170,7 +170,7 @@ impl Vector {
         let len = self.len.min(other.len);
         self.walk(0, len, |from, n, done| {
             other.walk(done, n, |to, m, offset| {
-                // SAFETY: both walks yield spans inside their vectors, alive by their keepers; the inner one splits
+                // SAFETY: both walks yield spans inside their vectors, alive by their regions; the inner one splits
                 // the outer span by the same lengths.
                 unsafe { copy::copy(from.wrapping_add(offset), to, m) }
             });
@@ -190,8 +190,8 @@ impl Vector {
     }
 
     fn keep(&mut self, region: &Region) {
-        if !self.keepers.iter().any(|kept| kept.same(region)) {
-            self.keepers.push(region.clone());
+        if !self.regions.iter().any(|held| held.same(region)) {
+            self.regions.push(region.clone());
         }
     }
 }

@@ -14,7 +14,7 @@ fn memfd(name: &CStr, len: usize) -> File {
     // SAFETY: the name ends in NUL.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0);
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor without another owner.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(len as u64).unwrap();
     file

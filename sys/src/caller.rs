@@ -1,4 +1,4 @@
-//! Who a thread of this machine is, seen from outside (proc_pid_status(5)), and whether it is being killed (proc_pid_stat(5)).
+//! The identity of a thread of this machine, seen from outside (proc_pid_status(5)), and whether it is being killed (proc_pid_stat(5)).
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::read;
@@ -21,7 +21,7 @@ const STATUS_BYTES_MAX: usize = 1 << 20;
 /// Room for what is before the groups, and some dozens of them.
 const STATUS_BYTES: usize = 1 << 11;
 
-/// Who the thread with this number is now. ENOENT or ESRCH when there is none, or none that we may see.
+/// The identity that the thread with this number has now. ENOENT or ESRCH when there is none, or none that we may see.
 ///
 /// Three system calls, 6 µs: the kernel writes a page of text of which this is three lines.
 pub fn of_thread(thread: u32) -> Result<Caller> {

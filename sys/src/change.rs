@@ -14,7 +14,7 @@ pub enum SetTime {
     /// Leave it.
     #[default]
     Keep,
-    /// The server's clock; whoever may write may do this.
+    /// The server's clock; each user that may write may do this.
     Now,
     /// A given moment; only the owner may do this.
     To(Moment),
@@ -32,7 +32,7 @@ pub fn permissions(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     }
 }
 
-/// Sets user and group, each if given. The kernel takes set-user-id bits away, whoever asks.
+/// Sets user and group, each if given. The kernel takes set-user-id bits away, for every caller.
 pub fn owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
     // The number with all bits set is "keep" on the kernel's side, and no id.
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {

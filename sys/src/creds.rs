@@ -1,4 +1,4 @@
-//! Acting as somebody else: credentials of one thread, for the length of a scope.
+//! Acting as another user: credentials of one thread, for the length of a scope.
 //!
 //! The kernel keeps credentials per thread; the C library's wrappers spread a change over all of them. These calls go
 //! to the kernel directly, so that one thread serves one user while its neighbours serve others.
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::errno::{Errno, Result};
 
-/// Who a system call is made for.
+/// The identity that a system call is made as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity<'a> {
     /// The user.
@@ -38,12 +38,12 @@ pub fn own_ids() -> (u32, u32) {
     (own().uid, own().gid)
 }
 
-/// What the kernel still lets a thread do that acts as somebody else.
+/// What the kernel still lets a thread do that acts as another user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checks {
     /// No more than that user: every check is made, no capability is left.
     Kernel,
-    /// What that user owns and makes is recorded so, but permission bits are not looked at: somebody else did.
+    /// What that user owns and makes is recorded so, but permission bits are not looked at: another component did.
     Skipped,
 }
 
@@ -94,9 +94,9 @@ pub fn without_set_id() -> Result<WithoutSetId> {
     Ok(WithoutSetId { before: None, here: PhantomData })
 }
 
-/// While it lives, the thread acts as somebody else. It stays on its thread.
+/// While it lives, the thread acts as another user. It stays on its thread.
 #[derive(Debug)]
-#[must_use = "the thread acts as somebody else only while this lives"]
+#[must_use = "the thread acts as another user only while this lives"]
 pub struct Assumed {
     undo: Undo,
     here: PhantomData<*const ()>,
@@ -134,7 +134,7 @@ impl Drop for Assumed {
         let gid = !self.undo.gid || thread::set_thread_res_gid(None, Gid::from_raw(own.gid), None).is_ok();
         let groups = !self.undo.groups || set_groups(&own.groups).is_ok();
         if !(uid && gid && groups) {
-            // A thread that is stuck with foreign rights must serve nobody; there is no safe way on.
+            // A thread that is stuck with foreign rights must serve no request; there is no safe way on.
             std::process::abort();
         }
     }

@@ -101,7 +101,7 @@ impl Bell {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
-    /// Rings; it can be read until somebody silences it.
+    /// Rings; it can be read until it is silenced.
     pub fn ring(&self) {
         // EAGAIN: it has been rung 2⁶⁴ times and rings still. Nothing else can fail.
         let _ = retry(|| io::write(&self.0, &1u64.to_ne_bytes()));

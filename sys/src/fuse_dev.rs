@@ -56,7 +56,7 @@ pub fn receive(device: BorrowedFd<'_>, into: &Sink) -> Result<usize> {
 
 /// Writes one reply or notification from private memory.
 ///
-/// ENOENT: nobody waits for it any more, or nothing of that name is cached. ENODEV: unmounted.
+/// ENOENT: no caller waits for it any more, or nothing of that name is cached. ENODEV: unmounted.
 pub fn send(device: BorrowedFd<'_>, reply: &[u8]) -> Result<()> {
     retry(|| rustix::io::write(device, reply)).map(drop)
 }
@@ -109,12 +109,12 @@ pub fn mount(
     rustix::mount::mount(source, target, format!("fuse.{subtype}"), flags, data.as_c_str())
 }
 
-/// Changes the flags of a mount, for all who see it; needs CAP_SYS_ADMIN. EINVAL: not a mount point.
+/// Changes the flags of a mount, for all that see it; needs CAP_SYS_ADMIN. EINVAL: not a mount point.
 pub fn remount(target: &Path, flags: MountFlags) -> Result<()> {
     rustix::mount::mount_remount(target, flags, c"")
 }
 
-/// Mounts through the set-user-id helper `fusermount3`, for those who may not mount themselves, and returns the
+/// Mounts through the set-user-id helper `fusermount3`, for users that may not mount themselves, and returns the
 /// connection. The error has the helper's own words in it when it refuses.
 pub fn mount_by_helper(target: &Path, options: &str) -> std::io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -155,7 +155,7 @@ pub fn unmount(target: &Path, detach: bool) -> Result<()> {
     rustix::mount::unmount(target, flags | UnmountFlags::NOFOLLOW)
 }
 
-/// Unmounts through `fusermount3`, for those who may not do it themselves. False if it refuses.
+/// Unmounts through `fusermount3`, for users that may not do it themselves. False if it refuses.
 pub fn unmount_by_helper(target: &Path, detach: bool) -> std::io::Result<bool> {
     let mut helper = Command::new("fusermount3");
     helper.arg("-u").arg("-q");

@@ -9,7 +9,7 @@ use crate::errno::{Errno, Result, check};
 /// Why a sleep is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// Somebody woke us, or a signal did: look again.
+    /// A wake-up, or a signal: look again.
     Maybe,
     /// The word had another value already.
     Changed,
@@ -17,7 +17,7 @@ pub enum Woken {
     TimedOut,
 }
 
-/// Sleeps while the word has the value `seen`, until somebody [wakes](wake) those who sleep on the same memory, or for at most
+/// Sleeps while the word has the value `seen`, until another thread [wakes](wake) those that sleep on the same memory, or for at most
 /// `timeout`. The word may lie in a read-only mapping. EFAULT if the file behind it was truncated.
 pub fn wait(word: &Word, seen: u32, timeout: Option<Duration>) -> Result<Woken> {
     let timeout = timeout.map(|timeout| libc::timespec {
@@ -35,7 +35,7 @@ pub fn wait(word: &Word, seen: u32, timeout: Option<Duration>) -> Result<Woken> 
     }
 }
 
-/// Wakes one of those who sleep on the word's memory, in any process; says how many there were. EFAULT if the file behind it was
+/// Wakes one of the threads that sleep on the word's memory, in any process; says how many there were. EFAULT if the file behind it was
 /// truncated.
 pub fn wake(word: &Word) -> Result<usize> {
     // SAFETY: the word's address is valid while it is borrowed; the kernel only looks up what it belongs to.

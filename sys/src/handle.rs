@@ -9,7 +9,7 @@ use crate::open::{OpenFlags, check_component};
 /// A handle as the kernel made it. It means something only on the file system that it came from.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FileHandle {
-    /// The kind in native order, and behind it the file system's bytes: one small allocation, kept for every node.
+    /// The kind in native order, and behind it the file system's bytes: one small allocation, held for every node.
     raw: Box<[u8]>,
 }
 
@@ -84,7 +84,7 @@ impl FileHandle {
             std::thread::yield_now();
         };
         let number = i32::try_from(fd).map_err(|_| Errno::BADF)?;
-        // SAFETY: the kernel just made this descriptor for us, and nobody else knows its number.
+        // SAFETY: the kernel just made this descriptor for us, and nothing else knows its number.
         Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 }

@@ -4,7 +4,7 @@
 //! `OwnedFd` or a plain structure, and fails with [`Errno`]. It decides nothing: no policy, no cache, no retry but for
 //! EINTR. Reading order: [`open`] and [`stat`], then [`rw`], [`namespace`] and [`change`], then the rest as needed.
 //!
-//! Not here: wrappers that nobody calls, and memory that others may change (that is `tombolo-mem`).
+//! Not here: wrappers without a caller, and memory that others may change (that is `tombolo-mem`).
 
 pub mod access;
 pub mod affinity;

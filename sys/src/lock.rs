@@ -13,7 +13,7 @@ use crate::errno::{Errno, Result, check, retry};
 pub enum LockKind {
     /// Others may hold shared locks too.
     Shared,
-    /// Nobody else may hold any.
+    /// No other owner may hold any.
     Exclusive,
 }
 
@@ -53,7 +53,7 @@ pub fn unlock(fd: BorrowedFd<'_>, range: LockRange) -> Result<()> {
     control(fd, libc::F_OFD_SETLK, &mut raw_lock(libc::F_UNLCK, range)?)
 }
 
-/// Which lock of somebody else would refuse this one, if any.
+/// Which lock of another owner would refuse this one, if any.
 pub fn conflict(fd: BorrowedFd<'_>, kind: LockKind, range: LockRange) -> Result<Option<Conflict>> {
     let mut raw = raw_lock(lock_type(kind), range)?;
     control(fd, libc::F_OFD_GETLK, &mut raw)?;

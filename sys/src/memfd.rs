@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use crate::errno::{Errno, Result, retry};
 
 bitflags! {
-    /// What nobody can do with the memory any more (fcntl(2), "File Sealing"). None of them is ever taken off.
+    /// What no process can do with the memory any more (fcntl(2), "File Sealing"). None of them is ever taken off.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Seals: u32 {
         /// Add seals.

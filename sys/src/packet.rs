@@ -34,8 +34,8 @@ pub fn listen(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::SEQPACKET, SocketFlags::NONBLOCK, path, mode, backlog)
 }
 
-/// Whether somebody listens for such messages at `path`. Never waits: one too busy to accept is there all the same, and so is
-/// one who listens for a stream.
+/// Whether a process listens for such messages at `path`. Never waits: one too busy to accept is there all the same, and so is
+/// one that listens for a stream.
 pub fn listens(path: &Path) -> Result<bool> {
     match listens_as(SocketType::SEQPACKET, path) {
         Err(Errno::PROTOTYPE) => Ok(true),
@@ -43,13 +43,13 @@ pub fn listens(path: &Path) -> Result<bool> {
     }
 }
 
-/// Connects to who listens at `path`. EAGAIN when so many wait there already that there is no place for one more, ENOENT when there
-/// is nothing, ECONNREFUSED when nobody listens there any more, EPROTOTYPE when it is a socket of another type.
+/// Connects to the listener at `path`. EAGAIN when its backlog is full, ENOENT when there
+/// is nothing, ECONNREFUSED when nothing listens there any more, EPROTOTYPE when it is a socket of another type.
 pub fn connect(path: &Path) -> Result<OwnedFd> {
     connect_as(SocketType::SEQPACKET, path)
 }
 
-/// The next who connected; EAGAIN when there is none.
+/// The next connection; EAGAIN when there is none.
 pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
     retry(|| accept_with(&listener, SocketFlags::CLOEXEC))
 }

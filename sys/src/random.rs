@@ -1,4 +1,4 @@
-//! Random bytes that nobody can guess.
+//! Random bytes that cannot be guessed.
 
 use crate::errno::{Errno, Result, check, retry};
 

@@ -1,4 +1,4 @@
-//! Unix sockets that listen, and who is at the other end.
+//! Unix sockets that listen, and the process at the other end.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -32,7 +32,7 @@ pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
 /// A listening unix socket that this process was started with. The descriptor stays as it was, but that no program which this one starts
 /// gets it. EBADF when it is not open, ENOTSOCK or EINVAL when it is something else.
 pub fn inherited_listener(fd: i32) -> Result<OwnedFd> {
-    // SAFETY: a number that may be no open descriptor is an error; the new one is nobody else's.
+    // SAFETY: a number that may be no open descriptor is an error; nothing else has the new one.
     let socket = match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => return Err(last_errno()),
         // SAFETY: as said above.
@@ -53,7 +53,7 @@ fn last_errno() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// Whether somebody listens on the unix socket at `path`. Never waits: one too busy to accept is there all the same.
+/// Whether a process listens on the unix socket at `path`. Never waits: one too busy to accept is there all the same.
 pub fn listens(path: &Path) -> Result<bool> {
     listens_as(SocketType::STREAM, path)
 }
@@ -75,7 +75,7 @@ pub(crate) fn listen_as(
     Ok(socket)
 }
 
-/// Whether somebody listens at `path` with a socket of that type; EPROTOTYPE if it is one of another.
+/// Whether a process listens at `path` with a socket of that type; EPROTOTYPE if it is one of another.
 pub(crate) fn listens_as(kind: SocketType, path: &Path) -> Result<bool> {
     match connect_as(kind, path) {
         Ok(_) | Err(Errno::AGAIN) => Ok(true),
@@ -93,7 +93,7 @@ pub(crate) fn connect_as(kind: SocketType, path: &Path) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Who connected.
+/// The process that connected.
 pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len_bytes = size_of::<libc::ucred>() as libc::socklen_t;
@@ -114,7 +114,7 @@ pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
 }
 
-/// The supplementary groups of who connected, as they were then (SO_PEERGROUPS).
+/// The supplementary groups of the process that connected, as they were then (SO_PEERGROUPS).
 pub fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
     let mut groups = vec![0_u32; 64];
     loop {

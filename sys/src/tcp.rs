@@ -31,7 +31,7 @@ pub fn listen(socket: impl AsFd, backlog: i32) -> Result<()> {
 }
 
 /// Begins to connect to `address`, from a port of ours or any; the stream never waits. It can be written to once it is connected or
-/// has failed, and [`connected`] says which. EACCES when the port is not for this process, EADDRINUSE or EADDRNOTAVAIL when somebody
+/// has failed, and [`connected`] says which. EACCES when the port is not for this process, EADDRINUSE or EADDRNOTAVAIL when another process
 /// has it; what else fails at once.
 pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     connecting(address, from_port, SocketType::STREAM)

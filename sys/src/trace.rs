@@ -61,7 +61,7 @@ impl DataCall {
 /// Tells of every system call of a process until it ends, on this thread, which waits for it and for nothing else. Threads that the
 /// process has and those that it starts are followed. `ready` is called when no call goes by untold any more.
 ///
-/// The process is slowed down by an order of magnitude. Its end is left to whoever waits for that, unless a signal kills it. EPERM where this process may not follow that one.
+/// The process is slowed down by an order of magnitude. Its end is left to its parent, unless a signal kills it. EPERM where this process may not follow that one.
 pub fn follow(process: u32, ready: impl FnOnce(), mut on: impl FnMut(Moment)) -> Result<()> {
     let mut threads = HashSet::new();
     for thread in threads_of(process)? {
@@ -77,7 +77,7 @@ pub fn follow(process: u32, ready: impl FnOnce(), mut on: impl FnMut(Moment)) ->
             continue;
         }
         if status >> 16 == libc::PTRACE_EVENT_EXIT {
-            // From here on it belongs to whoever started it, who waits for its end.
+            // From here on it belongs to its parent, which waits for its end.
             threads.remove(&thread);
             detach(thread)?;
             continue;
@@ -200,7 +200,7 @@ mod tests {
         let follower = std::thread::spawn(move || {
             let mut moments = Vec::new();
             let followed =
-                follow(process, || to.send(()).expect("somebody waits"), |moment| moments.push(moment));
+                follow(process, || to.send(()).expect("the test waits"), |moment| moments.push(moment));
             followed.map(|()| moments)
         });
         if told.recv().is_err() {
@@ -216,6 +216,6 @@ mod tests {
         });
         let sent = sent.expect("cat writes what it has read");
         assert!(matches!(moments[sent + 1], Moment::Return { value: 12, .. }), "{:?}", moments[sent + 1]);
-        child.wait().expect("its end is told to who started it");
+        child.wait().expect("its end is told to its parent");
     }
 }

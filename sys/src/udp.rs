@@ -36,7 +36,7 @@ enum Local {
 }
 
 impl Route {
-    /// Who sent the datagram. An IPv4 address is one even if it came to an IPv6 socket.
+    /// The sender of the datagram. An IPv4 address is one even if it came to an IPv6 socket.
     pub fn peer(&self) -> SocketAddr {
         tcp::canonical(self.peer)
     }
@@ -57,7 +57,7 @@ pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
 }
 
 /// A socket that takes and sends datagrams of one peer only, from a port of ours or any, with [`tcp::receive`] and [`tcp::send`].
-/// What they fail with may tell of an earlier datagram: ECONNREFUSED that nobody takes them there.
+/// What they fail with may tell of an earlier datagram: ECONNREFUSED that nothing takes them there.
 pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     let socket = tcp::connecting(address, from_port, SocketType::DGRAM)?;
     set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES)?;
@@ -65,7 +65,7 @@ pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Receives a datagram; returns its length and its way. What the sink has no room for is lost. EAGAIN when there is none.
+/// Receives a datagram; returns its length and its addresses. What the sink has no room for is lost. EAGAIN when there is none.
 pub fn receive(socket: BorrowedFd<'_>, into: &Sink) -> Result<(usize, Route)> {
     let mut list: SmallVec<[libc::iovec; 4]> = into
         .segments()
@@ -90,7 +90,7 @@ pub fn receive(socket: BorrowedFd<'_>, into: &Sink) -> Result<(usize, Route)> {
     Ok((received, Route { peer, local: local(&message) }))
 }
 
-/// Sends the list as one datagram along the way that another came. EAGAIN when there is no room, EMSGSIZE when it is longer
+/// Sends the list as one datagram along the addresses of another. EAGAIN when there is no room, EMSGSIZE when it is longer
 /// than a datagram can be; other errors may also tell of an earlier one.
 pub fn send(socket: BorrowedFd<'_>, gather: &mut Gather<'_>, route: &Route) -> Result<usize> {
     let mut name = route.peer.as_any();

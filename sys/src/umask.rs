@@ -48,7 +48,7 @@ impl Drop for Masked {
 fn part() -> Result<()> {
     thread_local!(static PARTED: Cell<bool> = const { Cell::new(false) });
     if !PARTED.get() {
-        // SAFETY: only CLONE_FS: no descriptor or memory of a sibling is touched, and nobody here relies on the working
+        // SAFETY: only CLONE_FS: no descriptor or memory of a sibling is touched, and nothing here relies on the working
         // directory being shared.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS)? };
         PARTED.set(true);

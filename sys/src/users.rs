@@ -12,7 +12,7 @@ const ENTRY_BYTES_MAX: usize = 1 << 20;
 const GROUPS_MAX: usize = 65_536;
 
 /// The groups of a user, by the user and group databases of this machine: the primary one too, in no order. `None` for a
-/// user who is not known.
+/// user that is not known.
 ///
 /// It reads files, and asks whatever servers the machine is set up to ask (nsswitch.conf): it may wait for long.
 pub fn groups_of(uid: u32) -> Result<Option<Vec<u32>>> {
@@ -73,13 +73,13 @@ fn find_user(uid: u32, entry: &mut [u8]) -> Result<Option<(CString, u32)>> {
         libc::getpwuid_r(uid, user.as_mut_ptr(), entry.as_mut_ptr().cast(), entry.len(), &raw mut found)
     };
     match outcome {
-        // POSIX wants 0 for a user who is not there; some modules say it so (getpwuid(3)).
+        // POSIX wants 0 for a user that is not there; some modules say it so (getpwuid(3)).
         0 if found.is_null() => return Ok(None),
         libc::ENOENT | libc::ESRCH => return Ok(None),
         0 => {}
         errno => return Err(Errno::from_raw_os_error(errno)),
     }
-    // SAFETY: the call succeeded and found somebody, so it has filled the structure.
+    // SAFETY: the call succeeded and found a user, so it has filled the structure.
     let user = unsafe { user.assume_init() };
     if user.pw_name.is_null() {
         return Ok(None);

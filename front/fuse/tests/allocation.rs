@@ -32,7 +32,7 @@ impl Exchange for Memory {
         self.data.source(0..len_bytes)
     }
 
-    fn room(&mut self, len_bytes: usize) -> Sink {
+    fn reply_space(&mut self, len_bytes: usize) -> Sink {
         self.data.sink(0..len_bytes)
     }
 

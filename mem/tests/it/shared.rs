@@ -14,13 +14,13 @@ fn memfd(name: &CStr, len: usize) -> File {
     // SAFETY: the name ends in NUL.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     assert!(fd >= 0);
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor without another owner.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(len as u64).unwrap();
     file
 }
 
-/// A peer's memory, sealed so that nobody but the owner can write it.
+/// A peer's memory, sealed so that only the owner can write it.
 fn sealed(len: usize) -> (File, Region) {
     let file = memfd(c"sealed", len);
     let own = Region::map(&file, 0, len).unwrap();

@@ -1,6 +1,6 @@
 //! A descriptor of a FUSE connection, and one request read from it.
 
-use super::stock::Stock;
+use super::buffer_pool::BufferPool;
 use crate::session::{Exchange, Slot};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -30,11 +30,11 @@ impl Device {
     }
 }
 
-/// One request, and the way back to whoever made it.
+/// One request, and the way back to its caller.
 #[derive(Debug)]
 pub(super) struct DevExchange {
     device: Arc<Device>,
-    stock: Arc<Stock>,
+    buffers: Arc<BufferPool>,
     buffer: Buffer,
     /// The request that waits for an answer; none while nothing does.
     waiting: Option<Unique>,
@@ -42,13 +42,13 @@ pub(super) struct DevExchange {
     caller: u32,
     /// Length of the request, or of the answer that a READ asks for, in bytes.
     transfer_bytes: usize,
-    /// Whether the file system may have kept the data of the request before.
+    /// Whether the file system may have retained the data of the request before.
     lent: bool,
 }
 
 impl DevExchange {
-    pub(super) fn new(device: Arc<Device>, stock: Arc<Stock>, buffer: Buffer) -> DevExchange {
-        DevExchange { device, stock, buffer, waiting: None, caller: 0, transfer_bytes: 0, lent: false }
+    pub(super) fn new(device: Arc<Device>, buffers: Arc<BufferPool>, buffer: Buffer) -> DevExchange {
+        DevExchange { device, buffers, buffer, waiting: None, caller: 0, transfer_bytes: 0, lent: false }
     }
 
     /// Waits for a request and copies its private bytes to `slot`.
@@ -58,7 +58,7 @@ impl DevExchange {
     pub(super) fn receive(&mut self, slot: &mut Slot) -> Result<(), Errno> {
         if std::mem::take(&mut self.lent) {
             let lent = std::mem::replace(&mut self.buffer, Buffer::new(0));
-            self.buffer = self.stock.exchange(lent);
+            self.buffer = self.buffers.exchange(lent);
         }
         let into = self.buffer.sink(HEAD_AT..self.buffer.len());
         let received = fuse_dev::receive(self.device.fd(), &into)?;
@@ -82,7 +82,7 @@ impl DevExchange {
         Ok(())
     }
 
-    /// Who made the present request.
+    /// The caller of the present request.
     pub(super) fn caller(&self) -> u32 {
         self.caller
     }
@@ -111,13 +111,13 @@ impl Exchange for DevExchange {
         self.buffer.source(DATA_AT..DATA_AT.saturating_add(len_bytes))
     }
 
-    /// Only of data that fill a good part of the buffer: who keeps a little holds all of it.
+    /// Only of data that fill a good part of the buffer: a file system that retains a little of it retains all of it.
     fn keeps_payload(&mut self, len_bytes: usize) -> bool {
-        self.lent = len_bytes >= self.buffer.len() / KEPT_PART && self.stock.lend();
+        self.lent = len_bytes >= self.buffer.len() / RETAINED_PART && self.buffers.lend();
         self.lent
     }
 
-    fn room(&mut self, len_bytes: usize) -> Sink {
+    fn reply_space(&mut self, len_bytes: usize) -> Sink {
         self.buffer.sink(DATA_AT..DATA_AT.saturating_add(len_bytes))
     }
 
@@ -149,12 +149,12 @@ impl Exchange for DevExchange {
 
     fn retire(mut self, slot: Box<Slot>) {
         let buffer = std::mem::replace(&mut self.buffer, Buffer::new(0));
-        self.stock.put(slot, buffer, std::mem::take(&mut self.lent));
+        self.buffers.put(slot, buffer, std::mem::take(&mut self.lent));
     }
 }
 
-/// Data of a sixteenth of the buffer may be kept: 64 KiB of the usual mebibyte.
-const KEPT_PART: usize = 16;
+/// Data of a sixteenth of the buffer may be retained: 64 KiB of the usual mebibyte.
+const RETAINED_PART: usize = 16;
 
 /// A transfer of this size takes as long as waking another thread up.
 const LARGE_BYTES: usize = 64 << 10;
@@ -167,14 +167,14 @@ fn transfer_bytes(header: &InHeader, head: &[u8]) -> usize {
     }
 }
 
-/// A request that nobody answered, because the code for it panicked: its caller must not wait for ever.
+/// A request that was not answered, because the code for it panicked: its caller must not wait for ever.
 impl Drop for DevExchange {
     fn drop(&mut self) {
         if let Some(unique) = self.waiting.take() {
             self.send(reply::error(unique, WireErrno::EIO).as_bytes());
         }
         if self.lent {
-            self.stock.give_up(std::mem::replace(&mut self.buffer, Buffer::new(0)));
+            self.buffers.give_up(std::mem::replace(&mut self.buffer, Buffer::new(0)));
         }
     }
 }

@@ -3,14 +3,14 @@
 //! [`Mount::start`] mounts a file system and serves it with a few threads, each with a descriptor of its own. It unmounts
 //! when told to, and finds the ruins of an earlier server at its mount point.
 
-mod crew;
+mod buffer_pool;
 mod device;
 mod read_ahead;
-mod stock;
+mod thread_pool;
 mod worker;
 
 use crate::session::{Coherence, Options as SessionOptions, Session};
-use crew::Crew;
+use buffer_pool::BufferPool;
 use device::Device;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use stock::Stock;
+use thread_pool::ThreadPool;
 use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, Error as FsError, SessionId};
 use tombolo_sys::fuse_dev::{self, Flags};
@@ -30,11 +30,11 @@ use tombolo_wire_fuse::attr;
 pub struct Options {
     /// What `df` and `/proc/mounts` show as the source.
     pub source: String,
-    /// May others than the one who mounts use it? Then the kernel checks permissions for the file system. Without others
+    /// May users other than the one that mounts use it? Then the kernel checks permissions for the file system. Without others
     /// there is nothing to check: the one user has what the server has.
     pub allow_other: bool,
     /// Does the kernel check by mode bits when others may use it? It keeps names that one user looked up, and another one
-    /// who walks them is checked by nobody else. Only a file system that checks for itself can do without.
+    /// nothing else checks the user that walks them. Only a file system that checks for itself can do without.
     pub kernel_checks: bool,
     /// Refuse changes in the kernel already.
     pub read_only: bool,
@@ -139,14 +139,14 @@ impl Mount {
             local_locks: options.local_locks,
             ..Default::default()
         };
-        let stock = Stock::new(session_options.max_write_bytes);
+        let buffers = BufferPool::new(session_options.max_write_bytes);
         let session = Session::new(session, file_system, session_options);
         let mount = Mount { path, by_helper, session: session.clone(), threads: Mutex::default() };
-        let crew = Crew::new(session, stock);
+        let pool = ThreadPool::new(session, buffers);
         for (number, device) in devices.into_iter().enumerate() {
-            let crew = crew.clone();
+            let pool = pool.clone();
             let thread = thread::Builder::new().name(format!("fuse-{number}"));
-            match thread.spawn(move || worker::serve(&crew, &device)) {
+            match thread.spawn(move || worker::serve(&pool, &device)) {
                 Ok(thread) => mount.threads().push(thread),
                 Err(error) => {
                     mount.unmount().ok();
@@ -172,7 +172,7 @@ impl Mount {
     /// this returns false.
     ///
     /// # Errors
-    /// The kernel's. It is not an error if somebody else has unmounted it.
+    /// The kernel's. It is not an error if it was unmounted otherwise.
     pub fn unmount(&self) -> io::Result<bool> {
         self.session.interrupt_all();
         match unmount(&self.path, self.by_helper, false) {
@@ -183,7 +183,7 @@ impl Mount {
         unmount(&self.path, self.by_helper, true).map(|()| false)
     }
 
-    /// Waits until the mount has ended, by whomever, and nobody uses it any more.
+    /// Waits until the mount has ended, however, and is not in use any more.
     pub fn wait(&self) {
         let threads = std::mem::take(&mut *self.threads());
         for thread in threads {
@@ -250,7 +250,7 @@ fn mount_data(
     Ok(data)
 }
 
-/// Mounts, by ourselves or through the helper, and says by whom.
+/// Mounts, by ourselves or through the helper, and says which.
 fn mount(path: &Path, options: &Options, data: &str) -> Result<(OwnedFd, bool), MountError> {
     let fail = |source| MountError::Mount { path: path.into(), source };
     match fuse_dev::open() {

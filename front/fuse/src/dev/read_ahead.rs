@@ -18,7 +18,7 @@ pub(super) fn set(path: &Path, bytes: u32) -> io::Result<()> {
     fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), (bytes >> 10).to_string())
 }
 
-/// The device number, as `MAJOR:MINOR`, of what is mounted at a path, on top (proc_pid_mountinfo(5)). Nobody is asked who
+/// The device number, as `MAJOR:MINOR`, of what is mounted at a path, on top (proc_pid_mountinfo(5)). No file system is asked that
 /// could keep us waiting.
 fn device_of<'t>(table: &'t [u8], path: &Path) -> Option<&'t str> {
     let point = escaped(path.as_os_str().as_bytes());

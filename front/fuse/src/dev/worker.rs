@@ -1,7 +1,7 @@
 //! One thread that takes requests from the device.
 
-use super::crew::Crew;
 use super::device::{DevExchange, Device};
+use super::thread_pool::ThreadPool;
 use crate::session::Slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,20 +18,20 @@ const BACKLOG: u32 = 4;
 const PAUSE: Duration = Duration::from_micros(3);
 
 /// Serves one descriptor until the mount is gone.
-pub(super) fn serve(crew: &Crew, device: &Arc<Device>) {
-    let mut worker = Worker { crew, device, window: Window::default(), waits: true };
+pub(super) fn serve(pool: &ThreadPool, device: &Arc<Device>) {
+    let mut worker = Worker { pool, device, window: Window::default(), waits: true };
     // Memory for a request is had when it is needed: most threads of a quiet mount never are.
     let mut parts = None;
-    while crew.enter() {
+    while pool.enter() {
         let taken = parts.take().unwrap_or_else(|| worker.fresh());
         parts = worker.receive_while_needed(taken);
         if parts.is_none() {
-            return crew.end();
+            return pool.end();
         }
     }
 }
 
-/// Who made the requests since the last pause.
+/// The callers of the requests since the last pause.
 #[derive(Debug, Default)]
 struct Callers {
     last: u32,
@@ -39,7 +39,7 @@ struct Callers {
 }
 
 impl Callers {
-    /// Counts a request of this caller; how often it was another one so far. 0 is nobody in particular.
+    /// Counts a request of this caller; how often it was another one so far. 0 is no caller in particular.
     fn changed(&mut self, caller: u32) -> u32 {
         if caller != 0 && caller != self.last {
             self.changes += u32::from(self.last != 0);
@@ -53,7 +53,7 @@ impl Callers {
 type Parts = (Box<Slot>, DevExchange);
 
 struct Worker<'c> {
-    crew: &'c Crew,
+    pool: &'c ThreadPool,
     device: &'c Arc<Device>,
     window: Window,
     /// Whether a read of the descriptor waits, as it does at first.
@@ -62,8 +62,8 @@ struct Worker<'c> {
 
 impl Worker<'_> {
     fn fresh(&self) -> Parts {
-        let (slot, buffer): (_, Buffer) = self.crew.stock.take();
-        (slot, DevExchange::new(self.device.clone(), self.crew.stock.clone(), buffer))
+        let (slot, buffer): (_, Buffer) = self.pool.buffers.take();
+        (slot, DevExchange::new(self.device.clone(), self.pool.buffers.clone(), buffer))
     }
 
     /// Serves requests as long as this thread is needed. None once the mount is gone.
@@ -75,7 +75,7 @@ impl Worker<'_> {
                 false => self.look(&mut exchange, &mut slot),
             };
             if outcome == Err(Errno::AGAIN) {
-                if self.crew.leave() {
+                if self.pool.leave() {
                     return Some((slot, exchange));
                 }
                 let since = Instant::now();
@@ -95,16 +95,16 @@ impl Worker<'_> {
                 }
             }
             let backlog = callers.changed(exchange.caller()) >= BACKLOG;
-            if backlog || (exchange.is_large() && self.crew.is_alone()) {
+            if backlog || (exchange.is_large() && self.pool.is_alone()) {
                 callers = Callers::default();
-                self.crew.call();
+                self.pool.call();
             }
             (slot, exchange) = self.handle(slot, exchange);
         }
     }
 
     fn handle(&self, slot: Box<Slot>, exchange: DevExchange) -> Parts {
-        match catch_unwind(AssertUnwindSafe(|| self.crew.session.handle(slot, exchange))) {
+        match catch_unwind(AssertUnwindSafe(|| self.pool.session.handle(slot, exchange))) {
             Ok(Some(finished)) => finished,
             Ok(None) => self.fresh(),
             Err(_) => {
@@ -114,9 +114,9 @@ impl Worker<'_> {
         }
     }
 
-    /// Is a look at the device not worth its system calls? It is if others receive, who then see to what is there.
+    /// Is a look at the device not worth its system calls? It is if other threads receive: they see to what is there.
     fn sleeps_at_once(&self) -> bool {
-        !self.window.is_open() && self.crew.is_alone()
+        !self.window.is_open() && self.pool.is_alone()
     }
 
     /// Is there a request? EAGAIN: none.

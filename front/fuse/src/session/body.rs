@@ -19,7 +19,7 @@ pub(super) enum Body {
     AttrChanged(NodeId),
     /// A node.
     Entry(Entry),
-    /// The name does not exist, and that may be kept.
+    /// The name does not exist, and that may be cached.
     NoEntry,
     /// Attributes, in the short form.
     Attr(Attr),
@@ -31,7 +31,7 @@ pub(super) enum Body {
     LookAgain(File),
     /// A node and its opening.
     Created(Entry, OpenId, OpenOutFlags),
-    /// So much of the room behind the header.
+    /// So much of the space behind the header.
     Data(usize),
     /// A listing.
     Page { page: DirPage, plus: bool },

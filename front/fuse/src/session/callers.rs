@@ -1,9 +1,9 @@
-//! Who asks, where the file system decides by that.
+//! The identity of callers, where the file system decides by that.
 //!
 //! A FUSE request says which user and which group asks, and leaves out the others of his groups. Where the file system
 //! checks permissions (a server that is asked under the caller's name) they are looked up. And what is done through an
-//! open file is done as whoever opened it, as POSIX has it: a program that opened a file and then gave its rights up
-//! goes on reading it, and pages that the kernel writes back are nobody's in particular.
+//! open file is done as the user that opened it, as POSIX has it: a program that opened a file and then gave its rights up
+//! goes on reading it, and pages that the kernel writes back belong to no user in particular.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ impl Callers {
         Callers { matter, local, openers: Mutex::default() }
     }
 
-    /// Whom a request is performed for, which comes from this thread in this name.
+    /// The identity that a request from this thread in this name is performed as.
     pub(super) fn identity(&self, request: &Request<'_>, thread: u32, named: Identity) -> Identity {
         if !self.matter {
             return named;
@@ -41,7 +41,7 @@ impl Callers {
         if self.local && named.uid != 0 && needs_groups(request) { with_groups(thread, named) } else { named }
     }
 
-    /// Somebody opened a file, and will be told so.
+    /// A caller opened a file, and will be told so.
     pub(super) fn opened(&self, open: OpenId, by: Option<Identity>) {
         if let Some(by) = by {
             self.openers().insert(open, by);
@@ -84,7 +84,7 @@ fn file_of(request: &Request<'_>) -> Option<FileHandle> {
     }
 }
 
-/// Does anybody look at the caller's groups for this? Attributes are everybody's who has got at the node.
+/// Do the caller's groups matter for this? Attributes are for all callers that have reached the node.
 fn needs_groups(request: &Request<'_>) -> bool {
     !matches!(
         request,
@@ -99,7 +99,7 @@ fn needs_groups(request: &Request<'_>) -> bool {
     )
 }
 
-/// The same with the groups of the thread that asks. It waits for the answer, so it is who it was; unless it was killed.
+/// The same with the groups of the thread that asks. It waits for the answer, so its identity is what it was; unless it was killed.
 fn with_groups(thread: u32, named: Identity) -> Identity {
     let groups = match caller::of_thread(thread) {
         Ok(caller) if (caller.uid, caller.gid) == (named.uid, named.gid) => caller.groups,

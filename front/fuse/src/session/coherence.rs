@@ -8,15 +8,15 @@ use tombolo_wire_fuse::init::Capabilities;
 use tombolo_wire_fuse::layout::open::OpenOutFlags;
 use tombolo_wire_fuse::reply::Lifetimes;
 
-/// Who may change the tree beside this kernel, and how soon it must see that.
+/// What may change the tree beside this kernel, and how soon it must see that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coherence {
-    /// Every call asks the server; no page is kept from one open to the next.
+    /// Every call asks the server; no page is cached from one open to the next.
     Strict,
-    /// Names and attributes for a second; pages are kept as long as an open finds the file unchanged.
+    /// Names and attributes for a second; pages are cached as long as an open finds the file unchanged.
     #[default]
     Auto,
-    /// For a tree that nobody else changes: everything for a day, names that do not exist too.
+    /// For a tree that changes through this session alone: everything for a day, names that do not exist too.
     Always,
 }
 
@@ -28,7 +28,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
 impl Coherence {
-    /// How long a name and its attributes may be kept.
+    /// How long a name and its attributes may be cached.
     pub(super) fn lifetimes(self) -> Lifetimes {
         let keep = match self {
             Coherence::Strict => Duration::ZERO,
@@ -38,7 +38,7 @@ impl Coherence {
         Lifetimes { entry: keep, attr: keep }
     }
 
-    /// How long the absence of a name may be kept. In auto not at all: a name that appears is waited for more often than
+    /// How long the absence of a name may be cached. In auto not at all: a name that appears is waited for more often than
     /// a name that is missing is asked for twice.
     pub(super) fn absence(self) -> Option<Duration> {
         (self == Coherence::Always).then_some(DAY)

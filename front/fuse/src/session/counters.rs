@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use tombolo_wire_fuse::Opcode;
 
-/// Room for every operation's number.
+/// Space for every operation's number.
 const OPERATIONS: usize = 64;
 
 /// Counts since the session began. Readable at any time from any thread; the numbers of one reading need not belong to

@@ -12,20 +12,20 @@ pub trait Exchange: Send + Sized + 'static {
     /// for once.
     fn payload(&mut self, len_bytes: usize) -> Source;
 
-    /// May the file system hold on to a payload of this size after the answer, because nobody writes to its memory as
+    /// May the file system retain a payload of this size after the answer, because nothing writes to its memory as
     /// long as anybody holds it? Asked before the payload itself. Never where the memory is the requester's.
     fn keeps_payload(&mut self, _len_bytes: usize) -> bool {
         false
     }
 
-    /// Room for `len_bytes` of data behind the reply's header. Less where the requester left less.
+    /// Space for `len_bytes` of data behind the reply's header. Less where the requester left less.
     /// Asked for once.
-    fn room(&mut self, len_bytes: usize) -> Sink;
+    fn reply_space(&mut self, len_bytes: usize) -> Sink;
 
     /// Sends a whole reply. False if it cannot reach its requester any more.
     fn send(&mut self, reply: &[u8]) -> bool;
 
-    /// Sends a reply of this header and the first `data_bytes` of the room.
+    /// Sends a reply of this header and the first `data_bytes` of that space.
     fn send_data(&mut self, header: &[u8], data_bytes: usize) -> bool;
 
     /// Ends a request that has no reply.

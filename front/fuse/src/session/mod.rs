@@ -9,10 +9,10 @@ mod coherence;
 mod counters;
 mod exchange;
 mod init;
+mod open_retry;
 mod ops;
 mod pending;
 mod posix_locks;
-mod second_look;
 mod slot;
 
 pub use coherence::Coherence;
@@ -23,9 +23,9 @@ pub use slot::Slot;
 use body::Body;
 use callers::Callers;
 use coherence::PageCache;
+use open_retry::OpenRetry;
 use pending::{OnSignal, Pending};
 use posix_locks::PosixLocks;
-use second_look::SecondLook;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tombolo_core::fs::{FileSystem, NodeId, PermissionCheck};
@@ -87,7 +87,7 @@ pub struct Session {
     /// Whether it was said that the requester breaks the protocol.
     warned: AtomicBool,
     pages: Arc<PageCache>,
-    second_look: Arc<SecondLook>,
+    open_retry: Arc<OpenRetry>,
     posix_locks: PosixLocks,
     callers: Arc<Callers>,
     pending: Pending,
@@ -108,7 +108,7 @@ impl Session {
             told: AtomicBool::new(false),
             warned: AtomicBool::new(false),
             pages: Arc::new(PageCache::new(options.coherence)),
-            second_look: Arc::default(),
+            open_retry: Arc::default(),
             posix_locks: PosixLocks::default(),
             callers: Arc::new(callers),
             pending: Pending::default(),
@@ -142,7 +142,7 @@ impl Session {
                 let session = self.clone();
                 task::spawn(async move {
                     let result = match later.await {
-                        // Nobody has sent a signal: it was asked to end because too many pend.
+                        // There was no signal: it was asked to end because too many pend.
                         Err(Error::Interrupted) if permit.is_none() => Err(Error::Busy),
                         result => result,
                     };
@@ -187,7 +187,7 @@ impl Session {
         self.pending.len()
     }
 
-    /// Asks every pending operation to end, because nobody waits for it any more.
+    /// Asks every pending operation to end, because no caller waits for it any more.
     pub fn interrupt_all(&self) {
         self.pending.interrupt_all();
     }
@@ -229,7 +229,7 @@ impl Session {
         };
         if let Body::Entry(entry) = &body {
             let thread = InHeader::read_from_prefix(&slot.head).map_or(0, |(raw, _)| raw.pid);
-            self.second_look.tell(self.coherence(), thread, entry.node, &entry.attr);
+            self.open_retry.tell(self.coherence(), thread, entry.node, &entry.attr);
         }
         if let Body::AttrChanged(node) = body {
             let changed =
@@ -331,7 +331,7 @@ impl Session {
     }
 }
 
-/// Who a caller is that an id-mapped mount hides (`overflowuid`).
+/// The user of a caller that an id-mapped mount hides (`overflowuid`).
 const NOBODY: u32 = 65_534;
 
 impl std::fmt::Debug for Session {

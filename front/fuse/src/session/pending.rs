@@ -2,8 +2,8 @@
 //!
 //! Linux sends one INTERRUPT for a request whose thread got a signal, whichever signal it was, and says no more: not that a second one
 //! kills it. A signal with a handler ends waits for locks only, as on every local file system. Anything else ends early for a thread
-//! that is being killed: nobody sees the answer then, and the process cannot die before. Whether a thread is, its state in /proc says.
-//! A thread of our own looks there, which lives only while there are requests to look after: most are answered before its first look.
+//! that is being killed: no program sees the answer then, and the process cannot die before. Whether a thread is, its state in /proc says.
+//! A thread of our own retries there, which lives only while there are requests to look after: most are answered before its first look.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,9 +43,9 @@ struct Shared {
 struct Table {
     requests: HashMap<Unique, Request>,
     /// Interrupts that overtook their request on another thread. The numbers are never used again, so one that came too
-    /// late hits nobody.
+    /// late hits no operation.
     early: VecDeque<Unique>,
-    /// A thread looks after those that were signalled.
+    /// A thread retries after those that were signalled.
     is_watched: bool,
 }
 
@@ -102,7 +102,7 @@ impl Pending {
         }
     }
 
-    /// Nobody waits any more.
+    /// No caller waits any more.
     pub(super) fn interrupt_all(&self) {
         let all: Vec<_> = self.0.table().requests.values().map(|request| request.interrupt.clone()).collect();
         all.iter().for_each(Interrupt::raise);
@@ -125,7 +125,7 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the thread that looks after signalled requests; false if it cannot be had.
+    /// Starts the thread that retries after signalled requests; false if it cannot be had.
     fn watch(self: &Arc<Self>) -> bool {
         let shared = self.clone();
         let look = move || {
@@ -177,7 +177,7 @@ fn is_killed(thread: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Odd threads are being killed. Nobody but the test looks.
+    /// Odd threads are being killed. Only the test retries.
     fn pending() -> Pending {
         let is_killed = |thread| thread % 2 == 1;
         let table = Table { is_watched: true, ..Table::default() };

@@ -14,7 +14,7 @@ use tombolo_core::fs::{LockOwner, NodeId, OpenId};
 /// The files of a session that were ever locked, and the openings through which.
 #[derive(Debug, Default)]
 pub(super) struct PosixLocks {
-    /// Most sessions never see a lock; then nobody takes the mutex.
+    /// Most sessions never see a lock; then the mutex is never taken.
     any: AtomicBool,
     table: Mutex<Table>,
 }
@@ -42,7 +42,7 @@ impl PosixLocks {
         !self.any.load(Ordering::Acquire) || !self.table().nodes.contains(&node)
     }
 
-    /// The opening ends: who took locks through it.
+    /// The opening ends: the owners that took locks through it.
     pub(super) fn release(&self, open: OpenId) -> Vec<LockOwner> {
         if !self.any.load(Ordering::Acquire) {
             return Vec::new();

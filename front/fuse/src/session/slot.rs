@@ -1,4 +1,4 @@
-//! What one request needs of private memory, kept from one request to the next.
+//! The private memory of one request, used again for the next.
 
 use tombolo_core::Interrupt;
 use tombolo_core::fs::{DirBudget, DirPage};

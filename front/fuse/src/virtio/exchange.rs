@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 #[expect(clippy::vec_box, reason = "slots go from hand to hand by their address")]
 pub(super) struct Spare(Mutex<Vec<Box<Slot>>>);
 
-/// How much is kept; more is given back to the system.
+/// How much is retained; more is given back to the system.
 const SPARE_MAX: usize = 64;
 
 impl Spare {
@@ -35,7 +35,7 @@ impl Spare {
 pub(super) struct ChainExchange {
     /// What follows the private bytes.
     rest: Source,
-    /// Where the answer goes; its header only, once the room behind has been lent.
+    /// Where the answer goes; its header only, once the space behind has been lent.
     answer: Sink,
     token: Option<ChainToken>,
     unique: Unique,
@@ -49,7 +49,7 @@ impl ChainExchange {
         let mut head = [0; size_of::<InHeader>()];
         let got = rest.read_at(0, &mut head);
         let header = InHeader::read_from_bytes(&head).unwrap_or_default();
-        // A request that lies about its length is refused by the decoder, from as much of it as there is room to copy.
+        // A request with a wrong length is refused by the decoder, from as much of it as can be copied.
         let wanted = Extent::of(&header).map_or(got, |extent| extent.private_bytes);
         let private_bytes = wanted.min(rest.len());
         slot.fill(private_bytes, |bytes| {
@@ -77,13 +77,13 @@ impl Exchange for ChainExchange {
         payload
     }
 
-    fn room(&mut self, len_bytes: usize) -> Sink {
+    fn reply_space(&mut self, len_bytes: usize) -> Sink {
         if self.answer.len() <= HEADER_BYTES {
             return Sink::new();
         }
-        let mut room = self.answer.split_off(HEADER_BYTES);
-        room.truncate(len_bytes);
-        room
+        let mut space = self.answer.split_off(HEADER_BYTES);
+        space.truncate(len_bytes);
+        space
     }
 
     fn send(&mut self, reply: &[u8]) -> bool {
@@ -114,7 +114,7 @@ impl Exchange for ChainExchange {
     }
 }
 
-/// A request that nobody answered, because the code for it panicked: the guest must not wait for ever.
+/// A request that was not answered, because the code for it panicked: the guest must not wait for ever.
 impl Drop for ChainExchange {
     fn drop(&mut self) {
         if self.token.is_some() {

@@ -1,4 +1,4 @@
-//! Where the file system checks permissions it is told who asks, with all his groups.
+//! Where the file system checks permissions it is told the caller's identity, with all groups.
 
 use crate::common::{OneFile, Shared};
 use std::path::Path;

@@ -21,10 +21,10 @@ fn opened(root: &File, handle: &FileHandle) -> Result<File, Errno> {
     handle.open(root.as_fd(), OpenFlags::RDONLY).map(|descriptor: OwnedFd| File::from(descriptor))
 }
 
-/// Has the kernel forget what nobody has open: a mount is mounted again with an empty cache of names.
+/// Has the kernel forget what no program has open: a mount is mounted again with an empty cache of names.
 fn forget(mount: &Path) {
     rustix::mount::mount_remount(mount, rustix::mount::MountFlags::empty(), "").unwrap();
-    // Forgets are sent, and nobody waits for their answers.
+    // Forgets are sent, and have no answers.
     std::thread::sleep(std::time::Duration::from_millis(50));
 }
 

@@ -1,4 +1,4 @@
-//! A file system may keep what was written after it has answered, and nobody overwrites it.
+//! A file system may retain what was written after it has answered, and nothing overwrites it.
 
 use crate::common::{OneFile, Shared};
 use std::fs::File as HostFile;
@@ -20,42 +20,42 @@ fn write_pieces(file: &HostFile, numbers: std::ops::Range<u64>) {
     }
 }
 
-fn check(kept: &[(u64, Source)]) {
-    for (offset, source) in kept {
+fn check(retained: &[(u64, Source)]) {
+    for (offset, source) in retained {
         assert!(source.to_vec(PIECE) == piece(offset / PIECE as u64), "the data at {offset} changed");
     }
 }
 
 fn keeps(later: bool) {
-    let keeper = Arc::new(OneFile { later, ..OneFile::default() });
+    let one_file = Arc::new(OneFile { later, ..OneFile::default() });
     let dir = tempfile::tempdir().expect("a directory");
-    let mount = Mount::start(&Shared(keeper.clone()), SessionId(1), dir.path(), &Options::default());
+    let mount = Mount::start(&Shared(one_file.clone()), SessionId(1), dir.path(), &Options::default());
     let mount = mount.expect("mounted");
     let file = HostFile::options().write(true).open(dir.path().join("file")).expect("open");
     write_pieces(&file, 0..200);
-    let mut kept = std::mem::take(&mut *keeper.kept.lock().unwrap());
-    assert_eq!(kept.len(), 64, "as many as the mount lends, and no more");
-    check(&kept);
-    kept.truncate(30);
+    let mut retained = std::mem::take(&mut *one_file.retained.lock().unwrap());
+    assert_eq!(retained.len(), 64, "as many as the mount lends, and no more");
+    check(&retained);
+    retained.truncate(30);
     write_pieces(&file, 200..400);
-    let more = std::mem::take(&mut *keeper.kept.lock().unwrap());
+    let more = std::mem::take(&mut *one_file.retained.lock().unwrap());
     assert_eq!(more.len(), 34, "what was let go is lent again");
-    check(&kept);
+    check(&retained);
     check(&more);
-    drop((kept, more));
+    drop((retained, more));
     file.write_all_at(&[7; 4096], 0).expect("written");
-    assert!(keeper.kept.lock().unwrap().is_empty(), "a page is not worth keeping a mebibyte");
+    assert!(one_file.retained.lock().unwrap().is_empty(), "a page is not worth keeping a mebibyte");
     drop(file);
     assert!(mount.unmount().expect("unmounted"));
     mount.wait();
 }
 
 #[test]
-fn what_is_kept_does_not_change_and_is_bounded() {
+fn what_is_retained_does_not_change_and_is_bounded() {
     keeps(false);
 }
 
 #[test]
-fn what_is_kept_of_writes_answered_later_does_not_change_either() {
+fn what_is_retained_of_writes_answered_later_does_not_change_either() {
     keeps(true);
 }

@@ -23,7 +23,7 @@ impl Exchange for Requester {
         Source::new()
     }
 
-    fn room(&mut self, _len_bytes: usize) -> Sink {
+    fn reply_space(&mut self, _len_bytes: usize) -> Sink {
         Sink::new()
     }
 
@@ -52,7 +52,7 @@ fn ask(session: &Arc<Session>, unique: u64, opcode: Opcode, args: &[u8], to: &Se
     session.handle(slot, Requester(to.clone()));
 }
 
-/// EINTR would be a lie: nobody has sent a signal.
+/// EINTR would be wrong: there was no signal.
 #[test]
 fn what_is_too_much_at_a_time_is_busy() {
     let export = delay::over(Arc::new(Memory::default()), Duration::from_millis(300)).expect("a timer");

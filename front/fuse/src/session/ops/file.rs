@@ -42,15 +42,15 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let agreed = call.session.agreed();
     let pages = call.session.pages.clone();
     let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
-    let second_look = call.session.second_look.clone();
+    let open_retry = call.session.open_retry.clone();
     let coherence = call.session.coherence();
     // The kernel opens a file by itself to ask for its flags (FS_IOC_GETFLAGS): without O_LARGEFILE, and without a path to walk again.
     let by_path = open.flags != 0;
-    let attempt = second_look.attempt(call.thread, node, how);
+    let attempt = open_retry.attempt(call.thread, node, how);
     let (callers, opener) = call.opener();
     let answer = call.fs.open(call.ctx, node, how);
     answer.map(move |opened| {
-        if by_path && second_look.is_due(coherence, attempt, opened.attr.as_ref()) {
+        if by_path && open_retry.is_due(coherence, attempt, opened.attr.as_ref()) {
             return Body::LookAgain(File { node, open: opened.open });
         }
         callers.opened(opened.open, opener);
@@ -96,7 +96,7 @@ pub(super) fn tmpfile(call: Call<'_>, how: &request::Create) -> Answer<Body> {
 }
 
 pub(super) fn read<E: Exchange>(call: Call<'_>, read: &Read, exchange: &mut E) -> Answer<Body> {
-    let into = exchange.room(read.size_bytes as usize);
+    let into = exchange.reply_space(read.size_bytes as usize);
     let room_bytes = into.len();
     // Less is the end to the kernel, which makes zeros of the rest.
     let fs = &call.session.file_system;

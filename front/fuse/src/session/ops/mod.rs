@@ -32,7 +32,7 @@ impl Call<'_> {
         File { node: self.node, open: OpenId(handle.0) }
     }
 
-    /// Who is to be remembered as the opener of a file, and by whom.
+    /// The identity that is to be remembered as the opener of a file, and where.
     fn opener(self) -> (Arc<Callers>, Option<Identity>) {
         (self.session.callers.clone(), self.session.callers.opener(&self.ctx.identity))
     }
@@ -112,7 +112,7 @@ pub(super) fn dispatch<E: Exchange>(
     }
 }
 
-/// The room that a listing or a value has in a reply.
+/// The space that a listing or a value has in a reply.
 const BODY_BYTES: usize = super::slot::BODY_BYTES;
 
 /// Takes the slot's page for a listing.

@@ -13,14 +13,14 @@ use tombolo_wire_fuse::layout::attr::FuseAttr;
 
 /// One file, `file`, in a directory. It takes every write, and reads as zeros.
 pub struct OneFile {
-    /// Who checks permissions.
+    /// Which side checks permissions.
     pub checks: PermissionCheck,
     /// Whether writes are answered later.
     pub later: bool,
     /// What lies behind so many bytes cannot be read.
     pub readable_bytes: u64,
-    /// The data of writes that could be kept, with their offsets.
-    pub kept: Mutex<Vec<(u64, Source)>>,
+    /// The data of writes that could be retained, with their offsets.
+    pub retained: Mutex<Vec<(u64, Source)>>,
     /// What was asked, and in whose name.
     pub asked: Mutex<Vec<(&'static str, Identity)>>,
 }
@@ -31,7 +31,7 @@ impl Default for OneFile {
             checks: PermissionCheck::Caller,
             later: false,
             readable_bytes: u64::MAX,
-            kept: Mutex::default(),
+            retained: Mutex::default(),
             asked: Mutex::default(),
         }
     }
@@ -170,7 +170,7 @@ impl FileSystem for OneFile {
         self.note("write", cx);
         let count = from.len();
         if how.keepable {
-            self.kept.lock().unwrap().push((how.offset, from));
+            self.retained.lock().unwrap().push((how.offset, from));
         }
         let written = Written { count, stability: Stability::Unstable, file: Change::default() };
         match self.later {

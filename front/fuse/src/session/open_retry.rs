@@ -1,7 +1,7 @@
 //! Close-to-open for a file whose size has just changed.
 //!
-//! A kernel reads a file up to the size in the attributes that it keeps, and the reply to OPEN cannot tell it another.
-//! So an open of a file that changed while those may still be kept is answered with ESTALE: the kernel then looks the
+//! A kernel reads a file up to the size in the attributes that it caches, and the reply to OPEN cannot tell it another.
+//! So an open of a file that changed while those may still be cached is answered with ESTALE: the kernel then looks the
 //! name up again, which brings it the attributes, and opens once more; the program notices nothing. That is the last time:
 //! a second ESTALE would reach the program. So the thread's next open of what it found is answered whatever has become of
 //! the file since: what others closed after the look-up is no matter of an open that began before it.
@@ -19,8 +19,8 @@ use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
 
 /// What a kernel was last told about files that had just changed, and what it is to open next.
 #[derive(Debug, Default)]
-pub(super) struct SecondLook {
-    /// Where nothing was ever sent back, nobody has to look who is back.
+pub(super) struct OpenRetry {
+    /// Where no thread was ever sent back, none has to be looked up.
     any: AtomicBool,
     table: Mutex<Table>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Attempt {
     again: bool,
 }
 
-/// Beyond so many files or threads all are forgotten, which costs each of them one more look.
+/// Beyond so many files or threads all are forgotten, which costs each of them one more retry.
 const ENTRIES_MAX: usize = 8192;
 
 /// A second attempt does not come later than this: the thread was killed, or found nothing any more, and opens something else
@@ -62,7 +62,7 @@ const AGAIN_WITHIN: Duration = Duration::from_secs(30);
 /// All threads that the pid namespace of the mount does not know.
 const UNKNOWN_THREAD: u32 = 0;
 
-impl SecondLook {
+impl OpenRetry {
     /// A thread looked `node` up and is told these attributes.
     pub(super) fn tell(&self, coherence: Coherence, thread: u32, node: NodeId, attr: &Attr) {
         if !has_data(attr.file_type) {
@@ -119,7 +119,7 @@ fn insert<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: V)
     map.insert(key, value);
 }
 
-/// Can the kernel still keep attributes from before the last change?
+/// Can the kernel still cache attributes from before the last change?
 fn is_fresh(coherence: Coherence, attr: &Attr) -> bool {
     coherence == Coherence::Auto && !is_older_than(attr, coherence.lifetimes().attr + TICK)
 }
@@ -148,82 +148,82 @@ mod tests {
         from_wire(&FuseAttr { mode: 0o100_644, mtime, ctime: mtime, size, ..Default::default() }).unwrap()
     }
 
-    fn is_sent_back(looks: &SecondLook, thread: u32, node: NodeId, attr: &Attr) -> bool {
-        let attempt = looks.attempt(thread, node, OpenFlags::READ);
-        looks.is_due(Coherence::Auto, attempt, Some(attr))
+    fn is_sent_back(retries: &OpenRetry, thread: u32, node: NodeId, attr: &Attr) -> bool {
+        let attempt = retries.attempt(thread, node, OpenFlags::READ);
+        retries.is_due(Coherence::Auto, attempt, Some(attr))
     }
 
     #[test]
     fn an_open_is_sent_back_once_however_the_file_changes() {
-        let looks = SecondLook::default();
+        let retries = OpenRetry::default();
         for size in 0..3 {
-            assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 10 * size)));
-            looks.tell(Coherence::Auto, THREAD, NODE, &file(0, 10 * size + 1));
+            assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 10 * size)));
+            retries.tell(Coherence::Auto, THREAD, NODE, &file(0, 10 * size + 1));
             std::thread::sleep(TICK * 2);
-            assert!(!is_sent_back(&looks, THREAD, NODE, &file(0, 10 * size + 2)), "its second attempt");
+            assert!(!is_sent_back(&retries, THREAD, NODE, &file(0, 10 * size + 2)), "its second attempt");
         }
     }
 
     #[test]
-    fn another_file_found_by_the_second_look_is_opened() {
-        let looks = SecondLook::default();
-        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 7)));
+    fn another_file_found_by_the_open_retry_is_opened() {
+        let retries = OpenRetry::default();
+        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
         for age_s in [10, 0] {
-            looks.tell(Coherence::Auto, THREAD, NodeId(6), &file(age_s, 1));
+            retries.tell(Coherence::Auto, THREAD, NodeId(6), &file(age_s, 1));
         }
-        assert!(!is_sent_back(&looks, THREAD, NodeId(6), &file(0, 2)));
-        assert!(is_sent_back(&looks, THREAD, NodeId(6), &file(0, 3)), "a new attempt");
+        assert!(!is_sent_back(&retries, THREAD, NodeId(6), &file(0, 2)));
+        assert!(is_sent_back(&retries, THREAD, NodeId(6), &file(0, 3)), "a new attempt");
     }
 
     #[test]
     fn what_is_opened_without_a_name_opens_at_the_second_attempt() {
-        let looks = SecondLook::default();
-        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 7)));
-        assert!(!is_sent_back(&looks, THREAD, NODE, &file(0, 8)));
+        let retries = OpenRetry::default();
+        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
+        assert!(!is_sent_back(&retries, THREAD, NODE, &file(0, 8)));
     }
 
     #[test]
     fn one_thread_s_second_attempt_is_none_of_another_s() {
-        let looks = SecondLook::default();
-        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 7)));
-        assert!(is_sent_back(&looks, THREAD + 1, NODE, &file(0, 7)), "this one was told nothing yet");
-        looks.tell(Coherence::Auto, THREAD, NODE, &file(0, 7));
-        assert!(!is_sent_back(&looks, THREAD + 2, NODE, &file(0, 7)), "the kernel knows now");
-        assert!(is_sent_back(&looks, THREAD + 2, NODE, &file(0, 8)), "changed again");
-        assert!(!is_sent_back(&looks, THREAD, NODE, &file(0, 8)));
-        assert!(!is_sent_back(&looks, THREAD + 1, NODE, &file(0, 8)));
+        let retries = OpenRetry::default();
+        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
+        assert!(is_sent_back(&retries, THREAD + 1, NODE, &file(0, 7)), "this one was told nothing yet");
+        retries.tell(Coherence::Auto, THREAD, NODE, &file(0, 7));
+        assert!(!is_sent_back(&retries, THREAD + 2, NODE, &file(0, 7)), "the kernel knows now");
+        assert!(is_sent_back(&retries, THREAD + 2, NODE, &file(0, 8)), "changed again");
+        assert!(!is_sent_back(&retries, THREAD, NODE, &file(0, 8)));
+        assert!(!is_sent_back(&retries, THREAD + 1, NODE, &file(0, 8)));
     }
 
     #[test]
     fn threads_that_cannot_be_told_apart_are_not_sent_back() {
-        let looks = SecondLook::default();
+        let retries = OpenRetry::default();
         for size in 0..3 {
-            assert!(!is_sent_back(&looks, UNKNOWN_THREAD, NODE, &file(0, size)));
+            assert!(!is_sent_back(&retries, UNKNOWN_THREAD, NODE, &file(0, size)));
         }
-        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 7)), "this one can");
+        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)), "this one can");
     }
 
     #[test]
     fn a_second_attempt_that_never_came_spares_no_later_open() {
-        let looks = SecondLook::default();
-        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 7)));
-        looks.table().sent_back.get_mut(&THREAD).unwrap().since -= AGAIN_WITHIN;
-        assert!(is_sent_back(&looks, THREAD, NODE, &file(0, 8)));
+        let retries = OpenRetry::default();
+        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
+        retries.table().sent_back.get_mut(&THREAD).unwrap().since -= AGAIN_WITHIN;
+        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 8)));
     }
 
     #[test]
     fn what_was_just_looked_up_is_opened_at_once() {
-        let looks = SecondLook::default();
-        looks.tell(Coherence::Auto, THREAD, NODE, &file(0, 7));
-        assert!(!is_sent_back(&looks, THREAD, NODE, &file(0, 7)));
+        let retries = OpenRetry::default();
+        retries.tell(Coherence::Auto, THREAD, NODE, &file(0, 7));
+        assert!(!is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
     }
 
     #[test]
     fn what_the_kernel_cannot_have_wrong_is_opened_at_once() {
-        let looks = SecondLook::default();
+        let retries = OpenRetry::default();
         assert!(
-            !is_sent_back(&looks, THREAD, NODE, &file(10, 7)),
-            "attributes from before the change are no longer kept"
+            !is_sent_back(&retries, THREAD, NODE, &file(10, 7)),
+            "attributes from before the change are no longer cached"
         );
         for (coherence, how) in [
             (Coherence::Strict, OpenFlags::READ),
@@ -231,20 +231,20 @@ mod tests {
             (Coherence::Auto, OpenFlags::WRITE),
             (Coherence::Auto, OpenFlags::READ | OpenFlags::TRUNCATE),
         ] {
-            let attempt = looks.attempt(THREAD, NODE, how);
-            assert!(!looks.is_due(coherence, attempt, Some(&file(0, 7))), "{coherence:?} {how:?}");
+            let attempt = retries.attempt(THREAD, NODE, how);
+            assert!(!retries.is_due(coherence, attempt, Some(&file(0, 7))), "{coherence:?} {how:?}");
         }
     }
 
     #[test]
     fn the_tables_are_bounded() {
-        let looks = SecondLook::default();
+        let retries = OpenRetry::default();
         for number in 0..2 * ENTRIES_MAX as u32 {
             let node = NodeId(number.into());
-            looks.tell(Coherence::Auto, number, node, &file(0, 1));
-            is_sent_back(&looks, number, node, &file(0, 2));
+            retries.tell(Coherence::Auto, number, node, &file(0, 1));
+            is_sent_back(&retries, number, node, &file(0, 2));
         }
-        let table = looks.table();
+        let table = retries.table();
         assert!(table.told.len() <= ENTRIES_MAX && table.sent_back.len() <= ENTRIES_MAX);
     }
 }

@@ -1,8 +1,8 @@
-//! Memory for requests, kept from one to the next.
+//! Memory for requests, used again from one to the next.
 //!
-//! A file system may hold on to the data of a WRITE that it has answered, to send them on from where they lie. Such a
+//! A file system may retain the data of a WRITE that it has answered, to send them on from where they lie. Such a
 //! buffer is not written to until it is let go; meanwhile another takes its place. How many are out at a time is
-//! bounded: beyond that a file system is not offered to keep what it is given, and copies.
+//! bounded: beyond that a file system may not retain what it is given, and copies.
 
 use super::device::DATA_AT;
 use crate::session::Slot;
@@ -12,91 +12,91 @@ use tombolo_wire_fuse::layout::header::MIN_READ_BUFFER;
 
 /// Slots and buffers that no request uses now, and buffers that a file system still uses.
 #[derive(Debug)]
-pub(super) struct Stock {
+pub(super) struct BufferPool {
     data_bytes: usize,
-    shelves: Mutex<Shelves>,
+    memory: Mutex<Memory>,
 }
 
 #[derive(Debug, Default)]
 #[expect(clippy::vec_box, reason = "slots go from hand to hand by their address")]
-struct Shelves {
+struct Memory {
     slots: Vec<Box<Slot>>,
     buffers: Vec<Buffer>,
     /// Buffers that were still used when their request was answered.
-    kept: Vec<Buffer>,
-    /// How many may be used after their answer: those of requests that are not answered yet, and those in `kept`.
+    retained: Vec<Buffer>,
+    /// How many may be used after their answer: those of requests that are not answered yet, and those in `retained`.
     lent: usize,
 }
 
 /// How much spare memory there is; more is given back to the system.
 const SPARE_MAX: usize = 16;
-/// How many buffers a file system may hold at a time.
+/// How many buffers a file system may retain at a time.
 const LENT_MAX: usize = 64;
 
-impl Stock {
+impl BufferPool {
     /// For requests of up to `max_write_bytes` of data.
-    pub(super) fn new(max_write_bytes: u32) -> Arc<Stock> {
+    pub(super) fn new(max_write_bytes: u32) -> Arc<BufferPool> {
         let data_bytes = (max_write_bytes as usize).max(MIN_READ_BUFFER);
-        Arc::new(Stock { data_bytes, shelves: Mutex::default() })
+        Arc::new(BufferPool { data_bytes, memory: Mutex::default() })
     }
 
     pub(super) fn take(&self) -> (Box<Slot>, Buffer) {
         let (slot, buffer) = {
-            let mut shelves = self.shelves();
-            (shelves.slots.pop(), shelves.spare())
+            let mut memory = self.memory();
+            (memory.slots.pop(), memory.spare())
         };
         (slot.unwrap_or_default(), buffer.unwrap_or_else(|| self.fresh()))
     }
 
     /// Takes the memory of a request back; with `lent` it may still be in use.
     pub(super) fn put(&self, slot: Box<Slot>, buffer: Buffer, lent: bool) {
-        let mut shelves = self.shelves();
-        if shelves.slots.len() < SPARE_MAX {
-            shelves.slots.push(slot);
+        let mut memory = self.memory();
+        if memory.slots.len() < SPARE_MAX {
+            memory.slots.push(slot);
         }
         match lent {
-            true => shelves.end_loan(buffer),
-            false => shelves.keep(buffer),
+            true => memory.end_loan(buffer),
+            false => memory.keep(buffer),
         }
     }
 
-    /// May one more buffer be used after its request is answered? If so, it comes back by [`Stock::put`] with the mark,
-    /// [`Stock::exchange`] or [`Stock::give_up`].
+    /// May one more buffer be used after its request is answered? If so, it comes back by [`BufferPool::put`] with the mark,
+    /// [`BufferPool::exchange`] or [`BufferPool::give_up`].
     pub(super) fn lend(&self) -> bool {
-        let mut shelves = self.shelves();
-        if shelves.lent >= LENT_MAX {
-            shelves.sweep();
+        let mut memory = self.memory();
+        if memory.lent >= LENT_MAX {
+            memory.sweep();
         }
-        let may = shelves.lent < LENT_MAX;
-        shelves.lent += usize::from(may);
+        let may = memory.lent < LENT_MAX;
+        memory.lent += usize::from(may);
         may
     }
 
-    /// A buffer that nobody uses for one that was lent: the same, if it was not kept.
+    /// A free buffer for one that was lent: the same, if it was not retained.
     pub(super) fn exchange(&self, lent: Buffer) -> Buffer {
         let spare = {
-            let mut shelves = self.shelves();
-            shelves.end_loan(lent);
-            shelves.spare()
+            let mut memory = self.memory();
+            memory.end_loan(lent);
+            memory.spare()
         };
         spare.unwrap_or_else(|| self.fresh())
     }
 
     /// Takes back a buffer that was lent to a request that came to nothing.
     pub(super) fn give_up(&self, lent: Buffer) {
-        self.shelves().end_loan(lent);
+        self.memory().end_loan(lent);
     }
 
     fn fresh(&self) -> Buffer {
         Buffer::new(DATA_AT + self.data_bytes)
     }
 
-    fn shelves(&self) -> MutexGuard<'_, Shelves> {
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shelves {
+impl Memory {
     fn spare(&mut self) -> Option<Buffer> {
         if self.buffers.is_empty() {
             self.sweep();
@@ -116,16 +116,16 @@ impl Shelves {
             self.lent -= 1;
             self.keep(buffer);
         } else {
-            self.kept.push(buffer);
+            self.retained.push(buffer);
         }
     }
 
     /// Looks which buffers were let go meanwhile.
     fn sweep(&mut self) {
         let mut index = 0;
-        while let Some(buffer) = self.kept.get_mut(index) {
+        while let Some(buffer) = self.retained.get_mut(index) {
             if is_free(buffer) {
-                let buffer = self.kept.swap_remove(index);
+                let buffer = self.retained.swap_remove(index);
                 self.lent -= 1;
                 self.keep(buffer);
             } else {
@@ -145,40 +145,40 @@ mod tests {
 
     #[test]
     fn a_buffer_that_is_held_is_not_given_out_again() {
-        let stock = Stock::new(8192);
-        let (_, buffer) = stock.take();
-        assert!(stock.lend());
+        let buffers = BufferPool::new(8192);
+        let (_, buffer) = buffers.take();
+        assert!(buffers.lend());
         let held = buffer.source(0..10);
-        let mut next = stock.exchange(buffer);
+        let mut next = buffers.exchange(buffer);
         next.as_mut_slice().expect("free").fill(0xff);
         assert_eq!(held.to_vec(10), [0; 10]);
         drop(held);
-        assert!(stock.shelves().spare().is_some(), "let go, it is a spare again");
-        assert_eq!(stock.shelves().lent, 0);
+        assert!(buffers.memory().spare().is_some(), "let go, it is a spare again");
+        assert_eq!(buffers.memory().lent, 0);
     }
 
     #[test]
-    fn what_was_not_kept_is_used_again_at_once() {
-        let stock = Stock::new(8192);
-        let (_, mut buffer) = stock.take();
+    fn a_buffer_that_was_not_retained_is_used_again_at_once() {
+        let buffers = BufferPool::new(8192);
+        let (_, mut buffer) = buffers.take();
         buffer.as_mut_slice().expect("free")[0] = 7;
-        assert!(stock.lend());
-        let mut again = stock.exchange(buffer);
+        assert!(buffers.lend());
+        let mut again = buffers.exchange(buffer);
         assert_eq!(again.as_slice().expect("free")[0], 7, "the same memory");
     }
 
     #[test]
-    fn a_file_system_that_keeps_everything_is_not_lent_more() {
-        let stock = Stock::new(8192);
+    fn a_file_system_that_retains_everything_is_not_lent_more() {
+        let buffers = BufferPool::new(8192);
         let mut held = Vec::new();
-        while stock.lend() {
-            let (slot, buffer) = stock.take();
+        while buffers.lend() {
+            let (slot, buffer) = buffers.take();
             held.push(buffer.source(0..10));
-            stock.put(slot, buffer, true);
+            buffers.put(slot, buffer, true);
         }
         assert_eq!(held.len(), LENT_MAX);
         held.truncate(LENT_MAX - 10);
-        assert_eq!((0..LENT_MAX).filter(|_| stock.lend()).count(), 10);
-        assert!(stock.shelves().buffers.len() <= SPARE_MAX);
+        assert_eq!((0..LENT_MAX).filter(|_| buffers.lend()).count(), 10);
+        assert!(buffers.memory().buffers.len() <= SPARE_MAX);
     }
 }

@@ -5,16 +5,16 @@
 //! several programs ask without a pause, or before a request that takes long; and one that finds nothing to do while
 //! others receive goes back to sleep.
 
-use super::stock::Stock;
+use super::buffer_pool::BufferPool;
 use crate::session::Session;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What the threads of one mount share.
 #[derive(Debug)]
-pub(super) struct Crew {
+pub(super) struct ThreadPool {
     pub(super) session: Arc<Session>,
-    pub(super) stock: Arc<Stock>,
+    pub(super) buffers: Arc<BufferPool>,
     /// How many receive; changed with the mutex held, read without.
     receiving: AtomicUsize,
     state: Mutex<State>,
@@ -30,10 +30,10 @@ struct State {
     ended: bool,
 }
 
-impl Crew {
-    pub(super) fn new(session: Arc<Session>, stock: Arc<Stock>) -> Arc<Crew> {
+impl ThreadPool {
+    pub(super) fn new(session: Arc<Session>, buffers: Arc<BufferPool>) -> Arc<ThreadPool> {
         let receiving = AtomicUsize::new(0);
-        Arc::new(Crew { session, stock, receiving, state: Mutex::default(), called: Condvar::new() })
+        Arc::new(ThreadPool { session, buffers, receiving, state: Mutex::default(), called: Condvar::new() })
     }
 
     /// Begins to receive: the first at once, the others when they are called. False once the mount is gone.
@@ -47,7 +47,7 @@ impl Crew {
         while state.calls == 0 && !state.ended {
             state = self.called.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        // Who called has counted us among those that receive already.
+        // The thread that called has counted this one as receiving already.
         state.calls = state.calls.saturating_sub(1);
         !state.ended
     }
@@ -63,7 +63,7 @@ impl Crew {
         }
     }
 
-    /// Does nobody but the caller receive?
+    /// Is the caller the only thread that receives?
     pub(super) fn is_alone(&self) -> bool {
         self.receiving.load(Ordering::Relaxed) <= 1
     }
@@ -102,19 +102,19 @@ mod tests {
     use tombolo_core::SessionId;
     use tombolo_core::fs::{Client, Export, PermissionCheck};
 
-    fn crew() -> Arc<Crew> {
+    fn pool() -> Arc<ThreadPool> {
         let client = Client { session: SessionId(1), label: String::new(), checks: PermissionCheck::Caller };
         let session =
             Session::new(SessionId(1), Memory::default().attach(&client).unwrap(), Default::default());
-        Crew::new(session, Stock::new(8192))
+        ThreadPool::new(session, BufferPool::new(8192))
     }
 
     #[test]
     fn one_receives_and_others_come_when_they_are_called() {
-        let crew = crew();
-        assert!(crew.enter() && crew.is_alone() && !crew.leave(), "the last one stays");
+        let pool = pool();
+        assert!(pool.enter() && pool.is_alone() && !pool.leave(), "the last one stays");
         let (sender, receiver) = mpsc::channel();
-        let second = crew.clone();
+        let second = pool.clone();
         let thread = thread::spawn(move || {
             while second.enter() {
                 sender.send(()).unwrap();
@@ -122,17 +122,17 @@ mod tests {
             }
         });
         for _ in 0..100 {
-            assert!(receiver.recv_timeout(Duration::from_millis(1)).is_err(), "nobody called");
-            while crew.is_alone() && receiver.try_recv().is_err() {
-                crew.call();
+            assert!(receiver.recv_timeout(Duration::from_millis(1)).is_err(), "no thread was called");
+            while pool.is_alone() && receiver.try_recv().is_err() {
+                pool.call();
             }
             while receiver.try_recv().is_ok() {}
-            while !crew.is_alone() {
+            while !pool.is_alone() {
                 thread::yield_now();
             }
             while receiver.try_recv().is_ok() {}
         }
-        crew.end();
+        pool.end();
         thread.join().unwrap();
     }
 }
