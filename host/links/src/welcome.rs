@@ -22,7 +22,7 @@ use super::listen::{ListenOptions, is_full};
 use super::passing::Passable;
 use super::server::{Counts, Credentials, LinkHandle, Peer, Reception, Refusal, Server, SpeaksFor, Standing};
 use super::tether::{Descriptors, Keeper, Tether, Watcher};
-use tombolo_host_runtime::descriptors::{Account, Share};
+use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
 use tombolo_host_runtime::lock;
 
 /// The links that were made, and what they are made with.
@@ -161,7 +161,7 @@ impl Place {
         if is_full(places.taken.values().map(|taken| taken.uid), uid, max) {
             return None;
         }
-        let descriptors = Account::of_process().share(DESCRIPTORS);
+        let descriptors = DescriptorBudget::of_process().share(DESCRIPTORS);
         let Some(_descriptors) = descriptors else {
             tracing::warn!("no descriptors left for one more link; raise RLIMIT_NOFILE");
             return None;

@@ -9,7 +9,7 @@ use tombolo_host_links::End;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{LinkHandle, Peer, Server, Service, Standing};
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
-use tombolo_host_runtime::buffers::BufferLimits;
+use tombolo_host_runtime::buffer_pool::BufferLimits;
 use tombolo_nfs_tests::test_server::{PATH, Plan};
 use tombolo_shm::bell::Mode;
 use tombolo_shm::link::{Ends, Instance, Layout, Protocol};

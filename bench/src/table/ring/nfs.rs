@@ -15,7 +15,7 @@ use tombolo_host_links::server::Service;
 use tombolo_host_links::tether::Watcher;
 use tombolo_host_rpc::client::{Call, Found, Landing, Options, Reply as RpcReply, RpcClient};
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
-use tombolo_host_runtime::buffers::BufferLimits;
+use tombolo_host_runtime::buffer_pool::BufferLimits;
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_mem::Buffer;
 use tombolo_shm::bell::Mode;

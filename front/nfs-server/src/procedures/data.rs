@@ -3,7 +3,7 @@
 use tombolo_core::fs::{Attr, Change, SyncWhat, WeakAttr, Write, Written};
 use tombolo_core::{Error, RequestKey, Stability};
 use tombolo_host_rpc::server::ReplyData;
-use tombolo_host_runtime::buffers::Buffers;
+use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, WriteArgs};
 use tombolo_wire_nfs3::attr::{fattr3, stability, stable_how, wcc_data};

@@ -175,7 +175,7 @@ impl Link {
         self.session.ended();
         if let Some(why) = text {
             self.common.ledger.cut();
-            if let Some(suppressed) = self.common.cuts.turn() {
+            if let Some(suppressed) = self.common.cuts.allow() {
                 tracing::warn!(link = &*self.label, %why, suppressed, "link cut");
             }
         }

@@ -15,7 +15,7 @@ use tombolo_host_links::Lie;
 use tombolo_host_links::server::{
     Peer as LinkPeer, Refusal, Request, Responder, Service as LinkService, Session, Voice,
 };
-use tombolo_host_runtime::buffers::{BUFFER_MAX_BYTES, BufferLimits, Buffers, Stock};
+use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferLimits, BufferPool, Buffers};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::task;
 
@@ -29,14 +29,14 @@ const SPARE_MAX: usize = 32;
 pub struct RpcLinks<S> {
     service: Arc<S>,
     exports: Vec<String>,
-    stock: Arc<Stock>,
+    pool: Arc<BufferPool>,
 }
 
 impl<S: Service> RpcLinks<S> {
     /// Links are given for these exports, by name; the service keeps the callers of each to that one
     /// ([`LinkOrigin::export`]). `limits` are for the data of replies.
     pub fn new(service: Arc<S>, exports: Vec<String>, limits: BufferLimits) -> Self {
-        Self { service, exports, stock: Stock::new(limits) }
+        Self { service, exports, pool: BufferPool::new(limits) }
     }
 
     /// The export of that name; without one the only one there is.
@@ -59,8 +59,8 @@ impl<S: Service> LinkService for RpcLinks<S> {
             voice: Voice::of(peer),
         });
         let desk = Arc::new(Desk {
-            buffers: Buffers::of(self.stock.account()),
-            stock: self.stock.clone(),
+            buffers: Buffers::of(self.pool.account()),
+            pool: self.pool.clone(),
             exchanges: Mutex::default(),
         });
         Ok(session(self.service.clone(), caller, desk))
@@ -70,7 +70,7 @@ impl<S: Service> LinkService for RpcLinks<S> {
 /// What the calls of a link share.
 struct Desk {
     buffers: Buffers,
-    stock: Arc<Stock>,
+    pool: Arc<BufferPool>,
     exchanges: Mutex<Vec<Box<Exchange>>>,
 }
 
@@ -131,7 +131,7 @@ where
 
     fn ended(&self) {
         // Nobody else looks after memory that is not needed.
-        self.desk.stock.trim();
+        self.desk.pool.trim();
     }
 }
 

@@ -10,7 +10,7 @@ use super::common::Common;
 use super::datagrams::{Datagrams, Return};
 use super::link::Link;
 use super::service::{Exchange, Outcome, Peer, Service};
-use tombolo_host_runtime::buffers::Account;
+use tombolo_host_runtime::buffer_pool::ConnectionAccount;
 use tombolo_host_runtime::task;
 
 /// What a call that goes on holds beside its buffers, by estimate: its future, its exchange, its task.
@@ -187,7 +187,7 @@ impl Drop for Finish {
 }
 
 impl Destination {
-    fn account(&self) -> &Account {
+    fn account(&self) -> &ConnectionAccount {
         match self {
             Destination::Link(link) => link.buffers.account(),
             Destination::Datagram(_, back) => &back.client.datagrams,

@@ -13,7 +13,7 @@ use super::service::{HEAD_BYTES, LONG_HEAD_BYTES, Outcome};
 use tombolo_mem::Source;
 use tombolo_sys::{Errno, tcp};
 
-use tombolo_host_runtime::buffers::Lease;
+use tombolo_host_runtime::buffer_pool::Lease;
 use tombolo_host_runtime::waiters::{Queued, Waiter};
 
 /// Calls of one turn; then other connections have theirs.
@@ -243,7 +243,7 @@ impl Connection {
             if is_short { STUCK_AFTER_IF_SHORT.min(options.stuck_after) } else { options.stuck_after };
         if self.link.is_stuck(patience, now) {
             counters.closed_stuck.add(1);
-            if let Some(suppressed) = common.lines.stuck.turn() {
+            if let Some(suppressed) = common.lines.stuck.allow() {
                 tracing::warn!(peer = ?self.link.peer, suppressed, "closed: it takes no replies");
             }
             return Then::Close;
@@ -358,7 +358,7 @@ impl Connection {
                 Ok(Step::NoRoom) => return End::Limits,
                 Err(fault) => {
                     place.common.counters.closed_too_long.add(1);
-                    if let Some(suppressed) = place.common.lines.too_long.turn() {
+                    if let Some(suppressed) = place.common.lines.too_long.allow() {
                         tracing::warn!(peer = ?link.peer, %fault, suppressed, "closed");
                     }
                     return End::Seal;

@@ -9,7 +9,7 @@ use super::calls::{Calls, Destination, Ran};
 use super::clients::Client;
 use super::common::{Common, Exchanges};
 use super::service::{Exchange, Outcome, Peer, Transport};
-use tombolo_host_runtime::buffers::{Buffers, Lease};
+use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
 use tombolo_sys::gather::Gather;
 use tombolo_sys::udp::{self, DATAGRAM_MAX_BYTES, Route};
 use tombolo_sys::{Errno, Result};
@@ -74,7 +74,7 @@ impl Datagrams {
             Ok(bytes) => counters.sent_bytes.add(bytes),
             Err(error) => {
                 counters.datagrams_dropped.add(1);
-                if let Some(suppressed) = self.common.lines.dropped.turn() {
+                if let Some(suppressed) = self.common.lines.dropped.allow() {
                     let peer = route.peer();
                     tracing::warn!(%peer, %error, suppressed, "a reply by UDP could not be sent");
                 }
@@ -128,10 +128,10 @@ impl DatagramIntake {
 
     fn receive(&mut self) -> Result<(usize, Route)> {
         let datagrams = &self.datagrams;
-        let stock = &datagrams.common.stock;
+        let pool = &datagrams.common.pool;
         let desk = match &mut self.desk {
             Some(desk) => desk,
-            none => none.insert(stock.take(DATAGRAM_MAX_BYTES).ok_or(Errno::NOMEM)?),
+            none => none.insert(pool.take(DATAGRAM_MAX_BYTES).ok_or(Errno::NOMEM)?),
         };
         udp::receive(datagrams.socket(), &desk.sink(0..DATAGRAM_MAX_BYTES))
     }

@@ -356,8 +356,8 @@ impl EventThread {
         closing.into_iter().for_each(|token| self.close(token));
         self.sockets.iter_mut().for_each(DatagramIntake::rest);
         common.clients.sweep();
-        common.stock.trim();
-        let more = !self.connections.is_empty() || common.stock.has_spare() || !common.clients.is_empty();
+        common.pool.trim();
+        let more = !self.connections.is_empty() || common.pool.has_spare() || !common.clients.is_empty();
         let interval = common.options.sweep_interval();
         let interval = if is_doubtful { interval.min(DOUBT_INTERVAL) } else { interval };
         self.next_sweep = more.then(|| now + interval);

@@ -7,7 +7,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use tombolo_host_runtime::buffers::{BUFFER_MAX_BYTES, Buffers, Lease, Stock};
+use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferPool, Buffers, Lease};
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::{Errno, tcp};
 use tombolo_wire_rpc::{Found, Mark, RecordError, Records};
@@ -60,15 +60,15 @@ impl Span {
 
 /// Where an event thread receives what is not known to be long.
 pub(super) struct Desk {
-    stock: Arc<Stock>,
+    pool: Arc<BufferPool>,
     span: Span,
 }
 
 impl Desk {
-    /// None if the stock has no buffers of that size, which it has.
-    pub(super) fn new(stock: Arc<Stock>) -> Option<Self> {
-        let span = Span { lease: stock.take(DESK_BYTES)?, start: 0, end: 0 };
-        Some(Self { stock, span })
+    /// None if the pool has no buffers of that size, which it has.
+    pub(super) fn new(pool: Arc<BufferPool>) -> Option<Self> {
+        let span = Span { lease: pool.take(DESK_BYTES)?, start: 0, end: 0 };
+        Some(Self { pool, span })
     }
 
     /// Receives what nobody wants any more.
@@ -87,7 +87,7 @@ impl Desk {
 
     /// Takes another buffer, and what was not used up along.
     fn exchange(&mut self, buffers: &Buffers) {
-        let Some(lease) = self.stock.take(DESK_BYTES) else { return };
+        let Some(lease) = self.pool.take(DESK_BYTES) else { return };
         let rest = self.span.bytes(0, self.span.len());
         let left = std::mem::replace(&mut self.span, Span { lease, start: 0, end: 0 });
         self.span.append(&rest);
@@ -162,7 +162,7 @@ impl Intake {
     pub(super) fn leave(&mut self, desk: &mut Desk, buffers: &Buffers) {
         let span = &mut desk.span;
         if span.len() > 0
-            && let Some(mut parked) = taken(&desk.stock, buffers, span.len())
+            && let Some(mut parked) = taken(&desk.pool, buffers, span.len())
         {
             parked.append(&span.bytes(0, span.len()));
             self.kept = Kept::Parked(parked);
@@ -295,7 +295,7 @@ impl Intake {
     fn glue(&mut self, piece: &Source, complete: bool, desk: &Desk, buffers: &Buffers) -> Option<Step> {
         let mut glued = match self.glued.take() {
             Some(glued) => glued,
-            None => taken(&desk.stock, buffers, piece.len())?,
+            None => taken(&desk.pool, buffers, piece.len())?,
         };
         glued.append(piece);
         if !complete {
@@ -308,8 +308,8 @@ impl Intake {
 }
 
 /// A buffer that the client pays for even beyond its share: no more than the desk holds is put into it.
-fn taken(stock: &Arc<Stock>, buffers: &Buffers, len_bytes: usize) -> Option<Span> {
-    let lease = stock.take(len_bytes)?;
+fn taken(pool: &Arc<BufferPool>, buffers: &Buffers, len_bytes: usize) -> Option<Span> {
+    let lease = pool.take(len_bytes)?;
     lease.charge(buffers.account());
     Some(Span { lease, start: 0, end: 0 })
 }

@@ -13,7 +13,7 @@ use super::mailbox::Mailbox;
 use super::outbox::{Batch, Sent, State};
 use super::service::{Exchange, Outcome, Peer};
 use super::token::Token;
-use tombolo_host_runtime::buffers::Buffers;
+use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_host_runtime::waiters::Waiter;
 
 /// A connection whose peer takes no replies begins no call while so many bytes of them wait: it may have the next long reply ready, and no

@@ -96,7 +96,7 @@ impl Listening {
                 }
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    if let Some(suppressed) = self.common.lines.no_room.turn() {
+                    if let Some(suppressed) = self.common.lines.no_room.allow() {
                         tracing::error!(%error, suppressed, "callers wait: no connection can be taken");
                     }
                     self.ignore(epoll);
@@ -136,7 +136,7 @@ impl Listening {
 
     fn refuse(&self, address: SocketAddr, reason: &str) {
         self.common.counters.refused.add(1);
-        if let Some(suppressed) = self.common.lines.refused.turn() {
+        if let Some(suppressed) = self.common.lines.refused.allow() {
             tracing::warn!(peer = %address, suppressed, "a caller was refused: {reason}");
         }
     }

@@ -201,7 +201,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use tombolo_host_runtime::buffers::{BufferLimits, Buffers};
+    use tombolo_host_runtime::buffer_pool::{BufferLimits, Buffers};
 
     fn reply(buffers: &Buffers, reply: &[u8], data: Option<usize>) -> Exchange {
         let mut exchange = Exchange::new(buffers.clone());

@@ -84,7 +84,7 @@ impl Server {
 
     /// What it has done so far.
     pub fn counts(&self) -> Counts {
-        Counts { lent_bytes: self.common.stock.lent_bytes() as u64, ..self.common.counters.read() }
+        Counts { lent_bytes: self.common.pool.lent_bytes() as u64, ..self.common.counters.read() }
     }
 
     /// Takes no more callers and no more calls, sends the replies of those that were received, for as long as the grace
@@ -101,7 +101,7 @@ impl Server {
         service: Arc<S>,
     ) -> Result<(), StartError> {
         let common = self.common.clone();
-        let desk = Desk::new(common.stock.clone()).ok_or_else(|| system(Errno::NOMEM))?;
+        let desk = Desk::new(common.pool.clone()).ok_or_else(|| system(Errno::NOMEM))?;
         let calls = calls_of(service, common.clone());
         let exchanges = Exchanges::new(common.clone());
         let place = Workplace { common: common.clone(), calls, exchanges, desk };

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 use tombolo_host_links::server::Voice;
-use tombolo_host_runtime::buffers::{Buffers, Lease};
+use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
 use tombolo_mem::Source;
 use tombolo_shm::link::Instance;
 

@@ -168,7 +168,7 @@ impl FrontEnd {
         self.post(request::SET_VRING_ADDR, &payload, &[])
     }
 
-    /// Hands over one of a queue's bells, or says that there is none.
+    /// Hands over one of a queue's eventfds, or says that there is none.
     pub fn set_vring_fd(&mut self, request: u32, index: u16, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         const NO_DESCRIPTOR: u64 = 1 << 8;
         let value = u64::from(index) | if fd.is_none() { NO_DESCRIPTOR } else { 0 };

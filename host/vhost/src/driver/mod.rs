@@ -157,13 +157,13 @@ impl Driver {
         let addresses = [user(layout.table), user(layout.used), user(layout.available)];
         self.front.set_vring_addresses(n, addresses)?;
         self.front.post_state(request::SET_VRING_BASE, n, u32::from(base))?;
-        let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let (kick, call, error) = (bell()?, bell()?, bell()?);
+        let notifier = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let (kick, call, error) = (notifier()?, notifier()?, notifier()?);
         self.front.set_vring_fd(request::SET_VRING_CALL, index, Some(call.as_fd()))?;
         self.front.set_vring_fd(request::SET_VRING_ERR, index, Some(error.as_fd()))?;
-        let bells = queue::Bells { kick, call, error };
+        let eventfds = queue::EventFds { kick, call, error };
         let end = start + self.settings.queue_memory_bytes;
-        let queue = DriverQueue::new(self.region.clone(), layout, end, base, bells, self.options())?;
+        let queue = DriverQueue::new(self.region.clone(), layout, end, base, eventfds, self.options())?;
         self.front.set_vring_fd(request::SET_VRING_KICK, index, Some(queue.kick_fd()))?;
         if self.features & FEATURE_PROTOCOL_FEATURES != 0 {
             self.front.post_state(request::SET_VRING_ENABLE, n, 1)?;

@@ -59,7 +59,7 @@ pub struct DriverQueue {
     region: Region,
     layout: Layout,
     options: Options,
-    bells: Bells,
+    eventfds: EventFds,
     /// Unused memory for buffers: from, to.
     arena: (usize, usize),
     free: Vec<u16>,
@@ -80,7 +80,7 @@ pub(super) struct Options {
 }
 
 #[derive(Debug)]
-pub(super) struct Bells {
+pub(super) struct EventFds {
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
     pub(super) error: OwnedFd,
@@ -121,7 +121,7 @@ impl DriverQueue {
         layout: Layout,
         end: usize,
         base: u16,
-        bells: Bells,
+        eventfds: EventFds,
         options: Options,
     ) -> io::Result<DriverQueue> {
         let n = usize::from(layout.size);
@@ -129,7 +129,7 @@ impl DriverQueue {
             region,
             layout,
             options,
-            bells,
+            eventfds,
             arena: (layout.end, end),
             free: (0..layout.size).rev().collect(),
             next: vec![0; n],
@@ -245,7 +245,7 @@ impl DriverQueue {
                 std::thread::sleep(Duration::from_micros(1));
             }
             if self.options.wait == Wait::Event && !self.ask_for_interrupt().map_err(io::Error::other)? {
-                wait_for(&self.bells.call, left)?;
+                wait_for(&self.eventfds.call, left)?;
             }
         }
     }
@@ -270,18 +270,18 @@ impl DriverQueue {
     /// Rings, asked or not.
     pub fn kick_always(&self) {
         // Full means rung already.
-        let _ = rustix::io::write(&self.bells.kick, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.eventfds.kick, &1u64.to_ne_bytes());
     }
 
     /// Whether the device reports within the time that the queue is broken.
     pub fn wait_broken(&self, timeout: Duration) -> bool {
-        wait_for(&self.bells.error, timeout).unwrap_or(false)
+        wait_for(&self.eventfds.error, timeout).unwrap_or(false)
     }
 
     /// How many times the device has interrupted since this was last asked, in polling mode.
     pub fn interrupts(&self) -> u64 {
         let mut count = [0; 8];
-        rustix::io::read(&self.bells.call, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+        rustix::io::read(&self.eventfds.call, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
     }
 
     /// Writes a descriptor as it is.
@@ -316,7 +316,7 @@ impl DriverQueue {
     }
 
     pub(super) fn kick_fd(&self) -> BorrowedFd<'_> {
-        self.bells.kick.as_fd()
+        self.eventfds.kick.as_fd()
     }
 
     fn add_direct(&mut self, parts: &[Part]) -> Option<u16> {

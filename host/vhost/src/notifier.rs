@@ -6,24 +6,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How we wake the guest: the front end gave us an eventfd, or (UML) the writing end of a pipe.
 #[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct Notifier(OwnedFd);
 
-impl Bell {
-    /// Makes the descriptor non-blocking: a bell that nobody drains must not hold us up. It has been rung then
+impl Notifier {
+    /// Makes the descriptor non-blocking: one that the front end does not drain must not block us. It is signalled then
     /// anyway.
-    pub(crate) fn new(file: File) -> std::io::Result<Bell> {
+    pub(crate) fn new(file: File) -> std::io::Result<Notifier> {
         let fd = OwnedFd::from(file);
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
-        Ok(Bell(fd))
+        Ok(Notifier(fd))
     }
 
-    /// Rings. Any failure is the front end's: it closed or filled its own descriptor.
-    pub(crate) fn ring(&self) {
+    /// Signals it. Any failure is the front end's: it closed or filled its own descriptor.
+    pub(crate) fn notify(&self) {
         let _ = rustix::io::retry_on_intr(|| io::write(&self.0, &1u64.to_ne_bytes()));
     }
 }
 
-/// How a queue's thread sleeps: until the guest rings, or one of us does.
+/// How a queue's thread sleeps: until the guest kicks, or a [`Waker`] wakes it.
 ///
 /// The guest's descriptor is watched edge-triggered and never read. So a front end that drains it, or makes it
 /// blocking, cannot hold the thread up; and a wake-up costs one system call less.
@@ -53,12 +53,12 @@ impl Waiter {
         Ok((Waiter { epoll, _kick: kick }, Waker(waker)))
     }
 
-    /// Whether the guest has no way to ring: it has to be looked at from time to time.
+    /// Whether the guest has no way to kick: its queue has to be polled.
     pub(crate) fn must_poll(&self) -> bool {
         self._kick.is_none()
     }
 
-    /// Sleeps until somebody rings, or for the given time.
+    /// Sleeps until a kick or a wake-up, or for the given time.
     pub(crate) fn wait(&self, timeout_ms: Option<u32>) -> std::io::Result<()> {
         let timeout = timeout_ms.map(|ms| rustix::event::Timespec {
             tv_sec: i64::from(ms / 1000),
@@ -74,12 +74,12 @@ impl Waiter {
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        // Full means rung already; nothing else can fail on our own eventfd.
+        // Full means signalled already; nothing else can fail on our own eventfd.
         let _ = io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Notifier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -6,7 +6,7 @@ const LIMITS: BufferLimits =
     BufferLimits { total_bytes: 8 << 20, share_bytes: 4 << 20, retained_bytes: 2 << 20 };
 
 #[test]
-fn the_buffer_that_came_back_last_is_lent_first() {
+fn the_buffer_returned_last_is_lent_first() {
     let buffers = Buffers::new(LIMITS);
     let (first, second) = (buffers.take(40_000).expect("one"), buffers.take(40_000).expect("two"));
     first.sink(0..1).write_at(0, b"1");
@@ -19,19 +19,19 @@ fn the_buffer_that_came_back_last_is_lent_first() {
 }
 
 #[test]
-fn what_nobody_has_goes_with_its_stock() {
+fn free_buffers_are_dropped_with_their_pool() {
     let buffers = Buffers::new(LIMITS);
-    let stock = Arc::downgrade(&buffers.0.share.stock);
+    let pool = Arc::downgrade(&buffers.0.share.pool);
     drop(buffers.take(100).expect("a buffer"));
-    assert!(stock.upgrade().expect("it is there").has_spare());
+    assert!(pool.upgrade().expect("it is there").has_spare());
     let kept = buffers.take(40_000).expect("another");
     drop(buffers);
     drop(kept);
-    assert!(stock.upgrade().is_none(), "it is kept by its own buffers");
+    assert!(pool.upgrade().is_none(), "its own buffers keep it");
 }
 
 #[test]
-fn a_buffer_that_somebody_still_reads_is_not_lent() {
+fn a_buffer_with_a_live_source_is_not_lent() {
     let buffers = Buffers::new(LIMITS);
     let lease = buffers.take(100).expect("a buffer");
     lease.sink(0..5).write_at(0, b"theirs");
@@ -55,8 +55,8 @@ fn every_lease_of_a_buffer_keeps_it() {
 
 #[test]
 fn a_client_has_its_share_and_another_still_gets_some() {
-    let stock = Stock::new(LIMITS);
-    let (greedy, other) = (Buffers(stock.account()), Buffers(stock.account()));
+    let pool = BufferPool::new(LIMITS);
+    let (greedy, other) = (Buffers(pool.account()), Buffers(pool.account()));
     let mut had: Vec<_> = std::iter::from_fn(|| greedy.take(1 << 20)).collect();
     assert_eq!(had.len(), 3, "of 1,036 KiB each");
     assert!(!greedy.0.has_room() && other.0.has_room());
@@ -67,70 +67,70 @@ fn a_client_has_its_share_and_another_still_gets_some() {
 }
 
 #[test]
-fn what_is_not_needed_is_freed() {
-    let stock = Stock::new(LIMITS);
-    let buffers = Buffers(stock.account());
+fn unneeded_buffers_are_freed() {
+    let pool = BufferPool::new(LIMITS);
+    let buffers = Buffers(pool.account());
     let had: Vec<_> = std::iter::from_fn(|| buffers.take(1 << 20)).collect();
     drop(had);
-    assert!(stock.retained_bytes.load(Ordering::Relaxed) <= LIMITS.retained_bytes);
-    assert!(stock.has_spare());
-    stock.trim();
-    stock.trim();
-    assert!(!stock.has_spare());
+    assert!(pool.retained_bytes.load(Ordering::Relaxed) <= LIMITS.retained_bytes);
+    assert!(pool.has_spare());
+    pool.trim();
+    pool.trim();
+    assert!(!pool.has_spare());
     // What is used again and again stays.
     for _ in 0..5 {
         drop(buffers.take(1 << 20));
-        stock.trim();
-        assert!(stock.has_spare());
+        pool.trim();
+        assert!(pool.has_spare());
     }
 }
 
 #[test]
-fn a_few_that_hold_much_keep_nobody_out_who_has_little() {
-    let stock = Stock::new(LIMITS);
-    let greedy: Vec<_> = (0..4).map(|_| Buffers(stock.account())).collect();
-    let modest = Buffers(stock.account());
+fn a_few_clients_that_hold_much_do_not_keep_others_out() {
+    let pool = BufferPool::new(LIMITS);
+    let greedy: Vec<_> = (0..4).map(|_| Buffers(pool.account())).collect();
+    let light = Buffers(pool.account());
     let mut had: Vec<_> = greedy.iter().map(|buffers| buffers.take(1 << 20)).collect();
-    assert!(!stock.is_below_half() && modest.0.has_room());
-    let own = modest.take(1 << 20);
-    assert!(own.is_some() && !modest.0.has_room(), "now it has a long call");
+    assert!(!pool.is_below_half() && light.0.has_room());
+    let own = light.take(1 << 20);
+    assert!(own.is_some() && !light.0.has_room(), "now it has a long call");
     drop(own);
-    while stock.has_any() {
+    while pool.fits_long_call() {
         had.push(greedy[had.len() % 4].take(1 << 20));
     }
-    assert!(!modest.0.has_room(), "there is nothing left");
+    assert!(!light.0.has_room(), "there is nothing left");
     let told = Arc::new(Told(Mutex::default()));
-    let _queued = [wait(&greedy[0].0, 1, true, &told), wait(&modest.0, 2, true, &told)];
+    let _queued = [wait(&greedy[0].0, 1, true, &told), wait(&light.0, 2, true, &told)];
     had.pop();
-    assert!(!stock.is_below_half() && modest.0.has_room());
+    assert!(!pool.is_below_half() && light.0.has_room());
     assert_eq!(*lock(&told.0), [2], "the others hold half of it still");
 }
 
 #[test]
-fn connections_that_hold_the_half_of_their_client_keep_no_other_of_it_out() {
-    let stock = Stock::new(BufferLimits { total_bytes: 64 << 20, ..LIMITS });
-    let share = stock.share();
-    let (greedy, modest) = (Buffers(share.account()), Buffers(share.account()));
+fn connections_that_hold_half_of_their_client_s_share_do_not_keep_its_others_out() {
+    let pool = BufferPool::new(BufferLimits { total_bytes: 64 << 20, ..LIMITS });
+    let share = pool.share();
+    let (greedy, light) = (Buffers(share.account()), Buffers(share.account()));
     let had = [greedy.take(1 << 20), greedy.take(1 << 20)];
     assert!(had.iter().all(Option::is_some));
-    assert!(!greedy.0.has_room() && modest.0.has_room());
-    let own = modest.take(1 << 20);
-    assert!(own.is_some() && !modest.0.has_room(), "now it has a long call, and there is no other");
+    assert!(!greedy.0.has_room() && light.0.has_room());
+    let own = light.take(1 << 20);
+    assert!(own.is_some() && !light.0.has_room(), "now it has a long call, and there is no other");
     let told = Arc::new(Told(Mutex::default()));
     let mut queued = wait(&greedy.0, 1, true, &told);
     let _modest = wait(&share.account(), 2, true, &told);
     drop(own);
     assert_eq!(*lock(&told.0), [2], "the other holds half of it still");
     drop(had);
-    assert_eq!((share.lent_bytes(), greedy.0.lent_bytes(), stock.lent_bytes()), (0, 0, 0));
+    assert_eq!((share.lent_bytes(), greedy.0.lent_bytes(), pool.lent_bytes()), (0, 0, 0));
     assert_eq!(lock(&told.0)[..2], [2, 1]);
     wait_again(&greedy.0, 1, &told, &mut queued);
 }
 
 #[test]
-fn one_that_has_next_to_nothing_now_waits_with_those_that_have() {
-    let stock = Stock::new(BufferLimits { total_bytes: 64 << 20, ..LIMITS });
-    let share = stock.share();
+fn a_connection_that_became_light_moves_to_the_light_queue() {
+    let pool = BufferPool::new(BufferLimits { total_bytes: 64 << 20, ..LIMITS });
+    let share = pool.share();
     let (crowd, honest) = (Buffers(share.account()), Buffers(share.account()));
     let (mut theirs, own) = (vec![crowd.take(1 << 20), crowd.take(1 << 20)], honest.take(1 << 20));
     let told = Arc::new(Told(Mutex::default()));
@@ -145,14 +145,14 @@ fn one_that_has_next_to_nothing_now_waits_with_those_that_have() {
 }
 
 #[test]
-fn a_client_that_has_next_to_nothing_now_waits_with_those_that_have() {
-    let stock = Stock::new(LIMITS);
-    let crowd: Vec<_> = (0..3).map(|_| Buffers(stock.account())).collect();
-    let share = stock.share();
+fn a_client_that_became_light_moves_to_the_light_queue() {
+    let pool = BufferPool::new(LIMITS);
+    let crowd: Vec<_> = (0..3).map(|_| Buffers(pool.account())).collect();
+    let share = pool.share();
     let (busy, idle) = (Buffers(share.account()), share.account());
     let mut had: Vec<_> = (0..6).map(|at| crowd[at % 3].take(1 << 20).expect("a buffer")).collect();
     let own = busy.take(1 << 20).expect("one");
-    assert!(!stock.has_any());
+    assert!(!pool.fits_long_call());
     let told = Arc::new(Told(Mutex::default()));
     let mut queued = wait(&idle, 1, true, &told);
     had.push(crowd[0].take(16 << 10).expect("a little"));
@@ -165,9 +165,9 @@ fn a_client_that_has_next_to_nothing_now_waits_with_those_that_have() {
 }
 
 #[test]
-fn who_leaves_is_not_kept_by_the_queue() {
-    let stock = Stock::new(LIMITS);
-    let buffers = Buffers(stock.account());
+fn a_dropped_waiter_leaves_the_queue() {
+    let pool = BufferPool::new(LIMITS);
+    let buffers = Buffers(pool.account());
     let had: Vec<_> = std::iter::from_fn(|| buffers.take(1 << 20)).collect();
     let told = Arc::new(Told(Mutex::default()));
     let before = Arc::strong_count(&told);
@@ -178,14 +178,14 @@ fn who_leaves_is_not_kept_by_the_queue() {
     assert!(lock(&told.0).is_empty());
 }
 
-fn wait(account: &Account, name: u8, is_there: bool, told: &Arc<Told>) -> Queued {
+fn wait(account: &ConnectionAccount, name: u8, is_there: bool, told: &Arc<Told>) -> Queued {
     let mut queued = Queued::default();
     let waiter: Arc<dyn Waiter> = Arc::new(One(name, is_there, told.clone()));
     account.wait_for_room(&waiter, &mut queued);
     queued
 }
 
-fn wait_again(account: &Account, name: u8, told: &Arc<Told>, queued: &mut Queued) {
+fn wait_again(account: &ConnectionAccount, name: u8, told: &Arc<Told>, queued: &mut Queued) {
     let waiter: Arc<dyn Waiter> = Arc::new(One(name, true, told.clone()));
     account.wait_for_room(&waiter, queued);
 }
@@ -200,9 +200,9 @@ impl Waiter for One {
 }
 
 #[test]
-fn who_waits_is_told_in_turn() {
-    let stock = Stock::new(LIMITS);
-    let buffers = Buffers(stock.account());
+fn waiters_are_woken_in_order() {
+    let pool = BufferPool::new(LIMITS);
+    let buffers = Buffers(pool.account());
     let told = Arc::new(Told(Mutex::default()));
     let mut had: Vec<_> = std::iter::from_fn(|| buffers.take(1 << 19)).collect();
     let mut in_vain = wait(&buffers.0, 9, true, &told);
@@ -216,8 +216,8 @@ fn who_waits_is_told_in_turn() {
     }
     assert!(lock(&told.0).is_empty(), "half a share is lent still");
     had.pop();
-    assert_eq!(*lock(&told.0), [9], "who was told in vain comes first");
+    assert_eq!(*lock(&told.0), [9], "one woken in vain comes first");
     had.pop();
-    buffers.0.share.pass_on();
+    buffers.0.share.wake_next();
     assert_eq!(*lock(&told.0), [9, 1, 2, 3], "one that has left is passed over");
 }

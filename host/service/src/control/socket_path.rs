@@ -1,4 +1,4 @@
-//! Where control sockets lie when nobody says so.
+//! The default paths of control sockets.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -11,15 +11,15 @@ use tombolo_sys::{creds, socket};
 
 use tombolo_host_runtime::listener::{ListenError, Listener};
 
-/// Why there is no place for a control socket.
+/// Why no control socket can be made.
 #[derive(Debug, Error)]
-pub enum PlaceError {
-    /// The directory is somebody else's, or others may write to it.
-    #[error("{}: it must be a directory of user {uid} that nobody else can enter", path.display())]
+pub enum SocketPathError {
+    /// The directory belongs to another user, or others may write to it.
+    #[error("{}: it must be a directory of user {uid} that no other user can enter", path.display())]
     Unsafe {
         /// The directory.
         path: PathBuf,
-        /// Whose it must be.
+        /// The user that must own it.
         uid: u32,
     },
     /// Making or looking at it failed.
@@ -27,7 +27,7 @@ pub enum PlaceError {
     Io {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -48,7 +48,7 @@ pub fn default_directory() -> PathBuf {
 
 /// Listens at `NAME.sock` in `directory`, or at `NAME-2.sock` and so on where live servers have those names. The
 /// directory is made when it is missing; one that others could enter is refused.
-pub fn free_socket(directory: &Path, name: &str) -> Result<Listener, PlaceError> {
+pub fn free_socket(directory: &Path, name: &str) -> Result<Listener, SocketPathError> {
     prepare(directory)?;
     let mut last = None;
     for number in 1..=SAME_NAME_LIMIT {
@@ -59,7 +59,7 @@ pub fn free_socket(directory: &Path, name: &str) -> Result<Listener, PlaceError>
         }
     }
     Err(last.map_or_else(
-        || PlaceError::Io { path: directory.into(), source: io::Error::other("busy") },
+        || SocketPathError::Io { path: directory.into(), source: io::Error::other("busy") },
         Into::into,
     ))
 }
@@ -83,8 +83,8 @@ pub fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 const SAME_NAME_LIMIT: u32 = 100;
 
-fn prepare(directory: &Path) -> Result<(), PlaceError> {
-    let io = |source| PlaceError::Io { path: directory.to_owned(), source };
+fn prepare(directory: &Path) -> Result<(), SocketPathError> {
+    let io = |source| SocketPathError::Io { path: directory.to_owned(), source };
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
         _ => {}
@@ -93,7 +93,7 @@ fn prepare(directory: &Path) -> Result<(), PlaceError> {
     let (uid, _) = creds::own_ids();
     let metadata = fs::symlink_metadata(directory).map_err(io)?;
     let private = metadata.is_dir() && metadata.uid() == uid && metadata.permissions().mode() & 0o077 == 0;
-    if private { Ok(()) } else { Err(PlaceError::Unsafe { path: directory.to_owned(), uid }) }
+    if private { Ok(()) } else { Err(SocketPathError::Unsafe { path: directory.to_owned(), uid }) }
 }
 
 #[cfg(test)]
@@ -118,8 +118,8 @@ mod tests {
         let place = dir.path().join("tombolo");
         fs::create_dir(&place).expect("mkdir");
         fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).expect("chmod");
-        assert!(matches!(free_socket(&place, "src"), Err(PlaceError::Unsafe { .. })));
+        assert!(matches!(free_socket(&place, "src"), Err(SocketPathError::Unsafe { .. })));
         std::os::unix::fs::symlink("/etc", dir.path().join("link")).expect("symlink");
-        assert!(matches!(free_socket(&dir.path().join("link"), "src"), Err(PlaceError::Unsafe { .. })));
+        assert!(matches!(free_socket(&dir.path().join("link"), "src"), Err(SocketPathError::Unsafe { .. })));
     }
 }

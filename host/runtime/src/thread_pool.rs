@@ -1,6 +1,6 @@
-//! Threads for what may block: cold reads, fsync, big removals, listings.
+//! A bounded thread pool for what may block: cold reads, fsync, big removals, listings.
 //!
-//! A [`Pool`] has a bounded number of threads. Each user of it (a session) has a [`Lane`] with a bounded queue. Threads
+//! A [`ThreadPool`] has a bounded number of threads. Each user of it (a session) has a [`Lane`] with a bounded queue. Threads
 //! take from the lanes in turn, and no lane holds all threads, so a client that asks for much, or whose disk hangs, does
 //! not keep the others waiting. A job that panics fails alone.
 
@@ -18,30 +18,30 @@ use tombolo_core::{Answer, Ctx, Error, Interrupt, Raised, RequestId, Result};
 
 /// How much a pool may take on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolLimits {
+pub struct ThreadPoolLimits {
     /// Threads; they are started when needed, and stay.
     pub threads: usize,
     /// Jobs that wait in one lane; one more is refused.
     pub queue_len: usize,
 }
 
-impl Default for PoolLimits {
+impl Default for ThreadPoolLimits {
     /// 16 threads (a disk wants that many requests at once), 4,096 waiting jobs per lane.
     fn default() -> Self {
         Self { threads: 16, queue_len: 4096 }
     }
 }
 
-/// A bounded set of threads that run jobs. Dropping it lets the jobs that wait run to their end; nobody waits for them.
+/// A bounded set of threads that run jobs. Dropping it returns at once; the jobs that wait still run to their end.
 #[derive(Debug)]
-pub struct Pool {
+pub struct ThreadPool {
     shared: Arc<Shared>,
 }
 
-impl Pool {
+impl ThreadPool {
     /// A pool without threads yet; `name` is what its threads are called.
-    pub fn new(name: &str, limits: PoolLimits) -> Self {
-        let limits = PoolLimits { threads: limits.threads.max(1), queue_len: limits.queue_len.max(1) };
+    pub fn new(name: &str, limits: ThreadPoolLimits) -> Self {
+        let limits = ThreadPoolLimits { threads: limits.threads.max(1), queue_len: limits.queue_len.max(1) };
         let shared = Shared { name: name.to_owned(), limits, state: Mutex::default(), work: Condvar::new() };
         Self { shared: Arc::new(shared) }
     }
@@ -55,14 +55,14 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.lock().closing = true;
         self.shared.work.notify_all();
     }
 }
 
-/// One user's queue in a [`Pool`].
+/// One user's queue in a [`ThreadPool`].
 #[derive(Debug)]
 pub struct Lane {
     shared: Arc<Shared>,
@@ -82,12 +82,12 @@ impl Lane {
     ) -> Answer<T> {
         let job: JobFn<T> = Box::new(job);
         let phase = Mutex::new(Phase::Waiting { job, waker: None });
-        let ticket = Arc::new(Ticket { phase, deadline: cx.deadline, request: cx.request });
-        if let Err(refused) = self.shared.submit(self.id, ticket.clone()) {
+        let job = Arc::new(QueuedJob { phase, deadline: cx.deadline, request: cx.request });
+        if let Err(refused) = self.shared.submit(self.id, job.clone()) {
             return Answer::Done(Err(refused));
         }
         Answer::Later(Box::pin(Outcome {
-            ticket,
+            job,
             interrupt: cx.interrupt.clone(),
             raised: cx.interrupt.raised(),
         }))
@@ -97,7 +97,7 @@ impl Lane {
 /// What the threads and the users of a pool share.
 struct Shared {
     name: String,
-    limits: PoolLimits,
+    limits: ThreadPoolLimits,
     state: Mutex<State>,
     work: Condvar,
 }
@@ -105,9 +105,9 @@ struct Shared {
 #[derive(Default)]
 struct State {
     next_lane: u64,
-    /// The lanes that have waiting or running jobs, the one whose turn it is first.
+    /// The lanes that have waiting or running jobs; the first is the next.
     lanes: VecDeque<Queue>,
-    /// Jobs in all lanes that nobody runs yet.
+    /// Jobs in all lanes that do not run yet.
     waiting: usize,
     threads: usize,
     idle: usize,
@@ -153,7 +153,7 @@ impl Shared {
         let started = std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.serve());
         let Err(cause) = started else { return Ok(()) };
         self.lock().threads -= 1;
-        tracing::warn!(pool = %self.name, %cause, "no further thread");
+        tracing::warn!(pool = %self.name, %cause, "cannot start a thread");
         if alone { self.withdraw(lane) } else { Ok(()) }
     }
 
@@ -167,7 +167,7 @@ impl Shared {
         Err(Error::NoMemory)
     }
 
-    /// One thread's life.
+    /// What each thread runs.
     fn serve(&self) {
         let mut state = self.lock();
         loop {
@@ -219,14 +219,14 @@ impl State {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.lock();
-        write!(f, "Pool({}: {} threads, {} lanes in use)", self.name, state.threads, state.lanes.len())
+        write!(f, "ThreadPool({}: {} threads, {} lanes in use)", self.name, state.threads, state.lanes.len())
     }
 }
 
 type JobFn<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 
 /// A job and where its answer goes.
-struct Ticket<T> {
+struct QueuedJob<T> {
     phase: Mutex<Phase<T>>,
     deadline: Option<Instant>,
     request: RequestId,
@@ -243,7 +243,7 @@ trait Job: Send + Sync {
     fn run(&self);
 }
 
-impl<T> Ticket<T> {
+impl<T> QueuedJob<T> {
     fn lock(&self) -> MutexGuard<'_, Phase<T>> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -271,7 +271,7 @@ impl<T> Ticket<T> {
     }
 }
 
-impl<T: Send + 'static> Job for Ticket<T> {
+impl<T: Send + 'static> Job for QueuedJob<T> {
     fn run(&self) {
         let Some(job) = self.begin() else { return };
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -279,11 +279,7 @@ impl<T: Send + 'static> Job for Ticket<T> {
         }
         let result = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
             let cause = panic_text(&*panic);
-            tracing::error!(
-                request = self.request.0,
-                cause,
-                "a job panicked; its request fails, the others go on"
-            );
+            tracing::error!(request = self.request.0, cause, "a job panicked; its request fails");
             Err(Error::io(format!("panic: {cause}")))
         });
         self.end(result);
@@ -300,7 +296,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 
 /// The future of a job's answer.
 struct Outcome<T> {
-    ticket: Arc<Ticket<T>>,
+    job: Arc<QueuedJob<T>>,
     interrupt: Interrupt,
     raised: Raised,
 }
@@ -311,10 +307,10 @@ impl<T> Future for Outcome<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         // Registers for the interrupt before the phase is looked at: whichever comes first wakes us.
         let raised = Pin::new(&mut self.raised).poll(context).is_ready() || self.interrupt.is_raised();
-        let mut phase = self.ticket.lock();
+        let mut phase = self.job.lock();
         match &mut *phase {
             Phase::Waiting { .. } if raised => {
-                // The job goes, with all that it holds; the thread that finds its ticket passes on.
+                // Drops the job and all that it holds; the thread that takes it from the queue finds it gone.
                 let given_up = std::mem::replace(&mut *phase, Phase::Taken);
                 drop(phase);
                 drop(given_up);
@@ -348,8 +344,8 @@ mod tests {
         Ctx { interrupt: Interrupt::new(), ..Ctx::root(SessionId(1)) }
     }
 
-    fn pool(threads: usize, queue_len: usize) -> Pool {
-        Pool::new("test", PoolLimits { threads, queue_len })
+    fn pool(threads: usize, queue_len: usize) -> ThreadPool {
+        ThreadPool::new("test", ThreadPoolLimits { threads, queue_len })
     }
 
     /// Keeps one thread busy until the returned sender is dropped or used.
