@@ -277,12 +277,12 @@ fn check_end(mut driver: Driver<Echo, Same>, client: RpcClient, outcomes: &Outco
 
 #[test]
 fn every_call_over_streams_is_answered_once_with_its_answer() {
-    run_seeds::<EngineRun<true>>(300);
+    run_seeds::<EngineRun<true>>(100);
 }
 
 #[test]
 fn every_call_over_datagrams_is_answered_once_with_its_answer() {
-    run_seeds::<EngineRun<false>>(300);
+    run_seeds::<EngineRun<false>>(100);
 }
 
 #[test]
