@@ -3,7 +3,7 @@
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
-use tombolo_core::Asker;
+use tombolo_core::ClientId;
 use tombolo_host_links::server::Peer;
 
 /// Said of peers that no kernel vouches for.
@@ -11,14 +11,17 @@ const NO_USER: u64 = 1 << 63;
 
 /// The instance is the peer's own word, and what it has asked is answered to whoever says it. So beside it counts what the peer cannot
 /// choose and keeps from link to link: the user of its process, or the memory that it was given.
-pub(crate) fn asker(peer: &Peer) -> Asker {
+pub(crate) fn asker(peer: &Peer) -> ClientId {
     let user = peer.credentials.as_ref().map(|standing| u64::from(standing.process.uid));
     let place = || {
         let mut hasher = SipHasher24::new();
         hasher.write(peer.label.as_bytes());
         hasher.finish() | NO_USER
     };
-    Asker { instance: peer.client.0, peer: user.unwrap_or_else(place) }
+    let mut id = [0; 24];
+    id[..16].copy_from_slice(&peer.client.0);
+    id[16..].copy_from_slice(&user.unwrap_or_else(place).to_le_bytes());
+    ClientId(id)
 }
 
 #[cfg(test)]
@@ -27,7 +30,7 @@ mod tests {
     use tombolo_host_links::server::{Credentials, SpeaksFor, Standing};
     use tombolo_shm::link::Instance;
 
-    fn peer(instance: u8, uid: Option<u32>, label: &str) -> Asker {
+    fn peer(instance: u8, uid: Option<u32>, label: &str) -> ClientId {
         let standing = |uid| Standing {
             process: Credentials { pid: 1, uid, gid: 1 },
             speaks_for: SpeaksFor::Itself { groups: [].into() },

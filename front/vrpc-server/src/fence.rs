@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::Asker;
+use tombolo_core::ClientId;
 use tombolo_host_links::End;
 use tombolo_host_links::server::LinkCutter;
 
@@ -21,7 +21,7 @@ pub(crate) struct Fence {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Whose {
-    asker: Asker,
+    asker: ClientId,
     export: Box<str>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Stay {
 impl Fence {
     /// Lets the next session of `asker` in. The former one loses its link, and is waited for; none if that takes longer than `timeout`. Of
     /// several who wait one gets in, and the others wait for that one's end.
-    pub(crate) fn enter(self: &Arc<Self>, export: &str, asker: Asker, timeout: Duration) -> Option<Stay> {
+    pub(crate) fn enter(self: &Arc<Self>, export: &str, asker: ClientId, timeout: Duration) -> Option<Stay> {
         let whose = Whose { asker, export: export.into() };
         let until = Instant::now() + timeout;
         let mut inside = lock(&self.inside);
@@ -85,7 +85,7 @@ fn unwanted(stage: &Mutex<Stage>) {
 
 impl Stay {
     /// Whose it is.
-    pub(crate) fn asker(&self) -> Asker {
+    pub(crate) fn asker(&self) -> ClientId {
         self.whose.asker
     }
 
@@ -120,8 +120,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn asker(instance: u8) -> Asker {
-        Asker { instance: [instance; 16], peer: 1 }
+    fn asker(instance: u8) -> ClientId {
+        ClientId([instance; 24])
     }
 
     #[test]

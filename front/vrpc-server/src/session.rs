@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::FileSystem;
-use tombolo_core::{Budget, Ctx, Identity, RequestId, RequestKey, SessionId};
+use tombolo_core::{Budget, Ctx, Identity, KeyProperties, RequestId, RequestKey, SessionId};
 use tombolo_host_links::Lie;
 use tombolo_host_links::server::{LinkCutter, Request as Raw, Responder, Session, Voice};
 use tombolo_wire_vrpc::{DecodeError, Header, Kind, Request};
@@ -77,6 +77,9 @@ impl Session for LinkSession {
     }
 }
 
+/// What holds for the requests of a client: `fence` keeps its links apart, and a link has 1,024 slots at most (docs/formats/link.md).
+const PROMISES: KeyProperties = KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY);
+
 impl Shared {
     fn begin(self: &Arc<Self>, header: &Header, request: &Request<'_>, responder: Responder) {
         let kind = request.kind();
@@ -91,11 +94,12 @@ impl Shared {
                 }
             },
         };
+        let key = RequestKey { client: self.stay.asker(), key: header.sequence.into(), properties: PROMISES };
         let parts = self.stock.take();
         let cx = Ctx {
             session: self.id,
             request: RequestId(header.sequence),
-            key: RequestKey::Sequence { asker: self.stay.asker(), number: header.sequence },
+            key: Some(key),
             identity,
             deadline: None,
             interrupt: parts.interrupt.clone(),
