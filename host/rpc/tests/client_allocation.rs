@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tombolo_allocations::{Counting, of_all_threads};
-use tombolo_host_rpc::client::{Call, Found, InFlight, Landing, Options, RpcClient, Target, Transport};
+use tombolo_host_rpc::client::{
+    Call, DataLocation, InFlight, Options, ReceiveBuffer, RpcClient, Target, Transport,
+};
 use tombolo_host_rpc::server::{
     self as rpc_server, Exchange, Listeners, Outcome, Peer, ReplyData, Server, Service,
 };
@@ -33,8 +35,8 @@ impl Service for Null {
     }
 }
 
-fn find(_: &[u8], results_bytes: usize) -> Found {
-    Found::Data(8..results_bytes)
+fn find(_: &[u8], results_bytes: usize) -> DataLocation {
+    DataLocation::Data(8..results_bytes)
 }
 
 /// So many calls of a kind at once, each with data of so many bytes out or in.
@@ -88,9 +90,11 @@ fn calls_allocate_nothing() {
         let mut pending = Vec::with_capacity(row.count);
         let mut ask = || {
             for buffer in &buffers {
-                let landing = (row.data_in > 0).then(|| Landing { sink: buffer.sink(0..buffer.len()), find });
+                let receive_buffer =
+                    (row.data_in > 0).then(|| ReceiveBuffer { sink: buffer.sink(0..buffer.len()), find });
                 let data = (row.data_out > 0).then(|| data.clone());
-                let call = Call { landing, data, bulk, ..Call::new(1, Credential::None) };
+                let bulk = row.data_in + row.data_out > 0;
+                let call = Call { receive_buffer, data, bulk, ..Call::new(1, Credential::None) };
                 pending.push(client.call(call, |xdr| {
                     xdr.u32(row.data_in as u32);
                 }));

@@ -110,7 +110,7 @@ impl LinkServer {
     /// A link: the client's ends of it.
     pub fn ends(&self) -> Result<Ends, DialError> {
         if self.away.load(Ordering::SeqCst) {
-            return Err("nobody is there".into());
+            return Err("the server is down".into());
         }
         let layout = Layout::with_bulk(self.plan.slots, 8, self.plan.bulk_bytes)?;
         let (client, theirs) = Ends::in_memory(layout);

@@ -13,7 +13,7 @@ use tombolo_front_nfs_server::{
 use tombolo_host_links::connect::{ConnectOptions, connect};
 use tombolo_host_links::server::Service;
 use tombolo_host_links::tether::Watcher;
-use tombolo_host_rpc::client::{Call, Found, Landing, Options, Reply as RpcReply, RpcClient};
+use tombolo_host_rpc::client::{Call, DataLocation, Options, ReceiveBuffer, Reply as RpcReply, RpcClient};
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
 use tombolo_host_runtime::buffer_pool::BufferLimits;
 use tombolo_host_runtime::signing_keys::Keys;
@@ -187,7 +187,7 @@ impl Asker {
             Deed::Null => nfs3::Call::Null,
             Deed::Getattr => nfs3::Call::Getattr(file),
             Deed::Read(_) | Deed::ReadInPlace(_) => {
-                call.landing = Some(Landing { sink: buffer.sink(0..bytes), find });
+                call.receive_buffer = Some(ReceiveBuffer { sink: buffer.sink(0..bytes), find });
                 nfs3::Call::Read(ReadArgs { file, offset: 0, count: bytes as u32 })
             }
             Deed::Write(_) | Deed::WriteInPlace(_) => {
@@ -219,12 +219,12 @@ impl Asker {
 }
 
 /// Where the data of a READ lie.
-fn find(results: &[u8], results_bytes: usize) -> Found {
+fn find(results: &[u8], results_bytes: usize) -> DataLocation {
     match ReadReply::decode(&mut Decoder::new(results)) {
-        Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(Found::None, Found::Data),
-        Ok(Reply::Failed(..)) => Found::None,
-        Err(_) if results.len() < results_bytes.min(128) => Found::More,
-        Err(_) => Found::None,
+        Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(DataLocation::None, DataLocation::Data),
+        Ok(Reply::Failed(..)) => DataLocation::None,
+        Err(_) if results.len() < results_bytes.min(128) => DataLocation::More,
+        Err(_) => DataLocation::None,
     }
 }
 

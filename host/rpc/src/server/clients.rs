@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::link::Link;
+use super::shared_connection::SharedConnection;
 use tombolo_host_runtime::buffer_pool::{BufferPool, ClientAccount, ConnectionAccount};
 use tombolo_host_runtime::waiters::{Queued, Waiter, Waiters};
 
@@ -83,7 +83,7 @@ pub(super) struct Client {
 #[derive(Default)]
 pub(super) struct Connections {
     count: AtomicU64,
-    links: Mutex<HashMap<u64, Arc<Link>>>,
+    links: Mutex<HashMap<u64, Arc<SharedConnection>>>,
 }
 
 impl Connections {
@@ -100,27 +100,27 @@ impl Connections {
         self.count.fetch_sub(1, Ordering::SeqCst);
     }
 
-    pub(super) fn insert(&self, link: &Arc<Link>) {
-        self.lock().insert(key(link), link.clone());
+    pub(super) fn insert(&self, shared: &Arc<SharedConnection>) {
+        self.lock().insert(key(shared), shared.clone());
     }
 
-    pub(super) fn remove(&self, link: &Arc<Link>) {
-        self.lock().remove(&key(link));
+    pub(super) fn remove(&self, shared: &Arc<SharedConnection>) {
+        self.lock().remove(&key(shared));
     }
 
     /// What `pick` makes of them, as far as it makes something.
-    pub(super) fn list<T>(&self, pick: impl FnMut(&Arc<Link>) -> Option<T>) -> Vec<T> {
+    pub(super) fn list<T>(&self, pick: impl FnMut(&Arc<SharedConnection>) -> Option<T>) -> Vec<T> {
         self.lock().values().filter_map(pick).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Link>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<SharedConnection>>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Its address in memory: there is no other while it is kept.
-fn key(link: &Arc<Link>) -> u64 {
-    Arc::as_ptr(link).addr() as u64
+fn key(shared: &Arc<SharedConnection>) -> u64 {
+    Arc::as_ptr(shared).addr() as u64
 }
 
 impl Client {

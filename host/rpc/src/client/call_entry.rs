@@ -4,24 +4,24 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::batch::Message;
-use super::call::Landing;
+use super::call::ReceiveBuffer;
 use super::pending::{Cell, Outcome};
 use tombolo_core::Interrupt;
 
 /// Data from so many bytes on are worth receiving straight into their place.
-const LONG_LANDING_BYTES: usize = 8 << 10;
+const LONG_BUFFER_BYTES: usize = 8 << 10;
 
 /// A new call.
 pub(super) struct NewCall {
     pub(super) procedure: u32,
     pub(super) message: Message,
-    pub(super) landing: Option<Landing>,
+    pub(super) receive_buffer: Option<ReceiveBuffer>,
     pub(super) bulk: bool,
     pub(super) interrupt: Interrupt,
 }
 
 /// What is known of one call.
-pub(super) struct Entry {
+pub(super) struct CallEntry {
     /// Its number among all calls: they are sent again in this order.
     pub(super) serial: u64,
     pub(super) procedure: u32,
@@ -29,11 +29,11 @@ pub(super) struct Entry {
     pub(super) cell: Option<Arc<Cell>>,
     /// None while it is in a batch.
     pub(super) message: Option<Message>,
-    pub(super) landing: Option<Landing>,
-    pub(super) has_long_landing: bool,
+    pub(super) receive_buffer: Option<ReceiveBuffer>,
+    pub(super) has_long_buffer: bool,
     pub(super) bulk: bool,
     pub(super) interrupt: Interrupt,
-    pub(super) place: Place,
+    pub(super) state: CallState,
     /// The connection, once it does not wait for the limit.
     pub(super) connection: usize,
     /// Some of it was sent over the present socket.
@@ -58,7 +58,7 @@ pub(super) struct Entry {
 
 /// Where a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CallState {
     /// It waits for the in-flight limit.
     Waiting,
     /// It is in a queue of its connection.
@@ -69,25 +69,25 @@ pub(super) enum Place {
     Sent,
 }
 
-impl Entry {
+impl CallEntry {
     pub(super) fn new(call: NewCall, cell: Arc<Cell>, serial: u64, now: Instant) -> Self {
-        let NewCall { procedure, message, landing, bulk, interrupt } = call;
-        let landing_bytes = landing.as_ref().map_or(0, |landing| landing.sink.len());
+        let NewCall { procedure, message, receive_buffer, bulk, interrupt } = call;
+        let buffer_bytes = receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len());
         let call_bytes = message.len();
         Self {
             serial,
             procedure,
             cell: Some(cell),
             message: Some(message),
-            landing,
-            has_long_landing: landing_bytes >= LONG_LANDING_BYTES,
+            receive_buffer,
+            has_long_buffer: buffer_bytes >= LONG_BUFFER_BYTES,
             bulk,
             interrupt,
-            place: Place::Waiting,
+            state: CallState::Waiting,
             connection: 0,
             out: false,
             call_bytes,
-            bytes: call_bytes.saturating_add(landing_bytes),
+            bytes: call_bytes.saturating_add(buffer_bytes),
             begun_at: now,
             sent_at: now,
             transmissions: 0,
@@ -107,7 +107,7 @@ impl Entry {
     /// Gives up what belongs to others.
     pub(super) fn let_go(&mut self) {
         self.message = None;
-        self.landing = None;
+        self.receive_buffer = None;
         self.decided = None;
         self.interrupt = Interrupt::default();
     }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::call_entry::{CallEntry, CallState};
 use super::client::watch;
 use super::connection::Phase;
-use super::engine::{Engine, Lane};
-use super::entry::{Entry, Place};
+use super::engine::{ConnectionIo, Engine};
 use super::error::CallError;
-use super::intake::Intake;
 use super::low_water::LowWater;
 use super::options::{Interrupts, Recovery};
+use super::reply_reader::ReplyReader;
 use super::state::{NOT_RESPONDING, SILENT, State};
 use super::wire::Socket;
 use tombolo_core::Interrupt;
@@ -45,7 +45,7 @@ impl Engine {
     /// The connection is of no use any more.
     pub(super) fn lose(&mut self, index: usize, why: Errno) {
         let now = self.shared.wire.now();
-        tracing::debug!(callee = &*self.shared.label, index, %why, "a connection was lost");
+        tracing::debug!(callee = &*self.shared.label, index, %why, "connection lost");
         self.shared.lock().lose(index, Some(why), now, &mut self.finished);
         if let Some(lane) = self.lanes.get_mut(index) {
             *lane = None;
@@ -123,16 +123,16 @@ impl Engine {
             Ok(socket) => {
                 let socket: Arc<dyn Socket> = Arc::from(socket);
                 let mut state = self.shared.lock();
-                let intake = Intake::new(state.options.reply_bytes_max);
+                let reader = ReplyReader::new(state.options.reply_bytes_max);
                 if let Some(connection) = state.connections.get_mut(index) {
                     connection.socket = Some(socket.clone());
                 }
                 drop(state);
                 if let Some(place) = self.lanes.get_mut(index) {
-                    *place = Some(Lane {
+                    *place = Some(ConnectionIo {
                         token,
                         socket,
-                        intake,
+                        reader,
                         low_water: LowWater::new(),
                         readable: false,
                         finished: false,
@@ -145,8 +145,8 @@ impl Engine {
 
     /// Ends a call, also one whose data are being received.
     fn end_call(&mut self, xid: u32, error: CallError, now: Instant) {
-        for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.intake.landing_xid() == Some(xid)) {
-            lane.intake.abandon_landing();
+        for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.reader.direct_xid() == Some(xid)) {
+            lane.reader.abandon_direct();
         }
         self.shared.lock().end(xid, Err(error), now, &mut self.finished);
     }
@@ -190,7 +190,7 @@ impl Engine {
             state.end(xid, ended, now, &mut self.finished);
         }
         state.timers.take_all(&mut self.finished.wakers);
-        self.finished.wakers.append(&mut state.room);
+        self.finished.wakers.append(&mut state.permit_waiters);
         state.armed = None;
         self.ended = true;
     }
@@ -240,9 +240,9 @@ impl State {
             _ => None,
         });
         let of_calls = self.calls.values().flat_map(|entry| {
-            let again = (entry.place == Place::Sent).then(|| entry.sent_at + self.wait_for(entry));
+            let again = (entry.state == CallState::Sent).then(|| entry.sent_at + self.wait_for(entry));
             // Of a datagram it is the last time-out that counts.
-            let patient = soft && !self.datagrams() && entry.place != Place::Waiting;
+            let patient = soft && !self.datagrams() && entry.state != CallState::Waiting;
             let lost = patient.then(|| entry.begun_at + patience);
             let old = self.is_to_be_watched(entry).then(|| entry.begun_at + SILENT);
             [again, lost, old].into_iter().flatten()
@@ -257,7 +257,7 @@ impl State {
     }
 
     /// How long to wait before this call is sent again.
-    fn wait_for(&self, entry: &Entry) -> Duration {
+    fn wait_for(&self, entry: &CallEntry) -> Duration {
         match self.datagrams() {
             true => self.round_trips[usize::from(entry.bulk)].wait(entry.transmissions),
             false => self.options.timeout,
@@ -266,8 +266,9 @@ impl State {
 
     /// Queues the calls again that should have been answered by now.
     fn send_again(&mut self, now: Instant) {
-        let is_due = |entry: &Entry| {
-            entry.place == Place::Sent && now.saturating_duration_since(entry.sent_at) >= self.wait_for(entry)
+        let is_due = |entry: &CallEntry| {
+            entry.state == CallState::Sent
+                && now.saturating_duration_since(entry.sent_at) >= self.wait_for(entry)
         };
         let mut due: Vec<_> = self
             .calls
@@ -282,7 +283,7 @@ impl State {
         for (_, xid) in due {
             let Some(entry) = self.calls.get_mut(&xid) else { continue };
             let Some(connection) = self.connections.get_mut(entry.connection) else { continue };
-            entry.place = Place::Queued;
+            entry.state = CallState::Queued;
             connection.queue(entry.bulk).push_back(xid);
         }
     }
@@ -294,8 +295,8 @@ impl State {
         }
         let (patience, retries) = (self.patience(), self.options.retries);
         let silence = self.silent_since().map(|since| now.saturating_duration_since(since));
-        let is_lost = |entry: &Entry| match entry.place {
-            Place::Waiting => silence.is_some_and(|silence| silence >= patience),
+        let is_lost = |entry: &CallEntry| match entry.state {
+            CallState::Waiting => silence.is_some_and(|silence| silence >= patience),
             _ if self.datagrams() => {
                 entry.transmissions > retries
                     && now.saturating_duration_since(entry.sent_at) >= self.wait_for(entry)
@@ -309,7 +310,7 @@ impl State {
         let entries = self.calls.iter().map(|(xid, entry)| (*xid, &**entry));
         let mut lost: Vec<_> = entries.filter(|(_, entry)| is_lost(entry)).collect();
         lost.sort_unstable_by_key(|(_, entry)| entry.serial);
-        let error = |entry: &Entry| {
+        let error = |entry: &CallEntry| {
             let callee = self.callee(entry.procedure);
             let connection = self.connections.get(entry.connection);
             let failing = connection.filter(|connection| !connection.is_up() || self.datagrams());
@@ -327,7 +328,7 @@ impl State {
     }
 
     /// Whether an interrupt ends this call now. A server that answers others may still never answer this one.
-    fn may_interrupt(&self, entry: &Entry, now: Instant) -> bool {
+    fn may_interrupt(&self, entry: &CallEntry, now: Instant) -> bool {
         match self.options.interrupts {
             Interrupts::Always => true,
             Interrupts::WhenSilent => self.is_silent(now) || is_old(entry, now),
@@ -336,7 +337,7 @@ impl State {
     }
 
     /// Whether the call's interrupt is to be watched once the call is old.
-    fn is_to_be_watched(&self, entry: &Entry) -> bool {
+    fn is_to_be_watched(&self, entry: &CallEntry) -> bool {
         let when_silent = self.options.interrupts == Interrupts::WhenSilent;
         when_silent && !entry.is_watched && entry.interrupt.can_be_raised()
     }
@@ -379,6 +380,6 @@ impl State {
 }
 
 /// Whether a call has waited so long that an interrupt ends it whatever else the server says.
-fn is_old(entry: &Entry, now: Instant) -> bool {
+fn is_old(entry: &CallEntry, now: Instant) -> bool {
     now.saturating_duration_since(entry.begun_at) >= SILENT
 }

@@ -11,19 +11,19 @@ use tombolo_sys::Result;
 use tombolo_sys::epoll::Bell;
 
 /// What others told an event thread.
-pub(super) struct Mailbox {
+pub(super) struct ThreadQueue {
     /// Rung when there is something and the thread sleeps.
     pub(super) bell: Bell,
     /// Connections that the thread has or will have soon.
     pub(super) connections: AtomicUsize,
     any: AtomicBool,
     asleep: AtomicBool,
-    letters: Mutex<Letters>,
+    commands: Mutex<Commands>,
 }
 
-/// What lies in a mailbox.
+/// What lies in a queue.
 #[derive(Default)]
-pub(super) struct Letters {
+pub(super) struct Commands {
     /// Connections to look at.
     pub(super) tokens: Vec<Token>,
     /// Callers to serve.
@@ -32,65 +32,65 @@ pub(super) struct Letters {
     pub(super) stop: bool,
 }
 
-impl Letters {
+impl Commands {
     fn clear(&mut self) {
         self.tokens.clear();
         self.callers.clear();
     }
 }
 
-impl Mailbox {
+impl ThreadQueue {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             bell: Bell::new()?,
             connections: AtomicUsize::new(0),
             any: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
-            letters: Mutex::default(),
+            commands: Mutex::default(),
         })
     }
 
     /// Has the thread look at a connection.
-    pub(super) fn point_to(&self, token: Token) {
-        self.put(|letters| letters.tokens.push(token));
+    pub(super) fn check_connection(&self, token: Token) {
+        self.put(|commands| commands.tokens.push(token));
     }
 
     /// Gives the thread a caller to serve.
-    pub(super) fn bring(&self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
-        self.put(|letters| letters.callers.push((stream, address, admitted)));
+    pub(super) fn add_caller(&self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
+        self.put(|commands| commands.callers.push((stream, address, admitted)));
     }
 
     /// Has the thread begin nothing new, and end.
     pub(super) fn stop(&self) {
-        self.put(|letters| letters.stop = true);
+        self.put(|commands| commands.stop = true);
     }
 
     /// Whether there is something.
-    pub(super) fn has_letters(&self) -> bool {
+    pub(super) fn has_commands(&self) -> bool {
         self.any.load(Ordering::SeqCst)
     }
 
-    /// Takes what there is into `letters`, whose memory is used for what comes next.
-    pub(super) fn take(&self, letters: &mut Letters) {
-        letters.clear();
+    /// Takes what there is into `commands`, whose memory is used for what comes next.
+    pub(super) fn take(&self, commands: &mut Commands) {
+        commands.clear();
         let mut there = self.lock();
         self.any.store(false, Ordering::SeqCst);
-        letters.stop |= there.stop;
-        std::mem::swap(&mut *there, letters);
-        there.stop = letters.stop;
+        commands.stop |= there.stop;
+        std::mem::swap(&mut *there, commands);
+        there.stop = commands.stop;
     }
 
     /// Runs `sleep` unless there is something; who puts something in meanwhile rings the bell.
     pub(super) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
         // Who put something in before this line may have seen us awake.
-        if !self.has_letters() {
+        if !self.has_commands() {
             sleep();
         }
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    fn put(&self, write: impl FnOnce(&mut Letters)) {
+    fn put(&self, write: impl FnOnce(&mut Commands)) {
         write(&mut self.lock());
         self.any.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
@@ -98,7 +98,7 @@ impl Mailbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Letters> {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Commands> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,7 +25,7 @@ const STAGING_SHORT_BYTES: usize = 4 << 10;
 const HEAD_BYTES_MAX: usize = 4 << 10;
 
 /// The receiving side of one connection.
-pub(super) struct Intake {
+pub(super) struct ReplyReader {
     staging: Buffer,
     /// What lies there and was not looked at yet.
     start: usize,
@@ -42,7 +42,7 @@ enum Stage {
     /// A record that is awaited as a whole, since it is longer than what came or in pieces.
     Collect { body: Vec<u8>, rest: Rest },
     /// Data that are received in their place.
-    Land(Landed),
+    Land(DirectReply),
     /// Bytes that nobody wants.
     Skip { bytes: usize },
 }
@@ -54,7 +54,7 @@ enum Rest {
     Pieces,
 }
 
-struct Landed {
+struct DirectReply {
     xid: u32,
     reply: Reply,
     copied_bytes: usize,
@@ -78,7 +78,7 @@ pub(super) enum Step {
 pub(super) type Lookup<'a> = &'a mut dyn FnMut(u32) -> Option<Known>;
 
 /// The stream makes no sense from here on.
-pub(super) struct Senseless {
+pub(super) struct ProtocolError {
     /// What stands where the record's transaction id does.
     pub(super) xid: u32,
     pub(super) why: RecordError,
@@ -95,12 +95,12 @@ impl Step {
 pub(super) struct Received {
     pub(super) bytes: usize,
     /// Of those, what went straight to its place.
-    pub(super) landed: usize,
+    pub(super) direct: usize,
     /// There was room for more.
     pub(super) is_less: bool,
 }
 
-impl Intake {
+impl ReplyReader {
     pub(super) fn new(limit_bytes: usize) -> Self {
         Self {
             staging: Buffer::new(STAGING_BYTES),
@@ -113,9 +113,9 @@ impl Intake {
     }
 
     /// The call whose data are being received, if any are.
-    pub(super) fn landing_xid(&self) -> Option<u32> {
+    pub(super) fn direct_xid(&self) -> Option<u32> {
         match &self.stage {
-            Stage::Land(landed) => Some(landed.xid),
+            Stage::Land(direct) => Some(direct.xid),
             _ => None,
         }
     }
@@ -123,15 +123,15 @@ impl Intake {
     /// Bytes of data that are missing of the reply that is coming in.
     pub(super) fn missing_data(&self) -> usize {
         match &self.stage {
-            Stage::Land(landed) => landed.sink.len(),
+            Stage::Land(direct) => direct.sink.len(),
             _ => 0,
         }
     }
 
     /// Lets go of the memory that data are being received into; the rest of that reply is skipped.
-    pub(super) fn abandon_landing(&mut self) {
-        if let Stage::Land(landed) = &self.stage {
-            self.stage = Stage::Skip { bytes: landed.sink.len() + landed.behind_bytes };
+    pub(super) fn abandon_direct(&mut self) {
+        if let Stage::Land(direct) = &self.stage {
+            self.stage = Stage::Skip { bytes: direct.sink.len() + direct.behind_bytes };
         }
     }
 
@@ -140,18 +140,18 @@ impl Intake {
         self.make_room();
         let room = if short { STAGING_SHORT_BYTES } else { STAGING_BYTES };
         let staging = self.staging.sink(self.end..self.end.saturating_add(room));
-        let (room, bytes, landed) = match &mut self.stage {
-            Stage::Land(landed) => {
-                let room = landed.sink.len() + staging.len();
-                let bytes = socket.receive(&[&landed.sink, &staging])?;
-                let there = bytes.min(landed.sink.len());
-                landed.sink.advance(there);
+        let (room, bytes, direct) = match &mut self.stage {
+            Stage::Land(direct) => {
+                let room = direct.sink.len() + staging.len();
+                let bytes = socket.receive(&[&direct.sink, &staging])?;
+                let there = bytes.min(direct.sink.len());
+                direct.sink.advance(there);
                 (room, bytes, there)
             }
             _ => (staging.len(), socket.receive(&[&staging])?, 0),
         };
-        self.end += bytes - landed;
-        Ok(Received { bytes, landed, is_less: bytes < room })
+        self.end += bytes - direct;
+        Ok(Received { bytes, direct, is_less: bytes < room })
     }
 
     /// Takes a whole datagram out of what was received.
@@ -162,12 +162,12 @@ impl Intake {
     }
 
     /// Finds the next reply in what was received.
-    pub(super) fn next(&mut self, lookup: Lookup<'_>) -> Result<Step, Senseless> {
+    pub(super) fn next(&mut self, lookup: Lookup<'_>) -> Result<Step, ProtocolError> {
         loop {
             let (used, step) = match mem::replace(&mut self.stage, Stage::Start) {
                 Stage::Start => self.start(lookup)?,
                 Stage::Collect { body, rest } => self.collect(body, rest, lookup)?,
-                Stage::Land(landed) => self.land(landed),
+                Stage::Land(direct) => self.receive_direct(direct),
                 Stage::Skip { bytes } => {
                     let there = bytes.min(self.end - self.start);
                     if there < bytes {
@@ -184,7 +184,7 @@ impl Intake {
     }
 
     /// A record begins, if anything does.
-    fn start(&mut self, lookup: Lookup<'_>) -> Result<(usize, Option<Step>), Senseless> {
+    fn start(&mut self, lookup: Lookup<'_>) -> Result<(usize, Option<Step>), ProtocolError> {
         let receive = Ok((0, Some(Step::Receive)));
         // Nobody else has a part of it between two system calls.
         let bytes =
@@ -201,7 +201,7 @@ impl Intake {
             // Its transaction id is waited for: whose reply it is.
             let Some(xid) = xid_of(body) else { return receive };
             let why = RecordError::TooLong { announced_bytes: body_bytes, limit_bytes: self.limit_bytes };
-            return Err(Senseless { xid, why });
+            return Err(ProtocolError { xid, why });
         }
         if let Some(body) = body.get(..body_bytes) {
             return Ok((Mark::BYTES + body_bytes, Some(Step::of(whole(body, lookup)))));
@@ -222,7 +222,7 @@ impl Intake {
         mut body: Vec<u8>,
         rest: Rest,
         lookup: Lookup<'_>,
-    ) -> Result<(usize, Option<Step>), Senseless> {
+    ) -> Result<(usize, Option<Step>), ProtocolError> {
         let bytes =
             self.staging.as_slice().and_then(|bytes| bytes.get(self.start..self.end)).unwrap_or_default();
         let (used, rest) = match rest {
@@ -239,7 +239,7 @@ impl Intake {
                         let front = body.iter().chain(bytes.iter().skip(Mark::BYTES)).copied();
                         let front: SmallVec<[u8; 4]> = front.take(4).collect();
                         if let Some(xid) = xid_of(&front) {
-                            return Err(Senseless { xid, why });
+                            return Err(ProtocolError { xid, why });
                         }
                         self.stage = Stage::Collect { body, rest: Rest::Pieces };
                         return Ok((0, Some(Step::Receive)));
@@ -270,12 +270,12 @@ impl Intake {
     }
 
     /// Data are complete, or more of them must come.
-    fn land(&mut self, landed: Landed) -> (usize, Option<Step>) {
-        if !landed.sink.is_empty() {
-            self.stage = Stage::Land(landed);
+    fn receive_direct(&mut self, direct: DirectReply) -> (usize, Option<Step>) {
+        if !direct.sink.is_empty() {
+            self.stage = Stage::Land(direct);
             return (0, Some(Step::Receive));
         }
-        let Landed { xid, reply, copied_bytes, behind_bytes, .. } = landed;
+        let DirectReply { xid, reply, copied_bytes, behind_bytes, .. } = direct;
         self.stage = Stage::Skip { bytes: behind_bytes };
         (0, Some(Step::Reply(Incoming { xid, outcome: Ok(reply), copied_bytes })))
     }
@@ -297,15 +297,15 @@ impl Intake {
 fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, Option<Step>)> {
     let xid = xid_of(body)?;
     let missing = body_bytes.saturating_sub(body.len());
-    let Some(Known { landing, spare }) = lookup(xid) else {
+    let Some(Known { receive_buffer, spare }) = lookup(xid) else {
         return Some((Stage::Skip { bytes: missing }, Some(Step::Unknown)));
     };
     let collect = |mut body_so_far: Vec<u8>| {
         body_so_far.extend_from_slice(body);
         Some((Stage::Collect { body: body_so_far, rest: Rest::Bytes(missing) }, None))
     };
-    let Some(landing) = landing else { return collect(spare) };
-    match judge(body, body_bytes, Some(&landing)) {
+    let Some(receive_buffer) = receive_buffer else { return collect(spare) };
+    match judge(body, body_bytes, Some(&receive_buffer)) {
         Judged::More if body.len() < HEAD_BYTES_MAX => None,
         Judged::More | Judged::Plain { .. } => collect(spare),
         Judged::Failed(failure) => {
@@ -317,7 +317,7 @@ fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, O
             if results_there.len() < range.start {
                 return if body.len() < HEAD_BYTES_MAX { None } else { collect(spare) };
             }
-            let (mut results, mut sink) = (spare, landing.sink);
+            let (mut results, mut sink) = (spare, receive_buffer.sink);
             results.extend_from_slice(results_there.get(..range.start).unwrap_or_default());
             let there =
                 results_there.get(range.start..range.end.min(results_there.len())).unwrap_or_default();
@@ -327,7 +327,7 @@ fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, O
             // What is missing is the rest of the data and what stands behind them.
             let behind_bytes = missing.saturating_sub(sink.len());
             let reply = Reply { results, data_bytes: range.len(), data_announced: range };
-            Some((Stage::Land(Landed { xid, reply, copied_bytes, sink, behind_bytes }), None))
+            Some((Stage::Land(DirectReply { xid, reply, copied_bytes, sink, behind_bytes }), None))
         }
     }
 }

@@ -8,14 +8,14 @@ use tombolo_host_runtime::lock;
 
 /// Those who wait for bulk memory of a link. Whoever gives some back says so.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct BulkSpace {
     waiters: Mutex<Vec<Waker>>,
     is_waited: AtomicBool,
     /// Had by whoever takes two spans, from before the first until it has both or none.
     pair: Mutex<()>,
 }
 
-impl Room {
+impl BulkSpace {
     /// Has the waiter woken when there may be some. To be looked for once more after this, for it may have come meanwhile.
     pub(super) fn wait(&self, waiter: &Waker) {
         let mut waiters = lock(&self.waiters);

@@ -1,6 +1,6 @@
 //! Records out of a stream of bytes, in the memory that they were received into.
 //!
-//! An event thread has one small buffer, the [`Desk`], that it receives into for one connection after the other; so an idle
+//! An event thread has one small buffer, the [`ReceiveArea`], that it receives into for one connection after the other; so an idle
 //! connection has none. What a turn leaves unfinished moves to a buffer of the connection's own. A long record (file data)
 //! gets a buffer of its size as soon as its mark is seen, and the rest of it is received straight into that.
 
@@ -12,10 +12,10 @@ use tombolo_mem::{Sink, Source};
 use tombolo_sys::{Errno, tcp};
 use tombolo_wire_rpc::{Found, Mark, RecordError, Records};
 
-/// The desk's size: many small calls.
-const DESK_BYTES: usize = 16 << 10;
+/// The area's size: many small calls.
+const AREA_BYTES: usize = 16 << 10;
 
-/// Less room than this at its end, and the desk is exchanged for another.
+/// Less room than this at its end, and the area is exchanged for another.
 const ROOM_MIN_BYTES: usize = 4 << 10;
 
 /// A record longer than this gets a buffer of its own.
@@ -59,21 +59,21 @@ impl Span {
 }
 
 /// Where an event thread receives what is not known to be long.
-pub(super) struct Desk {
+pub(super) struct ReceiveArea {
     pool: Arc<BufferPool>,
     span: Span,
 }
 
-impl Desk {
+impl ReceiveArea {
     /// None if the pool has no buffers of that size, which it has.
     pub(super) fn new(pool: Arc<BufferPool>) -> Option<Self> {
-        let span = Span { lease: pool.take(DESK_BYTES)?, start: 0, end: 0 };
+        let span = Span { lease: pool.take(AREA_BYTES)?, start: 0, end: 0 };
         Some(Self { pool, span })
     }
 
     /// Receives what nobody wants any more.
     pub(super) fn throw_away(&self, stream: BorrowedFd<'_>) -> Result<usize, Errno> {
-        tcp::receive(stream, &[&self.span.lease.sink(0..DESK_BYTES)])
+        tcp::receive(stream, &[&self.span.lease.sink(0..AREA_BYTES)])
     }
 
     /// Makes room to receive into. What calls still hold stays as it is; then this client pays for it.
@@ -87,7 +87,7 @@ impl Desk {
 
     /// Takes another buffer, and what was not used up along.
     fn exchange(&mut self, buffers: &Buffers) {
-        let Some(lease) = self.pool.take(DESK_BYTES) else { return };
+        let Some(lease) = self.pool.take(AREA_BYTES) else { return };
         let rest = self.span.bytes(0, self.span.len());
         let left = std::mem::replace(&mut self.span, Span { lease, start: 0, end: 0 });
         self.span.append(&rest);
@@ -115,7 +115,7 @@ pub(super) struct Received {
 }
 
 /// The receiving side of one connection.
-pub(super) struct Intake {
+pub(super) struct RecordReader {
     records: Records,
     kept: Kept,
     /// A record that comes in several fragments, as far as it has come.
@@ -127,13 +127,13 @@ pub(super) struct Intake {
 /// What a connection has between two turns.
 enum Kept {
     Nothing,
-    /// What a turn left on the desk.
+    /// What a turn left on the area.
     Parked(Span),
     /// A long record that is being received, and its length with its mark.
     Long(Span, usize),
 }
 
-impl Intake {
+impl RecordReader {
     pub(super) fn new(record_max_bytes: usize) -> Self {
         let records = Records::new(record_max_bytes);
         Self { records, kept: Kept::Nothing, glued: None, expects_long: false }
@@ -150,57 +150,57 @@ impl Intake {
         matches!(self.kept, Kept::Long(..)) || self.glued.as_ref().is_some_and(is_long)
     }
 
-    /// Begins a turn: puts what was parked on the desk.
-    pub(super) fn arrive(&mut self, desk: &mut Desk) {
+    /// Begins a turn: puts what was parked on the area.
+    pub(super) fn arrive(&mut self, area: &mut ReceiveArea) {
         if let Kept::Parked(parked) = &self.kept {
-            desk.span.append(&parked.bytes(0, parked.len()));
+            area.span.append(&parked.bytes(0, parked.len()));
             self.kept = Kept::Nothing;
         }
     }
 
-    /// Ends a turn: the desk is free for the next connection.
-    pub(super) fn leave(&mut self, desk: &mut Desk, buffers: &Buffers) {
-        let span = &mut desk.span;
+    /// Ends a turn: the area is free for the next connection.
+    pub(super) fn leave(&mut self, area: &mut ReceiveArea, buffers: &Buffers) {
+        let span = &mut area.span;
         if span.len() > 0
-            && let Some(mut parked) = taken(&desk.pool, buffers, span.len())
+            && let Some(mut parked) = taken(&area.pool, buffers, span.len())
         {
             parked.append(&span.bytes(0, span.len()));
             self.kept = Kept::Parked(parked);
         }
         span.start = span.end;
         if !span.lease.is_sole() {
-            desk.exchange(buffers);
+            area.exchange(buffers);
         }
-        (desk.span.start, desk.span.end) = (0, 0);
+        (area.span.start, area.span.end) = (0, 0);
     }
 
     /// Finds the next record.
-    pub(super) fn next(&mut self, desk: &mut Desk, buffers: &Buffers) -> Result<Step, RecordError> {
+    pub(super) fn next(&mut self, area: &mut ReceiveArea, buffers: &Buffers) -> Result<Step, RecordError> {
         loop {
-            if !self.can_glue(desk, buffers) {
+            if !self.can_glue(area, buffers) {
                 return Ok(Step::NoRoom);
             }
             let span = match &mut self.kept {
                 Kept::Long(span, _) => span,
-                _ => &mut desk.span,
+                _ => &mut area.span,
             };
             let (front, len) = span.front();
             match self.records.find(&front[..len], span.len())? {
                 Found::Nothing { missing_bytes } => {
                     let whole = span.len() + missing_bytes;
-                    return Ok(self.prepare(whole, desk, buffers));
+                    return Ok(self.prepare(whole, area, buffers));
                 }
                 Found::Record { body } => {
                     let step = Step::Serve(span.bytes(body.start, body.end), span.lease.clone());
                     span.start += body.end;
                     self.expects_long = body.len() > SHORT_MAX_BYTES;
-                    self.put_down(desk, buffers);
+                    self.put_down(area, buffers);
                     return Ok(step);
                 }
                 Found::Piece { body, complete } => {
                     let piece = span.bytes(body.start, body.end);
                     span.start += body.end;
-                    if let Some(step) = self.glue(&piece, complete, desk, buffers) {
+                    if let Some(step) = self.glue(&piece, complete, area, buffers) {
                         return Ok(step);
                     }
                 }
@@ -211,7 +211,7 @@ impl Intake {
     /// Receives what is there, as far as it fits. EAGAIN when nothing is there; no bytes are the end of the stream.
     pub(super) fn receive(
         &mut self,
-        desk: &mut Desk,
+        area: &mut ReceiveArea,
         buffers: &Buffers,
         stream: BorrowedFd<'_>,
     ) -> Result<Received, Errno> {
@@ -222,9 +222,9 @@ impl Intake {
                 (span, most)
             }
             _ => {
-                desk.clear(buffers);
-                let first_of_long = self.expects_long && desk.span.len() == 0;
-                (&mut desk.span, if first_of_long { AHEAD_BYTES } else { usize::MAX })
+                area.clear(buffers);
+                let first_of_long = self.expects_long && area.span.len() == 0;
+                (&mut area.span, if first_of_long { AHEAD_BYTES } else { usize::MAX })
             }
         };
         let room = span.room().min(most);
@@ -235,13 +235,13 @@ impl Intake {
     }
 
     /// Sees to it that a record can be received that is `whole` bytes long with its mark, or its mark.
-    fn prepare(&mut self, whole: usize, desk: &mut Desk, buffers: &Buffers) -> Step {
+    fn prepare(&mut self, whole: usize, area: &mut ReceiveArea, buffers: &Buffers) -> Step {
         match &self.kept {
             // It was made for this record.
             Kept::Long(..) => Step::Receive,
             _ if whole <= SHORT_MAX_BYTES => {
-                if desk.span.lease.len() < desk.span.start + whole {
-                    desk.exchange(buffers);
+                if area.span.lease.len() < area.span.start + whole {
+                    area.exchange(buffers);
                 }
                 Step::Receive
             }
@@ -249,31 +249,31 @@ impl Intake {
                 let room = buffers.account().has_room().then(|| buffers.take(whole + AHEAD_BYTES)).flatten();
                 let Some(lease) = room else { return Step::NoRoom };
                 let mut long = Span { lease, start: 0, end: 0 };
-                long.append(&desk.span.bytes(0, desk.span.len()));
-                desk.span.start = desk.span.end;
+                long.append(&area.span.bytes(0, area.span.len()));
+                area.span.start = area.span.end;
                 self.kept = Kept::Long(long, whole);
                 Step::Receive
             }
         }
     }
 
-    /// After a long record: what was received beyond it goes to the desk.
-    fn put_down(&mut self, desk: &mut Desk, buffers: &Buffers) {
+    /// After a long record: what was received beyond it goes to the area.
+    fn put_down(&mut self, area: &mut ReceiveArea, buffers: &Buffers) {
         if let Kept::Long(long, _) = &self.kept {
             let ahead = long.bytes(0, long.len());
-            if desk.span.room() < ahead.len() {
-                desk.exchange(buffers);
+            if area.span.room() < ahead.len() {
+                area.exchange(buffers);
             }
-            desk.span.append(&ahead);
+            area.span.append(&ahead);
             drop(ahead);
             self.kept = Kept::Nothing;
         }
     }
 
     /// Whether all that was received fits behind the pieces that were glued, if there are any.
-    fn can_glue(&mut self, desk: &Desk, buffers: &Buffers) -> bool {
+    fn can_glue(&mut self, area: &ReceiveArea, buffers: &Buffers) -> bool {
         let Some(glued) = &mut self.glued else { return true };
-        let more = desk.span.len();
+        let more = area.span.len();
         // No record is longer than the largest buffer.
         if glued.room() >= more || glued.lease.len() >= BUFFER_MAX_BYTES {
             return true;
@@ -292,10 +292,16 @@ impl Intake {
     }
 
     /// Glues a piece to those before; the record if that completes it.
-    fn glue(&mut self, piece: &Source, complete: bool, desk: &Desk, buffers: &Buffers) -> Option<Step> {
+    fn glue(
+        &mut self,
+        piece: &Source,
+        complete: bool,
+        area: &ReceiveArea,
+        buffers: &Buffers,
+    ) -> Option<Step> {
         let mut glued = match self.glued.take() {
             Some(glued) => glued,
-            None => taken(&desk.pool, buffers, piece.len())?,
+            None => taken(&area.pool, buffers, piece.len())?,
         };
         glued.append(piece);
         if !complete {
@@ -307,7 +313,7 @@ impl Intake {
     }
 }
 
-/// A buffer that the client pays for even beyond its share: no more than the desk holds is put into it.
+/// A buffer that the client pays for even beyond its share: no more than the area holds is put into it.
 fn taken(pool: &Arc<BufferPool>, buffers: &Buffers, len_bytes: usize) -> Option<Span> {
     let lease = pool.take(len_bytes)?;
     lease.charge(buffers.account());

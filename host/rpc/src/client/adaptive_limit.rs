@@ -35,7 +35,7 @@ const DOWNWARDS: u32 = 4;
 
 /// The state of the search.
 #[derive(Clone, Debug)]
-pub(super) struct Climb {
+pub(super) struct AdaptiveLimit {
     max: u32,
     has_begun: bool,
     /// The limit that is held, or doubled.
@@ -77,7 +77,7 @@ struct Round {
     fills: u32,
 }
 
-impl Climb {
+impl AdaptiveLimit {
     pub(super) fn new(max: u32) -> Self {
         let max = max.max(1);
         let held = START.min(max);

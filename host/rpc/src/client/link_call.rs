@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 use tombolo_core::{Interrupt, Raised};
 use tombolo_mem::Source;
 
-use super::call::{Landing, Reply};
+use super::call::{ReceiveBuffer, Reply};
 use super::error::{CallError, Failure, Garbage};
 use super::options::{Interrupts, Recovery};
 use super::pending::Outcome;
+use super::permit::NextPermit;
 use super::reply::{Judged, judge, xid_of};
-use super::room::Room;
 use super::shared::Shared;
 use super::state::SILENT;
 use super::timers::Sleep;
-use crate::link::{Attempt, Body, Live, Outgoing, Route, Unheard};
+use crate::link::{Attempt, Body, Live, Outgoing, ReplyError, Route};
 use tombolo_host_links::Lie;
 use tombolo_host_links::client::{Call, LineError};
 use tombolo_host_runtime::task;
@@ -58,10 +58,10 @@ pub(super) struct State {
     pub(super) xid: u32,
     pub(super) head: Vec<u8>,
     pub(super) data: Option<Source>,
-    pub(super) landing: Option<Landing>,
+    pub(super) receive_buffer: Option<ReceiveBuffer>,
     pub(super) interrupt: Interrupt,
     /// How much of a reply may follow its frame.
-    pub(super) place_bytes: usize,
+    pub(super) buffer_bytes: usize,
     /// The server has asked for more.
     is_widened: bool,
     begun_at: Instant,
@@ -75,13 +75,13 @@ pub(super) struct State {
 
 enum Stage {
     /// It waits for the in-flight limit.
-    Held(Room),
+    Held(NextPermit),
     /// It waits for a link.
     Linkless,
     /// It waits for bulk memory of this link.
     Roomless(Arc<Live>),
     /// It is out. Nobody has looked for the answer yet, if `fresh`. Bulk memory was taken for it, if `has_memory`.
-    Sent { live: Arc<Live>, call: Call, place: Option<usize>, has_memory: bool, fresh: bool },
+    Sent { live: Arc<Live>, call: Call, reply_buffer: Option<usize>, has_memory: bool, fresh: bool },
     /// The outcome is known, and told at most once.
     Over(Option<Outcome>),
 }
@@ -106,7 +106,7 @@ pub(super) struct NewLinkedCall {
     pub(super) xid: u32,
     pub(super) head: Vec<u8>,
     pub(super) data: Option<Source>,
-    pub(super) landing: Option<Landing>,
+    pub(super) receive_buffer: Option<ReceiveBuffer>,
     pub(super) results_bytes: usize,
     pub(super) bulk: bool,
     pub(super) interrupt: Interrupt,
@@ -117,23 +117,33 @@ pub(super) struct NewLinkedCall {
 impl LinkedCall {
     /// Makes a call, and sends it at once if the in-flight limit, the link and its memory allow.
     pub(super) fn begin(shared: &Arc<Shared>, linked: &Arc<Linked>, call: NewLinkedCall) -> Self {
-        let NewLinkedCall { procedure, xid, head, data, landing, results_bytes, bulk, interrupt, counted } =
-            call;
-        let landing_bytes = landing.as_ref().map_or(0, |landing| landing.sink.len().next_multiple_of(4));
+        let NewLinkedCall {
+            procedure,
+            xid,
+            head,
+            data,
+            receive_buffer,
+            results_bytes,
+            bulk,
+            interrupt,
+            counted,
+        } = call;
+        let buffer_bytes =
+            receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len().next_multiple_of(4));
         // What stands before file data fits in a frame.
-        let place_bytes = if landing_bytes > 0 { landing_bytes } else { results_bytes };
+        let buffer_bytes = if buffer_bytes > 0 { buffer_bytes } else { results_bytes };
         let stage = match counted || !bulk {
             true => Stage::Linkless,
-            false => Stage::Held(Room::new(shared.clone())),
+            false => Stage::Held(NextPermit::new(shared.clone())),
         };
         let state = State {
             procedure,
             xid,
             head,
             data,
-            landing,
+            receive_buffer,
             interrupt,
-            place_bytes,
+            buffer_bytes,
             is_widened: false,
             begun_at: shared.wire.now(),
             counted,
@@ -233,7 +243,7 @@ impl State {
                 } else {
                     drop(state);
                     // Others were faster.
-                    self.stage = Stage::Held(Room::new(shared.clone()));
+                    self.stage = Stage::Held(NextPermit::new(shared.clone()));
                 }
                 Poll::Ready(())
             }
@@ -269,10 +279,10 @@ impl State {
             self.stage = Stage::Linkless;
             return;
         };
-        let Self { head, data, place_bytes, .. } = self;
-        let outgoing = Outgoing { head, data: data.as_ref(), place_bytes: *place_bytes };
+        let Self { head, data, buffer_bytes, .. } = self;
+        let outgoing = Outgoing { head, data: data.as_ref(), buffer_bytes: *buffer_bytes };
         self.stage = match live.send(&outgoing) {
-            Attempt::Sent { call, place, has_memory } => {
+            Attempt::Sent { call, reply_buffer, has_memory } => {
                 let len_bytes = head.len() + data.as_ref().map_or(0, Source::len);
                 shared.counters.sends.add(1);
                 shared.counters.sent_bytes.add(len_bytes);
@@ -280,9 +290,9 @@ impl State {
                 if self.transmissions > 1 {
                     shared.lock().retransmissions += 1;
                 }
-                Stage::Sent { live, call, place, has_memory, fresh: true }
+                Stage::Sent { live, call, reply_buffer, has_memory, fresh: true }
             }
-            Attempt::NoRoom => Stage::Roomless(live),
+            Attempt::BufferTooSmall => Stage::Roomless(live),
             Attempt::TooLong => {
                 let len_bytes = head.len() + data.as_ref().map_or(0, Source::len);
                 let callee = shared.lock().callee(self.procedure);
@@ -298,7 +308,8 @@ impl State {
         linked: &Arc<Linked>,
         answered: Result<tombolo_host_links::client::Reply, LineError>,
     ) {
-        let Stage::Sent { live, place, .. } = std::mem::replace(&mut self.stage, Stage::Linkless) else {
+        let Stage::Sent { live, reply_buffer, .. } = std::mem::replace(&mut self.stage, Stage::Linkless)
+        else {
             return;
         };
         let reply = match answered {
@@ -310,20 +321,20 @@ impl State {
                 return;
             }
         };
-        let outcome = match live.hear(reply, place) {
+        let outcome = match live.take_reply(reply, reply_buffer) {
             Ok(body) => self.read(shared, &body),
             // Once: a server that wants more the second time is not to be believed.
-            Err(Unheard::NoRoom(bytes))
-                if !self.is_widened && bytes > self.place_bytes && bytes <= linked.reply_bytes_max =>
+            Err(ReplyError::BufferTooSmall(bytes))
+                if !self.is_widened && bytes > self.buffer_bytes && bytes <= linked.reply_bytes_max =>
             {
-                (self.place_bytes, self.is_widened) = (bytes, true);
+                (self.buffer_bytes, self.is_widened) = (bytes, true);
                 live.gave_back();
                 return;
             }
-            Err(Unheard::NoRoom(_)) => Err(Failure::Garbage(Garbage::NoRoom)),
-            Err(Unheard::Silence) => Err(Failure::Garbage(Garbage::Silence)),
+            Err(ReplyError::BufferTooSmall(_)) => Err(Failure::Garbage(Garbage::BufferTooSmall)),
+            Err(ReplyError::Silence) => Err(Failure::Garbage(Garbage::Silence)),
             // What is senseless once would be so again, so this call fails; others are sent again over the next link.
-            Err(Unheard::Lie(_)) => Err(Failure::Garbage(Garbage::Link)),
+            Err(ReplyError::Lie(_)) => Err(Failure::Garbage(Garbage::Link)),
         };
         live.gave_back();
         let outcome = match outcome {
@@ -346,14 +357,14 @@ impl State {
     fn read(&mut self, shared: &Shared, body: &Body) -> Result<Reply, Failure> {
         let mut whole = Vec::new();
         shared.counters.received_bytes.add(body.len());
-        let landing = self.landing.as_ref();
-        let mut judged = judge(body.frame(), body.len(), landing);
+        let receive_buffer = self.receive_buffer.as_ref();
+        let mut judged = judge(body.frame(), body.len(), receive_buffer);
         let mut frame = body.frame();
         if matches!(judged, Judged::More) {
             // A server may divide its reply as it likes.
             body.copy_from(0, &mut whole);
             frame = &whole;
-            judged = judge(frame, frame.len(), landing);
+            judged = judge(frame, frame.len(), receive_buffer);
         }
         if xid_of(frame) != Some(self.xid) {
             return Err(Failure::Garbage(Garbage::OtherCall));
@@ -374,7 +385,7 @@ impl State {
                 let before = results_at..results_at + range.start;
                 results.extend_from_slice(frame.get(before).unwrap_or_default());
                 let data = results_at + range.start..results_at + range.end;
-                let data_bytes = land(frame, placed, data, landing);
+                let data_bytes = copy_to_buffer(frame, placed, data, receive_buffer);
                 shared.counters.copied_bytes.add(data_bytes);
                 Ok(Reply { results, data_bytes, data_announced: range })
             }
@@ -443,14 +454,15 @@ impl State {
 
     /// Gives up what belongs to others.
     fn let_go(&mut self) {
-        (self.data, self.landing) = (None, None);
+        (self.data, self.receive_buffer) = (None, None);
         (self.sleep, self.raised) = (None, None);
         self.interrupt = Interrupt::default();
     }
 
     fn moved_bytes(&self) -> usize {
-        let landing = self.landing.as_ref().map_or(0, |landing| landing.sink.len());
-        self.head.len() + landing + self.data.as_ref().map_or(0, Source::len)
+        let receive_buffer =
+            self.receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len());
+        self.head.len() + receive_buffer + self.data.as_ref().map_or(0, Source::len)
     }
 }
 
@@ -470,8 +482,13 @@ fn give_up(live: &Arc<Live>, call: Call, has_memory: bool) {
 }
 
 /// Copies the data of a reply to where they belong: what of them is in the frame, and what follows it.
-fn land(frame: &[u8], placed: Option<&Source>, data: Range<usize>, landing: Option<&Landing>) -> usize {
-    let Some(Landing { sink, .. }) = landing else { return 0 };
+fn copy_to_buffer(
+    frame: &[u8],
+    placed: Option<&Source>,
+    data: Range<usize>,
+    receive_buffer: Option<&ReceiveBuffer>,
+) -> usize {
+    let Some(ReceiveBuffer { sink, .. }) = receive_buffer else { return 0 };
     let in_frame = frame.get(data.start.min(frame.len())..data.end.min(frame.len())).unwrap_or_default();
     let copied = sink.write_at(0, in_frame);
     let Some(placed) = placed.filter(|_| copied < data.len()) else { return copied };

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::admission::{Activity, Admitted};
 use super::clients::Client;
 use super::common::Common;
-use super::mailbox::Mailbox;
-use super::outbox::{Batch, Sent, State};
+use super::reply_batch::{Batch, Sent, State};
 use super::service::{Exchange, Outcome, Peer};
+use super::thread_queue::ThreadQueue;
 use super::token::Token;
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_host_runtime::waiters::Waiter;
@@ -21,7 +21,7 @@ use tombolo_host_runtime::waiters::Waiter;
 const UNTAKEN_MAX_BYTES: usize = 1 << 20;
 
 /// A connection, as whoever answers its calls sees it.
-pub(super) struct Link {
+pub(super) struct SharedConnection {
     pub(super) peer: Arc<Peer>,
     pub(super) client: Arc<Client>,
     pub(super) buffers: Buffers,
@@ -31,7 +31,7 @@ pub(super) struct Link {
     /// After the stream: given back when the descriptor is closed, which calls under way keep open.
     _admitted: Admitted,
     common: Arc<Common>,
-    mailbox: Arc<Mailbox>,
+    queue: Arc<ThreadQueue>,
     /// Calls received whose replies are not out.
     calls: AtomicUsize,
     /// Bytes of replies that wait while the peer takes none.
@@ -40,14 +40,14 @@ pub(super) struct Link {
     waits: AtomicBool,
     /// The event thread wants to know when there are no calls any more.
     ending: AtomicBool,
-    /// The outbox's phase, to be looked at without its lock: no reply is added, nothing is sent any more.
+    /// The send_queue's phase, to be looked at without its lock: no reply is added, nothing is sent any more.
     sealed: AtomicBool,
     dead: AtomicBool,
-    outbox: Mutex<Outbox>,
+    send_queue: Mutex<SendQueue>,
 }
 
 #[derive(Default)]
-struct Outbox {
+struct SendQueue {
     /// Replies that wait for the next batch.
     queue: Batch,
     /// The rest of the batch that was sent in part; empty while somebody sends.
@@ -73,13 +73,13 @@ enum Phase {
     Dead,
 }
 
-impl Link {
+impl SharedConnection {
     pub(super) fn new(
         stream: OwnedFd,
         peer: Arc<Peer>,
         token: Token,
         (common, admitted): (Arc<Common>, Admitted),
-        mailbox: Arc<Mailbox>,
+        queue: Arc<ThreadQueue>,
     ) -> Arc<Self> {
         let client = admitted.client().clone();
         let buffers = Buffers::of(client.share.account());
@@ -92,14 +92,14 @@ impl Link {
             stream,
             _admitted: admitted,
             common,
-            mailbox,
+            queue,
             calls: AtomicUsize::new(0),
             untaken: AtomicUsize::new(0),
             waits: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
             dead: AtomicBool::new(false),
-            outbox: Mutex::default(),
+            send_queue: Mutex::default(),
         })
     }
 
@@ -119,12 +119,12 @@ impl Link {
         // From here on it holds nothing that other connections of the client might need, but memory.
         self.client.end_calls(1);
         if outcome == Outcome::Reply {
-            let mut outbox = self.lock();
-            if outbox.phase == Phase::Open {
-                outbox.queue.push(exchange);
-                let waiting = outbox.queue.len();
-                if outbox.progress.is_some() {
-                    self.charge(&mut outbox);
+            let mut send_queue = self.lock();
+            if send_queue.phase == Phase::Open {
+                send_queue.queue.push(exchange);
+                let waiting = send_queue.queue.len();
+                if send_queue.progress.is_some() {
+                    self.charge(&mut send_queue);
                 }
                 return waiting;
             }
@@ -147,8 +147,8 @@ impl Link {
     /// Sends what waits, unless somebody else is at it or the peer takes no more.
     pub(super) fn flush(&self) {
         let batch = {
-            let mut outbox = self.lock();
-            if outbox.progress.is_some() { None } else { outbox.begin_sending() }
+            let mut send_queue = self.lock();
+            if send_queue.progress.is_some() { None } else { send_queue.begin_sending() }
         };
         if let Some(batch) = batch {
             self.send(batch);
@@ -158,9 +158,9 @@ impl Link {
     /// The peer may take more: sends what waits. Whoever is at it tries once more.
     pub(super) fn writable(&self) {
         let batch = {
-            let mut outbox = self.lock();
-            outbox.again = outbox.sending;
-            outbox.begin_sending()
+            let mut send_queue = self.lock();
+            send_queue.again = send_queue.sending;
+            send_queue.begin_sending()
         };
         if let Some(batch) = batch {
             self.send(batch);
@@ -169,7 +169,7 @@ impl Link {
 
     /// Has the event thread look here.
     pub(super) fn call_attention(&self) {
-        self.mailbox.point_to(self.token);
+        self.queue.check_connection(self.token);
     }
 
     /// Whether the calls and bytes are below their limits, and the peer takes its replies.
@@ -217,9 +217,9 @@ impl Link {
 
     /// From now on no reply is added; what waits is sent.
     pub(super) fn seal(&self) {
-        let mut outbox = self.lock();
-        if outbox.phase == Phase::Open {
-            outbox.phase = Phase::Sealed;
+        let mut send_queue = self.lock();
+        if send_queue.phase == Phase::Open {
+            send_queue.phase = Phase::Sealed;
             self.sealed.store(true, Ordering::SeqCst);
         }
     }
@@ -231,9 +231,9 @@ impl Link {
 
     /// Whether no reply is added and none waits any more.
     pub(super) fn is_finished(&self) -> bool {
-        let outbox = self.lock();
-        let idle = !outbox.sending && outbox.queue.is_empty() && outbox.rest.is_empty();
-        match outbox.phase {
+        let send_queue = self.lock();
+        let idle = !send_queue.sending && send_queue.queue.is_empty() && send_queue.rest.is_empty();
+        match send_queue.phase {
             Phase::Open => false,
             Phase::Sealed => idle,
             Phase::Dead => true,
@@ -253,19 +253,19 @@ impl Link {
     /// Drops what waits. Calls go on, and their replies are dropped.
     pub(super) fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
-        let mut outbox = self.lock();
-        outbox.phase = Phase::Dead;
-        let dropped = outbox.queue.drain() + outbox.rest.drain();
-        self.not_full(&mut outbox);
-        drop(outbox);
+        let mut send_queue = self.lock();
+        send_queue.phase = Phase::Dead;
+        let dropped = send_queue.queue.drain() + send_queue.rest.drain();
+        self.not_full(&mut send_queue);
+        drop(send_queue);
         self.release(dropped);
     }
 
     /// Gives up memory that an idle connection does not need.
     pub(super) fn rest(&self) {
-        let mut outbox = self.lock();
-        if !outbox.sending && outbox.queue.is_empty() && outbox.rest.is_empty() {
-            (outbox.queue, outbox.rest) = (Batch::default(), Batch::default());
+        let mut send_queue = self.lock();
+        if !send_queue.sending && send_queue.queue.is_empty() && send_queue.rest.is_empty() {
+            (send_queue.queue, send_queue.rest) = (Batch::default(), Batch::default());
         }
     }
 
@@ -284,58 +284,58 @@ impl Link {
 
     /// What to send next, if anything.
     fn after_sending(&self, mut batch: Batch, sent: Sent) -> Option<Batch> {
-        let mut outbox = self.lock();
-        if outbox.phase == Phase::Dead || matches!(sent.state, State::Broken(_)) {
+        let mut send_queue = self.lock();
+        if send_queue.phase == Phase::Dead || matches!(sent.state, State::Broken(_)) {
             if let State::Broken(error) = sent.state {
-                tracing::debug!(peer = ?self.peer, %error, "sending failed");
+                tracing::debug!(peer = ?self.peer, %error, "send failed");
             }
-            outbox.phase = Phase::Dead;
+            send_queue.phase = Phase::Dead;
             self.dead.store(true, Ordering::SeqCst);
-            let dropped = batch.drain() + outbox.queue.drain();
-            outbox.sending = false;
-            self.not_full(&mut outbox);
-            drop(outbox);
+            let dropped = batch.drain() + send_queue.queue.drain();
+            send_queue.sending = false;
+            self.not_full(&mut send_queue);
+            drop(send_queue);
             self.release(dropped);
             self.call_attention();
             return None;
         }
         if sent.state == State::Full {
-            if mem::take(&mut outbox.again) {
+            if mem::take(&mut send_queue.again) {
                 return Some(batch);
             }
-            outbox.rest = batch;
-            outbox.sending = false;
-            if sent.bytes > 0 || outbox.progress.is_none() {
-                outbox.progress = Some(Instant::now());
+            send_queue.rest = batch;
+            send_queue.sending = false;
+            if sent.bytes > 0 || send_queue.progress.is_none() {
+                send_queue.progress = Some(Instant::now());
             }
-            self.charge(&mut outbox);
+            self.charge(&mut send_queue);
             return None;
         }
-        self.not_full(&mut outbox);
-        outbox.rest = batch;
-        let next = outbox.next_batch();
-        outbox.sending = next.is_some();
-        if next.is_none() && outbox.phase == Phase::Sealed {
-            drop(outbox);
+        self.not_full(&mut send_queue);
+        send_queue.rest = batch;
+        let next = send_queue.next_batch();
+        send_queue.sending = next.is_some();
+        if next.is_none() && send_queue.phase == Phase::Sealed {
+            drop(send_queue);
             self.call_attention();
         }
         next
     }
 
     /// Has the client pay for the replies that it does not take, as many as there are now.
-    fn charge(&self, outbox: &mut Outbox) {
-        self.untaken.store(outbox.queue.len() + outbox.rest.len(), Ordering::SeqCst);
-        let waiting = outbox.queue.uncounted_bytes() + outbox.rest.uncounted_bytes();
+    fn charge(&self, send_queue: &mut SendQueue) {
+        self.untaken.store(send_queue.queue.len() + send_queue.rest.len(), Ordering::SeqCst);
+        let waiting = send_queue.queue.uncounted_bytes() + send_queue.rest.uncounted_bytes();
         let account = self.buffers.account();
         account.charge(waiting);
-        account.give_back(mem::replace(&mut outbox.charged, waiting));
+        account.give_back(mem::replace(&mut send_queue.charged, waiting));
     }
 
-    fn not_full(&self, outbox: &mut Outbox) {
-        outbox.progress = None;
-        outbox.again = false;
-        if outbox.charged > 0 {
-            self.buffers.account().give_back(mem::take(&mut outbox.charged));
+    fn not_full(&self, send_queue: &mut SendQueue) {
+        send_queue.progress = None;
+        send_queue.again = false;
+        if send_queue.charged > 0 {
+            self.buffers.account().give_back(mem::take(&mut send_queue.charged));
         }
         if self.untaken.swap(0, Ordering::SeqCst) > 0 {
             self.ease();
@@ -354,12 +354,12 @@ impl Link {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Outbox> {
-        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SendQueue> {
+        self.send_queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Outbox {
+impl SendQueue {
     /// What to send, if there is something and nobody sends.
     fn begin_sending(&mut self) -> Option<Batch> {
         if self.sending {
@@ -382,7 +382,7 @@ impl Outbox {
     }
 }
 
-impl Waiter for Link {
+impl Waiter for SharedConnection {
     fn wake(&self) -> bool {
         if self.is_dead() {
             return false;
