@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tombolo_host_vhost::driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Part, Wait};
+use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Part, Wait};
 use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::init::{Capabilities, MAJOR};
 use tombolo_wire_fuse::layout::attr::EntryOut;

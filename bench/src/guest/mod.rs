@@ -5,7 +5,7 @@ mod client;
 mod work;
 
 pub use client::{Guest, Request, with_nul};
-pub use tombolo_host_vhost::driver::Wait;
+pub use tombolo_vhost_driver::Wait;
 pub use work::{
     CreateOut, CreateUnlink, Getattr, Lookup, OpenRelease, Outstanding, Read, SharedGuest, Write, create_args,
 };

@@ -18,10 +18,10 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 /// Feature bits of the transport (virtio 1.2, chapter 6; vhost-user for the last).
-pub(crate) const FEATURE_INDIRECT: u64 = 1 << 28;
-pub(crate) const FEATURE_EVENT_INDEX: u64 = 1 << 29;
-pub(crate) const FEATURE_PROTOCOL_FEATURES: u64 = 1 << 30;
-pub(crate) const FEATURE_VERSION_1: u64 = 1 << 32;
+const FEATURE_INDIRECT: u64 = 1 << 28;
+const FEATURE_EVENT_INDEX: u64 = 1 << 29;
+const FEATURE_PROTOCOL_FEATURES: u64 = 1 << 30;
+const FEATURE_VERSION_1: u64 = 1 << 32;
 
 const TRANSPORT_FEATURES: u64 =
     FEATURE_INDIRECT | FEATURE_EVENT_INDEX | FEATURE_PROTOCOL_FEATURES | FEATURE_VERSION_1;

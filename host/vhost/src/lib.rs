@@ -21,8 +21,6 @@
 mod backend;
 mod chain;
 mod device;
-#[cfg(feature = "driver")]
-pub mod driver;
 mod fault;
 mod memory;
 mod notifier;

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tombolo_host_vhost::driver::{Driver, DriverSettings};
 use tombolo_host_vhost::{Chain, Device, QueueIndex, Server, Settings};
+use tombolo_vhost_driver::{Driver, DriverSettings};
 
 struct Silent;
 

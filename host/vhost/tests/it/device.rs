@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
-use tombolo_host_vhost::driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Used};
 use tombolo_host_vhost::{Chain, ChainLimits, Device, QueueIndex, Server, Settings};
+use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Used};
 
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 

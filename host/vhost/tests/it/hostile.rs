@@ -5,7 +5,7 @@ use crate::device::{Client, Guest, HOLD, TIMEOUT, TestHost};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tombolo_host_vhost::driver::{
+use tombolo_vhost_driver::{
     DriverQueue, DriverSettings, GUEST_BASE, GuestBuffer, MemoryEntry, Part, USER_BASE, Wait, request,
 };
 

@@ -4,7 +4,7 @@ use crate::device::{Client, HOLD, PANIC, RELEASE, TIMEOUT, TestHost};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tombolo_host_vhost::Settings;
-use tombolo_host_vhost::driver::{DriverSettings, request};
+use tombolo_vhost_driver::{DriverSettings, request};
 
 fn eventually(what: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + TIMEOUT;

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use tombolo_host_vhost::driver::{
+use tombolo_vhost_driver::{
     Driver, DriverSettings, FrontEnd, GUEST_BASE, MemoryEntry, USER_BASE, message, request,
 };
 

@@ -5,7 +5,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tombolo_host_vhost::Settings;
-use tombolo_host_vhost::driver::{DriverSettings, Part, Wait, request};
+use tombolo_vhost_driver::{DriverSettings, Part, Wait, request};
 
 fn all_settings() -> impl Iterator<Item = DriverSettings> {
     let choices = [(true, true), (true, false), (false, true), (false, false)];

@@ -8,6 +8,11 @@
 //! - [`Driver`], [`DriverSettings`]: connects, negotiates, starts the queues.
 //! - [`DriverQueue`]: submits chains and collects answers, by polling or sleeping; `Send`, one thread each.
 //! - [`FrontEnd`]: raw messages.
+//!
+//! Not here: a device. The product never depends on this crate, but for its tests.
+//!
+//! Reading order: this file, `front_end`, `queue`.
+#![forbid(unsafe_code)]
 
 mod front_end;
 mod queue;
@@ -15,7 +20,6 @@ mod queue;
 pub use front_end::{FrontEnd, MemoryEntry, message, request};
 pub use queue::{DriverQueue, GuestBuffer, Part, Used};
 
-use super::backend::{FEATURE_EVENT_INDEX, FEATURE_INDIRECT, FEATURE_PROTOCOL_FEATURES, FEATURE_VERSION_1};
 use front_end::{PROTOCOL_CONFIG, PROTOCOL_MEMORY_SLOTS, PROTOCOL_MQ, PROTOCOL_REPLY_ACK};
 use queue::Layout;
 use rustix::event::{EventfdFlags, eventfd};
@@ -25,6 +29,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use tombolo_mem::Region;
+
+/// Feature bits of the transport (virtio 1.2, chapter 6; vhost-user for the last).
+const FEATURE_INDIRECT: u64 = 1 << 28;
+const FEATURE_EVENT_INDEX: u64 = 1 << 29;
+const FEATURE_VERSION_1: u64 = 1 << 32;
+const FEATURE_PROTOCOL_FEATURES: u64 = 1 << 30;
 
 /// How a driver sets itself up.
 #[derive(Debug, Clone, Copy)]
