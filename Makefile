@@ -17,7 +17,7 @@ DIST := $(BUILT)/$(TARGET)/dist/tombolo
 DIST_BYTES_MAX := 12000000
 
 
-.PHONY: help packages peers build static programs dist demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean as-root test-build
+.PHONY: help packages peers build static programs dist package demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean as-root test-build
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ dist: ## the program that packages ship, static and stripped: target/x86_64-unkn
 	@bytes=$$(stat -c %s $(DIST)) && echo "$(DIST): $$bytes bytes" && test "$$bytes" -le $(DIST_BYTES_MAX) || \
 		{ echo "tombolo has more than $(DIST_BYTES_MAX) bytes: see what came in with nm --size-sort and cargo tree" >&2; exit 1; }
 
+package: dist ## a Debian package of it: target/package/tombolo_VERSION_amd64.deb
+	packaging/build $(DIST)
+
 demo: ## share a source tree with a real guest and build it there
 	tests/guests/setup
 	$(MAKE) build
@@ -51,11 +54,11 @@ as-root:
 	@[ "$$(id -u)" = 0 ] || { echo "this needs root, for mounts and guests; make build, lint and test-rust do not" >&2; exit 1; }
 
 test: as-root ## everything that has to pass
-	tests/timed $(MAKE) packages peers test-rust test-planted programs test-mount test-posix test-postgres test-guests test-crash test-chaos
+	tests/timed $(MAKE) packages peers test-rust test-planted programs test-mount test-posix test-postgres test-guests test-crash test-chaos test-package
 
 test-long: export TOMBOLO_LONG = 1
 test-long: as-root ## the same at full size: an hour of fuzzing, every guest on both beds, a thousand kills
-	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all
+	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all test-package
 
 test-rust: ## unit, property, conformance and command-line tests
 	$(CARGO) test --workspace --no-fail-fast
@@ -105,6 +108,9 @@ test-crash-all test-chaos-all: test-%-all: programs
 
 test-chaos: programs ## either side of a link killed, stopped and started under load
 	tests/chaos/run
+
+test-package: programs ## the Debian package installed, used and removed
+	packaging/test $(PROGRAMS)/tombolo
 
 lint: ## formatter, clippy, shellcheck, whether the planted bugs' patches apply
 	$(CARGO) fmt --all --check
