@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 use crate::drive::DriveArgs;
 use crate::nfs::Limit;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tombolo_allocations::{Counting, of_all_threads};
 use tombolo_host_links::client::{Line, Spans};
 use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Ends, Instance, Layout as LinkLayout};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Ends, Incarnation, Layout as LinkLayout};
 
 /// How often it is tried to do without any.
 const TRIES: usize = 10;
@@ -36,7 +36,7 @@ fn link(server: &Server, mode: Mode) -> (Line, LinkHandle) {
     let peer = Peer {
         export: String::new(),
         credentials: None,
-        client: Instance([0; 16]),
+        client: Incarnation([0; 16]),
         label: Arc::from("counted"),
     };
     let session = server.open(&peer).expect("a session");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenFlags, Write};
 use tombolo_core::{Answer, Ctx};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 use super::server::{Meeting, Serving};
 use super::session::attach;
@@ -82,7 +82,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     report.condition(
         "the program, the one in the middle and the last one, local-dir, are processes of their own; the two rows take turns. What is \
          written the program has put together in its link's memory; what is read it leaves where its server has put it. All wait with \
-         bells and without looking before. Processor time is that of all threads of all of them (/proc, schedstat), the kernel's copy \
+         doorbells and without looking before. Processor time is that of all threads of all of them (/proc, schedstat), the kernel's copy \
          between memory and file in it",
     );
     report.condition(

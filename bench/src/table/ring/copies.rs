@@ -4,7 +4,7 @@
 use std::fs;
 use std::ops::Range;
 
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 use super::asker::Asker;
 use super::server::{Meeting, Serving};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_host_links::memory::MemoryPlace;
 use tombolo_mem::{Region, WordMut};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::region::mmapper;
 use tombolo_sys::cycles;
 

@@ -18,8 +18,8 @@ use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
 use tombolo_host_runtime::buffer_pool::BufferLimits;
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_mem::Buffer;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Instance, Protocol};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Incarnation, Protocol};
 use tombolo_wire_nfs3::args::{DirOpArgs, ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
 use tombolo_wire_nfs3::results::{GetattrReply, LookupReply, ReadReply, WriteReply};
@@ -130,7 +130,7 @@ impl Work for Messages {
 impl Dial for Door {
     fn dial(&self) -> std::result::Result<Dialed, DialError> {
         let At::Socket(socket) = &self.at else { return Err("there is no socket".into()) };
-        let options = ConnectOptions::new(EXPORT, "bench", Instance([2; 16]))?;
+        let options = ConnectOptions::new(EXPORT, "bench", Incarnation([2; 16]))?;
         let options = ConnectOptions { protocol: Protocol::OncRpc, ..options };
         let watcher = Watcher::start()?;
         let (line, tether) = connect(socket, &options)?.start(&watcher, "bench", self.mode)?;

@@ -1,10 +1,10 @@
-//! What a link costs over which nothing is sent, and what the first request after a rest costs: with a bell that wakes who sleeps, and
+//! What a link costs over which nothing is sent, and what the first request after a rest costs: with a doorbell that wakes who sleeps, and
 //! without one, where a sleeper looks at doubling intervals.
 
 use std::thread;
 use std::time::Duration;
 
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 use super::asker::Asker;
 use super::door::Door;
@@ -23,7 +23,7 @@ const BUSY: &str = "null request after another";
 const NO_LINK: &str = "no link";
 
 /// Both meetings, as columns say it.
-const MEETINGS: [(Meeting, &str); 2] = [(Meeting::Sockets, "bell"), (Meeting::Memory, "no bell")];
+const MEETINGS: [(Meeting, &str); 2] = [(Meeting::Sockets, "doorbell"), (Meeting::Memory, "no doorbell")];
 
 const ROUNDS: usize = 3;
 /// How long nothing is sent; and until a link is at rest that was used just now.
@@ -35,7 +35,7 @@ const RESTS: [Duration; 3] =
 /// Between two looks, so that rests are never in step with a sleeper's.
 const STEP: Duration = Duration::from_micros(137);
 
-/// What is called nothing, of a processor, and what a sleeper without a bell may take: in percent, of both sides together.
+/// What is called nothing, of a processor, and what a sleeper without a doorbell may take: in percent, of both sides together.
 const NOTHING: f64 = 0.05;
 const SILENT_MAX: f64 = 1.0;
 
@@ -65,7 +65,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
         plan.scaled(ROUNDS, 1),
     ));
     report.condition(
-        "no bell: both sides sleep in memory that both can write, as between a guest and its host, and look at doubling intervals. \
+        "no doorbell: both sides sleep in memory that both can write, as between a guest and its host, and look at doubling intervals. \
          The first request after a rest waits for the server's next look, and its answer for the caller's",
     );
     Ok(report)
@@ -195,7 +195,7 @@ fn judge(report: &mut Report) {
                 "{both:.2} % (server {server:.2} %, {none:.2} % without a link; caller {caller:.2} %)"
             );
             let (aim, met) = match meeting {
-                "bell" => (format!("0 % (met up to {NOTHING} %)"), both <= NOTHING),
+                "doorbell" => (format!("0 % (met up to {NOTHING} %)"), both <= NOTHING),
                 _ => (format!("≤ {SILENT_MAX} %"), both <= SILENT_MAX),
             };
             report.aim(&format!("idle, {column}: share of a processor"), &aim, found, Some(met));
@@ -203,12 +203,17 @@ fn judge(report: &mut Report) {
     }
     let longest = RESTS.last().map(Duration::as_millis).unwrap_or_default();
     let row = format!("{FIRST} {longest} ms");
-    let rested = report.figure(&row, &column(Mode::Adaptive, "no bell"), "").cloned();
-    let rung = report.figure(&row, &column(Mode::Adaptive, "bell"), "").cloned();
+    let rested = report.figure(&row, &column(Mode::Adaptive, "no doorbell"), "").cloned();
+    let rung = report.figure(&row, &column(Mode::Adaptive, "doorbell"), "").cloned();
     if let Some((rested, rung)) = rested.zip(rung) {
         let text = |figure: &Figure| Unit::Nanoseconds.text(figure.spread.median);
-        let found = format!("{} (with a bell: {})", text(&rested), text(&rung));
-        report.aim("what a sleeper without a bell costs the first request, adaptive", "printed", found, None);
+        let found = format!("{} (with a doorbell: {})", text(&rested), text(&rung));
+        report.aim(
+            "what a sleeper without a doorbell costs the first request, adaptive",
+            "printed",
+            found,
+            None,
+        );
     }
 }
 
@@ -220,12 +225,12 @@ mod tests {
     fn what_an_idle_link_costs_is_what_both_sides_take() {
         let mut report = Report::new("ring-rest", "x", String::new(), false);
         for (row, column, percent) in [
-            (SERVER, "no link, bell", 0.01),
-            (SERVER, "event, bell", 0.02),
-            (CALLER, "event, bell", 0.02),
-            (SERVER, "no link, no bell", 0.2),
-            (SERVER, "adaptive, no bell", 0.9),
-            (CALLER, "adaptive, no bell", 0.5),
+            (SERVER, "no link, doorbell", 0.01),
+            (SERVER, "event, doorbell", 0.02),
+            (CALLER, "event, doorbell", 0.02),
+            (SERVER, "no link, no doorbell", 0.2),
+            (SERVER, "adaptive, no doorbell", 0.9),
+            (CALLER, "adaptive, no doorbell", 0.5),
         ] {
             report.figures.push(Figure::single(row, "", column, Unit::Percent, percent));
         }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 use super::bare::Bare;
 use super::door::Door;

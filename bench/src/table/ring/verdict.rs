@@ -1,6 +1,6 @@
 //! What the figures should be, beside what they are.
 
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 use super::LARGE_BYTES;
 use super::speed::{ALONE, CACHE_LINE, COPIED, FUTEX, GETATTR, IN_PLACE, MANY, NATIVE, NULL, SIZES};

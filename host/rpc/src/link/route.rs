@@ -15,7 +15,7 @@ use tombolo_host_runtime::lock;
 /// Makes links to one export of one server, on which ONC RPC is spoken.
 pub trait Dial: Send + Sync {
     /// A link, over which nothing was sent yet. It may block for some seconds. All links of one `Dial` must be asked for as the same
-    /// client ([`Instance`](tombolo_shm::link::Instance)), for by that the server tells a call that comes again from a new one.
+    /// client ([`Incarnation`](tombolo_shm::link::Incarnation)), for by that the server tells a call that comes again from a new one.
     ///
     /// # Errors
     /// There is none now; there may be one later.

@@ -12,7 +12,7 @@ use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::hard;
 use tombolo_nfs_tests::test_server::Plan;
 use tombolo_shm::address::GlobalAddress;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_wire_rpc::{CallHeader, Credential, Xid};
 use tombolo_wire_xdr::Encoder;
 

@@ -18,7 +18,7 @@ use tombolo_host_rpc::client::{
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, ReplyMessage, Route};
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_wire_rpc::{Credential, ReplyHeader, Xid};
 use tombolo_wire_xdr::Encoder;
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use tombolo_mem::Region;
 use tombolo_shm::link::{
-    BellKind, Bells, Cause, ClientSeat, ClientStep, Ends, Epoch, Features, Goodbye, Hello, Instance, Limits,
-    PageEnd, PageError, Protocol, RefusalCode, Refused, ServerSeat, ServerStep, length_of,
+    Cause, ClientHandshake, ClientStep, DoorbellKind, Doorbells, Ends, Epoch, Features, Goodbye, Hello,
+    Incarnation, Limits, PageEnd, PageError, Protocol, RefusalCode, Refused, ServerHandshake, ServerStep,
+    length_of,
 };
 
 const TOTAL: usize = 1 << 20;
@@ -20,16 +21,16 @@ fn hello() -> Hello {
         slots: 8,
         back_slots: 8,
         bytes: u64::MAX,
-        client: Instance([1; 16]),
+        client: Incarnation([1; 16]),
         protocol: Some(Protocol::Vrpc),
-        bells: Bells::SILENT,
+        doorbells: Doorbells::SILENT,
         export: "/src".into(),
         label: "guest".into(),
     }
 }
 
 fn limits() -> Limits {
-    Limits { bells: Bells::SILENT, ..Limits::default() }
+    Limits { doorbells: Doorbells::SILENT, ..Limits::default() }
 }
 
 /// Both sides of a file, and a clock.
@@ -48,21 +49,22 @@ impl Bed {
         self.now += Duration::from_millis(ms);
     }
 
-    fn server(&self, token: u32, alone: bool) -> ServerSeat {
-        ServerSeat::new(self.region.clone(), Instance([2; 16]), token, alone, self.now).expect("a seat")
+    fn server(&self, token: u32, alone: bool) -> ServerHandshake {
+        ServerHandshake::new(self.region.clone(), Incarnation([2; 16]), token, alone, self.now)
+            .expect("a handshake")
     }
 
-    fn client(&self, token: u32) -> ClientSeat {
+    fn client(&self, token: u32) -> ClientHandshake {
         let total = length_of(&self.region).expect("a page");
-        ClientSeat::new(self.region.clone(), total, hello(), token, self.now).expect("a seat")
+        ClientHandshake::new(self.region.clone(), total, hello(), token, self.now).expect("a handshake")
     }
 
-    fn serve(&mut self, server: &mut ServerSeat) -> ServerStep {
+    fn serve(&mut self, server: &mut ServerHandshake) -> ServerStep {
         let step = server.step(self.now).expect("inside");
         if let ServerStep::Asked(hello) = &step {
             self.epoch += 1;
             let epoch = Epoch::new(self.epoch).expect("not zero");
-            match limits().agree(hello, epoch, Instance([2; 16])) {
+            match limits().agree(hello, epoch, Incarnation([2; 16])) {
                 Ok(agreement) if agreement.layout.bytes() <= server.half_bytes() => {
                     server.welcome(&agreement, self.now).expect("inside");
                 }
@@ -76,7 +78,7 @@ impl Bed {
     }
 
     /// Makes a link, if it can be made within some steps.
-    fn link(&mut self, server: &mut ServerSeat, client: &mut ClientSeat) -> Option<(Ends, Ends)> {
+    fn link(&mut self, server: &mut ServerHandshake, client: &mut ClientHandshake) -> Option<(Ends, Ends)> {
         let (mut of_server, mut of_client) = (None, None);
         for _ in 0..100 {
             self.later(10);
@@ -116,7 +118,7 @@ fn a_link_is_made_and_left_and_made_again() {
         let (of_client, of_server) = bed.link(&mut server, &mut client).expect("a link");
         assert!(is_common(&of_client, &of_server));
         assert_eq!((of_client.layout, of_client.epoch), (of_server.layout, of_server.epoch));
-        assert_eq!(of_client.bell, BellKind::Silent);
+        assert_eq!(of_client.doorbell, DoorbellKind::Silent);
         epochs.push(of_client.epoch);
         client.goodbye(&Goodbye::new(Cause::Leaving, "done")).expect("inside");
         let over = bed.serve(&mut server);
@@ -276,7 +278,8 @@ fn who_is_refused_reads_why() {
     bed.serve(&mut server);
     let unknown = Features::from_bits(1 << 40);
     let needy = Hello { required: unknown, offered: unknown, ..hello() };
-    let mut client = ClientSeat::new(bed.region.clone(), TOTAL as u64, needy, 1, bed.now).expect("a seat");
+    let mut client =
+        ClientHandshake::new(bed.region.clone(), TOTAL as u64, needy, 1, bed.now).expect("a handshake");
     let refused = (0..10).find_map(|_| {
         bed.later(10);
         bed.serve(&mut server);
@@ -294,10 +297,10 @@ fn who_is_refused_reads_why() {
 fn files_that_are_too_small_are_refused() {
     for bytes in [4096, 8192] {
         let region = Region::heap(bytes);
-        assert!(ServerSeat::new(region, Instance([2; 16]), 1, true, Instant::now()).is_err());
+        assert!(ServerHandshake::new(region, Incarnation([2; 16]), 1, true, Instant::now()).is_err());
     }
     let region = Region::heap(12_288 + 100);
-    assert!(ServerSeat::new(region, Instance([2; 16]), 1, true, Instant::now()).is_err());
+    assert!(ServerHandshake::new(region, Incarnation([2; 16]), 1, true, Instant::now()).is_err());
     // A page that promises more than is mapped.
     let mut bed = Bed::new();
     let mut server = bed.server(5, true);
@@ -306,7 +309,7 @@ fn files_that_are_too_small_are_refused() {
     bed.region.read_at(0, &mut page).expect("inside");
     let short = Region::from(page);
     assert_eq!(length_of(&short), Ok(TOTAL as u64));
-    assert!(ClientSeat::new(short, TOTAL as u64, hello(), 1, bed.now).is_err());
+    assert!(ClientHandshake::new(short, TOTAL as u64, hello(), 1, bed.now).is_err());
     bed.region.write_at(16, &u64::MAX.to_le_bytes()).expect("inside");
     assert!(matches!(length_of(&bed.region), Err(PageError::Size { .. })));
 }
@@ -340,7 +343,7 @@ proptest! {
             prop_assert!(bed.now < begun + Duration::from_secs(60));
             // Whatever was scribbled over the first bytes, who knows the length needs only them.
             bed.region.write_at(0, b"TMBLPAGE\x01\0\0\0").expect("inside");
-            let mut next = ClientSeat::new(bed.region.clone(), total, hello(), 77, bed.now).expect("a seat");
+            let mut next = ClientHandshake::new(bed.region.clone(), total, hello(), 77, bed.now).expect("a handshake");
             if bed.link(&mut server, &mut next).is_some() {
                 break;
             }

@@ -3,15 +3,15 @@ use std::time::{Duration, Instant};
 
 use tombolo_mem::{OutOfBounds, Region, Word, WordMut};
 
-use crate::bell::look::{look, looks_per_us};
-use crate::bell::{Mode, WINDOW_MAX, Window};
-use crate::cells::{BellWord, BellWordMut, Cells, Nap};
-use crate::link::{ASLEEP_OFFSET, BELL_OFFSET, BellKind, Ends};
+use crate::cells::{Cells, DoorbellWord, DoorbellWordMut, Nap};
+use crate::doorbell::look::{look, looks_per_us};
+use crate::doorbell::{Mode, WINDOW_MAX, Window};
+use crate::link::{ASLEEP_OFFSET, DOORBELL_OFFSET, DoorbellKind, Ends};
 use crate::ring::Consumer;
 
-/// Without a bell: the first sleep between two looks.
+/// Without a doorbell: the first sleep between two looks.
 pub const INTERVAL_MIN: Duration = Duration::from_micros(50);
-/// Without a bell: the longest sleep, and so the longest time that a message waits (the system adds what its timers are late). 200
+/// Without a doorbell: the longest sleep, and so the longest time that a message waits (the system adds what its timers are late). 200
 /// looks per second take well under a hundredth of a processor.
 pub const INTERVAL_MAX: Duration = Duration::from_millis(5);
 
@@ -64,18 +64,18 @@ pub struct SleeperCounts {
     pub sleeps: u64,
 }
 
-/// The consumer's side of a bell: waits for messages. There is one per end.
+/// The consumer's side of a doorbell: waits for messages. There is one per end.
 #[derive(Debug)]
 pub struct Sleeper<W = Word, M = WordMut> {
     mode: Mode,
     window: Window,
     /// In our memory: odd while we sleep, and another number each time.
     asleep: M,
-    /// In the peer's memory: another number after each ring. None if there is no bell.
-    bell: Option<W>,
+    /// In the peer's memory: another number after each ring. None if there is no doorbell.
+    doorbell: Option<W>,
     /// Not zero if somebody of this process wants us to wake up. Private memory.
     nudged: M,
-    /// Not zero while we may sleep on the bell. Private memory; `asleep` might be in a stranger's reach.
+    /// Not zero while we may sleep on the doorbell. Private memory; `asleep` might be in a stranger's reach.
     napping: M,
     interval_max: Duration,
     counts: SleeperCounts,
@@ -84,7 +84,7 @@ pub struct Sleeper<W = Word, M = WordMut> {
 /// Wakes a [`Sleeper`] of the same process. Any thread may.
 #[derive(Debug, Clone)]
 pub struct Nudger<W = Word, M = WordMut> {
-    bell: Option<W>,
+    doorbell: Option<W>,
     nudged: M,
     napping: M,
 }
@@ -93,25 +93,25 @@ impl Sleeper {
     /// The sleeper of one side of a link.
     pub fn of(ends: &Ends, mode: Mode) -> Result<Sleeper, OutOfBounds> {
         let asleep = WordMut::new(ends.own.region(), ends.own.place(ASLEEP_OFFSET, 4)?)?;
-        let bell = Word::new(ends.peer.region(), ends.peer.place(BELL_OFFSET, 4)?)?;
+        let doorbell = Word::new(ends.peer.region(), ends.peer.place(DOORBELL_OFFSET, 4)?)?;
         let private = Region::heap(8);
         let (nudged, napping) = (WordMut::new(&private, 0)?, WordMut::new(&private, 4)?);
-        let bell = Some(bell).filter(|_| ends.bell == BellKind::Futex);
-        Ok(Sleeper::new(mode, asleep, bell, nudged, napping))
+        let doorbell = Some(doorbell).filter(|_| ends.doorbell == DoorbellKind::Futex);
+        Ok(Sleeper::new(mode, asleep, doorbell, nudged, napping))
     }
 }
 
-impl<W: BellWord + Clone, M: BellWordMut + Clone> Sleeper<W, M> {
-    /// A sleeper that says in `asleep` that it sleeps on the peer's `bell`; `nudged` and `napping` are words of zero that nobody
+impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
+    /// A sleeper that says in `asleep` that it sleeps on the peer's `doorbell`; `nudged` and `napping` are words of zero that nobody
     /// else knows.
-    pub fn new(mode: Mode, asleep: M, bell: Option<W>, nudged: M, napping: M) -> Sleeper<W, M> {
+    pub fn new(mode: Mode, asleep: M, doorbell: Option<W>, nudged: M, napping: M) -> Sleeper<W, M> {
         looks_per_us();
         let window = Window::default();
         let counts = SleeperCounts::default();
-        Sleeper { mode, window, asleep, bell, nudged, napping, interval_max: INTERVAL_MAX, counts }
+        Sleeper { mode, window, asleep, doorbell, nudged, napping, interval_max: INTERVAL_MAX, counts }
     }
 
-    /// Sleeps no longer than that between two looks where there is no bell, instead of [`INTERVAL_MAX`].
+    /// Sleeps no longer than that between two looks where there is no doorbell, instead of [`INTERVAL_MAX`].
     pub fn with_interval_max(mut self, interval_max: Duration) -> Sleeper<W, M> {
         self.interval_max = interval_max.max(INTERVAL_MIN);
         self
@@ -129,7 +129,7 @@ impl<W: BellWord + Clone, M: BellWordMut + Clone> Sleeper<W, M> {
 
     /// What wakes it from within this process.
     pub fn nudger(&self) -> Nudger<W, M> {
-        Nudger { bell: self.bell.clone(), nudged: self.nudged.clone(), napping: self.napping.clone() }
+        Nudger { doorbell: self.doorbell.clone(), nudged: self.nudged.clone(), napping: self.napping.clone() }
     }
 
     /// Waits until the peer's message is there, somebody nudges, or `timeout` is over. `awaited` must look at what the peer writes
@@ -161,7 +161,7 @@ impl<W: BellWord + Clone, M: BellWordMut + Clone> Sleeper<W, M> {
             }
             let first = interval == INTERVAL_MIN;
             if self.sleep(left, &mut interval, &mut awaited) {
-                let by_interval = self.bell.is_none();
+                let by_interval = self.doorbell.is_none();
                 let short = if by_interval { first } else { start.elapsed() < WINDOW_MAX };
                 self.window.slept(short);
                 return Outcome::Ready;
@@ -171,13 +171,13 @@ impl<W: BellWord + Clone, M: BellWordMut + Clone> Sleeper<W, M> {
 
     /// One sleep, unless the message comes while we prepare for it. Whether it is there afterwards.
     fn sleep(&mut self, left: Option<Duration>, interval: &mut Duration, awaited: &mut impl Awaited) -> bool {
-        let Some(bell) = self.bell.clone() else {
+        let Some(doorbell) = self.doorbell.clone() else {
             self.sleep_for(left, interval);
             return awaited.is_ready();
         };
-        let seen = bell.load(Acquire);
+        let seen = doorbell.load(Acquire);
         let sleep = self.asleep.load(Relaxed).wrapping_add(1) | 1;
-        // After `seen` was read: who finds us asleep changes the bell to something else.
+        // After `seen` was read: who finds us asleep changes the doorbell to something else.
         self.asleep.store(sleep, Release);
         self.napping.store(1, Relaxed);
         // We say that we sleep before we look once more. The producer writes its message before it looks whether we sleep. So one
@@ -187,7 +187,7 @@ impl<W: BellWord + Clone, M: BellWordMut + Clone> Sleeper<W, M> {
         let mut nap = Nap::Over;
         if !there && self.nudged.load(Relaxed) == 0 {
             self.counts.sleeps += 1;
-            nap = bell.wait(seen, left);
+            nap = doorbell.wait(seen, left);
         }
         self.napping.store(0, Relaxed);
         self.asleep.store(sleep.wrapping_add(1), Release);
@@ -214,16 +214,16 @@ impl<W: BellWord + Clone, M: BellWordMut + Clone> Sleeper<W, M> {
     }
 }
 
-impl<W: BellWord, M: BellWordMut> Nudger<W, M> {
+impl<W: DoorbellWord, M: DoorbellWordMut> Nudger<W, M> {
     /// Ends the sleeper's wait, or its next one. What was written before is seen after it.
     pub fn nudge(&self) {
         self.nudged.store(1, Release);
         self.nudged.wake();
         M::fence();
-        let Some(bell) = &self.bell else { return };
+        let Some(doorbell) = &self.doorbell else { return };
         // It may be about to sleep, after its last look and before the kernel has it: then nobody is there to be woken yet.
         while self.napping.load(Relaxed) != 0 && self.nudged.load(Relaxed) != 0 {
-            bell.wake();
+            doorbell.wake();
             M::yield_now();
         }
     }

@@ -1,4 +1,4 @@
-//! Between the links of one asker: the next begins when nothing of the former one runs any more.
+//! Between the links of one client: the next begins when nothing of the former one runs any more.
 //!
 //! So a request that was sent over a link that is lost cannot take effect after what was sent over the next, and what may be done any
 //! number of times, a write at a stated place above all, needs no memory of having been done (docs/decisions/links-sessions.md).
@@ -13,7 +13,7 @@ use tombolo_host_links::server::LinkCutter;
 
 /// Who has a session of which export, and how far that is.
 #[derive(Debug, Default)]
-pub(crate) struct Fence {
+pub(crate) struct ReconnectFence {
     inside: Mutex<HashMap<Whose, Arc<Mutex<Stage>>>>,
     /// One of them is gone.
     left: Condvar,
@@ -21,7 +21,7 @@ pub(crate) struct Fence {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Whose {
-    asker: ClientId,
+    client: ClientId,
     export: Box<str>,
 }
 
@@ -36,26 +36,31 @@ enum Stage {
     Unwanted,
 }
 
-/// The only session of an asker at an export, until this is dropped.
+/// The only session of a client at an export, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Stay {
-    fence: Arc<Fence>,
+pub(crate) struct SessionGuard {
+    fence: Arc<ReconnectFence>,
     whose: Whose,
     stage: Arc<Mutex<Stage>>,
 }
 
-impl Fence {
-    /// Lets the next session of `asker` in. The former one loses its link, and is waited for; none if that takes longer than `timeout`. Of
+impl ReconnectFence {
+    /// Lets the next session of `client` in. The former one loses its link, and is waited for; none if that takes longer than `timeout`. Of
     /// several who wait one gets in, and the others wait for that one's end.
-    pub(crate) fn enter(self: &Arc<Self>, export: &str, asker: ClientId, timeout: Duration) -> Option<Stay> {
-        let whose = Whose { asker, export: export.into() };
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        export: &str,
+        client: ClientId,
+        timeout: Duration,
+    ) -> Option<SessionGuard> {
+        let whose = Whose { client, export: export.into() };
         let until = Instant::now() + timeout;
         let mut inside = lock(&self.inside);
         loop {
             let Some(former) = inside.get(&whose).cloned() else {
                 let stage = Arc::<Mutex<Stage>>::default();
                 inside.insert(whose.clone(), stage.clone());
-                return Some(Stay { fence: self.clone(), whose, stage });
+                return Some(SessionGuard { fence: self.clone(), whose, stage });
             };
             // Not while they are locked: with its link the session may go at once.
             drop(inside);
@@ -83,10 +88,10 @@ fn unwanted(stage: &Mutex<Stage>) {
     }
 }
 
-impl Stay {
+impl SessionGuard {
     /// Whose it is.
-    pub(crate) fn asker(&self) -> ClientId {
-        self.whose.asker
+    pub(crate) fn client_id(&self) -> ClientId {
+        self.whose.client
     }
 
     /// There is a link.
@@ -101,7 +106,7 @@ impl Stay {
     }
 }
 
-impl Drop for Stay {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
         lock(&self.fence.inside).remove(&self.whose);
         self.fence.left.notify_all();
@@ -120,36 +125,37 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn asker(instance: u8) -> ClientId {
+    fn client(instance: u8) -> ClientId {
         ClientId([instance; 24])
     }
 
     #[test]
-    fn an_asker_has_one_session_of_each_export() {
-        let fence = Arc::<Fence>::default();
-        let first = fence.enter("a", asker(1), Duration::ZERO).expect("nobody is inside");
-        assert!(fence.enter("a", asker(1), Duration::ZERO).is_none());
-        let others = [fence.enter("b", asker(1), Duration::ZERO), fence.enter("a", asker(2), Duration::ZERO)];
+    fn a_client_has_one_session_of_each_export() {
+        let fence = Arc::<ReconnectFence>::default();
+        let first = fence.enter("a", client(1), Duration::ZERO).expect("nobody is inside");
+        assert!(fence.enter("a", client(1), Duration::ZERO).is_none());
+        let others =
+            [fence.enter("b", client(1), Duration::ZERO), fence.enter("a", client(2), Duration::ZERO)];
         assert!(others.iter().all(Option::is_some));
         drop(first);
-        drop(fence.enter("a", asker(1), Duration::ZERO).expect("the former has left"));
+        drop(fence.enter("a", client(1), Duration::ZERO).expect("the former has left"));
         drop(others);
         assert!(lock(&fence.inside).is_empty(), "who is gone is not remembered");
     }
 
     #[test]
-    fn who_waits_gets_in_when_the_former_has_left() {
-        let fence = Arc::<Fence>::default();
-        let former = fence.enter("a", asker(1), LONG).expect("nobody is inside");
+    fn a_waiting_session_enters_when_the_former_has_ended() {
+        let fence = Arc::<ReconnectFence>::default();
+        let former = fence.enter("a", client(1), LONG).expect("nobody is inside");
         let (told, heard) = mpsc::channel();
         thread::scope(|scope| {
             let waiting = [1, 2].map(|_| {
                 let (fence, told) = (fence.clone(), told.clone());
                 scope.spawn(move || {
-                    let stay = fence.enter("a", asker(1), LONG);
+                    let guard = fence.enter("a", client(1), LONG);
                     told.send(()).expect("the test listens");
                     // The other one waits for this end.
-                    drop(stay.expect("the former has left"));
+                    drop(guard.expect("the former has left"));
                 })
             });
             while !matches!(*lock(&former.stage), Stage::Unwanted) {

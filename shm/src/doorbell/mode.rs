@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::bell::umwait;
+use crate::doorbell::umwait;
 
 /// How a consumer waits. Each side chooses its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

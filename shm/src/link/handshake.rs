@@ -1,7 +1,7 @@
 //! A side's place at the page of a file: the handshake where there is no socket, and the watch over the other side afterwards.
 //!
-//! No threads, no clock and no randomness: whoever owns a seat calls `step` about as often as a heart beats, and more often while
-//! something is expected. All of the page can be written by the other side, so whatever makes no sense ends the round, never more.
+//! No threads, no clock and no randomness: whoever owns a handshake calls `step` about as often as a heart beats, and more often while
+//! something is expected. All of the page can be written by the other side, so whatever makes no sense ends the attempt, never more.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use crate::link::ends::{Ends, Extent, Role};
 use crate::link::heart::{Health, Pulse, Watch};
 use crate::link::message::{Goodbye, Hello, Message, RefusalCode, Refused};
 use crate::link::negotiate::WelcomeError;
-use crate::link::page::{Page, PageError, Phase, ROUND_MASK, Stage};
-use crate::link::terms::{Agreement, Instance};
+use crate::link::rendezvous_page::{ATTEMPT_MASK, Page, PageError, Phase, Stage};
+use crate::link::terms::{Agreement, Incarnation};
 
 /// How long a client may take from its claim to its hello, and to make its half ready.
 pub const HELLO_PATIENCE: Duration = Duration::from_secs(5);
@@ -31,13 +31,13 @@ pub enum PageEnd {
 
 /// The server's place at a file.
 #[derive(Debug)]
-pub struct ServerSeat {
+pub struct ServerHandshake {
     page: Page,
     own: Extent,
     peer: Extent,
     token: u32,
-    instance: Instance,
-    round: u32,
+    incarnation: Incarnation,
+    attempt: u32,
     /// What our word in the page is to be.
     said: Stage,
     pulse: Pulse,
@@ -72,24 +72,24 @@ pub enum ServerStep {
     Nothing,
     /// Another server lives at this page.
     Busy,
-    /// A client wishes a link: [`welcome`](ServerSeat::welcome) or [`refuse`](ServerSeat::refuse) it.
+    /// A client wishes a link: [`welcome`](ServerHandshake::welcome) or [`refuse`](ServerHandshake::refuse) it.
     Asked(Box<Hello>),
     /// The link can be used.
     Ready(Box<Ends>),
-    /// The link has ended; once nothing of its memory is in use any more, [`reopen`](ServerSeat::reopen).
+    /// The link has ended; once nothing of its memory is in use any more, [`reopen`](ServerHandshake::reopen).
     Over(PageEnd),
 }
 
-impl ServerSeat {
-    /// A seat at the file, all of which is mapped. `token` is any number but zero that other servers are not likely to have. Who knows
+impl ServerHandshake {
+    /// A handshake at the file, all of which is mapped. `token` is any number but zero that other servers are not likely to have. Who knows
     /// that no other server lives, as it holds a lock on the file, is `alone` and need not wait for a dead one's heart.
     pub fn new(
         region: Region,
-        instance: Instance,
+        incarnation: Incarnation,
         token: u32,
         alone: bool,
         now: Instant,
-    ) -> Result<ServerSeat, PageError> {
+    ) -> Result<ServerHandshake, PageError> {
         let total = region.len() as u64;
         let page = Page::new(region, total)?;
         let (own, peer) = (page.half(Role::Server)?, page.half(Role::Client)?);
@@ -99,10 +99,21 @@ impl ServerSeat {
         }
         let owner = page.owner.load(Ordering::SeqCst);
         let pulse = Pulse::of(&own, now);
-        let round = page.stage(Role::Server).map_or(0, |stage| stage.round);
+        let attempt = page.stage(Role::Server).map_or(0, |stage| stage.attempt);
         let state = ServerState::Other { owner };
-        let said = Stage { round, phase: Phase::Closed };
-        Ok(ServerSeat { page, own, peer, token: token.max(1), instance, round, said, pulse, watch, state })
+        let said = Stage { attempt, phase: Phase::Closed };
+        Ok(ServerHandshake {
+            page,
+            own,
+            peer,
+            token: token.max(1),
+            incarnation,
+            attempt,
+            said,
+            pulse,
+            watch,
+            state,
+        })
     }
 
     /// Looks at the page.
@@ -123,7 +134,7 @@ impl ServerSeat {
             self.page.set_stage(Role::Server, self.said);
         }
         let client = self.page.stage(Role::Client);
-        let said = |phase| client == Some(Stage { round: self.round, phase });
+        let said = |phase| client == Some(Stage { attempt: self.attempt, phase });
         match &self.state {
             ServerState::Open if self.page.claim.load(Ordering::SeqCst) != 0 => {
                 self.state = ServerState::Claimed { until: now + HELLO_PATIENCE };
@@ -159,7 +170,7 @@ impl ServerSeat {
             }
             ServerState::Running => {
                 let lost = self.watch.look_at(&self.peer, now) == Health::Lost;
-                let end = ended(&self.page, Role::Client, self.round, Phase::Ready, lost);
+                let end = ended(&self.page, Role::Client, self.attempt, Phase::Ready, lost);
                 if let Some(end) = end {
                     self.state = ServerState::Over;
                     return Ok(ServerStep::Over(end));
@@ -241,15 +252,15 @@ impl ServerSeat {
         }
         if self.page.owner.replace(owner, self.token) {
             self.pulse = Pulse::of(&self.own, now);
-            self.page.format(self.instance)?;
+            self.page.format(self.incarnation)?;
             self.open()?;
         }
         Ok(ServerStep::Nothing)
     }
 
     fn open(&mut self) -> Result<(), PageError> {
-        self.round = self.round.wrapping_add(1) & ROUND_MASK;
-        // In this order: a claim of the last round must not be taken for one of this.
+        self.attempt = self.attempt.wrapping_add(1) & ATTEMPT_MASK;
+        // In this order: a claim of the last attempt must not be taken for one of this.
         self.say(Phase::Closed);
         self.page.claim.store(0, Ordering::SeqCst);
         self.say(Phase::Open);
@@ -258,14 +269,14 @@ impl ServerSeat {
     }
 
     fn say(&mut self, phase: Phase) {
-        self.said = Stage { round: self.round, phase };
+        self.said = Stage { attempt: self.attempt, phase };
         self.page.set_stage(Role::Server, self.said);
     }
 }
 
 /// The client's place at a file.
 #[derive(Debug)]
-pub struct ClientSeat {
+pub struct ClientHandshake {
     page: Page,
     own: Extent,
     peer: Extent,
@@ -273,7 +284,7 @@ pub struct ClientSeat {
     hello: Hello,
     pulse: Pulse,
     watch: Watch,
-    round: u32,
+    attempt: u32,
     state: ClientState,
 }
 
@@ -308,8 +319,8 @@ pub enum ClientStep {
     Over(PageEnd),
 }
 
-impl ClientSeat {
-    /// A seat at the file, all of which is mapped; `total` is how much of it the server uses ([`length_of`](crate::link::length_of)). `token`
+impl ClientHandshake {
+    /// A handshake at the file, all of which is mapped; `total` is how much of it the server uses ([`length_of`](crate::link::length_of)). `token`
     /// is any number but zero that other clients are not likely to have.
     pub fn new(
         region: Region,
@@ -317,7 +328,7 @@ impl ClientSeat {
         mut hello: Hello,
         token: u32,
         now: Instant,
-    ) -> Result<ClientSeat, PageError> {
+    ) -> Result<ClientHandshake, PageError> {
         let page = Page::new(region, total)?;
         page.server()?;
         let (own, peer) = (page.half(Role::Client)?, page.half(Role::Server)?);
@@ -325,7 +336,7 @@ impl ClientSeat {
         let pulse = Pulse::of(&own, now);
         let watch = Watch::of(&peer, now);
         let state = ClientState::Outside;
-        Ok(ClientSeat { page, own, peer, token: token.max(1), hello, pulse, watch, round: 0, state })
+        Ok(ClientHandshake { page, own, peer, token: token.max(1), hello, pulse, watch, attempt: 0, state })
     }
 
     /// Looks at the page.
@@ -339,11 +350,11 @@ impl ClientSeat {
             ClientState::Asking => {
                 self.pulse.beat_in(&self.own, now);
                 match server {
-                    Some(Stage { round, phase: Phase::Open }) if round == self.round && !lost => {}
-                    Some(Stage { round, phase: Phase::Said }) if round == self.round => {
+                    Some(Stage { attempt, phase: Phase::Open }) if attempt == self.attempt && !lost => {}
+                    Some(Stage { attempt, phase: Phase::Said }) if attempt == self.attempt => {
                         return self.welcomed(now);
                     }
-                    Some(Stage { round, phase: Phase::Refused }) if round == self.round => {
+                    Some(Stage { attempt, phase: Phase::Refused }) if attempt == self.attempt => {
                         self.give_up(Phase::Over);
                         return Ok(match self.page.message(Role::Server) {
                             Ok(Message::Refused(refused)) => ClientStep::Refused(refused),
@@ -358,7 +369,7 @@ impl ClientSeat {
             }
             ClientState::Running => {
                 self.pulse.beat_in(&self.own, now);
-                if let Some(end) = ended(&self.page, Role::Server, self.round, Phase::Said, lost) {
+                if let Some(end) = ended(&self.page, Role::Server, self.attempt, Phase::Said, lost) {
                     self.give_up(Phase::Over);
                     return Ok(ClientStep::Over(end));
                 }
@@ -386,20 +397,20 @@ impl ClientSeat {
         self.ask()
     }
 
-    /// Says hello in the round that the server has opened.
+    /// Says hello in the attempt that the server has opened.
     fn ask(&mut self) -> Result<ClientStep, PageError> {
         if self.page.claim.load(Ordering::SeqCst) != self.token {
             // A server that began anew has taken the claim back.
             self.state = ClientState::Outside;
             return Ok(ClientStep::Busy);
         }
-        // Not what it said before the claim: another may have come and gone meanwhile, and then the claim is for a later round.
-        let Some(Stage { round, phase: Phase::Open }) = self.page.stage(Role::Server) else {
+        // Not what it said before the claim: another may have come and gone meanwhile, and then the claim is for a later attempt.
+        let Some(Stage { attempt, phase: Phase::Open }) = self.page.stage(Role::Server) else {
             return Ok(ClientStep::Busy);
         };
-        self.round = round;
+        self.attempt = attempt;
         self.page.set_message(Role::Client, &Message::Hello(self.hello.clone()))?;
-        self.page.set_stage(Role::Client, Stage { round, phase: Phase::Said });
+        self.page.set_stage(Role::Client, Stage { attempt, phase: Phase::Said });
         self.state = ClientState::Asking;
         Ok(ClientStep::Nothing)
     }
@@ -419,17 +430,17 @@ impl ClientSeat {
         agreement.header(Role::Client, self.hello.client).format(&self.own)?;
         self.pulse = Pulse::new(0, now);
         self.pulse.beat_in(&self.own, now);
-        self.page.set_stage(Role::Client, Stage { round: self.round, phase: Phase::Ready });
+        self.page.set_stage(Role::Client, Stage { attempt: self.attempt, phase: Phase::Ready });
         self.state = ClientState::Running;
         let ends = agreement.ends(Role::Client, self.own.clone(), self.peer.clone());
         Ok(ClientStep::Made(Box::new((agreement, ends))))
     }
 
-    /// Has the round of a claim that nobody is to wait for any more, if there is one.
+    /// Has the attempt of a claim that nobody is to wait for any more, if there is one.
     fn forsake(&mut self) {
         match self.state {
             ClientState::Asking => self.give_up(Phase::Over),
-            // Of no round yet, so it is taken back.
+            // Of no attempt yet, so it is taken back.
             ClientState::Early => {
                 self.page.claim.replace(self.token, 0);
             }
@@ -440,13 +451,13 @@ impl ClientSeat {
     fn give_up(&mut self, phase: Phase) {
         // Not if another client has the page by now: it says what the client is at.
         if self.page.claim.load(Ordering::SeqCst) == self.token {
-            self.page.set_stage(Role::Client, Stage { round: self.round, phase });
+            self.page.set_stage(Role::Client, Stage { attempt: self.attempt, phase });
         }
         self.state = ClientState::Over;
     }
 }
 
-impl Drop for ClientSeat {
+impl Drop for ClientHandshake {
     /// Whoever asked and does not wait for the answer keeps nobody else waiting.
     fn drop(&mut self) {
         self.forsake();
@@ -454,14 +465,14 @@ impl Drop for ClientSeat {
 }
 
 /// How the other side ended the link that it was `goes_on` in; none if it did not.
-fn ended(page: &Page, who: Role, round: u32, goes_on: Phase, lost: bool) -> Option<PageEnd> {
+fn ended(page: &Page, who: Role, attempt: u32, goes_on: Phase, lost: bool) -> Option<PageEnd> {
     match page.stage(who) {
-        Some(stage) if stage == (Stage { round, phase: goes_on }) => lost.then_some(PageEnd::Died),
-        Some(stage) if stage == (Stage { round, phase: Phase::Over }) => Some(match page.message(who) {
+        Some(stage) if stage == (Stage { attempt, phase: goes_on }) => lost.then_some(PageEnd::Died),
+        Some(stage) if stage == (Stage { attempt, phase: Phase::Over }) => Some(match page.message(who) {
             Ok(Message::Goodbye(goodbye)) => PageEnd::Said(goodbye),
             _ => PageEnd::Senseless,
         }),
-        Some(stage) if stage.round != round || stage.phase == Phase::Closed => Some(PageEnd::Died),
+        Some(stage) if stage.attempt != attempt || stage.phase == Phase::Closed => Some(PageEnd::Died),
         _ => Some(PageEnd::Senseless),
     }
 }
@@ -471,9 +482,9 @@ mod tests {
     use super::*;
     use crate::link::ends::Epoch;
     use crate::link::negotiate::Limits;
-    use crate::link::terms::{Bells, Features, Protocol, VERSION};
+    use crate::link::terms::{Doorbells, Features, Protocol, VERSION};
 
-    fn client(region: &Region, token: u32, now: Instant) -> ClientSeat {
+    fn client(region: &Region, token: u32, now: Instant) -> ClientHandshake {
         let hello = Hello {
             version_min: VERSION,
             version_max: VERSION,
@@ -482,24 +493,25 @@ mod tests {
             slots: 8,
             back_slots: 8,
             bytes: u64::MAX,
-            client: Instance([1; 16]),
+            client: Incarnation([1; 16]),
             protocol: Some(Protocol::Vrpc),
-            bells: Bells::SILENT,
+            doorbells: Doorbells::SILENT,
             export: String::new(),
             label: String::new(),
         };
-        ClientSeat::new(region.clone(), region.len() as u64, hello, token, now).expect("a seat")
+        ClientHandshake::new(region.clone(), region.len() as u64, hello, token, now).expect("a handshake")
     }
 
-    fn asked(server: &mut ServerSeat, now: Instant) -> bool {
+    fn asked(server: &mut ServerHandshake, now: Instant) -> bool {
         matches!(server.step(now), Ok(ServerStep::Asked(_)))
     }
 
     /// Between a look at the page and the claim any number of others may come and go.
     #[test]
-    fn a_claim_is_for_the_round_that_is_open_when_it_is_made() {
+    fn a_claim_is_for_the_attempt_that_is_open_when_it_is_made() {
         let (region, now) = (Region::heap(1 << 20), Instant::now());
-        let mut server = ServerSeat::new(region.clone(), Instance([2; 16]), 5, true, now).expect("a seat");
+        let mut server =
+            ServerHandshake::new(region.clone(), Incarnation([2; 16]), 5, true, now).expect("a handshake");
         server.step(now).expect("inside");
         let mut late = client(&region, 1, now);
         let seen = late.page.stage(Role::Server);
@@ -508,26 +520,27 @@ mod tests {
         server.step(now).expect("inside");
         drop(other);
         server.step(now).expect("inside");
-        assert_ne!(late.page.stage(Role::Server), seen, "another round");
+        assert_ne!(late.page.stage(Role::Server), seen, "another attempt");
 
         assert!(matches!(late.claim(seen), Ok(ClientStep::Nothing)));
         server.step(now).expect("inside");
         assert!(asked(&mut server, now), "its hello is not heard");
-        let limits = Limits { bells: Bells::SILENT, ..Limits::default() };
-        let agreement = limits.agree(&late.hello, Epoch::FIRST, Instance([2; 16])).expect("an agreement");
+        let limits = Limits { doorbells: Doorbells::SILENT, ..Limits::default() };
+        let agreement = limits.agree(&late.hello, Epoch::FIRST, Incarnation([2; 16])).expect("an agreement");
         server.welcome(&agreement, now).expect("inside");
         assert!(matches!(late.step(now), Ok(ClientStep::Made(_))));
     }
 
-    /// A server begins a round with two words: the claim, and that it is open. A client may come between them.
+    /// A server begins an attempt with two words: the claim, and that it is open. A client may come between them.
     #[test]
     fn a_claim_before_the_page_is_open_is_heard_once_it_is() {
         let (region, now) = (Region::heap(1 << 20), Instant::now());
-        let mut server = ServerSeat::new(region.clone(), Instance([2; 16]), 5, true, now).expect("a seat");
+        let mut server =
+            ServerHandshake::new(region.clone(), Incarnation([2; 16]), 5, true, now).expect("a handshake");
         server.step(now).expect("inside");
         let mut early = client(&region, 1, now);
         let seen = early.page.stage(Role::Server);
-        server.round += 1;
+        server.attempt += 1;
         server.say(Phase::Closed);
         assert!(matches!(early.claim(seen), Ok(ClientStep::Busy)));
         server.say(Phase::Open);

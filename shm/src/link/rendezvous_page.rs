@@ -2,7 +2,7 @@
 //! and how it ends (docs/formats/link.md, "In a file").
 //!
 //! Behind the page lie the client's half and the server's half. Every word of the page has one side that writes it, but for the
-//! two that are claimed by compare-and-swap. A word of a phase carries the number of its round, so that nothing left
+//! two that are claimed by compare-and-swap. A word of a phase carries the number of its attempt, so that nothing left
 //! from an earlier client or server is taken for the present one's.
 
 use std::mem::{offset_of, size_of};
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::link::ends::{Extent, Role};
 use crate::link::layout::REGION_BYTES_MAX;
 use crate::link::message::{MESSAGE_BYTES_MAX, Message, MessageError};
-use crate::link::terms::{Instance, VERSION};
+use crate::link::terms::{Incarnation, VERSION};
 
 /// The page, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
@@ -54,15 +54,15 @@ pub(super) enum Phase {
     Over = 5,
 }
 
-/// What a side is at, in which round.
+/// What a side is at, in which attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stage {
-    pub(super) round: u32,
+    pub(super) attempt: u32,
     pub(super) phase: Phase,
 }
 
 /// Rounds have 24 bits and start again.
-pub(super) const ROUND_MASK: u32 = 0x00FF_FFFF;
+pub(super) const ATTEMPT_MASK: u32 = 0x00FF_FFFF;
 
 /// Why a file cannot carry a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -128,7 +128,7 @@ impl Page {
     }
 
     /// Says what the file is; for the server that has it.
-    pub(super) fn format(&self, server: Instance) -> Result<(), OutOfBounds> {
+    pub(super) fn format(&self, server: Incarnation) -> Result<(), OutOfBounds> {
         let raw = Raw {
             magic: MAGIC,
             version: U32::new(VERSION),
@@ -145,8 +145,8 @@ impl Page {
     }
 
     /// Which server formatted the file last.
-    pub(super) fn server(&self) -> Result<Instance, PageError> {
-        read(&self.region).map(|raw| Instance(raw.server))
+    pub(super) fn server(&self) -> Result<Incarnation, PageError> {
+        read(&self.region).map(|raw| Incarnation(raw.server))
     }
 
     /// A side's half.
@@ -164,12 +164,12 @@ impl Page {
         let word = u32::from_le(self.phase(role).load(Ordering::Acquire));
         let phases = [Phase::Closed, Phase::Open, Phase::Said, Phase::Ready, Phase::Refused, Phase::Over];
         let phase = phases.into_iter().find(|phase| u32::from(*phase as u8) == word & 0xFF)?;
-        Some(Stage { round: word >> 8, phase })
+        Some(Stage { attempt: word >> 8, phase })
     }
 
     /// Says what our side is at, after everything that was written before.
     pub(super) fn set_stage(&self, role: Role, stage: Stage) {
-        let word = (stage.round & ROUND_MASK) << 8 | u32::from(stage.phase as u8);
+        let word = (stage.attempt & ATTEMPT_MASK) << 8 | u32::from(stage.phase as u8);
         // Full: what was written by string instructions and the word must not change places either.
         fence(Ordering::SeqCst);
         self.phase(role).store(word.to_le(), Ordering::SeqCst);

@@ -4,27 +4,27 @@ use tombolo_host_links::Lie;
 use tombolo_host_links::server::Responder;
 use tombolo_mem::{Sink, Source};
 use tombolo_shm::address::GlobalAddress;
-use tombolo_wire_vrpc::{Data, Place, Reference, Returned};
+use tombolo_wire_vrpc::{Data, Destination, Reference, Returned};
 
 use crate::parts::Parts;
 
 /// Where an answer's bytes go.
 #[derive(Debug)]
-pub(crate) enum Room {
+pub(crate) enum ReplyBuffer {
     /// Into the answer: at most so many.
     Frame(usize),
     /// Into bulk memory of this side.
     Bulk(Sink),
 }
 
-impl Room {
+impl ReplyBuffer {
     /// The room that a request names; an error for memory that it may not name.
-    pub(crate) fn of(place: &Place<'_>, responder: &Responder) -> Result<Self, Lie> {
+    pub(crate) fn of(place: &Destination<'_>, responder: &Responder) -> Result<Self, Lie> {
         let sink = |reference: &Reference| sink(reference, responder);
         Ok(match place {
-            Place::Inline { len_bytes } => Self::Frame(*len_bytes as usize),
-            Place::One(reference) => Self::Bulk(sink(reference)?),
-            Place::List(list) => {
+            Destination::Inline { len_bytes } => Self::Frame(*len_bytes as usize),
+            Destination::One(reference) => Self::Bulk(sink(reference)?),
+            Destination::List(list) => {
                 let mut all = Sink::new();
                 for reference in list.as_slice() {
                     all.append(sink(reference)?);

@@ -14,7 +14,7 @@ use tombolo_core::fs::{Client, PermissionCheck};
 use tombolo_host_links::client::{Call, LineError, Reply};
 use tombolo_host_links::{End, Lie};
 use tombolo_host_runtime::task;
-use tombolo_shm::link::{Instance, RefusalCode, Refused};
+use tombolo_shm::link::{Incarnation, RefusalCode, Refused};
 
 use crate::again;
 use crate::ask::NoAnswer;
@@ -34,10 +34,10 @@ const LASTING: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes the links of one session, but for the first.
-pub(crate) struct Keeper {
+pub(crate) struct Supervisor {
     pub(crate) connect: Arc<dyn Connect>,
     pub(crate) client: Client,
-    pub(crate) instance: Instance,
+    pub(crate) incarnation: Incarnation,
     pub(crate) patience: Patience,
 }
 
@@ -66,7 +66,7 @@ enum Failed {
     Lost,
 }
 
-impl Keeper {
+impl Supervisor {
     /// Keeps the session linked until it ends, or is dropped.
     pub(crate) fn run(self, links: &Weak<Links>, pokes: &Receiver<()>) {
         let mut pause = Duration::ZERO;
@@ -139,7 +139,7 @@ impl Keeper {
     }
 
     fn attempt(&self, links: &Weak<Links>, number: u32) -> Result<u64, Failed> {
-        let connected = self.connect.connect(&self.client, self.instance).map_err(Failed::Connect)?;
+        let connected = self.connect.connect(&self.client, self.incarnation).map_err(Failed::Connect)?;
         let Some(links) = links.upgrade() else { return Err(Failed::Lost) };
         let until = Instant::now() + ANSWER_TIMEOUT;
         let wait = |call: Call| answer_until(call, until);

@@ -7,7 +7,7 @@
 
 use std::hint::spin_loop;
 
-use crate::bell::look::looks_per_us;
+use crate::doorbell::look::looks_per_us;
 
 /// Steps of a pause.
 const PAUSE: u32 = 16;
@@ -18,12 +18,12 @@ const LONGER: u32 = PAUSE;
 const SHORTER: u32 = PAUSE / 4;
 /// If leaving the line alone for so long does not do, it is not worth while for so many messages: what takes longer varies by more
 /// than there is to be gained.
-const LULL_MAX_NS: u32 = 600;
+const BACKOFF_MAX_NS: u32 = 600;
 const CLOSED_FOR: u32 = 512;
 
 /// How long one consumer leaves the next slot alone, as it has learnt.
 #[derive(Clone, Copy, Debug)]
-pub struct Lull {
+pub struct PollBackoff {
     steps: u32,
     max: u32,
     /// Messages until it begins anew.
@@ -32,13 +32,18 @@ pub struct Lull {
     is_fresh: bool,
 }
 
-impl Default for Lull {
-    fn default() -> Lull {
-        Lull { steps: 0, max: LULL_MAX_NS * looks_per_us() / 1000 * PAUSE, closed_for: 0, is_fresh: true }
+impl Default for PollBackoff {
+    fn default() -> PollBackoff {
+        PollBackoff {
+            steps: 0,
+            max: BACKOFF_MAX_NS * looks_per_us() / 1000 * PAUSE,
+            closed_for: 0,
+            is_fresh: true,
+        }
     }
 }
 
-impl Lull {
+impl PollBackoff {
     /// To be called before each look. Waits for less than a microsecond, if it is the first one at this slot.
     #[inline]
     pub fn rest(&self) {
@@ -81,12 +86,12 @@ mod tests {
     use super::*;
 
     /// The first look at each of so many slots, each of whose messages comes after so many pauses.
-    fn messages(lull: &mut Lull, count: u32, after_pauses: u32) -> u32 {
+    fn messages(backoff: &mut PollBackoff, count: u32, after_pauses: u32) -> u32 {
         let first = |_| {
-            let is_there = lull.steps / PAUSE >= after_pauses;
-            lull.looked(is_there);
+            let is_there = backoff.steps / PAUSE >= after_pauses;
+            backoff.looked(is_there);
             if !is_there {
-                lull.looked(true);
+                backoff.looked(true);
             }
             u32::from(is_there)
         };
@@ -95,31 +100,31 @@ mod tests {
 
     #[test]
     fn most_messages_are_found_at_the_first_look_however_long_they_take() {
-        let mut lull = Lull { max: 100 * PAUSE, ..Lull::default() };
+        let mut backoff = PollBackoff { max: 100 * PAUSE, ..PollBackoff::default() };
         for after_pauses in [20, 5, 60, 1] {
-            messages(&mut lull, 400, after_pauses);
-            assert!(messages(&mut lull, 1000, after_pauses) >= 790, "{after_pauses} pauses");
-            assert!(lull.steps / PAUSE <= after_pauses + 1, "and not much too late");
+            messages(&mut backoff, 400, after_pauses);
+            assert!(messages(&mut backoff, 1000, after_pauses) >= 790, "{after_pauses} pauses");
+            assert!(backoff.steps / PAUSE <= after_pauses + 1, "and not much too late");
         }
     }
 
     #[test]
     fn what_is_there_already_is_not_waited_for() {
-        let mut lull = Lull { max: 100 * PAUSE, ..Lull::default() };
-        messages(&mut lull, 100, 20);
-        assert!(!lull.is_behind());
-        messages(&mut lull, 200, 0);
-        assert!(lull.is_behind());
-        assert_eq!(lull.steps, 0);
+        let mut backoff = PollBackoff { max: 100 * PAUSE, ..PollBackoff::default() };
+        messages(&mut backoff, 100, 20);
+        assert!(!backoff.is_behind());
+        messages(&mut backoff, 200, 0);
+        assert!(backoff.is_behind());
+        assert_eq!(backoff.steps, 0);
     }
 
     #[test]
-    fn what_takes_longer_than_a_lull_may_costs_hardly_any() {
-        let mut lull = Lull { max: 50 * PAUSE, ..Lull::default() };
+    fn replies_slower_than_the_longest_backoff_cost_little() {
+        let mut backoff = PollBackoff { max: 50 * PAUSE, ..PollBackoff::default() };
         let rested: u32 = (0..2000)
             .map(|_| {
-                let steps = if lull.closed_for == 0 { lull.steps } else { 0 };
-                messages(&mut lull, 1, u32::MAX);
+                let steps = if backoff.closed_for == 0 { backoff.steps } else { 0 };
+                messages(&mut backoff, 1, u32::MAX);
                 steps / PAUSE
             })
             .sum();

@@ -11,7 +11,7 @@ const NO_USER: u64 = 1 << 63;
 
 /// The instance is the peer's own word, and what it has asked is answered to whoever says it. So beside it counts what the peer cannot
 /// choose and keeps from link to link: the user of its process, or the memory that it was given.
-pub(crate) fn asker(peer: &Peer) -> ClientId {
+pub(crate) fn client_id(peer: &Peer) -> ClientId {
     let user = peer.credentials.as_ref().map(|standing| u64::from(standing.process.uid));
     let place = || {
         let mut hasher = SipHasher24::new();
@@ -28,19 +28,19 @@ pub(crate) fn asker(peer: &Peer) -> ClientId {
 mod tests {
     use super::*;
     use tombolo_host_links::server::{Credentials, SpeaksFor, Standing};
-    use tombolo_shm::link::Instance;
+    use tombolo_shm::link::Incarnation;
 
     fn peer(instance: u8, uid: Option<u32>, label: &str) -> ClientId {
         let standing = |uid| Standing {
             process: Credentials { pid: 1, uid, gid: 1 },
             speaks_for: SpeaksFor::Itself { groups: [].into() },
         };
-        let client = Instance([instance; 16]);
-        asker(&Peer { export: "e".into(), credentials: uid.map(standing), client, label: label.into() })
+        let client = Incarnation([instance; 16]);
+        client_id(&Peer { export: "e".into(), credentials: uid.map(standing), client, label: label.into() })
     }
 
     #[test]
-    fn an_instance_is_not_enough_to_be_somebody_else() {
+    fn an_incarnation_alone_does_not_identify_a_client() {
         let one = peer(1, Some(1000), "one");
         assert_eq!(one, peer(1, Some(1000), "one again"), "over another link, perhaps of another process");
         for other in [peer(2, Some(1000), "one"), peer(1, Some(1001), "one"), peer(1, None, "one")] {

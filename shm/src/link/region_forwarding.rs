@@ -10,11 +10,11 @@ use crate::address::Domain;
 use crate::link::message::MessageError;
 
 /// Most domains that a client may have introduced on a link at a time.
-pub const INTRODUCTIONS_MAX: usize = 8;
+pub const FORWARDED_REGIONS_MAX: usize = 8;
 
 /// One more domain, whose memory the server may read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Introduce {
+pub struct ForwardRegion {
     /// Its number on this link: [`Domain::FIRST_OTHER`] or above, and never used before.
     pub domain: Domain,
     /// Whose it is: the effective user of the process that made the memory. It goes on to nobody but that user's processes and root's.
@@ -27,7 +27,7 @@ pub struct Introduce {
 
 /// What became of an introduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Introduced {
+pub struct RegionForwarded {
     /// The domain.
     pub domain: Domain,
     /// Whether references may name its memory from now on. Otherwise the number is never known on this link.
@@ -44,10 +44,10 @@ pub struct Withdraw {
 /// What the rest of a message is; none if it has another length.
 type Decoded<T> = Option<Result<T, MessageError>>;
 
-impl Introduce {
-    pub(super) fn decode(bytes: &[u8]) -> Decoded<Introduce> {
-        let raw = RawIntroduce::read_from_bytes(bytes).ok()?;
-        Some(further(raw.domain).map(|domain| Introduce {
+impl ForwardRegion {
+    pub(super) fn decode(bytes: &[u8]) -> Decoded<ForwardRegion> {
+        let raw = RawForwardRegion::read_from_bytes(bytes).ok()?;
+        Some(further(raw.domain).map(|domain| ForwardRegion {
             domain,
             user: raw.user.get(),
             bytes: raw.bytes.get(),
@@ -56,7 +56,7 @@ impl Introduce {
     }
 
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
-        let raw = RawIntroduce {
+        let raw = RawForwardRegion {
             domain: U32::new(self.domain.0.into()),
             user: U32::new(self.user),
             bytes: U64::new(self.bytes),
@@ -67,12 +67,12 @@ impl Introduce {
     }
 }
 
-impl Introduced {
-    pub(super) fn decode(bytes: &[u8]) -> Decoded<Introduced> {
+impl RegionForwarded {
+    pub(super) fn decode(bytes: &[u8]) -> Decoded<RegionForwarded> {
         let raw = RawOutcome::read_from_bytes(bytes).ok()?;
         Some(further(raw.domain).and_then(|domain| match raw.outcome.get() {
-            KNOWN => Ok(Introduced { domain, is_known: true }),
-            NOT_TAKEN => Ok(Introduced { domain, is_known: false }),
+            KNOWN => Ok(RegionForwarded { domain, is_known: true }),
+            NOT_TAKEN => Ok(RegionForwarded { domain, is_known: false }),
             value => Err(MessageError::Value { what: "outcome", value }),
         }))
     }
@@ -105,7 +105,7 @@ fn further(number: U32) -> Result<Domain, MessageError> {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawIntroduce {
+struct RawForwardRegion {
     domain: U32,
     user: U32,
     bytes: U64,
@@ -131,11 +131,11 @@ const NOT_TAKEN: u32 = 2;
 
 const _: () = {
     const HEAD: usize = 16;
-    assert!(HEAD + offset_of!(RawIntroduce, user) == 20);
-    assert!(HEAD + offset_of!(RawIntroduce, bytes) == 24);
-    assert!(HEAD + offset_of!(RawIntroduce, start) == 32);
-    assert!(HEAD + offset_of!(RawIntroduce, end) == 40);
-    assert!(HEAD + size_of::<RawIntroduce>() == 48);
+    assert!(HEAD + offset_of!(RawForwardRegion, user) == 20);
+    assert!(HEAD + offset_of!(RawForwardRegion, bytes) == 24);
+    assert!(HEAD + offset_of!(RawForwardRegion, start) == 32);
+    assert!(HEAD + offset_of!(RawForwardRegion, end) == 40);
+    assert!(HEAD + size_of::<RawForwardRegion>() == 48);
     assert!(HEAD + offset_of!(RawOutcome, outcome) == 20);
     assert!(HEAD + size_of::<RawOutcome>() == 24);
     assert!(HEAD + size_of::<RawWithdraw>() == 20);

@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use std::thread::yield_now;
 use std::time::Instant;
 
-use crate::bell::sleeper::Awaited;
-use crate::bell::{Mode, Window, umwait};
+use crate::doorbell::sleeper::Awaited;
+use crate::doorbell::{Mode, Window, umwait};
 
 /// For so long it looks without yielding; most answers come sooner.
 const EAGER_US: u32 = 2;

@@ -6,21 +6,21 @@ use std::thread;
 use std::time::Duration;
 
 use tombolo_mem::Region;
-use tombolo_shm::bell::{INTERVAL_MAX, Mode, Outcome, Ringer, Sleeper};
-use tombolo_shm::link::{ASLEEP_OFFSET, BELL_OFFSET, BellKind, Ends, Epoch, Extent, Layout, Role};
+use tombolo_shm::doorbell::{INTERVAL_MAX, Mode, Outcome, Ringer, Sleeper};
+use tombolo_shm::link::{ASLEEP_OFFSET, DOORBELL_OFFSET, DoorbellKind, Ends, Epoch, Extent, Layout, Role};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(600));
 
 /// Both sides of a link; each sees the other's memory through a read-only mapping, as two processes do.
-fn link(bell: BellKind) -> [Ends; 2] {
+fn link(doorbell: DoorbellKind) -> [Ends; 2] {
     let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
     let len = usize::try_from(layout.bytes()).expect("small");
-    let files = [(); 2].map(|()| tombolo_sys::memfd::create("bells", layout.bytes()).expect("memory"));
+    let files = [(); 2].map(|()| tombolo_sys::memfd::create("doorbells", layout.bytes()).expect("memory"));
     let ends = |role, own: usize| {
         let peer = Extent::whole(Region::map_read_only(&files[1 - own], 0, len).expect("a mapping"));
         let own = Extent::whole(Region::map(&files[own], 0, len).expect("a mapping"));
-        Ends { role, own, peer, layout, epoch: Epoch::new(3).expect("not zero"), bell }
+        Ends { role, own, peer, layout, epoch: Epoch::new(3).expect("not zero"), doorbell }
     };
     [ends(Role::Client, 0), ends(Role::Server, 1)]
 }
@@ -58,7 +58,7 @@ fn until_asleep(peer: &Extent, known: u32) -> u32 {
 #[test]
 fn who_sleeps_in_another_mapping_is_woken() {
     for mode in [Mode::Event, Mode::Adaptive] {
-        let [client, server] = link(BellKind::Futex);
+        let [client, server] = link(DoorbellKind::Futex);
         let taken = AtomicU32::new(0);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -90,23 +90,23 @@ fn who_sleeps_in_another_mapping_is_woken() {
 
 #[test]
 fn nobody_rings_for_who_is_awake_and_once_for_who_sleeps() {
-    let [client, server] = link(BellKind::Futex);
+    let [client, server] = link(DoorbellKind::Futex);
     let ringer = Ringer::of(&client).expect("inside");
     (0..1000).for_each(|_| ringer.ring());
-    assert_eq!((ringer.rings(), word(&client.own, BELL_OFFSET)), (0, 0));
+    assert_eq!((ringer.rings(), word(&client.own, DOORBELL_OFFSET)), (0, 0));
     for sleep in [1, 3, 5] {
         set_asleep(&server, sleep);
         (0..1000).for_each(|_| ringer.ring());
     }
-    assert_eq!((ringer.rings(), word(&client.own, BELL_OFFSET)), (3, 3));
+    assert_eq!((ringer.rings(), word(&client.own, DOORBELL_OFFSET)), (3, 3));
     set_asleep(&server, 6);
     ringer.ring();
     assert_eq!(ringer.rings(), 3);
 }
 
 #[test]
-fn without_a_bell_nobody_rings_and_who_sleeps_looks_now_and_then() {
-    let [client, server] = link(BellKind::Silent);
+fn without_a_doorbell_a_sleeper_polls_at_intervals() {
+    let [client, server] = link(DoorbellKind::Silent);
     let ringer = Ringer::of(&client).expect("inside");
     let mut sleeper = Sleeper::of(&server, Mode::Adaptive).expect("inside");
     let mut consumer = consumer(&server);
@@ -123,13 +123,13 @@ fn without_a_bell_nobody_rings_and_who_sleeps_looks_now_and_then() {
         ringer.ring();
     });
     assert!(consumer.pop().is_some());
-    assert_eq!((ringer.rings(), word(&client.own, BELL_OFFSET)), (0, 0));
+    assert_eq!((ringer.rings(), word(&client.own, DOORBELL_OFFSET)), (0, 0));
 }
 
 #[test]
 fn an_idle_sleeper_does_not_wake_up_by_itself() {
     for mode in [Mode::Event, Mode::Adaptive] {
-        let [_client, server] = link(BellKind::Futex);
+        let [_client, server] = link(DoorbellKind::Futex);
         let mut sleeper = Sleeper::of(&server, mode).expect("inside");
         let waited = sleeper.wait(Some(Duration::from_millis(200)), || false);
         assert_eq!(waited, Outcome::TimedOut, "{mode}");
@@ -140,13 +140,13 @@ fn an_idle_sleeper_does_not_wake_up_by_itself() {
 
 #[test]
 fn a_time_that_is_up_ends_every_kind_of_wait() {
-    for bell in [BellKind::Futex, BellKind::Silent] {
+    for doorbell in [DoorbellKind::Futex, DoorbellKind::Silent] {
         for mode in Mode::ALL {
-            let [_client, server] = link(bell);
+            let [_client, server] = link(doorbell);
             let mut sleeper = Sleeper::of(&server, mode).expect("inside");
             for time in [0, 1, 3000] {
                 let waited = sleeper.wait(Some(Duration::from_micros(time)), || false);
-                assert_eq!(waited, Outcome::TimedOut, "{mode} {bell:?}");
+                assert_eq!(waited, Outcome::TimedOut, "{mode} {doorbell:?}");
             }
         }
     }
@@ -154,19 +154,19 @@ fn a_time_that_is_up_ends_every_kind_of_wait() {
 
 #[test]
 fn a_nudge_ends_every_kind_of_wait_once() {
-    for bell in [BellKind::Futex, BellKind::Silent] {
+    for doorbell in [DoorbellKind::Futex, DoorbellKind::Silent] {
         for mode in Mode::ALL {
-            let [_client, server] = link(bell);
+            let [_client, server] = link(doorbell);
             let mut sleeper = Sleeper::of(&server, mode).expect("inside");
             let nudger = sleeper.nudger();
             for _ in 0..20 {
                 thread::scope(|scope| {
                     scope.spawn(|| nudger.nudge());
-                    assert_eq!(sleeper.wait(LONG, || false), Outcome::Nudged, "{mode} {bell:?}");
+                    assert_eq!(sleeper.wait(LONG, || false), Outcome::Nudged, "{mode} {doorbell:?}");
                 });
             }
             let waited = sleeper.wait(Some(Duration::ZERO), || false);
-            assert_eq!(waited, Outcome::TimedOut, "{mode} {bell:?}");
+            assert_eq!(waited, Outcome::TimedOut, "{mode} {doorbell:?}");
         }
     }
 }
@@ -174,7 +174,7 @@ fn a_nudge_ends_every_kind_of_wait_once() {
 #[test]
 fn a_peer_whose_memory_is_gone_keeps_nobody_busy() {
     let file = tombolo_sys::memfd::create("gone", 4096).expect("memory");
-    let [_client, mut server] = link(BellKind::Futex);
+    let [_client, mut server] = link(DoorbellKind::Futex);
     server.peer = Extent::whole(Region::map_read_only(&file, 0, 4096).expect("a mapping"));
     std::fs::File::from(file).set_len(0).expect("no seal forbids it");
     let mut sleeper = Sleeper::of(&server, Mode::Event).expect("inside");
@@ -189,7 +189,7 @@ fn a_peer_whose_memory_is_gone_keeps_nobody_busy() {
 
 #[test]
 fn a_sleeper_that_takes_over_is_woken_like_the_first() {
-    let [client, server] = link(BellKind::Futex);
+    let [client, server] = link(DoorbellKind::Futex);
     let ringer = Ringer::of(&client).expect("inside");
     let mut producer = producer(&client);
     let mut consumer = consumer(&server);

@@ -18,23 +18,23 @@ const PROOF_BYTES: usize = 16;
 /// Proofs are of handles over links, and of nothing else that the same keys sign.
 const WHAT: &[u8] = b"tombolo vrpc handle";
 
-/// Seals the handles of one export.
+/// Signs the handles of one export.
 #[derive(Clone)]
-pub(crate) struct Seal {
+pub(crate) struct HandleSigner {
     /// None where the system has no randomness: there are no handles then.
     keys: Option<Arc<Keys>>,
     export: Arc<str>,
 }
 
-impl Default for Seal {
+impl Default for HandleSigner {
     /// With a new key, for as long as the server lives.
     fn default() -> Self {
         Self { keys: Keys::random().ok().map(Arc::new), export: "".into() }
     }
 }
 
-impl Seal {
-    /// The newest of these keys seals, and all that are good open.
+impl HandleSigner {
+    /// The newest of these keys signs, and all that are good verify.
     pub(crate) fn with(keys: Arc<Keys>) -> Self {
         Self { keys: Some(keys), export: "".into() }
     }
@@ -45,7 +45,7 @@ impl Seal {
     }
 
     /// The handle with its proof; none if it is too long for one.
-    pub(crate) fn sealed(&self, handle: &PersistentHandle, volume: Volume) -> Option<PersistentHandle> {
+    pub(crate) fn sign(&self, handle: &PersistentHandle, volume: Volume) -> Option<PersistentHandle> {
         let (id, key) = self.keys.as_ref()?.newest();
         let proof = self.proof((id, key), handle.kind, &handle.bytes, volume);
         let mut bytes = handle.bytes.clone();
@@ -55,7 +55,7 @@ impl Seal {
     }
 
     /// The handle that a peer sent back; none if it was not given out for this export of this file system, or its key was given up.
-    pub(crate) fn opened(&self, kind: i32, bytes: &[u8], volume: Volume) -> Option<PersistentHandle> {
+    pub(crate) fn verify(&self, kind: i32, bytes: &[u8], volume: Volume) -> Option<PersistentHandle> {
         let (bytes, proof) = bytes.split_last_chunk::<PROOF_BYTES>()?;
         let (&id, bytes) = bytes.split_last()?;
         let id = KeyId(id);
@@ -91,42 +91,43 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_given_out_for_this_export_is_opened() {
-        let server = Seal::default();
-        let seal = server.for_export("src");
-        let sealed = seal.sealed(&handle(24), VOLUME).expect("sealed");
-        let opened = |seal: &Seal, kind, bytes: &[u8], volume| seal.opened(kind, bytes, volume);
-        assert_eq!(opened(&seal, 1, &sealed.bytes, VOLUME), Some(handle(24)));
+    fn only_handles_signed_for_this_export_are_verified() {
+        let server = HandleSigner::default();
+        let signer = server.for_export("src");
+        let sealed = signer.sign(&handle(24), VOLUME).expect("sealed");
+        let opened = |signer: &HandleSigner, kind, bytes: &[u8], volume| signer.verify(kind, bytes, volume);
+        assert_eq!(opened(&signer, 1, &sealed.bytes, VOLUME), Some(handle(24)));
         for bit in 0..sealed.bytes.len() * 8 {
             let mut changed = sealed.bytes.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(opened(&seal, 1, &changed, VOLUME), None, "bit {bit}");
+            assert_eq!(opened(&signer, 1, &changed, VOLUME), None, "bit {bit}");
         }
         for len in 0..sealed.bytes.len() {
-            assert_eq!(opened(&seal, 1, &sealed.bytes[..len], VOLUME), None);
+            assert_eq!(opened(&signer, 1, &sealed.bytes[..len], VOLUME), None);
         }
-        assert_eq!(opened(&seal, 2, &sealed.bytes, VOLUME), None);
-        assert_eq!(opened(&seal, 1, &sealed.bytes, Volume([8; 16])), None);
+        assert_eq!(opened(&signer, 2, &sealed.bytes, VOLUME), None);
+        assert_eq!(opened(&signer, 1, &sealed.bytes, Volume([8; 16])), None);
         assert_eq!(opened(&server.for_export("other"), 1, &sealed.bytes, VOLUME), None);
-        assert_eq!(opened(&Seal::default().for_export("src"), 1, &sealed.bytes, VOLUME), None);
-        assert_eq!(seal.sealed(&handle(111), VOLUME).map(|handle| handle.bytes.len()), Some(128));
-        assert_eq!(seal.sealed(&handle(112), VOLUME), None);
+        assert_eq!(opened(&HandleSigner::default().for_export("src"), 1, &sealed.bytes, VOLUME), None);
+        assert_eq!(signer.sign(&handle(111), VOLUME).map(|handle| handle.bytes.len()), Some(128));
+        assert_eq!(signer.sign(&handle(112), VOLUME), None);
     }
 
-    fn with(keys: &str) -> Seal {
-        Seal::with(Arc::new(Keys::parse(&format!("version 1\n{keys}")).expect("keys"))).for_export("src")
+    fn with(keys: &str) -> HandleSigner {
+        HandleSigner::with(Arc::new(Keys::parse(&format!("version 1\n{keys}")).expect("keys")))
+            .for_export("src")
     }
 
     #[test]
     fn older_keys_are_good_until_they_are_retired() {
         let (one, two) =
             ("key 1 000102030405060708090a0b0c0d0e0f\n", "key 2 ffeeddccbbaa99887766554433221100\n");
-        let given = with(one).sealed(&handle(24), VOLUME).expect("sealed");
-        let opened = |keys: &str, given: &PersistentHandle| with(keys).opened(1, &given.bytes, VOLUME);
+        let given = with(one).sign(&handle(24), VOLUME).expect("sealed");
+        let opened = |keys: &str, given: &PersistentHandle| with(keys).verify(1, &given.bytes, VOLUME);
         assert_eq!(opened(one, &given), Some(handle(24)), "another server with the same key");
         assert_eq!(opened(&[two, one].concat(), &given), Some(handle(24)));
         assert_eq!(opened(&[two, "retired 1\n"].concat(), &given), None);
-        let newer = with(&[two, one].concat()).sealed(&handle(24), VOLUME).expect("sealed");
+        let newer = with(&[two, one].concat()).sign(&handle(24), VOLUME).expect("sealed");
         assert_eq!((newer.bytes[24], opened(one, &newer)), (2, None), "the newest key seals");
         // The bytes themselves are the format. These were computed apart.
         let hex: String = given.bytes[24..].iter().map(|byte| format!("{byte:02x}")).collect();
