@@ -1,8 +1,7 @@
 # shellcheck shell=bash
 # Mounting a directory through Tombolo for the length of a script; source it after tests/guests/lib.sh.
 
-need_root "it mounts"
-tombolo=$(program tombolo)
+tombolo=${TOMBOLO:-$repository/target/release/tombolo}
 scratch=
 mounts=()
 server=

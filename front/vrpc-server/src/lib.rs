@@ -13,23 +13,23 @@
 //! A peer that links again gets its next session when nothing of its former one runs any more (`fence`): its requests come in the order
 //! of its links.
 //!
-//! Not here: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), who may have a link (`tombolo_host_links::policy`).
+//! Not here: rings, bells and memory (`tombolo_host_links`, `tombolo_shm`), who may have a link (`tombolo_host_links::policy`).
 //!
 //! Main types: [`VrpcServer`], [`Options`].
 //!
 //! Reading order: `server`, `fence`, `session`, `exchange`, `operations`.
 #![forbid(unsafe_code)]
 
-mod buffers;
+mod asker;
 mod callers;
-mod client_id;
 mod exchange;
-mod handle_signature;
+mod fence;
 mod operations;
 mod options;
 mod parts;
 mod pending;
-mod reconnect_fence;
+mod places;
+mod seal;
 mod server;
 mod session;
 

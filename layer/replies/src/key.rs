@@ -1,4 +1,4 @@
-use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, SessionId};
+use tombolo_core::{Asker, Ctx, RequestKey, SessionId};
 
 use tombolo_core::fs::Op;
 
@@ -16,17 +16,20 @@ pub(super) struct EntryKey {
     pub gid: u32,
 }
 
-/// A client whose entries are counted together.
+/// Whose entries are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ClientKey {
-    client: ClientId,
-    properties: KeyProperties,
+pub(super) enum ClientKey {
+    /// Who numbers its requests.
+    Asker(Asker),
+    /// The digest of an address.
+    Address(u64),
 }
 
 impl ClientKey {
-    /// Whether the client cannot have more requests under way than [`Limits`](super::options::Limits) keep of one.
+    /// Whether the client cannot have more requests under way than [`Limits`](super::options::Limits) keep of one: a link has 1024
+    /// slots at most (docs/formats/link.md). A machine's processes can.
     pub fn has_few_under_way(&self) -> bool {
-        self.properties.contains(KeyProperties::FEW_UNDER_WAY)
+        matches!(self, Self::Asker(_))
     }
 }
 
@@ -34,16 +37,18 @@ impl EntryKey {
     /// `None` for a request that is never sent twice.
     #[inline]
     pub fn of(cx: &Ctx, op: Op) -> Option<Self> {
-        let request = cx.key?;
+        if cx.key == RequestKey::None {
+            return None;
+        }
         let session = matches!(op, Op::Lock | Op::Unlock | Op::CreateUnnamed).then_some(cx.session);
-        Some(Self { request, session, op, uid: cx.identity.uid, gid: cx.identity.gid })
+        Some(Self { request: cx.key, session, op, uid: cx.identity.uid, gid: cx.identity.gid })
     }
 
-    /// As [`of`](Self::of), for what leaves the same any number of times, and hurts only if it comes after what was asked later. Behind a
-    /// fence it does not: see [`KeyProperties::FENCED`].
+    /// As [`of`](Self::of), for what leaves the same any number of times, and hurts only if it comes after what was asked later. What its
+    /// asker has numbered does not: see [`RequestKey::Sequence`].
     #[inline]
     pub fn of_repeatable(cx: &Ctx, op: Op) -> Option<Self> {
-        if cx.key?.properties.contains(KeyProperties::FENCED) {
+        if matches!(cx.key, RequestKey::Sequence { .. }) {
             return None;
         }
         Self::of(cx, op)
@@ -54,9 +59,12 @@ impl EntryKey {
         self.session.is_none()
     }
 
-    /// The client.
+    /// Whose it is.
     pub fn client(&self) -> ClientKey {
-        let RequestKey { client, properties, .. } = self.request;
-        ClientKey { client, properties }
+        match self.request {
+            RequestKey::Rpc { client, .. } => ClientKey::Address(client),
+            RequestKey::Sequence { asker, .. } => ClientKey::Asker(asker),
+            RequestKey::None => ClientKey::Address(0),
+        }
     }
 }

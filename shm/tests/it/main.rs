@@ -1,7 +1,7 @@
 //! The tests that may share a process.
 
 mod area;
-mod doorbells;
-mod handshakes;
+mod bells;
 mod hostile;
 mod messages;
+mod seats;

@@ -44,11 +44,11 @@ impl Server for Session {
     }
 
     fn has_permit(&self) -> bool {
-        self.nfs.rpc().has_permit()
+        self.nfs.rpc().has_room()
     }
 
     fn permit(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.nfs.rpc().permit()
+        self.nfs.rpc().room()
     }
 
     fn now(&self) -> Instant {

@@ -43,11 +43,11 @@ impl Reception {
         }
         let mut descriptors = descriptors.into_iter();
         match (message, descriptors.next(), descriptors.next()) {
-            (Message::ForwardRegion(introduce), Some(memory), None) => {
+            (Message::Introduce(introduce), Some(memory), None) => {
                 let answer = self.introductions.introduce(introduce, memory, sever(&self.link))?;
-                Ok(Some(Message::RegionForwarded(answer)))
+                Ok(Some(Message::Introduced(answer)))
             }
-            (Message::ForwardRegion(_), ..) => {
+            (Message::Introduce(_), ..) => {
                 Err(Lie::Senseless("an introduction with another number of descriptors than one".into()))
             }
             (Message::Withdraw(withdraw), None, None) => {

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use super::admission::Admitted;
 use super::common::Common;
-use super::connection::{Connection, NextStep, ThreadContext};
-use super::connection_table::ConnectionTable;
-use super::datagrams::DatagramReader;
+use super::connection::{Connection, Then, Workplace};
+use super::datagrams::DatagramIntake;
+use super::link::Link;
 use super::listening::Listening;
+use super::mailbox::{Letters, Mailbox};
+use super::places::Places;
 use super::service::{Peer, Transport};
-use super::shared_connection::SharedConnection;
-use super::thread_queue::{Commands, ThreadQueue};
 use super::token::{Token, Watched};
 use tombolo_host_runtime::spin::Window;
 use tombolo_sys::epoll::{Epoll, Event, Interest};
@@ -40,14 +40,14 @@ const STOP_PAUSE: Duration = Duration::from_millis(5);
 
 /// One event thread.
 pub(super) struct EventThread {
-    context: ThreadContext,
-    queue: Arc<ThreadQueue>,
+    place: Workplace,
+    mailbox: Arc<Mailbox>,
     epoll: Epoll,
     events: Vec<Event>,
-    commands: Commands,
-    connections: ConnectionTable,
+    letters: Letters,
+    connections: Places,
     listening: Listening,
-    sockets: Vec<DatagramReader>,
+    sockets: Vec<DatagramIntake>,
     /// Who has a turn, one after the other.
     ready: VecDeque<Token>,
     busy: Busy,
@@ -80,24 +80,24 @@ impl Busy {
 
 impl EventThread {
     pub(super) fn new(
-        context: ThreadContext,
-        queue: Arc<ThreadQueue>,
+        place: Workplace,
+        mailbox: Arc<Mailbox>,
         listening: Listening,
-        sockets: Vec<DatagramReader>,
+        sockets: Vec<DatagramIntake>,
     ) -> Result<Self> {
         let epoll = Epoll::new()?;
-        epoll.add(&queue.bell, Token::BELL.number(), Interest::Readable)?;
+        epoll.add(&mailbox.bell, Token::BELL.number(), Interest::Readable)?;
         listening.watch(&epoll)?;
-        for (index, reader) in sockets.iter().enumerate() {
-            epoll.add(reader.datagrams.socket(), Token::socket(index).number(), Interest::Readable)?;
+        for (index, intake) in sockets.iter().enumerate() {
+            epoll.add(intake.datagrams.socket(), Token::socket(index).number(), Interest::Readable)?;
         }
         Ok(Self {
-            context,
-            queue,
+            place,
+            mailbox,
             epoll,
             events: Vec::new(),
-            commands: Commands::default(),
-            connections: ConnectionTable::default(),
+            letters: Letters::default(),
+            connections: Places::default(),
             listening,
             sockets,
             ready: VecDeque::new(),
@@ -131,42 +131,41 @@ impl EventThread {
                 self.sleep();
             }
         }
-        let tokens: Vec<_> = self.connections.iter_mut().map(|connection| connection.shared.token).collect();
+        let tokens: Vec<_> = self.connections.iter_mut().map(|connection| connection.link.token).collect();
         tokens.into_iter().for_each(|token| self.close(token));
     }
 
     fn common(&self) -> &Arc<Common> {
-        &self.context.common
+        &self.place.common
     }
 
     fn read_letters(&mut self) {
-        if !self.queue.has_commands() {
+        if !self.mailbox.has_letters() {
             return;
         }
-        let mut commands = mem::take(&mut self.commands);
-        self.queue.take(&mut commands);
-        for (stream, address, admitted) in commands.callers.drain(..) {
+        let mut letters = mem::take(&mut self.letters);
+        self.mailbox.take(&mut letters);
+        for (stream, address, admitted) in letters.callers.drain(..) {
             self.take_in(stream, address, admitted);
         }
-        for token in &commands.tokens {
+        for token in &letters.tokens {
             self.line_up(*token);
         }
-        if commands.stop && self.stops_at.is_none() {
+        if letters.stop && self.stops_at.is_none() {
             self.begin_to_stop();
         }
-        self.commands = commands;
+        self.letters = letters;
     }
 
     fn take_in(&mut self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
         let peer = Peer::new(address, Transport::Tcp);
         let (token, common) = (self.connections.next_token(), self.common().clone());
-        let shared =
-            SharedConnection::new(stream, peer, token, (common.clone(), admitted), self.queue.clone());
-        let watched = self.epoll.add(shared.stream(), token.number(), Interest::Changes);
-        shared.client.connections.insert(&shared);
-        self.connections.insert(Connection::new(shared, &common));
+        let link = Link::new(stream, peer, token, (common.clone(), admitted), self.mailbox.clone());
+        let watched = self.epoll.add(link.stream(), token.number(), Interest::Changes);
+        link.client.connections.insert(&link);
+        self.connections.insert(Connection::new(link, &common));
         if let Err(error) = watched {
-            tracing::warn!(peer = %address, %error, "cannot serve a new connection");
+            tracing::warn!(peer = %address, %error, "a caller cannot be served");
             self.close(token);
             return;
         }
@@ -198,9 +197,9 @@ impl EventThread {
                 false
             }
             Watched::Socket(index) => {
-                let Some(reader) = self.sockets.get_mut(index) else { return false };
-                let context = &mut self.context;
-                let (count, more) = reader.turn(&mut *context.calls, &mut context.exchanges);
+                let Some(intake) = self.sockets.get_mut(index) else { return false };
+                let place = &mut self.place;
+                let (count, more) = intake.turn(&mut *place.calls, &mut place.exchanges);
                 if more {
                     self.ready.push_back(token);
                 }
@@ -220,7 +219,7 @@ impl EventThread {
     fn turn_of_connection(&mut self, token: Token) -> bool {
         let Some(connection) = self.connections.find(token) else { return false };
         connection.queued = false;
-        let turn = connection.turn(&mut self.context);
+        let turn = connection.turn(&mut self.place);
         if connection.is_doubtful() {
             let soon = Instant::now() + DOUBT_INTERVAL;
             self.next_sweep = Some(self.next_sweep.map_or(soon, |sweep| sweep.min(soon)));
@@ -229,11 +228,11 @@ impl EventThread {
         turn.worked
     }
 
-    fn go_on(&mut self, token: Token, then: NextStep) {
+    fn go_on(&mut self, token: Token, then: Then) {
         match then {
-            NextStep::Wait => {}
-            NextStep::Again => self.line_up(token),
-            NextStep::Close => self.close(token),
+            Then::Wait => {}
+            Then::Again => self.line_up(token),
+            Then::Close => self.close(token),
         }
     }
 
@@ -242,22 +241,22 @@ impl EventThread {
         if self.busy.last == Some(token) {
             self.busy = Busy::default();
         }
-        let shared = &connection.shared;
-        let _ = self.epoll.remove(shared.stream());
-        shared.kill();
+        let link = &connection.link;
+        let _ = self.epoll.remove(link.stream());
+        link.kill();
         // Calls that go on keep the descriptor; the peer shall know all the same.
-        let _ = socket::shut_down(shared.stream());
-        self.queue.connections.fetch_sub(1, Ordering::Relaxed);
-        shared.client.connections.remove(shared);
+        let _ = socket::shut_down(link.stream());
+        self.mailbox.connections.fetch_sub(1, Ordering::Relaxed);
+        link.client.connections.remove(link);
         // It may have been told of room that it does not need any more.
-        shared.client.pass_on();
+        link.client.pass_on();
     }
 
     /// Waits for something to happen, and lines up whom it happened to. Whether anything did.
     fn look_around(&mut self, timeout: Option<Duration>) -> bool {
         if let Err(error) = self.epoll.wait(&mut self.events, timeout) {
             // Out of memory, at worst; then soon again.
-            tracing::error!(%error, "epoll_wait failed");
+            tracing::error!(%error, "waiting for events failed");
             std::thread::sleep(STOP_PAUSE);
         }
         let events = mem::take(&mut self.events);
@@ -269,7 +268,7 @@ impl EventThread {
     fn note(&mut self, event: &Event) {
         let token = Token::from_number(event.token);
         match token.watched() {
-            Watched::Bell => self.queue.bell.silence(),
+            Watched::Bell => self.mailbox.bell.silence(),
             // They are told again and again, so they are never in line twice for long.
             Watched::Listener(_) | Watched::Socket(_) => {
                 if !self.ready.contains(&token) {
@@ -281,12 +280,12 @@ impl EventThread {
                 connection.readable |= event.readable;
                 connection.finished |= event.finished;
                 if event.writable {
-                    connection.shared.writable();
+                    connection.link.writable();
                 }
                 let then = match event.ended {
                     true => connection.hung_up(),
-                    false if connection.readable && !connection.must_wait() => NextStep::Again,
-                    false => NextStep::Wait,
+                    false if connection.readable && !connection.must_wait() => Then::Again,
+                    false => Then::Wait,
                 };
                 self.go_on(token, then);
             }
@@ -301,7 +300,7 @@ impl EventThread {
         let since = Instant::now();
         let mut looks = 0;
         while self.window.pause(since) {
-            if self.queue.has_commands() {
+            if self.mailbox.has_letters() {
                 return true;
             }
             looks += 1;
@@ -319,7 +318,7 @@ impl EventThread {
     /// Tries to receive, without asking whether there is anything.
     fn look_at(&mut self, token: Token) -> bool {
         let in_vain = match self.connections.find(token) {
-            Some(connection) => !connection.look(&mut self.context),
+            Some(connection) => !connection.look(&mut self.place),
             None => false,
         };
         if in_vain { false } else { self.turn(token) }
@@ -333,8 +332,8 @@ impl EventThread {
         }
         let until = [self.next_sweep, self.listening.resumes_at(), self.stops_at.map(|_| now + STOP_PAUSE)];
         let timeout = until.into_iter().flatten().min().map(|time| time.saturating_duration_since(now));
-        let queue = self.queue.clone();
-        queue.sleep(|| {
+        let mailbox = self.mailbox.clone();
+        mailbox.sleep(|| {
             self.look_around(timeout);
         });
         self.window.slept(now.elapsed());
@@ -350,15 +349,15 @@ impl EventThread {
         let (mut closing, mut is_doubtful) = (Vec::new(), false);
         for connection in self.connections.iter_mut() {
             match connection.sweep(&common, now) {
-                NextStep::Close => closing.push(connection.shared.token),
+                Then::Close => closing.push(connection.link.token),
                 _ => is_doubtful |= connection.is_doubtful(),
             }
         }
         closing.into_iter().for_each(|token| self.close(token));
-        self.sockets.iter_mut().for_each(DatagramReader::rest);
+        self.sockets.iter_mut().for_each(DatagramIntake::rest);
         common.clients.sweep();
-        common.pool.trim();
-        let more = !self.connections.is_empty() || common.pool.has_spare() || !common.clients.is_empty();
+        common.stock.trim();
+        let more = !self.connections.is_empty() || common.stock.has_spare() || !common.clients.is_empty();
         let interval = common.options.sweep_interval();
         let interval = if is_doubtful { interval.min(DOUBT_INTERVAL) } else { interval };
         self.next_sweep = more.then(|| now + interval);
@@ -367,16 +366,16 @@ impl EventThread {
     fn begin_to_stop(&mut self) {
         self.stops_at = Some(Instant::now() + self.common().options.grace);
         self.listening.close(&self.epoll);
-        for reader in &self.sockets {
-            let _ = self.epoll.remove(reader.datagrams.socket());
+        for intake in &self.sockets {
+            let _ = self.epoll.remove(intake.datagrams.socket());
         }
         self.busy = Busy::default();
         self.ready.clear();
         let mut closing = Vec::new();
         for connection in self.connections.iter_mut() {
             connection.queued = false;
-            if connection.end() == NextStep::Close {
-                closing.push(connection.shared.token);
+            if connection.end() == Then::Close {
+                closing.push(connection.link.token);
             }
         }
         closing.into_iter().for_each(|token| self.close(token));
@@ -384,7 +383,7 @@ impl EventThread {
 
     fn has_stopped(&self) -> bool {
         let Some(end) = self.stops_at else { return false };
-        let has_calls = self.sockets.iter().any(|reader| reader.datagrams.has_calls());
+        let has_calls = self.sockets.iter().any(|intake| intake.datagrams.has_calls());
         (self.connections.is_empty() && !has_calls) || Instant::now() >= end
     }
 }

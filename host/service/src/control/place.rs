@@ -1,0 +1,125 @@
+//! Where control sockets lie when nobody says so.
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use tombolo_sys::{creds, socket};
+
+use tombolo_host_runtime::listener::{ListenError, Listener};
+
+/// Why there is no place for a control socket.
+#[derive(Debug, Error)]
+pub enum PlaceError {
+    /// The directory is somebody else's, or others may write to it.
+    #[error("{}: it must be a directory of user {uid} that nobody else can enter", path.display())]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it must be.
+        uid: u32,
+    },
+    /// Making or looking at it failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket itself cannot be had.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+}
+
+/// `$XDG_RUNTIME_DIR/tombolo`, else `/run/tombolo` for root and `/tmp/tombolo-UID` for others.
+pub fn default_directory() -> PathBuf {
+    let (uid, _) = creds::own_ids();
+    match env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(runtime) if runtime.is_absolute() => runtime.join("tombolo"),
+        _ if uid == 0 => PathBuf::from("/run/tombolo"),
+        _ => env::temp_dir().join(format!("tombolo-{uid}")),
+    }
+}
+
+/// Listens at `NAME.sock` in `directory`, or at `NAME-2.sock` and so on where live servers have those names. The
+/// directory is made when it is missing; one that others could enter is refused.
+pub fn free_socket(directory: &Path, name: &str) -> Result<Listener, PlaceError> {
+    prepare(directory)?;
+    let mut last = None;
+    for number in 1..=SAME_NAME_LIMIT {
+        let file = if number == 1 { format!("{name}.sock") } else { format!("{name}-{number}.sock") };
+        match Listener::bind(&directory.join(file), 0o600) {
+            Err(error @ ListenError::Busy { .. }) => last = Some(error),
+            outcome => return Ok(outcome?),
+        }
+    }
+    Err(last.map_or_else(
+        || PlaceError::Io { path: directory.into(), source: io::Error::other("busy") },
+        Into::into,
+    ))
+}
+
+/// The sockets in `directory` that a server listens on, by name. None when there is no such directory.
+pub fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_socket() && socket::listens(&entry.path()).unwrap_or(false) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+const SAME_NAME_LIMIT: u32 = 100;
+
+fn prepare(directory: &Path) -> Result<(), PlaceError> {
+    let io = |source| PlaceError::Io { path: directory.to_owned(), source };
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
+        _ => {}
+    }
+    // In /tmp anybody may have been first.
+    let (uid, _) = creds::own_ids();
+    let metadata = fs::symlink_metadata(directory).map_err(io)?;
+    let private = metadata.is_dir() && metadata.uid() == uid && metadata.permissions().mode() & 0o077 == 0;
+    if private { Ok(()) } else { Err(PlaceError::Unsafe { path: directory.to_owned(), uid }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_server_of_the_same_name_gets_the_next_socket() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = dir.path().join("tombolo");
+        let first = free_socket(&place, "src").expect("first");
+        let second = free_socket(&place, "src").expect("second");
+        assert_eq!(sockets(&place).expect("list"), [second.path(), first.path()]);
+        assert!(second.path().ends_with("src-2.sock"));
+        drop((first, second));
+        assert_eq!(sockets(&place).expect("list"), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn a_directory_that_others_may_enter_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = dir.path().join("tombolo");
+        fs::create_dir(&place).expect("mkdir");
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).expect("chmod");
+        assert!(matches!(free_socket(&place, "src"), Err(PlaceError::Unsafe { .. })));
+        std::os::unix::fs::symlink("/etc", dir.path().join("link")).expect("symlink");
+        assert!(matches!(free_socket(&dir.path().join("link"), "src"), Err(PlaceError::Unsafe { .. })));
+    }
+}
