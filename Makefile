@@ -5,14 +5,19 @@ CARGO ?= cargo
 # Those in which one side reads or writes what the other side may change.
 ADDRESS_TESTS := --lib --test it --test stranger
 
+# Programs without libraries run in any guest, and so are what the tests run on this host too: one release build does for all. All are named
+# in one build, as what they depend on would be built again with other features.
+TARGET := x86_64-unknown-linux-gnu
+STATIC := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --target $(TARGET)
+BUILT := $(or $(CARGO_TARGET_DIR),target)
+PROGRAMS := $(BUILT)/$(TARGET)/release
+
 # What packages ship, and how large it may be.
-DIST = $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/dist/tombolo
+DIST := $(BUILT)/$(TARGET)/dist/tombolo
 DIST_BYTES_MAX := 12000000
 
-# One guest of each kind of share; QEMU emulates, which takes its time.
-QEMU_JOBS := 10-job 40-guest-killed 80-nfs-job 92-shm-memory 95-shm-job
 
-.PHONY: help packages build static dist demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean
+.PHONY: help packages peers build static programs dist package demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean as-root test-build
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -20,29 +25,40 @@ help: ## what can be made
 packages: ## Debian's packages that building and testing need: installs them as root, otherwise names them
 	.ci/packages
 
+peers: ## what the tests need of others: more packages, a guest's kernel, pjdfstest and fsx
+	tests/peers
+
 build: ## the binary, target/release/tombolo
 	$(CARGO) build --release -p tombolo-cli
 
 static: ## the binary without libraries, for guests: target/x86_64-unknown-linux-gnu/release/tombolo
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
-		$(CARGO) build --release -p tombolo-cli --target x86_64-unknown-linux-gnu
+	$(STATIC) --release -p tombolo-cli
+
+programs: ## the same, and the programs that the tests run beside it
+	$(STATIC) --release -p tombolo-cli -p tombolo-bench -p tombolo-conformance -p tombolo-strict -p tombolo-crash -p tombolo-chaos
 
 dist: ## the program that packages ship, static and stripped: target/x86_64-unknown-linux-gnu/dist/tombolo
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
-		$(CARGO) build --profile dist -p tombolo-cli --target x86_64-unknown-linux-gnu
+	$(STATIC) --profile dist -p tombolo-cli
 	@bytes=$$(stat -c %s $(DIST)) && echo "$(DIST): $$bytes bytes" && test "$$bytes" -le $(DIST_BYTES_MAX) || \
 		{ echo "tombolo has more than $(DIST_BYTES_MAX) bytes: see what came in with nm --size-sort and cargo tree" >&2; exit 1; }
+
+package: dist ## a Debian package of it: target/package/tombolo_VERSION_amd64.deb
+	packaging/build $(DIST)
 
 demo: ## share a source tree with a real guest and build it there
 	tests/guests/setup
 	$(MAKE) build
 	demo/run
 
-test: ## everything that has to pass
-	tests/timed $(MAKE) packages test-rust test-planted test-mount test-posix test-postgres test-guests test-crash test-chaos
+as-root:
+	@[ "$$(id -u)" = 0 ] || { echo "this needs root, for mounts and guests; make build, lint and test-rust do not" >&2; exit 1; }
 
-test-long: ## the same at full size: an hour of fuzzing, every guest on both beds, a thousand kills
-	tests/timed $(MAKE) packages dist test-rust test-planted test-address test-fuzz test-mount test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all
+test: as-root ## everything that has to pass
+	tests/timed $(MAKE) packages peers test-rust test-planted programs test-mount test-posix test-postgres test-guests test-crash test-chaos test-package
+
+test-long: export TOMBOLO_LONG = 1
+test-long: as-root ## the same at full size: an hour of fuzzing, every guest on both beds, a thousand kills
+	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all test-package
 
 test-rust: ## unit, property, conformance and command-line tests
 	$(CARGO) test --workspace --no-fail-fast
@@ -58,37 +74,43 @@ test-address: ## rings, bells and regions under the address sanitizer
 		ASAN_OPTIONS=handle_sigbus=0 $(CARGO) test --target x86_64-unknown-linux-gnu \
 		-p tombolo-mem -p tombolo-shm $(ADDRESS_TESTS)
 
-test-mount: build ## the conformance suite through FUSE mounts of this host, and what strict asks the server
+test-mount: as-root programs ## the conformance suite through FUSE mounts of this host, and what strict asks the server
 	tests/mount/run
 	tests/strict/run
 
-test-posix: build ## pjdfstest and fsx through a FUSE mount
+test-build: as-root build dist ## mounts by the builds that other tests do not run: with libraries, and as packages ship it
+	TOMBOLO=$(BUILT)/release/tombolo tests/mount/run dir
+	TOMBOLO=$(DIST) tests/mount/run dir
+
+test-posix: as-root programs ## pjdfstest and fsx through a FUSE mount
 	tests/posix/on-mount
 
-test-postgres: build ## a database on a mount, under load
+test-postgres: as-root programs ## a database on a mount, under load
 	tests/postgres/run
 
-test-postgres-all: build ## the same, and killed on mounts of each kind
+test-postgres-all: as-root programs ## the same, and killed on mounts of each kind
 	tests/postgres/run
 	tests/postgres/run --all
 
-test-guests: build static ## real guests: all cases in UML, a job of each kind in QEMU
+test-guests: programs ## real guests: a job on each bed, and what only a guest's kernel sees
 	tests/guests/setup
-	tests/guests/cases --bed uml
-	tests/guests/cases --bed qemu $(QEMU_JOBS)
+	tests/guests/cases --gate
 
-test-guests-all: build static ## real guests: all cases in both
+test-guests-all: programs ## real guests: all cases in both
 	tests/guests/setup
 	tests/guests/cases
 
-test-crash: build ## the NFS server killed under load, and what it syncs before it says stable
+test-crash: programs ## the NFS server killed under load, and what it syncs before it says stable
 	tests/crash/run
 
-test-crash-all test-chaos-all: test-%-all: build
+test-crash-all test-chaos-all: test-%-all: programs
 	tests/$*/run --all
 
-test-chaos: build ## either side of a link killed, stopped and started under load
+test-chaos: programs ## either side of a link killed, stopped and started under load
 	tests/chaos/run
+
+test-package: programs ## the Debian package installed, used and removed
+	packaging/test $(PROGRAMS)/tombolo
 
 lint: ## formatter, clippy, shellcheck, whether the planted bugs' patches apply
 	$(CARGO) fmt --all --check
@@ -101,8 +123,8 @@ lint: ## formatter, clippy, shellcheck, whether the planted bugs' patches apply
 build-bench: build
 	$(CARGO) build --release -p tombolo-bench
 
-bench-quick: build-bench ## one quick pass of each benchmark, to see that it runs
-	target/release/tombolo-bench all --quick
+bench-quick: programs ## one quick pass of each benchmark, to see that it runs
+	$(PROGRAMS)/tombolo-bench all --quick
 
 bench: build-bench ## every table of docs/benchmarks.md that this machine can run
 	target/release/tombolo-bench all --out target/bench-reports

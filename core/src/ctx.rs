@@ -16,42 +16,42 @@ pub struct SessionId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// What tells a replayed request from a new one, as far as the protocol lets us know.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RequestKey {
-    /// The transport never replays (FUSE, virtio-fs).
-    #[default]
-    None,
-    /// A request that its asker has numbered. It means the same over whatever link it comes, and to the next server process. The front
-    /// end promises that no request of an earlier link of an asker to an export runs beside one of a later link: what is sent again can
-    /// find the first time over, but never still under way.
-    Sequence {
-        /// Whose number it is.
-        asker: Asker,
-        /// The number, never used for another request of the same asker.
-        number: u64,
-    },
-    /// An ONC RPC call. The client's port is not part of it: it changes when a client reconnects.
-    Rpc {
-        /// A digest of the client's address.
-        client: u64,
-        /// The transaction id (RFC 5531 §9).
-        xid: u32,
-        /// The procedure number.
-        procedure: u32,
-        /// A checksum over the call's arguments.
-        checksum: u32,
-    },
+/// A client, as its front end knows it: the same after a reconnect, and to the next server process. Part of it is something that the
+/// peer cannot choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientId(pub [u8; 24]);
+
+impl From<u64> for ClientId {
+    /// A number in the first eight bytes, little-endian.
+    fn from(number: u64) -> Self {
+        let mut bytes = [0; 24];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        Self(bytes)
+    }
 }
 
-/// Whoever numbers requests: one life of a client, as it says itself, and what the server knows of the peer that says so. A peer that
-/// names another's instance is another asker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Asker {
-    /// Random bytes that the client has drawn.
-    pub instance: [u8; 16],
-    /// Who speaks, by means that the peer cannot choose; the same after a reconnect.
-    pub peer: u64,
+bitflags! {
+    /// What a front end promises of a client's requests.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct KeyProperties: u8 {
+        /// No request of an earlier connection of the client to an export runs beside one of a later: what is sent again can find the
+        /// first time over, but never still under way.
+        const FENCED = 1;
+        /// The client cannot have more than 1,024 requests under way.
+        const FEW_UNDER_WAY = 2;
+    }
+}
+
+/// What tells a request that is sent again from a new one. The front end makes it of what its protocol has. It means the same over
+/// whatever connection it comes, and to the next server process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestKey {
+    /// The client that sends it.
+    pub client: ClientId,
+    /// Tells it from the client's other requests.
+    pub key: u128,
+    /// What holds for all of the client's requests.
+    pub properties: KeyProperties,
 }
 
 /// The user on whose behalf an operation runs, after id mapping and squashing.
@@ -100,8 +100,8 @@ pub struct Ctx {
     pub session: SessionId,
     /// The request's id in the logs.
     pub request: RequestId,
-    /// What tells a replay.
-    pub key: RequestKey,
+    /// What tells a replay; `None` where the transport never replays (FUSE, virtio-fs).
+    pub key: Option<RequestKey>,
     /// The user.
     pub identity: Identity,
     /// When the caller stops waiting.
@@ -118,7 +118,7 @@ impl Ctx {
         Self {
             session,
             request: RequestId::default(),
-            key: RequestKey::None,
+            key: None,
             identity: Identity::ROOT,
             deadline: None,
             interrupt: Interrupt::default(),

@@ -22,7 +22,7 @@ mod stability;
 pub use answer::{Answer, Later};
 pub use block_on::block_on;
 pub use budget::{Budget, Limits, Permit, Resource};
-pub use ctx::{Asker, Ctx, Identity, RequestId, RequestKey, SessionId, Want};
+pub use ctx::{ClientId, Ctx, Identity, KeyProperties, RequestId, RequestKey, SessionId, Want};
 pub use error::{Error, Result};
 pub use interrupt::{Interrupt, Raised};
 pub use stability::Stability;

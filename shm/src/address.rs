@@ -1,7 +1,7 @@
 //! Addresses that mean the same to everybody on a link: a number that names the domain whose memory it is, and the place in it.
 //!
 //! Whoever sends a reference translates once, and whoever receives one checks it against the table of the domains that were
-//! introduced to it. There is no other way from a number to memory.
+//! forwarded to it. There is no other way from a number to memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,7 +25,7 @@ impl Domain {
     pub const CLIENT: Domain = Domain(0);
     /// The server of the link.
     pub const SERVER: Domain = Domain(1);
-    /// The first number of those that are introduced on a link.
+    /// The first number of those whose regions are forwarded on a link.
     pub const FIRST_OTHER: Domain = Domain(2);
 }
 
@@ -76,7 +76,7 @@ impl fmt::Debug for GlobalAddress {
 /// Why a reference leads nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// Nobody introduced that domain.
+    /// No region of that domain was forwarded.
     #[error("domain {domain} is not known")]
     Domain {
         /// The domain.
@@ -100,9 +100,9 @@ pub enum AddressError {
     },
 }
 
-/// Why a domain is not introduced.
+/// Why a domain is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum IntroductionError {
+pub enum RegionError {
     /// There is one of that number already.
     #[error("domain {domain} is known already")]
     Known {
@@ -136,7 +136,7 @@ struct Base {
 
 /// A reference that was checked.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct Resolved<'a> {
     /// The region that it lies in.
     pub region: &'a Region,
     /// Where in that region, in bytes.
@@ -165,20 +165,15 @@ impl BaseTable {
     }
 
     /// Makes one more domain known, whose memory is for reading.
-    pub fn introduce(
-        &mut self,
-        domain: Domain,
-        memory: Extent,
-        nameable: Range<u64>,
-    ) -> Result<(), IntroductionError> {
+    pub fn add(&mut self, domain: Domain, memory: Extent, nameable: Range<u64>) -> Result<(), RegionError> {
         if nameable.start > nameable.end || nameable.end > memory.len().min(1 << OFFSET_BITS) {
-            return Err(IntroductionError::Outside { domain });
+            return Err(RegionError::Outside { domain });
         }
         if self.bases.len() >= DOMAINS_MAX {
-            return Err(IntroductionError::TooMany);
+            return Err(RegionError::TooMany);
         }
         match self.bases.binary_search_by_key(&domain, |(domain, _)| *domain) {
-            Ok(_) => Err(IntroductionError::Known { domain }),
+            Ok(_) => Err(RegionError::Known { domain }),
             Err(at) => {
                 self.bases.insert(at, (domain, Base { memory, nameable, ours: false }));
                 Ok(())
@@ -194,7 +189,7 @@ impl BaseTable {
 
     /// The memory that `len` bytes at the address are, for reading.
     #[inline]
-    pub fn resolve(&self, address: GlobalAddress, len: u64) -> Result<Place<'_>, AddressError> {
+    pub fn resolve(&self, address: GlobalAddress, len: u64) -> Result<Resolved<'_>, AddressError> {
         self.base(address.domain())?.place(address, len)
     }
 
@@ -228,7 +223,7 @@ impl BaseTable {
 
 impl Base {
     #[inline]
-    fn place(&self, address: GlobalAddress, len: u64) -> Result<Place<'_>, AddressError> {
+    fn place(&self, address: GlobalAddress, len: u64) -> Result<Resolved<'_>, AddressError> {
         let offset = address.offset();
         let end = offset.checked_add(len).ok_or(range(address, len))?;
         if offset < self.nameable.start || end > self.nameable.end {
@@ -237,7 +232,7 @@ impl Base {
         let at = self.memory.place(offset, len).map_err(|_| range(address, len))?;
         // It lies inside of memory that is mapped.
         let len = usize::try_from(len).map_err(|_| range(address, len))?;
-        Ok(Place { region: self.memory.region(), offset: at, len })
+        Ok(Resolved { region: self.memory.region(), offset: at, len })
     }
 }
 
@@ -295,17 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn domains_are_introduced_and_forgotten() {
+    fn domains_are_added_and_forgotten() {
         let mut table = BaseTable::of_link(&Ends::in_memory(Layout::with_bulk(8, 8, 0).expect("a layout")).0);
         // Only a part may be named, in the middle of the memory.
         let memory = Extent::whole(Region::heap(8192));
         let domain = Domain(700);
-        assert_eq!(
-            table.introduce(domain, memory.clone(), 0..8193),
-            Err(IntroductionError::Outside { domain })
-        );
-        table.introduce(domain, memory.clone(), 1024..4096).expect("new");
-        assert_eq!(table.introduce(domain, memory.clone(), 0..1), Err(IntroductionError::Known { domain }));
+        assert_eq!(table.add(domain, memory.clone(), 0..8193), Err(RegionError::Outside { domain }));
+        table.add(domain, memory.clone(), 1024..4096).expect("new");
+        assert_eq!(table.add(domain, memory.clone(), 0..1), Err(RegionError::Known { domain }));
         assert!(table.resolve(at(domain, 1024), 3072).is_ok());
         assert!(table.resolve(at(domain, 1023), 1).is_err());
         assert!(table.resolve(at(domain, 1024), 3073).is_err());
@@ -315,9 +307,9 @@ mod tests {
         assert!(table.forget(domain).is_none());
         assert_eq!(table.resolve(at(domain, 1024), 1).err(), Some(AddressError::Domain { domain }));
         for number in 2..u16::try_from(DOMAINS_MAX).expect("small") {
-            table.introduce(Domain(number), memory.clone(), 0..4096).expect("room");
+            table.add(Domain(number), memory.clone(), 0..4096).expect("room");
         }
-        assert_eq!(table.introduce(domain, memory, 0..1), Err(IntroductionError::TooMany));
+        assert_eq!(table.add(domain, memory, 0..1), Err(RegionError::TooMany));
     }
 
     proptest! {
@@ -336,10 +328,10 @@ mod tests {
         fn what_resolves_is_inside(start in 0u64..9000, end in 0u64..9000, bits: u64, near in 0u64..9000, len in prop_oneof![0u64..9000, any::<u64>()]) {
             let memory = Extent::new(Region::heap(16384), 4096, 8192).expect("inside");
             let mut table = BaseTable::empty();
-            let introduced = table.introduce(Domain(5), memory, start..end);
-            prop_assert_eq!(introduced.is_ok(), start <= end && end <= 8192);
+            let added = table.add(Domain(5), memory, start..end);
+            prop_assert_eq!(added.is_ok(), start <= end && end <= 8192);
             for address in [GlobalAddress::from_bits(bits), at(Domain(5), near)] {
-                let good = introduced.is_ok() && address.domain() == Domain(5) && address.offset() >= start
+                let good = added.is_ok() && address.domain() == Domain(5) && address.offset() >= start
                     && u128::from(address.offset()) + u128::from(len) <= u128::from(end);
                 let resolved = table.resolve(address, len);
                 prop_assert_eq!(resolved.is_ok(), good);

@@ -1,4 +1,4 @@
-//! What rings and bells are made of: cache lines and words that one side writes and the other reads.
+//! What rings and doorbells are made of: cache lines and words that one side writes and the other reads.
 //!
 //! In production both lie in a [`Region`](tombolo_mem::Region). The tests have others, so that the very same code runs on
 //! memory whose every interleaving is tried.
@@ -41,11 +41,11 @@ pub trait CellsMut {
 }
 
 /// A word that is read, and slept on.
-pub trait BellWord {
+pub trait DoorbellWord {
     /// Its value.
     fn load(&self, order: Ordering) -> u32;
 
-    /// Sleeps while its value is `seen`, until it is [woken](BellWordMut::wake), for no longer than `timeout`. May return for no
+    /// Sleeps while its value is `seen`, until it is [woken](DoorbellWordMut::wake), for no longer than `timeout`. May return for no
     /// reason.
     fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap;
 
@@ -62,7 +62,7 @@ pub trait BellWord {
 }
 
 /// A word that we write, and nobody else.
-pub trait BellWordMut: BellWord {
+pub trait DoorbellWordMut: DoorbellWord {
     /// Sets its value.
     fn store(&self, value: u32, order: Ordering);
 
@@ -119,7 +119,7 @@ impl CellsMut for LinesMut {
     }
 }
 
-impl BellWord for Word {
+impl DoorbellWord for Word {
     #[inline]
     fn load(&self, order: Ordering) -> u32 {
         Word::load(self, order)
@@ -144,27 +144,27 @@ impl BellWord for Word {
     }
 }
 
-impl BellWord for WordMut {
+impl DoorbellWord for WordMut {
     #[inline]
     fn load(&self, order: Ordering) -> u32 {
         Word::load(self, order)
     }
 
     fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap {
-        BellWord::wait(&**self, seen, timeout)
+        DoorbellWord::wait(&**self, seen, timeout)
     }
 
     fn wake(&self) {
-        BellWord::wake(&**self);
+        DoorbellWord::wake(&**self);
     }
 
     #[inline]
     fn fence() {
-        <Word as BellWord>::fence();
+        <Word as DoorbellWord>::fence();
     }
 }
 
-impl BellWordMut for WordMut {
+impl DoorbellWordMut for WordMut {
     #[inline]
     fn store(&self, value: u32, order: Ordering) {
         WordMut::store(self, value, order);

@@ -5,12 +5,12 @@
 //!
 //! Not here: what a request means (`wire/vrpc`), and threads, sockets and policies (`host/links/src`).
 //!
-//! Reading order: [`link`], [`region`], [`address`], [`ring`], [`bell`], [`area`].
+//! Reading order: [`link`], [`region`], [`address`], [`ring`], [`doorbell`], [`area`].
 
 pub mod address;
 pub mod area;
-pub mod bell;
 pub mod cells;
+pub mod doorbell;
 pub mod link;
 pub mod region;
 pub mod ring;

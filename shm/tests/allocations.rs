@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tombolo_allocations::{Counting, of_this_thread};
 use tombolo_shm::area::Area;
-use tombolo_shm::bell::{Mode, Outcome, Ringer, Sleeper};
+use tombolo_shm::doorbell::{Mode, Outcome, Ringer, Sleeper};
 use tombolo_shm::link::{Ends, Layout};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 

@@ -28,7 +28,7 @@ work=$(mktemp -d /dev/shm/tombolo-case.XXXXXX)
 chmod 755 "$work"
 mkdir -m 755 "$work/tree"
 tree=$work/tree
-tombolo=${TOMBOLO:-$repository/target/release/tombolo}
+tombolo=$(program tombolo)
 nfs_port=2049
 servers=()
 serve_options=()

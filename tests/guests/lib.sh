@@ -29,6 +29,11 @@ unshare_network() { # PROGRAM [ARGUMENT]…
     exec unshare --net sh -c 'ip link set lo up && TOMBOLO_NETWORK=$(readlink /proc/self/ns/net) exec "$@"' sh "$@"
 }
 
+# Stops here, before anything is built or changed, unless this is root.
+need_root() {
+    [ "$(id -u)" = 0 ] || die "needs root: $1"
+}
+
 # Installs Debian packages that are missing, as root; otherwise says what to install and stops.
 need_packages() {
     local missing=() package
@@ -57,11 +62,19 @@ need_crate() {
         die "cargo could not install $crate $version"
 }
 
+# Prints where a program is that `make programs` has built: `tombolo`, or one of the tests' own. TOMBOLO names another `tombolo`.
+program() { # NAME
+    local path=${CARGO_TARGET_DIR:-$repository/target}/x86_64-unknown-linux-gnu/release/$1
+    [ "$1" != tombolo ] || path=${TOMBOLO:-$path}
+    [ -x "$path" ] || die "no $1 at $path: make programs"
+    echo "$path"
+}
+
 # Prints where a `tombolo` is that runs in any guest: linked statically, and without what only debuggers read.
 static_tombolo() {
-    local built=${TOMBOLO_STATIC:-$repository/target/x86_64-unknown-linux-gnu/release/tombolo} stripped
+    local built stripped
+    built=${TOMBOLO_STATIC:-$(TOMBOLO='' program tombolo)}
     stripped=$beds/tombolo.$(cksum <<<"$built" | cut -d ' ' -f 1)
-    [ -x "$built" ] || die "no static tombolo at $built: make static"
     if [ ! -e "$stripped" ] || [ "$built" -nt "$stripped" ]; then
         # Cases run beside each other.
         strip -o "$stripped.$$" "$built"

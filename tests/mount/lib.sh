@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Mounting a directory through Tombolo for the length of a script; source it after tests/guests/lib.sh.
 
-tombolo=${TOMBOLO:-$repository/target/release/tombolo}
+need_root "it mounts"
+tombolo=$(program tombolo)
 scratch=
 mounts=()
 server=

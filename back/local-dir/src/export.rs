@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use thiserror::Error;
 use tombolo_core::Result;
 use tombolo_core::fs::{Client, Export, FileSystem};
-use tombolo_host_runtime::descriptors::{Account, Share};
-use tombolo_host_runtime::pool::Pool;
+use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
+use tombolo_host_runtime::thread_pool::ThreadPool;
 use tombolo_sys::open::{OwnDescriptors, open_root};
 use tombolo_sys::stat::stat;
 use tombolo_sys::{Errno, creds, umask};
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pub root: Place,
     pub own: OwnDescriptors,
     pub mounts: Mounts,
-    pub pool: Pool,
+    pub pool: ThreadPool,
     /// Work on names.
     pub pace: Pace,
     /// Small writes.
@@ -93,14 +93,14 @@ impl LocalDir {
             root: Place::new(identity, Arc::new(root)),
             own,
             mounts,
-            pool: Pool::new("local-dir", options.pool),
+            pool: ThreadPool::new("local-dir", options.pool),
             pace: Pace::default(),
             write_pace: Pace::default(),
             may_assume: creds::may_assume(),
             waiting: Waiting::default(),
             last_look: LastLook::default(),
             sessions: AtomicUsize::new(0),
-            node_descriptors: Account::of_process().cache(options.descriptors),
+            node_descriptors: DescriptorBudget::of_process().cache(options.descriptors),
         })))
     }
 }

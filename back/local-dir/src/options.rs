@@ -1,7 +1,7 @@
 //! How a directory is served.
 
 use tombolo_core::Limits;
-use tombolo_host_runtime::pool::PoolLimits;
+use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 
 /// What to do about other file systems that are mounted inside the export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Options {
     /// What one session may hold.
     pub limits: Limits,
     /// The threads for what may block.
-    pub pool: PoolLimits,
+    pub pool: ThreadPoolLimits,
 }
 
 impl Default for Options {
@@ -37,7 +37,7 @@ impl Default for Options {
             submounts: Submounts::Show,
             descriptors: 768,
             limits: Limits::default(),
-            pool: PoolLimits::default(),
+            pool: ThreadPoolLimits::default(),
         }
     }
 }

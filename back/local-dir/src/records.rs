@@ -359,7 +359,7 @@ fn waist_range(range: SysRange) -> LockRange {
 #[cfg(test)]
 mod tests {
     use tombolo_core::{Budget, Limits};
-    use tombolo_host_runtime::descriptors::Account;
+    use tombolo_host_runtime::descriptors::DescriptorBudget;
 
     use super::*;
 
@@ -374,7 +374,7 @@ mod tests {
 
     impl World {
         fn new(ranges_max: usize) -> Self {
-            let share = Account::of_process().session().expect("descriptors");
+            let share = DescriptorBudget::of_process().session().expect("descriptors");
             let allowance = Allowance::new(Budget::new(Limits::default()), share);
             let permit = allowance.permit().expect("room");
             let descriptor = OwnedFd::from(tempfile::tempfile().expect("a file"));

@@ -10,8 +10,8 @@ use tombolo_core::fs::{
     Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, Want};
-use tombolo_host_runtime::descriptors::{self, Account};
-use tombolo_host_runtime::pool::Lane;
+use tombolo_host_runtime::descriptors::{self, DescriptorBudget};
+use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::stat::{self, Stat};
 use tombolo_sys::statfs::file_system_stat;
@@ -51,7 +51,7 @@ const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
 impl LocalSession {
     pub fn new(export: Arc<Shared>, client: &Client) -> Result<Self> {
-        let share = Account::of_process().session();
+        let share = DescriptorBudget::of_process().session();
         let nodes = share.as_ref().and_then(|share| share.take(DESCRIPTORS_MIN));
         let (Some(descriptors), Some(node_descriptors)) = (share, nodes) else {
             tracing::warn!(

@@ -78,7 +78,7 @@ impl Link {
         let mut body = [0; BODY_BYTES];
         let mut measure = Measure::default();
         if let Err(error) = request.encode(&header, &mut body, &mut measure) {
-            return failed(cannot_be_said(error));
+            return failed(cannot_be_encoded(error));
         }
         if !is_known {
             match self.introduce(cx, caller.caller) {
@@ -158,7 +158,7 @@ impl Link {
         let header = Header { sequence: self.things.next_sequence(), caller, ..Header::default() };
         let mut body = [0; BODY_BYTES];
         if let Err(error) = request.encode(&header, &mut body, &mut Measure::default()) {
-            return Introduced::Failed(NoAnswer::Failed(cannot_be_said(error)));
+            return Introduced::Failed(NoAnswer::Failed(cannot_be_encoded(error)));
         }
         let mut call = self.line.call(Kind::Caller.number(), body, |writer| {
             put_frame(&request, &header, &[], &mut Frame(writer));
@@ -319,8 +319,8 @@ pub(crate) fn put_frame(request: &Request<'_>, header: &Header, tail: &[u8], fra
     let _ = frame.append(tail);
 }
 
-pub(crate) fn cannot_be_said(error: EncodeError) -> Error {
-    tracing::debug!(%error, "a request that cannot be said");
+pub(crate) fn cannot_be_encoded(error: EncodeError) -> Error {
+    tracing::debug!(%error, "a request that cannot be encoded");
     match error {
         EncodeError::FrameFull => Error::TooBig,
         _ => Error::InvalidArgument,

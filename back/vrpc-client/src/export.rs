@@ -9,19 +9,23 @@ use thiserror::Error;
 use tombolo_core::fs::{Client, Export, FileSystem};
 use tombolo_core::{Error, Result};
 use tombolo_host_links::client::Line;
-use tombolo_shm::link::Instance;
+use tombolo_shm::link::Incarnation;
 use tombolo_sys::random;
 
-use crate::keeper::{Keeper, answer_until};
 use crate::link::{Link, Things};
 use crate::links::Links;
 use crate::session::VrpcFileSystem;
+use crate::supervisor::{Supervisor, answer_until};
 
 /// Makes links to one export of one server.
 pub trait Connect: Send + Sync {
-    /// A link of its own for this session, which is `instance` to the server: the same for all links of the session, and no other's. It may
+    /// A link of its own for this session, which is `incarnation` to the server: the same for all links of the session, and no other's. It may
     /// block for a moment. A [`Refused`](tombolo_shm::link::Refused) among the sources of an error tells what the server said.
-    fn connect(&self, client: &Client, instance: Instance) -> std::result::Result<Connected, ConnectError>;
+    fn connect(
+        &self,
+        client: &Client,
+        incarnation: Incarnation,
+    ) -> std::result::Result<Connected, ConnectError>;
 }
 
 /// Why there is no link.
@@ -63,7 +67,7 @@ pub struct VrpcExport {
     connect: Arc<dyn Connect>,
     patience: Patience,
     /// A link that was made for the first session.
-    first: Mutex<Option<(Instance, Connected)>>,
+    first: Mutex<Option<(Incarnation, Connected)>>,
 }
 
 /// How long a server has to say what the session is.
@@ -83,21 +87,21 @@ impl VrpcExport {
 
     /// The link of the first session, which is there already, and who it said that it is.
     #[must_use]
-    pub fn with_first(self, instance: Instance, connected: Connected) -> Self {
-        Self { first: Mutex::new(Some((instance, connected))), ..self }
+    pub fn with_first(self, incarnation: Incarnation, connected: Connected) -> Self {
+        Self { first: Mutex::new(Some((incarnation, connected))), ..self }
     }
 
     /// Begins a session; as [`Export::attach`], for those who also want what the waist has no word for.
     pub fn attach_session(&self, client: &Client) -> Result<Arc<VrpcFileSystem>> {
         let failed = |error: AttachError| Error::io(error);
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (instance, connected) = match first {
+        let (incarnation, connected) = match first {
             Some(first) => first,
             None => {
-                let mut instance = [0; 16];
-                random::fill(&mut instance).map_err(|errno| failed(AttachError::Random(errno)))?;
-                let connected = self.connect.connect(client, Instance(instance));
-                (Instance(instance), connected.map_err(|source| failed(AttachError::Connect(source)))?)
+                let mut incarnation = [0; 16];
+                random::fill(&mut incarnation).map_err(|errno| failed(AttachError::Random(errno)))?;
+                let connected = self.connect.connect(client, Incarnation(incarnation));
+                (Incarnation(incarnation), connected.map_err(|source| failed(AttachError::Connect(source)))?)
             }
         };
         let things = Arc::<Things>::default();
@@ -108,11 +112,11 @@ impl VrpcExport {
         let (poke, pokes) = mpsc::sync_channel(1);
         let links = Arc::new(Links::new(link, self.patience, poke));
         let (connect, client, patience) = (self.connect.clone(), client.clone(), self.patience);
-        let keeper = Keeper { connect, client, instance, patience };
+        let supervisor = Supervisor { connect, client, incarnation, patience };
         let kept = Arc::downgrade(&links);
         thread::Builder::new()
-            .name("link-keeper".into())
-            .spawn(move || keeper.run(&kept, &pokes))
+            .name("link-supervisor".into())
+            .spawn(move || supervisor.run(&kept, &pokes))
             .map_err(|source| failed(AttachError::Thread(source)))?;
         Ok(Arc::new(VrpcFileSystem::new(links)))
     }

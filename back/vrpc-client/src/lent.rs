@@ -7,7 +7,7 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_links::client::Spans;
 use tombolo_mem::{Sink, Source};
 use tombolo_shm::area::Span;
-use tombolo_wire_vrpc::{Data, Place, Reply, Request};
+use tombolo_wire_vrpc::{Data, Destination, Reply, Request};
 
 use crate::ask::Question;
 use crate::link::Link;
@@ -73,21 +73,21 @@ impl VrpcFileSystem {
             let Some(span) = link.line.in_area().take(len as u64) else {
                 return Answer::err(Error::NoMemory);
             };
-            let place = match in_reference(link, &span) {
-                Ok(reference) => Place::One(reference),
+            let destination = match in_reference(link, &span) {
+                Ok(reference) => Destination::One(reference),
                 Err(error) => return Answer::err(error),
             };
-            let request = Request::Read { file, offset, place };
+            let request = Request::Read { file, offset, destination };
             let question = Question { request, tail: &[], spans: Spans::from(span) };
-            let keeper = link.clone();
+            let kept = link.clone();
             let sequence = links.things.next_sequence();
             links.ask_on(link, cx, sequence, question, move |link, answered| {
                 let (data, eof) = match answered.success(link)? {
                     Reply::Read(data, eof) => (answered.placed(link, &data, len)?, eof),
-                    _ => return Err(link.lied("an answer of another kind")),
+                    _ => return Err(link.protocol_violation("a reply of another kind")),
                 };
                 let source = data.unwrap_or_default();
-                Ok(InPlace { link: keeper, spans: answered.reply.spans, data: source, eof })
+                Ok(InPlace { link: kept, spans: answered.reply.spans, data: source, eof })
             })
         })
     }

@@ -11,11 +11,11 @@
 //! A session outlives its links ([`Patience`]). While there is none its requests wait; behind the next they go on: nodes are found again
 //! by their handles, files are opened anew and locks taken anew, and what was not answered is sent again with the sequence number that it had.
 //!
-//! Not here: rings, bells and memory (`tombolo_host_links`, `tombolo_shm`), connecting (`tombolo_host_links::connect`).
+//! Not here: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), connecting (`tombolo_host_links::connect`).
 //!
 //! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`], [`Patience`].
 //!
-//! Reading order: `export`, `link`, `ask`, `session`; then `links`, `owned`, `again` and `keeper` for what happens when a link is lost, and
+//! Reading order: `export`, `link`, `ask`, `session`; then `links`, `owned`, `again` and `supervisor` for what happens when a link is lost, and
 //! `slab`, `nodes`, `openings`, `locks` for what a session keeps.
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,6 @@ mod again;
 mod ask;
 mod callers;
 mod export;
-mod keeper;
 mod left;
 mod lent;
 mod link;
@@ -36,6 +35,7 @@ mod room;
 mod session;
 mod slab;
 mod socket;
+mod supervisor;
 
 pub use export::{Connect, ConnectError, Connected, Patience, VrpcExport};
 pub use lent::{InPlace, Lent};

@@ -113,12 +113,12 @@ impl Link {
     }
 
     /// The server broke the protocol: the link ends.
-    pub(crate) fn senseless(&self, error: DecodeError) -> Error {
-        senseless(&self.line, error)
+    pub(crate) fn malformed(&self, error: DecodeError) -> Error {
+        malformed(&self.line, error)
     }
 
-    /// As [`Link::senseless`], for what only the one who asked can know.
-    pub(crate) fn lied(&self, what: &'static str) -> Error {
+    /// As [`Link::malformed`], for what only the one who asked can know.
+    pub(crate) fn protocol_violation(&self, what: &'static str) -> Error {
         self.line.cut(End::Lie(Lie::Senseless(what.into())));
         Error::io(what)
     }
@@ -195,7 +195,7 @@ pub(crate) fn unattended(call: Call) {
     }
 }
 
-fn senseless(line: &Line, error: DecodeError) -> Error {
+fn malformed(line: &Line, error: DecodeError) -> Error {
     line.cut(End::Lie(Lie::Senseless(error.to_string().into())));
     Error::io(error)
 }
@@ -214,7 +214,7 @@ fn profile(
         other => Error::io(other),
     })?;
     let answered = Answered { kind: Kind::Profile, reply };
-    match answered.decode().map_err(|error| senseless(line, error))? {
+    match answered.decode().map_err(|error| malformed(line, error))? {
         Ok(Reply::Session(terms)) => Ok(terms),
         Ok(_) => Err(Error::io("the server did not say what the session is")),
         Err(status) => Err(status.into()),

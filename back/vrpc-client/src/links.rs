@@ -34,8 +34,8 @@ pub(crate) struct Links {
     pub(crate) things: Arc<Things>,
     patience: Patience,
     gate: Mutex<Gate>,
-    /// Tells the keeper that a link seems lost.
-    keeper: SyncSender<()>,
+    /// Tells the supervisor that a link seems lost.
+    supervisor: SyncSender<()>,
 }
 
 /// Where requests wait for the next link.
@@ -50,9 +50,9 @@ struct Gate {
 
 impl Links {
     /// Those of a session that has its first link.
-    pub(crate) fn new(first: Arc<Link>, patience: Patience, keeper: SyncSender<()>) -> Self {
+    pub(crate) fn new(first: Arc<Link>, patience: Patience, supervisor: SyncSender<()>) -> Self {
         let (terms, things) = (first.terms, first.things.clone());
-        Self { current: ArcSwap::new(first), terms, things, patience, gate: Mutex::default(), keeper }
+        Self { current: ArcSwap::new(first), terms, things, patience, gate: Mutex::default(), supervisor }
     }
 
     /// The link of the moment, which may be lost.
@@ -278,10 +278,10 @@ impl Links {
         .await
     }
 
-    /// Has the keeper look whether the link is lost.
+    /// Has the supervisor look whether the link is lost.
     pub(crate) fn look_after(&self) {
         // One that was told already will look; one that has gone leaves the gate open.
-        let _ = self.keeper.try_send(());
+        let _ = self.supervisor.try_send(());
     }
 
     /// The link of the moment was lost.

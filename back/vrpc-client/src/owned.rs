@@ -7,7 +7,7 @@ use tombolo_wire_vrpc::{BODY_BYTES, Body, Header, Kind, Request};
 use std::sync::Arc;
 
 use crate::again::found_again;
-use crate::ask::{Measure, NoAnswer, Outcome, Private, Question, Sent, cannot_be_said, put_frame};
+use crate::ask::{Measure, NoAnswer, Outcome, Private, Question, Sent, cannot_be_encoded, put_frame};
 use crate::link::Link;
 
 /// A request in the session's own numbers, as bytes.
@@ -23,7 +23,7 @@ impl Owned {
     pub(crate) fn new(request: &Request<'_>, tail: &[u8], sequence: u64, cx: &Ctx) -> Result<Self> {
         let header = Header { sequence, want: cx.want, ..Header::default() };
         let (mut body, mut measure) = ([0; BODY_BYTES], Measure::default());
-        request.encode(&header, &mut body, &mut measure).map_err(cannot_be_said)?;
+        request.encode(&header, &mut body, &mut measure).map_err(cannot_be_encoded)?;
         let len_bytes = measure.len_bytes() + tail.len();
         let mut frame = Vec::new();
         if len_bytes > 0 {

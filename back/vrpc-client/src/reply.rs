@@ -24,13 +24,13 @@ impl Answered {
         match self.decode() {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(status)) => Err(status.into()),
-            Err(error) => Err(link.senseless(error)),
+            Err(error) => Err(link.malformed(error)),
         }
     }
 
     /// What `pick` takes out of it.
     pub(crate) fn picked<T>(&self, link: &Link, pick: impl FnOnce(Reply<'_>) -> Option<T>) -> Result<T> {
-        pick(self.success(link)?).ok_or_else(|| link.lied("an answer of another kind"))
+        pick(self.success(link)?).ok_or_else(|| link.protocol_violation("a reply of another kind"))
     }
 
     /// The bytes that came, wherever the request wanted them: in the frame, or in its span of the server's memory.
@@ -57,7 +57,7 @@ impl Answered {
         limit_bytes: usize,
     ) -> Result<Option<Source>> {
         if returned.len_bytes() as usize > limit_bytes {
-            return Err(link.lied("more bytes than were asked for"));
+            return Err(link.protocol_violation("more data than requested"));
         }
         match (returned, self.reply.spans.at(0)) {
             (Returned::Placed { len_bytes }, Some(span)) => {
@@ -66,7 +66,7 @@ impl Answered {
                 Ok(Some(source))
             }
             (Returned::Inline(_), None) => Ok(None),
-            _ => Err(link.lied("bytes where they were not asked for")),
+            _ => Err(link.protocol_violation("data in a place that was not requested")),
         }
     }
 }

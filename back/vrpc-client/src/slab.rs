@@ -5,28 +5,28 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Things by number. What the server calls one is read without a lock.
 ///
-/// A number is a place, from 1 on, and above it how often the place was given anew: nobody mistakes a new thing for one that had its
-/// place before.
+/// A number is a slot, from 1 on, and above it how often the slot was given anew: nobody mistakes a new thing for one that had its
+/// slot before.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    /// Each has twice as many places as the one before. They stay for good.
-    chunks: [OnceLock<Box<[Place<T>]>>; CHUNKS],
+    /// Each has twice as many slots as the one before. They stay for good.
+    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
     free: Mutex<Free>,
 }
 
 const CHUNKS: usize = 27;
-/// Places of the first chunk, a power of two.
+/// Slots of the first chunk, a power of two.
 const FIRST_LEN: u64 = 64;
 
 #[derive(Debug, Default)]
 struct Free {
-    places: Vec<u32>,
-    /// Places from this one on were never used.
+    slots: Vec<u32>,
+    /// Slots from this one on were never used.
     unused: u32,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct Slot<T> {
     generation: AtomicU32,
     /// The link on which `theirs` is its number; stored after that, so that who finds it finds that number or one of a later link.
     link: AtomicU32,
@@ -48,35 +48,35 @@ pub(crate) enum Theirs {
 /// A thing that is held still.
 pub(crate) struct Held<'a, T> {
     pub(crate) thing: &'a mut T,
-    place: &'a Place<T>,
+    slot: &'a Slot<T>,
 }
 
 impl<T> Held<'_, T> {
     /// What the server of a link calls it.
     pub(crate) fn theirs(&self, link: u32) -> Option<u64> {
-        (self.place.link.load(Ordering::Acquire) == link).then(|| self.place.theirs.load(Ordering::Relaxed))
+        (self.slot.link.load(Ordering::Acquire) == link).then(|| self.slot.theirs.load(Ordering::Relaxed))
     }
 
     /// From now on that is what the server of that link calls it; false where a later link's server has its own name for it.
     pub(crate) fn bind(&self, link: u32, theirs: u64) -> bool {
-        let is_newer = self.place.link.load(Ordering::Acquire) <= link;
+        let is_newer = self.slot.link.load(Ordering::Acquire) <= link;
         if is_newer {
-            self.place.theirs.store(theirs, Ordering::Relaxed);
-            self.place.link.store(link, Ordering::Release);
+            self.slot.theirs.store(theirs, Ordering::Relaxed);
+            self.slot.link.store(link, Ordering::Release);
         }
         is_newer
     }
 
     /// No server is known to know it. The link on which it had a number, if there was one, and that.
     pub(crate) fn unbind(&self) -> Option<(u32, u64)> {
-        let link = self.place.link.swap(0, Ordering::AcqRel);
-        (link != 0).then(|| (link, self.place.theirs.load(Ordering::Relaxed)))
+        let link = self.slot.link.swap(0, Ordering::AcqRel);
+        (link != 0).then(|| (link, self.slot.theirs.load(Ordering::Relaxed)))
     }
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        let free = Mutex::new(Free { places: Vec::new(), unused: 1 });
+        let free = Mutex::new(Free { slots: Vec::new(), unused: 1 });
         Self { chunks: [const { OnceLock::new() }; CHUNKS], free }
     }
 }
@@ -86,30 +86,30 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&self, thing: T, link: u32, theirs: u64) -> u64 {
         let at = {
             let mut free = lock(&self.free);
-            free.places.pop().unwrap_or_else(|| {
+            free.slots.pop().unwrap_or_else(|| {
                 let at = free.unused;
                 // There is not memory for so many.
                 free.unused = at.saturating_add(1);
                 at
             })
         };
-        let place = self.made(at);
-        let mut content = lock(&place.thing);
-        place.theirs.store(theirs, Ordering::Relaxed);
-        place.link.store(link, Ordering::Release);
+        let slot = self.made(at);
+        let mut content = lock(&slot.thing);
+        slot.theirs.store(theirs, Ordering::Relaxed);
+        slot.link.store(link, Ordering::Release);
         *content = Some(thing);
-        number(at, place.generation.load(Ordering::Acquire))
+        number(at, slot.generation.load(Ordering::Acquire))
     }
 
     /// What the server of that link calls it.
     #[inline]
     pub(crate) fn theirs(&self, number: u64, link: u32) -> Theirs {
-        let Some(place) = self.place(number) else { return Theirs::Gone };
-        if place.generation.load(Ordering::Acquire) != generation(number) {
+        let Some(slot) = self.slot(number) else { return Theirs::Gone };
+        if slot.generation.load(Ordering::Acquire) != generation(number) {
             return Theirs::Gone;
         }
-        if place.link.load(Ordering::Acquire) == link {
-            Theirs::Bound(place.theirs.load(Ordering::Relaxed))
+        if slot.link.load(Ordering::Acquire) == link {
+            Theirs::Bound(slot.theirs.load(Ordering::Relaxed))
         } else {
             Theirs::Unbound
         }
@@ -117,56 +117,56 @@ impl<T> Slab<T> {
 
     /// Looks at a thing, or changes it; `None` if there is none.
     pub(crate) fn with<R>(&self, number: u64, look: impl FnOnce(Held<'_, T>) -> R) -> Option<R> {
-        let place = self.place(number)?;
-        let mut content = lock(&place.thing);
-        if place.generation.load(Ordering::Acquire) != generation(number) {
+        let slot = self.slot(number)?;
+        let mut content = lock(&slot.thing);
+        if slot.generation.load(Ordering::Acquire) != generation(number) {
             return None;
         }
-        content.as_mut().map(|thing| look(Held { thing, place }))
+        content.as_mut().map(|thing| look(Held { thing, slot }))
     }
 
     /// Takes a thing out; with the link on which it had a number, if there was one, and that.
     pub(crate) fn remove(&self, number: u64) -> Option<(T, Option<(u32, u64)>)> {
-        let place = self.place(number)?;
+        let slot = self.slot(number)?;
         let removed = {
-            let mut content = lock(&place.thing);
-            if place.generation.load(Ordering::Acquire) != generation(number) {
+            let mut content = lock(&slot.thing);
+            if slot.generation.load(Ordering::Acquire) != generation(number) {
                 return None;
             }
             let thing = content.take()?;
-            let link = place.link.swap(0, Ordering::AcqRel);
-            let theirs = (link != 0).then(|| (link, place.theirs.load(Ordering::Relaxed)));
-            place.generation.fetch_add(1, Ordering::AcqRel);
+            let link = slot.link.swap(0, Ordering::AcqRel);
+            let theirs = (link != 0).then(|| (link, slot.theirs.load(Ordering::Relaxed)));
+            slot.generation.fetch_add(1, Ordering::AcqRel);
             (thing, theirs)
         };
-        lock(&self.free).places.push(at(number));
+        lock(&self.free).slots.push(at(number));
         Some(removed)
     }
 
     /// The numbers of all things that there are.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let unused = lock(&self.free).unused;
-        let places = (1..unused).filter_map(|at| self.at(at).map(|place| (at, place)));
-        let taken = places.filter(|(_, place)| lock(&place.thing).is_some());
-        taken.map(|(at, place)| number(at, place.generation.load(Ordering::Acquire))).collect()
+        let slots = (1..unused).filter_map(|at| self.at(at).map(|slot| (at, slot)));
+        let taken = slots.filter(|(_, slot)| lock(&slot.thing).is_some());
+        taken.map(|(at, slot)| number(at, slot.generation.load(Ordering::Acquire))).collect()
     }
 
     #[inline]
-    fn place(&self, number: u64) -> Option<&Place<T>> {
+    fn slot(&self, number: u64) -> Option<&Slot<T>> {
         self.at(at(number))
     }
 
     #[inline]
-    fn at(&self, at: u32) -> Option<&Place<T>> {
+    fn at(&self, at: u32) -> Option<&Slot<T>> {
         let (chunk, index) = position(at);
         self.chunks.get(chunk)?.get()?.get(index)
     }
 
-    fn made(&self, at: u32) -> &Place<T> {
+    fn made(&self, at: u32) -> &Slot<T> {
         let (chunk, index) = position(at);
-        // Every place has a chunk, and every chunk its places.
-        let places = self.chunks[chunk].get_or_init(|| {
-            let empty = || Place {
+        // Every slot has a chunk, and every chunk its slots.
+        let slots = self.chunks[chunk].get_or_init(|| {
+            let empty = || Slot {
                 generation: AtomicU32::new(0),
                 link: AtomicU32::new(0),
                 theirs: AtomicU64::new(0),
@@ -174,11 +174,11 @@ impl<T> Slab<T> {
             };
             (0..FIRST_LEN << chunk).map(|_| empty()).collect()
         });
-        &places[index]
+        &slots[index]
     }
 }
 
-/// In which chunk a place is, and where in it.
+/// In which chunk a slot is, and where in it.
 #[inline]
 fn position(at: u32) -> (usize, usize) {
     let from_first = u64::from(at) + FIRST_LEN;
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_is_given_anew_has_another_number() {
+    fn a_slot_that_is_given_anew_has_another_number() {
         let slab = Slab::default();
         let first = slab.insert("a", 1, 70);
         assert_eq!(first, 1);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn every_place_is_its_own() {
+    fn every_slot_is_its_own() {
         let slab = Slab::default();
         let numbers: Vec<u64> = (0..5000).map(|thing| slab.insert(thing, 1, thing)).collect();
         for (thing, number) in (0..).zip(&numbers) {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tombolo_core::fs::Client;
 use tombolo_host_links::connect::{self, ConnectOptions};
 use tombolo_host_links::tether::Watcher;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::Instance;
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::Incarnation;
 
 use crate::export::{Connect, ConnectError, Connected};
 
@@ -29,8 +29,8 @@ impl Socket {
 }
 
 impl Connect for Socket {
-    fn connect(&self, client: &Client, instance: Instance) -> Result<Connected, ConnectError> {
-        let options = ConnectOptions { client: instance, ..self.options.clone() };
+    fn connect(&self, client: &Client, incarnation: Incarnation) -> Result<Connected, ConnectError> {
+        let options = ConnectOptions { client: incarnation, ..self.options.clone() };
         let connection = connect::connect(&self.path, &options)?;
         let (line, tether) = connection.start(&self.watcher, client.label.as_str(), self.mode)?;
         Ok(Connected { line, keep: Box::new((tether, self.watcher.clone())) })

@@ -17,6 +17,7 @@ use crate::error::{Doing, Error, Result};
 use crate::nfs::Wait;
 use crate::nfs::client::{Handle, Mounted, Reply, commit, committed};
 
+/// The client.
 pub struct Biods {
     mounted: Mounted,
     nfs: SocketAddr,
@@ -27,6 +28,7 @@ pub struct Biods {
 }
 
 impl Biods {
+    /// Mounts.
     pub fn new(args: &DriveArgs) -> Result<Self> {
         let mounted = Mounted::at((args.nfs, args.mount), &args.export, Wait::Sleep)?;
         let (nfs, file) = (args.nfs, args.file.clone());

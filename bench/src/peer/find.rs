@@ -26,6 +26,7 @@ pub enum Program {
 }
 
 impl Program {
+    /// Its column.
     pub fn name(self) -> &'static str {
         match self {
             Program::Tombolo => "tombolo",
@@ -39,6 +40,7 @@ impl Program {
         }
     }
 
+    /// Its file.
     fn file(self) -> &'static str {
         match self {
             Program::Ganesha => "ganesha.nfsd",

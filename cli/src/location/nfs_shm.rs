@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_back_vrpc_client::Connected;
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Protocol;
 
 use super::nfs_options::{NfsOption, NfsOptions};

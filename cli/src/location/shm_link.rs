@@ -11,8 +11,8 @@ use tombolo_host_links::connect::{ConnectError, ConnectOptions, connect};
 use tombolo_host_links::memory::{CommonMemory, MemoryError, MemoryPlace};
 use tombolo_host_links::seated::{self, JoinError};
 use tombolo_host_links::tether::Watcher;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Instance, NAME_BYTES_MAX, Protocol, RefusalCode, Refused};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Incarnation, NAME_BYTES_MAX, Protocol, RefusalCode, Refused};
 use tombolo_sys::random;
 
 use super::shm::{Meeting, NoMeeting, ShmParts, ShmPlace};
@@ -58,8 +58,8 @@ pub(super) fn ends(rest: &str) -> impl Iterator<Item = usize> {
 fn export(at: Meeting, name: &str, mode: Mode) -> Result<VrpcExport, NoLink> {
     let door = Door::new(at, name, Protocol::Vrpc, mode)?;
     let first = door.link()?;
-    let instance = door.options.client;
-    Ok(VrpcExport::new(door).with_first(instance, first))
+    let incarnation = door.options.client;
+    Ok(VrpcExport::new(door).with_first(incarnation, first))
 }
 
 /// Makes links to one export.
@@ -70,8 +70,8 @@ pub(super) struct Door {
 }
 
 impl Connect for Door {
-    fn connect(&self, _client: &Client, instance: Instance) -> Result<Connected, NoSession> {
-        self.link_as(instance).map_err(|no| Box::new(Unlinked::from(no)) as NoSession)
+    fn connect(&self, _client: &Client, incarnation: Incarnation) -> Result<Connected, NoSession> {
+        self.link_as(incarnation).map_err(|no| Box::new(Unlinked::from(no)) as NoSession)
     }
 }
 
@@ -106,7 +106,7 @@ impl Door {
         let mut client = [0; 16];
         random::fill(&mut client)
             .map_err(|errno| NotMounted::new(Reason::from(&std::io::Error::from(errno))))?;
-        let options = ConnectOptions::new(name, "tombolo", Instance(client))
+        let options = ConnectOptions::new(name, "tombolo", Incarnation(client))
             .map_err(|error| NotMounted::new(Reason::from(&error)))?;
         let options = ConnectOptions { protocol, ..options };
         Ok(Self { at, options, mode })
@@ -118,7 +118,7 @@ impl Door {
     }
 
     /// Another link, of that client life.
-    fn link_as(&self, client: Instance) -> Result<Connected, NoLink> {
+    fn link_as(&self, client: Incarnation) -> Result<Connected, NoLink> {
         let options = ConnectOptions { client, ..self.options.clone() };
         match &self.at {
             Meeting::Socket(socket) => self.link_at(socket, &options),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::fs::{Attr, Client, Export, FileSystem, Mode, PermissionCheck};
-use tombolo_core::{Ctx, Identity, Interrupt, RequestId, RequestKey, Result, SessionId, Want};
+use tombolo_core::{Ctx, Identity, Interrupt, RequestId, Result, SessionId, Want};
 
 use crate::node::Node;
 
@@ -106,7 +106,7 @@ impl Tree {
         Ctx {
             session: self.session.id,
             request: RequestId(self.session.requests.fetch_add(1, Ordering::Relaxed)),
-            key: RequestKey::None,
+            key: None,
             identity: self.session.identity.clone(),
             deadline: None,
             interrupt: self.interrupt.clone(),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
-use tombolo_core::{Ctx, Interrupt, RequestId, RequestKey, Want};
+use tombolo_core::{Ctx, Interrupt, KeyProperties, RequestId, RequestKey, Want};
 use tombolo_host_rpc::server::{Origin, Peer, Transport};
 use tombolo_wire_nfs3::{FileHandle, Procedure, Status};
 use tombolo_wire_rpc::{CallHeader, Credential};
@@ -21,13 +21,15 @@ const TCP_TRANSFER_MAX: u32 = 1 << 20;
 const UDP_TRANSFER_MAX: u32 = 1 << 15;
 /// So much of the arguments goes into a request's checksum. What follows is file data.
 const CHECKSUM_BYTES: usize = 256;
+/// Where a key has the checksum.
+const CHECKSUM_SHIFT: u32 = 64;
 
 /// Who calls, and what tells this call from others.
 pub(crate) struct Caller<'a> {
     service: &'a NfsService,
     peer: &'a Peer,
     credential: Credential<'a>,
-    key: RequestKey,
+    key: Option<RequestKey>,
     request: RequestId,
 }
 
@@ -42,14 +44,14 @@ impl<'a> Caller<'a> {
         record_bytes: usize,
     ) -> Self {
         let key = if is_idempotent(procedure) {
-            RequestKey::None
+            None
         } else {
-            RequestKey::Rpc {
-                client: digest_of(&peer.origin),
-                xid: header.xid.0,
-                procedure: procedure.number(),
-                checksum: checksum(args, record_bytes),
-            }
+            Some(request_key(
+                digest_of(&peer.origin),
+                header.xid.0,
+                procedure.number(),
+                checksum(args, record_bytes),
+            ))
         };
         Self { service, peer, credential: header.credential, key, request: service.next_request() }
     }
@@ -115,6 +117,19 @@ fn is_idempotent(procedure: Procedure) -> bool {
     }
 }
 
+/// A call's key: transaction id (RFC 5531 §9), procedure and checksum, four bytes each from the lowest on. The client's port is not in
+/// it: it changes when a client connects again.
+pub(crate) fn request_key(client: u64, xid: u32, procedure: u32, checksum: u32) -> RequestKey {
+    let key = u128::from(xid) | u128::from(procedure) << 32 | u128::from(checksum) << CHECKSUM_SHIFT;
+    RequestKey { client: client.into(), key, properties: KeyProperties::empty() }
+}
+
+/// As `key`, of a request that is another one under another write verifier.
+pub(crate) fn key_under(key: RequestKey, verifier: [u8; 8]) -> RequestKey {
+    let verifier = u128::from(u64::from_be_bytes(verifier) as u32) << CHECKSUM_SHIFT;
+    RequestKey { key: key.key ^ verifier, ..key }
+}
+
 /// A client's number: of its address without the port, which changes when it connects again; over links of its life, which is the same
 /// on all of them. That is its own word, so beside it counts what it cannot choose and keeps from link to link: its user, or where no kernel vouches
 /// for one the memory that it was given. The same after a restart of the server.
@@ -149,10 +164,10 @@ mod tests {
     use super::*;
     use tombolo_host_links::server::Voice;
     use tombolo_host_rpc::server::LinkOrigin;
-    use tombolo_shm::link::Instance;
+    use tombolo_shm::link::Incarnation;
 
     fn client(instance: u8, user: Option<u32>, label: &str) -> u64 {
-        let client = Instance([instance; 16]);
+        let client = Incarnation([instance; 16]);
         let export = "e".into();
         let link = LinkOrigin { label: label.into(), export, client, user, voice: Voice::Anybodys };
         digest_of(&Origin::Link(Box::new(link)))

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 use tombolo_core::RequestId;
 use tombolo_host_rpc::server::{Exchange, Outcome, Peer, ReplyData, Service};
-use tombolo_host_runtime::buffers::Buffers;
+use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::{self as nfs3, mount as mount3};
 use tombolo_wire_rpc::{Accepted, CallHeader, ReplyHeader};

@@ -59,7 +59,7 @@ impl UncheckedCreates {
 
 /// None for a request that is never sent twice.
 fn key(cx: &Ctx) -> Option<Key> {
-    (cx.key != RequestKey::None).then_some((cx.key, cx.identity.uid, cx.identity.gid))
+    cx.key.map(|key| (key, cx.identity.uid, cx.identity.gid))
 }
 
 #[cfg(test)]
@@ -67,9 +67,10 @@ mod tests {
     use tombolo_core::{Identity, SessionId};
 
     use super::*;
+    use crate::caller::request_key;
 
     fn request(xid: u32) -> Ctx {
-        let key = RequestKey::Rpc { client: 1, xid, procedure: 8, checksum: 0 };
+        let key = Some(request_key(1, xid, 8, 0));
         Ctx { key, identity: Identity::ROOT, ..Ctx::root(SessionId(1)) }
     }
 

@@ -13,23 +13,23 @@
 //! A peer that links again gets its next session when nothing of its former one runs any more (`fence`): its requests come in the order
 //! of its links.
 //!
-//! Not here: rings, bells and memory (`tombolo_host_links`, `tombolo_shm`), who may have a link (`tombolo_host_links::policy`).
+//! Not here: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), who may have a link (`tombolo_host_links::policy`).
 //!
 //! Main types: [`VrpcServer`], [`Options`].
 //!
 //! Reading order: `server`, `fence`, `session`, `exchange`, `operations`.
 #![forbid(unsafe_code)]
 
-mod asker;
+mod buffers;
 mod callers;
+mod client_id;
 mod exchange;
-mod fence;
+mod handle_signature;
 mod operations;
 mod options;
 mod parts;
 mod pending;
-mod places;
-mod seal;
+mod reconnect_fence;
 mod server;
 mod session;
 

@@ -49,7 +49,7 @@ impl Parts {
         self.page = Some(page);
     }
 
-    /// Room for `len_bytes` of data, at most a frame's.
+    /// ReplyBuffer for `len_bytes` of data, at most a frame's.
     pub(crate) fn room(&mut self, len_bytes: usize) -> Sink {
         self.data.get_or_insert_with(|| Buffer::new(FRAME_BYTES)).sink(0..len_bytes)
     }

@@ -10,10 +10,10 @@ use tombolo_core::fs::{Client, Export, PermissionCheck, Whom};
 use tombolo_host_links::server::{Peer, Refusal, Service, Session, Voice};
 use tombolo_host_runtime::signing_keys::Keys;
 
-use crate::asker::asker;
-use crate::fence::Fence;
+use crate::client_id::client_id;
+use crate::handle_signature::HandleSigner;
 use crate::options::Options;
-use crate::seal::Seal;
+use crate::reconnect_fence::ReconnectFence;
 use crate::session::LinkSession;
 
 /// So long who links again waits for what its former link still does, before it is to try again. Little enough for a hello, more than a
@@ -24,10 +24,10 @@ const FORMER_LINK_TIMEOUT: Duration = Duration::from_secs(1);
 /// its own.
 pub struct VrpcServer {
     exports: BTreeMap<String, Offered>,
-    seal: Seal,
+    signer: HandleSigner,
     /// How many sessions have been numbered; the next has this number.
     session_ids: Arc<AtomicU64>,
-    fence: Arc<Fence>,
+    fence: Arc<ReconnectFence>,
 }
 
 /// An export under its name.
@@ -41,13 +41,13 @@ impl VrpcServer {
     #[must_use]
     pub fn new() -> Self {
         let session_ids = Arc::new(AtomicU64::new(1));
-        Self { exports: BTreeMap::new(), seal: Seal::default(), session_ids, fence: Arc::default() }
+        Self { exports: BTreeMap::new(), signer: HandleSigner::default(), session_ids, fence: Arc::default() }
     }
 
     /// Handles are sealed with these keys, and so good after a restart with the same.
     #[must_use]
     pub fn with_keys(self, keys: Arc<Keys>) -> Self {
-        Self { seal: Seal::with(keys), ..self }
+        Self { signer: HandleSigner::with(keys), ..self }
     }
 
     /// Numbers sessions from here on, for exports that others have sessions of too.
@@ -83,9 +83,9 @@ impl Service for VrpcServer {
         let (name, offered) = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
         let Offered { export, options } = offered;
         // Before there is anything of the new link.
-        let stay = self
+        let guard = self
             .fence
-            .enter(name, asker(peer), FORMER_LINK_TIMEOUT)
+            .enter(name, client_id(peer), FORMER_LINK_TIMEOUT)
             .ok_or_else(|| Refusal::Failed("requests of the former link are still under way".into()))?;
         let session = SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed));
         let voice = Voice::of(peer);
@@ -97,8 +97,8 @@ impl Service for VrpcServer {
             tracing::error!(export = peer.export, peer = &*peer.label, %error, "no session");
             Refusal::Failed(error.to_string().into())
         })?;
-        let seal = self.seal.for_export(name);
-        Ok(Arc::new(LinkSession::new(session, file_system, *options, voice, seal, stay)))
+        let signer = self.signer.for_export(name);
+        Ok(Arc::new(LinkSession::new(session, file_system, *options, voice, signer, guard)))
     }
 }
 

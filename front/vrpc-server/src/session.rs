@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::FileSystem;
-use tombolo_core::{Budget, Ctx, Identity, RequestId, RequestKey, SessionId};
+use tombolo_core::{Budget, Ctx, Identity, KeyProperties, RequestId, RequestKey, SessionId};
 use tombolo_host_links::Lie;
 use tombolo_host_links::server::{LinkCutter, Request as Raw, Responder, Session, Voice};
 use tombolo_wire_vrpc::{DecodeError, Header, Kind, Request};
 
 use crate::callers::Callers;
 use crate::exchange::Exchange;
-use crate::fence::Stay;
+use crate::handle_signature::HandleSigner;
 use crate::operations;
 use crate::options::Options;
 use crate::parts::Stock;
 use crate::pending::Pending;
-use crate::seal::Seal;
+use crate::reconnect_fence::SessionGuard;
 
 /// One link's session. With it go the last reference to its file system, and so all that the peer holds there.
 pub(crate) struct LinkSession(Arc<Shared>);
@@ -27,12 +27,12 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) callers: Callers,
     pub(crate) voice: Voice,
-    pub(crate) seal: Seal,
+    pub(crate) signer: HandleSigner,
     pub(crate) pending: Pending,
     pub(crate) stock: Stock,
     pub(crate) budget: Arc<Budget>,
     /// Last, so that it is dropped last: whoever waits for it may rely on nothing being held or done any more.
-    stay: Stay,
+    guard: SessionGuard,
 }
 
 impl LinkSession {
@@ -41,27 +41,27 @@ impl LinkSession {
         file_system: Arc<dyn FileSystem>,
         options: Options,
         voice: Voice,
-        seal: Seal,
-        stay: Stay,
+        signer: HandleSigner,
+        guard: SessionGuard,
     ) -> Self {
         Self(Arc::new(Shared {
             id,
             file_system,
             callers: Callers::new(options.callers_max),
             voice,
-            seal,
+            signer,
             pending: Pending::default(),
             stock: Stock::default(),
             budget: Budget::new(options.limits),
             options,
-            stay,
+            guard,
         }))
     }
 }
 
 impl Session for LinkSession {
     fn begun(&self, cutter: LinkCutter) {
-        self.0.stay.begun(cutter);
+        self.0.guard.begun(cutter);
     }
 
     fn serve(&self, raw: Raw<'_>, responder: Responder) {
@@ -77,25 +77,30 @@ impl Session for LinkSession {
     }
 }
 
+/// What holds for the requests of a client: `reconnect_fence` keeps its links apart, and a link has 1,024 slots at most (docs/formats/link.md).
+const PROMISES: KeyProperties = KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY);
+
 impl Shared {
     fn begin(self: &Arc<Self>, header: &Header, request: &Request<'_>, responder: Responder) {
         let kind = request.kind();
         tracing::trace!(session = self.id.0, sequence = header.sequence, ?kind, "request");
-        let identity = match speaks_for_nobody(kind) {
+        let identity = match needs_no_identity(kind) {
             true => Identity::default(),
             false => match self.callers.identity(header.caller) {
                 Some(identity) => identity,
                 None => {
                     return responder
-                        .cut(Lie::Senseless(format!("nobody is caller {}", header.caller.0).into()));
+                        .cut(Lie::Senseless(format!("unknown caller {}", header.caller.0).into()));
                 }
             },
         };
+        let key =
+            RequestKey { client: self.guard.client_id(), key: header.sequence.into(), properties: PROMISES };
         let parts = self.stock.take();
         let cx = Ctx {
             session: self.id,
             request: RequestId(header.sequence),
-            key: RequestKey::Sequence { asker: self.stay.asker(), number: header.sequence },
+            key: Some(key),
             identity,
             deadline: None,
             interrupt: parts.interrupt.clone(),
@@ -117,7 +122,7 @@ impl Shared {
 }
 
 /// Requests to the session itself, and what nobody can be refused.
-fn speaks_for_nobody(kind: Kind) -> bool {
+fn needs_no_identity(kind: Kind) -> bool {
     matches!(kind, Kind::Null | Kind::Profile | Kind::Caller | Kind::Interrupt | Kind::Forget)
 }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
-    Agreement, Bells, Ends, Extent, Features, Goodbye, Hello, Instance, Layout, LayoutError,
+    Agreement, Doorbells, Ends, Extent, Features, Goodbye, Hello, Incarnation, Layout, LayoutError,
     MESSAGE_BYTES_MAX, Message, MessageError, Protocol, Refused, Role, VERSION, Welcome, WelcomeError,
 };
 use tombolo_shm::region::RegionError;
@@ -32,7 +32,7 @@ pub struct ConnectOptions {
     /// What the server is to call us in its log.
     pub label: String,
     /// Which life of which client we are; the same for all links of a process.
-    pub client: Instance,
+    pub client: Incarnation,
     /// What is to be spoken.
     pub protocol: Protocol,
     /// Extensions that we speak.
@@ -47,13 +47,13 @@ pub struct ConnectOptions {
 
 impl ConnectOptions {
     /// 64 slots, 8 MiB, vrpc, ten seconds; data may go on by reference.
-    pub fn new(export: &str, label: &str, client: Instance) -> Result<ConnectOptions, LayoutError> {
+    pub fn new(export: &str, label: &str, client: Incarnation) -> Result<ConnectOptions, LayoutError> {
         Ok(ConnectOptions {
             export: export.into(),
             label: label.into(),
             client,
             protocol: Protocol::Vrpc,
-            offered: Features::INTRODUCTIONS | Features::PASSING_ON,
+            offered: Features::FORWARDED_REGIONS | Features::REGION_FORWARDING,
             required: Features::NONE,
             layout: Layout::new(64, 8, 8 << 20)?,
             timeout: Duration::from_secs(10),
@@ -191,7 +191,7 @@ impl Connection {
         let heart = Heart::new(&self.ends, Instant::now());
         let keeper = Box::new(Anchored { line: line.clone(), heart, end: End::Stopped });
         let tether = watcher.watch(self.socket, keeper).map_err(StartError::Thread)?;
-        if self.agreement.features.contains(Features::INTRODUCTIONS) {
+        if self.agreement.features.contains(Features::FORWARDED_REGIONS) {
             line.may_introduce(Introducer::new(tether.speaker(), self.user));
         }
         Ok((line, tether))
@@ -217,7 +217,9 @@ impl Keeper for Anchored {
 
     fn heard(&mut self, message: &Message, _: Descriptors) -> Result<Option<Message>, Lie> {
         match (message, self.line.introducer()) {
-            (Message::Introduced(answer), Some(introducer)) => introducer.answered(*answer).map(|()| None),
+            (Message::RegionForwarded(answer), Some(introducer)) => {
+                introducer.answered(*answer).map(|()| None)
+            }
             _ => Err(Lie::Senseless("a message that has no place after the first two".into())),
         }
     }
@@ -264,7 +266,7 @@ pub(super) fn hello(options: &ConnectOptions) -> Hello {
         bytes: options.layout.bytes(),
         client: options.client,
         protocol: Some(options.protocol),
-        bells: Bells::FUTEX,
+        doorbells: Doorbells::FUTEX,
         export: options.export.clone(),
         label: options.label.clone(),
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 use tombolo_shm::address::AddressError;
 use tombolo_shm::link::FRAME_BYTES;
-use tombolo_shm::ring::TurnFault;
+use tombolo_shm::ring::StampFault;
 
 /// Why a link came to an end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -72,7 +72,7 @@ pub enum Lie {
     Reference(#[from] AddressError),
     /// The ring holds what no honest peer writes there, such as more messages than slots.
     #[error("{0}")]
-    Slot(#[from] TurnFault),
+    Slot(#[from] StampFault),
     /// The peer's memory was truncated.
     #[error("the memory of the link was truncated")]
     MemoryGone,

@@ -13,8 +13,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Instance, Limits, MESSAGE_BYTES_MAX, Message, RefusalCode, Refused};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Incarnation, Limits, MESSAGE_BYTES_MAX, Message, RefusalCode, Refused};
 use tombolo_sys::epoll::{Bell, Epoll, Interest};
 use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, random, socket};
@@ -98,10 +98,10 @@ struct Shared {
 impl LinkListener {
     /// Listens at `path` on behalf of `server`.
     pub fn start(path: &Path, server: Arc<Server>, options: ListenOptions) -> Result<Self, StartError> {
-        let mut instance = [0; 16];
-        random::fill(&mut instance).map_err(io::Error::from)?;
+        let mut incarnation = [0; 16];
+        random::fill(&mut incarnation).map_err(io::Error::from)?;
         let watcher = Watcher::start()?;
-        let links = Arc::new(Links::new(server, watcher, Instance(instance)));
+        let links = Arc::new(Links::new(server, watcher, Incarnation(incarnation)));
         let shared = Arc::new(Shared {
             listener: Listener::bind_packets(path, options.socket_mode)?,
             epoll: Epoll::new().map_err(io::Error::from)?,
@@ -126,8 +126,8 @@ impl LinkListener {
     }
 
     /// Which life of the server it is, as clients learn it.
-    pub fn instance(&self) -> Instance {
-        self.shared.links.instance()
+    pub fn incarnation(&self) -> Incarnation {
+        self.shared.links.incarnation()
     }
 
     /// Those who have links.

@@ -10,10 +10,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
-    Agreement, BEAT, Bells, Cause, ClientSeat, ClientStep, Ends, Features, Goodbye, Hello, Instance, Limits,
-    PageEnd, PageError, RefusalCode, Refused, ServerSeat, ServerStep, WelcomeError,
+    Agreement, BEAT, Cause, ClientHandshake, ClientStep, Doorbells, Ends, Features, Goodbye, Hello,
+    Incarnation, Limits, PageEnd, PageError, RefusalCode, Refused, ServerHandshake, ServerStep, WelcomeError,
 };
 use tombolo_sys::random;
 
@@ -48,7 +48,7 @@ struct Visitors {
 
 /// Why nobody can have a link there.
 #[derive(Debug, Error)]
-pub enum SeatError {
+pub enum HandshakeError {
     /// The memory cannot carry a link.
     #[error("memory that cannot be shared: {0}")]
     Page(#[from] PageError),
@@ -66,23 +66,24 @@ impl MemoryListener {
         limits: Limits,
         mode: Mode,
         label: &str,
-    ) -> Result<MemoryListener, SeatError> {
-        let instance = Instance(random_bytes()?);
+    ) -> Result<MemoryListener, HandshakeError> {
+        let incarnation = Incarnation(random_bytes()?);
         let alone = memory.lock.is_some();
         let token = u32::from_le_bytes(random_bytes()?);
-        let seat = ServerSeat::new(memory.region.clone(), instance, token, alone, Instant::now())?;
-        let bytes = limits.bytes.min(seat.half_bytes());
+        let handshake =
+            ServerHandshake::new(memory.region.clone(), incarnation, token, alone, Instant::now())?;
+        let bytes = limits.bytes.min(handshake.half_bytes());
         let features = limits.features.without(Features::AT_SOCKETS);
-        let limits = Limits { features, bells: Bells::SILENT, bytes, ..limits };
+        let limits = Limits { features, doorbells: Doorbells::SILENT, bytes, ..limits };
         let (stop, stopped) = mpsc::channel();
         let visitors = Arc::<Visitors>::default();
         let mut host = Host {
-            seat,
+            handshake,
             server,
             limits,
             mode,
             label: label.into(),
-            instance,
+            incarnation,
             stage: Stage::Free,
             visitors: Arc::clone(&visitors),
         };
@@ -129,12 +130,12 @@ impl Drop for MemoryListener {
 
 /// The server's side, on its thread.
 struct Host {
-    seat: ServerSeat,
+    handshake: ServerHandshake,
     server: Arc<Server>,
     limits: Limits,
     mode: Mode,
     label: Arc<str>,
-    instance: Instance,
+    incarnation: Incarnation,
     stage: Stage,
     visitors: Arc<Visitors>,
 }
@@ -157,7 +158,7 @@ enum Stage {
 
 impl Host {
     fn turn(&mut self, now: Instant) -> Result<(), PageError> {
-        match self.seat.step(now)? {
+        match self.handshake.step(now)? {
             ServerStep::Nothing | ServerStep::Busy => {}
             ServerStep::Asked(hello) => self.asked(&hello, now)?,
             ServerStep::Ready(ends) => self.begin(&ends, now)?,
@@ -166,7 +167,7 @@ impl Host {
         match std::mem::replace(&mut self.stage, Stage::Free) {
             Stage::Running { handle } => match handle.end() {
                 Some(end) => {
-                    self.seat.goodbye(&goodbye(&end))?;
+                    self.handshake.goodbye(&goodbye(&end))?;
                     self.stage = Stage::Ending { handle };
                 }
                 None => {
@@ -176,7 +177,7 @@ impl Host {
             },
             // The next client gets the same memory: nobody may be writing there any more.
             Stage::Ending { handle } if handle.counts().is_some() => self.stage = Stage::Ending { handle },
-            Stage::Ending { .. } => self.seat.reopen(now)?,
+            Stage::Ending { .. } => self.handshake.reopen(now)?,
             stage => self.stage = stage,
         }
         self.see_off();
@@ -188,7 +189,7 @@ impl Host {
         self.stage = Stage::Free;
         match self.open(hello) {
             Ok((agreement, peer, session)) => {
-                self.seat.welcome(&agreement, now)?;
+                self.handshake.welcome(&agreement, now)?;
                 self.stage = Stage::Welcomed { peer, session };
             }
             Err(refused) => {
@@ -198,7 +199,7 @@ impl Host {
                     }
                     _ => tracing::warn!(link = &*self.label, why = %refused, "no link"),
                 }
-                self.seat.refuse(&refused, now)?;
+                self.handshake.refuse(&refused, now)?;
             }
         }
         Ok(())
@@ -207,7 +208,7 @@ impl Host {
     /// Notes how the guest is.
     fn observe(&self, handle: &LinkHandle) {
         if let Some(guest) = lock(&self.visitors.guest).as_mut() {
-            let watch = self.seat.watch();
+            let watch = self.handshake.watch();
             guest.health = watch.health();
             guest.silence = watch.silence();
             guest.counts = handle.counts();
@@ -222,7 +223,7 @@ impl Host {
     }
 
     fn open(&self, hello: &Hello) -> Result<(Agreement, Peer, Arc<dyn Session>), Refused> {
-        let agreement = self.limits.agree(hello, epoch()?, self.instance)?;
+        let agreement = self.limits.agree(hello, epoch()?, self.incarnation)?;
         let peer = Peer {
             export: hello.export.clone(),
             credentials: None,
@@ -251,8 +252,8 @@ impl Host {
             }
             Err(error) => {
                 tracing::warn!(link = &*peer.label, why = %error, "no link");
-                self.seat.goodbye(&Goodbye::new(Cause::Failed, failed(error)))?;
-                self.seat.reopen(now)?;
+                self.handshake.goodbye(&Goodbye::new(Cause::Failed, failed(error)))?;
+                self.handshake.reopen(now)?;
             }
         }
         Ok(())
@@ -268,13 +269,13 @@ impl Host {
 
     fn leave(mut self) {
         if let Stage::Welcomed { .. } | Stage::Running { .. } = self.stage
-            && let Err(error) = self.seat.goodbye(&Goodbye::new(Cause::Leaving, ""))
+            && let Err(error) = self.handshake.goodbye(&Goodbye::new(Cause::Leaving, ""))
         {
             tracing::warn!(%error, "no goodbye");
         }
         self.stage = Stage::Free;
         self.see_off();
-        self.seat.leave();
+        self.handshake.leave();
     }
 }
 
@@ -324,23 +325,24 @@ pub fn join(
 ) -> Result<(Line, MemoryTether), JoinError> {
     let hello = connect::hello(options);
     let offered = hello.offered.without(Features::AT_SOCKETS);
-    let hello = Hello { bells: Bells::SILENT, offered, ..hello };
+    let hello = Hello { doorbells: Doorbells::SILENT, offered, ..hello };
     let token = u32::from_le_bytes(random_bytes()?);
-    let mut seat = ClientSeat::new(memory.region.clone(), memory.total, hello, token, Instant::now())?;
-    let ends = wait(&mut seat, options.timeout)?;
+    let mut handshake =
+        ClientHandshake::new(memory.region.clone(), memory.total, hello, token, Instant::now())?;
+    let ends = wait(&mut handshake, options.timeout)?;
     let line = Line::start(&ends, label, mode)?;
     let (stop, stopped) = mpsc::channel();
     let watched = line.clone();
     let run = move || {
         let end = loop {
-            match seat.step(Instant::now()) {
+            match handshake.step(Instant::now()) {
                 Ok(ClientStep::Over(end)) => break end.into(),
                 Ok(_) => {}
                 Err(error) => break End::Failed(error.to_string().into()),
             }
             let stop = stopped.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout);
             if let Some(end) = watched.end().or(stop.then_some(End::Stopped)) {
-                if let Err(error) = seat.goodbye(&goodbye(&end)) {
+                if let Err(error) = handshake.goodbye(&goodbye(&end)) {
                     tracing::warn!(%error, "no goodbye");
                 }
                 break end;
@@ -365,12 +367,12 @@ impl Drop for MemoryTether {
     }
 }
 
-fn wait(seat: &mut ClientSeat, timeout: Duration) -> Result<Ends, JoinError> {
+fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, JoinError> {
     let until = Instant::now() + timeout;
     let mut asked = false;
     loop {
         let now = Instant::now();
-        match seat.step(now)? {
+        match handshake.step(now)? {
             ClientStep::Made(made) => return Ok(made.1),
             ClientStep::Nothing => asked = true,
             ClientStep::Busy => {}

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tombolo_mem::Region;
 use tombolo_shm::link::{
-    Agreement, Cause, Ends, Epoch, Extent, Features, Goodbye, Health, Hello, Instance, Message, RefusalCode,
-    Refused, Role,
+    Agreement, Cause, Ends, Epoch, Extent, Features, Goodbye, Health, Hello, Incarnation, Message,
+    RefusalCode, Refused, Role,
 };
 use tombolo_shm::region::sealed::{self, Sealed};
 use tombolo_sys::socket::peer_groups;
@@ -22,7 +22,7 @@ use super::listen::{ListenOptions, is_full};
 use super::passing::Passable;
 use super::server::{Counts, Credentials, LinkHandle, Peer, Reception, Refusal, Server, SpeaksFor, Standing};
 use super::tether::{Descriptors, Keeper, Tether, Watcher};
-use tombolo_host_runtime::descriptors::{Account, Share};
+use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
 use tombolo_host_runtime::lock;
 
 /// The links that were made, and what they are made with.
@@ -30,7 +30,7 @@ pub(super) struct Links {
     server: Arc<Server>,
     /// None once nothing more is to be made.
     watcher: Mutex<Option<Watcher>>,
-    instance: Instance,
+    incarnation: Incarnation,
     /// Nothing that belongs to a peer is called or dropped while it is locked: a slow end of one must not hold up the others.
     places: Arc<Mutex<Places>>,
     endings: Endings,
@@ -99,19 +99,19 @@ impl Guest {
 }
 
 impl Links {
-    pub(super) fn new(server: Arc<Server>, watcher: Watcher, instance: Instance) -> Self {
+    pub(super) fn new(server: Arc<Server>, watcher: Watcher, incarnation: Incarnation) -> Self {
         Self {
             server,
             watcher: Mutex::new(Some(watcher)),
-            instance,
+            incarnation,
             places: Arc::default(),
             endings: Endings::default(),
             changes: Changes::default(),
         }
     }
 
-    pub(super) fn instance(&self) -> Instance {
-        self.instance
+    pub(super) fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     pub(super) fn guests(&self) -> Vec<Guest> {
@@ -161,7 +161,7 @@ impl Place {
         if is_full(places.taken.values().map(|taken| taken.uid), uid, max) {
             return None;
         }
-        let descriptors = Account::of_process().share(DESCRIPTORS);
+        let descriptors = DescriptorBudget::of_process().share(DESCRIPTORS);
         let Some(_descriptors) = descriptors else {
             tracing::warn!("no descriptors left for one more link; raise RLIMIT_NOFILE");
             return None;
@@ -200,7 +200,7 @@ pub(super) fn welcome(
     // Before anything is made for it: of many who ask at once no more than that get through.
     let place = Place::take(links, who.uid, options.links_max)
         .ok_or_else(|| Refused::new(RefusalCode::TooMany, ""))?;
-    let agreement = options.limits.agree(hello, epoch()?, links.instance)?;
+    let agreement = options.limits.agree(hello, epoch()?, links.incarnation)?;
     let label = if hello.label.is_empty() { "client" } else { &hello.label };
     let peer = Peer {
         export: hello.export.clone(),
@@ -212,8 +212,10 @@ pub(super) fn welcome(
         .map_err(|error| Refused::new(RefusalCode::Memory, error))?;
     let session = links.server.open_for(agreement.protocol, &peer).map_err(|refusal| refused(&refusal))?;
     let own = Sealed::create("tombolo-server", agreement.layout.bytes()).map_err(failed)?;
-    let passable =
-        agreement.features.contains(Features::PASSING_ON).then(|| pass_on(&theirs, memory, who, &agreement));
+    let passable = agreement
+        .features
+        .contains(Features::REGION_FORWARDING)
+        .then(|| pass_on(&theirs, memory, who, &agreement));
     let passable = passable.transpose().map_err(failed)?;
     let ends = agreement.ends(Role::Server, Extent::whole(own.region().clone()), Extent::whole(theirs));
     agreement.header(Role::Server, agreement.server).format(&ends.own).map_err(failed)?;
@@ -221,7 +223,7 @@ pub(super) fn welcome(
     if let Some(passable) = passable {
         passable.belongs_to(handle.sever());
     }
-    let reception = agreement.features.contains(Features::INTRODUCTIONS);
+    let reception = agreement.features.contains(Features::FORWARDED_REGIONS);
     let reception = reception.then(|| handle.receive(options.limits.bytes.saturating_mul(INTRODUCED_MAX)));
     let place = keep(links, place, peer, handle, reception, &ends, socket).map_err(failed)?;
     let message = Message::Welcome(agreement.welcome()).encode();
@@ -232,7 +234,7 @@ pub(super) fn welcome(
     })
 }
 
-/// How many descriptors a link has open: its socket, the memory of both sides, the bells, and eight regions that are
+/// How many descriptors a link has open: its socket, the memory of both sides, the doorbells, and eight regions that are
 /// introduced on it.
 const DESCRIPTORS: usize = 16;
 

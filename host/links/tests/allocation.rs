@@ -1,13 +1,14 @@
 //! Requests over a link allocate nothing, however they are waited for; and a link that has nothing to do takes no processor time.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use tombolo_allocations::{Counting, of_all_threads};
 use tombolo_host_links::client::{Line, Spans};
 use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Ends, Instance, Layout as LinkLayout};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Ends, Incarnation, Layout as LinkLayout};
 
 /// How often it is tried to do without any.
 const TRIES: usize = 10;
@@ -35,7 +36,7 @@ fn link(server: &Server, mode: Mode) -> (Line, LinkHandle) {
     let peer = Peer {
         export: String::new(),
         credentials: None,
-        client: Instance([0; 16]),
+        client: Incarnation([0; 16]),
         label: Arc::from("counted"),
     };
     let session = server.open(&peer).expect("a session");
@@ -62,23 +63,29 @@ fn calls_allocate_nothing_and_idle_links_do_nothing() {
         // Two threads: who waits then has to register, as the other one may be the leader. What a thread needs once, such as when it
         // sleeps for the first time, may come late: there are several tries, of which one must do without.
         let barrier = Barrier::new(3);
-        let mut allocations = [0; TRIES];
+        let over = AtomicBool::new(false);
+        let mut allocations = Vec::new();
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    for _ in 0..TRIES {
+                    loop {
                         barrier.wait();
+                        if over.load(Relaxed) {
+                            break;
+                        }
                         (0..500).for_each(|_| round(&line));
                         barrier.wait();
                     }
                 });
             }
-            for count in &mut allocations {
+            while allocations.len() < TRIES && !allocations.contains(&0) {
                 let before = of_all_threads();
                 barrier.wait();
                 barrier.wait();
-                *count = of_all_threads() - before;
+                allocations.push(of_all_threads() - before);
             }
+            over.store(true, Relaxed);
+            barrier.wait();
         });
         assert!(allocations.contains(&0), "{mode}: {allocations:?}");
     }

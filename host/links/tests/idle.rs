@@ -1,4 +1,4 @@
-//! What a link without a bell takes while nothing happens there, in a process where nothing else runs.
+//! What a link without a doorbell takes while nothing happens there, in a process where nothing else runs.
 
 use std::fs;
 use std::future::Future;
@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{BellKind, Ends, Instance, Layout};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{DoorbellKind, Ends, Incarnation, Layout};
 
 /// To be answered later.
 const HOLD: u32 = 3;
@@ -49,11 +49,11 @@ fn computed() -> Duration {
 #[test]
 fn a_call_that_takes_its_time_keeps_no_processor_busy_where_there_is_no_bell() {
     let (mut client, mut ends) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20).expect("a layout"));
-    (client.bell, ends.bell) = (BellKind::Silent, BellKind::Silent);
+    (client.doorbell, ends.doorbell) = (DoorbellKind::Silent, DoorbellKind::Silent);
     let (sender, held) = mpsc::channel();
     let server = Server::new(Arc::new(Same(Arc::new(Holder(Mutex::new(sender))))));
     let peer =
-        Peer { export: "test".into(), credentials: None, client: Instance([7; 16]), label: "test".into() };
+        Peer { export: "test".into(), credentials: None, client: Incarnation([7; 16]), label: "test".into() };
     let session = server.open(&peer).expect("a session");
     let _handle = server.serve(&ends, &peer, session, Mode::Event).expect("a link");
     let line = Line::start(&client, "test", Mode::Event).expect("a line");

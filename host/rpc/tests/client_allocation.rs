@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tombolo_allocations::{Counting, of_all_threads};
-use tombolo_host_rpc::client::{Call, Found, InFlight, Landing, Options, RpcClient, Target, Transport};
+use tombolo_host_rpc::client::{
+    Call, DataLocation, InFlight, Options, ReceiveBuffer, RpcClient, Target, Transport,
+};
 use tombolo_host_rpc::server::{
     self as rpc_server, Exchange, Listeners, Outcome, Peer, ReplyData, Server, Service,
 };
@@ -33,8 +35,8 @@ impl Service for Null {
     }
 }
 
-fn find(_: &[u8], results_bytes: usize) -> Found {
-    Found::Data(8..results_bytes)
+fn find(_: &[u8], results_bytes: usize) -> DataLocation {
+    DataLocation::Data(8..results_bytes)
 }
 
 /// So many calls of a kind at once, each with data of so many bytes out or in.
@@ -84,13 +86,15 @@ fn calls_allocate_nothing() {
     for row in &ROWS {
         let data = Source::from(vec![7; row.data_out]);
         let buffers: Vec<_> = (0..row.count).map(|_| Buffer::new(row.data_in)).collect();
+        let bulk = row.data_in + row.data_out > 0;
         let mut pending = Vec::with_capacity(row.count);
         let mut ask = || {
             for buffer in &buffers {
-                let landing = (row.data_in > 0).then(|| Landing { sink: buffer.sink(0..buffer.len()), find });
+                let receive_buffer =
+                    (row.data_in > 0).then(|| ReceiveBuffer { sink: buffer.sink(0..buffer.len()), find });
                 let data = (row.data_out > 0).then(|| data.clone());
                 let bulk = row.data_in + row.data_out > 0;
-                let call = Call { landing, data, bulk, ..Call::new(1, Credential::None) };
+                let call = Call { receive_buffer, data, bulk, ..Call::new(1, Credential::None) };
                 pending.push(client.call(call, |xdr| {
                     xdr.u32(row.data_in as u32);
                 }));
@@ -102,15 +106,16 @@ fn calls_allocate_nothing() {
             }
         };
         // To fill what is filled once: how replies meet in one turn differs from time to time.
-        (0..200).for_each(|_| ask());
-        let mut attempt = || {
+        let (first, counted) = if bulk { (50, 25) } else { (200, 50) };
+        (0..first).for_each(|_| ask());
+        let attempt = || {
             let before = of_all_threads();
-            (0..50).for_each(|_| ask());
-            (of_all_threads() - before) as f64 / (50 * row.count) as f64
+            (0..counted).for_each(|_| ask());
+            (of_all_threads() - before) as f64 / (counted * row.count) as f64
         };
-        let least = (0..3).map(|_| attempt()).fold(f64::MAX, f64::min);
-        // Now and then a reply overtakes the end of its own sending, and one more buffer joins those in use.
-        assert!(least <= 0.05, "{}: {least} for each call", row.name);
+        // Now and then a reply overtakes the end of its own sending, and one more buffer joins those in use: one attempt of three must do.
+        let least = std::iter::repeat_with(attempt).take(3).find(|&each| each <= 0.05);
+        assert!(least.is_some(), "{}: more than 0.05 for each call", row.name);
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
 use tombolo_host_rpc::server::Options;
-use tombolo_host_runtime::buffers::BufferLimits;
+use tombolo_host_runtime::buffer_pool::BufferLimits;
 
 use common::{Bed, Client, HOLD, data_call, eventually, numbered};
 

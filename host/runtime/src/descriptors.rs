@@ -1,7 +1,7 @@
-//! The descriptors that the process may have (RLIMIT_NOFILE), divided among those that it serves.
+//! The descriptors that the process may have (RLIMIT_NOFILE), divided among the sessions and caches of the process.
 //!
-//! A reserve is left alone: it is for listening, the control socket, logs, and what threads open for a moment. Of the rest, a
-//! quarter is kept for those that are yet to come, so that one more finds its guaranteed share whatever the others do. What
+//! Some are left for the process itself: for listening, the control socket, logs, and what threads open for a moment. Of the rest, a
+//! quarter is reserved for sessions that are yet to come, so that each finds its guaranteed share whatever the others do. What
 //! remains can be had by all beyond their shares, by each as long as it leaves at least as many free as it has taken: one
 //! alone gets half of it, the next one half of what is left, and there is always something left.
 
@@ -11,18 +11,18 @@ use tombolo_sys::process;
 
 use crate::lock;
 
-/// For what serves all: the largest part are 64 peers that have connected and are not known yet, with two each.
-const RESERVE: usize = 256;
-/// Of the rest, one in so many is kept for those yet to come.
-const KEPT_ONE_IN: usize = 4;
-/// So many sessions find a guaranteed share in what is kept, and more where that would make the shares small or large.
+/// For the process itself: the largest part are 64 peers that have connected and are not known yet, with two each.
+const OWN_USE: usize = 256;
+/// Of the rest, one in so many is reserved for sessions yet to come.
+const RESERVED_ONE_IN: usize = 4;
+/// So many sessions find a guaranteed share in what is reserved, and more where that would make the shares small or large.
 const SESSIONS: usize = 512;
 const SESSION_MIN: usize = 32;
 const SESSION_MAX: usize = 1024;
 
 /// All descriptors that may be given out.
 #[derive(Debug)]
-pub struct Account {
+pub struct DescriptorBudget {
     session_share: usize,
     left: Mutex<Left>,
 }
@@ -30,48 +30,51 @@ pub struct Account {
 #[derive(Debug)]
 struct Left {
     /// For guaranteed shares only.
-    kept: usize,
+    reserved: usize,
     free: usize,
 }
 
-/// What one party has: so many for certain, and more while there are enough. It goes back when it and its permits are dropped.
+/// What one session or cache has: so many for certain, and more while there are enough. It goes back when it and its permits are dropped.
 #[derive(Debug)]
 pub struct Share(Arc<Holding>);
 
 #[derive(Debug)]
 struct Holding {
-    account: Arc<Account>,
-    from_kept: usize,
+    budget: Arc<DescriptorBudget>,
+    from_reserved: usize,
     from_free: usize,
     used: Mutex<usize>,
 }
 
-/// Leave to have so many descriptors open. To be dropped after they are closed.
+/// The right to have so many descriptors open. To be dropped after they are closed.
 #[derive(Debug)]
 pub struct Permit {
     holding: Arc<Holding>,
     count: usize,
 }
 
-impl Account {
-    /// That of this process. The first call raises the limit to the hard one, and what it is then counts for good.
-    pub fn of_process() -> &'static Arc<Account> {
-        static ACCOUNT: OnceLock<Arc<Account>> = OnceLock::new();
-        ACCOUNT.get_or_init(|| {
+impl DescriptorBudget {
+    /// The budget of this process. The first call raises the limit to the hard one, and what it is then counts for good.
+    pub fn of_process() -> &'static Arc<DescriptorBudget> {
+        static BUDGET: OnceLock<Arc<DescriptorBudget>> = OnceLock::new();
+        BUDGET.get_or_init(|| {
             if let Err(error) = process::raise_open_file_limit() {
                 tracing::warn!(%error, "the limit on open files stays as it is");
             }
-            Account::new(process::open_file_limit().soft)
+            DescriptorBudget::new(process::open_file_limit().soft)
         })
     }
 
     /// Divides so many.
-    pub fn new(limit: u64) -> Arc<Account> {
+    pub fn new(limit: u64) -> Arc<DescriptorBudget> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let given_out = limit - RESERVE.min(limit / 2);
-        let kept = given_out / KEPT_ONE_IN;
-        let session_share = (kept / SESSIONS).clamp(SESSION_MIN, SESSION_MAX);
-        Arc::new(Account { session_share, left: Mutex::new(Left { kept, free: given_out - kept }) })
+        let given_out = limit - OWN_USE.min(limit / 2);
+        let reserved = given_out / RESERVED_ONE_IN;
+        let session_share = (reserved / SESSIONS).clamp(SESSION_MIN, SESSION_MAX);
+        Arc::new(DescriptorBudget {
+            session_share,
+            left: Mutex::new(Left { reserved, free: given_out - reserved }),
+        })
     }
 
     /// A session's share; `None` if there are too many sessions for the limit.
@@ -82,12 +85,12 @@ impl Account {
     /// A share of which `guaranteed` are certain; `None` if there are not so many.
     pub fn share(self: &Arc<Self>, guaranteed: usize) -> Option<Share> {
         let mut left = lock(&self.left);
-        let from_kept = guaranteed.min(left.kept);
-        let from_free = guaranteed - from_kept;
+        let from_reserved = guaranteed.min(left.reserved);
+        let from_free = guaranteed - from_reserved;
         left.free = left.free.checked_sub(from_free)?;
-        left.kept -= from_kept;
+        left.reserved -= from_reserved;
         drop(left);
-        Some(self.holding(from_kept, from_free))
+        Some(self.holding(from_reserved, from_free))
     }
 
     /// A share for a cache, which makes do with little: `wanted`, or a quarter of what is free.
@@ -99,8 +102,8 @@ impl Account {
         self.holding(0, from_free)
     }
 
-    fn holding(self: &Arc<Self>, from_kept: usize, from_free: usize) -> Share {
-        Share(Arc::new(Holding { account: self.clone(), from_kept, from_free, used: Mutex::default() }))
+    fn holding(self: &Arc<Self>, from_reserved: usize, from_free: usize) -> Share {
+        Share(Arc::new(Holding { budget: self.clone(), from_reserved, from_free, used: Mutex::default() }))
     }
 }
 
@@ -110,18 +113,18 @@ impl Share {
         self.0.guaranteed()
     }
 
-    /// How many it could have now, if nobody else took any more.
+    /// How many it could have now, if no other took any more.
     pub fn most(&self) -> usize {
-        self.guaranteed() + lock(&self.0.account.left).free.div_ceil(2)
+        self.guaranteed() + lock(&self.0.budget.left).free.div_ceil(2)
     }
 
-    /// Leave to have `count` more open; `None` if that would take too many from others.
+    /// A permit for `count` more; `None` if that would take too many from others.
     pub fn take(&self, count: usize) -> Option<Permit> {
         let mut used = lock(&self.0.used);
         let after = used.checked_add(count)?;
         let (beyond, beyond_after) = (self.0.beyond(*used), self.0.beyond(after));
         if beyond_after > beyond {
-            let mut left = lock(&self.0.account.left);
+            let mut left = lock(&self.0.budget.left);
             // As many as it has stay free for others; the last one may go.
             if beyond_after > left.free {
                 return None;
@@ -136,7 +139,7 @@ impl Share {
 
 impl Holding {
     fn guaranteed(&self) -> usize {
-        self.from_kept + self.from_free
+        self.from_reserved + self.from_free
     }
 
     /// How many of `used` are not its own.
@@ -151,7 +154,7 @@ impl Drop for Permit {
         let after = *used - self.count;
         let back = self.holding.beyond(*used) - self.holding.beyond(after);
         if back > 0 {
-            lock(&self.holding.account.left).free += back;
+            lock(&self.holding.budget.left).free += back;
         }
         *used = after;
     }
@@ -159,8 +162,8 @@ impl Drop for Permit {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        let mut left = lock(&self.account.left);
-        left.kept += self.from_kept;
+        let mut left = lock(&self.budget.left);
+        left.reserved += self.from_reserved;
         left.free += self.from_free;
     }
 }
@@ -174,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_all_it_can_leaves_as_many_for_the_next() {
-        let account = Account::new(20_000);
-        let (greedy, other) = (account.session().unwrap(), account.session().unwrap());
+    fn a_share_that_takes_all_it_can_leaves_as_many_for_the_next() {
+        let budget = DescriptorBudget::new(20_000);
+        let (greedy, other) = (budget.session().unwrap(), budget.session().unwrap());
         let most = greedy.most();
         let first = take_all(&greedy);
         assert_eq!(first.len(), most);
         let second = take_all(&other);
-        let free = 20_000 - RESERVE - (20_000 - RESERVE) / KEPT_ONE_IN;
+        let free = 20_000 - OWN_USE - (20_000 - OWN_USE) / RESERVED_ONE_IN;
         assert_eq!(first.len(), greedy.guaranteed() + free / 2);
         assert_eq!(second.len(), other.guaranteed() + free.div_ceil(2) / 2);
         drop(first);
@@ -190,41 +193,41 @@ mod tests {
 
     #[test]
     fn a_newcomer_finds_its_guaranteed_share_when_all_else_is_taken() {
-        let account = Account::new(4096);
-        let greedy: Vec<Share> = (0..8).map(|_| account.session().unwrap()).collect();
+        let budget = DescriptorBudget::new(4096);
+        let greedy: Vec<Share> = (0..8).map(|_| budget.session().unwrap()).collect();
         // In rounds: together they take the last one.
         let taken: Vec<Permit> = (0..4).flat_map(|_| greedy.iter().flat_map(take_all)).collect();
-        let newcomer = account.session().expect("a session");
+        let newcomer = budget.session().expect("a session");
         assert!(take_all(&newcomer).len() >= SESSION_MIN);
         drop((taken, greedy, newcomer));
-        let left = lock(&account.left);
-        assert_eq!(left.kept + left.free, 4096 - RESERVE, "all came back");
-        assert_eq!(left.kept, (4096 - RESERVE) / KEPT_ONE_IN);
+        let left = lock(&budget.left);
+        assert_eq!(left.reserved + left.free, 4096 - OWN_USE, "all came back");
+        assert_eq!(left.reserved, (4096 - OWN_USE) / RESERVED_ONE_IN);
     }
 
     #[test]
     fn more_sessions_than_the_limit_can_bear_are_refused() {
-        let account = Account::new(1024);
-        let sessions: Vec<Share> = std::iter::from_fn(|| account.session()).collect();
-        assert_eq!(sessions.len(), (1024 - RESERVE) / SESSION_MIN);
+        let budget = DescriptorBudget::new(1024);
+        let sessions: Vec<Share> = std::iter::from_fn(|| budget.session()).collect();
+        assert_eq!(sessions.len(), (1024 - OWN_USE) / SESSION_MIN);
         assert!(sessions.iter().all(|session| session.take(SESSION_MIN).is_some()));
     }
 
     #[test]
     fn a_cache_takes_a_part_of_what_is_free() {
-        let account = Account::new(1024);
-        assert_eq!(account.cache(768).guaranteed(), (1024 - RESERVE) / 4 * 3 / 4);
-        assert_eq!(Account::new(1 << 20).cache(768).guaranteed(), 768);
+        let budget = DescriptorBudget::new(1024);
+        assert_eq!(budget.cache(768).guaranteed(), (1024 - OWN_USE) / 4 * 3 / 4);
+        assert_eq!(DescriptorBudget::new(1 << 20).cache(768).guaranteed(), 768);
     }
 
     #[test]
     fn permits_outlive_their_share() {
-        let account = Account::new(1024);
-        let share = account.session().unwrap();
+        let budget = DescriptorBudget::new(1024);
+        let share = budget.session().unwrap();
         let permit = share.take(40);
         drop(share);
-        assert!(lock(&account.left).kept < 192);
+        assert!(lock(&budget.left).reserved < 192);
         drop(permit);
-        assert_eq!(lock(&account.left).kept, 192);
+        assert_eq!(lock(&budget.left).reserved, 192);
     }
 }

@@ -14,7 +14,7 @@ use tombolo_sys::{Errno, packet, socket};
 /// Why a socket cannot be listened on.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// Somebody answers there.
+    /// Another server listens there.
     #[error("{}: another server listens there", path.display())]
     Busy {
         /// The socket.
@@ -37,7 +37,7 @@ pub enum ListenError {
     Io {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -52,8 +52,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`; the file gets the permission bits `mode`. A socket that nobody listens on any more, left by a
-    /// server that was killed, is replaced; two servers that find it at the same time do not replace each other's.
+    /// Listens at `path`; the file gets the permission bits `mode`. A stale socket, left by a server that was
+    /// killed, is replaced; two servers that find it at the same time do not replace each other's.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, ListenError> {
         Self::bind_as(&STREAM, path, mode)
     }
@@ -69,7 +69,7 @@ impl Listener {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let _turn = turn(directory).map_err(io)?;
+        let _lock = lock_directory(directory).map_err(io)?;
         let socket = match (kind.listen)(path, mode, BACKLOG) {
             Err(Errno::ADDRINUSE) => {
                 remove_stale(kind, path)?;
@@ -101,12 +101,12 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.identity);
         if ours && let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "the socket stays behind");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
     }
 }
 
-/// A kind of socket: how to listen with one, and how to find out whether somebody does.
+/// A kind of socket: how to listen with one, and how to find out whether a server does.
 struct Kind {
     listen: fn(&Path, u32, i32) -> tombolo_sys::Result<OwnedFd>,
     listens: fn(&Path) -> tombolo_sys::Result<bool>,
@@ -116,14 +116,14 @@ const STREAM: Kind = Kind { listen: socket::listen_unix, listens: socket::listen
 const PACKETS: Kind = Kind { listen: packet::listen, listens: packet::listens };
 
 const BACKLOG: i32 = 16;
-const TURN_PATIENCE: Duration = Duration::from_secs(5);
-const TURN_PAUSE: Duration = Duration::from_millis(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// One server at a time from the look to the bind: a lock on the directory, which goes when the file is closed. Anybody
-/// can lock a directory like /tmp, so nobody waits for ever.
-fn turn(directory: &Path) -> io::Result<File> {
+/// One server at a time from the look to the bind: a lock on the directory, which goes when the file is closed. Any
+/// program can lock a directory like /tmp, so the wait is bounded.
+fn lock_directory(directory: &Path) -> io::Result<File> {
     let directory = File::open(directory)?;
-    let end = Instant::now() + TURN_PATIENCE;
+    let end = Instant::now() + LOCK_TIMEOUT;
     loop {
         match directory.try_lock() {
             Ok(()) => return Ok(directory),
@@ -131,7 +131,7 @@ fn turn(directory: &Path) -> io::Result<File> {
             Err(TryLockError::WouldBlock) if Instant::now() > end => {
                 return Err(io::Error::other("its directory is locked by another program"));
             }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(TURN_PAUSE),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY),
         }
     }
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_our_socket_stays() {
+    fn a_file_that_is_not_our_socket_is_left_alone() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         fs::write(&path, "precious").expect("write");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_start_at_once_over_a_stale_socket_one_wins() {
+    fn one_of_many_servers_started_over_a_stale_socket_wins() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         drop(UnixListener::bind(&path).expect("a socket that will be stale"));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_too_long_says_so() {
+    fn a_path_too_long_is_refused_with_its_limit() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s".repeat(120));
         assert!(matches!(Listener::bind(&path, 0o600), Err(ListenError::TooLong { .. })));

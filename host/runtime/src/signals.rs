@@ -25,7 +25,7 @@ impl fmt::Display for StopSignal {
 }
 
 /// Calls `stop` at the first SIGINT or SIGTERM, from a thread of its own. The second one kills the process as it would
-/// have without us, for those who cannot wait. SIGHUP is noted and ignored: there is nothing to reload.
+/// have without us, for users who cannot wait. SIGHUP is noted and ignored: there is nothing to reload.
 pub fn on_stop(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -36,7 +36,7 @@ pub fn on_stop(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()>
             } else if let Some(stop) = stop.take() {
                 stop(StopSignal(signal));
             } else {
-                tracing::warn!(signal = signal_name(signal), "a second signal: leaving at once");
+                tracing::warn!(signal = signal_name(signal), "second signal: exiting at once");
                 let _ = low_level::emulate_default_handler(signal);
             }
         }

@@ -61,7 +61,7 @@ impl Key {
         Ok(Self(bytes))
     }
 
-    /// Its bytes, for whoever signs.
+    /// Its bytes, for signing.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }

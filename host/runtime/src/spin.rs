@@ -7,14 +7,14 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_shm::bell::{self, WINDOW_MAX};
+use tombolo_shm::doorbell::{self, WINDOW_MAX};
 
 /// For so long it looks without yielding.
 const EAGER: Duration = Duration::from_micros(2);
 
 /// How long one thread looks, as it has learnt. Its longest time was measured in `docs/decisions/runtime-polling.md`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Window(bell::Window);
+pub struct Window(doorbell::Window);
 
 impl Window {
     /// Is looking worth it now?

@@ -1,4 +1,4 @@
-//! Futures without a runtime: a spawned task is polled by whoever wakes it, on that very thread.
+//! Futures without a runtime: a spawned task is polled by the thread that wakes it.
 //!
 //! So a pool thread that finishes a read goes straight on to send the reply: no queue, no second thread, no wake-up in
 //! between. A task must therefore never block. A waker that is called while its thread is polling another task does not
@@ -16,7 +16,7 @@ use std::thread;
 
 /// Polls `future` on this thread, and from then on wherever it is woken, until it is ready.
 ///
-/// Nobody waits for the future, so it must carry on by itself what its result is good for. If it panics, the panic goes
+/// No caller waits for the future, so it must use its result itself. If it panics, the panic goes
 /// to the thread that polled it, and the future is dropped.
 pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     spawn_boxed(Box::pin(future));
@@ -28,7 +28,7 @@ pub fn spawn_boxed(future: Pin<Box<dyn Future<Output = ()> + Send>>) {
     run(task);
 }
 
-/// Nobody polls it; the next wake-up does.
+/// Not being polled; the next wake-up polls it.
 const IDLE: u8 = 0;
 /// Some thread polls it, or has it in its queue.
 const POLLING: u8 = 1;
@@ -105,7 +105,7 @@ fn run(task: Arc<Task>) {
 fn run_elsewhere(task: Arc<Task>) {
     let left = task.clone();
     if let Err(error) = thread::Builder::new().name("after-panic".into()).spawn(move || run(task)) {
-        tracing::error!(%error, "no thread for a task that was woken by a panic: it goes on here");
+        tracing::error!(%error, "cannot start a thread for a task woken during a panic; polling it on this thread");
         let _ = catch_unwind(AssertUnwindSafe(|| poll_until_idle(&left)));
     }
 }
@@ -120,7 +120,7 @@ fn poll_until_idle(task: &Arc<Task>) {
             task.state.store(DONE, Ordering::Release);
             return;
         }
-        // Back in its place before the state says so: whoever wakes it next finds it there.
+        // Back in its place before the state says so: the thread that wakes it next finds it there.
         *lock(task) = Some(future);
         if task.state.compare_exchange(POLLING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return;
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ready_finishes_on_the_spot() {
+    fn a_ready_future_finishes_before_spawn_returns() {
         let (sender, receiver) = mpsc::channel();
         spawn(async move { sender.send(thread::current().id()).unwrap() });
         assert_eq!(receiver.try_recv().unwrap(), thread::current().id());
     }
 
     #[test]
-    fn the_thread_that_wakes_goes_on_with_the_task() {
+    fn the_waking_thread_polls_the_task() {
         let gate = Arc::new(Gate::default());
         let (sender, receiver) = mpsc::channel();
         let waiting = gate.clone();
@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn what_one_that_panics_has_woken_is_polled_by_a_thread_that_does_not_unwind() {
+    fn tasks_woken_by_a_panicking_task_are_polled_by_a_thread_that_does_not_unwind() {
         assert!(!woken_by_one_that_panics(|| ()));
         // The second panic would end the process.
         assert!(!woken_by_one_that_panics(|| panic!("planned too")));
     }
 
     #[test]
-    fn what_is_woken_by_a_thread_that_unwinds_is_polled_by_another() {
+    fn tasks_woken_during_unwinding_are_polled_by_another_thread() {
         struct Opens(Arc<Gate>);
         impl Drop for Opens {
             fn drop(&mut self) {

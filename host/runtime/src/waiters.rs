@@ -1,4 +1,4 @@
-//! Queues of those that wait for memory, or to begin a call.
+//! Queues of waiters: for memory, or to begin a call.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::lock;
 
-/// Somebody who waits for memory.
+/// Waits for memory, or to begin a call.
 pub trait Waiter: Send + Sync {
     /// Tells it that there may be some. False if it is not there any more, so that another can be told.
     fn wake(&self) -> bool;
 }
 
-/// Those who wait, in turn.
+/// A queue of waiters, first come first served.
 #[derive(Default)]
 pub struct Waiters(Arc<Queue>);
 
@@ -34,7 +34,7 @@ struct Line {
 /// Where a waiter is queued. It leaves the queues when this is dropped: an entry keeps the waiter, and so its descriptor.
 #[derive(Default)]
 pub struct Queued {
-    turn: Option<Entry>,
+    position: Option<Entry>,
     /// A queue that is told when the waiter may be in the wrong one.
     notice: Option<Entry>,
 }
@@ -73,13 +73,16 @@ impl Waiters {
 }
 
 impl Queued {
-    /// Has the waiter in `queue`, and in `notice` if there is one. It keeps its turn where it is there already; it is
+    /// Has the waiter in `queue`, and in `notice` if there is one. It keeps its position where it is there already; it is
     /// the first if it was woken, for that was in vain.
     pub fn stand(&mut self, queue: &Waiters, notice: Option<&Waiters>, waiter: &Arc<dyn Waiter>) {
-        let was_woken = self.turn.as_ref().is_some_and(Entry::was_woken);
-        let stays = self.turn.as_ref().is_some_and(|turn| !was_woken && Arc::ptr_eq(&turn.queue, &queue.0));
+        let was_woken = self.position.as_ref().is_some_and(Entry::was_woken);
+        let stays = self
+            .position
+            .as_ref()
+            .is_some_and(|position| !was_woken && Arc::ptr_eq(&position.queue, &queue.0));
         if !stays {
-            self.turn = Some(queue.add(waiter.clone(), was_woken));
+            self.position = Some(queue.add(waiter.clone(), was_woken));
         }
         self.notice = notice.map(|notice| notice.add(waiter.clone(), false));
     }

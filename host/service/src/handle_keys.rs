@@ -35,7 +35,7 @@ pub enum HandleKeysError {
 
 /// The keys of a server, made if there are none.
 pub fn open(files: &ServerFiles) -> Result<Keys, HandleKeysError> {
-    let _turn = files.lock()?;
+    let _lock = files.lock()?;
     match parse_file(files.read(FILE_NAME)?.as_deref())? {
         Some(keys) => Ok(keys),
         None => write(files, Keys::random()?),
@@ -49,13 +49,13 @@ pub fn read(files: &ServerFiles) -> Result<Keys, HandleKeysError> {
 
 /// Makes a new key, which signs from now on.
 pub fn rotate(files: &ServerFiles) -> Result<Keys, HandleKeysError> {
-    let _turn = files.lock()?;
+    let _lock = files.lock()?;
     write(files, read(files)?.rotate()?)
 }
 
 /// Gives a key up: handles that were signed with it are stale from now on.
 pub fn retire(files: &ServerFiles, id: KeyId) -> Result<Keys, HandleKeysError> {
-    let _turn = files.lock()?;
+    let _lock = files.lock()?;
     write(files, read(files)?.retire(id)?)
 }
 

@@ -87,7 +87,7 @@ fn serve(stream: &TcpStream, connection: &Mutex<Connection>, text: &impl Fn() ->
         answer(Timed { stream, end: Instant::now() + PATIENCE }, text)
     });
     if let Err(error) = answered {
-        tracing::debug!(%error, "a metrics connection ended");
+        tracing::debug!(%error, "metrics connection ended");
     }
     let mut connection = lock(connection);
     if let Connection::Open(_) = *connection {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_comes_byte_by_byte_holds_up_the_next_for_so_long_and_no_longer() {
+    fn a_slow_request_delays_the_next_for_a_bounded_time() {
         let endpoint = endpoint();
         let mut slow = TcpStream::connect(endpoint.address()).expect("connect");
         slow.write_all(b"G").expect("write");

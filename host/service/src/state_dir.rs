@@ -64,7 +64,7 @@ pub enum StateError {
     Io {
         /// What was touched.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -193,7 +193,7 @@ impl ServerState {
 
     /// Removes the directory with these files, unless there are others in it.
     pub fn remove(self, names: &[&str]) {
-        // The lock last: whoever waits for it must not have a file of theirs removed. A directory that is left is no harm.
+        // The lock last: a process that waits for it must not have a file of its own removed. A directory that is left is no harm.
         for name in names.iter().chain(&[LOCK]) {
             let _ = fs::remove_file(self.files.path.join(name));
         }
@@ -212,16 +212,16 @@ pub struct ServerFiles {
     path: PathBuf,
 }
 
-/// While it lives, nobody else who asks for a turn changes the files.
+/// While it is held, no other process that locks them changes the files.
 #[derive(Debug)]
-pub struct Turn {
+pub struct FilesLock {
     _directory: File,
 }
 
 impl ServerFiles {
-    /// Waits until nobody else changes the files.
-    pub fn lock(&self) -> Result<Turn, StateError> {
-        locked(&self.path).map(|directory| Turn { _directory: directory })
+    /// Waits until no other process changes the files.
+    pub fn lock(&self) -> Result<FilesLock, StateError> {
+        locked(&self.path).map(|directory| FilesLock { _directory: directory })
     }
 
     /// What the file `name` holds; `None` if there is none.
@@ -316,11 +316,11 @@ mod tests {
         let files = server.files();
         assert_eq!(files.read("keys").expect("read"), None);
         files.write("keys", b"one").expect("write");
-        // Also while the server runs, and by somebody else.
+        // Also while the server runs, and by another process.
         let others = state.files_of("src").expect("files");
-        let turn = others.lock().expect("a turn");
+        let lock = others.lock().expect("the lock");
         others.write("keys", b"two").expect("write");
-        drop(turn);
+        drop(lock);
         assert_eq!(files.read("keys").expect("read").as_deref(), Some(&b"two"[..]));
         let mode = |name: &str| server.path().join(name).metadata().expect("stat").permissions().mode();
         assert_eq!((mode("keys") & 0o777, mode("lock") & 0o777), (0o600, 0o600));

@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Where syslog(3) finds the daemon.
 pub(crate) const PLACE: &str = "/dev/log";
 
-/// Whether this process has left its terminal: until then, whoever started it reads its standard error.
+/// Whether this process has left its terminal: until then, the user who started it reads its standard error.
 static IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
 
 /// From now on the log goes to the system's, too.
@@ -30,7 +30,7 @@ impl Syslog {
     /// To the daemon that listens at `place` when a line is written.
     pub(crate) fn new(place: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
-        // Nobody is to wait for a daemon that does not read.
+        // A daemon that does not read must not block the caller.
         socket.set_nonblocking(true)?;
         Ok(Self { socket, place: place.to_owned() })
     }
@@ -93,7 +93,7 @@ mod tests {
         let place = folder.path().join("log");
         let layer = crate::logging::syslog_layer(&place).expect("a socket");
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-            tracing::error!("nobody listens");
+            tracing::error!("no daemon listens");
             let daemon = UnixDatagram::bind(&place).expect("bind");
             daemon.set_nonblocking(true).expect("set");
             tracing::error!("the terminal is still there");

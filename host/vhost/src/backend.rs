@@ -1,6 +1,6 @@
-use super::bell::{Bell, Waiter};
 use super::device::{Device, QueueIndex};
 use super::memory::{GuestMemory, MEMORY_SLOTS_MAX, MemorySlot};
+use super::notifier::{Notifier, Waiter};
 use super::queue::{AvailableSide, Queue};
 use super::ring::{RingAddresses, Rings};
 use super::server::{GuestId, Settings};
@@ -18,10 +18,10 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 /// Feature bits of the transport (virtio 1.2, chapter 6; vhost-user for the last).
-pub(crate) const FEATURE_INDIRECT: u64 = 1 << 28;
-pub(crate) const FEATURE_EVENT_INDEX: u64 = 1 << 29;
-pub(crate) const FEATURE_PROTOCOL_FEATURES: u64 = 1 << 30;
-pub(crate) const FEATURE_VERSION_1: u64 = 1 << 32;
+const FEATURE_INDIRECT: u64 = 1 << 28;
+const FEATURE_EVENT_INDEX: u64 = 1 << 29;
+const FEATURE_PROTOCOL_FEATURES: u64 = 1 << 30;
+const FEATURE_VERSION_1: u64 = 1 << 32;
 
 const TRANSPORT_FEATURES: u64 =
     FEATURE_INDIRECT | FEATURE_EVENT_INDEX | FEATURE_PROTOCOL_FEATURES | FEATURE_VERSION_1;
@@ -57,7 +57,7 @@ struct QueueControl {
     /// Where to go on in the available ring.
     next: u16,
     kick: Kick,
-    error_bell: Option<Arc<Bell>>,
+    error_notifier: Option<Arc<Notifier>>,
     enabled: bool,
     /// Between the first start and GET_VRING_BASE.
     started: bool,
@@ -66,13 +66,13 @@ struct QueueControl {
     worker: Option<Worker>,
 }
 
-/// How the guest rings.
+/// How the guest kicks.
 #[derive(Default)]
 enum Kick {
     /// Not told yet: the queue is stopped.
     #[default]
     Unset,
-    /// It does not: we look from time to time.
+    /// It does not: the queue is polled.
     Never,
     Descriptor(OwnedFd),
 }
@@ -94,7 +94,7 @@ impl Connection {
         }
     }
 
-    /// The front end left: stops every queue. Chains still pending keep their memory and are handed back to nobody.
+    /// The front end left: stops every queue. Chains still pending keep their memory and are not handed back.
     pub(crate) fn close(&mut self) {
         let ran = self.queues.iter().any(|control| control.started);
         for control in &mut self.queues {
@@ -161,14 +161,14 @@ impl Connection {
             next: control.next,
         };
         let (waiter, waker) = Waiter::new(kick).map_err(Error::ReqHandlerError)?;
-        let error_bell = control.error_bell.clone();
+        let error_notifier = control.error_notifier.clone();
         let index = QueueIndex(u16::try_from(index).map_err(|_| Error::InvalidParam)?);
-        let job = Job { guest, index, device, side, waiter, error_bell, spin_max: settings.spin_max };
+        let job = Job { guest, index, device, side, waiter, error_notifier, spin_max: settings.spin_max };
         control.worker = Some(Worker::start(job, waker).map_err(Error::ReqHandlerError)?);
         Ok(())
     }
 
-    /// Says in the log, once, what is wrong with memory that is not shared: the guest itself just hangs.
+    /// Logs once what is wrong with memory that is not shared: the guest itself just hangs.
     fn check_sharing(&mut self) {
         if std::mem::replace(&mut self.sharing_checked, true) {
             return;
@@ -371,7 +371,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(())
     }
 
-    /// Stops the queue. Whoever takes it over next goes on where we say, so what was taken must be handed back first.
+    /// Stops the queue. The back end that takes it over next goes on where we say, so what was taken must be handed back first.
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let (guest, device, timeout) = (self.guest, self.device.clone(), self.settings.drain_timeout);
         let control = self.queue(index)?;
@@ -399,14 +399,14 @@ impl VhostUserBackendReqHandlerMut for Connection {
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let bell = file.map(Bell::new).transpose().map_err(Error::ReqHandlerError)?;
-        self.queue(u32::from(index))?.queue.set_call(bell);
+        let notifier = file.map(Notifier::new).transpose().map_err(Error::ReqHandlerError)?;
+        self.queue(u32::from(index))?.queue.set_call(notifier);
         Ok(())
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let bell = file.map(Bell::new).transpose().map_err(Error::ReqHandlerError)?;
-        self.queue(u32::from(index))?.error_bell = bell.map(Arc::new);
+        let notifier = file.map(Notifier::new).transpose().map_err(Error::ReqHandlerError)?;
+        self.queue(u32::from(index))?.error_notifier = notifier.map(Arc::new);
         Ok(())
     }
 

@@ -10,22 +10,20 @@
 //!   any order.
 //! - [`Server`], [`Settings`]: a socket that serves guests one after the other and side by side.
 //! - [`GuestMemory`], [`DescriptorTable`]: the guest's addresses, and the walk along its descriptors.
-//! - [`QueueFault`]: how a guest can lie. It stops its own queue, with one line in the log.
+//! - [`QueueFault`]: how a guest can break the rules. It stops its own queue, with one line in the log.
 //!
 //! Not here: packed rings, live migration's dirty log, tracking of requests in flight across a restart of this
-//! process. `docs/decisions/vhost-own-queues.md` says why the walk is our own.
+//! process. `docs/decisions/vhost-own-queues.md` has the reasons for a walk of our own.
 //!
 //! Reading order: `device`, `chain`, `memory`, `walk`, `ring`, `queue`, `worker`, `backend`, `server`.
 #![forbid(unsafe_code)]
 
 mod backend;
-mod bell;
 mod chain;
 mod device;
-#[cfg(feature = "driver")]
-pub mod driver;
 mod fault;
 mod memory;
+mod notifier;
 mod queue;
 mod ring;
 mod server;

@@ -1,20 +1,20 @@
-use super::bell::Bell;
 use super::chain::{Chain, ChainToken};
 use super::device::ChainLimits;
 use super::fault::QueueFault;
 use super::memory::GuestMemory;
+use super::notifier::Notifier;
 use super::ring::{Rings, passes_event};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One virtqueue: the side that hands chains back, shared by everybody who holds one.
+/// One virtqueue: the side that hands chains back, shared by all that hold one.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     used: Mutex<UsedSide>,
     /// Chains taken and not handed back.
     outstanding: AtomicU32,
-    /// The queue's thread is busy with a batch and will look whether to ring at its end.
+    /// The queue's thread is busy with a batch and will see at its end whether to interrupt the guest.
     batching: AtomicBool,
     drained: Condvar,
 }
@@ -26,10 +26,10 @@ struct UsedSide {
     rings: Option<Arc<Rings>>,
     event_index: bool,
     next_used: u16,
-    /// The used index when we last looked whether to ring.
+    /// The used index when an interrupt was last considered.
     signalled: u16,
-    call: Option<Arc<Bell>>,
-    /// Somebody waits on `drained`.
+    call: Option<Arc<Notifier>>,
+    /// A thread waits on `drained`.
     draining: bool,
 }
 
@@ -73,16 +73,16 @@ impl Queue {
         used.rings = None;
     }
 
-    /// Replaces the bell. A running queue's new bell is rung at once: an answer may just have rung the old one, to
-    /// which nobody listens any more.
-    pub(crate) fn set_call(&self, call: Option<Bell>) {
+    /// Replaces the call descriptor. That of a running queue is signalled at once: a completion may just have signalled the old one,
+    /// which the guest does not watch any more.
+    pub(crate) fn set_call(&self, call: Option<Notifier>) {
         let call = call.map(Arc::new);
         let mut used = self.lock();
         used.call.clone_from(&call);
         let running = used.rings.is_some();
         drop(used);
-        if let Some(bell) = call.filter(|_| running) {
-            bell.ring();
+        if let Some(notifier) = call.filter(|_| running) {
+            notifier.notify();
         }
     }
 
@@ -102,7 +102,7 @@ impl Queue {
         self.outstanding.load(Ordering::Acquire) == 0
     }
 
-    /// Puts a chain on the used ring, and rings if the guest asked for it and no batch is under way.
+    /// Puts a chain on the used ring, and interrupts the guest if it asked for that and no batch is under way.
     pub(super) fn hand_back(&self, run: u64, head: u16, written: u32) {
         let mut used = self.lock();
         if used.run != run {
@@ -120,10 +120,10 @@ impl Queue {
         if used.draining {
             self.drained.notify_all();
         }
-        let bell = if self.batching.load(Ordering::Relaxed) { None } else { used.due_bell() };
+        let notifier = if self.batching.load(Ordering::Relaxed) { None } else { used.due_notifier() };
         drop(used);
-        if let Some(bell) = bell {
-            bell.ring();
+        if let Some(notifier) = notifier {
+            notifier.notify();
         }
     }
 
@@ -134,8 +134,8 @@ impl Queue {
 }
 
 impl UsedSide {
-    /// The bell, if the guest wants it rung for what was handed back since we last looked.
-    fn due_bell(&mut self) -> Option<Arc<Bell>> {
+    /// The call descriptor, if the guest wants an interrupt for what was handed back since the last one.
+    fn due_notifier(&mut self) -> Option<Arc<Notifier>> {
         let (old, new) = (self.signalled, self.next_used);
         let rings = self.rings.as_ref()?;
         if old == new {
@@ -193,24 +193,24 @@ impl AvailableSide {
     /// Ends a batch: one signal for all that came back meanwhile.
     pub(crate) fn end_batch(&self) {
         self.queue.batching.store(false, Ordering::Relaxed);
-        // Who handed a chain back during the batch did so before we got this lock, and whoever does it later sees
-        // that the batch has ended.
-        let bell = self.queue.lock().due_bell();
-        if let Some(bell) = bell {
-            bell.ring();
+        // A thread that handed a chain back during the batch did so before we got this lock; one that does it later sees that the batch has
+        // ended.
+        let notifier = self.queue.lock().due_notifier();
+        if let Some(notifier) = notifier {
+            notifier.notify();
         }
     }
 
     /// Tells the guest that we are looking anyway.
     pub(crate) fn suppress_kicks(&self) -> Result<(), QueueFault> {
-        // With an event index the old one stays behind, which says so by itself.
+        // With an event index the old one stays behind, which suppresses kicks by itself.
         if !self.event_index {
             self.rings.want_kicks(false)?;
         }
         Ok(())
     }
 
-    /// Asks the guest to ring from now on; whether it has handed over chains meanwhile, so that nobody may sleep.
+    /// Asks the guest to kick from now on; whether it has handed over chains meanwhile, so that the thread must not sleep.
     pub(crate) fn ask_for_kicks(&self) -> Result<bool, QueueFault> {
         if self.event_index {
             self.rings.set_available_event(self.next)?;

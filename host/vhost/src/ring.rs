@@ -34,7 +34,7 @@ const ENTRIES: usize = 4;
 const AVAILABLE_ENTRY: usize = 2;
 const USED_ENTRY: usize = 8;
 
-/// In the flags of either ring: the other side need not ring the bell (2.7.7, 2.7.10).
+/// In the flags of either ring: the other side need not notify (2.7.7, 2.7.10).
 const NO_BELL: u16 = 1;
 
 impl Rings {
@@ -102,12 +102,12 @@ impl Rings {
         self.used.store(INDEX, index, Ordering::Release)
     }
 
-    /// Asks the driver (without event index) to ring the bell, or not to.
+    /// Asks the driver (without event index) to kick, or not to.
     pub(crate) fn want_kicks(&self, wanted: bool) -> Result<(), OutOfBounds> {
         self.used.store(FLAGS, if wanted { 0 } else { NO_BELL }, Ordering::Relaxed)
     }
 
-    /// Asks the driver (with event index) to ring the bell when the available index passes this.
+    /// Asks the driver (with event index) to kick when the available index passes this.
     pub(crate) fn set_available_event(&self, index: u16) -> Result<(), OutOfBounds> {
         self.used.store(ENTRIES + usize::from(self.size) * USED_ENTRY, index, Ordering::Relaxed)
     }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bell_rings_exactly_when_the_event_index_is_passed() {
+    fn the_guest_is_interrupted_exactly_when_the_event_index_is_passed() {
         for start in [0u16, 1000, u16::MAX - 3] {
             for step in 1..8u16 {
                 for event in 0..16u16 {

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use tombolo_host_runtime::descriptors::Account;
+use tombolo_host_runtime::descriptors::DescriptorBudget;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 /// How guests are served.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// The longest time that a queue's thread looks for the next request before it sleeps. It does so only while
+    /// The longest time that a queue's thread polls for the next request before it sleeps. It does so only while
     /// requests keep coming. Zero: never.
     pub spin_max: Duration,
     /// Guests connected to the socket at a time; more wait until one leaves.
@@ -28,7 +28,7 @@ pub struct Settings {
     pub drain_timeout: Duration,
 }
 
-/// 50 µs of looking (measured: `docs/decisions/runtime-polling.md`), 64 guests with 1 TiB each, 10 s for requests under way.
+/// 50 µs of polling (measured: `docs/decisions/runtime-polling.md`), 64 guests with 1 TiB each, 10 s for requests under way.
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
@@ -55,7 +55,7 @@ pub type MakeDevice =
     dyn Fn(GuestId) -> Result<Arc<dyn Device>, Box<dyn std::error::Error + Send + Sync>> + Send + Sync;
 
 /// Serves a socket until stopped: each guest with a thread of its own for messages and one for each of its queues.
-/// Guests do not notice each other. Dropping it stops it.
+/// No guest notices another. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -69,7 +69,7 @@ pub struct StopHandle(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
-    /// Wakes the accepting thread: somebody left, or it has to end.
+    /// Wakes the accepting thread: a guest left, or it has to end.
     wake: OwnedFd,
     guests: Mutex<HashMap<GuestId, Guest>>,
 }
@@ -172,7 +172,7 @@ impl Acceptor {
         self.dismiss();
     }
 
-    /// Sleeps until a guest knocks (if there is room for it) or somebody wakes us.
+    /// Sleeps until a guest connects (if there is room for it) or a [`StopHandle`] wakes it.
     fn wait(&self, room: bool) {
         let mut fds = [
             PollFd::new(&self.shared.wake, PollFlags::IN),
@@ -191,7 +191,7 @@ impl Acceptor {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
                 // Most often out of descriptors: others go on, and one leaving mends it.
-                tracing::warn!(%error, "a guest could not be accepted");
+                tracing::warn!(%error, "cannot accept a guest");
                 thread::sleep(Duration::from_millis(100));
                 return;
             }
@@ -199,7 +199,7 @@ impl Acceptor {
         let id = GuestId(self.next);
         self.next += 1;
         if let Err(error) = self.welcome(id, stream) {
-            tracing::warn!(guest = %id, %error, "a guest was refused");
+            tracing::warn!(guest = %id, %error, "guest refused");
         }
     }
 
@@ -211,7 +211,7 @@ impl Acceptor {
         stream.set_nonblocking(false)?;
         let device = (self.make)(id)?;
         let descriptors = descriptors_of(device.queue_count());
-        let descriptors = Account::of_process().share(descriptors).ok_or(NO_DESCRIPTORS)?;
+        let descriptors = DescriptorBudget::of_process().share(descriptors).ok_or(NO_DESCRIPTORS)?;
         let second = stream.try_clone()?;
         let (shared, settings) = (self.shared.clone(), self.settings);
         // Known before its thread runs, so that it can say that it is gone.
@@ -261,7 +261,7 @@ impl Acceptor {
 
 const NO_DESCRIPTORS: &str = "no descriptors left for one more guest; raise RLIMIT_NOFILE";
 
-/// How many descriptors a guest has open: its connection twice and the way back to it; for each queue four bells, two of them
+/// How many descriptors a guest has open: its connection twice and the way back to it; for each queue four eventfds, two of them
 /// twice. Messages bring more for a moment.
 fn descriptors_of(queues: u16) -> usize {
     16 + 6 * usize::from(queues)

@@ -1,6 +1,6 @@
-use super::bell::{Bell, Waiter, Waker};
 use super::device::{Device, QueueIndex};
 use super::fault::QueueFault;
+use super::notifier::{Notifier, Waiter, Waker};
 use super::queue::AvailableSide;
 use super::server::GuestId;
 use std::hint;
@@ -35,9 +35,9 @@ pub(crate) struct Job {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) side: AvailableSide,
     pub(crate) waiter: Waiter,
-    /// Rung when the queue stops by a fault.
-    pub(crate) error_bell: Option<Arc<Bell>>,
-    /// The longest time to look for more work before sleeping.
+    /// Signalled when the queue stops by a fault.
+    pub(crate) error_notifier: Option<Arc<Notifier>>,
+    /// The longest time to poll for more work before sleeping.
     pub(crate) spin_max: Duration,
 }
 
@@ -63,7 +63,7 @@ impl Worker {
 /// This many chains at most before the guest is told of those that are done.
 const BATCH_MAX: usize = 32;
 
-/// How often to look at a queue whose guest has no way to ring.
+/// How often to poll a queue whose guest has no way to kick.
 const POLL_MS: u32 = 1;
 
 impl Job {
@@ -72,8 +72,8 @@ impl Job {
         if let Err(fault) = &outcome {
             let (device, guest, queue) = (self.device.name(), self.guest, self.index);
             tracing::warn!(device, %guest, %queue, %fault, "queue stopped");
-            if let Some(bell) = &self.error_bell {
-                bell.ring();
+            if let Some(notifier) = &self.error_notifier {
+                notifier.notify();
             }
         }
         Stopped { next: self.side.next, faulty: outcome.is_err() }
@@ -199,7 +199,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(1);
 
     #[test]
-    fn an_idle_queue_does_not_look_and_a_busy_one_does_again() {
+    fn an_idle_queue_does_not_poll_and_a_busy_one_does_again() {
         let mut spinner = Spinner::new(MAX);
         let start = Instant::now();
         assert!(!spinner.spin(|| false));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_in_vain_is_tried_ever_more_rarely() {
+    fn polling_in_vain_is_tried_ever_more_rarely() {
         let mut spinner = Spinner::new(MAX);
         for pause in [16, 32, 64, 128, 256, 512, 1024, 1024] {
             assert!(!spinner.spin(|| false));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_told_not_to_look_never_does() {
+    fn a_queue_told_not_to_poll_never_does() {
         let mut spinner = Spinner::new(Duration::ZERO);
         for _ in 0..2000 {
             assert!(!spinner.spin(|| true));

@@ -1,11 +1,11 @@
-//! What a lying guest leaves in the log: one line for the queue that it broke, and not one more.
+//! What a guest that breaks the rules leaves in the log: one line for the queue that it broke, and not one more.
 
 use std::borrow::Cow;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tombolo_host_vhost::driver::{Driver, DriverSettings};
 use tombolo_host_vhost::{Chain, Device, QueueIndex, Server, Settings};
+use tombolo_vhost_driver::{Driver, DriverSettings};
 
 struct Silent;
 
@@ -57,15 +57,15 @@ fn a_broken_queue_is_one_line_in_the_log() {
     let server = Server::start(listener, Settings::default(), Box::new(make)).unwrap();
     let settings = DriverSettings { queues: 2, ..DriverSettings::default() };
     let (driver, mut queues) = Driver::connect(&socket, settings).unwrap();
-    let liar = &mut queues[1];
-    liar.set_descriptor(0, u64::MAX, 4096, 0, 0).unwrap();
+    let hostile = &mut queues[1];
+    hostile.set_descriptor(0, u64::MAX, 4096, 0, 0).unwrap();
     for _ in 0..10 {
-        liar.offer(0).unwrap();
-        liar.kick_always();
+        hostile.offer(0).unwrap();
+        hostile.kick_always();
     }
-    assert!(liar.wait_broken(Duration::from_secs(10)));
+    assert!(hostile.wait_broken(Duration::from_secs(10)));
     for _ in 0..10 {
-        liar.kick_always();
+        hostile.kick_always();
     }
     drop(driver);
     while server.guest_count() > 0 {

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use tombolo_host_vhost::driver::{Driver, DriverSettings, GUEST_BASE, MemoryEntry, request};
 use tombolo_host_vhost::{Chain, Device, QueueIndex, Server, Settings};
+use tombolo_vhost_driver::{Driver, DriverSettings, GUEST_BASE, MemoryEntry, request};
 
 struct Silent;
 
@@ -87,7 +87,7 @@ fn memory_that_is_not_shared_is_one_line_in_the_log_with_what_to_do() {
     let listener = UnixListener::bind(&socket).unwrap();
     let server = Server::start(listener, Settings::default(), Box::new(make)).unwrap();
 
-    let _shared = start(&socket, Some(tombolo_host_vhost::driver::USER_BASE));
+    let _shared = start(&socket, Some(tombolo_vhost_driver::USER_BASE));
     assert_eq!(log.hangs(), [""; 0]);
     // This process is the front end, and its heap is private to it.
     let private = vec![0_u8; 1 << 20];

@@ -1,4 +1,4 @@
-use tombolo_core::{Asker, Ctx, RequestKey, SessionId};
+use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, SessionId};
 
 use tombolo_core::fs::Op;
 
@@ -16,20 +16,17 @@ pub(super) struct EntryKey {
     pub gid: u32,
 }
 
-/// Whose entries are counted together.
+/// A client whose entries are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum ClientKey {
-    /// Who numbers its requests.
-    Asker(Asker),
-    /// The digest of an address.
-    Address(u64),
+pub(super) struct ClientKey {
+    client: ClientId,
+    properties: KeyProperties,
 }
 
 impl ClientKey {
-    /// Whether the client cannot have more requests under way than [`Limits`](super::options::Limits) keep of one: a link has 1024
-    /// slots at most (docs/formats/link.md). A machine's processes can.
+    /// Whether the client cannot have more requests under way than [`Limits`](super::options::Limits) keep of one.
     pub fn has_few_under_way(&self) -> bool {
-        matches!(self, Self::Asker(_))
+        self.properties.contains(KeyProperties::FEW_UNDER_WAY)
     }
 }
 
@@ -37,18 +34,16 @@ impl EntryKey {
     /// `None` for a request that is never sent twice.
     #[inline]
     pub fn of(cx: &Ctx, op: Op) -> Option<Self> {
-        if cx.key == RequestKey::None {
-            return None;
-        }
+        let request = cx.key?;
         let session = matches!(op, Op::Lock | Op::Unlock | Op::CreateUnnamed).then_some(cx.session);
-        Some(Self { request: cx.key, session, op, uid: cx.identity.uid, gid: cx.identity.gid })
+        Some(Self { request, session, op, uid: cx.identity.uid, gid: cx.identity.gid })
     }
 
-    /// As [`of`](Self::of), for what leaves the same any number of times, and hurts only if it comes after what was asked later. What its
-    /// asker has numbered does not: see [`RequestKey::Sequence`].
+    /// As [`of`](Self::of), for what leaves the same any number of times, and hurts only if it comes after what was asked later. Behind a
+    /// fence it does not: see [`KeyProperties::FENCED`].
     #[inline]
     pub fn of_repeatable(cx: &Ctx, op: Op) -> Option<Self> {
-        if matches!(cx.key, RequestKey::Sequence { .. }) {
+        if cx.key?.properties.contains(KeyProperties::FENCED) {
             return None;
         }
         Self::of(cx, op)
@@ -59,12 +54,9 @@ impl EntryKey {
         self.session.is_none()
     }
 
-    /// Whose it is.
+    /// The client.
     pub fn client(&self) -> ClientKey {
-        match self.request {
-            RequestKey::Rpc { client, .. } => ClientKey::Address(client),
-            RequestKey::Sequence { asker, .. } => ClientKey::Asker(asker),
-            RequestKey::None => ClientKey::Address(0),
-        }
+        let RequestKey { client, properties, .. } = self.request;
+        ClientKey { client, properties }
     }
 }

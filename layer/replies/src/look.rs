@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle};
-use tombolo_core::{Answer, Ctx, Error, Identity, RequestKey, Want};
+use tombolo_core::{Answer, Ctx, Error, Identity, Want};
 
 use super::intent::{Deed, Intent, Spot, Trail};
 use super::outcome::Inode;
@@ -22,7 +22,7 @@ pub(super) struct Seen {
 
 /// What `trail` leads over now; `None` when that cannot be found out, so that the operation had better run without.
 pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> Answer<Option<Seen>> {
-    let cx = Ctx { identity: Identity::ROOT, key: RequestKey::None, want: Want::empty(), ..cx.clone() };
+    let cx = Ctx { identity: Identity::ROOT, key: None, want: Want::empty(), ..cx.clone() };
     let deed = match trail {
         Trail::Appends { node, len, turns } => {
             let seen = end(fs, &cx, node, len, turns);

@@ -46,10 +46,10 @@ impl Epoch {
 
 /// How one side can wake the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BellKind {
+pub enum DoorbellKind {
     /// Both run on one kernel: a shared futex on the word in the producer's header.
     Futex,
-    /// There is no bell (a guest and its host): who sleeps looks again at intervals.
+    /// There is no doorbell (a guest and its host): who sleeps looks again at intervals.
     Silent,
 }
 
@@ -141,7 +141,7 @@ pub struct Ends {
     /// Which life of the link it is.
     pub epoch: Epoch,
     /// How one side wakes the other.
-    pub bell: BellKind,
+    pub doorbell: DoorbellKind,
 }
 
 impl Ends {
@@ -152,10 +152,10 @@ impl Ends {
         let client = Extent::whole(Region::heap(len));
         let server = Extent::whole(Region::heap(len));
         let epoch = Epoch::FIRST;
-        let bell = BellKind::Futex;
+        let doorbell = DoorbellKind::Futex;
         (
-            Ends { role: Role::Client, own: client.clone(), peer: server.clone(), layout, epoch, bell },
-            Ends { role: Role::Server, own: server, peer: client, layout, epoch, bell },
+            Ends { role: Role::Client, own: client.clone(), peer: server.clone(), layout, epoch, doorbell },
+            Ends { role: Role::Server, own: server, peer: client, layout, epoch, doorbell },
         )
     }
 }

@@ -12,16 +12,16 @@ use tombolo_mem::OutOfBounds;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::link::ends::{BellKind, Epoch, Extent, Role};
+use crate::link::ends::{DoorbellKind, Epoch, Extent, Role};
 use crate::link::layout::{HEADER_BYTES, Layout, LayoutError};
-use crate::link::terms::{Features, Instance, VERSION};
+use crate::link::terms::{Features, Incarnation, VERSION};
 
 /// Where the owner's heartbeat lies: u64, one more each time.
 pub const HEARTBEAT_OFFSET: u64 = 128;
 /// Where the owner's consumer says that it sleeps: u32, odd while it does, and another number for each sleep.
 pub const ASLEEP_OFFSET: u64 = 256;
-/// The owner's bell: u32, one more with each ring. The peer's consumer sleeps on it.
-pub const BELL_OFFSET: u64 = 384;
+/// The owner's doorbell: u32, one more with each ring. The peer's consumer sleeps on it.
+pub const DOORBELL_OFFSET: u64 = 384;
 
 const MAGIC: [u8; 8] = *b"TMBLRGN\0";
 
@@ -50,9 +50,9 @@ pub struct Header {
     /// Which life of the link it is.
     pub epoch: Epoch,
     /// How the peer is woken.
-    pub bell: BellKind,
+    pub doorbell: DoorbellKind,
     /// Which client or server owns it.
-    pub instance: Instance,
+    pub incarnation: Incarnation,
 }
 
 /// Why a page is no header.
@@ -114,8 +114,8 @@ struct Raw {
     back_slots: U32,
     bytes: U64,
     epoch: U32,
-    bell: U32,
-    instance: [u8; 16],
+    doorbell: U32,
+    incarnation: [u8; 16],
 }
 
 const _: () = {
@@ -126,11 +126,11 @@ const _: () = {
     assert!(offset_of!(Raw, back_slots) == 28);
     assert!(offset_of!(Raw, bytes) == 32);
     assert!(offset_of!(Raw, epoch) == 40);
-    assert!(offset_of!(Raw, bell) == 44);
-    assert!(offset_of!(Raw, instance) == 48);
+    assert!(offset_of!(Raw, doorbell) == 44);
+    assert!(offset_of!(Raw, incarnation) == 48);
     assert!(size_of::<Raw>() == 64);
     assert!(size_of::<Raw>() as u64 <= HEARTBEAT_OFFSET);
-    assert!(BELL_OFFSET + 4 <= HEADER_BYTES);
+    assert!(DOORBELL_OFFSET + 4 <= HEADER_BYTES);
 };
 
 impl From<&Header> for Raw {
@@ -144,8 +144,8 @@ impl From<&Header> for Raw {
             back_slots: U32::new(header.layout.back_slots()),
             bytes: U64::new(header.layout.bytes()),
             epoch: U32::new(header.epoch.number()),
-            bell: U32::new(header.bell.number()),
-            instance: header.instance.0,
+            doorbell: U32::new(header.doorbell.number()),
+            incarnation: header.incarnation.0,
         }
     }
 }
@@ -166,8 +166,9 @@ impl TryFrom<&Raw> for Header {
             features: Features::from_bits(raw.features.get()),
             layout: Layout::new(raw.slots.get(), raw.back_slots.get(), raw.bytes.get())?,
             epoch: Epoch::new(raw.epoch.get()).ok_or_else(|| value("epoch", raw.epoch))?,
-            bell: BellKind::from_number(raw.bell.get()).ok_or_else(|| value("bell", raw.bell))?,
-            instance: Instance(raw.instance),
+            doorbell: DoorbellKind::from_number(raw.doorbell.get())
+                .ok_or_else(|| value("doorbell", raw.doorbell))?,
+            incarnation: Incarnation(raw.incarnation),
         })
     }
 }
@@ -184,8 +185,8 @@ mod tests {
             features: Features::NONE,
             layout,
             epoch: Epoch::new(7).expect("not zero"),
-            bell: BellKind::Silent,
-            instance: Instance([3; 16]),
+            doorbell: DoorbellKind::Silent,
+            incarnation: Incarnation([3; 16]),
         }
     }
 
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(spoilt(8, &[2]), Err(HeaderError::Version { version: 2 }));
         assert_eq!(spoilt(12, &[9]), Err(HeaderError::Value { what: "role", value: 9 }));
         assert_eq!(spoilt(40, &[0]), Err(HeaderError::Value { what: "epoch", value: 0 }));
-        assert_eq!(spoilt(44, &[7]), Err(HeaderError::Value { what: "bell", value: 7 }));
+        assert_eq!(spoilt(44, &[7]), Err(HeaderError::Value { what: "doorbell", value: 7 }));
         assert_eq!(spoilt(24, &[9]), Err(HeaderError::Layout(LayoutError::Slots { slots: 9 })));
         assert!(matches!(spoilt(36, &[1, 2, 3, 4]), Err(HeaderError::Layout(LayoutError::Bytes { .. }))));
         let short = Extent::whole(Region::heap(63));

@@ -10,9 +10,9 @@ use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::link::ends::BellKind;
-use crate::link::introduction::{Introduce, Introduced, Withdraw};
-use crate::link::terms::{Bells, Features, Instance, Protocol};
+use crate::link::ends::DoorbellKind;
+use crate::link::region_forwarding::{ForwardRegion, RegionForwarded, Withdraw};
+use crate::link::terms::{Doorbells, Features, Incarnation, Protocol};
 
 /// Longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 512;
@@ -37,9 +37,9 @@ pub enum Message {
     /// Either side's last.
     Goodbye(Goodbye),
     /// The client makes one more domain known, whose memory comes along.
-    Introduce(Introduce),
+    ForwardRegion(ForwardRegion),
     /// The server has mapped that memory, or will not.
-    Introduced(Introduced),
+    RegionForwarded(RegionForwarded),
     /// The client names that domain no more.
     Withdraw(Withdraw),
 }
@@ -62,11 +62,11 @@ pub struct Hello {
     /// The size of its memory, of which the server may want to use less.
     pub bytes: u64,
     /// Which life of which client it is.
-    pub client: Instance,
+    pub client: Incarnation,
     /// What it wants to speak; none if it is nothing that we know.
     pub protocol: Option<Protocol>,
     /// By what it can be woken.
-    pub bells: Bells,
+    pub doorbells: Doorbells,
     /// The export; empty for the only one there is.
     pub export: String,
     /// What to call it in a log.
@@ -89,11 +89,11 @@ pub struct Welcome {
     /// Which life of the link it is.
     pub epoch: u32,
     /// How sides are woken.
-    pub bell: BellKind,
+    pub doorbell: DoorbellKind,
     /// What is spoken.
     pub protocol: Protocol,
     /// Which life of the server it is.
-    pub server: Instance,
+    pub server: Incarnation,
 }
 
 /// Why there is no link.
@@ -120,7 +120,7 @@ pub enum RefusalCode {
     /// The client's memory is not as it must be.
     Memory,
     /// No way to wake each other in common.
-    Bell,
+    Doorbell,
     /// The operator does not allow it.
     NotAllowed,
     /// There is no such export.
@@ -206,8 +206,8 @@ impl Message {
                 let senseless = MessageError::Value { what: "cause", value: cause };
                 Ok(Message::Goodbye(Goodbye { cause: Cause::from_number(cause).ok_or(senseless)?, reason }))
             }
-            5 => Introduce::decode(rest).ok_or_else(length)?.map(Message::Introduce),
-            6 => Introduced::decode(rest).ok_or_else(length)?.map(Message::Introduced),
+            5 => ForwardRegion::decode(rest).ok_or_else(length)?.map(Message::ForwardRegion),
+            6 => RegionForwarded::decode(rest).ok_or_else(length)?.map(Message::RegionForwarded),
             7 => Withdraw::decode(rest).ok_or_else(length)?.map(Message::Withdraw),
             value => Err(MessageError::Value { what: "kind", value }),
         }
@@ -233,11 +233,11 @@ impl Message {
                 encode_reason(goodbye.cause.number(), &goodbye.reason, &mut rest);
                 4
             }
-            Message::Introduce(introduce) => {
+            Message::ForwardRegion(introduce) => {
                 introduce.encode(&mut rest);
                 5
             }
-            Message::Introduced(introduced) => {
+            Message::RegionForwarded(introduced) => {
                 introduced.encode(&mut rest);
                 6
             }
@@ -273,7 +273,7 @@ const REFUSAL_CODES: [(RefusalCode, u32, &str); 11] = [
     (RefusalCode::Protocol, 3, "that protocol is not spoken"),
     (RefusalCode::Sizes, 4, "sizes that cannot be had"),
     (RefusalCode::Memory, 5, "memory that is not as it must be"),
-    (RefusalCode::Bell, 6, "no bell in common"),
+    (RefusalCode::Doorbell, 6, "no doorbell in common"),
     (RefusalCode::NotAllowed, 7, "not allowed"),
     (RefusalCode::NoExport, 8, "no such export"),
     (RefusalCode::TooMany, 9, "too many links"),
@@ -342,7 +342,7 @@ struct RawHello {
     bytes: U64,
     client: [u8; 16],
     protocol: U32,
-    bells: U32,
+    doorbells: U32,
     export_len: U32,
     label_len: U32,
 }
@@ -351,7 +351,7 @@ struct RawHello {
 #[repr(C)]
 struct RawWelcome {
     version: U32,
-    bell: U32,
+    doorbell: U32,
     features: U64,
     slots: U32,
     back_slots: U32,
@@ -381,12 +381,12 @@ const _: () = {
     assert!(HEAD + offset_of!(RawHello, bytes) == 48);
     assert!(HEAD + offset_of!(RawHello, client) == 56);
     assert!(HEAD + offset_of!(RawHello, protocol) == 72);
-    assert!(HEAD + offset_of!(RawHello, bells) == 76);
+    assert!(HEAD + offset_of!(RawHello, doorbells) == 76);
     assert!(HEAD + offset_of!(RawHello, export_len) == 80);
     assert!(HEAD + offset_of!(RawHello, label_len) == 84);
     assert!(HEAD + size_of::<RawHello>() == 88);
     assert!(HEAD + size_of::<RawHello>() + NAME_BYTES_MAX + LABEL_BYTES_MAX <= MESSAGE_BYTES_MAX);
-    assert!(HEAD + offset_of!(RawWelcome, bell) == 20);
+    assert!(HEAD + offset_of!(RawWelcome, doorbell) == 20);
     assert!(HEAD + offset_of!(RawWelcome, features) == 24);
     assert!(HEAD + offset_of!(RawWelcome, slots) == 32);
     assert!(HEAD + offset_of!(RawWelcome, back_slots) == 36);
@@ -414,9 +414,9 @@ fn decode_hello(bytes: &[u8], length: impl Fn() -> MessageError) -> Result<Hello
         slots: raw.slots.get(),
         back_slots: raw.back_slots.get(),
         bytes: raw.bytes.get(),
-        client: Instance(raw.client),
+        client: Incarnation(raw.client),
         protocol: Protocol::from_number(raw.protocol.get()),
-        bells: Bells::from_bits(raw.bells.get()),
+        doorbells: Doorbells::from_bits(raw.doorbells.get()),
         export: text("name of the export", export, NAME_BYTES_MAX)?,
         label: text("label", label, LABEL_BYTES_MAX)?,
     })
@@ -435,7 +435,7 @@ fn encode_hello(hello: &Hello, bytes: &mut Vec<u8>) {
         bytes: U64::new(hello.bytes),
         client: hello.client.0,
         protocol: U32::new(hello.protocol.map_or(0, Protocol::number)),
-        bells: U32::new(hello.bells.bits()),
+        doorbells: U32::new(hello.doorbells.bits()),
         export_len: len_of(&export),
         label_len: len_of(&label),
     };
@@ -454,9 +454,10 @@ fn decode_welcome(bytes: &[u8], length: impl Fn() -> MessageError) -> Result<Wel
         back_slots: raw.back_slots.get(),
         bytes: raw.bytes.get(),
         epoch: raw.epoch.get(),
-        bell: BellKind::from_number(raw.bell.get()).ok_or_else(|| value("bell", raw.bell))?,
+        doorbell: DoorbellKind::from_number(raw.doorbell.get())
+            .ok_or_else(|| value("doorbell", raw.doorbell))?,
         protocol: Protocol::from_number(raw.protocol.get()).ok_or_else(|| value("protocol", raw.protocol))?,
-        server: Instance(raw.server),
+        server: Incarnation(raw.server),
     })
 }
 
@@ -464,7 +465,7 @@ impl From<&Welcome> for RawWelcome {
     fn from(welcome: &Welcome) -> RawWelcome {
         RawWelcome {
             version: U32::new(welcome.version),
-            bell: U32::new(welcome.bell.number()),
+            doorbell: U32::new(welcome.doorbell.number()),
             features: U64::new(welcome.features.bits()),
             slots: U32::new(welcome.slots),
             back_slots: U32::new(welcome.back_slots),

@@ -1,22 +1,22 @@
-//! What two ends of a link agree on: where things lie in a region, who is who, and whether the other side lives.
+//! What two ends of a link agree on: where things lie in a region, which side is which, and whether the other side lives.
 //!
-//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `introduction`, `negotiate`, `heart`; and where there is no socket `page`, `seat`.
+//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `region_forwarding`, `negotiate`, `heart`; and where there is no socket `rendezvous_page`, `handshake`.
 
 mod ends;
+mod handshake;
 mod header;
 mod heart;
-mod introduction;
 mod layout;
 mod message;
 mod negotiate;
-mod page;
-mod seat;
+mod region_forwarding;
+mod rendezvous_page;
 mod terms;
 
-pub use ends::{BellKind, Ends, Epoch, Extent, Role};
-pub use header::{ASLEEP_OFFSET, BELL_OFFSET, HEARTBEAT_OFFSET, Header, HeaderError};
+pub use ends::{DoorbellKind, Ends, Epoch, Extent, Role};
+pub use handshake::{ClientHandshake, ClientStep, HELLO_PATIENCE, PageEnd, ServerHandshake, ServerStep};
+pub use header::{ASLEEP_OFFSET, DOORBELL_OFFSET, HEARTBEAT_OFFSET, Header, HeaderError};
 pub use heart::{BEAT, Health, Patience, Pulse, Watch};
-pub use introduction::{INTRODUCTIONS_MAX, Introduce, Introduced, Withdraw};
 pub use layout::{
     BACK_SLOTS_MAX, BACK_SLOTS_MIN, FRAME_BYTES, HEADER_BYTES, Layout, LayoutError, REGION_BYTES_MAX,
     SLOT_BYTES, SLOTS_MAX, SLOTS_MIN,
@@ -26,6 +26,6 @@ pub use message::{
     REASON_BYTES_MAX, RefusalCode, Refused, Welcome,
 };
 pub use negotiate::{Limits, WelcomeError};
-pub use page::{PageError, length_of};
-pub use seat::{ClientSeat, ClientStep, HELLO_PATIENCE, PageEnd, ServerSeat, ServerStep};
-pub use terms::{Agreement, Bells, Features, Instance, Protocol, VERSION};
+pub use region_forwarding::{FORWARDED_REGIONS_MAX, ForwardRegion, RegionForwarded, Withdraw};
+pub use rendezvous_page::{PageError, length_of};
+pub use terms::{Agreement, Doorbells, Features, Incarnation, Protocol, VERSION};

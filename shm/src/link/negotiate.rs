@@ -2,11 +2,11 @@
 
 use thiserror::Error;
 
-use crate::link::ends::{BellKind, Ends, Epoch, Extent, Role};
+use crate::link::ends::{DoorbellKind, Ends, Epoch, Extent, Role};
 use crate::link::header::Header;
 use crate::link::layout::{BACK_SLOTS_MAX, Layout, LayoutError, SLOTS_MAX};
 use crate::link::message::{Hello, RefusalCode, Refused, Welcome};
-use crate::link::terms::{Agreement, Bells, Features, Instance, Protocol, VERSION};
+use crate::link::terms::{Agreement, Doorbells, Features, Incarnation, Protocol, VERSION};
 
 /// What a server agrees to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,19 +22,19 @@ pub struct Limits {
     /// Largest region, in bytes. A link costs the server as much of its own, once the client has it filled.
     pub bytes: u64,
     /// By what it can be woken.
-    pub bells: Bells,
+    pub doorbells: Doorbells,
 }
 
 impl Default for Limits {
     /// For links between processes: vrpc, as many slots as there can be, 64 MiB. No call-backs, which are reserved (docs/decisions/shm-regions.md).
     fn default() -> Self {
         Limits {
-            features: Features::INTRODUCTIONS | Features::PASSING_ON,
+            features: Features::FORWARDED_REGIONS | Features::REGION_FORWARDING,
             protocols: vec![Protocol::Vrpc],
             slots: SLOTS_MAX,
             back_slots: BACK_SLOTS_MAX,
             bytes: 64 << 20,
-            bells: Bells::FUTEX | Bells::SILENT,
+            doorbells: Doorbells::FUTEX | Doorbells::SILENT,
         }
     }
 }
@@ -54,8 +54,8 @@ pub enum WelcomeError {
 }
 
 impl Limits {
-    /// What a link for this client will be like, if it can have one. Epoch and instance are the server's to choose.
-    pub fn agree(&self, hello: &Hello, epoch: Epoch, server: Instance) -> Result<Agreement, Refused> {
+    /// What a link for this client will be like, if it can have one. Epoch and incarnation are the server's to choose.
+    pub fn agree(&self, hello: &Hello, epoch: Epoch, server: Incarnation) -> Result<Agreement, Refused> {
         if hello.version_min > VERSION || hello.version_max < VERSION {
             return Err(Refused::new(
                 RefusalCode::Version,
@@ -69,9 +69,12 @@ impl Limits {
         let protocol = hello.protocol.filter(|protocol| self.protocols.contains(protocol));
         let protocol = protocol
             .ok_or_else(|| Refused::new(RefusalCode::Protocol, "it may be that of another server"))?;
-        let bells = self.bells & hello.bells;
-        let bell = [BellKind::Futex, BellKind::Silent].into_iter().find(|bell| bells.contains(*bell));
-        let bell = bell.ok_or_else(|| Refused::new(RefusalCode::Bell, "neither of the client's"))?;
+        let doorbells = self.doorbells & hello.doorbells;
+        let doorbell = [DoorbellKind::Futex, DoorbellKind::Silent]
+            .into_iter()
+            .find(|doorbell| doorbells.contains(*doorbell));
+        let doorbell =
+            doorbell.ok_or_else(|| Refused::new(RefusalCode::Doorbell, "neither of the client's"))?;
         let sizes = |error: LayoutError| Refused::new(RefusalCode::Sizes, error);
         // First what the client says, for less than nonsense may make sense.
         let wanted = Layout::new(hello.slots, hello.back_slots, hello.bytes).map_err(sizes)?;
@@ -87,7 +90,7 @@ impl Limits {
             protocol,
             layout,
             epoch,
-            bell,
+            doorbell,
             server,
         })
     }
@@ -95,20 +98,20 @@ impl Limits {
 
 impl Agreement {
     /// What the header of a side's region is to say; `owner` is which life of that side it is.
-    pub fn header(&self, role: Role, owner: Instance) -> Header {
+    pub fn header(&self, role: Role, owner: Incarnation) -> Header {
         Header {
             role,
             features: self.features,
             layout: self.layout,
             epoch: self.epoch,
-            bell: self.bell,
-            instance: owner,
+            doorbell: self.doorbell,
+            incarnation: owner,
         }
     }
 
     /// The link as one side sees it. Both ends must be at least as long as the layout.
     pub fn ends(&self, role: Role, own: Extent, peer: Extent) -> Ends {
-        Ends { role, own, peer, layout: self.layout, epoch: self.epoch, bell: self.bell }
+        Ends { role, own, peer, layout: self.layout, epoch: self.epoch, doorbell: self.doorbell }
     }
 
     /// How the server says it.
@@ -120,7 +123,7 @@ impl Agreement {
             back_slots: self.layout.back_slots(),
             bytes: self.layout.bytes(),
             epoch: self.epoch.number(),
-            bell: self.bell,
+            doorbell: self.doorbell,
             protocol: self.protocol,
             server: self.server,
         }
@@ -137,7 +140,7 @@ impl Hello {
             self.offered.contains(welcome.features) && welcome.features.contains(self.required),
         )?;
         offered("protocol", self.protocol == Some(welcome.protocol))?;
-        offered("bell", self.bells.contains(welcome.bell))?;
+        offered("doorbell", self.doorbells.contains(welcome.doorbell))?;
         offered("number of slots", welcome.slots <= self.slots && welcome.back_slots <= self.back_slots)?;
         offered("size", welcome.bytes <= self.bytes)?;
         let epoch = Epoch::new(welcome.epoch).ok_or(WelcomeError::NotOffered { what: "epoch" })?;
@@ -147,7 +150,7 @@ impl Hello {
             protocol: welcome.protocol,
             layout: Layout::new(welcome.slots, welcome.back_slots, welcome.bytes)?,
             epoch,
-            bell: welcome.bell,
+            doorbell: welcome.doorbell,
             server: welcome.server,
         })
     }
@@ -166,16 +169,16 @@ mod tests {
             slots: 256,
             back_slots: 16,
             bytes: 128 << 20,
-            client: Instance([1; 16]),
+            client: Incarnation([1; 16]),
             protocol: Some(Protocol::Vrpc),
-            bells: Bells::FUTEX,
+            doorbells: Doorbells::FUTEX,
             export: "src".into(),
             label: "test".into(),
         }
     }
 
     fn agree(limits: &Limits, hello: &Hello) -> Result<Agreement, Refused> {
-        limits.agree(hello, Epoch::new(5).expect("not zero"), Instance([2; 16]))
+        limits.agree(hello, Epoch::new(5).expect("not zero"), Incarnation([2; 16]))
     }
 
     #[test]
@@ -184,7 +187,7 @@ mod tests {
         let agreement = agree(&limits, &hello()).expect("an agreement");
         assert_eq!((agreement.layout.slots(), agreement.layout.back_slots()), (64, 16));
         assert_eq!(agreement.layout.bytes(), 64 << 20);
-        assert_eq!((agreement.features, agreement.bell), (Features::CALL_BACKS, BellKind::Futex));
+        assert_eq!((agreement.features, agreement.doorbell), (Features::CALL_BACKS, DoorbellKind::Futex));
         assert_eq!(hello().check(&agreement.welcome()), Ok(agreement));
     }
 
@@ -218,7 +221,7 @@ mod tests {
         );
         assert_eq!(refusal(|hello| hello.protocol = None), Err(RefusalCode::Protocol));
         assert_eq!(refusal(|hello| hello.protocol = Some(Protocol::OncRpc)), Err(RefusalCode::Protocol));
-        assert_eq!(refusal(|hello| hello.bells = Bells::from_bits(0x80)), Err(RefusalCode::Bell));
+        assert_eq!(refusal(|hello| hello.doorbells = Doorbells::from_bits(0x80)), Err(RefusalCode::Doorbell));
         for change in [
             (|hello| hello.slots = 0) as fn(&mut Hello),
             |hello| hello.slots = u32::MAX,
@@ -251,7 +254,7 @@ mod tests {
             |welcome| welcome.bytes = 256 << 20,
             |welcome| welcome.bytes = 4096,
             |welcome| welcome.epoch = 0,
-            |welcome| welcome.bell = BellKind::Silent,
+            |welcome| welcome.doorbell = DoorbellKind::Silent,
             |welcome| welcome.protocol = Protocol::OncRpc,
         ] {
             assert!(spoilt(change).is_err());

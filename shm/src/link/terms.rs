@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{BitAnd, BitOr};
 
-use crate::link::ends::{BellKind, Epoch, Role};
+use crate::link::ends::{DoorbellKind, Epoch, Role};
 use crate::link::layout::Layout;
 
 /// The version of the layout and of the handshake that this crate speaks.
@@ -19,11 +19,11 @@ impl Features {
     /// The client answers call-backs.
     pub const CALL_BACKS: Features = Features(1);
     /// The server takes the memory of further domains from the client. At a socket only.
-    pub const INTRODUCTIONS: Features = Features(1 << 1);
+    pub const FORWARDED_REGIONS: Features = Features(1 << 1);
     /// The client's memory may be passed on to further domains, of its own user and of root. At a socket only.
-    pub const PASSING_ON: Features = Features(1 << 2);
+    pub const REGION_FORWARDING: Features = Features(1 << 2);
     /// Those that need a socket beside the link.
-    pub const AT_SOCKETS: Features = Features(Features::INTRODUCTIONS.0 | Features::PASSING_ON.0);
+    pub const AT_SOCKETS: Features = Features(Features::FORWARDED_REGIONS.0 | Features::REGION_FORWARDING.0);
 
     /// The set of those bits, known or not.
     pub fn from_bits(bits: u64) -> Features {
@@ -62,17 +62,17 @@ impl BitOr for Features {
 
 /// A set of ways to be woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Bells(u32);
+pub struct Doorbells(u32);
 
-impl Bells {
-    /// [`BellKind::Futex`].
-    pub const FUTEX: Bells = Bells(1);
-    /// [`BellKind::Silent`].
-    pub const SILENT: Bells = Bells(2);
+impl Doorbells {
+    /// [`DoorbellKind::Futex`].
+    pub const FUTEX: Doorbells = Doorbells(1);
+    /// [`DoorbellKind::Silent`].
+    pub const SILENT: Doorbells = Doorbells(2);
 
     /// The set of those bits, known or not.
-    pub fn from_bits(bits: u32) -> Bells {
-        Bells(bits)
+    pub fn from_bits(bits: u32) -> Doorbells {
+        Doorbells(bits)
     }
 
     /// The bits.
@@ -81,26 +81,26 @@ impl Bells {
     }
 
     /// Whether that way is among them.
-    pub fn contains(self, bell: BellKind) -> bool {
-        let bit = match bell {
-            BellKind::Futex => Bells::FUTEX,
-            BellKind::Silent => Bells::SILENT,
+    pub fn contains(self, doorbell: DoorbellKind) -> bool {
+        let bit = match doorbell {
+            DoorbellKind::Futex => Doorbells::FUTEX,
+            DoorbellKind::Silent => Doorbells::SILENT,
         };
         self.0 & bit.0 != 0
     }
 }
 
-impl BitAnd for Bells {
-    type Output = Bells;
-    fn bitand(self, other: Bells) -> Bells {
-        Bells(self.0 & other.0)
+impl BitAnd for Doorbells {
+    type Output = Doorbells;
+    fn bitand(self, other: Doorbells) -> Doorbells {
+        Doorbells(self.0 & other.0)
     }
 }
 
-impl BitOr for Bells {
-    type Output = Bells;
-    fn bitor(self, other: Bells) -> Bells {
-        Bells(self.0 | other.0)
+impl BitOr for Doorbells {
+    type Output = Doorbells;
+    fn bitor(self, other: Doorbells) -> Doorbells {
+        Doorbells(self.0 | other.0)
     }
 }
 
@@ -116,15 +116,15 @@ pub enum Protocol {
 /// Which life of a client or of a server: random, made when it starts. A client keeps its own over all its links, so that
 /// a server knows it again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Instance(pub [u8; 16]);
+pub struct Incarnation(pub [u8; 16]);
 
-impl fmt::Display for Instance {
+impl fmt::Display for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl fmt::Debug for Instance {
+impl fmt::Debug for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -144,9 +144,9 @@ pub struct Agreement {
     /// Which life of the link it is.
     pub epoch: Epoch,
     /// How one side wakes the other.
-    pub bell: BellKind,
+    pub doorbell: DoorbellKind,
     /// Which life of the server it is.
-    pub server: Instance,
+    pub server: Incarnation,
 }
 
 // The numbers that stand for them in every message and header.
@@ -164,16 +164,16 @@ impl Role {
     }
 }
 
-impl BellKind {
+impl DoorbellKind {
     pub(crate) fn number(self) -> u32 {
         match self {
-            BellKind::Futex => 1,
-            BellKind::Silent => 2,
+            DoorbellKind::Futex => 1,
+            DoorbellKind::Silent => 2,
         }
     }
 
-    pub(crate) fn from_number(number: u32) -> Option<BellKind> {
-        [BellKind::Futex, BellKind::Silent].into_iter().find(|bell| bell.number() == number)
+    pub(crate) fn from_number(number: u32) -> Option<DoorbellKind> {
+        [DoorbellKind::Futex, DoorbellKind::Silent].into_iter().find(|doorbell| doorbell.number() == number)
     }
 }
 

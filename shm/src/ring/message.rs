@@ -1,4 +1,4 @@
-use crate::ring::turn::Turn;
+use crate::ring::slot_stamp::SlotStamp;
 
 /// Bytes of a message that the ring gives no meaning to.
 pub const BODY_BYTES: usize = 48;
@@ -27,10 +27,10 @@ impl Default for Message {
 }
 
 impl Message {
-    /// The slot's first word: turn and id, little-endian.
+    /// The slot's first word: stamp and id, little-endian.
     #[inline(always)]
-    pub(super) fn head(&self, turn: Turn) -> u64 {
-        (u64::from(turn.0) | u64::from(self.id) << 32).to_le()
+    pub(super) fn head(&self, stamp: SlotStamp) -> u64 {
+        (u64::from(stamp.0) | u64::from(self.id) << 32).to_le()
     }
 
     /// The words behind it.

@@ -6,16 +6,16 @@ use tombolo_mem::{LinesMut, OutOfBounds};
 
 use crate::cells::CellsMut;
 use crate::link::{Epoch, Extent, SLOT_BYTES};
-use crate::ring::ahead::Ahead;
 use crate::ring::message::Message;
-use crate::ring::turn::Place;
+use crate::ring::prefetch::Prefetch;
+use crate::ring::slot_stamp::Cursor;
 
 /// The writing side of a ring, of which there is one.
 #[derive(Debug)]
 pub struct Producer<C = LinesMut> {
     cells: C,
-    place: Place,
-    /// The slot of `place`, for those who fetch it ahead.
+    cursor: Cursor,
+    /// The slot of `cursor`, for those who prefetch it.
     next: Arc<AtomicUsize>,
 }
 
@@ -31,28 +31,28 @@ impl Producer {
 impl<C: CellsMut> Producer<C> {
     /// The ring in those cells, all of them zero.
     pub fn new(cells: C, epoch: Epoch) -> Producer<C> {
-        Producer { cells, place: Place::first(epoch), next: Arc::default() }
+        Producer { cells, cursor: Cursor::first(epoch), next: Arc::default() }
     }
 
     /// What fetches the next slot before it is written.
-    pub fn ahead(&self) -> Ahead<C>
+    pub fn prefetch(&self) -> Prefetch<C>
     where
         C: Clone,
     {
-        Ahead::new(self.cells.clone(), self.next.clone())
+        Prefetch::new(self.cells.clone(), self.next.clone())
     }
 
     /// Writes the next slot. There must be no more messages under way than slots, or one is lost that the peer has not read; that
     /// is for the caller to count, since the ring does not know.
     #[inline]
     pub fn push(&mut self, message: &Message) {
-        let slot = self.place.slot;
+        let slot = self.cursor.slot;
         for (word, value) in message.tail().into_iter().enumerate() {
             self.cells.store(slot, word + 1, value, Relaxed);
         }
         // Last, and not before the rest is there.
-        self.cells.store(slot, 0, message.head(self.place.turn), Release);
-        self.place.advance(self.cells.count());
-        self.next.store(self.place.slot, Relaxed);
+        self.cells.store(slot, 0, message.head(self.cursor.stamp), Release);
+        self.cursor.advance(self.cells.count());
+        self.next.store(self.cursor.slot, Relaxed);
     }
 }

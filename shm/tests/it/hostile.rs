@@ -31,9 +31,9 @@ fn message(id: u32) -> Message {
     Message { id, frame_len: !id, kind: id ^ 0x5555, body: std::array::from_fn(|at| at as u8 ^ id as u8) }
 }
 
-fn set_turn(end: &Extent, slot: u32, turn: u32) {
+fn set_stamp(end: &Extent, slot: u32, stamp: u32) {
     let at = slot as usize * LINE_BYTES;
-    end.region().store_u32(at, turn.to_le(), Release).expect("inside");
+    end.region().store_u32(at, stamp.to_le(), Release).expect("inside");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_slot_has_the_bytes_that_the_format_says() {
 }
 
 #[test]
-fn messages_come_in_order_whole_and_once_over_more_laps_than_a_turn_counts() {
+fn messages_come_in_order_whole_and_once_over_more_laps_than_a_stamp_counts() {
     let (end, mut consumer) = ring();
     let mut producer = producer(&end, EPOCH);
     let mut id = 0;
@@ -70,7 +70,7 @@ fn messages_come_in_order_whole_and_once_over_more_laps_than_a_turn_counts() {
 }
 
 #[test]
-fn a_turn_that_runs_backwards_or_ahead_is_no_message_and_is_told() {
+fn a_stamp_of_another_lap_is_no_message_and_is_reported() {
     for wrong in [-2i32, -3, -100, 1, 2, 100, 0x8000] {
         let (end, mut consumer) = ring();
         let mut producer = producer(&end, EPOCH);
@@ -80,11 +80,11 @@ fn a_turn_that_runs_backwards_or_ahead_is_no_message_and_is_told() {
         }
         let awaited = EPOCH << 16 | 6;
         let lap = (awaited as u16).wrapping_add(wrong as u16);
-        set_turn(&end, 3, EPOCH << 16 | u32::from(lap));
+        set_stamp(&end, 3, EPOCH << 16 | u32::from(lap));
         assert_eq!(consumer.pop(), None, "{wrong}");
         let fault = consumer.check().expect_err("a lie");
         assert_eq!((fault.slot, fault.awaited), (3, awaited));
-        set_turn(&end, 3, awaited);
+        set_stamp(&end, 3, awaited);
         assert!(consumer.check().is_ok() && consumer.pop().is_some());
     }
 }
@@ -120,13 +120,13 @@ fn a_slot_that_is_rewritten_while_it_is_read_gives_some_mix_and_nothing_else() {
         let (stop, kinds) = (&stop, &kinds);
         let lines = LinesMut::new(end.region(), 0, SLOTS as usize).expect("lines");
         scope.spawn(move || {
-            // Whole laps of the two in turn, without waiting for anybody: each lap's turn comes by again and again.
+            // Whole laps of the two in turn, without waiting for anybody: each stamp comes by again and again.
             while !stop.load(Relaxed) {
                 for lap in 1..4u64 {
                     let message = &kinds[lap as usize % 2];
                     for slot in 0..SLOTS as usize {
-                        let turn = u64::from(EPOCH << 16) & 0xFFFF_FFFF | lap;
-                        lines.store(slot, 0, (turn | u64::from(message.id) << 32).to_le(), Relaxed);
+                        let stamp = u64::from(EPOCH << 16) & 0xFFFF_FFFF | lap;
+                        lines.store(slot, 0, (stamp | u64::from(message.id) << 32).to_le(), Relaxed);
                         let sizes = u64::from(message.frame_len) | u64::from(message.kind) << 32;
                         lines.store(slot, 1, sizes.to_le(), Relaxed);
                         for (word, bytes) in message.body.as_chunks::<8>().0.iter().enumerate() {
@@ -180,7 +180,7 @@ fn rings_lie_inside_on_lines_and_are_powers_of_two() {
 }
 
 proptest! {
-    /// Whatever the memory holds: a message is what bears the awaited turn, and what comes out is what was there.
+    /// Whatever the memory holds: a message is what bears the awaited stamp, and what comes out is what was there.
     #[test]
     fn any_bytes_are_read_without_harm(
         bytes in proptest::collection::vec(any::<u8>(), SLOTS as usize * LINE_BYTES),
@@ -189,7 +189,7 @@ proptest! {
         let (end, mut consumer) = ring();
         end.write_at(0, &bytes).expect("inside");
         for (slot, fits) in (0..SLOTS).zip(&fits) {
-            set_turn(&end, slot, if *fits { EPOCH << 16 | 1 } else { EPOCH << 16 | 7 });
+            set_stamp(&end, slot, if *fits { EPOCH << 16 | 1 } else { EPOCH << 16 | 7 });
         }
         let mut seen = 0;
         while let Some(message) = consumer.pop() {

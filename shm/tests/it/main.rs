@@ -1,7 +1,7 @@
 //! The tests that may share a process.
 
 mod area;
-mod bells;
+mod doorbells;
+mod handshakes;
 mod hostile;
 mod messages;
-mod seats;

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tombolo_shm::address::Domain;
 use tombolo_shm::link::{
-    BellKind, Bells, Cause, Features, Goodbye, Hello, Instance, Introduce, Introduced, MESSAGE_BYTES_MAX,
-    Message, MessageError, Protocol, RefusalCode, Refused, Welcome, Withdraw,
+    Cause, DoorbellKind, Doorbells, Features, ForwardRegion, Goodbye, Hello, Incarnation, MESSAGE_BYTES_MAX,
+    Message, MessageError, Protocol, RefusalCode, Refused, RegionForwarded, Welcome, Withdraw,
 };
 
 fn hello() -> Hello {
@@ -16,9 +16,9 @@ fn hello() -> Hello {
         slots: 64,
         back_slots: 8,
         bytes: 1 << 20,
-        client: Instance(*b"0123456789abcdef"),
+        client: Incarnation(*b"0123456789abcdef"),
         protocol: Some(Protocol::Vrpc),
-        bells: Bells::FUTEX,
+        doorbells: Doorbells::FUTEX,
         export: "src".into(),
         label: "mount".into(),
     }
@@ -32,9 +32,9 @@ fn welcome() -> Welcome {
         back_slots: 8,
         bytes: 1 << 20,
         epoch: 0x0403_0201,
-        bell: BellKind::Silent,
+        doorbell: DoorbellKind::Silent,
         protocol: Protocol::OncRpc,
-        server: Instance(*b"fedcba9876543210"),
+        server: Incarnation(*b"fedcba9876543210"),
     }
 }
 
@@ -72,8 +72,8 @@ fn a_welcome_is_laid_out_as_the_format_says() {
     assert_eq!(Message::decode(&expected), Ok(Message::Welcome(welcome())));
 }
 
-fn introduce() -> Introduce {
-    Introduce { domain: Domain(0x0302), user: 1000, bytes: 8 << 20, nameable: 0x43000..8 << 20 }
+fn introduce() -> ForwardRegion {
+    ForwardRegion { domain: Domain(0x0302), user: 1000, bytes: 8 << 20, nameable: 0x43000..8 << 20 }
 }
 
 #[test]
@@ -84,10 +84,10 @@ fn introductions_are_laid_out_as_the_format_says() {
     expected.extend_from_slice(&[0, 0, 0x80, 0, 0, 0, 0, 0]);
     expected.extend_from_slice(&[0, 0x30, 4, 0, 0, 0, 0, 0]);
     expected.extend_from_slice(&[0, 0, 0x80, 0, 0, 0, 0, 0]);
-    assert_eq!(Message::Introduce(introduce()).encode(), expected);
-    assert_eq!(Message::decode(&expected), Ok(Message::Introduce(introduce())));
+    assert_eq!(Message::ForwardRegion(introduce()).encode(), expected);
+    assert_eq!(Message::decode(&expected), Ok(Message::ForwardRegion(introduce())));
     for (is_known, outcome) in [(true, 1), (false, 2)] {
-        let message = Message::Introduced(Introduced { domain: Domain(2), is_known });
+        let message = Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known });
         let expected = [head(6, 24), vec![2, 0, 0, 0, outcome, 0, 0, 0]].concat();
         assert_eq!(message.encode(), expected);
         assert_eq!(Message::decode(&expected), Ok(message));
@@ -100,8 +100,8 @@ fn introductions_are_laid_out_as_the_format_says() {
 #[test]
 fn an_introduction_of_the_links_own_sides_or_with_no_sense_is_none() {
     for message in [
-        Message::Introduce(introduce()),
-        Message::Introduced(Introduced { domain: Domain(2), is_known: true }),
+        Message::ForwardRegion(introduce()),
+        Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known: true }),
         Message::Withdraw(Withdraw { domain: Domain(2) }),
     ] {
         for domain in [0, 1, 1 << 16, u32::MAX] {
@@ -110,7 +110,8 @@ fn an_introduction_of_the_links_own_sides_or_with_no_sense_is_none() {
             assert_eq!(Message::decode(&bytes), Err(MessageError::Value { what: "domain", value: domain }));
         }
     }
-    let mut outcome = Message::Introduced(Introduced { domain: Domain(2), is_known: true }).encode();
+    let mut outcome =
+        Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known: true }).encode();
     outcome[20] = 3;
     assert_eq!(Message::decode(&outcome), Err(MessageError::Value { what: "outcome", value: 3 }));
 }
@@ -137,8 +138,8 @@ fn lengths_must_be_exact() {
         Message::Welcome(welcome()),
         Message::Refused(Refused::new(RefusalCode::Sizes, "x")),
         Message::Goodbye(Goodbye::new(Cause::Cut, "x")),
-        Message::Introduce(introduce()),
-        Message::Introduced(Introduced { domain: Domain(2), is_known: true }),
+        Message::ForwardRegion(introduce()),
+        Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known: true }),
         Message::Withdraw(Withdraw { domain: Domain(2) }),
     ] {
         let bytes = message.encode();
@@ -193,7 +194,7 @@ fn numbers_that_mean_nothing_are_refused() {
     assert_eq!(spoilt(&hello, 8), Err(MessageError::Value { what: "kind", value: 77 }));
     assert!(matches!(spoilt(&hello, 72), Ok(Message::Hello(Hello { protocol: None, .. }))));
     let welcome = Message::Welcome(welcome());
-    assert_eq!(spoilt(&welcome, 20), Err(MessageError::Value { what: "bell", value: 77 }));
+    assert_eq!(spoilt(&welcome, 20), Err(MessageError::Value { what: "doorbell", value: 77 }));
     assert_eq!(spoilt(&welcome, 52), Err(MessageError::Value { what: "protocol", value: 77 }));
     let goodbye = Message::Goodbye(Goodbye::new(Cause::Cut, ""));
     assert_eq!(spoilt(&goodbye, 16), Err(MessageError::Value { what: "cause", value: 77 }));

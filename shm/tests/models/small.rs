@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tombolo_shm::bell::Outcome;
+use tombolo_shm::doorbell::Outcome;
 
 use crate::world::{Loom, Side, World, message, sides};
 
@@ -27,7 +27,7 @@ fn look(side: &mut Side<Loom>) -> u32 {
 }
 
 #[test]
-fn a_message_is_whole_when_its_turn_is_there() {
+fn a_message_is_whole_when_its_stamp_is_there() {
     every_interleaving(3, || {
         let [mut client, mut server] = sides::<Loom>(2);
         let end = Loom::spawn(move || (1..3).for_each(|id| client.producer.push(&message(id))));

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use tombolo_shm::bell::{Mode, Outcome, Ringer, Sleeper};
-use tombolo_shm::cells::{BellWordMut, Cells, CellsMut};
+use tombolo_shm::cells::{Cells, CellsMut, DoorbellWordMut};
+use tombolo_shm::doorbell::{Mode, Outcome, Ringer, Sleeper};
 use tombolo_shm::link::Epoch;
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
 /// What a model checker provides.
 pub trait World: 'static {
     type Lines: Cells + CellsMut + Clone + Send + 'static;
-    type Word: BellWordMut + Clone + Send + Sync + 'static;
+    type Word: DoorbellWordMut + Clone + Send + Sync + 'static;
 
     fn lines(count: usize) -> Self::Lines;
     fn word() -> Self::Word;
@@ -31,17 +31,17 @@ pub struct Side<W: World> {
 pub fn sides<W: World>(slots: usize) -> [Side<W>; 2] {
     let lines = [W::lines(slots), W::lines(slots)];
     let asleep = [W::word(), W::word()];
-    let bells = [W::word(), W::word()];
+    let doorbells = [W::word(), W::word()];
     let side = |own: usize| {
         let peer = 1 - own;
         let epoch = Epoch::new(0x00AB_0005).expect("not zero");
         let (nudged, napping) = (W::word(), W::word());
-        let bell = Some(bells[peer].clone());
+        let doorbell = Some(doorbells[peer].clone());
         Side {
             producer: Producer::new(lines[own].clone(), epoch),
             consumer: Consumer::new(lines[peer].clone(), epoch),
-            ringer: Arc::new(Ringer::new(Some(asleep[peer].clone()), bells[own].clone())),
-            sleeper: Sleeper::new(Mode::Event, asleep[own].clone(), bell, nudged, napping),
+            ringer: Arc::new(Ringer::new(Some(asleep[peer].clone()), doorbells[own].clone())),
+            sleeper: Sleeper::new(Mode::Event, asleep[own].clone(), doorbell, nudged, napping),
         }
     };
     [side(0), side(1)]
@@ -83,7 +83,7 @@ macro_rules! world {
             use $checker::sync::{Condvar, Mutex};
             use $checker::thread;
 
-            use tombolo_shm::cells::{BellWord, BellWordMut, Cells, CellsMut, Nap};
+            use tombolo_shm::cells::{Cells, CellsMut, DoorbellWord, DoorbellWordMut, Nap};
 
             pub struct $name;
 
@@ -114,7 +114,7 @@ macro_rules! world {
             #[derive(Clone)]
             pub struct Word(Arc<(AtomicU32, Mutex<()>, Condvar)>);
 
-            impl BellWord for Word {
+            impl DoorbellWord for Word {
                 fn load(&self, order: Ordering) -> u32 {
                     self.0.0.load(order)
                 }
@@ -142,7 +142,7 @@ macro_rules! world {
                 }
             }
 
-            impl BellWordMut for Word {
+            impl DoorbellWordMut for Word {
                 fn store(&self, value: u32, order: Ordering) {
                     self.0.0.store(value, order);
                 }

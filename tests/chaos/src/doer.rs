@@ -13,8 +13,8 @@ use tombolo_core::fs::{
 use tombolo_core::{Ctx, SessionId};
 use tombolo_host_links::connect::ConnectOptions;
 use tombolo_mem::Source;
-use tombolo_shm::bell::Mode as Bell;
-use tombolo_shm::link::Instance;
+use tombolo_shm::doorbell::Mode as Doorbell;
+use tombolo_shm::link::Incarnation;
 use tombolo_sys::random;
 
 use crate::model::Action;
@@ -67,11 +67,11 @@ pub fn on_mount(root: &Path) -> Result<Doer, String> {
 
 /// Through the library.
 pub fn in_library(socket: &Path) -> Result<Doer, String> {
-    let mut instance = [0; 16];
-    random::fill(&mut instance).map_err(|errno| errno.to_string())?;
+    let mut incarnation = [0; 16];
+    random::fill(&mut incarnation).map_err(|errno| errno.to_string())?;
     let options =
-        ConnectOptions::new("/tree", "chaos", Instance(instance)).map_err(|error| error.to_string())?;
-    let socket = Socket::new(socket, options, Bell::default()).map_err(|error| error.to_string())?;
+        ConnectOptions::new("/tree", "chaos", Incarnation(incarnation)).map_err(|error| error.to_string())?;
+    let socket = Socket::new(socket, options, Doorbell::default()).map_err(|error| error.to_string())?;
     let client = Client { session: SessionId(1), label: "chaos".into(), checks: PermissionCheck::BackEnd };
     let fs = VrpcExport::new(socket).attach(&client).map_err(|error| error.to_string())?;
     let cx = Ctx::root(client.session);

@@ -13,3 +13,8 @@ mod report;
 pub mod waist;
 
 pub use report::{Report, Skip, Verdict};
+
+/// Whether this is the long run (`make test-long`), in which everything has its full size.
+pub fn is_long_run() -> bool {
+    std::env::var_os("TOMBOLO_LONG").is_some()
+}

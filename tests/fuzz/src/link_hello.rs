@@ -2,7 +2,8 @@
 //! agrees to nothing beyond its limits, and a client believes nothing that it did not offer.
 
 use tombolo_shm::link::{
-    Agreement, Bells, Epoch, Features, Hello, Instance, Limits, MESSAGE_BYTES_MAX, Message, Protocol, Welcome,
+    Agreement, Doorbells, Epoch, Features, Hello, Incarnation, Limits, MESSAGE_BYTES_MAX, Message, Protocol,
+    Welcome,
 };
 
 /// Runs the target.
@@ -34,11 +35,11 @@ fn decoded(bytes: &[u8]) {
 fn served(hello: &Hello) {
     let limits = Limits { slots: 128, back_slots: 16, bytes: 4 << 20, ..Limits::default() };
     let epoch = Epoch::new(1).expect("not zero");
-    let Ok(agreement) = limits.agree(hello, epoch, Instance([1; 16])) else { return };
+    let Ok(agreement) = limits.agree(hello, epoch, Incarnation([1; 16])) else { return };
     assert!(agreement.layout.slots() <= hello.slots.min(limits.slots));
     assert!(agreement.layout.bytes() <= hello.bytes.min(limits.bytes));
     assert!(agreement.features.contains(hello.required));
-    assert!(hello.bells.contains(agreement.bell));
+    assert!(hello.doorbells.contains(agreement.doorbell));
     // What a server agrees to, an honest client believes.
     assert_eq!(hello.check(&agreement.welcome()), Ok(agreement));
 }
@@ -52,9 +53,9 @@ fn believed(welcome: &Welcome) {
         slots: 256,
         back_slots: 64,
         bytes: 16 << 20,
-        client: Instance([2; 16]),
+        client: Incarnation([2; 16]),
         protocol: Some(Protocol::Vrpc),
-        bells: Bells::FUTEX,
+        doorbells: Doorbells::FUTEX,
         export: String::new(),
         label: String::new(),
     };

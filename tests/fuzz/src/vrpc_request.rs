@@ -2,7 +2,8 @@
 //! its domain.
 
 use tombolo_wire_vrpc::{
-    BODY_BYTES, Body, Data, FORGETS_MAX, FRAME_BYTES, FrameBuf, GROUPS_MAX, Kind, Place, Reference, Request,
+    BODY_BYTES, Body, Data, Destination, FORGETS_MAX, FRAME_BYTES, FrameBuf, GROUPS_MAX, Kind, Reference,
+    Request,
 };
 
 /// Runs the target.
@@ -35,13 +36,13 @@ fn check(request: &Request<'_>) {
             Data::One(reference) => check_references(&[*reference], data.len_bytes()),
             Data::List(list) => check_references(list.as_slice(), data.len_bytes()),
         },
-        Request::Read { place, .. } | Request::Readdir { place, .. } | Request::XattrGet { place, .. } => {
-            match place {
-                Place::Inline { len_bytes } => assert!(*len_bytes as usize <= FRAME_BYTES),
-                Place::One(reference) => check_references(&[*reference], place.len_bytes()),
-                Place::List(list) => check_references(list.as_slice(), place.len_bytes()),
-            }
-        }
+        Request::Read { destination, .. }
+        | Request::Readdir { destination, .. }
+        | Request::XattrGet { destination, .. } => match destination {
+            Destination::Inline { len_bytes } => assert!(*len_bytes as usize <= FRAME_BYTES),
+            Destination::One(reference) => check_references(&[*reference], destination.len_bytes()),
+            Destination::List(list) => check_references(list.as_slice(), destination.len_bytes()),
+        },
         _ => {}
     }
 }

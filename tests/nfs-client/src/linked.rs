@@ -9,10 +9,10 @@ use tombolo_host_links::End;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{LinkHandle, Peer, Server, Service, Standing};
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
-use tombolo_host_runtime::buffers::BufferLimits;
+use tombolo_host_runtime::buffer_pool::BufferLimits;
 use tombolo_nfs_tests::test_server::{PATH, Plan};
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Ends, Instance, Layout, Protocol};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Ends, Incarnation, Layout, Protocol};
 
 /// What the links are like.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ impl LinkServer {
     /// A link: the client's ends of it.
     pub fn ends(&self) -> Result<Ends, DialError> {
         if self.away.load(Ordering::SeqCst) {
-            return Err("nobody is there".into());
+            return Err("the server is down".into());
         }
         let layout = Layout::with_bulk(self.plan.slots, 8, self.plan.bulk_bytes)?;
         let (client, theirs) = Ends::in_memory(layout);
@@ -118,7 +118,7 @@ impl LinkServer {
         let peer = Peer {
             export: self.plan.export.clone(),
             credentials: self.plan.credentials.clone(),
-            client: Instance([7; 16]),
+            client: Incarnation([7; 16]),
             // The same on all links, as that of memory in a file.
             label: "client".into(),
         };

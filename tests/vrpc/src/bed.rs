@@ -10,8 +10,8 @@ use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::End;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Counts, LinkHandle, Peer, Server};
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Ends, Instance, Layout};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Ends, Incarnation, Layout};
 
 /// What the links are like.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ impl Bed {
         let peer = Peer {
             export: EXPORT.into(),
             credentials: None,
-            client: Instance([7; 16]),
+            client: Incarnation([7; 16]),
             label: format!("client-{number}").into(),
         };
         let session = self.server.open(&peer)?;
@@ -115,7 +115,7 @@ struct HangUp {
 }
 
 impl Connect for Dial {
-    fn connect(&self, client: &Client, _instance: Instance) -> Result<Connected, ConnectError> {
+    fn connect(&self, client: &Client, _instance: Incarnation) -> Result<Connected, ConnectError> {
         let (ends, index) = self.0.numbered_ends()?;
         let line = Line::start(&ends, client.label.as_str(), self.0.plan.mode)?;
         Ok(Connected { line, keep: Box::new(HangUp { bed: self.0.clone(), index }) })

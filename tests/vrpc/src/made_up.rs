@@ -6,8 +6,8 @@ use tombolo_back_vrpc_client::{Connect, ConnectError, Connected};
 use tombolo_core::fs::{Client, PermissionCheck, Profile, Volume};
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Peer, Server, Service};
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Ends, Instance, Layout};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Ends, Incarnation, Layout};
 use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Offers, Reply, Session as Terms};
 
 /// What a good server could say of a session: all is offered, and eight callers have numbers.
@@ -35,10 +35,10 @@ pub fn said(kind: Kind, reply: &Reply<'_>) -> (u32, Body, Vec<u8>) {
 pub struct Dial(pub Arc<dyn Service>);
 
 impl Connect for Dial {
-    fn connect(&self, _client: &Client, _instance: Instance) -> Result<Connected, ConnectError> {
+    fn connect(&self, _client: &Client, _instance: Incarnation) -> Result<Connected, ConnectError> {
         let (ours, theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20)?);
         let server = Server::new(self.0.clone());
-        let (client, label) = (Instance([0; 16]), "client".into());
+        let (client, label) = (Incarnation([0; 16]), "client".into());
         let peer = Peer { export: String::new(), credentials: None, client, label };
         let session = server.open(&peer)?;
         let handle = server.serve(&theirs, &peer, session, Mode::Event)?;

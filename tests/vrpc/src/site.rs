@@ -12,8 +12,8 @@ use tombolo_host_links::server::{
     LinkCutter, LinkHandle, Peer, Request, Responder, Server, Service, Session,
 };
 use tombolo_host_runtime::signing_keys::Keys;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Ends, Instance, Layout, RefusalCode, Refused};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Ends, Incarnation, Layout, RefusalCode, Refused};
 
 /// What is at the site, and how its links are.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +148,7 @@ struct Dial(Arc<Site>);
 struct HangUp(Arc<Mutex<Option<LinkHandle>>>);
 
 impl Connect for Dial {
-    fn connect(&self, client: &Client, instance: Instance) -> Result<Connected, ConnectError> {
+    fn connect(&self, client: &Client, incarnation: Incarnation) -> Result<Connected, ConnectError> {
         let site = &self.0;
         site.asked.fetch_add(1, Ordering::SeqCst);
         if site.refuses.load(Ordering::SeqCst) {
@@ -158,7 +158,7 @@ impl Connect for Dial {
         let server = lock(&site.life).as_ref().ok_or("nobody is there")?.server.clone();
         let (ours, theirs) = Ends::in_memory(Layout::with_bulk(plan.slots, 8, plan.bulk_bytes)?);
         let label = "client".into();
-        let peer = Peer { export: "export".into(), credentials: None, client: instance, label };
+        let peer = Peer { export: "export".into(), credentials: None, client: incarnation, label };
         // It may take a moment, and nobody else is to wait for it.
         let inner = server.open(&peer)?;
         let mut life = lock(&site.life);

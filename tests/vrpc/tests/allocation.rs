@@ -7,7 +7,7 @@ use tombolo_back_memory::Memory;
 use tombolo_core::Answer;
 use tombolo_core::fs::{Create, File, FileSystem, Mode as FileMode, Name, NewMode, NodeId, OpenFlags, Write};
 use tombolo_mem::Buffer;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
 
 #[global_allocator]

@@ -14,8 +14,8 @@ use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::connect::ConnectOptions;
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::Server;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Features, Instance};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Features, Incarnation};
 use tombolo_vrpc_tests::bed::{client, root};
 
 /// Far more than it takes.
@@ -36,7 +36,7 @@ fn serve(path: &Path, export: Arc<dyn Export>) -> LinkListener {
 }
 
 fn dial(path: &Path, offered: Features) -> VrpcExport {
-    let mut options = ConnectOptions::new("src", "test", Instance([1; 16])).expect("a layout");
+    let mut options = ConnectOptions::new("src", "test", Incarnation([1; 16])).expect("a layout");
     options.offered = offered;
     let socket = Socket::new(path, options, Mode::Adaptive).expect("a watcher");
     VrpcExport::new(socket).with_patience(Patience::None)
@@ -68,7 +68,7 @@ struct Chain {
     _dir: tempfile::TempDir,
 }
 
-const BOTH: fn() -> Features = || Features::INTRODUCTIONS | Features::PASSING_ON;
+const BOTH: fn() -> Features = || Features::FORWARDED_REGIONS | Features::REGION_FORWARDING;
 
 impl Chain {
     /// What the program and the middle offer on their links, and what the last one serves.
@@ -180,7 +180,7 @@ fn the_middle_one_touches_none_of_the_data() {
 
 #[test]
 fn whoever_does_not_agree_has_its_data_copied() {
-    for (program, middle) in [(Features::INTRODUCTIONS, BOTH()), (BOTH(), Features::PASSING_ON)] {
+    for (program, middle) in [(Features::FORWARDED_REGIONS, BOTH()), (BOTH(), Features::REGION_FORWARDING)] {
         let chain = Chain::new(program, middle, Arc::new(Memory::default()));
         let file = chain.create("file");
         let data = bytes(300_000, 5);

@@ -108,7 +108,7 @@ pub enum Data<'a> {
         /// How many bytes.
         len_bytes: u32,
     },
-    /// In one place in bulk memory.
+    /// In one piece of bulk memory.
     One(Reference),
     /// In several.
     List(References<'a>),
@@ -116,13 +116,13 @@ pub enum Data<'a> {
 
 /// Where a request wants bytes put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum Destination<'a> {
     /// In the frame of the answer: at most so many, and never more than [`FRAME_BYTES`].
     Inline {
         /// How many bytes.
         len_bytes: u32,
     },
-    /// In one place in bulk memory.
+    /// In one piece of bulk memory.
     One(Reference),
     /// In several, one filled after the other.
     List(References<'a>),
@@ -138,7 +138,7 @@ pub enum Returned<'a> {
         /// How many bytes.
         len_bytes: u32,
     },
-    /// So many bytes from the start of the place in bulk memory. That it is no more than the request asked for is for the receiver
+    /// So many bytes from the start of the destination. That it is no more than the request asked for is for the receiver
     /// to check.
     Placed {
         /// How many bytes.
@@ -159,7 +159,7 @@ impl Data<'_> {
     }
 }
 
-impl Place<'_> {
+impl Destination<'_> {
     /// How many bytes at most.
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
@@ -171,7 +171,7 @@ impl Place<'_> {
     }
 }
 
-impl Place<'_> {
+impl Destination<'_> {
     /// Fails unless `returned` lies here and is no more than was asked for: what a client checks in an answer before it looks at the
     /// bytes.
     pub fn accept(&self, returned: &Returned<'_>) -> Result<(), DecodeError> {
@@ -180,7 +180,7 @@ impl Place<'_> {
         let len_bytes = returned.len_bytes();
         if inline != returned_inline || len_bytes > self.len_bytes() {
             return Err(DecodeError::Value {
-                field: "number of bytes for the place",
+                field: "number of bytes for the destination",
                 value: len_bytes.into(),
             });
         }
@@ -277,7 +277,7 @@ impl<'a> Field<'a> for Data<'a> {
 }
 
 /// The last thing in its frame.
-impl<'a> Field<'a> for Place<'a> {
+impl<'a> Field<'a> for Destination<'a> {
     const BYTES: usize = size_of::<SpanField>();
     const ALIGN: usize = 8;
     const FLAGS: u32 = FORM;

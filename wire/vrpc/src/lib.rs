@@ -1,12 +1,12 @@
 //! The operations of the waist in a native, fixed layout, for two domains that share memory.
 //!
-//! A codec without I/O: it knows no ring, region or bell. A message is a `kind`, a body of [`BODY_BYTES`] that travels in the
+//! A codec without I/O: it knows no ring, region or doorbell. A message is a `kind`, a body of [`BODY_BYTES`] that travels in the
 //! ring's slot, and a frame of at most [`FRAME_BYTES`] that lies in a buffer of the pool. All numbers are little-endian, each at a
 //! multiple of its own size, the same for 32-bit and 64-bit peers, so encoding is copying. What is small and hot fits into the body
 //! alone. The bytes are specified in `docs/formats/vrpc.md`.
 //!
 //! - [`Request`] and its [`Header`], [`Reply`] and [`Outcome`]: `encode` and `decode`, neither of which allocates.
-//! - [`Data`], [`Place`] and [`Reference`]: file data, in the frame or by reference to bulk memory.
+//! - [`Data`], [`Destination`] and [`Reference`]: file data, in the frame or by reference to bulk memory.
 //! - [`listing`]: the entries of a directory.
 //! - [`Status`]: the waist's errors as numbers, and back.
 //!
@@ -32,7 +32,7 @@ mod reply;
 mod request;
 mod status;
 
-pub use data::{Data, Place, REFERENCES_MAX, Reference, References, Returned};
+pub use data::{Data, Destination, REFERENCES_MAX, Reference, References, Returned};
 pub use error::{DecodeError, EncodeError};
 pub use frame::{FrameBuf, FrameSink, SinkFrame};
 pub use lists::{FORGETS_MAX, Forgets, GROUPS_MAX, Groups};

@@ -19,7 +19,7 @@ const fn handle_bytes(len_bytes: usize) -> usize {
     size_of::<EntryHandleItem>() + len_bytes.next_multiple_of(ALIGN)
 }
 
-/// What a page may hold so that it fits both a caller who has asked for `budget` and a place of `place_bytes`.
+/// What a page may hold so that it fits both a caller who has asked for `budget` and a destination of `place_bytes`.
 #[must_use]
 pub fn budget_within(budget: &DirBudget, place_bytes: usize) -> DirBudget {
     DirBudget {
@@ -36,7 +36,7 @@ pub struct ListingWriter<'f, W: ?Sized> {
 }
 
 impl<'f, W: FrameSink + ?Sized> ListingWriter<'f, W> {
-    /// Writes to `frame`, which is empty and no larger than the place that was asked for.
+    /// Writes to `frame`, which is empty and no larger than the destination that was asked for.
     pub fn new(frame: &'f mut W) -> Self {
         Self { items: Items::new(frame) }
     }

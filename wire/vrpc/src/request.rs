@@ -13,7 +13,7 @@ use crate::field::{Bit, Decoder, Encoder, Field, InFrame, Shape, ShortName, form
 use crate::frame::Reader;
 use crate::layout::{Envelope, Tail};
 use crate::reply::Answer;
-use crate::{Body, Data, DecodeError, EncodeError, Forgets, FrameSink, Groups, HandleBytes, Place};
+use crate::{Body, Data, DecodeError, Destination, EncodeError, Forgets, FrameSink, Groups, HandleBytes};
 
 /// Set in the kind of an answer; the rest is the kind of the request that it answers.
 pub const REPLY: u32 = 1 << 31;
@@ -186,8 +186,8 @@ requests! {
     Setattr = 18 { 8 node: NodeId, 16 open: Option<OpenId>, frame set: SetAttr } => Setattr;
     /// `FileSystem::access`.
     Access = 19 { 8 node: NodeId, flags mask: AccessMask } => Done;
-    /// `FileSystem::readlink`. A target that is longer than the place fails with `OutOfRange`.
-    Readlink = 20 { 8 node: NodeId, 16 place: Place<'a> } => Bytes;
+    /// `FileSystem::readlink`. A target that is longer than the destination fails with `OutOfRange`.
+    Readlink = 20 { 8 node: NodeId, 16 destination: Destination<'a> } => Bytes;
     /// `FileSystem::create`.
     Create = 21 { 8 parent: NodeId, 31 name: Name<'a>, 16 how: Create } => Created;
     /// `FileSystem::create_unnamed`.
@@ -219,26 +219,26 @@ requests! {
     /// `FileSystem::fsync`.
     Fsync = 33 { 8 file: File, flags what: SyncWhat } => Done;
     /// `FileSystem::read`.
-    Read = 34 { 8 file: File, 24 offset: u64, 32 place: Place<'a> } => Read;
+    Read = 34 { 8 file: File, 24 offset: u64, 32 destination: Destination<'a> } => Read;
     /// `FileSystem::write`. That the source is keepable does not travel, and is never decoded: the client uses its memory again once
     /// the answer is there, and cannot know what holds it.
     Write = 35 { 8 file: File, 24 how: Write, 32 data: Data<'a> } => Written;
-    /// `FileSystem::readdir`. The page is filled as the caller counts, and no further than its listing fits into the place.
-    Readdir = 36 { 8 file: File, 24 cookie: Cookie, frame budget: DirBudget, 32 place: Place<'a> } => Readdir;
+    /// `FileSystem::readdir`. The page is filled as the caller counts, and no further than its listing fits into the destination.
+    Readdir = 36 { 8 file: File, 24 cookie: Cookie, frame budget: DirBudget, 32 destination: Destination<'a> } => Readdir;
     /// `FileSystem::statfs`.
     Statfs = 37 { 8 node: NodeId } => StatFs;
     /// `FileSystem::syncfs`.
     Syncfs = 38 => Done;
 
-    /// `Xattrs::get`; the place is the limit.
-    XattrGet = 64 { 8 node: NodeId, 28 name: XattrName<'a>, 16 place: Place<'a> } => Bytes;
+    /// `Xattrs::get`; the destination is the limit.
+    XattrGet = 64 { 8 node: NodeId, 28 name: XattrName<'a>, 16 destination: Destination<'a> } => Bytes;
     /// `Xattrs::set`.
     XattrSet = 65 {
         8 node: NodeId, 28 name: XattrName<'a>, 16 value: Data<'a>, flags how: XattrSet,
         flags kill_set_gid: bool as Bit<{ 1 << 4 }>,
     } => Done;
-    /// `Xattrs::list`; the place is the limit.
-    XattrList = 66 { 8 node: NodeId, 16 place: Place<'a> } => Bytes;
+    /// `Xattrs::list`; the destination is the limit.
+    XattrList = 66 { 8 node: NodeId, 16 destination: Destination<'a> } => Bytes;
     /// `Xattrs::remove`.
     XattrRemove = 67 { 8 node: NodeId, 28 name: XattrName<'a> } => Done;
 

@@ -1,7 +1,7 @@
 //! File data: sent from the caller's memory, received into the caller's memory.
 
 use tombolo_core::Result;
-use tombolo_host_rpc::client::{Found, Landing, Reply as RpcReply};
+use tombolo_host_rpc::client::{DataLocation, ReceiveBuffer, Reply as RpcReply};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::{CommitReply, ReadReply, WriteReply};
@@ -39,12 +39,12 @@ pub(crate) struct ReadDone {
 const READ_HEAD_BYTES: usize = 4 + 4 + tombolo_wire_nfs3::FATTR_BYTES + 4 + 4 + 4;
 
 /// Where the data of a READ lie in its results.
-pub(crate) fn read_data(results: &[u8], results_bytes: usize) -> Found {
+pub(crate) fn read_data(results: &[u8], results_bytes: usize) -> DataLocation {
     match ReadReply::decode(&mut Decoder::new(results)) {
-        Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(Found::None, Found::Data),
-        Ok(Reply::Failed(..)) => Found::None,
-        Err(_) if results.len() < READ_HEAD_BYTES.min(results_bytes) => Found::More,
-        Err(_) => Found::None,
+        Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(DataLocation::None, DataLocation::Data),
+        Ok(Reply::Failed(..)) => DataLocation::None,
+        Err(_) if results.len() < READ_HEAD_BYTES.min(results_bytes) => DataLocation::More,
+        Err(_) => DataLocation::None,
     }
 }
 
@@ -61,9 +61,9 @@ impl Nfs {
         let args = ReadArgs { file: piece.file.as_handle(), offset: piece.offset, count };
         let mut pause = LATER.0;
         loop {
-            let landing = Landing { sink: sink.clone(), find: read_data };
+            let receive_buffer = ReceiveBuffer { sink: sink.clone(), find: read_data };
             let RpcReply { results, data_bytes, .. } =
-                self.once(caller, Call::Read(args), None, Some(landing)).await?;
+                self.once(caller, Call::Read(args), None, Some(receive_buffer)).await?;
             let read = all_of::<ReadReply>(&results);
             self.rpc().recycle(results);
             let ok = match self.read(Procedure::Read, read)? {

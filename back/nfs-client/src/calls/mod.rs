@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tombolo_core::{Error, Result};
-use tombolo_host_rpc::client::{Call as RpcCall, CallError, Landing, Reply as RpcReply, RpcClient};
+use tombolo_host_rpc::client::{Call as RpcCall, CallError, ReceiveBuffer, Reply as RpcReply, RpcClient};
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::{Call, Procedure, Reply, Status, status};
 use tombolo_wire_rpc::MACHINE_BYTES_MAX;
@@ -121,7 +121,7 @@ impl Nfs {
         caller: &Caller,
         call: Call<'_>,
         data: Option<Source>,
-        landing: Option<Landing>,
+        receive_buffer: Option<ReceiveBuffer>,
     ) -> Result<RpcReply> {
         let procedure = call.procedure();
         let pending = {
@@ -130,7 +130,7 @@ impl Nfs {
                 credential: caller.credential(&self.machine),
                 bulk: matches!(procedure, Procedure::Read | Procedure::Write),
                 data,
-                landing,
+                receive_buffer,
                 results_bytes: self.results_bytes(procedure),
                 interrupt: caller.interrupt.clone(),
             };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tombolo_host_runtime::buffers::{BufferLimits, Buffers};
+use tombolo_host_runtime::buffer_pool::{BufferLimits, Buffers};
 use tombolo_mem::Source;
 
 use super::allowance::{Allowance, Charge};

@@ -1,7 +1,7 @@
 //! Bytes that are held until the server has them for good.
 
 use smallvec::{SmallVec, smallvec};
-use tombolo_host_runtime::buffers::{Buffers, Lease};
+use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
 use tombolo_mem::Source;
 
 use super::allowance::Charge;
@@ -86,7 +86,7 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_host_runtime::buffers::BufferLimits;
+    use tombolo_host_runtime::buffer_pool::BufferLimits;
 
     use super::super::allowance::Allowance;
     use super::*;

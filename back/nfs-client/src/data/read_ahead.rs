@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tombolo_host_runtime::buffers::Lease;
+use tombolo_host_runtime::buffer_pool::Lease;
 use tombolo_mem::Source;
 
 use super::piece::overlap;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tombolo_core::fs::ReadDone;
 use tombolo_core::{Answer, Error, Result};
-use tombolo_host_runtime::buffers::Lease;
+use tombolo_host_runtime::buffer_pool::Lease;
 use tombolo_host_runtime::task;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::Procedure;

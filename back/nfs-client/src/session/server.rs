@@ -44,11 +44,11 @@ impl Server for Session {
     }
 
     fn has_permit(&self) -> bool {
-        self.nfs.rpc().has_room()
+        self.nfs.rpc().has_permit()
     }
 
     fn permit(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.nfs.rpc().room()
+        self.nfs.rpc().permit()
     }
 
     fn now(&self) -> Instant {

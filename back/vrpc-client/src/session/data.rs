@@ -9,10 +9,10 @@ use tombolo_core::fs::{File, ReadDone, Write, Written};
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_links::client::Spans;
 use tombolo_mem::{Sink, Source};
-use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reply, Request, Returned};
+use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request, Returned};
 
 use super::names::{in_reference, out_reference};
-use super::{elsewhere, pick};
+use super::{pick, remote_buffer};
 use crate::ask::Question;
 use crate::link::Link;
 use crate::links::Links;
@@ -61,15 +61,15 @@ fn read_piece(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink)
         let span = if len > FRAME_READ_MAX { largest(link.line.in_area(), len, FRAME_BYTES) } else { None };
         let len = span.as_ref().map_or(len.min(FRAME_BYTES), |span| span.len() as usize);
         into.truncate(len);
-        let place = match &span {
-            None => Place::Inline { len_bytes: len as u32 },
+        let destination = match &span {
+            None => Destination::Inline { len_bytes: len as u32 },
             Some(span) => match in_reference(link, span) {
-                Ok(reference) => Place::One(reference),
+                Ok(reference) => Destination::One(reference),
                 Err(error) => return Answer::err(error),
             },
         };
         let spans = span.map_or_else(Spans::none, Spans::from);
-        let question = Question { request: Request::Read { file, offset, place }, tail: &[], spans };
+        let question = Question { request: Request::Read { file, offset, destination }, tail: &[], spans };
         let sequence = links.things.next_sequence();
         links.ask_on(link, cx, sequence, question, move |link, answered| {
             received(link, &answered, &into).map(|done| (len, done))
@@ -80,7 +80,7 @@ fn read_piece(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink)
 /// Takes the data of an answer to where the reader wants them.
 fn received(link: &Link, answered: &Answered, into: &Sink) -> Result<ReadDone> {
     let Reply::Read(data, eof) = answered.success(link)? else {
-        return Err(link.lied("an answer of another kind"));
+        return Err(link.protocol_violation("a reply of another kind"));
     };
     let count = match answered.placed(link, &data, into.len())? {
         Some(source) => {
@@ -142,7 +142,7 @@ fn write_piece(
     links.repeat(cx, move |links, link, cx| {
         let limit = from.len();
         let len = limit.min(link.terms.transfer_bytes_max as usize);
-        if let Some(answer) = elsewhere::write(links, link, cx, (sequence, file, how), &from, len) {
+        if let Some(answer) = remote_buffer::write(links, link, cx, (sequence, file, how), &from, len) {
             return answer;
         }
         let Some(span) = largest(link.line.out_area(), len, FRAME_BYTES) else {
@@ -192,6 +192,6 @@ pub(crate) fn written(link: &Link, answered: &Answered, limit: usize) -> Result<
     let written = answered.picked(link, pick!(Written))?;
     match written.count <= limit {
         true => Ok(written),
-        false => Err(link.lied("more was written than was sent")),
+        false => Err(link.protocol_violation("more was written than was sent")),
     }
 }

@@ -8,7 +8,7 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host_links::client::Spans;
-use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reply, Request};
+use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request};
 
 use super::made::entry;
 use super::names::{FRAME_DATA_MAX, filled, in_reference};
@@ -24,7 +24,7 @@ const XATTR_BYTES_MAX: usize = 64 << 10;
 fn bytes(link: &Link, answered: &Answered, limit_bytes: usize) -> Result<Vec<u8>, Error> {
     match answered.success(link)? {
         Reply::Bytes(returned) => answered.bytes(link, &returned, limit_bytes),
-        _ => Err(link.lied("an answer of another kind")),
+        _ => Err(link.protocol_violation("a reply of another kind")),
     }
 }
 
@@ -39,22 +39,22 @@ impl VrpcFileSystem {
     ) -> Answer<Vec<u8>> {
         let limit = limit_bytes.min(XATTR_BYTES_MAX);
         if limit <= FRAME_BYTES {
-            let request = xattr_request(node, name, Place::Inline { len_bytes: limit as u32 });
+            let request = xattr_request(node, name, Destination::Inline { len_bytes: limit as u32 });
             return self.links.ask(cx, request, move |link, answered| bytes(link, &answered, limit));
         }
         let name = name.map(|name| name.as_bytes().to_vec());
         let capacity_bytes = self.links.current().line.in_area().capacity_bytes();
         let limit = limit.min(usize::try_from(capacity_bytes).unwrap_or(usize::MAX));
         self.links.with_in_span(cx, limit, move |links, link, cx, span| {
-            let place = match in_reference(link, &span) {
-                Ok(reference) => Place::One(reference),
+            let destination = match in_reference(link, &span) {
+                Ok(reference) => Destination::One(reference),
                 Err(error) => return Answer::err(error),
             };
             let name = match name.as_deref().map(XattrName::new).transpose() {
                 Ok(name) => name,
                 Err(error) => return Answer::err(error),
             };
-            let request = xattr_request(node, name, place);
+            let request = xattr_request(node, name, destination);
             let question = Question { request, tail: &[], spans: Spans::from(span) };
             let sequence = links.things.next_sequence();
             links.ask_on(link, cx, sequence, question, move |link, answered| bytes(link, &answered, limit))
@@ -62,10 +62,10 @@ impl VrpcFileSystem {
     }
 }
 
-fn xattr_request<'a>(node: NodeId, name: Option<XattrName<'a>>, place: Place<'a>) -> Request<'a> {
+fn xattr_request<'a>(node: NodeId, name: Option<XattrName<'a>>, destination: Destination<'a>) -> Request<'a> {
     match name {
-        Some(name) => Request::XattrGet { node, name, place },
-        None => Request::XattrList { node, place },
+        Some(name) => Request::XattrGet { node, name, destination },
+        None => Request::XattrList { node, destination },
     }
 }
 

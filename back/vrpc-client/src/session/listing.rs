@@ -6,7 +6,7 @@ use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, NodeId};
 use tombolo_core::{Answer, Ctx, Result};
 use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::listing::Listing;
-use tombolo_wire_vrpc::{FRAME_BYTES, Place, Reply, Request};
+use tombolo_wire_vrpc::{Destination, FRAME_BYTES, Reply, Request};
 
 use super::names::in_reference;
 use crate::ask::Question;
@@ -46,15 +46,15 @@ fn readdir_on(
     let wanted = budget.size_bytes.min(LISTING_BYTES_MAX);
     let span = if wanted > FRAME_BYTES { largest(link.line.in_area(), wanted, FRAME_BYTES) } else { None };
     let room_bytes = span.as_ref().map_or(FRAME_BYTES, |span| span.len() as usize);
-    let place = match &span {
-        None => Place::Inline { len_bytes: FRAME_BYTES as u32 },
+    let destination = match &span {
+        None => Destination::Inline { len_bytes: FRAME_BYTES as u32 },
         Some(span) => match in_reference(link, span) {
-            Ok(reference) => Place::One(reference),
+            Ok(reference) => Destination::One(reference),
             Err(error) => return Answer::err(error),
         },
     };
     let spans = span.map_or_else(Spans::none, Spans::from);
-    let request = Request::Readdir { file, cookie, budget, place };
+    let request = Request::Readdir { file, cookie, budget, destination };
     let (teller, teller_cx) = (links.clone(), cx.clone());
     let question = Question { request, tail: &[], spans };
     let sequence = links.things.next_sequence();
@@ -79,15 +79,15 @@ fn fill(
     adopted: &mut Vec<NodeId>,
 ) -> Result<usize> {
     let Reply::Readdir(listing, end) = answered.success(link)? else {
-        return Err(link.lied("an answer of another kind"));
+        return Err(link.protocol_violation("a reply of another kind"));
     };
     let bytes = answered.bytes(link, &listing, room_bytes)?;
     let mut kept = 0;
     let mut is_full = false;
     for entry in Listing::new(&bytes).entries() {
-        let mut entry = entry.map_err(|error| link.senseless(error))?;
+        let mut entry = entry.map_err(|error| link.malformed(error))?;
         if entry.entry.is_some() && !plus {
-            return Err(link.lied("attributes that were not asked for"));
+            return Err(link.protocol_violation("attributes that were not requested"));
         }
         entry.entry = entry.entry.map(|found| link.adopt_listed(found, entry.handle));
         adopted.extend(entry.entry.map(|entry| entry.node));

@@ -12,7 +12,7 @@ use crate::reply::Answered;
 pub(super) fn entry(link: &Link, answered: Answered) -> Result<Entry> {
     match answered.success(link)? {
         Reply::Entry(entry, handle) => Ok(link.adopt(entry, handle)),
-        _ => Err(link.lied("an answer of another kind")),
+        _ => Err(link.protocol_violation("a reply of another kind")),
     }
 }
 
@@ -21,7 +21,7 @@ pub(super) fn entry(link: &Link, answered: Answered) -> Result<Entry> {
 pub(super) fn made(link: &Link, answered: Answered) -> Result<Made> {
     match answered.success(link)? {
         Reply::Made(made, handle) => Ok(Made { entry: link.adopt(made.entry, handle), ..made }),
-        _ => Err(link.lied("an answer of another kind")),
+        _ => Err(link.protocol_violation("a reply of another kind")),
     }
 }
 
@@ -37,6 +37,6 @@ pub(super) fn created(
             let entry = link.adopt(created.entry, handle);
             Ok(Created { entry, open: link.opened(entry.node, flags, opener, created.open), ..created })
         }
-        _ => Err(link.lied("an answer of another kind")),
+        _ => Err(link.protocol_violation("a reply of another kind")),
     }
 }

@@ -1,11 +1,11 @@
 //! The waist over a session's links.
 
 mod data;
-mod elsewhere;
 mod groups;
 mod listing;
 mod made;
 mod names;
+mod remote_buffer;
 mod waiting;
 
 use std::sync::Arc;

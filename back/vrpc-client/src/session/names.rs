@@ -6,7 +6,7 @@ use tombolo_core::fs::{Made, Name, NodeId};
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host_links::client::Spans;
 use tombolo_shm::area::{Area, Span};
-use tombolo_wire_vrpc::{Data, FRAME_BYTES, Place, Reference, Reply, Request};
+use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reference, Reply, Request};
 
 use super::made::made;
 use crate::ask::Question;
@@ -19,10 +19,10 @@ pub(super) const FRAME_DATA_MAX: usize = 3 << 10;
 const TARGET_BYTES_MAX: usize = 4095;
 
 pub(super) fn readlink(links: &Arc<Links>, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
-    let place = Place::Inline { len_bytes: FRAME_BYTES as u32 };
-    links.ask(cx, Request::Readlink { node, place }, |link, answered| match answered.success(link)? {
+    let destination = Destination::Inline { len_bytes: FRAME_BYTES as u32 };
+    links.ask(cx, Request::Readlink { node, destination }, |link, answered| match answered.success(link)? {
         Reply::Bytes(returned) => answered.bytes(link, &returned, FRAME_BYTES),
-        _ => Err(link.lied("an answer of another kind")),
+        _ => Err(link.protocol_violation("a reply of another kind")),
     })
 }
 

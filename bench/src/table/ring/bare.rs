@@ -23,7 +23,9 @@ const NAP: Duration = Duration::from_millis(100);
 /// How they wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bare {
+    /// Looking all the time.
     CacheLine,
+    /// Asleep on a futex.
     Futex,
 }
 
@@ -45,6 +47,7 @@ struct Table {
     other: Option<JoinHandle<()>>,
 }
 
+/// Says a number, and hears one.
 struct Side {
     how: Bare,
     mouth: WordMut,

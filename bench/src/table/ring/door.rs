@@ -11,32 +11,36 @@ use tombolo_host_links::connect::{ConnectOptions, connect};
 use tombolo_host_links::memory::{CommonMemory, MemoryPlace};
 use tombolo_host_links::seated;
 use tombolo_host_links::tether::Watcher;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::Instance;
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::Incarnation;
 
 use super::EXPORT;
 
+/// Makes links.
 #[derive(Clone)]
 pub struct Door {
+    /// Where the server is met.
     pub at: At,
+    /// How the client waits.
     pub mode: Mode,
 }
 
+/// Where a server is met.
 #[derive(Clone)]
 pub enum At {
-    /// At a socket: each side has memory of its own, and a bell.
+    /// At a socket: each side has memory of its own, and a doorbell.
     Socket(PathBuf),
-    /// In memory that both can write, without a bell.
+    /// In memory that both can write, without a doorbell.
     Memory(MemoryPlace),
 }
 
 impl Door {
     /// A link, over which nothing was sent yet; it lasts as long as what comes with it.
     pub fn link(&self) -> Result<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
-        self.link_as(Instance([1; 16]))
+        self.link_as(Incarnation([1; 16]))
     }
 
-    fn link_as(&self, instance: Instance) -> Result<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
+    fn link_as(&self, instance: Incarnation) -> Result<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
         let options = ConnectOptions::new(EXPORT, "bench", instance)?;
         match &self.at {
             At::Socket(socket) => {
@@ -54,7 +58,7 @@ impl Door {
 }
 
 impl Connect for Door {
-    fn connect(&self, _client: &Client, instance: Instance) -> Result<Connected, ConnectError> {
+    fn connect(&self, _client: &Client, instance: Incarnation) -> Result<Connected, ConnectError> {
         let (line, keep) = self.link_as(instance)?;
         Ok(Connected { line, keep })
     }

@@ -13,13 +13,13 @@ use tombolo_front_nfs_server::{
 use tombolo_host_links::connect::{ConnectOptions, connect};
 use tombolo_host_links::server::Service;
 use tombolo_host_links::tether::Watcher;
-use tombolo_host_rpc::client::{Call, Found, Landing, Options, Reply as RpcReply, RpcClient};
+use tombolo_host_rpc::client::{Call, DataLocation, Options, ReceiveBuffer, Reply as RpcReply, RpcClient};
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
-use tombolo_host_runtime::buffers::BufferLimits;
+use tombolo_host_runtime::buffer_pool::BufferLimits;
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_mem::Buffer;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{Instance, Protocol};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Incarnation, Protocol};
 use tombolo_wire_nfs3::args::{DirOpArgs, ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
 use tombolo_wire_nfs3::results::{GetattrReply, LookupReply, ReadReply, WriteReply};
@@ -44,10 +44,12 @@ const ROWS: [(&str, Deed); 4] = [
     ("write, 4 KiB", Deed::Write(4096)),
 ];
 
+/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
     let title = "The native layout and NFSv3 messages on the same link";
-    let mut report = plan.report("ring-nfs", title);
-    let folder = plan.folder()?;
+    let mut report = Report::new("ring-nfs", title, plan.command.clone(), plan.quick);
+    let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(&plan.within);
+    let folder = folder.doing_to("make a directory in", &plan.within)?;
     let (shared, _) = speed::lay_out(folder.path())?;
     let serving = Serving::start(&shared, folder.path(), Meeting::Sockets)?;
     let door = serving.door(Mode::Poll);
@@ -75,6 +77,14 @@ pub fn run(plan: &Plan) -> Result<Report> {
     for (row, _) in ROWS {
         let [native, messages] = [NATIVE, MESSAGES].map(|column| report.figure(row, column, "").cloned());
         report.compare(native.as_ref(), messages.as_ref(), None);
+        let found = match (&native, &messages) {
+            (Some(native), Some(messages)) => {
+                let more = messages.spread.median - native.spread.median;
+                format!("{more:.0} ns more with XDR and RPC headers")
+            }
+            _ => "not measured".into(),
+        };
+        report.aim(&format!("{row}: native layout against NFSv3 messages"), "printed", found, None);
     }
     report.condition_of(&contest);
     report.condition(
@@ -120,7 +130,7 @@ impl Work for Messages {
 impl Dial for Door {
     fn dial(&self) -> std::result::Result<Dialed, DialError> {
         let At::Socket(socket) = &self.at else { return Err("there is no socket".into()) };
-        let options = ConnectOptions::new(EXPORT, "bench", Instance([2; 16]))?;
+        let options = ConnectOptions::new(EXPORT, "bench", Incarnation([2; 16]))?;
         let options = ConnectOptions { protocol: Protocol::OncRpc, ..options };
         let watcher = Watcher::start()?;
         let (line, tether) = connect(socket, &options)?.start(&watcher, "bench", self.mode)?;
@@ -177,7 +187,7 @@ impl Asker {
             Deed::Null => nfs3::Call::Null,
             Deed::Getattr => nfs3::Call::Getattr(file),
             Deed::Read(_) | Deed::ReadInPlace(_) => {
-                call.landing = Some(Landing { sink: buffer.sink(0..bytes), find });
+                call.receive_buffer = Some(ReceiveBuffer { sink: buffer.sink(0..bytes), find });
                 nfs3::Call::Read(ReadArgs { file, offset: 0, count: bytes as u32 })
             }
             Deed::Write(_) | Deed::WriteInPlace(_) => {
@@ -208,12 +218,13 @@ impl Asker {
     }
 }
 
-fn find(results: &[u8], results_bytes: usize) -> Found {
+/// Where the data of a READ lie.
+fn find(results: &[u8], results_bytes: usize) -> DataLocation {
     match ReadReply::decode(&mut Decoder::new(results)) {
-        Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(Found::None, Found::Data),
-        Ok(Reply::Failed(..)) => Found::None,
-        Err(_) if results.len() < results_bytes.min(128) => Found::More,
-        Err(_) => Found::None,
+        Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(DataLocation::None, DataLocation::Data),
+        Ok(Reply::Failed(..)) => DataLocation::None,
+        Err(_) if results.len() < results_bytes.min(128) => DataLocation::More,
+        Err(_) => DataLocation::None,
     }
 }
 

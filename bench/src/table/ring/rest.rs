@@ -1,13 +1,13 @@
-//! What a link costs over which nothing is sent, and what the first request after a rest costs: with a bell that wakes who sleeps, and
+//! What a link costs over which nothing is sent, and what the first request after a rest costs: with a doorbell that wakes who sleeps, and
 //! without one, where a sleeper looks at doubling intervals.
 
 use std::thread;
 use std::time::Duration;
 
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
+use super::asker::Asker;
 use super::door::Door;
-use super::idle_client::IdleClient;
 use super::server::{Meeting, SLEEPERS, Serving};
 use super::session::{Deed, Session};
 use super::{Plan, speed};
@@ -23,7 +23,7 @@ const BUSY: &str = "null request after another";
 const NO_LINK: &str = "no link";
 
 /// Both meetings, as columns say it.
-const MEETINGS: [(Meeting, &str); 2] = [(Meeting::Sockets, "bell"), (Meeting::Memory, "no bell")];
+const MEETINGS: [(Meeting, &str); 2] = [(Meeting::Sockets, "doorbell"), (Meeting::Memory, "no doorbell")];
 
 const ROUNDS: usize = 3;
 /// How long nothing is sent; and until a link is at rest that was used just now.
@@ -35,14 +35,16 @@ const RESTS: [Duration; 3] =
 /// Between two looks, so that rests are never in step with a sleeper's.
 const STEP: Duration = Duration::from_micros(137);
 
-/// What is called nothing, of a processor, and what a sleeper without a bell may take: in percent, of both sides together.
+/// What is called nothing, of a processor, and what a sleeper without a doorbell may take: in percent, of both sides together.
 const NOTHING: f64 = 0.05;
 const SILENT_MAX: f64 = 1.0;
 
+/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
     let title = "A link at rest, and the first request after one";
-    let mut report = plan.report("ring-rest", title);
-    let folder = plan.folder()?;
+    let mut report = Report::new("ring-rest", title, plan.command.clone(), plan.quick);
+    let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(&plan.within);
+    let folder = folder.doing_to("make a directory in", &plan.within)?;
     let (shared, _) = speed::lay_out(folder.path())?;
     let mut servers = Vec::new();
     for (meeting, name) in MEETINGS {
@@ -63,7 +65,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
         plan.scaled(ROUNDS, 1),
     ));
     report.condition(
-        "no bell: both sides sleep in memory that both can write, as between a guest and its host, and look at doubling intervals. \
+        "no doorbell: both sides sleep in memory that both can write, as between a guest and its host, and look at doubling intervals. \
          The first request after a rest waits for the server's next look, and its answer for the caller's",
     );
     Ok(report)
@@ -106,16 +108,24 @@ fn idle(report: &mut Report, servers: &[(&str, Serving)], plan: &Plan) -> Result
 
 /// What the server and the caller take of a processor, in percent.
 fn shares(serving: &Serving, mode: Option<Mode>, plan: &Plan) -> Result<(f64, Option<f64>)> {
-    let client = mode.map(|mode| IdleClient::start(&serving.door(mode))).transpose()?;
-    let meter = CostMeter::new(&[serving.id()], client.as_ref().map(IdleClient::id));
+    let asker = match mode {
+        Some(mode) => {
+            let mut asker = Asker::start(&serving.door(mode))?;
+            asker.ask(Deed::Null, 1)?;
+            Some(asker)
+        }
+        None => None,
+    };
+    let meter = CostMeter::new(&[serving.id()], asker.as_ref().map(Asker::id));
     thread::sleep(SETTLE);
     let before = meter.now();
     thread::sleep(span(plan));
     let cost = meter.now() - before;
     let percent = |ns: f64| ns / span(plan).as_nanos() as f64 * 100.0;
-    Ok((percent(cost.server_cpu_ns), client.map(|_| percent(cost.caller_cpu_ns))))
+    Ok((percent(cost.server_cpu_ns), asker.map(|_| percent(cost.caller_cpu_ns))))
 }
 
+/// Requests after rests.
 fn first(report: &mut Report, servers: &[(&str, Serving)], plan: &Plan) -> Contest {
     let contest = Contest { count_max: plan.scaled(10, 3) as u64, count_syscalls: false, ..plan.contest() };
     let rests = RESTS.into_iter().take(plan.scaled(RESTS.len(), 1));
@@ -171,6 +181,7 @@ impl Work for Rested {
     }
 }
 
+/// Both sides' shares together.
 fn judge(report: &mut Report) {
     for (_, meeting) in MEETINGS {
         for mode in SLEEPERS {
@@ -184,7 +195,7 @@ fn judge(report: &mut Report) {
                 "{both:.2} % (server {server:.2} %, {none:.2} % without a link; caller {caller:.2} %)"
             );
             let (aim, met) = match meeting {
-                "bell" => (format!("0 % (met up to {NOTHING} %)"), both <= NOTHING),
+                "doorbell" => (format!("0 % (met up to {NOTHING} %)"), both <= NOTHING),
                 _ => (format!("≤ {SILENT_MAX} %"), both <= SILENT_MAX),
             };
             report.aim(&format!("idle, {column}: share of a processor"), &aim, found, Some(met));
@@ -192,12 +203,17 @@ fn judge(report: &mut Report) {
     }
     let longest = RESTS.last().map(Duration::as_millis).unwrap_or_default();
     let row = format!("{FIRST} {longest} ms");
-    let rested = report.figure(&row, &column(Mode::Adaptive, "no bell"), "").cloned();
-    let rung = report.figure(&row, &column(Mode::Adaptive, "bell"), "").cloned();
+    let rested = report.figure(&row, &column(Mode::Adaptive, "no doorbell"), "").cloned();
+    let rung = report.figure(&row, &column(Mode::Adaptive, "doorbell"), "").cloned();
     if let Some((rested, rung)) = rested.zip(rung) {
         let text = |figure: &Figure| Unit::Nanoseconds.text(figure.spread.median);
-        let found = format!("{} (with a bell: {})", text(&rested), text(&rung));
-        report.aim("what a sleeper without a bell costs the first request, adaptive", "printed", found, None);
+        let found = format!("{} (with a doorbell: {})", text(&rested), text(&rung));
+        report.aim(
+            "what a sleeper without a doorbell costs the first request, adaptive",
+            "printed",
+            found,
+            None,
+        );
     }
 }
 
@@ -209,12 +225,12 @@ mod tests {
     fn what_an_idle_link_costs_is_what_both_sides_take() {
         let mut report = Report::new("ring-rest", "x", String::new(), false);
         for (row, column, percent) in [
-            (SERVER, "no link, bell", 0.01),
-            (SERVER, "event, bell", 0.02),
-            (CALLER, "event, bell", 0.02),
-            (SERVER, "no link, no bell", 0.2),
-            (SERVER, "adaptive, no bell", 0.9),
-            (CALLER, "adaptive, no bell", 0.5),
+            (SERVER, "no link, doorbell", 0.01),
+            (SERVER, "event, doorbell", 0.02),
+            (CALLER, "event, doorbell", 0.02),
+            (SERVER, "no link, no doorbell", 0.2),
+            (SERVER, "adaptive, no doorbell", 0.9),
+            (CALLER, "adaptive, no doorbell", 0.5),
         ] {
             report.figures.push(Figure::single(row, "", column, Unit::Percent, percent));
         }

@@ -13,7 +13,7 @@ use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::memory::{CommonMemory, MemoryPlace};
 use tombolo_host_links::seated::MemoryListener;
 use tombolo_host_links::server::Server as Links;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Limits, Protocol};
 
 use super::door::{At, Door};
@@ -33,7 +33,7 @@ const MEMORY_BYTES: u64 = 16 << 20;
 pub enum Meeting {
     /// At sockets, one for each way to wait.
     Sockets,
-    /// In files that both sides can write, one for each way to sleep: there are no bells.
+    /// In files that both sides can write, one for each way to sleep: there are no doorbells.
     Memory,
 }
 

@@ -15,6 +15,7 @@ use crate::measure::{Clock, Work};
 /// What is asked over the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
+    /// Nothing.
     Null,
     /// The attributes of an open file.
     Getattr,
@@ -29,6 +30,7 @@ pub enum Deed {
 }
 
 impl Deed {
+    /// How many bytes it moves.
     pub fn bytes(self) -> usize {
         match self {
             Deed::Null | Deed::Getattr => 0,
@@ -62,6 +64,7 @@ impl Work for Linked {
     }
 }
 
+/// A session with the file open.
 pub struct Session {
     files: Arc<VrpcFileSystem>,
     cx: Ctx,

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 use super::bare::Bare;
 use super::door::Door;
@@ -20,27 +20,34 @@ use crate::report::{Report, Unit};
 /// Requests under way at a time in the last row.
 const DEPTH: usize = 64;
 
+/// Nothing, through the library.
 pub const NULL: &str = "null request";
+/// Nothing, straight on the link.
 pub const ALONE: &str = "null request, link alone";
 /// The attributes of an open file.
 pub const GETATTR: &str = "getattr";
 /// Two threads that look all the time.
 pub const CACHE_LINE: &str = "bare cache line";
+/// Two threads that sleep.
 pub const FUTEX: &str = "bare futex";
 /// The same by a system call on the file.
 pub const NATIVE: &str = "system call";
+/// With memory of the program.
 pub const COPIED: &str = "into or out of own memory";
+/// With memory of the link.
 pub const IN_PLACE: &str = "in place";
+/// Many requests under way.
 pub const MANY: &str = "64 outstanding getattr";
 
 /// Sizes of reads and writes, with what they are called. Few data travel in the message when they are copied: see `border`.
 pub const SIZES: [(&str, usize); 5] =
     [("256 B", 256), ("512 B", 512), ("1 KiB", 1024), ("4 KiB", 4096), ("1 MiB", 1 << 20)];
 
+/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
     let title = "An operation over a link in shared memory";
-    let mut report = plan.report("ring", title);
-    let bed = Bed::new(plan)?;
+    let mut report = Report::new("ring", title, plan.command.clone(), plan.quick);
+    let bed = Bed::new(&plan.within)?;
     let mut contest = plan.contest();
     contest.count_syscalls = false;
     let (series, dropped) = contest.run(bed.entrants()?);
@@ -52,6 +59,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
+/// What is served, and by whom.
 struct Bed {
     // Ended before its folder goes.
     serving: Serving,
@@ -60,8 +68,9 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(plan: &Plan) -> Result<Self> {
-        let folder = plan.folder()?;
+    fn new(within: &Path) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(within);
+        let folder = folder.doing_to("make a directory in", within)?;
         let (shared, file) = lay_out(folder.path())?;
         let serving = Serving::start(&shared, folder.path(), Meeting::Sockets)?;
         Ok(Self { serving, file, _folder: folder })

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use serde::Deserialize;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 /// How to wait for the other side of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tombolo_core::fs::Squash;
 use tombolo_host_links::memory::MemoryPlace;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 use super::{PlannedExport, position};
 use crate::assembly::options::ServerOptions;

@@ -17,7 +17,7 @@ use tombolo_core::fs::Export;
 use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
-use tombolo_host_runtime::descriptors::Account;
+use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::listener::Listener;
 use tombolo_host_runtime::signals;
 use tombolo_host_service::control::{self, PROTOCOL, Server as ControlServer};
@@ -44,7 +44,7 @@ use shm::ShmServers;
 /// Serves until a signal says that it is enough.
 pub fn serve(plan: &Plan) -> Outcome {
     // Before anything is open.
-    Account::of_process();
+    DescriptorBudget::of_process();
     let (stop, stopped) = mpsc::channel();
     signals::on_stop(move |signal| {
         let _ = stop.send(signal);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tombolo_front_nfs_server::NfsServer;
 use tombolo_host_rpc::server::{BindError, Bound, Listeners, Options as TransportOptions, StartError};
-use tombolo_host_runtime::descriptors::{Account, Share};
+use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
 
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::nfs::{NfsPlan, PlannedPlace};
@@ -104,7 +104,7 @@ impl NfsServers {
 
 /// A part of what is free, and if that is next to nothing, as few as will do.
 fn for_connections(wanted: usize) -> Option<Share> {
-    let account = Account::of_process();
+    let account = DescriptorBudget::of_process();
     let share = account.cache(wanted);
     if share.guaranteed() >= CONNECTIONS_MIN {
         return Some(share);

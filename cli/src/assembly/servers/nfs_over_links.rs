@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tombolo_front_nfs_server::IdleCloser;
 use tombolo_host_links::server::{Peer, Refusal, Service, Session};
 use tombolo_host_rpc::link::RpcLinks;
-use tombolo_host_runtime::buffers::BufferLimits;
+use tombolo_host_runtime::buffer_pool::BufferLimits;
 
 use crate::assembly::plan::Plan;
 use crate::assembly::servers::state::Kept;

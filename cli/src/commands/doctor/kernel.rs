@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tombolo_back_local_dir::Options as DirOptions;
 use tombolo_core::Limits;
-use tombolo_host_runtime::descriptors::Account;
+use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_sys::{creds, probe, process};
 
 use super::Finding;
@@ -67,7 +67,7 @@ const OPEN_FILES_WANTED: u64 = 65_536;
 
 fn open_files() -> Finding {
     let limit = process::open_file_limit();
-    let account = Account::new(limit.hard);
+    let account = DescriptorBudget::new(limit.hard);
     let _nodes = account.cache(DirOptions::default().descriptors);
     let alone = account.session().map_or(0, |share| share.most() as u64).min(Limits::default().opens);
     let found = format!("up to {}: a client alone may have {alone} open", limit.hard);

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 
 use tombolo_core::SessionId;
 use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOptions};
-use tombolo_host_runtime::descriptors::Account;
+use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::listener::Listener;
 use tombolo_host_runtime::signals;
 use tombolo_host_service::control::{self, PROTOCOL, Server as ControlServer};
@@ -35,7 +35,7 @@ use crate::mount_point::mounted_at;
 pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
     // Before anything is open.
-    Account::of_process();
+    DescriptorBudget::of_process();
     let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
     let control = listen(mount)?;
     let has_left = Cell::new(false);

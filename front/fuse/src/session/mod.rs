@@ -30,8 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tombolo_core::fs::{FileSystem, NodeId, PermissionCheck};
 use tombolo_core::{
-    Answer, Budget, Ctx, Error, Identity, Interrupt, Limits, Permit, RequestId, RequestKey, Resource,
-    SessionId, Want,
+    Answer, Budget, Ctx, Error, Identity, Interrupt, Limits, Permit, RequestId, Resource, SessionId, Want,
 };
 use tombolo_host_runtime::task;
 use tombolo_wire_fuse::init::{Agreed, Capabilities};
@@ -311,7 +310,7 @@ impl Session {
         Ctx {
             session: self.id,
             request: RequestId::default(),
-            key: RequestKey::None,
+            key: None,
             identity: Identity::ROOT,
             deadline: None,
             interrupt,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use quick_cache::sync::Cache;
 use tombolo_core::{Ctx, Error, Result, SessionId};
-use tombolo_host_runtime::pool::{Lane, Pool, PoolLimits};
+use tombolo_host_runtime::thread_pool::{Lane, ThreadPool, ThreadPoolLimits};
 use tombolo_sys::users;
 
 /// Users whose groups are remembered, at most.
@@ -16,7 +16,7 @@ const GOOD_FOR: Duration = Duration::from_secs(300);
 const FAILURE_GOOD_FOR: Duration = Duration::from_secs(10);
 /// The databases may be on other machines: some users are asked about at once, but a machine that does not answer is
 /// not flooded.
-const ASKING: PoolLimits = PoolLimits { threads: 4, queue_len: 256 };
+const ASKING: ThreadPoolLimits = ThreadPoolLimits { threads: 4, queue_len: 256 };
 
 /// Asks about a user: the groups, or `None` if the user is not known.
 type Ask = dyn Fn(u32) -> std::result::Result<Option<Vec<u32>>, tombolo_sys::Errno> + Send + Sync;
@@ -25,7 +25,7 @@ type Ask = dyn Fn(u32) -> std::result::Result<Option<Vec<u32>>, tombolo_sys::Err
 pub struct Groups {
     known: Cache<u32, Known>,
     lane: Lane,
-    _pool: Pool,
+    _pool: ThreadPool,
     ask: Arc<Ask>,
     good_for: Duration,
 }
@@ -44,7 +44,7 @@ impl Groups {
     }
 
     fn asking(ask: Arc<Ask>, good_for: Duration) -> Self {
-        let pool = Pool::new("nfs-groups", ASKING);
+        let pool = ThreadPool::new("nfs-groups", ASKING);
         Self { known: Cache::new(USERS_MAX), lane: pool.lane(), _pool: pool, ask, good_for }
     }
 

@@ -1,16 +1,16 @@
 //! READ, WRITE, COMMIT (RFC 1813 §3.3.6, §3.3.7, §3.3.21).
 
 use tombolo_core::fs::{Attr, Change, SyncWhat, WeakAttr, Write, Written};
-use tombolo_core::{Error, RequestKey, Stability};
+use tombolo_core::{Error, Stability};
 use tombolo_host_rpc::server::ReplyData;
-use tombolo_host_runtime::buffers::Buffers;
+use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, WriteArgs};
 use tombolo_wire_nfs3::attr::{fattr3, stability, stable_how, wcc_data};
 use tombolo_wire_nfs3::results::{CommitOk, CommitReply, ReadOk, ReadReply, WriteOk, WriteReply};
 use tombolo_wire_nfs3::{Reply, Status, WccData, WriteVerifier};
 
-use crate::caller::Caller;
+use crate::caller::{Caller, key_under};
 use crate::failure::{Failure, Result};
 use crate::target::Target;
 
@@ -66,7 +66,7 @@ pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>, record: &Sou
     // Before anything is written: data that gets lost from here on was taken under this one.
     let verifier = target.export.verifier.bytes();
     // A duplicate under another verifier is another write: what the first one wrote may be what was lost.
-    target.cx.key = key_under(target.cx.key, verifier);
+    target.cx.key = target.cx.key.map(|key| key_under(key, verifier));
     match write_some(&target, &args, record, caller.transfer_max()).await {
         Ok(written) => Reply::Ok(WriteOk {
             file_wcc: target.wcc(&written.file).await,
@@ -75,16 +75,6 @@ pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>, record: &Sou
             verifier: WriteVerifier(verifier),
         }),
         Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
-    }
-}
-
-fn key_under(key: RequestKey, verifier: [u8; 8]) -> RequestKey {
-    match key {
-        RequestKey::Rpc { client, xid, procedure, checksum } => {
-            let checksum = checksum ^ u64::from_be_bytes(verifier) as u32;
-            RequestKey::Rpc { client, xid, procedure, checksum }
-        }
-        other => other,
     }
 }
 

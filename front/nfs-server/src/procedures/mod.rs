@@ -9,7 +9,7 @@ mod removing;
 mod volume;
 
 use tombolo_host_rpc::server::ReplyData;
-use tombolo_host_runtime::buffers::Buffers;
+use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::Call;
 use tombolo_wire_xdr::Encoder;

@@ -2,22 +2,22 @@
 
 use tombolo_core::fs::{File, Write};
 use tombolo_host_links::Lie;
-use tombolo_wire_vrpc::{Data, Place, Reply, Returned};
+use tombolo_wire_vrpc::{Data, Destination, Reply, Returned};
 
+use crate::buffers::{self, ReplyBuffer, wire_len};
 use crate::exchange::Exchange;
-use crate::places::{self, Room, wire_len};
 
-pub(super) fn read(mut exchange: Exchange<'_>, file: File, offset: u64, place: &Place<'_>) {
-    if place.len_bytes() > exchange.shared.options.transfer_bytes_max {
+pub(super) fn read(mut exchange: Exchange<'_>, file: File, offset: u64, destination: &Destination<'_>) {
+    if destination.len_bytes() > exchange.shared.options.transfer_bytes_max {
         return exchange.cut(too_much());
     }
-    let room = match Room::of(place, &exchange.responder) {
+    let room = match ReplyBuffer::of(destination, &exchange.responder) {
         Ok(room) => room,
         Err(lie) => return exchange.cut(lie),
     };
     let sink = room.sink(&mut exchange.parts);
     let room_bytes = room.len_bytes();
-    let in_frame = matches!(room, Room::Frame(_));
+    let in_frame = matches!(room, ReplyBuffer::Frame(_));
     let answer = exchange.fs().read(exchange.cx, file, offset, sink);
     exchange.close(answer, move |closing, done| {
         let len = done.count.min(room_bytes);
@@ -34,7 +34,7 @@ pub(super) fn write(mut exchange: Exchange<'_>, file: File, how: Write, data: &D
     if data.len_bytes() > exchange.shared.options.transfer_bytes_max {
         return exchange.cut(too_much());
     }
-    let source = match places::source(data, &mut exchange.parts, &exchange.responder) {
+    let source = match buffers::source(data, &mut exchange.parts, &exchange.responder) {
         Ok(source) => source,
         Err(lie) => return exchange.cut(lie),
     };

@@ -2,12 +2,12 @@
 
 use tombolo_core::Error;
 use tombolo_core::fs::{NodeId, PersistentHandle, XattrName};
-use tombolo_wire_vrpc::{Place, Reply, Request};
+use tombolo_wire_vrpc::{Destination, Reply, Request};
 
 use super::names::{copied, send_bytes};
 use super::nodes;
+use crate::buffers::ReplyBuffer;
 use crate::exchange::Exchange;
-use crate::places::Room;
 
 /// Longest value of an attribute, and longest list of names (xattr(7)).
 const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -33,8 +33,10 @@ fn xattrs(exchange: Exchange<'_>, request: &Request<'_>) {
     let Some(xattrs) = exchange.fs().xattrs() else { return exchange.refuse(Error::NotSupported) };
     let cx = exchange.cx;
     match *request {
-        Request::XattrGet { node, name, place } => xattr_bytes(exchange, node, Some(name), &place),
-        Request::XattrList { node, place } => xattr_bytes(exchange, node, None, &place),
+        Request::XattrGet { node, name, destination } => {
+            xattr_bytes(exchange, node, Some(name), &destination)
+        }
+        Request::XattrList { node, destination } => xattr_bytes(exchange, node, None, &destination),
         Request::XattrSet { node, name, value, how, kill_set_gid } => {
             match copied(&value, &exchange, XATTR_BYTES_MAX, Error::TooBig) {
                 Ok(Ok(value)) => {
@@ -53,9 +55,14 @@ fn xattrs(exchange: Exchange<'_>, request: &Request<'_>) {
 }
 
 /// The value of an attribute, or without a name the names of all.
-fn xattr_bytes(exchange: Exchange<'_>, node: NodeId, name: Option<XattrName<'_>>, place: &Place<'_>) {
+fn xattr_bytes(
+    exchange: Exchange<'_>,
+    node: NodeId,
+    name: Option<XattrName<'_>>,
+    destination: &Destination<'_>,
+) {
     let Some(xattrs) = exchange.fs().xattrs() else { return exchange.refuse(Error::NotSupported) };
-    let room = match Room::of(place, &exchange.responder) {
+    let room = match ReplyBuffer::of(destination, &exchange.responder) {
         Ok(room) => room,
         Err(lie) => return exchange.cut(lie),
     };
@@ -92,14 +99,14 @@ fn handles(exchange: Exchange<'_>, request: &Request<'_>) {
             let volume = handles.volume();
             exchange.close(
                 handles.handle_of(cx, node),
-                move |closing, handle: PersistentHandle| match closing.shared.seal.sealed(&handle, volume) {
+                move |closing, handle: PersistentHandle| match closing.shared.signer.sign(&handle, volume) {
                     Some(handle) => closing.send(&Reply::Handle((&handle).into())),
                     None => closing.fail(&Error::NotSupported),
                 },
             );
         }
         Request::Resolve { handle } => {
-            match exchange.shared.seal.opened(handle.kind, handle.bytes, handles.volume()) {
+            match exchange.shared.signer.verify(handle.kind, handle.bytes, handles.volume()) {
                 Some(handle) => nodes::answer(exchange, handles.resolve(cx, &handle)),
                 None => exchange.refuse(Error::Stale),
             }

@@ -4,11 +4,11 @@ use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, File};
 use tombolo_core::{Ctx, Error};
 use tombolo_mem::Sink;
 use tombolo_wire_vrpc::listing::{ListingWriter, budget_within};
-use tombolo_wire_vrpc::{FRAME_BYTES, FrameBuf, FrameSink, Place, Reply, Returned, SinkFrame};
+use tombolo_wire_vrpc::{Destination, FRAME_BYTES, FrameBuf, FrameSink, Reply, Returned, SinkFrame};
 
 use super::nodes;
+use crate::buffers::{ReplyBuffer, wire_len};
 use crate::exchange::{Closing, Exchange};
-use crate::places::{Room, wire_len};
 
 /// Most bytes of a listing: what a session has in private memory for it at a time.
 const LISTING_BYTES_MAX: usize = 64 << 10;
@@ -18,9 +18,9 @@ pub(super) fn readdir(
     file: File,
     cookie: Cookie,
     budget: &DirBudget,
-    place: &Place<'_>,
+    destination: &Destination<'_>,
 ) {
-    let room = match Room::of(place, &exchange.responder) {
+    let room = match ReplyBuffer::of(destination, &exchange.responder) {
         Ok(room) => room.at_most(LISTING_BYTES_MAX),
         Err(lie) => return exchange.cut(lie),
     };
@@ -31,8 +31,8 @@ pub(super) fn readdir(
     let wants_handles = exchange.wants_handles;
     exchange.close(answer, move |closing, page| {
         match &room {
-            Room::Frame(_) => send_in_frame(closing, &cx, &page, (room_bytes, wants_handles)),
-            Room::Bulk(sink) => send_in_bulk(closing, &cx, &page, (sink, wants_handles)),
+            ReplyBuffer::Frame(_) => send_in_frame(closing, &cx, &page, (room_bytes, wants_handles)),
+            ReplyBuffer::Bulk(sink) => send_in_bulk(closing, &cx, &page, (sink, wants_handles)),
         }
         closing.parts.keep(page);
     });

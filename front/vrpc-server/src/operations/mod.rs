@@ -32,7 +32,7 @@ pub(crate) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
             exchange.answer(fs.setattr(cx, node, file, set), |(attr, change)| Reply::Setattr(attr, change));
         }
         Request::Access { node, mask } => exchange.answer(fs.access(cx, node, mask), |()| Reply::Done),
-        Request::Readlink { node, place } => names::readlink(exchange, node, &place),
+        Request::Readlink { node, destination } => names::readlink(exchange, node, &destination),
         Request::Create { parent, name, ref how } => {
             nodes::answer(exchange, fs.create(cx, parent, name, how));
         }
@@ -55,10 +55,10 @@ pub(crate) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
         Request::Release { file } => control::release(exchange, file),
         Request::Flush { file, owner } => exchange.answer(fs.flush(cx, file, owner), |()| Reply::Done),
         Request::Fsync { file, what } => exchange.answer(fs.fsync(cx, file, what), |()| Reply::Done),
-        Request::Read { file, offset, place } => data::read(exchange, file, offset, &place),
+        Request::Read { file, offset, destination } => data::read(exchange, file, offset, &destination),
         Request::Write { file, how, data } => data::write(exchange, file, how, &data),
-        Request::Readdir { file, cookie, budget, place } => {
-            listing::readdir(exchange, file, cookie, &budget, &place);
+        Request::Readdir { file, cookie, budget, destination } => {
+            listing::readdir(exchange, file, cookie, &budget, &destination);
         }
         Request::Statfs { node } => exchange.answer(fs.statfs(cx, node), Reply::StatFs),
         Request::Syncfs => exchange.answer(fs.syncfs(cx), |()| Reply::Done),

@@ -2,17 +2,17 @@
 
 use tombolo_core::fs::{Name, NodeId};
 use tombolo_core::{Answer, Error};
-use tombolo_wire_vrpc::{Data, Place, Reply};
+use tombolo_wire_vrpc::{Data, Destination, Reply};
 
 use super::nodes;
+use crate::buffers::{self, ReplyBuffer};
 use crate::exchange::{Closing, Exchange};
-use crate::places::{self, Room};
 
 /// Longest target, in bytes (`PATH_MAX`, without its terminator).
 const TARGET_BYTES_MAX: usize = 4095;
 
-pub(super) fn readlink(exchange: Exchange<'_>, node: NodeId, place: &Place<'_>) {
-    let room = match Room::of(place, &exchange.responder) {
+pub(super) fn readlink(exchange: Exchange<'_>, node: NodeId, destination: &Destination<'_>) {
+    let room = match ReplyBuffer::of(destination, &exchange.responder) {
         Ok(room) => room,
         Err(lie) => return exchange.cut(lie),
     };
@@ -30,7 +30,7 @@ pub(super) fn symlink(exchange: Exchange<'_>, parent: NodeId, name: Name<'_>, ta
 }
 
 /// Answers with bytes, where there is room for them.
-pub(super) fn send_bytes(closing: &mut Closing<'_>, room: &Room, bytes: &[u8]) {
+pub(super) fn send_bytes(closing: &mut Closing<'_>, room: &ReplyBuffer, bytes: &[u8]) {
     if bytes.len() > room.len_bytes() {
         closing.fail(&Error::OutOfRange);
     } else {
@@ -51,5 +51,5 @@ pub(super) fn copied(
     if let Data::Inline(bytes) = data {
         return Ok(Ok(bytes.to_vec()));
     }
-    Ok(Ok(places::bulk(data, &exchange.responder)?.to_vec(limit_bytes)))
+    Ok(Ok(buffers::bulk(data, &exchange.responder)?.to_vec(limit_bytes)))
 }

@@ -71,7 +71,7 @@ pub(super) fn answer<T: Given>(exchange: Exchange<'_>, answer: Answer<T>) {
 }
 
 fn send<T: Given>(closing: &mut Closing<'_>, (given, handle): (T, Option<PersistentHandle>)) {
-    let handle = handle.and_then(|handle| sealed(closing.shared, &handle));
+    let handle = handle.and_then(|handle| sign(closing.shared, &handle));
     closing.send(&given.reply(handle.as_ref().map(Into::into)));
 }
 
@@ -82,15 +82,15 @@ fn ask(fs: &dyn FileSystem, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> 
     }
 }
 
-fn sealed(shared: &Shared, handle: &PersistentHandle) -> Option<PersistentHandle> {
+fn sign(shared: &Shared, handle: &PersistentHandle) -> Option<PersistentHandle> {
     let volume = shared.file_system.persistent_handles()?.volume();
-    shared.seal.sealed(handle, volume)
+    shared.signer.sign(handle, volume)
 }
 
 /// The handle of a node in a listing, if it is at hand: a listing does not wait for any.
 pub(super) fn at_hand(shared: &Shared, cx: &Ctx, node: NodeId) -> Option<PersistentHandle> {
     match ask(&*shared.file_system, cx, node) {
-        Answer::Done(Ok(handle)) => sealed(shared, &handle),
+        Answer::Done(Ok(handle)) => sign(shared, &handle),
         Answer::Done(Err(_)) | Answer::Later(_) => None,
     }
 }

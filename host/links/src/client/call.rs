@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_core::block_on;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 use super::core::Core;
 use super::entry::{Entry, Phase};
@@ -263,7 +263,7 @@ impl std::fmt::Debug for Call {
 /// Sends a request, if there is an id for it.
 #[inline]
 fn begin(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Stage {
-    core.ahead.fetch();
+    core.prefetch.fetch();
     if core.fate.is_over() {
         return Stage::Failed(core.lost());
     }
@@ -387,10 +387,10 @@ impl Core {
     fn look_as_leader(&self, intake: &mut Intake, id: u32, wakes: &mut Wakes, looked: &mut Looked) -> Found {
         loop {
             if self.may_rest(intake) {
-                intake.lull.rest();
+                intake.backoff.rest();
             }
             let found = self.drain(intake, Some(id), wakes);
-            intake.lull.looked(matches!(found, Ok(Some(_))));
+            intake.backoff.looked(matches!(found, Ok(Some(_))));
             match found {
                 Ok(Some(answer)) => return Found::Answer(answer),
                 Ok(None) if wakes.is_empty() => {}

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tombolo_mem::OutOfBounds;
 use tombolo_shm::address::BaseTable;
 use tombolo_shm::area::Area;
-use tombolo_shm::bell::{Mode, Ringer};
+use tombolo_shm::doorbell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Extent, Layout};
-use tombolo_shm::ring::{Ahead, Message, Producer};
+use tombolo_shm::ring::{Message, Prefetch, Producer};
 
 use super::counters::{Counters, Counts};
 use super::doze::Doze;
-use super::ear::Bell;
+use super::ear::Doorbell;
 use super::entry::{Entry, Phase};
 use super::error::LineError;
 use super::frame::{FRAME_MAX, FrameWriter, Stock};
@@ -45,19 +45,19 @@ pub(super) struct Core {
     pub(super) aside: Mutex<HashMap<u32, Answer>>,
     /// Bulk memory of this side, and of the peer's.
     pub(super) areas: [Area; 2],
-    pub(super) bell: Option<Bell>,
+    pub(super) doorbell: Option<Doorbell>,
     entries: Box<[Entry]>,
     /// The slot of the next request.
-    pub(super) ahead: Ahead,
+    pub(super) prefetch: Prefetch,
     producer: Mutex<Producer>,
     ringer: Ringer,
     /// Who has it is the leader.
     pub(super) intake: Mutex<Intake>,
     /// How many calls are registered to be woken.
     pub(super) waiting: Waiting,
-    /// Whether the leader sleeps on the bell, and whether it is to stop.
+    /// Whether the leader sleeps on the doorbell, and whether it is to stop.
     pub(super) doze: Doze,
-    /// Where the receiver thread rests while nobody needs it, and if there is no bell.
+    /// Where the receiver thread rests while nobody needs it, and if there is no doorbell.
     pub(super) rest: Rest,
     /// Whether the server rings at its next answer; changed by the leader alone.
     pub(super) is_armed: AtomicBool,
@@ -87,9 +87,9 @@ impl Core {
             counters: Counters::default(),
             aside: Mutex::default(),
             areas: [Area::new(bulk.clone()), Area::new(bulk)],
-            bell: Bell::new(ends)?,
+            doorbell: Doorbell::new(ends)?,
             entries: (0..layout.slots()).map(Entry::new).collect(),
-            ahead: producer.ahead(),
+            prefetch: producer.prefetch(),
             producer: Mutex::new(producer),
             ringer: Ringer::of(ends)?,
             intake: Mutex::new(Intake::new(ends)?),
@@ -228,8 +228,8 @@ impl Core {
         if let Some(why) = text {
             tracing::warn!(link = &*self.label, %why, "link cut");
         }
-        if let Some(bell) = &self.bell {
-            bell.nudge();
+        if let Some(doorbell) = &self.doorbell {
+            doorbell.nudge();
         }
         self.rest.call();
         self.drive_away_for_good();

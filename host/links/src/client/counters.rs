@@ -21,9 +21,9 @@ pub struct Counts {
     pub queued_total: u64,
     /// Times that the sleeping server was woken.
     pub rings: u64,
-    /// Times that the receiver thread went to sleep on the bell.
+    /// Times that the receiver thread went to sleep on the doorbell.
     pub sleeps: u64,
-    /// Times that a caller slept on the bell itself.
+    /// Times that a caller slept on the doorbell itself.
     pub dozes: u64,
     /// Requests whose data lie in the memory of another domain, and were named instead of copied.
     pub named: u64,

@@ -1,4 +1,4 @@
-//! A caller that sleeps on the bell itself, as its call is the only one.
+//! A caller that sleeps on the doorbell itself, as its call is the only one.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::core::Core;
-use super::ear::{Bell, Heard};
+use super::ear::{Doorbell, Heard};
 use super::entry::Phase;
 use super::error::LineError;
 use super::intake::Intake;
@@ -18,7 +18,7 @@ use tombolo_host_runtime::lock;
 /// After so long it looks whether the memory is still there, though nobody rings.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
-/// Whether the leader sleeps on the bell, and whether it is to stop.
+/// Whether the leader sleeps on the doorbell, and whether it is to stop.
 #[derive(Debug, Default)]
 pub(super) struct Doze {
     is_dozing: AtomicBool,
@@ -45,10 +45,10 @@ impl Doze {
 }
 
 impl Core {
-    /// Sleeps on the bell until the answer comes, if that is the only one that is awaited. None if it is to be awaited in
+    /// Sleeps on the doorbell until the answer comes, if that is the only one that is awaited. None if it is to be awaited in
     /// another way.
     pub(super) fn doze(&self, id: u32) -> Option<Result<Answer, LineError>> {
-        let bell = self.bell.as_ref()?;
+        let doorbell = self.doorbell.as_ref()?;
         // Whoever asks meanwhile drives us away.
         if self.counters.in_flight() != 1 || self.ids.is_wanted() {
             return None;
@@ -63,7 +63,7 @@ impl Core {
         }
         self.doze.begin();
         let since = Instant::now();
-        let found = self.doze_as_leader(&mut intake, bell, id, &mut wakes);
+        let found = self.doze_as_leader(&mut intake, doorbell, id, &mut wakes);
         self.doze.end();
         self.disarm(&mut intake);
         match found {
@@ -82,13 +82,13 @@ impl Core {
     fn doze_as_leader(
         &self,
         intake: &mut Intake,
-        bell: &Bell,
+        doorbell: &Doorbell,
         id: u32,
         wakes: &mut Wakes,
     ) -> Result<Option<Answer>, Lie> {
         loop {
             // Before the look: who rings after it is heard.
-            let rung = bell.rung();
+            let rung = doorbell.rung();
             intake.ear.arm();
             let found = self.drain(intake, Some(id), wakes)?;
             let is_over = self.fate.is_over() || self.doze.is_unwelcome.load(Ordering::SeqCst);
@@ -100,7 +100,7 @@ impl Core {
             }
             intake.consumer.check()?;
             self.counters.intake.dozes.bump();
-            if bell.wait(rung, LOOK_AFTER) == Heard::Nowhere {
+            if doorbell.wait(rung, LOOK_AFTER) == Heard::Nowhere {
                 return Ok(None);
             }
         }
@@ -111,7 +111,7 @@ impl Core {
     pub(super) fn drive_away(&self) {
         if self.doze.is_dozing.load(Ordering::Relaxed) {
             self.doze.is_unwelcome.store(true, Ordering::SeqCst);
-            self.bell.iter().for_each(Bell::nudge);
+            self.doorbell.iter().for_each(Doorbell::nudge);
         }
     }
 

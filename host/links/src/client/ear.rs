@@ -1,14 +1,14 @@
-//! Where a line hears the server's bell.
+//! Where a line hears the server's doorbell.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
 use tombolo_mem::{OutOfBounds, Word, WordMut};
-use tombolo_shm::link::{ASLEEP_OFFSET, BELL_OFFSET, BellKind, Ends};
+use tombolo_shm::link::{ASLEEP_OFFSET, DOORBELL_OFFSET, DoorbellKind, Ends};
 use tombolo_sys::futex::{self, Woken};
 
-/// Says to the server whether this side sleeps. Unlike [`Sleeper`](tombolo_shm::bell::Sleeper) it does not sleep itself: any
+/// Says to the server whether this side sleeps. Unlike [`Sleeper`](tombolo_shm::doorbell::Sleeper) it does not sleep itself: any
 /// thread may say that one is needed to be woken, while another one sleeps.
 #[derive(Debug)]
 pub(super) struct Ear {
@@ -20,9 +20,9 @@ pub(super) struct Ear {
 
 impl Ear {
     pub(super) fn new(ends: &Ends) -> Result<Self, OutOfBounds> {
-        let asleep = match ends.bell {
-            BellKind::Futex => Some(WordMut::new(ends.own.region(), ends.own.place(ASLEEP_OFFSET, 4)?)?),
-            BellKind::Silent => None,
+        let asleep = match ends.doorbell {
+            DoorbellKind::Futex => Some(WordMut::new(ends.own.region(), ends.own.place(ASLEEP_OFFSET, 4)?)?),
+            DoorbellKind::Silent => None,
         };
         Ok(Self { asleep, number: 0, is_armed: false })
     }
@@ -50,7 +50,7 @@ impl Ear {
     }
 }
 
-/// How a sleep on the bell ended.
+/// How a sleep on the doorbell ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// It may have rung.
@@ -61,15 +61,15 @@ pub(super) enum Heard {
     Nowhere,
 }
 
-/// The server's bell, for one thread to sleep on.
+/// The server's doorbell, for one thread to sleep on.
 #[derive(Debug)]
-pub(super) struct Bell(Word);
+pub(super) struct Doorbell(Word);
 
-impl Bell {
-    /// None if there is no bell.
+impl Doorbell {
+    /// None if there is no doorbell.
     pub(super) fn new(ends: &Ends) -> Result<Option<Self>, OutOfBounds> {
-        let word = Word::new(ends.peer.region(), ends.peer.place(BELL_OFFSET, 4)?)?;
-        Ok((ends.bell == BellKind::Futex).then_some(Self(word)))
+        let word = Word::new(ends.peer.region(), ends.peer.place(DOORBELL_OFFSET, 4)?)?;
+        Ok((ends.doorbell == DoorbellKind::Futex).then_some(Self(word)))
     }
 
     /// How often it has rung. To be asked before the ring is looked at for the last time.

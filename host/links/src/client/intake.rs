@@ -7,14 +7,14 @@
 //!
 //! Calls that nobody looks for are *registered*: a waker lies on the desk, and [`Core::waiting`] counts them. For them the server
 //! has to ring. *Armed* means that the word `asleep` in our header says so, and that the ring was looked at once more since it does.
-//! The receiver thread then sleeps on the server's bell, and stays there: whoever arms need not wake it, but for the first time after
+//! The receiver thread then sleeps on the server's doorbell, and stays there: whoever arms need not wake it, but for the first time after
 //! a second in which nobody was registered.
 //!
-//! A caller that blocks while its call is the only one need not register. It *dozes*: keeps the lead, arms, and sleeps on the bell
+//! A caller that blocks while its call is the only one need not register. It *dozes*: keeps the lead, arms, and sleeps on the doorbell
 //! itself, so that one wake-up is spared. It does so only while the receiver thread is not there, for the server wakes one. Another
 //! caller that looks for its answer then drives it away; it registers like others after that.
 //!
-//! Without a bell *armed* means that the receiver thread looks now and then, at growing intervals. Who registers has it begin with short
+//! Without a doorbell *armed* means that the receiver thread looks now and then, at growing intervals. Who registers has it begin with short
 //! ones again.
 //!
 //! # Why no wake-up is lost
@@ -27,7 +27,7 @@
 //!    server rings: the server looks at `asleep` after it has stored the message, with a full fence on either side (docs/decisions/shm-rings.md).
 //! 2. It gives the lead up, and then looks at `waiting` again: who registers does so first and then tries to become leader, with a full
 //!    fence in between on either side. So either the leader sees who has registered, or they become leader and arm themselves.
-//! 3. A ring is heard once, and the next one needs arming anew, with another number. Who sleeps on the bell reads its count, becomes
+//! 3. A ring is heard once, and the next one needs arming anew, with another number. Who sleeps on the doorbell reads its count, becomes
 //!    leader (the thread waits for that), takes out what is there, arms if anybody is registered, and sleeps unless the count has changed
 //!    since. So after each ring there is a look at the ring, and arming anew.
 //! 4. A leader that means to look for a while takes the word back, so that it costs the server no system call. It arms when it
@@ -43,7 +43,7 @@ use std::sync::atomic::fence;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 
 use tombolo_mem::OutOfBounds;
-use tombolo_shm::bell::Lull;
+use tombolo_shm::doorbell::PollBackoff;
 use tombolo_shm::link::Ends;
 use tombolo_shm::ring::{Consumer, Message};
 
@@ -62,13 +62,13 @@ use tombolo_host_runtime::spin::Window;
 pub(super) struct Intake {
     pub(super) consumer: Consumer,
     pub(super) ear: Ear,
-    /// Whether the receiver thread sleeps on the bell, or looks now and then if there is none, or is about to. It rests elsewhere while
+    /// Whether the receiver thread sleeps on the doorbell, or looks now and then if there is none, or is about to. It rests elsewhere while
     /// nobody needs it.
     pub(super) is_manned: bool,
     /// How long callers look, as they have learnt.
     pub(super) window: Window,
     /// How long they leave the next slot alone first.
-    pub(super) lull: Lull,
+    pub(super) backoff: PollBackoff,
 }
 
 impl Intake {
@@ -80,7 +80,7 @@ impl Intake {
             ear: Ear::new(ends)?,
             is_manned: false,
             window: Window::default(),
-            lull: Lull::default(),
+            backoff: PollBackoff::default(),
         })
     }
 }
@@ -131,7 +131,7 @@ impl Core {
         while !wakes.is_full() {
             let Some(message) = intake.consumer.pop() else { break };
             if Some(message.id) == own {
-                if intake.lull.is_behind() {
+                if intake.backoff.is_behind() {
                     intake.consumer.fetch();
                 }
                 return self.accept_own(&message, wakes).map(Some);
@@ -295,7 +295,7 @@ impl Core {
 
     /// Sees to it that somebody hears of the next answer, for a call that has just registered.
     pub(super) fn see_to_it(&self) {
-        if self.bell.is_none() {
+        if self.doorbell.is_none() {
             self.rest.call();
         }
         fence(SeqCst);

@@ -8,7 +8,7 @@ use thiserror::Error;
 use tombolo_mem::{OutOfBounds, Sink, Source};
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::area::{Area, Span};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Role};
 
 use super::call::{Call, Outcome};

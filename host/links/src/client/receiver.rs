@@ -5,17 +5,17 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::core::Core;
-use super::ear::{Bell, Heard};
+use super::ear::{Doorbell, Heard};
 use super::wakes::Wakes;
 use crate::end::{End, Lie};
 use tombolo_host_runtime::lock;
 
 /// After so long it looks whether the memory is still there, though nobody rings.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-/// Without a bell: the first pause between two looks, and the longest.
+/// Without a doorbell: the first pause between two looks, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
-/// Where the thread rests when there is no bell and nobody is registered.
+/// Where the thread rests when there is no doorbell and nobody is registered.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     is_called: Mutex<bool>,
@@ -48,8 +48,8 @@ impl Rest {
 pub(super) fn run(core: &Arc<Core>) {
     while !core.fate.is_over() {
         // Waking a task runs it, and what it does may panic; the others have done nothing.
-        let turn = catch_unwind(AssertUnwindSafe(|| match &core.bell {
-            Some(bell) => core.receive_by_bell(bell),
+        let turn = catch_unwind(AssertUnwindSafe(|| match &core.doorbell {
+            Some(doorbell) => core.receive_by_doorbell(doorbell),
             None => core.receive_by_looking(),
         }));
         if turn.is_err() {
@@ -59,8 +59,8 @@ pub(super) fn run(core: &Arc<Core>) {
 }
 
 impl Core {
-    /// Rests until somebody is registered; then sleeps on the bell, until it is silent for a while and nobody is.
-    fn receive_by_bell(&self, bell: &Bell) {
+    /// Rests until somebody is registered; then sleeps on the doorbell, until it is silent for a while and nobody is.
+    fn receive_by_doorbell(&self, doorbell: &Doorbell) {
         if !self.rest.rest(LOOK_AFTER) {
             if self.peer.region().is_poisoned() {
                 self.end(End::Lie(Lie::MemoryGone));
@@ -69,13 +69,13 @@ impl Core {
         }
         while !self.fate.is_over() {
             // Before the look: who rings after it is heard.
-            let rung = bell.rung();
+            let rung = doorbell.rung();
             self.look_for_all();
             if self.fate.is_over() {
                 return;
             }
             self.counters.sleeps.bump();
-            match bell.wait(rung, LOOK_AFTER) {
+            match doorbell.wait(rung, LOOK_AFTER) {
                 Heard::Something => {}
                 Heard::Nothing if self.is_dismissed() => return,
                 Heard::Nothing => {}
@@ -129,7 +129,7 @@ impl Core {
         let mut wakes = Wakes::default();
         while !self.fate.is_over() {
             let mut intake = self.lead();
-            // The bell was heard: the next one must be asked for anew.
+            // The doorbell was heard: the next one must be asked for anew.
             self.disarm(&mut intake);
             let drained = match self.peer.region().is_poisoned() {
                 true => Err(Lie::MemoryGone),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use smallvec::SmallVec;
 use tombolo_mem::{Region, Source};
 use tombolo_shm::address::{Domain, GlobalAddress};
-use tombolo_shm::link::{INTRODUCTIONS_MAX, Introduced, Message, Withdraw};
+use tombolo_shm::link::{FORWARDED_REGIONS_MAX, Message, RegionForwarded, Withdraw};
 
 use super::passable::Passable;
 use crate::end::{End, Lie};
@@ -110,8 +110,8 @@ impl Introducer {
     #[cold]
     fn introduce(self: &Arc<Self>, table: &mut Table, passable: &Arc<Passable>) {
         let next = table.last.map_or(Some(Domain::FIRST_OTHER.0), |last| last.0.checked_add(1)).map(Domain);
-        let Some(domain) = next.filter(|_| table.entries.len() < INTRODUCTIONS_MAX) else { return };
-        let message = Message::Introduce(passable.introduce(domain));
+        let Some(domain) = next.filter(|_| table.entries.len() < FORWARDED_REGIONS_MAX) else { return };
+        let message = Message::ForwardRegion(passable.introduce(domain));
         // Who does not read now may do so later; until then data are copied.
         if self.speaker.say(&message, Some(passable.as_fd())).is_ok() {
             table.last = Some(domain);
@@ -132,7 +132,7 @@ impl Introducer {
     }
 
     /// The server has answered.
-    pub(crate) fn answered(&self, answer: Introduced) -> Result<(), Lie> {
+    pub(crate) fn answered(&self, answer: RegionForwarded) -> Result<(), Lie> {
         let mut table = lock(&self.table);
         if table.last.is_none_or(|last| answer.domain > last) {
             return Err(Lie::Senseless("an answer to an introduction that was never made".into()));

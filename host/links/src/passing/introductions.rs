@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use tombolo_mem::Source;
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
-use tombolo_shm::link::{Extent, INTRODUCTIONS_MAX, Introduce, Introduced};
+use tombolo_shm::link::{Extent, FORWARDED_REGIONS_MAX, ForwardRegion, RegionForwarded};
 use tombolo_shm::region::sealed;
 
 use super::passable::{Passable, Sever};
@@ -40,12 +40,12 @@ impl Introductions {
     /// been used is a lie.
     pub(crate) fn introduce(
         &self,
-        introduce: &Introduce,
+        introduce: &ForwardRegion,
         memory: OwnedFd,
         sever: Sever,
-    ) -> Result<Introduced, Lie> {
+    ) -> Result<RegionForwarded, Lie> {
         let domain = introduce.domain;
-        let not_taken = Introduced { domain, is_known: false };
+        let not_taken = RegionForwarded { domain, is_known: false };
         {
             let mut table = lock(&self.table);
             if table.last.is_some_and(|last| domain <= last) {
@@ -54,7 +54,7 @@ impl Introductions {
             table.last = Some(domain);
             let bytes =
                 table.known.iter().fold(introduce.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
-            if table.known.len() >= INTRODUCTIONS_MAX || bytes > self.bytes_max {
+            if table.known.len() >= FORWARDED_REGIONS_MAX || bytes > self.bytes_max {
                 return Ok(not_taken);
             }
         }
@@ -70,10 +70,10 @@ impl Introductions {
         let passable = Passable::mark(&region, memory, bytes, nameable.clone(), introduce.user);
         passable.belongs_to(sever);
         let mut table = lock(&self.table);
-        let outcome = table.bases.introduce(domain, Extent::whole(region), nameable);
+        let outcome = table.bases.add(domain, Extent::whole(region), nameable);
         outcome.map_err(|error| Lie::Senseless(error.to_string().into()))?;
         table.known.push((domain, bytes));
-        Ok(Introduced { domain, is_known: true })
+        Ok(RegionForwarded { domain, is_known: true })
     }
 
     /// A client names that domain no more. One that was not taken is nothing to forget.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use tombolo_mem::Region;
-use tombolo_shm::link::Introduce;
+use tombolo_shm::link::ForwardRegion;
 
 use super::introducer::Introducer;
 use crate::end::End;
@@ -83,8 +83,8 @@ impl Passable {
     }
 
     /// What is said of it, but for the number that it gets.
-    pub(super) fn introduce(&self, domain: tombolo_shm::address::Domain) -> Introduce {
-        Introduce { domain, user: self.user, bytes: self.bytes, nameable: self.nameable.clone() }
+    pub(super) fn introduce(&self, domain: tombolo_shm::address::Domain) -> ForwardRegion {
+        ForwardRegion { domain, user: self.user, bytes: self.bytes, nameable: self.nameable.clone() }
     }
 
     /// The memory goes: whoever has introduced it is told then.

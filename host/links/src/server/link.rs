@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tombolo_mem::{LINE_BYTES, LinesMut, OutOfBounds, Source};
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
-use tombolo_shm::bell::{Nudger, Ringer};
+use tombolo_shm::doorbell::{Nudger, Ringer};
 use tombolo_shm::link::{Ends, Extent, FRAME_BYTES, Layout};
-use tombolo_shm::ring::{Ahead, Message, Producer};
+use tombolo_shm::ring::{Message, Prefetch, Producer};
 
 use super::common::Common;
 use super::counters::{Counters, Counts};
@@ -34,7 +34,7 @@ pub(super) struct Link {
     pub(super) peer: Extent,
     own: Extent,
     /// The slot of the next answer.
-    ahead: Ahead,
+    prefetch: Prefetch,
     /// The buffers of answers, as lines.
     buffers: LinesMut,
     producer: Mutex<Producer>,
@@ -70,7 +70,7 @@ impl Link {
             layout,
             peer: ends.peer.clone(),
             own: ends.own.clone(),
-            ahead: producer.ahead(),
+            prefetch: producer.prefetch(),
             buffers,
             producer: Mutex::new(producer),
             ringer,
@@ -99,7 +99,7 @@ impl Link {
     /// client's processor has it.
     #[inline]
     pub(super) fn fetch_ahead(&self, id: u32) {
-        self.ahead.fetch();
+        self.prefetch.fetch();
         let first = self.index(id) as usize * LINES_PER_BUFFER;
         (first..first + LINES_AHEAD).for_each(|line| self.buffers.claim(line));
     }
@@ -175,7 +175,7 @@ impl Link {
         self.session.ended();
         if let Some(why) = text {
             self.common.ledger.cut();
-            if let Some(suppressed) = self.common.cuts.turn() {
+            if let Some(suppressed) = self.common.cuts.allow() {
                 tracing::warn!(link = &*self.label, %why, suppressed, "link cut");
             }
         }

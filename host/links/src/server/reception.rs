@@ -43,11 +43,11 @@ impl Reception {
         }
         let mut descriptors = descriptors.into_iter();
         match (message, descriptors.next(), descriptors.next()) {
-            (Message::Introduce(introduce), Some(memory), None) => {
+            (Message::ForwardRegion(introduce), Some(memory), None) => {
                 let answer = self.introductions.introduce(introduce, memory, sever(&self.link))?;
-                Ok(Some(Message::Introduced(answer)))
+                Ok(Some(Message::RegionForwarded(answer)))
             }
-            (Message::Introduce(_), ..) => {
+            (Message::ForwardRegion(_), ..) => {
                 Err(Lie::Senseless("an introduction with another number of descriptors than one".into()))
             }
             (Message::Withdraw(withdraw), None, None) => {

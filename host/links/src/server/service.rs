@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use thiserror::Error;
-use tombolo_shm::link::Instance;
+use tombolo_shm::link::Incarnation;
 
 use super::responder::Responder;
 use super::serving::LinkCutter;
@@ -51,7 +51,7 @@ pub struct Peer {
     /// Who it is, as this kernel says; none if there is no common kernel, and then nobody can say whom it may speak for.
     pub credentials: Option<Standing>,
     /// Which life of which client, as it says itself.
-    pub client: Instance,
+    pub client: Incarnation,
     /// What to call it in the log.
     pub label: Arc<str>,
 }

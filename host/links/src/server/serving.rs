@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use thiserror::Error;
 use tombolo_mem::OutOfBounds;
-use tombolo_shm::bell::{Lull, Mode, Sleeper};
+use tombolo_shm::doorbell::{Mode, PollBackoff, Sleeper};
 use tombolo_shm::link::{Ends, FRAME_BYTES, Protocol, Role};
 use tombolo_shm::ring::Consumer;
 
@@ -93,7 +93,7 @@ impl Server {
         let link = Arc::new(Link::new(ends, label, session, sleeper.nudger(), common)?);
         let frame = Box::new([0; FRAME_BYTES as usize]);
         link.session.begun(LinkCutter { link: Arc::downgrade(&link) });
-        let worker = Worker { link: link.clone(), consumer, sleeper, lull: Lull::default(), frame };
+        let worker = Worker { link: link.clone(), consumer, sleeper, backoff: PollBackoff::default(), frame };
         // Thread names are cut at 15 bytes.
         let name = format!("link-{}", peer.label);
         let thread = thread::Builder::new().name(name).spawn(move || worker.run())?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tombolo_shm::bell::{Lull, Mode, Outcome, Sleeper};
+use tombolo_shm::doorbell::{Mode, Outcome, PollBackoff, Sleeper};
 use tombolo_shm::link::FRAME_BYTES;
 use tombolo_shm::ring::{Consumer, Message};
 
@@ -23,7 +23,7 @@ pub(super) struct Worker {
     pub(super) link: Arc<Link>,
     pub(super) consumer: Consumer,
     pub(super) sleeper: Sleeper,
-    pub(super) lull: Lull,
+    pub(super) backoff: PollBackoff,
     /// Private copy of the variable arguments.
     pub(super) frame: Box<[u8; FRAME_BYTES as usize]>,
 }
@@ -58,13 +58,13 @@ impl Worker {
         if self.sleeper.mode() == Mode::Event {
             return self.consumer.pop();
         }
-        self.lull.rest();
+        self.backoff.rest();
         let message = self.consumer.pop();
-        self.lull.looked(message.is_some());
+        self.backoff.looked(message.is_some());
         if let Some(message) = &message {
             // Most are answered at once.
             self.link.fetch_ahead(message.id);
-            if self.lull.is_behind() {
+            if self.backoff.is_behind() {
                 self.consumer.fetch();
             }
         }

@@ -103,8 +103,10 @@ fn run(without: Without) {
 
 #[test]
 fn nobody_waits_for_an_id_that_is_free() {
-    shuttle::check_random(|| run(Without::Nothing), 4 * RUNS);
-    shuttle::check_pct(|| run(Without::Nothing), 4 * RUNS, 3);
+    // The long run (`make test-long`) tries more.
+    let runs = if std::env::var_os("TOMBOLO_LONG").is_some() { 8 * RUNS } else { RUNS };
+    shuttle::check_random(|| run(Without::Nothing), runs);
+    shuttle::check_pct(|| run(Without::Nothing), runs, 3);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Who receives the answers of a line, as a model whose interleavings are tried: the same steps as in `links::client::{intake, doze,
 //! receiver}`, over memory and threads of a checker. A wake-up that is lost is a deadlock here, for nothing has a timeout, except
-//! that the receiver thread may find at any time that the bell was silent.
+//! that the receiver thread may find at any time that the doorbell was silent.
 //!
 //! It shows that the steps are right, in whatever order threads take them; that the code takes those steps is for its own tests.
 
@@ -25,7 +25,7 @@ enum Without {
     LastLook,
     /// Arming when the lead is given up.
     Arming,
-    /// Sleeping where the bell is known to be as it was before the look.
+    /// Sleeping where the doorbell is known to be as it was before the look.
     Count,
 }
 
@@ -39,9 +39,9 @@ struct Intake {
 struct Line {
     without: Without,
     ring: Mutex<VecDeque<usize>>,
-    /// Our word for the server, and its bell.
+    /// Our word for the server, and its doorbell.
     asleep: AtomicU32,
-    bell: AtomicU32,
+    doorbell: AtomicU32,
     hearing: (Mutex<()>, Condvar),
     /// Where the receiver thread rests.
     called: (Mutex<bool>, Condvar),
@@ -60,7 +60,7 @@ impl Line {
             without,
             ring: Mutex::default(),
             asleep: AtomicU32::new(0),
-            bell: AtomicU32::new(0),
+            doorbell: AtomicU32::new(0),
             hearing: (Mutex::new(()), Condvar::new()),
             called: (Mutex::new(false), Condvar::new()),
             intake: Mutex::default(),
@@ -80,7 +80,7 @@ impl Line {
             self.ring.lock().unwrap().push_back(call);
             let sleep = self.asleep.load(SeqCst);
             if sleep % 2 == 1 && sleep != ended {
-                self.bell.fetch_add(1, SeqCst);
+                self.doorbell.fetch_add(1, SeqCst);
                 self.wake();
                 ended = sleep;
             }
@@ -94,7 +94,7 @@ impl Line {
 
     fn sleep(&self, rung: u32) {
         let asleep = self.hearing.0.lock().unwrap();
-        if (self.bell.load(SeqCst) == rung || self.without == Without::Count) && !self.over.load(SeqCst) {
+        if (self.doorbell.load(SeqCst) == rung || self.without == Without::Count) && !self.over.load(SeqCst) {
             drop(self.hearing.1.wait(asleep).unwrap());
         }
     }
@@ -206,7 +206,7 @@ impl Line {
         let mut wakes = Vec::new();
         let is_alone = !intake.manned && self.waiting.load(SeqCst) == 0;
         while is_alone && !self.answered[call].load(SeqCst) {
-            let rung = self.bell.load(SeqCst);
+            let rung = self.doorbell.load(SeqCst);
             self.arm(&mut intake);
             if self.drain(Some(call), &mut wakes) || !wakes.is_empty() {
                 break;
@@ -236,7 +236,7 @@ impl Line {
         while !self.over.load(SeqCst) {
             self.rest();
             while !self.over.load(SeqCst) {
-                let rung = self.bell.load(SeqCst);
+                let rung = self.doorbell.load(SeqCst);
                 let mut wakes = Vec::new();
                 let mut intake = self.intake.lock().unwrap();
                 self.disarm(&mut intake);

@@ -17,7 +17,7 @@ pub struct Call<'a> {
     /// answered, because it may have to be sent again.
     pub data: Option<Source>,
     /// Where file data of the reply go.
-    pub landing: Option<Landing>,
+    pub receive_buffer: Option<ReceiveBuffer>,
     /// How long the results may get beside file data, in bytes, where that is more than some hundreds: over a link, memory is found for
     /// them. Too little costs a second call.
     pub results_bytes: usize,
@@ -35,7 +35,7 @@ impl<'a> Call<'a> {
             procedure,
             credential,
             data: None,
-            landing: None,
+            receive_buffer: None,
             results_bytes: 0,
             bulk: false,
             interrupt: Interrupt::default(),
@@ -45,27 +45,27 @@ impl<'a> Call<'a> {
 
 /// Where file data of a reply go.
 #[derive(Clone)]
-pub struct Landing {
+pub struct ReceiveBuffer {
     /// The memory, in use until the call is answered.
     pub sink: Sink,
     /// Says where in the results the data lie.
     pub find: FindData,
 }
 
-impl fmt::Debug for Landing {
+impl fmt::Debug for ReceiveBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Landing").field("sink", &self.sink).finish_non_exhaustive()
+        f.debug_struct("ReceiveBuffer").field("sink", &self.sink).finish_non_exhaustive()
     }
 }
 
 /// Looks at the first bytes of a procedure's results, of which there are so many in all, and says where file data lie.
 ///
-/// It is asked again with more bytes when it says [`Found::More`], but with no more than 4 KiB before all have come.
-pub type FindData = fn(results: &[u8], results_bytes: usize) -> Found;
+/// It is asked again with more bytes when it says [`DataLocation::More`], but with no more than 4 KiB before all have come.
+pub type FindData = fn(results: &[u8], results_bytes: usize) -> DataLocation;
 
 /// Where file data lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum DataLocation {
     /// That cannot be seen yet.
     More,
     /// There, within the results. Longer than the sink or beyond the results, the reply is garbage.
@@ -77,9 +77,9 @@ pub enum Found {
 /// The answer to a call that was carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The results: those before the data if there were data for the landing, and else all.
+    /// The results: those before the data if there were data for the receive_buffer, and else all.
     pub results: Vec<u8>,
-    /// Bytes of data that lie in the landing's sink, from its beginning.
+    /// Bytes of data that lie in the receive_buffer's sink, from its beginning.
     pub data_bytes: usize,
     /// Where in the results the data were; empty without data.
     pub data_announced: Range<usize>,

@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 
 use super::batch::Message;
 use super::call::Call;
+use super::call_entry::NewCall;
 use super::connection::Connection;
 use super::counters::Counts;
 use super::engine::Engine;
-use super::entry::NewCall;
 use super::error::CallError;
 use super::finished::Finished;
 use super::limit::Limit;
-use super::linked::{Linked, LinkedCall, NewLinkedCall};
+use super::link_call::{Linked, LinkedCall, NewLinkedCall};
 use super::options::{InFlight, Interrupts, Options, Target, Transport};
 use super::pending::{Cell, Pending};
+use super::permit::NextPermit;
 use super::receiver;
-use super::room::Room;
 use super::shared::{Alarm, Shared};
 use super::state::State;
-use super::system::SystemWire;
+use super::system_wire::SystemWire;
 use super::timers::Sleep;
 use super::wire::Wire;
 use crate::link::Route;
@@ -130,8 +130,8 @@ impl RpcClient {
             }
         }
         let interrupt = (self.0.interrupts == Interrupts::Always).then(|| call.interrupt.clone());
-        let Call { procedure, landing, bulk, interrupt: wish, .. } = call;
-        let new = NewCall { procedure, message, landing, bulk, interrupt: wish };
+        let Call { procedure, receive_buffer, bulk, interrupt: wish, .. } = call;
+        let new = NewCall { procedure, message, receive_buffer, bulk, interrupt: wish };
         let (xid, cell) = self.insert(new);
         if let Some(interrupt) = interrupt {
             watch(shared, xid, &interrupt);
@@ -146,12 +146,13 @@ impl RpcClient {
         call: Call<'_>,
         encode_arguments: impl FnOnce(&mut Encoder<'_>),
     ) -> Pending {
-        let Call { procedure, credential, data, landing, results_bytes, bulk, interrupt } = call;
+        let Call { procedure, credential, data, receive_buffer, results_bytes, bulk, interrupt } = call;
         let shared = &self.0.shared;
         let (xid, mut head, counted) = {
             let mut state = shared.lock();
             let moved_bytes = data.as_ref().map_or(0, Source::len);
-            let moved_bytes = moved_bytes + landing.as_ref().map_or(0, |landing| landing.sink.len());
+            let moved_bytes =
+                moved_bytes + receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len());
             (state.number(), state.head(), bulk && state.begin_bulk(moved_bytes))
         };
         shared.counters.calls.add(1);
@@ -160,8 +161,17 @@ impl RpcClient {
         xdr.value(&CallHeader::new(Xid(xid), program, version, procedure, credential));
         encode_arguments(&mut xdr);
         let data = data.filter(|data| !data.is_empty());
-        let new =
-            NewLinkedCall { procedure, xid, head, data, landing, results_bytes, bulk, interrupt, counted };
+        let new = NewLinkedCall {
+            procedure,
+            xid,
+            head,
+            data,
+            receive_buffer,
+            results_bytes,
+            bulk,
+            interrupt,
+            counted,
+        };
         Pending::linked(LinkedCall::begin(shared, linked, new))
     }
 
@@ -203,14 +213,14 @@ impl RpcClient {
 
     /// Whether a bulk call would not have to wait for the in-flight limit.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.0.shared.lock().has_room()
+    pub fn has_permit(&self) -> bool {
+        self.0.shared.lock().has_permit()
     }
 
     /// A future that is ready when there is room.
     #[must_use]
-    pub fn room(&self) -> Room {
-        Room::new(self.0.shared.clone())
+    pub fn permit(&self) -> NextPermit {
+        NextPermit::new(self.0.shared.clone())
     }
 
     /// Changes the in-flight limit. Calls that are out stay out.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::finished::Finished;
-use super::intake::{Intake, Received, Senseless, Step};
 use super::low_water::LowWater;
+use super::reply_reader::{ProtocolError, Received, ReplyReader, Step};
 use super::shared::Shared;
 use super::state::State;
 use super::wire::{Event, Socket, SocketToken};
@@ -25,16 +25,16 @@ const TURN_BYTES: usize = 2 << 20;
 /// [`next_deadline`](Self::next_deadline) is reached, which may have become sooner whenever a call was made or ended.
 pub struct Engine {
     pub(super) shared: Arc<Shared>,
-    pub(super) lanes: Vec<Option<Lane>>,
+    pub(super) lanes: Vec<Option<ConnectionIo>>,
     pub(super) finished: Finished,
     pub(super) ended: bool,
 }
 
 /// The receiving side of one connection.
-pub(super) struct Lane {
+pub(super) struct ConnectionIo {
     pub(super) token: SocketToken,
     pub(super) socket: Arc<dyn Socket>,
-    pub(super) intake: Intake,
+    pub(super) reader: ReplyReader,
     /// There may be more to receive.
     pub(super) readable: bool,
     pub(super) low_water: LowWater,
@@ -123,7 +123,7 @@ impl Engine {
         self.ended
     }
 
-    pub(super) fn lane(&mut self, index: usize) -> Option<&mut Lane> {
+    pub(super) fn lane(&mut self, index: usize) -> Option<&mut ConnectionIo> {
         self.lanes.get_mut(index)?.as_mut()
     }
 
@@ -157,7 +157,7 @@ impl Engine {
         if let Some(lane) = self.lane(index) {
             lane.readable = matches!(end, End::Used);
             if bytes > 0 && matches!(end, End::Empty) {
-                lane.low_water.after_turn(&*lane.socket, bytes, lane.intake.missing_data(), now);
+                lane.low_water.after_turn(&*lane.socket, bytes, lane.reader.missing_data(), now);
             }
         }
         match end {
@@ -176,7 +176,7 @@ impl Engine {
         let mut replies = 0;
         let mut awaits_data = shared.lock().awaits_data(index);
         while replies < TURN_REPLIES && *bytes < TURN_BYTES {
-            let received = match lane.intake.receive(&*lane.socket, awaits_data) {
+            let received = match lane.reader.receive(&*lane.socket, awaits_data) {
                 Ok(Received { bytes: 0, .. }) if !shared.datagrams => return End::Lost(Errno::CONNRESET),
                 Ok(received) => received,
                 Err(Errno::AGAIN) => return End::Empty,
@@ -190,7 +190,7 @@ impl Engine {
             };
             *bytes += received.bytes;
             shared.counters.received_bytes.add(received.bytes);
-            shared.counters.landed_bytes.add(received.landed);
+            shared.counters.landed_bytes.add(received.direct);
             let now = shared.wire.now();
             let mut state = shared.lock();
             let is_back = state.heard(index, now);
@@ -206,8 +206,8 @@ impl Engine {
                 }
                 Ok(count) => replies += count,
                 Err(fault) => {
-                    tracing::warn!(callee = &*shared.label, fault = %fault.why, "connecting anew");
-                    let is_ours = shared.lock().make_no_sense(index, &fault, now, finished);
+                    tracing::warn!(callee = &*shared.label, fault = %fault.why, "closing connection: protocol violation by server");
+                    let is_ours = shared.lock().fail_malformed(index, &fault, now, finished);
                     let counters = &shared.counters;
                     if is_ours { &counters.garbage } else { &counters.unknown_replies }.add(1);
                     return End::Lost(Errno::BADMSG);
@@ -226,8 +226,8 @@ impl Engine {
             if next == 0 {
                 let state = &mut *state;
                 state.admit_waiting(now);
-                if state.has_much_room() {
-                    self.finished.wakers.append(&mut state.room);
+                if state.has_many_permits() {
+                    self.finished.wakers.append(&mut state.permit_waiters);
                 }
             }
             let sender = |index: &usize| state.connections.get(*index).is_some_and(|c| c.wants_to_send());
@@ -244,17 +244,17 @@ impl Engine {
 fn answer_all(
     shared: &Shared,
     state: &mut State,
-    lane: &mut Lane,
+    lane: &mut ConnectionIo,
     now: Instant,
     finished: &mut Finished,
-) -> Result<usize, Senseless> {
+) -> Result<usize, ProtocolError> {
     let index = lane.token.index();
     let mut count = 0;
     loop {
         let mut lookup = |xid| state.lookup(index, xid);
         let step = match shared.datagrams {
-            true => lane.intake.datagram(&mut lookup),
-            false => lane.intake.next(&mut lookup)?,
+            true => lane.reader.datagram(&mut lookup),
+            false => lane.reader.next(&mut lookup)?,
         };
         match step {
             Step::Receive => return Ok(count),

@@ -33,7 +33,7 @@ impl fmt::Display for Callee {
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 pub enum CallError {
     /// No connection could be made (with [`Recovery::Soft`](super::Recovery::Soft) only).
-    #[error("{callee}: cannot be reached: {source}")]
+    #[error("{callee}: cannot connect: {source}")]
     Unreachable {
         /// Whose call it was.
         callee: Callee,
@@ -41,7 +41,7 @@ pub enum CallError {
         source: Errno,
     },
     /// There is no link to the server (with [`Recovery::Soft`](super::Recovery::Soft) only).
-    #[error("{callee}: there is no link: {why}")]
+    #[error("{callee}: no link: {why}")]
     NoLink {
         /// Whose call it was.
         callee: Callee,
@@ -49,19 +49,19 @@ pub enum CallError {
         why: Arc<str>,
     },
     /// The server did not answer in time (with [`Recovery::Soft`](super::Recovery::Soft) only).
-    #[error("{callee}: does not answer")]
+    #[error("{callee}: timed out")]
     TimedOut {
         /// Whose call it was.
         callee: Callee,
     },
     /// The caller wished it. Whether the server carried it out is not known.
-    #[error("{callee}: the call was interrupted")]
+    #[error("{callee}: interrupted")]
     Interrupted {
         /// Whose call it was.
         callee: Callee,
     },
     /// The server does not believe the caller, or speaks another RPC.
-    #[error("{callee}: the call was refused: {why:?}")]
+    #[error("{callee}: call denied: {why:?}")]
     Refused {
         /// Whose call it was.
         callee: Callee,
@@ -69,7 +69,7 @@ pub enum CallError {
         why: Rejected,
     },
     /// The server has no such program, version or procedure, or cannot make sense of the arguments.
-    #[error("{callee}: the call was not carried out: {why:?}")]
+    #[error("{callee}: call not executed: {why:?}")]
     NotServed {
         /// Whose call it was.
         callee: Callee,
@@ -77,7 +77,7 @@ pub enum CallError {
         why: Accepted,
     },
     /// The reply makes no sense.
-    #[error("{callee}: a reply that makes no sense: {why}")]
+    #[error("{callee}: invalid reply: {why}")]
     Garbage {
         /// Whose call it was.
         callee: Callee,
@@ -85,7 +85,7 @@ pub enum CallError {
         why: Garbage,
     },
     /// The call is longer than the transport takes.
-    #[error("{callee}: a call of {len_bytes} bytes is too long")]
+    #[error("{callee}: call of {len_bytes} bytes is too long")]
     TooLong {
         /// Whose call it was.
         callee: Callee,
@@ -93,7 +93,7 @@ pub enum CallError {
         len_bytes: usize,
     },
     /// The client ended before the answer came.
-    #[error("{callee}: the client has ended")]
+    #[error("{callee}: client stopped")]
     Ended {
         /// Whose call it was.
         callee: Callee,
@@ -104,25 +104,25 @@ pub enum CallError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum Garbage {
     /// Its header.
-    #[error("its header: {0}")]
+    #[error("header: {0}")]
     Header(tombolo_wire_xdr::Error),
     /// It is longer than [`Options::reply_bytes_max`](super::Options::reply_bytes_max).
     #[error("{0}")]
     Record(RecordError),
     /// It answers another call.
-    #[error("it answers another call")]
+    #[error("wrong xid")]
     OtherCall,
     /// It is longer than any reply to this call, and was not sent for that reason.
-    #[error("it is longer than there is room for")]
-    NoRoom,
+    #[error("longer than its buffer")]
+    BufferTooSmall,
     /// The server says that it will not answer.
-    #[error("there is none")]
+    #[error("empty")]
     Silence,
     /// It breaks the rules of the link.
-    #[error("it breaks the rules of the link")]
+    #[error("link protocol violation")]
     Link,
     /// Data lie where the reply ends or beyond, or they are more than were asked for.
-    #[error("{len_bytes} bytes of data at {start} of {results_bytes}, where {room_bytes} were asked for")]
+    #[error("{len_bytes} bytes of data at {start} of {results_bytes}, {room_bytes} requested")]
     Data {
         /// Where the data begin in the results.
         start: usize,

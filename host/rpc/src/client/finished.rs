@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-use super::entry::Entry;
+use super::call_entry::CallEntry;
 use super::pending::Outcome;
 use super::shared::Shared;
 use smallvec::SmallVec;
@@ -14,9 +14,9 @@ use tombolo_mem::Source;
 #[derive(Default)]
 pub(super) struct Finished {
     /// A caller who sends finds one or two, the engine many.
-    pub(super) calls: SmallVec<[(Box<Entry>, Outcome); 2]>,
+    pub(super) calls: SmallVec<[(Box<CallEntry>, Outcome); 2]>,
     /// Those of them that were told, to be used again.
-    told: SmallVec<[Box<Entry>; 2]>,
+    told: SmallVec<[Box<CallEntry>; 2]>,
     /// Those who wait for something else.
     pub(super) wakers: Vec<Waker>,
     /// Data of calls that ended before.
@@ -39,7 +39,7 @@ impl Finished {
         for waker in self.wakers.drain(..) {
             // It may go on with a task right here; if that panics, the others shall be woken all the same.
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                tracing::error!(callee = &*shared.label, "a task panicked when its answer came");
+                tracing::error!(callee = &*shared.label, "task panicked on its reply");
             }
         }
     }

@@ -2,21 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use super::climb::Climb;
+use super::adaptive_limit::AdaptiveLimit;
 use super::options::InFlight;
 
 /// The limit of now.
 #[derive(Clone, Debug)]
 pub(super) enum Limit {
     Fixed(u32),
-    Adaptive(Box<Climb>),
+    Adaptive(Box<AdaptiveLimit>),
 }
 
 impl Limit {
     pub(super) fn new(mode: InFlight) -> Self {
         match mode {
             InFlight::Fixed(count) => Self::Fixed(count.max(1)),
-            InFlight::Adaptive { max } => Self::Adaptive(Box::new(Climb::new(max))),
+            InFlight::Adaptive { max } => Self::Adaptive(Box::new(AdaptiveLimit::new(max))),
         }
     }
 
@@ -24,35 +24,35 @@ impl Limit {
     pub(super) fn count(&self) -> u32 {
         match self {
             Self::Fixed(count) => *count,
-            Self::Adaptive(climb) => climb.limit(),
+            Self::Adaptive(adaptive) => adaptive.limit(),
         }
     }
 
     /// A bulk call is made that moves so many bytes.
     pub(super) fn begun(&mut self, bytes: usize) {
-        if let Self::Adaptive(climb) = self {
-            climb.begun(bytes);
+        if let Self::Adaptive(adaptive) = self {
+            adaptive.begun(bytes);
         }
     }
 
     /// As many are outstanding as may be.
     pub(super) fn filled(&mut self) {
-        if let Self::Adaptive(climb) = self {
-            climb.filled();
+        if let Self::Adaptive(adaptive) = self {
+            adaptive.filled();
         }
     }
 
     /// A bulk call was answered that moved so many bytes and took so long.
     pub(super) fn answered(&mut self, now: Instant, bytes: usize, took: Duration) {
-        if let Self::Adaptive(climb) = self {
-            climb.answered(now, bytes, took);
+        if let Self::Adaptive(adaptive) = self {
+            adaptive.answered(now, bytes, took);
         }
     }
 
     /// A call or its answer was lost.
     pub(super) fn lost(&mut self) {
-        if let Self::Adaptive(climb) = self {
-            climb.lost();
+        if let Self::Adaptive(adaptive) = self {
+            adaptive.lost();
         }
     }
 }

@@ -14,44 +14,44 @@
 //!
 //! Main types: [`RpcClient`], [`Call`], [`Pending`], [`Reply`], [`CallError`], [`Options`]; [`Engine`], [`Wire`], [`Socket`].
 //!
-//! Reading order: `client`, `state` and `entry`; `sending`, `connection` and `batch` for what goes out; `engine`, `intake` and
+//! Reading order: `client`, `state` and `entry`; `sending`, `connection` and `batch` for what goes out; `engine`, `reader` and
 //! `reply` for what comes in; `watch` for the clock; `limit` and `round_trip`.
 
+mod adaptive_limit;
 mod batch;
 mod call;
+mod call_entry;
 mod client;
-mod climb;
 mod connection;
 mod counters;
 mod engine;
-mod entry;
 mod error;
 mod finished;
-mod intake;
 mod limit;
-mod linked;
+mod link_call;
 mod low_water;
 mod options;
 mod pending;
+mod permit;
 mod receiver;
+mod reconnect;
 mod reply;
-mod room;
+mod reply_reader;
 mod round_trip;
 mod sending;
 mod shared;
 mod state;
-mod system;
+mod system_wire;
 mod timers;
-mod watch;
 mod wire;
 
-pub use call::{Call, FindData, Found, Landing, Reply};
+pub use call::{Call, DataLocation, FindData, ReceiveBuffer, Reply};
 pub use client::RpcClient;
 pub use counters::Counts;
 pub use engine::Engine;
 pub use error::{CallError, Callee, Garbage};
 pub use options::{InFlight, Interrupts, Options, Recovery, Target, Transport};
 pub use pending::Pending;
-pub use room::Room;
+pub use permit::NextPermit;
 pub use timers::Sleep;
 pub use wire::{Event, Socket, SocketToken, Wire};

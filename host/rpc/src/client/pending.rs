@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::call::Reply;
 use super::error::CallError;
-use super::linked::LinkedCall;
+use super::link_call::LinkedCall;
 use tombolo_core::block_on;
 
 /// What a call comes to.

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
-use super::system::SystemWire;
+use super::system_wire::SystemWire;
 use super::wire::{Event, SocketToken};
 use tombolo_host_runtime::spin::Window;
 use tombolo_sys::epoll;
@@ -82,7 +82,7 @@ impl Receiver {
         let shared = self.engine.shared.clone();
         let Some(bell) = &shared.alarm.bell else { return false };
         if let Err(error) = self.wire.wait(&mut self.events, timeout, bell) {
-            tracing::error!(%error, "waiting for events failed");
+            tracing::error!(%error, "epoll_wait failed");
             thread::sleep(PAUSE);
         }
         let events = std::mem::take(&mut self.events);
@@ -107,7 +107,7 @@ impl Receiver {
         let engine = &mut self.engine;
         let outcome = catch_unwind(AssertUnwindSafe(|| work(engine)));
         if outcome.is_err() {
-            tracing::error!(callee = &*self.engine.shared.label, "the receiver panicked");
+            tracing::error!(callee = &*self.engine.shared.label, "receiver thread panicked");
         }
         outcome.ok()
     }

@@ -1,6 +1,6 @@
 //! What a reply says, from its bytes.
 
-use super::call::{FindData, Found, Landing, Reply};
+use super::call::{DataLocation, FindData, ReceiveBuffer, Reply};
 use super::error::{Failure, Garbage};
 use super::state::Known;
 use std::ops::Range;
@@ -40,7 +40,7 @@ pub(super) fn xid_of(body: &[u8]) -> Option<u32> {
 }
 
 /// Looks at a reply of `body_bytes`, of which `body` has come.
-pub(super) fn judge(body: &[u8], body_bytes: usize, landing: Option<&Landing>) -> Judged {
+pub(super) fn judge(body: &[u8], body_bytes: usize, receive_buffer: Option<&ReceiveBuffer>) -> Judged {
     let is_whole = body.len() >= body_bytes;
     let mut xdr = Decoder::new(body);
     match xdr.value::<ReplyHeader<'_>>() {
@@ -54,17 +54,17 @@ pub(super) fn judge(body: &[u8], body_bytes: usize, landing: Option<&Landing>) -
     }
     let results_at = xdr.position();
     let results_bytes = body_bytes.saturating_sub(results_at);
-    let Some(Landing { sink, find }) = landing else { return Judged::Plain { results_at } };
+    let Some(ReceiveBuffer { sink, find }) = receive_buffer else { return Judged::Plain { results_at } };
     let find: &FindData = find;
     match find(xdr.rest(), results_bytes) {
-        Found::More if !is_whole => Judged::More,
-        Found::More | Found::None => Judged::Plain { results_at },
-        Found::Data(range)
+        DataLocation::More if !is_whole => Judged::More,
+        DataLocation::More | DataLocation::None => Judged::Plain { results_at },
+        DataLocation::Data(range)
             if range.start <= range.end && range.end <= results_bytes && range.len() <= sink.len() =>
         {
             Judged::Data { results_at, range }
         }
-        Found::Data(range) => Judged::Failed(Failure::Garbage(Garbage::Data {
+        DataLocation::Data(range) => Judged::Failed(Failure::Garbage(Garbage::Data {
             start: range.start,
             len_bytes: range.end.saturating_sub(range.start),
             results_bytes,
@@ -76,9 +76,9 @@ pub(super) fn judge(body: &[u8], body_bytes: usize, landing: Option<&Landing>) -
 /// Reads a reply that is there in one piece; none if it answers nothing.
 pub(super) fn whole(body: &[u8], lookup: &mut dyn FnMut(u32) -> Option<Known>) -> Option<Incoming> {
     let xid = xid_of(body)?;
-    let Known { landing, spare: mut results } = lookup(xid)?;
+    let Known { receive_buffer, spare: mut results } = lookup(xid)?;
     let mut copied_bytes = 0;
-    let outcome = match judge(body, body.len(), landing.as_ref()) {
+    let outcome = match judge(body, body.len(), receive_buffer.as_ref()) {
         Judged::More => Ok(Reply::default()),
         Judged::Failed(failure) => Err(failure),
         Judged::Plain { results_at } => {
@@ -89,7 +89,7 @@ pub(super) fn whole(body: &[u8], lookup: &mut dyn FnMut(u32) -> Option<Known>) -
             let all = body.get(results_at..).unwrap_or_default();
             results.extend_from_slice(all.get(..range.start).unwrap_or_default());
             let data = all.get(range.clone()).unwrap_or_default();
-            copied_bytes = landing.map_or(0, |landing| landing.sink.write_at(0, data));
+            copied_bytes = receive_buffer.map_or(0, |receive_buffer| receive_buffer.sink.write_at(0, data));
             Ok(Reply { results, data_bytes: copied_bytes, data_announced: range })
         }
     };

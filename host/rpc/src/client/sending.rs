@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::batch::{Batch, Message, Progress};
+use super::call_entry::CallState;
 use super::connection::Phase;
-use super::entry::Place;
 use super::finished::Finished;
 use super::pending::Outcome;
 use super::state::State;
@@ -34,12 +34,12 @@ impl State {
         let mut bytes = 0;
         while connection.batch.count() < limits.0 && bytes <= limits.1 {
             let Some(xid) = connection.next() else { break };
-            let queued = self.calls.get_mut(&xid).filter(|entry| entry.place == Place::Queued);
+            let queued = self.calls.get_mut(&xid).filter(|entry| entry.state == CallState::Queued);
             let Some(entry) = queued else { continue };
             let Some(message) = entry.message.take() else { continue };
             bytes += message.len();
             self.retransmissions += u64::from(entry.transmissions > 0);
-            entry.place = Place::Sending;
+            entry.state = CallState::Sending;
             entry.out = true;
             entry.transmissions = entry.transmissions.saturating_add(1);
             entry.sent_at = now;
@@ -71,7 +71,7 @@ impl State {
             return self.begin_sending(index, now);
         }
         while let Some((xid, message)) = job.batch.pop_sent() {
-            self.put_back(xid, message, Place::Sent, finished);
+            self.put_back(xid, message, CallState::Sent, finished);
         }
         let is_full = match progress {
             Progress::Failed(error) if self.datagrams() => {
@@ -113,8 +113,8 @@ impl State {
         self.take_back(&mut batch, finished);
         let mut order = Vec::new();
         for (xid, entry) in &mut self.calls {
-            if entry.connection == index && entry.place != Place::Waiting {
-                (entry.place, entry.out) = (Place::Queued, false);
+            if entry.connection == index && entry.state != CallState::Waiting {
+                (entry.state, entry.out) = (CallState::Queued, false);
                 entry.failures += u32::from(has_failed);
                 order.push((entry.serial, *xid, entry.bulk));
             }
@@ -133,18 +133,18 @@ impl State {
     /// Gives the messages of a batch back to their calls.
     fn take_back(&mut self, batch: &mut Batch, finished: &mut Finished) {
         while let Some((xid, message)) = batch.pop() {
-            self.put_back(xid, message, Place::Queued, finished);
+            self.put_back(xid, message, CallState::Queued, finished);
         }
     }
 
     /// Gives a message back to its call, which ends if that was decided meanwhile.
-    fn put_back(&mut self, xid: u32, message: Message, place: Place, finished: &mut Finished) {
+    fn put_back(&mut self, xid: u32, message: Message, call_state: CallState, finished: &mut Finished) {
         let Some(entry) = self.calls.get_mut(&xid) else {
             finished.data.extend(message.data);
             return self.keep_head(message.head);
         };
         entry.message = Some(message);
-        entry.place = place;
+        entry.state = call_state;
         if let Some(outcome) = entry.decided.take() {
             self.remove(xid, outcome, finished);
         }
@@ -159,7 +159,7 @@ impl State {
     /// A datagram could not be sent: as if it was lost on its way.
     fn drop_datagram(&mut self, index: usize, batch: &mut Batch, error: Errno, finished: &mut Finished) {
         let Some((xid, message)) = batch.pop() else { return };
-        self.put_back(xid, message, Place::Sent, finished);
+        self.put_back(xid, message, CallState::Sent, finished);
         self.note_error(index, error);
     }
 }

@@ -8,16 +8,16 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::batch::Stage;
-use super::call::{Landing, Reply};
+use super::call::{ReceiveBuffer, Reply};
+use super::call_entry::{CallEntry, CallState, NewCall};
 use super::connection::Connection;
 use super::counters::Counts;
-use super::entry::{Entry, NewCall, Place};
 use super::error::{Callee, Failure, Garbage};
 use super::finished::Finished;
-use super::intake::Senseless;
 use super::limit::Limit;
 use super::options::{Options, Target, Transport};
 use super::pending::{Cell, Outcome};
+use super::reply_reader::ProtocolError;
 use super::round_trip::RoundTrip;
 use super::timers::Timers;
 
@@ -34,7 +34,7 @@ const SPARE_BYTES_MAX: usize = 16 << 10;
 pub(super) struct State {
     pub(super) options: Options,
     pub(super) target: Target,
-    pub(super) calls: HashMap<u32, Box<Entry>, BuildHasherDefault<XidHasher>>,
+    pub(super) calls: HashMap<u32, Box<CallEntry>, BuildHasherDefault<XidHasher>>,
     pub(super) connections: Vec<Connection>,
     /// Bulk calls that wait for the limit, and perhaps some that have ended since.
     waiting: VecDeque<u32>,
@@ -45,7 +45,7 @@ pub(super) struct State {
     /// Of small calls, and of bulk calls.
     pub(super) round_trips: [RoundTrip; 2],
     /// Those who wait for room below the limit.
-    pub(super) room: Vec<Waker>,
+    pub(super) permit_waiters: Vec<Waker>,
     pub(super) timers: Timers,
     /// When the engine looks at the clock next, at the latest.
     pub(super) armed: Option<Instant>,
@@ -65,13 +65,13 @@ pub(super) struct State {
     label: Arc<str>,
     next_xid: u32,
     next_serial: u64,
-    spare: VecDeque<Box<Entry>>,
+    spare: VecDeque<Box<CallEntry>>,
     heads: Vec<Vec<u8>>,
 }
 
 /// What a reply has to know of its call.
 pub(super) struct Known {
-    pub(super) landing: Option<Landing>,
+    pub(super) receive_buffer: Option<ReceiveBuffer>,
     /// For the results.
     pub(super) spare: Vec<u8>,
 }
@@ -87,7 +87,7 @@ impl State {
             bulk_out: 0,
             limit: Limit::new(options.in_flight),
             round_trips: [RoundTrip::new(options.timeout); 2],
-            room: Vec::new(),
+            permit_waiters: Vec::new(),
             timers: Timers::default(),
             armed: None,
             raised: Vec::new(),
@@ -151,7 +151,7 @@ impl State {
     pub(super) fn end_bulk(&mut self, now: Instant, bytes: usize, took: Duration) -> Vec<Waker> {
         self.bulk_out = self.bulk_out.saturating_sub(1);
         self.limit.answered(now, bytes, took);
-        if self.has_much_room() { mem::take(&mut self.room) } else { Vec::new() }
+        if self.has_many_permits() { mem::take(&mut self.permit_waiters) } else { Vec::new() }
     }
 
     /// Takes a call in; its transaction id, and where its outcome will be told.
@@ -170,7 +170,7 @@ impl State {
         self.next_serial += 1;
         let mut spare = if self.spare.len() > SPARE_MIN { self.spare.pop_front() } else { None };
         let cell = Cell::renewed(spare.as_mut().and_then(|spare| spare.cell.take()));
-        let entry = Entry::new(call, cell.clone(), serial, now);
+        let entry = CallEntry::new(call, cell.clone(), serial, now);
         let entry = match spare {
             Some(mut spare) => {
                 *spare = entry;
@@ -192,7 +192,7 @@ impl State {
     pub(super) fn admit_waiting(&mut self, now: Instant) {
         while self.bulk_out < self.limit.count() {
             let Some(xid) = self.waiting.pop_front() else { break };
-            if self.calls.get(&xid).is_some_and(|entry| entry.place == Place::Waiting) {
+            if self.calls.get(&xid).is_some_and(|entry| entry.state == CallState::Waiting) {
                 self.waiting_count -= 1;
                 self.admit(xid, now);
             }
@@ -210,14 +210,14 @@ impl State {
             return;
         };
         entry.connection = index;
-        entry.place = Place::Queued;
+        entry.state = CallState::Queued;
         entry.begun_at = now;
         if connection.calls == 0 {
             connection.waiting_since = now;
         }
         connection.calls += 1;
         connection.bytes += entry.bytes;
-        connection.landings += usize::from(entry.has_long_landing);
+        connection.landings += usize::from(entry.has_long_buffer);
         if entry.bulk {
             self.bulk_out += 1;
             self.limit.begun(entry.bytes);
@@ -231,8 +231,8 @@ impl State {
     /// What there is to know of the call that a reply over this connection answers; none if it answers nothing.
     pub(super) fn lookup(&mut self, index: usize, xid: u32) -> Option<Known> {
         let entry = self.calls.get(&xid).filter(|entry| entry.can_be_answered(index))?;
-        let landing = entry.landing.clone();
-        Some(Known { landing, spare: self.head() })
+        let receive_buffer = entry.receive_buffer.clone();
+        Some(Known { receive_buffer, spare: self.head() })
     }
 
     /// The reply of a call has come over this connection. False if there is no such call.
@@ -268,10 +268,10 @@ impl State {
 
     /// The stream of this connection makes no sense from a reply on: the call that it names fails, or else it would be sent again
     /// for the same. Connecting anew is in no hurry, whatever was answered before. False if it names no call.
-    pub(super) fn make_no_sense(
+    pub(super) fn fail_malformed(
         &mut self,
         index: usize,
-        fault: &Senseless,
+        fault: &ProtocolError,
         now: Instant,
         finished: &mut Finished,
     ) -> bool {
@@ -314,14 +314,14 @@ impl State {
     /// Forgets a call, and has its outcome told.
     pub(super) fn remove(&mut self, xid: u32, outcome: Outcome, finished: &mut Finished) {
         let Some(mut entry) = self.calls.remove(&xid) else { return };
-        if entry.place == Place::Waiting {
+        if entry.state == CallState::Waiting {
             self.waiting_count -= 1;
         } else {
             self.bulk_out -= u32::from(entry.bulk);
             if let Some(connection) = self.connections.get_mut(entry.connection) {
                 connection.calls -= 1;
                 connection.bytes -= entry.bytes;
-                connection.landings -= usize::from(entry.has_long_landing);
+                connection.landings -= usize::from(entry.has_long_buffer);
             }
         }
         if let Some(message) = &mut entry.message {
@@ -331,19 +331,19 @@ impl State {
     }
 
     /// Keeps what an ended call has left for the next.
-    pub(super) fn keep_entry(&mut self, entry: Box<Entry>) {
+    pub(super) fn keep_entry(&mut self, entry: Box<CallEntry>) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push_back(entry);
         }
     }
 
     /// Whether a bulk call would go on at once.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_permit(&self) -> bool {
         self.bulk_out + self.waiting_count < self.limit.count()
     }
 
     /// Whether those who wait for room are to be told: a quarter of the limit is free, so that they have some to do.
-    pub(super) fn has_much_room(&self) -> bool {
+    pub(super) fn has_many_permits(&self) -> bool {
         let limit = self.limit.count();
         self.bulk_out + self.waiting_count <= limit - limit.div_ceil(4)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_mem::Source;
 
-use super::message::Said;
+use super::message::ReplyMessage;
 use super::route::Live;
 use tombolo_host_links::client::Reply;
 use tombolo_host_links::{End, Lie};
@@ -17,9 +17,9 @@ pub(crate) struct Body {
 }
 
 /// Why an answer is no reply.
-pub(crate) enum Unheard {
+pub(crate) enum ReplyError {
     /// A place of so many bytes would do.
-    NoRoom(usize),
+    BufferTooSmall(usize),
     /// Nothing is said to that call.
     Silence,
     /// It breaks the rules.
@@ -28,9 +28,9 @@ pub(crate) enum Unheard {
 
 impl Live {
     /// Looks at an answer; `place` is the number of the span that was named for the reply. Where the answer breaks the rules the link is cut.
-    pub(crate) fn hear(&self, reply: Reply, place: Option<usize>) -> Result<Body, Unheard> {
-        let heard = self.check(reply, place);
-        if let Err(Unheard::Lie(lie)) = &heard {
+    pub(crate) fn take_reply(&self, reply: Reply, reply_buffer: Option<usize>) -> Result<Body, ReplyError> {
+        let heard = self.check(reply, reply_buffer);
+        if let Err(ReplyError::Lie(lie)) = &heard {
             self.cut(lie.clone());
         }
         heard
@@ -41,22 +41,25 @@ impl Live {
         self.line.cut(End::Lie(lie));
     }
 
-    fn check(&self, reply: Reply, place: Option<usize>) -> Result<Body, Unheard> {
-        let senseless = |why: String| Unheard::Lie(Lie::Senseless(Arc::from(why)));
-        let said = Said::decode(reply.kind, &reply.body).map_err(|error| senseless(error.to_string()))?;
+    fn check(&self, reply: Reply, reply_buffer: Option<usize>) -> Result<Body, ReplyError> {
+        let senseless = |why: String| ReplyError::Lie(Lie::Senseless(Arc::from(why)));
+        let said =
+            ReplyMessage::decode(reply.kind, &reply.body).map_err(|error| senseless(error.to_string()))?;
         let placed_bytes = match said {
-            Said::Reply { placed_bytes } => placed_bytes as usize,
-            Said::NoRoom { needed_bytes } => return Err(Unheard::NoRoom(needed_bytes as usize)),
-            Said::Silence => return Err(Unheard::Silence),
+            ReplyMessage::Reply { placed_bytes } => placed_bytes as usize,
+            ReplyMessage::BufferTooSmall { needed_bytes } => {
+                return Err(ReplyError::BufferTooSmall(needed_bytes as usize));
+            }
+            ReplyMessage::Silence => return Err(ReplyError::Silence),
         };
-        let span = place.and_then(|place| reply.spans.at(place));
+        let span = reply_buffer.and_then(|reply_buffer| reply.spans.at(reply_buffer));
         let mut placed = match span {
-            Some(span) => self.line.in_source(span).map_err(|error| Unheard::Lie(error.into()))?,
+            Some(span) => self.line.in_source(span).map_err(|error| ReplyError::Lie(error.into()))?,
             None => Source::new(),
         };
         if placed_bytes > placed.len() {
             let room = placed.len();
-            return Err(senseless(format!("{placed_bytes} bytes of a reply in a place of {room}")));
+            return Err(senseless(format!("{placed_bytes} bytes of a reply in a reply_buffer of {room}")));
         }
         placed.truncate(placed_bytes);
         Ok(Body { reply, placed })

@@ -12,17 +12,17 @@
 //! Reading order: `message`, `server`, `reply`; `route`, `sending`, `answer`.
 
 mod answer;
+mod bulk_space;
 mod message;
 mod reply;
-mod room;
 mod route;
 mod sending;
 mod server;
 
-pub use message::{Asked, Part, Said, Senseless};
+pub use message::{CallMessage, MessageError, Part, ReplyMessage};
 pub use route::{Dial, DialError, Dialed, Route};
 pub use server::RpcLinks;
 
-pub(crate) use answer::{Body, Unheard};
+pub(crate) use answer::{Body, ReplyError};
 pub(crate) use route::Live;
 pub(crate) use sending::{Attempt, Outgoing};

@@ -2,48 +2,54 @@
 
 use tombolo_mem::Sink;
 
-use super::message::{FRAME_MAX, Part, SHORT_DATA_BYTES, Said};
+use super::message::{FRAME_MAX, Part, ReplyMessage, SHORT_DATA_BYTES};
 use crate::server::{Exchange, Outcome};
 use tombolo_host_links::Lie;
 use tombolo_host_links::server::Responder;
 
 /// Ends a call with what the service says.
-pub(super) fn respond(responder: Responder, exchange: &mut Exchange, outcome: Outcome, place: Option<Part>) {
+pub(super) fn respond(
+    responder: Responder,
+    exchange: &mut Exchange,
+    outcome: Outcome,
+    reply_buffer: Option<Part>,
+) {
     match outcome {
-        Outcome::Reply => send(responder, exchange, place),
-        Outcome::Silent => say(responder, Said::Silence, &[]),
-        Outcome::Close => responder.cut(Lie::Senseless("it is no call of ONC RPC".into())),
+        Outcome::Reply => send(responder, exchange, reply_buffer),
+        Outcome::Silent => say(responder, ReplyMessage::Silence, &[]),
+        Outcome::Close => responder.cut(Lie::Senseless("malformed RPC call".into())),
     }
 }
 
-fn say(responder: Responder, said: Said, frame: &[u8]) {
+fn say(responder: Responder, said: ReplyMessage, frame: &[u8]) {
     let (kind, body) = said.encode();
     responder.send(kind, body, frame);
 }
 
-fn send(responder: Responder, exchange: &mut Exchange, place: Option<Part>) {
+fn send(responder: Responder, exchange: &mut Exchange, reply_buffer: Option<Part>) {
     let data = exchange.data.take().filter(|data| !data.source.is_empty());
     let data_bytes = data.as_ref().map_or(0, |data| data.source.len());
     let padded_bytes = data_bytes.next_multiple_of(4);
-    let place_bytes = place.map_or(0, |place| place.len_bytes as usize);
+    let buffer_bytes = reply_buffer.map_or(0, |reply_buffer| reply_buffer.len_bytes as usize);
     let reply = &mut exchange.reply;
     let fits = reply.len() + padded_bytes <= FRAME_MAX;
-    if fits && (data_bytes <= SHORT_DATA_BYTES || padded_bytes > place_bytes) {
+    if fits && (data_bytes <= SHORT_DATA_BYTES || padded_bytes > buffer_bytes) {
         let head_bytes = reply.len();
         reply.resize(head_bytes + padded_bytes, 0);
         if let (Some(data), Some(rest)) = (&data, reply.get_mut(head_bytes..head_bytes + data_bytes)) {
             data.source.read_at(0, rest);
         }
-        return say(responder, Said::Reply { placed_bytes: 0 }, reply);
+        return say(responder, ReplyMessage::Reply { placed_bytes: 0 }, reply);
     }
     let (frame, rest) = reply.split_at(reply.len().min(FRAME_MAX));
     let placed = rest.len() + padded_bytes;
     // No reply comes near four gibibytes.
     let placed_bytes = u32::try_from(placed).unwrap_or(u32::MAX);
-    if placed > place_bytes {
-        return say(responder, Said::NoRoom { needed_bytes: placed_bytes }, &[]);
+    if placed > buffer_bytes {
+        return say(responder, ReplyMessage::BufferTooSmall { needed_bytes: placed_bytes }, &[]);
     }
-    let sink = place.map(|place| responder.sink(place.address, u64::from(place.len_bytes)));
+    let sink = reply_buffer
+        .map(|reply_buffer| responder.sink(reply_buffer.address, u64::from(reply_buffer.len_bytes)));
     let mut sink = match sink {
         Some(Ok(sink)) => sink,
         Some(Err(error)) => return responder.cut(error),
@@ -55,5 +61,5 @@ fn send(responder: Responder, exchange: &mut Exchange, place: Option<Part>) {
         data.source.copy_to_sink(&sink);
         sink.zero(data_bytes, padded_bytes - data_bytes);
     }
-    say(responder, Said::Reply { placed_bytes }, frame);
+    say(responder, ReplyMessage::Reply { placed_bytes }, frame);
 }

@@ -8,14 +8,14 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use super::room::Room;
+use super::bulk_space::BulkSpace;
 use tombolo_host_links::client::Line;
 use tombolo_host_runtime::lock;
 
 /// Makes links to one export of one server, on which ONC RPC is spoken.
 pub trait Dial: Send + Sync {
     /// A link, over which nothing was sent yet. It may block for some seconds. All links of one `Dial` must be asked for as the same
-    /// client ([`Instance`](tombolo_shm::link::Instance)), for by that the server tells a call that comes again from a new one.
+    /// client ([`Incarnation`](tombolo_shm::link::Incarnation)), for by that the server tells a call that comes again from a new one.
     ///
     /// # Errors
     /// There is none now; there may be one later.
@@ -40,10 +40,10 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 pub struct Route {
     dial: Arc<dyn Dial>,
     label: Arc<str>,
-    way: Mutex<Way>,
+    state: Mutex<RouteState>,
 }
 
-struct Way {
+struct RouteState {
     /// None while there is no link.
     live: Option<Arc<Live>>,
     /// A thread asks for one.
@@ -59,7 +59,7 @@ struct Way {
 /// A link in use.
 pub(crate) struct Live {
     pub(super) line: Line,
-    pub(super) room: Room,
+    pub(super) room: BulkSpace,
     _keep: Box<dyn Any + Send + Sync>,
 }
 
@@ -70,9 +70,14 @@ impl Route {
     /// There is no link.
     pub fn start(dial: impl Dial + 'static, label: impl Into<Arc<str>>) -> Result<Arc<Self>, DialError> {
         let first = Live::new(dial.dial()?);
-        let way =
-            Way { live: Some(first), is_searching: false, waiters: Vec::new(), why: "".into(), links: 1 };
-        Ok(Arc::new(Self { dial: Arc::new(dial), label: label.into(), way: Mutex::new(way) }))
+        let state = RouteState {
+            live: Some(first),
+            is_searching: false,
+            waiters: Vec::new(),
+            why: "".into(),
+            links: 1,
+        };
+        Ok(Arc::new(Self { dial: Arc::new(dial), label: label.into(), state: Mutex::new(state) }))
     }
 
     /// Where it leads.
@@ -84,14 +89,14 @@ impl Route {
     /// How many links there have been.
     #[must_use]
     pub fn links(&self) -> u64 {
-        lock(&self.way).links
+        lock(&self.state).links
     }
 
     /// So much data of a call or a reply fits in the bulk memory of the present link beside that of others; a power of two.
     #[must_use]
     pub fn data_bytes_max(&self) -> u32 {
-        let way = lock(&self.way);
-        let quarter = way.live.as_ref().map_or(0, |live| {
+        let state = lock(&self.state);
+        let quarter = state.live.as_ref().map_or(0, |live| {
             let line = &live.line;
             line.out_area().capacity_bytes().min(line.in_area().capacity_bytes()) / 4
         });
@@ -103,39 +108,39 @@ impl Route {
     /// The present link. None while there is none; then the waiter, if there is one, is woken when that has changed, and another link is asked
     /// for if there was no thread for that when the last one was lost.
     pub(crate) fn live(self: &Arc<Self>, waiter: Option<&Waker>) -> Option<Arc<Live>> {
-        let mut way = lock(&self.way);
-        if let (None, Some(waiter)) = (&way.live, waiter) {
-            if !way.waiters.iter().any(|waker| waker.will_wake(waiter)) {
-                way.waiters.push(waiter.clone());
+        let mut state = lock(&self.state);
+        if let (None, Some(waiter)) = (&state.live, waiter) {
+            if !state.waiters.iter().any(|waker| waker.will_wake(waiter)) {
+                state.waiters.push(waiter.clone());
             }
-            let is_searched = std::mem::replace(&mut way.is_searching, true);
-            drop(way);
+            let is_searched = std::mem::replace(&mut state.is_searching, true);
+            drop(state);
             if !is_searched {
                 self.dial_again();
             }
             return None;
         }
-        way.live.clone()
+        state.live.clone()
     }
 
     /// Why there is no link.
     pub(crate) fn why(&self) -> Arc<str> {
-        lock(&self.way).why.clone()
+        lock(&self.state).why.clone()
     }
 
     /// A call has found that this link is lost. Another one is asked for, unless that is so already.
     pub(crate) fn lost(self: &Arc<Self>, lost: &Arc<Live>) {
         let was_live = {
-            let mut way = lock(&self.way);
-            let is_it = way.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, lost));
-            way.is_searching |= is_it;
-            if is_it { way.live.take() } else { None }
+            let mut state = lock(&self.state);
+            let is_it = state.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, lost));
+            state.is_searching |= is_it;
+            if is_it { state.live.take() } else { None }
         };
         lost.room.changed();
         if was_live.is_some() {
             let why = lost.line.end().map(|end| end.to_string()).unwrap_or_default();
-            tracing::warn!(server = &*self.label, why, "the link is lost: asking for another");
-            lock(&self.way).why = why.into();
+            tracing::warn!(server = &*self.label, why, "link lost: reconnecting");
+            lock(&self.state).why = why.into();
             self.dial_again();
         }
     }
@@ -145,27 +150,27 @@ impl Route {
         let (route, dial) = (Arc::downgrade(self), self.dial.clone());
         let search = move || search(&route, &*dial);
         if let Err(error) = thread::Builder::new().name("link-again".into()).spawn(search) {
-            tracing::error!(server = &*self.label, %error, "no thread to ask for another link");
+            tracing::error!(server = &*self.label, %error, "cannot start the reconnect thread");
             self.fail(&error);
             // Whoever waits next tries again.
-            lock(&self.way).is_searching = false;
+            lock(&self.state).is_searching = false;
         }
     }
 
     fn fail(&self, why: &dyn Error) {
         let text = full(why);
-        tracing::debug!(server = &*self.label, why = text, "no link yet");
-        lock(&self.way).why = text.into();
+        tracing::debug!(server = &*self.label, why = text, "reconnect failed");
+        lock(&self.state).why = text.into();
     }
 
     fn found(&self, dialed: Dialed) {
         let waiters = {
-            let mut way = lock(&self.way);
-            (way.live, way.is_searching) = (Some(Live::new(dialed)), false);
-            way.links += 1;
-            std::mem::take(&mut way.waiters)
+            let mut state = lock(&self.state);
+            (state.live, state.is_searching) = (Some(Live::new(dialed)), false);
+            state.links += 1;
+            std::mem::take(&mut state.waiters)
         };
-        tracing::warn!(server = &*self.label, "there is a link again");
+        tracing::warn!(server = &*self.label, "link reconnected");
         waiters.into_iter().for_each(Waker::wake);
     }
 }
@@ -188,7 +193,7 @@ fn search(route: &Weak<Route>, dial: &dyn Dial) {
 
 impl Live {
     fn new(Dialed { line, keep }: Dialed) -> Arc<Self> {
-        Arc::new(Self { line, room: Room::default(), _keep: keep })
+        Arc::new(Self { line, room: BulkSpace::default(), _keep: keep })
     }
 
     /// Has the waiter woken when there may be bulk memory, or the link is lost. Look again after this.
@@ -224,12 +229,12 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Sender, channel};
 
-    struct Asked(Sender<()>);
+    struct CallMessage(Sender<()>);
 
-    impl Dial for Asked {
+    impl Dial for CallMessage {
         fn dial(&self) -> Result<Dialed, DialError> {
             let _ = self.0.send(());
-            Err("nobody is there".into())
+            Err("the server is down".into())
         }
     }
 
@@ -237,10 +242,15 @@ mod tests {
     fn whoever_waits_for_a_link_that_nobody_asks_for_has_it_asked_for() {
         let (asked, asks) = channel();
         // As when there was no thread for it.
-        let way = Way { live: None, is_searching: false, waiters: Vec::new(), why: "".into(), links: 1 };
-        let route = Arc::new(Route { dial: Arc::new(Asked(asked)), label: "".into(), way: Mutex::new(way) });
+        let state =
+            RouteState { live: None, is_searching: false, waiters: Vec::new(), why: "".into(), links: 1 };
+        let route = Arc::new(Route {
+            dial: Arc::new(CallMessage(asked)),
+            label: "".into(),
+            state: Mutex::new(state),
+        });
         assert!(route.live(Some(Waker::noop())).is_none());
         asks.recv_timeout(Duration::from_secs(20)).expect("a link is asked for");
-        assert!(lock(&route.way).is_searching, "by one thread");
+        assert!(lock(&route.state).is_searching, "by one thread");
     }
 }

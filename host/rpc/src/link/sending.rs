@@ -4,7 +4,7 @@ use tombolo_mem::Source;
 use tombolo_shm::address::GlobalAddress;
 use tombolo_shm::area::{Area, Span};
 
-use super::message::{Asked, FRAME_MAX, Part, SHORT_DATA_BYTES};
+use super::message::{CallMessage, FRAME_MAX, Part, SHORT_DATA_BYTES};
 use super::route::Live;
 use tombolo_host_links::client::{Call, FrameWriter, Spans};
 
@@ -15,7 +15,7 @@ pub(crate) struct Outgoing<'a> {
     /// File data behind them; the padding is added.
     pub(crate) data: Option<&'a Source>,
     /// So much of the reply may follow its frame.
-    pub(crate) place_bytes: usize,
+    pub(crate) buffer_bytes: usize,
 }
 
 /// What came of sending.
@@ -25,12 +25,12 @@ pub(crate) enum Attempt {
         /// To be awaited.
         call: Call,
         /// The place's number among the spans, if there is one.
-        place: Option<usize>,
+        reply_buffer: Option<usize>,
         /// There are spans.
         has_memory: bool,
     },
     /// There is no bulk memory for it now.
-    NoRoom,
+    BufferTooSmall,
     /// It would not fit in all of it.
     TooLong,
 }
@@ -38,7 +38,7 @@ pub(crate) enum Attempt {
 impl Live {
     /// Sends a call, if there is room. What it refers to is in no use any more when this returns: all of it was copied.
     pub(crate) fn send(&self, outgoing: &Outgoing<'_>) -> Attempt {
-        let Outgoing { head, data, place_bytes } = *outgoing;
+        let Outgoing { head, data, buffer_bytes } = *outgoing;
         let line = &self.line;
         let data_bytes = data.map_or(0, Source::len);
         let padded_bytes = data_bytes.next_multiple_of(4);
@@ -49,9 +49,11 @@ impl Live {
             return Attempt::TooLong;
         }
         // The server says so if it needs more.
-        let place_bytes = place_bytes.min(capacity(line.in_area()));
-        let Some((out, place)) = self.take(out_bytes, place_bytes) else { return Attempt::NoRoom };
-        let mut asked = Asked::default();
+        let buffer_bytes = buffer_bytes.min(capacity(line.in_area()));
+        let Some((out, reply_buffer)) = self.take(out_bytes, buffer_bytes) else {
+            return Attempt::BufferTooSmall;
+        };
+        let mut asked = CallMessage::default();
         let mut spans = Spans::none();
         if let Some(span) = out {
             // A span of the line's own area is memory of it.
@@ -65,31 +67,31 @@ impl Live {
             asked.data = Some(part(line.out_address(&span), out_bytes));
             spans.push(span);
         }
-        let number = place.map(|span| {
-            asked.place = Some(part(line.in_address(&span), place_bytes));
+        let number = reply_buffer.map(|span| {
+            asked.reply_buffer = Some(part(line.in_address(&span), buffer_bytes));
             spans.push(span);
             spans.len() - 1
         });
         let (kind, body) = asked.encode();
-        let has_memory = asked != Asked::default();
+        let has_memory = asked != CallMessage::default();
         let call = line.call_with(kind, body, spans, |writer| {
             writer.put(frame);
             if let Some(data) = data.filter(|_| in_frame) {
                 put_data(writer, data, padded_bytes);
             }
         });
-        Attempt::Sent { call, place: number, has_memory }
+        Attempt::Sent { call, reply_buffer: number, has_memory }
     }
 
     /// A span of either side, where it is needed, or neither. Nobody is to be told of a first span that was given back for want of the second, for
     /// whoever finds no room has looked while there was none such: else those who wait would wake each other, or themselves, for ever.
-    fn take(&self, out_bytes: usize, place_bytes: usize) -> Option<(Option<Span>, Option<Span>)> {
+    fn take(&self, out_bytes: usize, buffer_bytes: usize) -> Option<(Option<Span>, Option<Span>)> {
         let take = || {
             let out = take(self.line.out_area(), out_bytes)?;
-            Some((out, take(self.line.in_area(), place_bytes)?))
+            Some((out, take(self.line.in_area(), buffer_bytes)?))
         };
         // One span alone is taken or not.
-        let taken = if out_bytes == 0 || place_bytes == 0 { take() } else { None };
+        let taken = if out_bytes == 0 || buffer_bytes == 0 { take() } else { None };
         taken.or_else(|| self.room.with_whole_pairs(take))
     }
 }

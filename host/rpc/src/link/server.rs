@@ -8,14 +8,14 @@ use std::task::{Context, Poll, Waker};
 
 use tombolo_mem::Source;
 
-use super::message::{Asked, Part};
+use super::message::{CallMessage, Part};
 use super::reply::respond;
 use crate::server::{Exchange, LinkOrigin, Outcome, Peer, Service};
 use tombolo_host_links::Lie;
 use tombolo_host_links::server::{
     Peer as LinkPeer, Refusal, Request, Responder, Service as LinkService, Session, Voice,
 };
-use tombolo_host_runtime::buffers::{BUFFER_MAX_BYTES, BufferLimits, Buffers, Stock};
+use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferLimits, BufferPool, Buffers};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::task;
 
@@ -29,14 +29,14 @@ const SPARE_MAX: usize = 32;
 pub struct RpcLinks<S> {
     service: Arc<S>,
     exports: Vec<String>,
-    stock: Arc<Stock>,
+    pool: Arc<BufferPool>,
 }
 
 impl<S: Service> RpcLinks<S> {
     /// Links are given for these exports, by name; the service keeps the callers of each to that one
     /// ([`LinkOrigin::export`]). `limits` are for the data of replies.
     pub fn new(service: Arc<S>, exports: Vec<String>, limits: BufferLimits) -> Self {
-        Self { service, exports, stock: Stock::new(limits) }
+        Self { service, exports, pool: BufferPool::new(limits) }
     }
 
     /// The export of that name; without one the only one there is.
@@ -58,23 +58,23 @@ impl<S: Service> LinkService for RpcLinks<S> {
             user: peer.credentials.as_ref().map(|standing| standing.process.uid),
             voice: Voice::of(peer),
         });
-        let desk = Arc::new(Desk {
-            buffers: Buffers::of(self.stock.account()),
-            stock: self.stock.clone(),
+        let exchanges = Arc::new(ExchangePool {
+            buffers: Buffers::of(self.pool.account()),
+            pool: self.pool.clone(),
             exchanges: Mutex::default(),
         });
-        Ok(session(self.service.clone(), caller, desk))
+        Ok(session(self.service.clone(), caller, exchanges))
     }
 }
 
 /// What the calls of a link share.
-struct Desk {
+struct ExchangePool {
     buffers: Buffers,
-    stock: Arc<Stock>,
+    pool: Arc<BufferPool>,
     exchanges: Mutex<Vec<Box<Exchange>>>,
 }
 
-impl Desk {
+impl ExchangePool {
     fn take(&self) -> Box<Exchange> {
         lock(&self.exchanges).pop().unwrap_or_else(|| Box::new(Exchange::new(self.buffers.clone())))
     }
@@ -92,14 +92,14 @@ impl Desk {
 type Slot<F> = Pin<Box<Option<F>>>;
 
 /// The futures of a service have a type without a name.
-fn session<S: Service>(service: Arc<S>, caller: Arc<Peer>, desk: Arc<Desk>) -> Arc<dyn Session> {
+fn session<S: Service>(service: Arc<S>, caller: Arc<Peer>, exchanges: Arc<ExchangePool>) -> Arc<dyn Session> {
     let begin = move |exchange| S::serve(service.clone(), caller.clone(), exchange);
-    Arc::new(RpcSession { begin, desk, slots: Mutex::default() })
+    Arc::new(RpcSession { begin, exchanges, slots: Mutex::default() })
 }
 
 struct RpcSession<B, F> {
     begin: B,
-    desk: Arc<Desk>,
+    exchanges: Arc<ExchangePool>,
     slots: Mutex<Vec<Slot<F>>>,
 }
 
@@ -109,41 +109,41 @@ where
     F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
 {
     fn serve(&self, request: Request<'_>, responder: Responder) {
-        let mut exchange = self.desk.take();
-        let place = match take_in(&mut exchange, &request, &responder) {
-            Ok(place) => place,
+        let mut exchange = self.exchanges.take();
+        let reply_buffer = match take_in(&mut exchange, &request, &responder) {
+            Ok(reply_buffer) => reply_buffer,
             Err(lie) => return responder.cut(lie),
         };
         let mut slot = lock(&self.slots).pop().unwrap_or_else(|| Box::pin(None));
         slot.as_mut().set(Some((self.begin)(exchange)));
         match poll(&mut slot, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready((mut exchange, outcome)) => {
-                respond(responder, &mut exchange, outcome, place);
-                self.desk.put(exchange);
+                respond(responder, &mut exchange, outcome, reply_buffer);
+                self.exchanges.put(exchange);
                 let mut slots = lock(&self.slots);
                 if slots.is_empty() {
                     slots.push(slot);
                 }
             }
-            Poll::Pending => go_on(slot, self.desk.clone(), responder, place),
+            Poll::Pending => go_on(slot, self.exchanges.clone(), responder, reply_buffer),
         }
     }
 
     fn ended(&self) {
         // Nobody else looks after memory that is not needed.
-        self.desk.stock.trim();
+        self.exchanges.pool.trim();
     }
 }
 
 /// Polls the call again, now with a waker that means it. If it panics its responder is dropped, which ends the link.
-fn go_on<F>(mut slot: Slot<F>, desk: Arc<Desk>, responder: Responder, place: Option<Part>)
+fn go_on<F>(mut slot: Slot<F>, exchanges: Arc<ExchangePool>, responder: Responder, reply_buffer: Option<Part>)
 where
     F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
 {
     task::spawn(async move {
         let (mut exchange, outcome) = poll_fn(|context| poll(&mut slot, context)).await;
-        respond(responder, &mut exchange, outcome, place);
-        desk.put(exchange);
+        respond(responder, &mut exchange, outcome, reply_buffer);
+        exchanges.put(exchange);
     });
 }
 
@@ -164,21 +164,21 @@ fn take_in(
     responder: &Responder,
 ) -> Result<Option<Part>, Lie> {
     let senseless = |why: &dyn std::fmt::Display| Lie::Senseless(why.to_string().into());
-    let asked = Asked::decode(request.kind, &request.body).map_err(|error| senseless(&error))?;
+    let asked = CallMessage::decode(request.kind, &request.body).map_err(|error| senseless(&error))?;
     let data = match asked.data {
         Some(part) => responder.source(part.address, u64::from(part.len_bytes))?,
         None => Source::new(),
     };
     let len_bytes = request.frame.len().saturating_add(data.len());
     if len_bytes > CALL_BYTES_MAX {
-        return Err(senseless(&format_args!("a call of {len_bytes} bytes")));
+        return Err(senseless(&format_args!("call of {len_bytes} bytes is too long")));
     }
     // Where the place is not ours to write, the client lies whether or not it is used.
-    if let Some(place) = asked.place {
-        responder.sink(place.address, u64::from(place.len_bytes))?;
+    if let Some(reply_buffer) = asked.reply_buffer {
+        responder.sink(reply_buffer.address, u64::from(reply_buffer.len_bytes))?;
     }
     let mut record = responder.frame(request.frame.len());
     record.append(data.clone());
     exchange.receive(request.frame, &data, record);
-    Ok(asked.place)
+    Ok(asked.reply_buffer)
 }

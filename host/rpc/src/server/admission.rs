@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::clients::Client;
 use super::common::Common;
-use super::link::Link;
+use super::shared_connection::SharedConnection;
 
 /// A connection that never had a call answered may be closed for another after this.
 const UNUSED_AFTER: Duration = Duration::from_secs(1);
@@ -85,9 +85,9 @@ pub(super) fn make_room(common: &Common, client: &Arc<Client>) -> bool {
 
 fn close_idle(common: &Common, client: &Client) -> bool {
     let now_ms = common.started.elapsed().as_millis() as u64;
-    let mut idle: Vec<((bool, u64), Arc<Link>)> = client.connections.list(|link| {
-        let rank = link.activity.rank(now_ms).filter(|_| !link.has_calls() && !link.is_dead())?;
-        Some((rank, link.clone()))
+    let mut idle: Vec<((bool, u64), Arc<SharedConnection>)> = client.connections.list(|shared| {
+        let rank = shared.activity.rank(now_ms).filter(|_| !shared.has_calls() && !shared.is_dead())?;
+        Some((rank, shared.clone()))
     });
     if idle.len() > BATCH {
         idle.select_nth_unstable_by_key(BATCH, |(rank, _)| *rank);
@@ -97,11 +97,11 @@ fn close_idle(common: &Common, client: &Client) -> bool {
     let count = client.connections.count() as usize;
     idle.sort_unstable_by_key(|(rank, _)| *rank);
     idle.truncate((count / 16).max(1));
-    for (_, link) in &idle {
+    for (_, shared) in &idle {
         common.counters.closed_for_others.add(1);
-        tracing::debug!(peer = ?link.peer, "closed: it says nothing, and others have no room");
-        link.kill();
-        link.call_attention();
+        tracing::debug!(peer = ?shared.peer, "closing idle connection: connection limit reached");
+        shared.kill();
+        shared.call_attention();
     }
     !idle.is_empty()
 }

@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Waker};
 
 use super::common::Common;
 use super::datagrams::{Datagrams, Return};
-use super::link::Link;
 use super::service::{Exchange, Outcome, Peer, Service};
-use tombolo_host_runtime::buffers::Account;
+use super::shared_connection::SharedConnection;
+use tombolo_host_runtime::buffer_pool::ConnectionAccount;
 use tombolo_host_runtime::task;
 
 /// What a call that goes on holds beside its buffers, by estimate: its future, its exchange, its task.
@@ -141,7 +141,7 @@ where
 /// Where a call's reply goes.
 pub(super) enum Destination {
     /// To a connection.
-    Link(Arc<Link>),
+    SharedConnection(Arc<SharedConnection>),
     /// To the sender of a datagram.
     Datagram(Arc<Datagrams>, Return),
 }
@@ -161,11 +161,11 @@ impl Finish {
     fn answer(mut self, mut exchange: Box<Exchange>, outcome: Outcome) {
         let Some(destination) = self.destination.take() else { return };
         match &destination {
-            Destination::Link(link) => {
-                link.add_reply(&mut exchange, outcome);
-                link.flush();
+            Destination::SharedConnection(shared) => {
+                shared.add_reply(&mut exchange, outcome);
+                shared.flush();
                 if outcome == Outcome::Close {
-                    link.call_attention();
+                    shared.call_attention();
                 }
             }
             Destination::Datagram(datagrams, back) => datagrams.answer(back, &exchange, outcome),
@@ -179,7 +179,7 @@ impl Drop for Finish {
     fn drop(&mut self) {
         let Some(destination) = self.destination.take() else { return };
         match &destination {
-            Destination::Link(link) => link.fail_call(),
+            Destination::SharedConnection(shared) => shared.fail_call(),
             Destination::Datagram(datagrams, back) => datagrams.end_call(back),
         }
         destination.give_back(LATER_BYTES);
@@ -187,9 +187,9 @@ impl Drop for Finish {
 }
 
 impl Destination {
-    fn account(&self) -> &Account {
+    fn account(&self) -> &ConnectionAccount {
         match self {
-            Destination::Link(link) => link.buffers.account(),
+            Destination::SharedConnection(shared) => shared.buffers.account(),
             Destination::Datagram(_, back) => &back.client.datagrams,
         }
     }
@@ -197,8 +197,8 @@ impl Destination {
     /// Gives back memory, and with it what else the call had.
     fn give_back(&self, bytes: usize) {
         self.account().give_back(bytes);
-        if let Destination::Link(link) = self {
-            link.ease();
+        if let Destination::SharedConnection(shared) = self {
+            shared.ease();
         }
     }
 }

@@ -5,20 +5,20 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::link::Link;
-use tombolo_host_runtime::buffers::{Account, Share, Stock};
+use super::shared_connection::SharedConnection;
+use tombolo_host_runtime::buffer_pool::{BufferPool, ClientAccount, ConnectionAccount};
 use tombolo_host_runtime::waiters::{Queued, Waiter, Waiters};
 
 /// All clients that have something.
 pub(super) struct Clients {
-    stock: Arc<Stock>,
+    pool: Arc<BufferPool>,
     calls_max: usize,
     by_address: Mutex<HashMap<IpAddr, Arc<Client>>>,
 }
 
 impl Clients {
-    pub(super) fn new(stock: Arc<Stock>, calls_max: usize) -> Self {
-        Self { stock, calls_max, by_address: Mutex::default() }
+    pub(super) fn new(pool: Arc<BufferPool>, calls_max: usize) -> Self {
+        Self { pool, calls_max, by_address: Mutex::default() }
     }
 
     pub(super) fn of(&self, address: IpAddr) -> Arc<Client> {
@@ -46,7 +46,7 @@ impl Clients {
     }
 
     fn fresh(&self) -> Client {
-        let share = self.stock.share();
+        let share = self.pool.share();
         Client {
             datagrams: share.account(),
             connections: Connections::default(),
@@ -68,9 +68,9 @@ const KNOWN_MAX: usize = 1 << 16;
 /// One address.
 pub(super) struct Client {
     /// Its memory.
-    pub(super) share: Arc<Share>,
+    pub(super) share: Arc<ClientAccount>,
     /// What its datagrams have of it.
-    pub(super) datagrams: Arc<Account>,
+    pub(super) datagrams: Arc<ConnectionAccount>,
     /// Its connections.
     pub(super) connections: Connections,
     /// Calls begun and not answered.
@@ -83,7 +83,7 @@ pub(super) struct Client {
 #[derive(Default)]
 pub(super) struct Connections {
     count: AtomicU64,
-    links: Mutex<HashMap<u64, Arc<Link>>>,
+    links: Mutex<HashMap<u64, Arc<SharedConnection>>>,
 }
 
 impl Connections {
@@ -100,27 +100,27 @@ impl Connections {
         self.count.fetch_sub(1, Ordering::SeqCst);
     }
 
-    pub(super) fn insert(&self, link: &Arc<Link>) {
-        self.lock().insert(key(link), link.clone());
+    pub(super) fn insert(&self, shared: &Arc<SharedConnection>) {
+        self.lock().insert(key(shared), shared.clone());
     }
 
-    pub(super) fn remove(&self, link: &Arc<Link>) {
-        self.lock().remove(&key(link));
+    pub(super) fn remove(&self, shared: &Arc<SharedConnection>) {
+        self.lock().remove(&key(shared));
     }
 
     /// What `pick` makes of them, as far as it makes something.
-    pub(super) fn list<T>(&self, pick: impl FnMut(&Arc<Link>) -> Option<T>) -> Vec<T> {
+    pub(super) fn list<T>(&self, pick: impl FnMut(&Arc<SharedConnection>) -> Option<T>) -> Vec<T> {
         self.lock().values().filter_map(pick).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Link>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<SharedConnection>>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Its address in memory: there is no other while it is kept.
-fn key(link: &Arc<Link>) -> u64 {
-    Arc::as_ptr(link).addr() as u64
+fn key(shared: &Arc<SharedConnection>) -> u64 {
+    Arc::as_ptr(shared).addr() as u64
 }
 
 impl Client {
@@ -135,7 +135,7 @@ impl Client {
         if self.is_below_limit() {
             self.waiters.wake_one();
         }
-        self.share.pass_on();
+        self.share.wake_next();
     }
 
     pub(super) fn begin_call(&self) {
@@ -160,11 +160,11 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use tombolo_host_runtime::buffers::BufferLimits;
+    use tombolo_host_runtime::buffer_pool::BufferLimits;
 
     #[test]
     fn datagrams_in_anybody_s_name_fill_no_memory_and_who_has_something_stays_known() {
-        let clients = Clients::new(Stock::new(BufferLimits::default()), 10);
+        let clients = Clients::new(BufferPool::new(BufferLimits::default()), 10);
         let kept = clients.of(Ipv4Addr::LOCALHOST.into());
         (1..3 * KNOWN_MAX as u32).for_each(|number| drop(clients.of(Ipv4Addr::from(number).into())));
         assert!(clients.lock().len() <= KNOWN_MAX);

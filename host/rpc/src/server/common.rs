@@ -8,15 +8,15 @@ use super::clients::Clients;
 use super::counters::Counters;
 use super::options::Options;
 use super::service::Exchange;
-use tombolo_host_runtime::buffers::{Buffers, Stock};
-use tombolo_host_runtime::seldom::Seldom;
+use tombolo_host_runtime::buffer_pool::{BufferPool, Buffers};
+use tombolo_host_runtime::rate_limit::RateLimit;
 
 /// What all threads of one server share.
 pub(super) struct Common {
     pub(super) started: Instant,
     pub(super) options: Options,
     pub(super) counters: Counters,
-    pub(super) stock: Arc<Stock>,
+    pub(super) pool: Arc<BufferPool>,
     pub(super) clients: Clients,
     pub(super) spare: Spare,
     pub(super) lines: Lines,
@@ -25,22 +25,22 @@ pub(super) struct Common {
 /// The log lines that callers can cause.
 #[derive(Default)]
 pub(super) struct Lines {
-    pub(super) refused: Seldom,
-    pub(super) no_room: Seldom,
-    pub(super) too_long: Seldom,
-    pub(super) stuck: Seldom,
-    pub(super) dropped: Seldom,
+    pub(super) refused: RateLimit,
+    pub(super) no_room: RateLimit,
+    pub(super) too_long: RateLimit,
+    pub(super) stuck: RateLimit,
+    pub(super) dropped: RateLimit,
 }
 
 impl Common {
     pub(super) fn new(options: Options) -> Arc<Self> {
-        let stock = Stock::new(options.buffers);
-        let clients = Clients::new(stock.clone(), options.client_calls_max);
+        let pool = BufferPool::new(options.buffers);
+        let clients = Clients::new(pool.clone(), options.client_calls_max);
         Arc::new(Self {
             started: Instant::now(),
             options,
             counters: Counters::default(),
-            stock,
+            pool,
             clients,
             spare: Spare::default(),
             lines: Lines::default(),

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use super::calls::{Calls, Destination, Ran};
 use super::common::{Common, Exchanges};
-use super::intake::{Desk, Intake, Step};
-use super::link::Link;
 use super::options::Options;
+use super::record_reader::{ReceiveArea, RecordReader, Step};
 use super::service::{HEAD_BYTES, LONG_HEAD_BYTES, Outcome};
+use super::shared_connection::SharedConnection;
 use tombolo_mem::Source;
 use tombolo_sys::{Errno, tcp};
 
-use tombolo_host_runtime::buffers::Lease;
+use tombolo_host_runtime::buffer_pool::Lease;
 use tombolo_host_runtime::waiters::{Queued, Waiter};
 
 /// Calls of one turn; then other connections have theirs.
@@ -36,17 +36,17 @@ const LINGER_BYTES_MAX: usize = 8 << 20;
 const STUCK_AFTER_IF_SHORT: Duration = Duration::from_secs(1);
 
 /// What an event thread serves its connections with.
-pub(super) struct Workplace {
+pub(super) struct ThreadContext {
     pub(super) common: Arc<Common>,
     pub(super) calls: Box<dyn Calls>,
     pub(super) exchanges: Exchanges,
-    pub(super) desk: Desk,
+    pub(super) area: ReceiveArea,
 }
 
 /// One connection.
 pub(super) struct Connection {
-    pub(super) link: Arc<Link>,
-    intake: Intake,
+    pub(super) shared: Arc<SharedConnection>,
+    reader: RecordReader,
     /// A call that was received and waits for memory.
     postponed: Option<(Source, Option<Lease>)>,
     phase: Phase,
@@ -65,7 +65,7 @@ pub(super) struct Connection {
     /// Calls received since it was last seen active, and bytes.
     active_calls: usize,
     active_bytes: usize,
-    /// Bytes on the desk that a look found; the turn that follows at once counts them.
+    /// Bytes on the area that a look found; the turn that follows at once counts them.
     found_bytes: usize,
     /// When it came, or was seen active last.
     since: Instant,
@@ -85,16 +85,16 @@ enum Phase {
 
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct TurnResult {
     /// There was something to do.
     pub(super) worked: bool,
     /// How it goes on.
-    pub(super) then: Then,
+    pub(super) then: NextStep,
 }
 
 /// How a connection goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum NextStep {
     /// Something must happen first.
     #[default]
     Wait,
@@ -126,12 +126,12 @@ struct Work {
 }
 
 impl Connection {
-    pub(super) fn new(link: Arc<Link>, common: &Common) -> Self {
+    pub(super) fn new(shared: Arc<SharedConnection>, common: &Common) -> Self {
         let since = Instant::now();
-        link.activity.note(common, since, false);
+        shared.activity.note(common, since, false);
         Self {
-            link,
-            intake: Intake::new(common.options.record_max_bytes),
+            shared,
+            reader: RecordReader::new(common.options.record_max_bytes),
             postponed: None,
             phase: Phase::Open,
             readable: true,
@@ -153,26 +153,26 @@ impl Connection {
     }
 
     /// The peer is gone, or the connection broke.
-    pub(super) fn hung_up(&mut self) -> Then {
+    pub(super) fn hung_up(&mut self) -> NextStep {
         self.readable = true;
         match self.phase {
             // Receiving tells more.
-            Phase::Open if !self.waits => Then::Again,
-            Phase::Lingering { .. } => Then::Again,
-            _ => Then::Close,
+            Phase::Open if !self.waits => NextStep::Again,
+            Phase::Lingering { .. } => NextStep::Again,
+            _ => NextStep::Close,
         }
     }
 
     /// Tries to receive, with as little ado as can be. True if it needs a turn, before anyone else has one.
-    pub(super) fn look(&mut self, place: &mut Workplace) -> bool {
+    pub(super) fn look(&mut self, context: &mut ThreadContext) -> bool {
         if self.phase != Phase::Open || self.waits {
             return false;
         }
         self.readable = true;
-        if self.intake.is_within_record() {
+        if self.reader.is_within_record() {
             return true;
         }
-        match self.receive(place) {
+        match self.receive(context) {
             Ok(bytes @ 1..) => {
                 self.found_bytes = bytes;
                 true
@@ -187,76 +187,76 @@ impl Connection {
     }
 
     /// Receives and serves what there is, up to a limit.
-    pub(super) fn turn(&mut self, place: &mut Workplace) -> Turn {
-        let mut turn = Turn::default();
-        if self.phase == Phase::Open && self.link.is_sealed() {
+    pub(super) fn turn(&mut self, context: &mut ThreadContext) -> TurnResult {
+        let mut turn = TurnResult::default();
+        if self.phase == Phase::Open && self.shared.is_sealed() {
             // By a call that was answered later.
             self.phase = Phase::Sealed;
         }
-        let is_dead = self.link.is_dead();
+        let is_dead = self.shared.is_dead();
         if self.found_bytes > 0 && (is_dead || self.phase != Phase::Open) {
-            // Too late; and the desk is the next connection's.
+            // Too late; and the area is the next connection's.
             self.found_bytes = 0;
-            self.intake.leave(&mut place.desk, &self.link.buffers);
+            self.reader.leave(&mut context.area, &self.shared.buffers);
         }
         if is_dead {
-            turn.then = Then::Close;
+            turn.then = NextStep::Close;
             return turn;
         }
         if self.phase == Phase::Open {
-            self.serve(place, &mut turn);
+            self.serve(context, &mut turn);
         }
         self.move_on(&mut turn);
         if matches!(self.phase, Phase::Lingering { .. }) {
-            turn.then = self.throw_away(place);
+            turn.then = self.throw_away(context);
         }
         turn
     }
 
     /// Receives no more, and answers what it has received.
-    pub(super) fn end(&mut self) -> Then {
+    pub(super) fn end(&mut self) -> NextStep {
         if self.phase == Phase::Open {
             self.phase = Phase::Ended;
-            self.link.wait_for_end();
+            self.shared.wait_for_end();
         }
-        if self.link.has_calls() { Then::Wait } else { Then::Close }
+        if self.shared.has_calls() { NextStep::Wait } else { NextStep::Close }
     }
 
     /// Whether it is to be looked at again soon, if memory gets short: it waits, or lets replies wait.
     pub(super) fn is_doubtful(&self) -> bool {
-        self.must_wait() || self.link.is_untaken()
+        self.must_wait() || self.shared.is_untaken()
     }
 
     /// Looks whether it is to be closed, now and then; and gives up memory that it does not need.
-    pub(super) fn sweep(&mut self, common: &Common, now: Instant) -> Then {
+    pub(super) fn sweep(&mut self, common: &Common, now: Instant) -> NextStep {
         let (options, counters) = (&common.options, &common.counters);
-        if self.is_active() && (self.answered || self.intake.is_within_record()) {
+        if self.is_active() && (self.answered || self.reader.is_within_record()) {
             self.since = now;
-            self.link.activity.note(common, now, self.answered);
+            self.shared.activity.note(common, now, self.answered);
         }
         if let Phase::Lingering { until, .. } = self.phase {
-            return if now >= until { Then::Close } else { Then::Wait };
+            return if now >= until { NextStep::Close } else { NextStep::Wait };
         }
-        let has_calls = self.link.has_calls();
-        let is_short = self.link.is_memory_short();
+        let has_calls = self.shared.has_calls();
+        let is_short = self.shared.is_memory_short();
         let patience =
             if is_short { STUCK_AFTER_IF_SHORT.min(options.stuck_after) } else { options.stuck_after };
-        if self.link.is_stuck(patience, now) {
+        if self.shared.is_stuck(patience, now) {
             counters.closed_stuck.add(1);
-            if let Some(suppressed) = common.lines.stuck.turn() {
-                tracing::warn!(peer = ?self.link.peer, suppressed, "closed: it takes no replies");
+            if let Some(suppressed) = common.lines.stuck.allow() {
+                tracing::warn!(peer = ?self.shared.peer, suppressed, "closing connection: replies not received");
             }
-            return Then::Close;
+            return NextStep::Close;
         }
         if !has_calls && now.saturating_duration_since(self.since) >= self.patience(options) {
             counters.closed_silent.add(1);
-            tracing::debug!(peer = ?self.link.peer, "closed: it says nothing of use");
-            return Then::Close;
+            tracing::debug!(peer = ?self.shared.peer, "closing idle connection");
+            return NextStep::Close;
         }
         if !has_calls {
-            self.link.rest();
+            self.shared.rest();
         }
-        Then::Wait
+        NextStep::Wait
     }
 
     /// Whether something of note was received since this was last so: calls, or more of one than a trickle.
@@ -270,96 +270,96 @@ impl Connection {
 
     /// How long the peer may say nothing.
     fn patience(&self, options: &Options) -> Duration {
-        match self.intake.is_within_record() {
+        match self.reader.is_within_record() {
             // The rest of the record should follow, and its memory may be what others wait for.
-            true if !self.waits || self.intake.has_begun() => options.stuck_after.min(options.silent_after),
+            true if !self.waits || self.reader.has_begun() => options.stuck_after.min(options.silent_after),
             _ if self.answered => Duration::MAX,
             _ => options.silent_after,
         }
     }
 
-    fn serve(&mut self, place: &mut Workplace, turn: &mut Turn) {
-        let (link, mut work) =
-            (self.link.clone(), Work { calls: 0, bytes: mem::take(&mut self.found_bytes) });
+    fn serve(&mut self, context: &mut ThreadContext, turn: &mut TurnResult) {
+        let (shared, mut work) =
+            (self.shared.clone(), Work { calls: 0, bytes: mem::take(&mut self.found_bytes) });
         self.waits = false;
-        self.intake.arrive(&mut place.desk);
-        let end = self.receive_and_run(place, &mut work);
+        self.reader.arrive(&mut context.area);
+        let end = self.receive_and_run(context, &mut work);
         if work.bytes + work.calls > 0 || !matches!(end, End::Limits) {
             self.wait = Queued::default();
         }
         if work.bytes + work.calls > 0 {
-            place.common.counters.received_bytes.add(work.bytes);
-            place.common.counters.calls.add(work.calls);
+            context.common.counters.received_bytes.add(work.bytes);
+            context.common.counters.calls.add(work.calls);
             turn.worked = true;
             self.active_calls += work.calls;
             self.active_bytes += work.bytes;
         }
-        link.flush();
-        self.intake.leave(&mut place.desk, &link.buffers);
+        shared.flush();
+        self.reader.leave(&mut context.area, &shared.buffers);
         // Also where it did not wait: it may have been told of room that it does not need.
-        link.client.pass_on();
+        shared.client.pass_on();
         match end {
             End::Empty => {}
-            End::Used => turn.then = Then::Again,
+            End::Used => turn.then = NextStep::Again,
             End::Limits => turn.then = self.wait_for_room(),
             End::Eof => {
                 self.phase = Phase::Ended;
-                link.wait_for_end();
+                shared.wait_for_end();
             }
             End::Seal => {
-                link.seal();
+                shared.seal();
                 self.phase = Phase::Sealed;
             }
-            End::Broken => turn.then = Then::Close,
+            End::Broken => turn.then = NextStep::Close,
         }
     }
 
-    fn receive_and_run(&mut self, place: &mut Workplace, work: &mut Work) -> End {
-        let link = self.link.clone();
+    fn receive_and_run(&mut self, context: &mut ThreadContext, work: &mut Work) -> End {
+        let shared = self.shared.clone();
         loop {
             if work.calls >= TURN_CALLS_MAX || work.bytes >= TURN_BYTES_MAX {
                 return End::Used;
             }
             // What has begun to come in has its memory. It must go on, or all might wait for each other.
-            if !link.is_below_limits() || !(self.intake.has_begun() || link.client.is_below_limit()) {
+            if !shared.is_below_limits() || !(self.reader.has_begun() || shared.client.is_below_limit()) {
                 return End::Limits;
             }
             if let Some((record, lease)) = self.postponed.take() {
-                if !link.buffers.account().has_room() {
+                if !shared.buffers.account().has_room() {
                     self.postponed = Some((record, lease));
                     return End::Limits;
                 }
                 work.calls += 1;
-                if !self.run(place, record, lease) {
+                if !self.run(context, record, lease) {
                     return End::Seal;
                 }
             }
-            match self.intake.next(&mut place.desk, &link.buffers) {
+            match self.reader.next(&mut context.area, &shared.buffers) {
                 Ok(Step::Serve(record, lease)) => {
-                    if !link.buffers.account().has_room() && needs_buffer(&*place.calls, &record) {
+                    if !shared.buffers.account().has_room() && needs_buffer(&*context.calls, &record) {
                         self.postponed = Some(set_aside(record, lease));
                         return End::Limits;
                     }
                     work.calls += 1;
-                    if !self.run(place, record, Some(lease)) {
+                    if !self.run(context, record, Some(lease)) {
                         return End::Seal;
                     }
                 }
                 Ok(Step::Receive) if !self.readable => return End::Empty,
-                Ok(Step::Receive) => match self.receive(place) {
+                Ok(Step::Receive) => match self.receive(context) {
                     Ok(0) => return End::Eof,
                     Ok(bytes) => work.bytes += bytes,
                     Err(Errno::AGAIN) => self.readable = false,
                     Err(error) => {
-                        tracing::debug!(peer = ?link.peer, %error, "receiving failed");
+                        tracing::debug!(peer = ?shared.peer, %error, "receive failed");
                         return End::Broken;
                     }
                 },
                 Ok(Step::NoRoom) => return End::Limits,
                 Err(fault) => {
-                    place.common.counters.closed_too_long.add(1);
-                    if let Some(suppressed) = place.common.lines.too_long.turn() {
-                        tracing::warn!(peer = ?link.peer, %fault, suppressed, "closed");
+                    context.common.counters.closed_too_long.add(1);
+                    if let Some(suppressed) = context.common.lines.too_long.allow() {
+                        tracing::warn!(peer = ?shared.peer, %fault, suppressed, "closing connection: invalid record");
                     }
                     return End::Seal;
                 }
@@ -367,28 +367,28 @@ impl Connection {
         }
     }
 
-    fn receive(&mut self, place: &mut Workplace) -> Result<usize, Errno> {
-        let received = self.intake.receive(&mut place.desk, &self.link.buffers, self.link.stream())?;
+    fn receive(&mut self, context: &mut ThreadContext) -> Result<usize, Errno> {
+        let received = self.reader.receive(&mut context.area, &self.shared.buffers, self.shared.stream())?;
         self.readable = received.more || self.finished;
         Ok(received.bytes)
     }
 
     /// Serves a call. False if nothing more shall be received.
-    fn run(&mut self, place: &mut Workplace, record: Source, lease: Option<Lease>) -> bool {
-        let link = &self.link;
-        let mut exchange = place.exchanges.take(&link.buffers);
+    fn run(&mut self, context: &mut ThreadContext, record: Source, lease: Option<Lease>) -> bool {
+        let shared = &self.shared;
+        let mut exchange = context.exchanges.take(&shared.buffers);
         exchange.fill(record, lease);
-        link.begin_call();
-        let destination = || Destination::Link(link.clone());
-        match place.calls.run(&link.peer, exchange, &destination) {
+        shared.begin_call();
+        let destination = || Destination::SharedConnection(shared.clone());
+        match context.calls.run(&shared.peer, exchange, &destination) {
             Ran::Done(mut exchange, outcome) => {
-                if link.add_reply(&mut exchange, outcome) >= FLUSH_BYTES {
-                    link.flush();
+                if shared.add_reply(&mut exchange, outcome) >= FLUSH_BYTES {
+                    shared.flush();
                 }
-                place.exchanges.put(exchange);
+                context.exchanges.put(exchange);
                 let goes_on = outcome != Outcome::Close;
                 if goes_on && !mem::replace(&mut self.answered, true) {
-                    self.link.activity.note(&place.common, Instant::now(), true);
+                    self.shared.activity.note(&context.common, Instant::now(), true);
                 }
                 goes_on
             }
@@ -397,59 +397,59 @@ impl Connection {
                 true
             }
             Ran::Panicked => {
-                tracing::error!(peer = ?link.peer, "a call panicked; its connection is closed");
-                link.fail_call();
+                tracing::error!(peer = ?shared.peer, "call panicked: closing its connection");
+                shared.fail_call();
                 false
             }
         }
     }
 
     /// Asks to be told when it may go on. If that is now, it does.
-    fn wait_for_room(&mut self) -> Then {
-        let link = &self.link;
+    fn wait_for_room(&mut self) -> NextStep {
+        let shared = &self.shared;
         self.waits = true;
-        if !link.is_below_limits() {
+        if !shared.is_below_limits() {
             self.wait = Queued::default();
-            link.wait_for_limits();
-            return if link.is_below_limits() { Then::Again } else { Then::Wait };
+            shared.wait_for_limits();
+            return if shared.is_below_limits() { NextStep::Again } else { NextStep::Wait };
         }
-        let (client, account) = (&link.client, link.buffers.account());
-        let waiter: Arc<dyn Waiter> = link.clone();
+        let (client, account) = (&shared.client, shared.buffers.account());
+        let waiter: Arc<dyn Waiter> = shared.clone();
         match client.is_below_limit() {
             true => account.wait_for_room(&waiter, &mut self.wait),
             false => client.wait_for_calls(&waiter, &mut self.wait),
         }
-        if client.is_below_limit() && account.has_room() { Then::Again } else { Then::Wait }
+        if client.is_below_limit() && account.has_room() { NextStep::Again } else { NextStep::Wait }
     }
 
     /// Whether the present phase is over.
-    fn move_on(&mut self, turn: &mut Turn) {
+    fn move_on(&mut self, turn: &mut TurnResult) {
         match self.phase {
-            Phase::Sealed if self.link.is_finished() => {
-                if tcp::end_sending(self.link.stream()).is_err() {
-                    turn.then = Then::Close;
+            Phase::Sealed if self.shared.is_finished() => {
+                if tcp::end_sending(self.shared.stream()).is_err() {
+                    turn.then = NextStep::Close;
                 }
                 self.phase = Phase::Lingering { until: Instant::now() + LINGER, bytes: 0 };
                 self.readable = true;
             }
-            Phase::Ended if !self.link.has_calls() => turn.then = Then::Close,
+            Phase::Ended if !self.shared.has_calls() => turn.then = NextStep::Close,
             _ => {}
         }
     }
 
-    fn throw_away(&mut self, place: &mut Workplace) -> Then {
-        let Phase::Lingering { bytes, .. } = &mut self.phase else { return Then::Wait };
+    fn throw_away(&mut self, context: &mut ThreadContext) -> NextStep {
+        let Phase::Lingering { bytes, .. } = &mut self.phase else { return NextStep::Wait };
         while self.readable {
-            match place.desk.throw_away(self.link.stream()) {
+            match context.area.throw_away(self.shared.stream()) {
                 Ok(some @ 1..) => *bytes += some,
                 Err(Errno::AGAIN) => self.readable = false,
-                Ok(0) | Err(_) => return Then::Close,
+                Ok(0) | Err(_) => return NextStep::Close,
             }
             if *bytes > LINGER_BYTES_MAX {
-                return Then::Close;
+                return NextStep::Close;
             }
         }
-        Then::Wait
+        NextStep::Wait
     }
 }
 

@@ -9,7 +9,7 @@ use super::calls::{Calls, Destination, Ran};
 use super::clients::Client;
 use super::common::{Common, Exchanges};
 use super::service::{Exchange, Outcome, Peer, Transport};
-use tombolo_host_runtime::buffers::{Buffers, Lease};
+use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
 use tombolo_sys::gather::Gather;
 use tombolo_sys::udp::{self, DATAGRAM_MAX_BYTES, Route};
 use tombolo_sys::{Errno, Result};
@@ -74,9 +74,9 @@ impl Datagrams {
             Ok(bytes) => counters.sent_bytes.add(bytes),
             Err(error) => {
                 counters.datagrams_dropped.add(1);
-                if let Some(suppressed) = self.common.lines.dropped.turn() {
+                if let Some(suppressed) = self.common.lines.dropped.allow() {
                     let peer = route.peer();
-                    tracing::warn!(%peer, %error, suppressed, "a reply by UDP could not be sent");
+                    tracing::warn!(%peer, %error, suppressed, "cannot send a UDP reply");
                 }
             }
         }
@@ -84,10 +84,10 @@ impl Datagrams {
 }
 
 /// A UDP socket, as its event thread has it.
-pub(super) struct DatagramIntake {
+pub(super) struct DatagramReader {
     pub(super) datagrams: Arc<Datagrams>,
     /// Received into; exchanged for another when a call keeps it.
-    desk: Option<Lease>,
+    area: Option<Lease>,
     senders: Vec<Sender>,
     /// Whose place the next new sender takes.
     oldest: usize,
@@ -102,9 +102,9 @@ struct Sender {
     buffers: Buffers,
 }
 
-impl DatagramIntake {
+impl DatagramReader {
     pub(super) fn new(datagrams: Arc<Datagrams>) -> Self {
-        Self { datagrams, desk: None, senders: Vec::new(), oldest: 0 }
+        Self { datagrams, area: None, senders: Vec::new(), oldest: 0 }
     }
 
     /// Serves what is there, up to a limit. How many datagrams there were, and whether there may be more.
@@ -114,7 +114,7 @@ impl DatagramIntake {
                 Ok((bytes, route)) => self.serve(bytes, route, calls, exchanges),
                 // What else it says concerns an earlier reply (ICMP), or this one datagram.
                 Err(Errno::AGAIN) => return (count, false),
-                Err(error) => tracing::debug!(%error, "receiving a datagram failed"),
+                Err(error) => tracing::debug!(%error, "datagram receive failed"),
             }
         }
         (TURN_MAX, true)
@@ -122,18 +122,18 @@ impl DatagramIntake {
 
     /// Gives up memory that an idle socket does not need.
     pub(super) fn rest(&mut self) {
-        self.desk = None;
+        self.area = None;
         self.senders = Vec::new();
     }
 
     fn receive(&mut self) -> Result<(usize, Route)> {
         let datagrams = &self.datagrams;
-        let stock = &datagrams.common.stock;
-        let desk = match &mut self.desk {
-            Some(desk) => desk,
-            none => none.insert(stock.take(DATAGRAM_MAX_BYTES).ok_or(Errno::NOMEM)?),
+        let pool = &datagrams.common.pool;
+        let area = match &mut self.area {
+            Some(area) => area,
+            none => none.insert(pool.take(DATAGRAM_MAX_BYTES).ok_or(Errno::NOMEM)?),
         };
-        udp::receive(datagrams.socket(), &desk.sink(0..DATAGRAM_MAX_BYTES))
+        udp::receive(datagrams.socket(), &area.sink(0..DATAGRAM_MAX_BYTES))
     }
 
     fn serve(&mut self, bytes: usize, route: Route, calls: &mut dyn Calls, exchanges: &mut Exchanges) {
@@ -151,7 +151,7 @@ impl DatagramIntake {
             common.counters.datagrams_dropped.add(1);
             return;
         }
-        let Some(lease) = &self.desk else { return };
+        let Some(lease) = &self.area else { return };
         let mut exchange = exchanges.take(&sender.buffers);
         exchange.fill(lease.source(0..bytes), Some(lease.clone()));
         common.counters.calls.add(1);
@@ -166,11 +166,11 @@ impl DatagramIntake {
             Ran::Later => {}
             Ran::Panicked => datagrams.end_call(&back()),
         }
-        if let Some(desk) = &mut self.desk
-            && !desk.is_sole()
+        if let Some(area) = &mut self.area
+            && !area.is_sole()
         {
-            desk.charge(sender.buffers.account());
-            self.desk = None;
+            area.charge(sender.buffers.account());
+            self.area = None;
         }
     }
 
@@ -188,8 +188,8 @@ impl DatagramIntake {
         let sender = Sender { address, peer: Peer::new(address, Transport::Udp), client, buffers };
         if self.senders.len() < SENDERS_MAX {
             self.senders.push(sender.clone());
-        } else if let Some(place) = self.senders.get_mut(self.oldest) {
-            *place = sender.clone();
+        } else if let Some(context) = self.senders.get_mut(self.oldest) {
+            *context = sender.clone();
             self.oldest = (self.oldest + 1) % SENDERS_MAX;
         }
         Some(sender)

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use super::admission::Admitted;
 use super::common::Common;
-use super::connection::{Connection, Then, Workplace};
-use super::datagrams::DatagramIntake;
-use super::link::Link;
+use super::connection::{Connection, NextStep, ThreadContext};
+use super::connection_table::ConnectionTable;
+use super::datagrams::DatagramReader;
 use super::listening::Listening;
-use super::mailbox::{Letters, Mailbox};
-use super::places::Places;
 use super::service::{Peer, Transport};
+use super::shared_connection::SharedConnection;
+use super::thread_queue::{Commands, ThreadQueue};
 use super::token::{Token, Watched};
 use tombolo_host_runtime::spin::Window;
 use tombolo_sys::epoll::{Epoll, Event, Interest};
@@ -40,14 +40,14 @@ const STOP_PAUSE: Duration = Duration::from_millis(5);
 
 /// One event thread.
 pub(super) struct EventThread {
-    place: Workplace,
-    mailbox: Arc<Mailbox>,
+    context: ThreadContext,
+    queue: Arc<ThreadQueue>,
     epoll: Epoll,
     events: Vec<Event>,
-    letters: Letters,
-    connections: Places,
+    commands: Commands,
+    connections: ConnectionTable,
     listening: Listening,
-    sockets: Vec<DatagramIntake>,
+    sockets: Vec<DatagramReader>,
     /// Who has a turn, one after the other.
     ready: VecDeque<Token>,
     busy: Busy,
@@ -80,24 +80,24 @@ impl Busy {
 
 impl EventThread {
     pub(super) fn new(
-        place: Workplace,
-        mailbox: Arc<Mailbox>,
+        context: ThreadContext,
+        queue: Arc<ThreadQueue>,
         listening: Listening,
-        sockets: Vec<DatagramIntake>,
+        sockets: Vec<DatagramReader>,
     ) -> Result<Self> {
         let epoll = Epoll::new()?;
-        epoll.add(&mailbox.bell, Token::BELL.number(), Interest::Readable)?;
+        epoll.add(&queue.bell, Token::BELL.number(), Interest::Readable)?;
         listening.watch(&epoll)?;
-        for (index, intake) in sockets.iter().enumerate() {
-            epoll.add(intake.datagrams.socket(), Token::socket(index).number(), Interest::Readable)?;
+        for (index, reader) in sockets.iter().enumerate() {
+            epoll.add(reader.datagrams.socket(), Token::socket(index).number(), Interest::Readable)?;
         }
         Ok(Self {
-            place,
-            mailbox,
+            context,
+            queue,
             epoll,
             events: Vec::new(),
-            letters: Letters::default(),
-            connections: Places::default(),
+            commands: Commands::default(),
+            connections: ConnectionTable::default(),
             listening,
             sockets,
             ready: VecDeque::new(),
@@ -131,41 +131,42 @@ impl EventThread {
                 self.sleep();
             }
         }
-        let tokens: Vec<_> = self.connections.iter_mut().map(|connection| connection.link.token).collect();
+        let tokens: Vec<_> = self.connections.iter_mut().map(|connection| connection.shared.token).collect();
         tokens.into_iter().for_each(|token| self.close(token));
     }
 
     fn common(&self) -> &Arc<Common> {
-        &self.place.common
+        &self.context.common
     }
 
     fn read_letters(&mut self) {
-        if !self.mailbox.has_letters() {
+        if !self.queue.has_commands() {
             return;
         }
-        let mut letters = mem::take(&mut self.letters);
-        self.mailbox.take(&mut letters);
-        for (stream, address, admitted) in letters.callers.drain(..) {
+        let mut commands = mem::take(&mut self.commands);
+        self.queue.take(&mut commands);
+        for (stream, address, admitted) in commands.callers.drain(..) {
             self.take_in(stream, address, admitted);
         }
-        for token in &letters.tokens {
+        for token in &commands.tokens {
             self.line_up(*token);
         }
-        if letters.stop && self.stops_at.is_none() {
+        if commands.stop && self.stops_at.is_none() {
             self.begin_to_stop();
         }
-        self.letters = letters;
+        self.commands = commands;
     }
 
     fn take_in(&mut self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
         let peer = Peer::new(address, Transport::Tcp);
         let (token, common) = (self.connections.next_token(), self.common().clone());
-        let link = Link::new(stream, peer, token, (common.clone(), admitted), self.mailbox.clone());
-        let watched = self.epoll.add(link.stream(), token.number(), Interest::Changes);
-        link.client.connections.insert(&link);
-        self.connections.insert(Connection::new(link, &common));
+        let shared =
+            SharedConnection::new(stream, peer, token, (common.clone(), admitted), self.queue.clone());
+        let watched = self.epoll.add(shared.stream(), token.number(), Interest::Changes);
+        shared.client.connections.insert(&shared);
+        self.connections.insert(Connection::new(shared, &common));
         if let Err(error) = watched {
-            tracing::warn!(peer = %address, %error, "a caller cannot be served");
+            tracing::warn!(peer = %address, %error, "cannot serve a new connection");
             self.close(token);
             return;
         }
@@ -197,9 +198,9 @@ impl EventThread {
                 false
             }
             Watched::Socket(index) => {
-                let Some(intake) = self.sockets.get_mut(index) else { return false };
-                let place = &mut self.place;
-                let (count, more) = intake.turn(&mut *place.calls, &mut place.exchanges);
+                let Some(reader) = self.sockets.get_mut(index) else { return false };
+                let context = &mut self.context;
+                let (count, more) = reader.turn(&mut *context.calls, &mut context.exchanges);
                 if more {
                     self.ready.push_back(token);
                 }
@@ -219,7 +220,7 @@ impl EventThread {
     fn turn_of_connection(&mut self, token: Token) -> bool {
         let Some(connection) = self.connections.find(token) else { return false };
         connection.queued = false;
-        let turn = connection.turn(&mut self.place);
+        let turn = connection.turn(&mut self.context);
         if connection.is_doubtful() {
             let soon = Instant::now() + DOUBT_INTERVAL;
             self.next_sweep = Some(self.next_sweep.map_or(soon, |sweep| sweep.min(soon)));
@@ -228,11 +229,11 @@ impl EventThread {
         turn.worked
     }
 
-    fn go_on(&mut self, token: Token, then: Then) {
+    fn go_on(&mut self, token: Token, then: NextStep) {
         match then {
-            Then::Wait => {}
-            Then::Again => self.line_up(token),
-            Then::Close => self.close(token),
+            NextStep::Wait => {}
+            NextStep::Again => self.line_up(token),
+            NextStep::Close => self.close(token),
         }
     }
 
@@ -241,22 +242,22 @@ impl EventThread {
         if self.busy.last == Some(token) {
             self.busy = Busy::default();
         }
-        let link = &connection.link;
-        let _ = self.epoll.remove(link.stream());
-        link.kill();
+        let shared = &connection.shared;
+        let _ = self.epoll.remove(shared.stream());
+        shared.kill();
         // Calls that go on keep the descriptor; the peer shall know all the same.
-        let _ = socket::shut_down(link.stream());
-        self.mailbox.connections.fetch_sub(1, Ordering::Relaxed);
-        link.client.connections.remove(link);
+        let _ = socket::shut_down(shared.stream());
+        self.queue.connections.fetch_sub(1, Ordering::Relaxed);
+        shared.client.connections.remove(shared);
         // It may have been told of room that it does not need any more.
-        link.client.pass_on();
+        shared.client.pass_on();
     }
 
     /// Waits for something to happen, and lines up whom it happened to. Whether anything did.
     fn look_around(&mut self, timeout: Option<Duration>) -> bool {
         if let Err(error) = self.epoll.wait(&mut self.events, timeout) {
             // Out of memory, at worst; then soon again.
-            tracing::error!(%error, "waiting for events failed");
+            tracing::error!(%error, "epoll_wait failed");
             std::thread::sleep(STOP_PAUSE);
         }
         let events = mem::take(&mut self.events);
@@ -268,7 +269,7 @@ impl EventThread {
     fn note(&mut self, event: &Event) {
         let token = Token::from_number(event.token);
         match token.watched() {
-            Watched::Bell => self.mailbox.bell.silence(),
+            Watched::Bell => self.queue.bell.silence(),
             // They are told again and again, so they are never in line twice for long.
             Watched::Listener(_) | Watched::Socket(_) => {
                 if !self.ready.contains(&token) {
@@ -280,12 +281,12 @@ impl EventThread {
                 connection.readable |= event.readable;
                 connection.finished |= event.finished;
                 if event.writable {
-                    connection.link.writable();
+                    connection.shared.writable();
                 }
                 let then = match event.ended {
                     true => connection.hung_up(),
-                    false if connection.readable && !connection.must_wait() => Then::Again,
-                    false => Then::Wait,
+                    false if connection.readable && !connection.must_wait() => NextStep::Again,
+                    false => NextStep::Wait,
                 };
                 self.go_on(token, then);
             }
@@ -300,7 +301,7 @@ impl EventThread {
         let since = Instant::now();
         let mut looks = 0;
         while self.window.pause(since) {
-            if self.mailbox.has_letters() {
+            if self.queue.has_commands() {
                 return true;
             }
             looks += 1;
@@ -318,7 +319,7 @@ impl EventThread {
     /// Tries to receive, without asking whether there is anything.
     fn look_at(&mut self, token: Token) -> bool {
         let in_vain = match self.connections.find(token) {
-            Some(connection) => !connection.look(&mut self.place),
+            Some(connection) => !connection.look(&mut self.context),
             None => false,
         };
         if in_vain { false } else { self.turn(token) }
@@ -332,8 +333,8 @@ impl EventThread {
         }
         let until = [self.next_sweep, self.listening.resumes_at(), self.stops_at.map(|_| now + STOP_PAUSE)];
         let timeout = until.into_iter().flatten().min().map(|time| time.saturating_duration_since(now));
-        let mailbox = self.mailbox.clone();
-        mailbox.sleep(|| {
+        let queue = self.queue.clone();
+        queue.sleep(|| {
             self.look_around(timeout);
         });
         self.window.slept(now.elapsed());
@@ -349,15 +350,15 @@ impl EventThread {
         let (mut closing, mut is_doubtful) = (Vec::new(), false);
         for connection in self.connections.iter_mut() {
             match connection.sweep(&common, now) {
-                Then::Close => closing.push(connection.link.token),
+                NextStep::Close => closing.push(connection.shared.token),
                 _ => is_doubtful |= connection.is_doubtful(),
             }
         }
         closing.into_iter().for_each(|token| self.close(token));
-        self.sockets.iter_mut().for_each(DatagramIntake::rest);
+        self.sockets.iter_mut().for_each(DatagramReader::rest);
         common.clients.sweep();
-        common.stock.trim();
-        let more = !self.connections.is_empty() || common.stock.has_spare() || !common.clients.is_empty();
+        common.pool.trim();
+        let more = !self.connections.is_empty() || common.pool.has_spare() || !common.clients.is_empty();
         let interval = common.options.sweep_interval();
         let interval = if is_doubtful { interval.min(DOUBT_INTERVAL) } else { interval };
         self.next_sweep = more.then(|| now + interval);
@@ -366,16 +367,16 @@ impl EventThread {
     fn begin_to_stop(&mut self) {
         self.stops_at = Some(Instant::now() + self.common().options.grace);
         self.listening.close(&self.epoll);
-        for intake in &self.sockets {
-            let _ = self.epoll.remove(intake.datagrams.socket());
+        for reader in &self.sockets {
+            let _ = self.epoll.remove(reader.datagrams.socket());
         }
         self.busy = Busy::default();
         self.ready.clear();
         let mut closing = Vec::new();
         for connection in self.connections.iter_mut() {
             connection.queued = false;
-            if connection.end() == Then::Close {
-                closing.push(connection.link.token);
+            if connection.end() == NextStep::Close {
+                closing.push(connection.shared.token);
             }
         }
         closing.into_iter().for_each(|token| self.close(token));
@@ -383,7 +384,7 @@ impl EventThread {
 
     fn has_stopped(&self) -> bool {
         let Some(end) = self.stops_at else { return false };
-        let has_calls = self.sockets.iter().any(|intake| intake.datagrams.has_calls());
+        let has_calls = self.sockets.iter().any(|reader| reader.datagrams.has_calls());
         (self.connections.is_empty() && !has_calls) || Instant::now() >= end
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::admission::{Admitted, make_room};
 use super::common::Common;
-use super::mailbox::Mailbox;
+use super::thread_queue::ThreadQueue;
 use super::token::Token;
 use tombolo_sys::epoll::{Epoll, Interest};
 use tombolo_sys::{Errno, tcp};
@@ -30,7 +30,7 @@ pub(super) struct Listening {
     sockets: Vec<OwnedFd>,
     common: Arc<Common>,
     /// All event threads.
-    threads: Arc<[Arc<Mailbox>]>,
+    threads: Arc<[Arc<ThreadQueue>]>,
     /// Nobody is taken in before.
     paused_until: Option<Instant>,
     /// A caller for whom connections are being closed.
@@ -40,7 +40,7 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    pub(super) fn new(sockets: Vec<OwnedFd>, common: Arc<Common>, threads: Arc<[Arc<Mailbox>]>) -> Self {
+    pub(super) fn new(sockets: Vec<OwnedFd>, common: Arc<Common>, threads: Arc<[Arc<ThreadQueue>]>) -> Self {
         Self { sockets, common, threads, paused_until: None, waiting: None, full_until: None }
     }
 
@@ -73,7 +73,7 @@ impl Listening {
             let client = self.common.clients.of(address.ip());
             match Admitted::new(&self.common, &client) {
                 Some(admitted) => self.take_in(stream, address, admitted),
-                None => self.refuse(address, "there are too many connections"),
+                None => self.refuse(address, "too many connections"),
             }
         }
         let watched = self.watch(epoll);
@@ -96,15 +96,15 @@ impl Listening {
                 }
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    if let Some(suppressed) = self.common.lines.no_room.turn() {
-                        tracing::error!(%error, suppressed, "callers wait: no connection can be taken");
+                    if let Some(suppressed) = self.common.lines.no_room.allow() {
+                        tracing::error!(%error, suppressed, "cannot accept connections");
                     }
                     self.ignore(epoll);
                     self.paused_until = Some(Instant::now() + PAUSE);
                     return;
                 }
                 // The caller's connection failed before we took it (accept(2), ERRORS).
-                Err(error) => tracing::debug!(%error, "a caller left"),
+                Err(error) => tracing::debug!(%error, "accept failed: client left"),
             }
         }
     }
@@ -112,7 +112,7 @@ impl Listening {
     /// Takes a caller in, if it may. False if nobody else is to be for a moment.
     fn consider(&mut self, stream: OwnedFd, address: SocketAddr, epoll: &Epoll) -> bool {
         if !self.common.options.admits(address.ip()) {
-            self.refuse(address, "it is not allowed to");
+            self.refuse(address, "address not allowed");
             return true;
         }
         let client = self.common.clients.of(address.ip());
@@ -130,27 +130,27 @@ impl Listening {
             }
             self.full_until = Some(now + PAUSE);
         }
-        self.refuse(address, "there are too many connections");
+        self.refuse(address, "too many connections");
         true
     }
 
     fn refuse(&self, address: SocketAddr, reason: &str) {
         self.common.counters.refused.add(1);
-        if let Some(suppressed) = self.common.lines.refused.turn() {
-            tracing::warn!(peer = %address, suppressed, "a caller was refused: {reason}");
+        if let Some(suppressed) = self.common.lines.refused.allow() {
+            tracing::warn!(peer = %address, suppressed, "connection refused: {reason}");
         }
     }
 
     fn take_in(&self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
         if let Err(error) = tcp::tune(&stream, SILENCE) {
-            tracing::debug!(peer = %address, %error, "a caller left");
+            tracing::debug!(peer = %address, %error, "accept failed: client left");
             return;
         }
         let least = self.threads.iter().min_by_key(|thread| thread.connections.load(Ordering::Relaxed));
         if let Some(thread) = least {
             self.common.counters.connections_total.add(1);
             thread.connections.fetch_add(1, Ordering::Relaxed);
-            thread.bring(stream, address, admitted);
+            thread.add_caller(stream, address, admitted);
         }
     }
 

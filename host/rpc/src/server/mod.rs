@@ -9,27 +9,27 @@
 //!
 //! Not here: clients, the portmapper, TLS.
 //!
-//! Reading order: [`Service`], `server`, `event_thread`, `connection`; then `intake` for what comes in, `calls`, `link` and
-//! `outbox` for what goes out.
+//! Reading order: [`Service`], `server`, `event_thread`, `connection`; then `reader` for what comes in, `calls`, `link` and
+//! `send_queue` for what goes out.
 
 mod admission;
 mod calls;
 mod clients;
 mod common;
 mod connection;
+mod connection_table;
 mod counters;
 mod datagrams;
 mod event_thread;
-mod intake;
-mod link;
 mod listeners;
 mod listening;
-mod mailbox;
 mod options;
-mod outbox;
-mod places;
+mod record_reader;
+mod reply_batch;
 mod server;
 mod service;
+mod shared_connection;
+mod thread_queue;
 mod token;
 
 pub use counters::Counts;

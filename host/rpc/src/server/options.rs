@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tombolo_host_runtime::buffers::{BUFFER_MAX_BYTES, BufferLimits};
+use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferLimits};
 
 /// Data of a call at most, and what may stand in front of it.
 const RECORD_MAX_BYTES: usize = (1 << 20) + (8 << 10);

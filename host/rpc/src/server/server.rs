@@ -9,16 +9,16 @@ use thiserror::Error;
 
 use super::calls::calls_of;
 use super::common::{Common, Exchanges};
-use super::connection::Workplace;
+use super::connection::ThreadContext;
 use super::counters::Counts;
-use super::datagrams::{DatagramIntake, Datagrams};
+use super::datagrams::{DatagramReader, Datagrams};
 use super::event_thread::EventThread;
-use super::intake::Desk;
 use super::listeners::{BindError, Bound};
 use super::listening::Listening;
-use super::mailbox::Mailbox;
 use super::options::Options;
+use super::record_reader::ReceiveArea;
 use super::service::{Service, Transport};
+use super::thread_queue::ThreadQueue;
 use tombolo_sys::{Errno, scheduling, tcp};
 
 /// Callers that may wait to be taken in; the kernel grants what its own limit allows.
@@ -31,14 +31,14 @@ pub enum StartError {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The system has no descriptors, memory or threads for it.
-    #[error("no event thread: {0}")]
+    #[error("cannot start an event thread: {0}")]
     Thread(#[source] std::io::Error),
 }
 
 /// A running server. Dropping it stops it, as [`stop`](Self::stop) does.
 pub struct Server {
     common: Arc<Common>,
-    mailboxes: Arc<[Arc<Mailbox>]>,
+    mailboxes: Arc<[Arc<ThreadQueue>]>,
     threads: Vec<JoinHandle<()>>,
     tcp: Vec<SocketAddr>,
     udp: Vec<SocketAddr>,
@@ -52,7 +52,7 @@ impl Server {
         let sockets: Vec<_> =
             bound.udp.into_iter().map(|(_, socket)| Datagrams::new(socket, common.clone())).collect();
         let mailboxes: Result<Vec<_>, Errno> =
-            (0..common.options.threads).map(|_| Mailbox::new().map(Arc::new)).collect();
+            (0..common.options.threads).map(|_| ThreadQueue::new().map(Arc::new)).collect();
         let mailboxes: Arc<[_]> = mailboxes.map_err(system)?.into();
         for (address, socket) in &bound.tcp {
             tcp::listen(socket, BACKLOG).map_err(|source| BindError {
@@ -84,7 +84,7 @@ impl Server {
 
     /// What it has done so far.
     pub fn counts(&self) -> Counts {
-        Counts { lent_bytes: self.common.stock.lent_bytes() as u64, ..self.common.counters.read() }
+        Counts { lent_bytes: self.common.pool.lent_bytes() as u64, ..self.common.counters.read() }
     }
 
     /// Takes no more callers and no more calls, sends the replies of those that were received, for as long as the grace
@@ -101,14 +101,14 @@ impl Server {
         service: Arc<S>,
     ) -> Result<(), StartError> {
         let common = self.common.clone();
-        let desk = Desk::new(common.stock.clone()).ok_or_else(|| system(Errno::NOMEM))?;
+        let area = ReceiveArea::new(common.pool.clone()).ok_or_else(|| system(Errno::NOMEM))?;
         let calls = calls_of(service, common.clone());
         let exchanges = Exchanges::new(common.clone());
-        let place = Workplace { common: common.clone(), calls, exchanges, desk };
-        let mailbox = self.mailboxes[index].clone();
+        let context = ThreadContext { common: common.clone(), calls, exchanges, area };
+        let queue = self.mailboxes[index].clone();
         let listening = Listening::new(streams, common, self.mailboxes.clone());
-        let intakes = sockets.map(DatagramIntake::new).collect();
-        let thread = EventThread::new(place, mailbox, listening, intakes).map_err(system)?;
+        let intakes = sockets.map(DatagramReader::new).collect();
+        let thread = EventThread::new(context, queue, listening, intakes).map_err(system)?;
         let builder = thread::Builder::new().name(format!("rpc-{index}"));
         let run = move || {
             take_short_turns();
@@ -121,10 +121,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.mailboxes.iter().for_each(|mailbox| mailbox.stop());
+        self.mailboxes.iter().for_each(|queue| queue.stop());
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("an event thread had panicked");
+                tracing::error!("event thread panicked");
             }
         }
     }
@@ -135,7 +135,7 @@ impl Drop for Server {
 fn take_short_turns() {
     const TURN: Duration = Duration::from_micros(100);
     if let Err(error) = scheduling::take_short_turns(TURN) {
-        tracing::debug!(%error, "turns as long as other threads have them");
+        tracing::debug!(%error, "cannot set a short time slice");
     }
 }
 

@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 use tombolo_host_links::server::Voice;
-use tombolo_host_runtime::buffers::{Buffers, Lease};
+use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
 use tombolo_mem::Source;
-use tombolo_shm::link::Instance;
+use tombolo_shm::link::Incarnation;
 
 /// So much of a call lies in [`Exchange::head`] if the call is no longer than that, in bytes.
 pub const HEAD_BYTES: usize = 8 << 10;
@@ -102,7 +102,7 @@ pub struct LinkOrigin {
     /// The one export that it may use.
     pub export: String,
     /// Which life of which client, as it says itself: the same on all its links.
-    pub client: Instance,
+    pub client: Incarnation,
     /// The user whose process it is, as this kernel says, where there is a kernel in common.
     pub user: Option<u32>,
     /// In whose name it may call.

@@ -13,7 +13,7 @@ pub(super) enum Watched {
     Bell,
     Listener(usize),
     Socket(usize),
-    Connection { place: u32, use_count: u32 },
+    Connection { context: u32, use_count: u32 },
 }
 
 const KIND_SHIFT: u32 = 62;
@@ -32,8 +32,8 @@ impl Token {
         Self(2 << KIND_SHIFT | index as u64)
     }
 
-    pub(super) fn connection(place: u32, use_count: u32) -> Self {
-        Self(3 << KIND_SHIFT | u64::from(use_count % USES) << USE_SHIFT | u64::from(place))
+    pub(super) fn connection(context: u32, use_count: u32) -> Self {
+        Self(3 << KIND_SHIFT | u64::from(use_count % USES) << USE_SHIFT | u64::from(context))
     }
 
     pub(super) fn from_number(number: u64) -> Self {
@@ -50,7 +50,7 @@ impl Token {
             0 => Watched::Bell,
             1 => Watched::Listener(low as usize),
             2 => Watched::Socket(low as usize),
-            _ => Watched::Connection { place: low, use_count: (self.0 >> USE_SHIFT) as u32 % USES },
+            _ => Watched::Connection { context: low, use_count: (self.0 >> USE_SHIFT) as u32 % USES },
         }
     }
 }
@@ -64,9 +64,9 @@ mod tests {
         assert_eq!(Token::BELL.watched(), Watched::Bell);
         assert_eq!(Token::listener(3).watched(), Watched::Listener(3));
         assert_eq!(Token::socket(4).watched(), Watched::Socket(4));
-        let (place, use_count) = (u32::MAX, USES - 1);
-        let token = Token::from_number(Token::connection(place, use_count).number());
-        assert_eq!(token.watched(), Watched::Connection { place, use_count });
+        let (context, use_count) = (u32::MAX, USES - 1);
+        let token = Token::from_number(Token::connection(context, use_count).number());
+        assert_eq!(token.watched(), Watched::Connection { context, use_count });
         assert_eq!(Token::connection(1, USES), Token::connection(1, 0));
     }
 }

@@ -22,7 +22,7 @@ pub enum AskError {
     /// What came is not a reply.
     #[error("what came is not a reply: {0}")]
     NotReply(#[from] serde_json::Error),
-    /// The server said no.
+    /// The server refused.
     #[error("the server says: {reason}")]
     Refused {
         /// In its words.

@@ -14,7 +14,7 @@ use tombolo_sys::{creds, socket};
 use super::message::{LINE_LIMIT_BYTES, Reply, Request, SET};
 use tombolo_host_runtime::listener::Listener;
 
-/// Who answers.
+/// Answers the requests.
 pub trait Answers: Send + Sync {
     /// The answer to one request, `None` when there is no such request. Called from several threads at a time.
     fn answer(&self, request: &str) -> Option<Value>;
@@ -120,7 +120,7 @@ fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
             let (running, handed) = (Arc::clone(shared), Arc::clone(&stream));
             let started = std::thread::Builder::new().name("control-peer".into()).spawn(move || {
                 if let Err(error) = converse(&handed, &*running.answers) {
-                    tracing::debug!(%error, "a control connection ended");
+                    tracing::debug!(%error, "control connection ended");
                 }
                 running.remove(&handed);
             });
@@ -131,7 +131,7 @@ fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
         }
         Some(refusal) => refusal,
     };
-    tracing::warn!(refusal, "a control connection was refused");
+    tracing::warn!(refusal, "control connection refused");
     let reply = Reply { error: Some(refusal.into()), ..Reply::default() };
     // The kernel's buffer of a new connection takes it: this does not wait for the peer.
     let _ = send(&mut stream, &reply);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_gets_an_error_and_hurts_nobody() {
+    fn a_malformed_request_gets_an_error_and_harms_no_other() {
         let dir = tempfile::tempdir().expect("a directory");
         let (_server, path) = serve(&dir);
         let mut endless = UnixStream::connect(&path).expect("connect");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seventeenth_is_turned_away_until_one_leaves() {
+    fn the_seventeenth_connection_is_refused_until_one_ends() {
         let dir = tempfile::tempdir().expect("a directory");
         let (_server, path) = serve(&dir);
         let mut clients: Vec<_> = (0..CONNECTION_LIMIT)

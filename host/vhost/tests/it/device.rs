@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
-use tombolo_host_vhost::driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Used};
 use tombolo_host_vhost::{Chain, ChainLimits, Device, QueueIndex, Server, Settings};
+use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Used};
 
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -86,19 +86,19 @@ fn echo(chain: Chain) {
 }
 
 /// A server of echo devices on a socket of its own.
-pub struct Bed {
+pub struct TestHost {
     pub server: Server,
     pub socket: PathBuf,
     pub counts: Arc<Counts>,
     _folder: TempDir,
 }
 
-impl Bed {
-    pub fn new() -> Bed {
-        Bed::with(Settings { drain_timeout: Duration::from_millis(500), ..Settings::default() })
+impl TestHost {
+    pub fn new() -> TestHost {
+        TestHost::with(Settings { drain_timeout: Duration::from_millis(500), ..Settings::default() })
     }
 
-    pub fn with(settings: Settings) -> Bed {
+    pub fn with(settings: Settings) -> TestHost {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("echo.sock");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -109,7 +109,7 @@ impl Bed {
             Ok(device)
         };
         let server = Server::start(listener, settings, Box::new(make)).unwrap();
-        Bed { server, socket, counts, _folder: folder }
+        TestHost { server, socket, counts, _folder: folder }
     }
 
     pub fn guest(&self, settings: DriverSettings) -> Guest {

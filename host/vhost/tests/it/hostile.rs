@@ -1,11 +1,11 @@
-//! Guests that lie on their virtqueues. Each lie stops the queue that it was told on; the device sees nothing of it,
+//! Guests that break the rules of virtqueues. Each violation stops the queue that it was made on; the device sees nothing of it,
 //! the guest's other queue and other guests go on, and a reset makes the queue usable again.
 
-use crate::device::{Bed, Client, Guest, HOLD, TIMEOUT};
+use crate::device::{Client, Guest, HOLD, TIMEOUT, TestHost};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tombolo_host_vhost::driver::{
+use tombolo_vhost_driver::{
     DriverQueue, DriverSettings, GUEST_BASE, GuestBuffer, MemoryEntry, Part, USER_BASE, Wait, request,
 };
 
@@ -14,25 +14,25 @@ const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 const SIZE: u16 = 128;
 
-/// Tells a lie on a fresh queue and checks everything that must follow from it.
-fn lie(settings: DriverSettings, tell: impl Fn(&mut Client)) {
-    let bed = Bed::new();
+/// Breaks a rule on a fresh queue and checks everything that must follow from it.
+fn violates(settings: DriverSettings, tell: impl Fn(&mut Client)) {
+    let host = TestHost::new();
     let settings = DriverSettings { queues: 2, ..settings };
-    let (mut liar, mut honest) = (bed.guest(settings), bed.guest(settings));
-    assert!(liar.echoes() && honest.echoes());
-    let before = bed.handled();
-    tell(&mut liar.queues[0]);
-    liar.queues[0].queue.kick_always();
-    assert!(liar.queues[0].queue.wait_broken(TIMEOUT), "the queue must stop");
-    assert_eq!(bed.handled(), before, "the device must not see the chain");
-    assert!(liar.queues[0].queue.try_used().is_none(), "nothing is handed back");
-    assert!(liar.queues[1].echoes(), "the guest's other queue goes on");
+    let (mut hostile, mut honest) = (host.guest(settings), host.guest(settings));
+    assert!(hostile.echoes() && honest.echoes());
+    let before = host.handled();
+    tell(&mut hostile.queues[0]);
+    hostile.queues[0].queue.kick_always();
+    assert!(hostile.queues[0].queue.wait_broken(TIMEOUT), "the queue must stop");
+    assert_eq!(host.handled(), before, "the device must not see the chain");
+    assert!(hostile.queues[0].queue.try_used().is_none(), "nothing is handed back");
+    assert!(hostile.queues[1].echoes(), "the guest's other queue goes on");
     assert!(honest.echoes(), "the other guest notices nothing");
     // Kicking a dead queue does nothing; resetting it revives it.
-    liar.queues[0].queue.kick_always();
-    liar.driver.stop_queue(0).unwrap();
-    liar.queues[0] = Client::new(liar.driver.start_queue(0, 0).unwrap());
-    assert!(liar.echoes());
+    hostile.queues[0].queue.kick_always();
+    hostile.driver.stop_queue(0).unwrap();
+    hostile.queues[0] = Client::new(hostile.driver.start_queue(0, 0).unwrap());
+    assert!(hostile.echoes());
 }
 
 /// Writes descriptors from number 0 on and offers the first.
@@ -62,12 +62,12 @@ fn memory_end(settings: DriverSettings) -> u64 {
 
 #[test]
 fn a_descriptor_that_names_itself() {
-    lie(DriverSettings::default(), |c| chain(c, &[(c.request.address, 1, NEXT, 0)]));
+    violates(DriverSettings::default(), |c| chain(c, &[(c.request.address, 1, NEXT, 0)]));
 }
 
 #[test]
 fn a_loop_of_three_descriptors() {
-    lie(DriverSettings::default(), |c| {
+    violates(DriverSettings::default(), |c| {
         let at = c.request.address;
         chain(c, &[(at, 1, NEXT, 1), (at, 1, NEXT, 2), (at, 1, NEXT, 0)]);
     });
@@ -75,7 +75,7 @@ fn a_loop_of_three_descriptors() {
 
 #[test]
 fn a_loop_inside_an_indirect_table() {
-    lie(DriverSettings::default(), |c| {
+    violates(DriverSettings::default(), |c| {
         let at = c.answer.address;
         let (address, len) = table(c, &[(at, 1, NEXT, 1), (at, 1, NEXT, 0)]);
         chain(c, &[(address, len, INDIRECT, 0)]);
@@ -85,13 +85,13 @@ fn a_loop_inside_an_indirect_table() {
 #[test]
 fn a_next_beyond_the_table() {
     for next in [SIZE, SIZE + 1, u16::MAX] {
-        lie(DriverSettings::default(), |c| chain(c, &[(c.request.address, 1, NEXT, next)]));
+        violates(DriverSettings::default(), |c| chain(c, &[(c.request.address, 1, NEXT, next)]));
     }
 }
 
 #[test]
 fn a_next_beyond_an_indirect_table() {
-    lie(DriverSettings::default(), |c| {
+    violates(DriverSettings::default(), |c| {
         let (address, len) = table(c, &[(c.answer.address, 1, NEXT, 2), (c.answer.address, 1, 0, 0)]);
         chain(c, &[(address, len, INDIRECT, 0)]);
     });
@@ -100,7 +100,7 @@ fn a_next_beyond_an_indirect_table() {
 #[test]
 fn a_head_beyond_the_table() {
     for head in [SIZE, u16::MAX] {
-        lie(DriverSettings::default(), |c| c.queue.offer(head).unwrap());
+        violates(DriverSettings::default(), |c| c.queue.offer(head).unwrap());
     }
 }
 
@@ -109,7 +109,7 @@ fn addresses_outside_of_memory() {
     let end = memory_end(DriverSettings::default());
     for (address, len) in [(0, 1), (GUEST_BASE - 1, 1), (GUEST_BASE - 1, 2), (end, 1), (end - 1, 2)] {
         for flags in [0, WRITE] {
-            lie(DriverSettings::default(), |c| chain(c, &[(address, len, flags, 0)]));
+            violates(DriverSettings::default(), |c| chain(c, &[(address, len, flags, 0)]));
         }
     }
 }
@@ -117,7 +117,7 @@ fn addresses_outside_of_memory() {
 #[test]
 fn addresses_that_wrap_around() {
     for (address, len) in [(u64::MAX, 1), (u64::MAX, 2), (u64::MAX - 10, 100), (GUEST_BASE, u32::MAX)] {
-        lie(DriverSettings::default(), |c| chain(c, &[(address, len, WRITE, 0)]));
+        violates(DriverSettings::default(), |c| chain(c, &[(address, len, WRITE, 0)]));
     }
 }
 
@@ -125,15 +125,15 @@ fn addresses_that_wrap_around() {
 fn lengths_of_zero_and_of_all_ones() {
     for len in [0, u32::MAX] {
         for flags in [0, WRITE] {
-            lie(DriverSettings::default(), |c| chain(c, &[(c.request.address, len, flags, 0)]));
+            violates(DriverSettings::default(), |c| chain(c, &[(c.request.address, len, flags, 0)]));
         }
-        lie(DriverSettings::default(), |c| chain(c, &[(c.request.address, len, INDIRECT, 0)]));
+        violates(DriverSettings::default(), |c| chain(c, &[(c.request.address, len, INDIRECT, 0)]));
     }
 }
 
 #[test]
 fn an_indirect_table_inside_an_indirect_table() {
-    lie(DriverSettings::default(), |c| {
+    violates(DriverSettings::default(), |c| {
         let (address, len) = table(c, &[(c.answer.address, 16, INDIRECT, 0)]);
         chain(c, &[(address, len, INDIRECT, 0)]);
     });
@@ -141,7 +141,7 @@ fn an_indirect_table_inside_an_indirect_table() {
 
 #[test]
 fn an_indirect_table_with_a_next_descriptor() {
-    lie(DriverSettings::default(), |c| {
+    violates(DriverSettings::default(), |c| {
         let (address, len) = table(c, &[(c.answer.address, 1, WRITE, 0)]);
         chain(c, &[(address, len, INDIRECT | NEXT, 1), (c.answer.address, 1, WRITE, 0)]);
     });
@@ -151,19 +151,19 @@ fn an_indirect_table_with_a_next_descriptor() {
 fn an_indirect_table_of_odd_length_or_outside_of_memory() {
     let end = memory_end(DriverSettings::default());
     for (address, len) in [(GUEST_BASE, 15), (GUEST_BASE, 17), (end - 16, 32), (0, 16), (u64::MAX - 15, 16)] {
-        lie(DriverSettings::default(), |c| chain(c, &[(address, len, INDIRECT, 0)]));
+        violates(DriverSettings::default(), |c| chain(c, &[(address, len, INDIRECT, 0)]));
     }
 }
 
 #[test]
 fn an_indirect_table_of_more_entries_than_can_be_named() {
-    lie(DriverSettings::default(), |c| chain(c, &[(GUEST_BASE, 65_536 * 16, INDIRECT, 0)]));
+    violates(DriverSettings::default(), |c| chain(c, &[(GUEST_BASE, 65_536 * 16, INDIRECT, 0)]));
 }
 
 #[test]
 fn an_indirect_table_that_was_not_negotiated() {
     let settings = DriverSettings { indirect: false, ..DriverSettings::default() };
-    lie(settings, |c| {
+    violates(settings, |c| {
         let (address, len) = table(c, &[(c.answer.address, 1, WRITE, 0)]);
         chain(c, &[(address, len, INDIRECT, 0)]);
     });
@@ -171,14 +171,14 @@ fn an_indirect_table_that_was_not_negotiated() {
 
 #[test]
 fn a_readable_part_behind_a_writable_one() {
-    lie(DriverSettings::default(), |c| {
+    violates(DriverSettings::default(), |c| {
         chain(c, &[(c.answer.address, 1, WRITE | NEXT, 1), (c.request.address, 1, 0, 0)]);
     });
 }
 
 #[test]
 fn more_descriptors_than_the_device_allows() {
-    lie(DriverSettings::default(), |c| {
+    violates(DriverSettings::default(), |c| {
         let at = c.request.address;
         let parts: Vec<_> = (0..65u16).map(|i| (at, 1, if i < 64 { NEXT } else { 0 }, i + 1)).collect();
         chain(c, &parts);
@@ -187,8 +187,8 @@ fn more_descriptors_than_the_device_allows() {
 
 #[test]
 fn more_bytes_than_the_device_allows() {
-    lie(DriverSettings::default(), |c| chain(c, &[(GUEST_BASE, (1 << 20) + 1, WRITE, 0)]));
-    lie(DriverSettings::default(), |c| {
+    violates(DriverSettings::default(), |c| chain(c, &[(GUEST_BASE, (1 << 20) + 1, WRITE, 0)]));
+    violates(DriverSettings::default(), |c| {
         chain(c, &[(GUEST_BASE, 1 << 20, NEXT, 1), (GUEST_BASE, 1, WRITE, 0)]);
     });
 }
@@ -196,7 +196,7 @@ fn more_bytes_than_the_device_allows() {
 #[test]
 fn an_available_index_that_jumps() {
     for jump in [SIZE + 1, 1000, u16::MAX] {
-        lie(DriverSettings::default(), |c| {
+        violates(DriverSettings::default(), |c| {
             let index = c.queue.available_index().wrapping_add(jump);
             c.queue.set_available_index(index).unwrap();
         });
@@ -205,15 +205,15 @@ fn an_available_index_that_jumps() {
 
 #[test]
 fn the_same_chain_again_and_again_is_bounded_by_the_queue() {
-    let bed = Bed::new();
-    let mut guest = bed.guest(DriverSettings { wait: Wait::Poll, ..DriverSettings::default() });
+    let host = TestHost::new();
+    let mut guest = host.guest(DriverSettings { wait: Wait::Poll, ..DriverSettings::default() });
     let client = &mut guest.queues[0];
     client.queue.write(client.request, &[HOLD]);
     client.queue.set_descriptor(0, client.request.address, 1, 0, 0).unwrap();
     for offered in 1..=usize::from(SIZE) {
         client.queue.offer(0).unwrap();
         client.queue.kick_always();
-        while bed.handled() < offered {
+        while host.handled() < offered {
             std::thread::yield_now();
         }
     }
@@ -221,17 +221,17 @@ fn the_same_chain_again_and_again_is_bounded_by_the_queue() {
     client.queue.offer(0).unwrap();
     client.queue.kick_always();
     assert!(client.queue.wait_broken(TIMEOUT));
-    assert_eq!(bed.handled(), usize::from(SIZE), "no more requests under way than descriptors");
+    assert_eq!(host.handled(), usize::from(SIZE), "no more requests under way than descriptors");
 }
 
 #[test]
 fn memory_truncated_under_the_queue_ends_that_guest_s_queues_only() {
-    let bed = Bed::new();
+    let host = TestHost::new();
     let settings = DriverSettings { queues: 2, ..DriverSettings::default() };
-    let (mut liar, mut honest) = (bed.guest(settings), bed.guest(settings));
-    assert!(liar.echoes() && honest.echoes());
-    ftruncate(liar.driver.memory_file(), 0).unwrap();
-    for client in &liar.queues {
+    let (mut hostile, mut honest) = (host.guest(settings), host.guest(settings));
+    assert!(hostile.echoes() && honest.echoes());
+    ftruncate(hostile.driver.memory_file(), 0).unwrap();
+    for client in &hostile.queues {
         client.queue.kick_always();
         assert!(client.queue.wait_broken(TIMEOUT));
     }
@@ -240,39 +240,39 @@ fn memory_truncated_under_the_queue_ends_that_guest_s_queues_only() {
 
 #[test]
 fn memory_truncated_under_a_running_copy_ends_that_guest_s_queues_only() {
-    let bed = Bed::new();
+    let host = TestHost::new();
     let settings = DriverSettings { wait: Wait::Poll, ..DriverSettings::default() };
-    let mut honest = bed.guest(settings);
+    let mut honest = host.guest(settings);
     for round in 0..20 {
-        let mut liar = bed.guest(settings);
-        assert!(liar.echoes());
+        let mut hostile = host.guest(settings);
+        assert!(hostile.echoes());
         // Rings stay; the buffers behind them go.
-        let buffer = liar.queues[0].queue.alloc(512 << 10).unwrap();
+        let buffer = hostile.queues[0].queue.alloc(512 << 10).unwrap();
         let parts = [buffer.readable(), buffer.writable()];
         for _ in 0..8 {
-            liar.queues[0].queue.add(&parts).unwrap();
+            hostile.queues[0].queue.add(&parts).unwrap();
         }
-        liar.queues[0].queue.kick();
+        hostile.queues[0].queue.kick();
         std::thread::sleep(Duration::from_micros(50 * round));
-        ftruncate(liar.driver.memory_file(), 64 << 10).unwrap();
-        liar.queues[0].queue.add(&parts).unwrap();
-        liar.queues[0].queue.kick_always();
-        assert!(liar.queues[0].queue.wait_broken(TIMEOUT));
+        ftruncate(hostile.driver.memory_file(), 64 << 10).unwrap();
+        hostile.queues[0].queue.add(&parts).unwrap();
+        hostile.queues[0].queue.kick_always();
+        assert!(hostile.queues[0].queue.wait_broken(TIMEOUT));
         assert!(honest.echoes());
     }
 }
 
 #[test]
 fn buffers_truncated_away_from_under_good_rings_end_that_guest_s_queue_only() {
-    let bed = Bed::new();
+    let host = TestHost::new();
     let settings = DriverSettings::default();
-    let (mut liar, mut honest) = (bed.guest(settings), bed.guest(settings));
+    let (mut hostile, mut honest) = (host.guest(settings), host.guest(settings));
     let buffers = memfd_create("buffers", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&buffers, 1 << 20).unwrap();
     let (guest_address, user_address) = (GUEST_BASE + (1 << 30), USER_BASE + (1 << 30));
     let entry = MemoryEntry { guest_address, size: 1 << 20, user_address, file_offset: 0 };
-    liar.driver.front.change_memory(request::ADD_MEM_REG, entry, &[buffers.as_fd()]).unwrap();
-    let queue = &mut liar.queues[0].queue;
+    hostile.driver.front.change_memory(request::ADD_MEM_REG, entry, &[buffers.as_fd()]).unwrap();
+    let queue = &mut hostile.queues[0].queue;
     let buffer = GuestBuffer { address: guest_address, len: 4096 };
     let parts = [buffer.readable(), buffer.writable()];
     queue.submit(&parts).unwrap();
@@ -285,16 +285,16 @@ fn buffers_truncated_away_from_under_good_rings_end_that_guest_s_queue_only() {
 
 #[test]
 fn memory_taken_away_under_a_running_request_stays_until_it_is_done() {
-    let bed = Bed::new();
-    let mut guest = bed.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
+    let host = TestHost::new();
+    let mut guest = host.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
     guest.queues[0].send(&[HOLD]);
-    while bed.handled() < 1 {
+    while host.handled() < 1 {
         std::thread::yield_now();
     }
     let entry = guest.driver.memory_table()[0];
     guest.driver.front.change_memory(request::REM_MEM_REG, entry, &[]).unwrap();
     for client in &mut guest.queues {
-        client.send(b"nobody is there");
+        client.send(b"after the end");
         assert!(client.queue.wait_used(Duration::from_millis(50)).is_err());
     }
     // The same memory comes back; the queues have to be set up anew.
@@ -307,11 +307,11 @@ fn memory_taken_away_under_a_running_request_stays_until_it_is_done() {
 }
 
 #[test]
-fn random_rings_never_hurt_anybody_else() {
-    let bed = Bed::new();
+fn random_rings_never_harm_other_guests() {
+    let host = TestHost::new();
     let settings =
         DriverSettings { queue_size: 8, queue_memory_bytes: 64 << 10, ..DriverSettings::default() };
-    let mut honest = bed.guest(DriverSettings::default());
+    let mut honest = host.guest(DriverSettings::default());
     let mut random = 1u64;
     let mut word = move || {
         random ^= random << 13;
@@ -320,7 +320,7 @@ fn random_rings_never_hurt_anybody_else() {
         random
     };
     for _ in 0..200 {
-        let Guest { driver: _driver, mut queues } = bed.guest(settings);
+        let Guest { driver: _driver, mut queues } = host.guest(settings);
         let queue: &mut DriverQueue = &mut queues[0].queue;
         for index in 0..8 {
             let address = GUEST_BASE + word() % (80 << 10);
@@ -336,10 +336,10 @@ fn random_rings_never_hurt_anybody_else() {
 }
 
 #[test]
-fn one_honest_part_is_not_a_lie() {
+fn a_valid_chain_is_no_violation() {
     // The counterpart of all of the above: the same helper's building blocks, told truthfully.
-    let bed = Bed::new();
-    let mut guest = bed.guest(DriverSettings::default());
+    let host = TestHost::new();
+    let mut guest = host.guest(DriverSettings::default());
     let client = &mut guest.queues[0];
     let (request, answer) = (client.request, client.answer);
     client.queue.write(request, b"truth");

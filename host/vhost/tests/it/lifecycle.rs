@@ -1,10 +1,10 @@
 //! Guests that leave, come back, reboot, and servers that stop.
 
-use crate::device::{Bed, Client, HOLD, PANIC, RELEASE, TIMEOUT};
+use crate::device::{Client, HOLD, PANIC, RELEASE, TIMEOUT, TestHost};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tombolo_host_vhost::Settings;
-use tombolo_host_vhost::driver::{DriverSettings, request};
+use tombolo_vhost_driver::{DriverSettings, request};
 
 fn eventually(what: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + TIMEOUT;
@@ -19,9 +19,9 @@ fn eventually(what: impl Fn() -> bool) -> bool {
 
 #[test]
 fn a_guest_leaves_and_the_next_one_is_served() {
-    let bed = Bed::new();
+    let host = TestHost::new();
     for round in 1..=20 {
-        let mut guest = bed.guest(DriverSettings::default());
+        let mut guest = host.guest(DriverSettings::default());
         assert!(guest.echoes());
         // Some leave with a request under way.
         if round % 2 == 0 {
@@ -29,18 +29,18 @@ fn a_guest_leaves_and_the_next_one_is_served() {
         }
         drop(guest);
         assert!(
-            eventually(|| bed.counts.dropped.load(Ordering::SeqCst) == round),
+            eventually(|| host.counts.dropped.load(Ordering::SeqCst) == round),
             "device {round} is dropped"
         );
     }
-    assert_eq!(bed.counts.stopped.load(Ordering::SeqCst), 20);
-    assert!(eventually(|| bed.server.guest_count() == 0));
+    assert_eq!(host.counts.stopped.load(Ordering::SeqCst), 20);
+    assert!(eventually(|| host.server.guest_count() == 0));
 }
 
 #[test]
-fn a_queue_stops_where_it_was_and_goes_on_there() {
-    let bed = Bed::new();
-    let mut guest = bed.guest(DriverSettings::default());
+fn a_stopped_queue_continues_where_it_was() {
+    let host = TestHost::new();
+    let mut guest = host.guest(DriverSettings::default());
     for _ in 0..5 {
         assert!(guest.echoes());
     }
@@ -50,16 +50,16 @@ fn a_queue_stops_where_it_was_and_goes_on_there() {
         guest.queues[0] = Client::new(guest.driver.start_queue(0, base).unwrap());
         assert!(guest.echoes());
     }
-    assert_eq!(bed.counts.stopped.load(Ordering::SeqCst), 5);
-    assert_eq!(bed.counts.dropped.load(Ordering::SeqCst), 0);
+    assert_eq!(host.counts.stopped.load(Ordering::SeqCst), 5);
+    assert_eq!(host.counts.dropped.load(Ordering::SeqCst), 0);
 }
 
 #[test]
 fn stopping_a_queue_waits_for_requests_under_way_but_not_for_ever() {
-    let bed = Bed::with(Settings { drain_timeout: Duration::from_millis(300), ..Settings::default() });
-    let mut guest = bed.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
+    let host = TestHost::with(Settings { drain_timeout: Duration::from_millis(300), ..Settings::default() });
+    let mut guest = host.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
     guest.queues[0].send(&[HOLD]);
-    while bed.handled() < 1 {
+    while host.handled() < 1 {
         std::thread::yield_now();
     }
     let start = Instant::now();
@@ -77,10 +77,10 @@ fn stopping_a_queue_waits_for_requests_under_way_but_not_for_ever() {
 
 #[test]
 fn stopping_a_queue_ends_as_soon_as_its_requests_do() {
-    let bed = Bed::with(Settings { drain_timeout: TIMEOUT, ..Settings::default() });
-    let mut guest = bed.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
+    let host = TestHost::with(Settings { drain_timeout: TIMEOUT, ..Settings::default() });
+    let mut guest = host.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
     guest.queues[0].send(&[HOLD]);
-    while bed.handled() < 1 {
+    while host.handled() < 1 {
         std::thread::yield_now();
     }
     let start = Instant::now();
@@ -99,8 +99,8 @@ fn stopping_a_queue_ends_as_soon_as_its_requests_do() {
 
 #[test]
 fn a_disabled_queue_rests_until_it_is_enabled() {
-    let bed = Bed::new();
-    let mut guest = bed.guest(DriverSettings::default());
+    let host = TestHost::new();
+    let mut guest = host.guest(DriverSettings::default());
     assert!(guest.echoes());
     guest.driver.front.post_state(request::SET_VRING_ENABLE, 0, 0).unwrap();
     guest.queues[0].send(b"later");
@@ -112,12 +112,12 @@ fn a_disabled_queue_rests_until_it_is_enabled() {
 
 #[test]
 fn more_guests_than_allowed_wait_for_one_to_leave() {
-    let bed = Bed::with(Settings { guests_max: 1, ..Settings::default() });
-    let first = bed.guest(DriverSettings::default());
+    let host = TestHost::with(Settings { guests_max: 1, ..Settings::default() });
+    let first = host.guest(DriverSettings::default());
     std::thread::scope(|scope| {
-        let second = scope.spawn(|| bed.guest(DriverSettings::default()).echoes());
+        let second = scope.spawn(|| host.guest(DriverSettings::default()).echoes());
         std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(bed.server.guest_count(), 1);
+        assert_eq!(host.server.guest_count(), 1);
         assert!(!second.is_finished());
         drop(first);
         assert!(second.join().unwrap());
@@ -126,8 +126,8 @@ fn more_guests_than_allowed_wait_for_one_to_leave() {
 
 #[test]
 fn a_server_stops_while_guests_are_busy() {
-    let bed = Bed::new();
-    let mut guests: Vec<_> = (0..3).map(|_| bed.guest(DriverSettings::default())).collect();
+    let host = TestHost::new();
+    let mut guests: Vec<_> = (0..3).map(|_| host.guest(DriverSettings::default())).collect();
     guests[0].queues[0].send(&[HOLD]);
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -143,17 +143,17 @@ fn a_server_stops_while_guests_are_busy() {
             });
         }
         std::thread::sleep(Duration::from_millis(50));
-        bed.server.stop();
+        host.server.stop();
     });
     assert!(start.elapsed() < Duration::from_secs(5));
-    assert_eq!(bed.counts.stopped.load(Ordering::SeqCst), 3);
+    assert_eq!(host.counts.stopped.load(Ordering::SeqCst), 3);
 }
 
 #[test]
-fn a_device_that_panics_loses_its_queue_and_nobody_else_notices() {
-    let bed = Bed::new();
+fn a_device_that_panics_loses_its_queue_only() {
+    let host = TestHost::new();
     let settings = DriverSettings { queues: 2, ..DriverSettings::default() };
-    let (mut guest, mut other) = (bed.guest(settings), bed.guest(settings));
+    let (mut guest, mut other) = (host.guest(settings), host.guest(settings));
     guest.queues[0].send(&[PANIC]);
     assert!(guest.queues[0].queue.wait_broken(TIMEOUT));
     assert!(guest.queues[1].echoes() && other.echoes());

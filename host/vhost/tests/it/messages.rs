@@ -1,13 +1,13 @@
-//! Front ends that lie in their messages, or hang up in the middle.
+//! Front ends that send invalid messages, or hang up in the middle.
 
-use crate::device::Bed;
+use crate::device::TestHost;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use tombolo_host_vhost::driver::{
+use tombolo_vhost_driver::{
     Driver, DriverSettings, FrontEnd, GUEST_BASE, MemoryEntry, USER_BASE, message, request,
 };
 
@@ -21,8 +21,8 @@ fn entry(guest: u64, user: u64, size: u64, file_offset: u64) -> MemoryEntry {
     MemoryEntry { guest_address: GUEST_BASE + guest, size, user_address: USER_BASE + user, file_offset }
 }
 
-fn connect(bed: &Bed) -> Driver {
-    Driver::open(UnixStream::connect(&bed.socket).unwrap(), DriverSettings::default()).unwrap()
+fn connect(host: &TestHost) -> Driver {
+    Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap()
 }
 
 /// Whether the server has hung up.
@@ -37,9 +37,9 @@ fn is_cut_off(front: &FrontEnd) -> bool {
 }
 
 #[test]
-fn memory_tables_that_cannot_be_are_refused() {
-    let bed = Bed::new();
-    let mut honest = bed.guest(DriverSettings::default());
+fn invalid_memory_tables_are_refused() {
+    let host = TestHost::new();
+    let mut honest = host.guest(DriverSettings::default());
     let file = memfd(1 << 20);
     let page = 4096;
     let tables: [&[MemoryEntry]; 8] = [
@@ -53,7 +53,7 @@ fn memory_tables_that_cannot_be_are_refused() {
         &[entry(0, 0, 1 << 50, 0)],
     ];
     for table in tables {
-        let mut driver = connect(&bed);
+        let mut driver = connect(&host);
         let files = vec![file.as_fd(); table.len()];
         assert!(driver.front.set_memory(table, &files).is_err(), "{table:?}");
         assert!(is_cut_off(&driver.front));
@@ -62,12 +62,12 @@ fn memory_tables_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn files_that_are_no_memory_are_refused() {
-    let bed = Bed::new();
+fn files_that_cannot_be_mapped_are_refused() {
+    let host = TestHost::new();
     let (reader, _writer) = std::io::pipe().unwrap();
     let folder = std::fs::File::open("/").unwrap();
     for file in [OwnedFd::from(reader), folder.into()] {
-        let mut driver = connect(&bed);
+        let mut driver = connect(&host);
         assert!(driver.front.set_memory(&[entry(0, 0, 4096, 0)], &[file.as_fd()]).is_err());
         assert!(is_cut_off(&driver.front));
     }
@@ -75,8 +75,8 @@ fn files_that_are_no_memory_are_refused() {
 
 #[test]
 fn memory_spans_come_and_go_under_running_queues() {
-    let bed = Bed::new();
-    let mut guest = bed.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
+    let host = TestHost::new();
+    let mut guest = host.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
     let file = memfd(1 << 20);
     let span = entry(1 << 30, 1 << 30, 1 << 20, 0);
     for _ in 0..20 {
@@ -93,9 +93,9 @@ fn memory_spans_come_and_go_under_running_queues() {
 }
 
 #[test]
-fn queue_parameters_that_cannot_be_are_refused() {
-    let bed = Bed::new();
-    let mut honest = bed.guest(DriverSettings::default());
+fn invalid_queue_parameters_are_refused() {
+    let host = TestHost::new();
+    let mut honest = host.guest(DriverSettings::default());
     let refused: [(u32, u32, u32); 7] = [
         (request::SET_VRING_NUM, 0, 0),
         (request::SET_VRING_NUM, 0, 3),
@@ -106,18 +106,18 @@ fn queue_parameters_that_cannot_be_are_refused() {
         (request::SET_VRING_ENABLE, 2, 1),
     ];
     for (number, index, value) in refused {
-        let mut driver = connect(&bed);
+        let mut driver = connect(&host);
         assert!(driver.front.post_state(number, index, value).is_err(), "message {number} with {value}");
         assert!(is_cut_off(&driver.front));
     }
     // Rings outside of memory: the connection stays, the queue does not run.
-    let mut driver = connect(&bed);
+    let mut driver = connect(&host);
     driver.share_memory().unwrap();
     for address in [0, 1, USER_BASE + 1, u64::MAX - 15, USER_BASE + (4 << 20) - 16] {
         driver.front.post_state(request::SET_VRING_NUM, 0, 128).unwrap();
         let taken = driver.front.set_vring_addresses(0, [address & !15, USER_BASE, address & !1]);
         if taken.is_err() {
-            driver = connect(&bed);
+            driver = connect(&host);
             driver.share_memory().unwrap();
             continue;
         }
@@ -129,9 +129,9 @@ fn queue_parameters_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn messages_that_are_no_messages_are_refused() {
-    let bed = Bed::new();
-    let mut honest = bed.guest(DriverSettings::default());
+fn malformed_messages_are_refused() {
+    let host = TestHost::new();
+    let mut honest = host.guest(DriverSettings::default());
     let nonsense: [Vec<u8>; 7] = [
         vec![0; 12],
         vec![0xFF; 64],
@@ -142,7 +142,7 @@ fn messages_that_are_no_messages_are_refused() {
         [1u32, 1, u32::MAX].iter().flat_map(|word| word.to_le_bytes()).collect(),
     ];
     for bytes in nonsense {
-        let mut front = FrontEnd::new(UnixStream::connect(&bed.socket).unwrap());
+        let mut front = FrontEnd::new(UnixStream::connect(&host.socket).unwrap());
         front.send_raw(&bytes, &[]).unwrap();
         assert!(is_cut_off(&front), "{bytes:?}");
     }
@@ -151,8 +151,8 @@ fn messages_that_are_no_messages_are_refused() {
 
 #[test]
 fn features_that_were_not_offered_are_refused() {
-    let bed = Bed::new();
-    let mut driver = connect(&bed);
+    let host = TestHost::new();
+    let mut driver = connect(&host);
     // Packed rings.
     let features = driver.features() | 1 << 34;
     assert!(driver.front.post_u64(request::SET_FEATURES, features).is_err());
@@ -161,8 +161,8 @@ fn features_that_were_not_offered_are_refused() {
 
 #[test]
 fn the_configuration_space_is_readable_in_any_piece_and_zero_beyond_its_end() {
-    let bed = Bed::new();
-    let mut guest = bed.guest(DriverSettings::default());
+    let host = TestHost::new();
+    let mut guest = host.guest(DriverSettings::default());
     for (offset, len) in [(0, 13), (0, 0x23), (0, 0x28), (5, 3), (12, 4), (13, 1), (200, 56)] {
         let mut expected = b"configuration".to_vec();
         expected.resize(300, 0);
@@ -171,21 +171,21 @@ fn the_configuration_space_is_readable_in_any_piece_and_zero_beyond_its_end() {
     }
 }
 
-/// Everything that a front end says until its queues run, cut after every byte at which a message may break.
+/// Everything that a front end sends until its queues run, cut after every byte at which a message may break.
 #[test]
 fn hanging_up_at_every_message_leaves_nothing_behind() {
-    let bed = Bed::new();
-    let mut honest = bed.guest(DriverSettings::default());
+    let host = TestHost::new();
+    let mut honest = host.guest(DriverSettings::default());
     let memory = memfd(1 << 20);
     let mut table = vec![1, 0, 0, 0, 0, 0, 0, 0];
     table.extend(entry(0, 0, 1 << 20, 0).encode());
     let mut addresses = vec![0; 8];
     [0, 8192, 4096, 0u64].iter().for_each(|at| addresses.extend((USER_BASE + at).to_le_bytes()));
     let index = 0u64.to_le_bytes();
-    let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let notifier = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let file_of = |number| match number {
         request::SET_MEM_TABLE => vec![memory.as_fd()],
-        request::SET_VRING_KICK | request::SET_VRING_CALL => vec![bell.as_fd()],
+        request::SET_VRING_KICK | request::SET_VRING_CALL => vec![notifier.as_fd()],
         _ => vec![],
     };
     let script: Vec<(u32, Vec<u8>)> = vec![
@@ -207,7 +207,7 @@ fn hanging_up_at_every_message_leaves_nothing_behind() {
     ];
     for stop in 0..script.len() {
         for cut in [0, 1, 11, 12, 13, 20] {
-            let mut front = FrontEnd::new(UnixStream::connect(&bed.socket).unwrap());
+            let mut front = FrontEnd::new(UnixStream::connect(&host.socket).unwrap());
             for (number, payload) in &script[..stop] {
                 if front.send(*number, payload, &file_of(*number)).is_err() {
                     break;
@@ -221,20 +221,20 @@ fn hanging_up_at_every_message_leaves_nothing_behind() {
     }
     assert!(honest.echoes());
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
-    while bed.server.guest_count() > 1 {
-        assert!(std::time::Instant::now() < deadline, "{} guests stay", bed.server.guest_count());
+    while host.server.guest_count() > 1 {
+        assert!(std::time::Instant::now() < deadline, "{} guests stay", host.server.guest_count());
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(bed.guest(DriverSettings::default()).echoes());
+    assert!(host.guest(DriverSettings::default()).echoes());
 }
 
 /// QEMU asks first and owns later, and warns where it is offered what it does not use.
 #[test]
 fn a_configuration_space_is_offered_only_to_those_that_own_the_session_first() {
     const CONFIG: u64 = 1 << 9;
-    let bed = Bed::new();
+    let host = TestHost::new();
     let offered = |owns: bool| {
-        let mut front = FrontEnd::new(UnixStream::connect(&bed.socket).unwrap());
+        let mut front = FrontEnd::new(UnixStream::connect(&host.socket).unwrap());
         if owns {
             front.post(request::SET_OWNER, &[], &[]).unwrap();
         }

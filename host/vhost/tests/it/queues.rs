@@ -1,11 +1,11 @@
 //! Honest guests.
 
-use crate::device::{Bed, Client, DROP, ECHO, HOLD, RELEASE, TIMEOUT};
+use crate::device::{Client, DROP, ECHO, HOLD, RELEASE, TIMEOUT, TestHost};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tombolo_host_vhost::Settings;
-use tombolo_host_vhost::driver::{DriverSettings, Part, Wait, request};
+use tombolo_vhost_driver::{DriverSettings, Part, Wait, request};
 
 fn all_settings() -> impl Iterator<Item = DriverSettings> {
     let choices = [(true, true), (true, false), (false, true), (false, false)];
@@ -23,9 +23,9 @@ fn all_settings() -> impl Iterator<Item = DriverSettings> {
 #[test]
 fn requests_come_back_under_every_feature_and_way_of_waiting() {
     for spin_max in [Duration::ZERO, Duration::from_micros(50)] {
-        let bed = Bed::with(Settings { spin_max, ..Settings::default() });
+        let host = TestHost::with(Settings { spin_max, ..Settings::default() });
         for settings in all_settings() {
-            let mut guest = bed.guest(settings);
+            let mut guest = host.guest(settings);
             for round in 0..300 {
                 assert!(guest.echoes(), "round {round} with {settings:?}");
             }
@@ -35,9 +35,9 @@ fn requests_come_back_under_every_feature_and_way_of_waiting() {
 
 #[test]
 fn a_queue_whose_indices_wrap_around_goes_on() {
-    let bed = Bed::new();
+    let host = TestHost::new();
     for (queue_size, together) in [(2, 2), (128, 100)] {
-        let mut guest = bed.guest(DriverSettings { queue_size, ..DriverSettings::default() });
+        let mut guest = host.guest(DriverSettings { queue_size, ..DriverSettings::default() });
         let Client { queue, request, answer } = &mut guest.queues[0];
         queue.write(*request, &[ECHO]);
         let parts = [request.first(1).readable(), answer.first(1).writable()];
@@ -53,9 +53,9 @@ fn a_queue_whose_indices_wrap_around_goes_on() {
 }
 
 #[test]
-fn a_slow_guest_is_woken_after_every_pause() {
-    let bed = Bed::new();
-    let mut guest = bed.guest(DriverSettings::default());
+fn a_slow_guest_is_interrupted_after_every_pause() {
+    let host = TestHost::new();
+    let mut guest = host.guest(DriverSettings::default());
     for pause_us in [0, 10, 45, 60, 100, 1000, 20_000].into_iter().cycle().take(140) {
         std::thread::sleep(Duration::from_micros(pause_us));
         assert!(guest.echoes());
@@ -63,10 +63,10 @@ fn a_slow_guest_is_woken_after_every_pause() {
 }
 
 #[test]
-fn answers_come_back_out_of_order_from_another_thread() {
-    let bed = Bed::new();
+fn chains_are_completed_out_of_order_from_another_thread() {
+    let host = TestHost::new();
     for settings in all_settings() {
-        let mut guest = bed.guest(settings);
+        let mut guest = host.guest(settings);
         let Client { queue, .. } = &mut guest.queues[1];
         let mut sent = Vec::new();
         for kind in [HOLD, HOLD, ECHO, HOLD, RELEASE] {
@@ -91,8 +91,8 @@ fn answers_come_back_out_of_order_from_another_thread() {
 
 #[test]
 fn a_chain_that_the_device_forgets_comes_back_empty() {
-    let bed = Bed::new();
-    let mut guest = bed.guest(DriverSettings::default());
+    let host = TestHost::new();
+    let mut guest = host.guest(DriverSettings::default());
     let head = guest.queues[0].send(&[DROP, 1, 2, 3]);
     let used = guest.queues[0].receive();
     assert_eq!((used.head, used.written), (head, 0));
@@ -101,10 +101,10 @@ fn a_chain_that_the_device_forgets_comes_back_empty() {
 
 #[test]
 fn many_answers_ready_together_raise_few_interrupts() {
-    let bed = Bed::new();
+    let host = TestHost::new();
     for event_index in [true, false] {
         let settings = DriverSettings { event_index, ..DriverSettings::default() };
-        let mut guest = bed.guest(settings);
+        let mut guest = host.guest(settings);
         let Client { queue, request, answer } = &mut guest.queues[0];
         queue.write(*request, &[ECHO]);
         let parts = [request.first(1).readable(), answer.first(1).writable()];
@@ -127,32 +127,32 @@ fn many_answers_ready_together_raise_few_interrupts() {
 
 #[test]
 fn a_guest_that_polls_is_not_interrupted() {
-    let bed = Bed::new();
+    let host = TestHost::new();
     for event_index in [true, false] {
         let settings = DriverSettings { event_index, wait: Wait::Poll, ..DriverSettings::default() };
-        let mut guest = bed.guest(settings);
+        let mut guest = host.guest(settings);
         (0..500).for_each(|_| assert!(guest.echoes()));
         assert_eq!(guest.queues[0].queue.interrupts(), 0);
     }
 }
 
 #[test]
-fn a_new_bell_rings_once_so_that_no_answer_is_missed() {
-    let bed = Bed::new();
-    let mut guest = bed.guest(DriverSettings::default());
+fn a_replaced_call_descriptor_is_signalled_once() {
+    let host = TestHost::new();
+    let mut guest = host.guest(DriverSettings::default());
     assert!(guest.echoes());
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    guest.driver.front.set_vring_fd(request::SET_VRING_CALL, 0, Some(bell.as_fd())).unwrap();
+    let notifier = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    guest.driver.front.set_vring_fd(request::SET_VRING_CALL, 0, Some(notifier.as_fd())).unwrap();
     let mut count = [0; 8];
-    rustix::io::read(&bell, &mut count).unwrap();
+    rustix::io::read(&notifier, &mut count).unwrap();
     assert_eq!(u64::from_ne_bytes(count), 1);
 }
 
 #[test]
 fn a_chain_of_many_parts_keeps_their_order() {
-    let bed = Bed::new();
+    let host = TestHost::new();
     for indirect in [true, false] {
-        let mut guest = bed.guest(DriverSettings { indirect, ..DriverSettings::default() });
+        let mut guest = host.guest(DriverSettings { indirect, ..DriverSettings::default() });
         let queue = &mut guest.queues[0].queue;
         let text = b"cut into many parts";
         let mut parts: Vec<Part> = Vec::new();
@@ -181,15 +181,15 @@ fn a_chain_of_many_parts_keeps_their_order() {
 
 #[test]
 fn two_guests_on_one_socket_do_not_see_each_other() {
-    let bed = Bed::new();
+    let host = TestHost::new();
     let settings = DriverSettings { queues: 2, ..DriverSettings::default() };
-    let (mut one, mut two) = (bed.guest(settings), bed.guest(settings));
+    let (mut one, mut two) = (host.guest(settings), host.guest(settings));
     std::thread::scope(|scope| {
         for guest in [&mut one, &mut two] {
             scope.spawn(move || (0..2000).for_each(|_| assert!(guest.echoes())));
         }
     });
-    assert_eq!(bed.server.guest_count(), 2);
+    assert_eq!(host.server.guest_count(), 2);
     one.queues[0].send(&[HOLD]);
     drop(one);
     for _ in 0..100 {

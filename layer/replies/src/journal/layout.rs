@@ -61,20 +61,19 @@ pub struct Handle {
     pub bytes: [u8; HANDLE_MAX_LEN],
 }
 
+/// Client and key of a request take up so many bytes together.
+pub const REQUEST_KEY_BYTES: usize = 32;
+
 /// What tells one operation of one request.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Key {
-    /// 1: an ONC RPC call; 2: a request that its asker has numbered.
+    /// What the front end promised of the key, and how the last 32 bytes are divided: `KINDS` in `record`.
     pub kind: U32,
     pub uid: U32,
     pub gid: U32,
-    /// Of a call: the digest of the client's address, and zeros. Of a numbered request: the asker's instance.
-    pub client: [u8; 16],
-    /// Of a call: transaction id and procedure. Of a numbered request: who speaks.
-    pub whose: [u8; 8],
-    /// Of a call: the checksum of the arguments, and zero. Of a numbered request: the number.
-    pub which: U64,
+    /// The client, and behind it what tells its requests apart.
+    pub request: [u8; REQUEST_KEY_BYTES],
 }
 
 /// A point in time.

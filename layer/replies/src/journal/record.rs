@@ -1,10 +1,10 @@
 //! Intents and outcomes as bytes, and back. What is read back may be damaged in any way.
 
 use tombolo_core::fs::{FileType, Mode, Name, NameBuf, PersistentHandle, SetAttr, SetTime, Timestamp};
-use tombolo_core::{Asker, RequestKey, Stability};
+use tombolo_core::{ClientId, KeyProperties, RequestKey, Stability};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::layout::{self, CHECKED_FROM, HANDLE_MAX_LEN, INTENT_BYTES, state};
+use super::layout::{self, CHECKED_FROM, HANDLE_MAX_LEN, INTENT_BYTES, REQUEST_KEY_BYTES, state};
 use crate::failure::Failure;
 use crate::intent::{Deed, Intent, Spot};
 use crate::key::EntryKey;
@@ -250,47 +250,35 @@ fn file_type(number: u32) -> Option<FileType> {
     numbered_file_type(u16::try_from(number).ok()?)
 }
 
-/// What a key's first number says.
-const CALL: u32 = 1;
-const NUMBERED: u32 = 2;
+/// The kinds of keys: a number, what was promised of the key, and how many bytes name the client. The key has the others.
+const KINDS: [(u32, KeyProperties, usize); 2] =
+    [(1, KeyProperties::empty(), 16), (2, KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY), 24)];
 
+/// `None` where client or key are longer than their kind has room for.
 fn key_of(key: &EntryKey) -> Option<layout::Key> {
-    let mut bytes = layout::Key::new_zeroed();
-    (bytes.uid, bytes.gid) = (key.uid.into(), key.gid.into());
-    match key.request {
-        RequestKey::None => return None,
-        RequestKey::Rpc { client, xid, procedure, checksum } => {
-            bytes.kind = CALL.into();
-            bytes.client = u128::from(client).to_le_bytes();
-            bytes.whose = (u64::from(procedure) << 32 | u64::from(xid)).to_le_bytes();
-            bytes.which = u64::from(checksum).into();
-        }
-        RequestKey::Sequence { asker, number } => {
-            bytes.kind = NUMBERED.into();
-            bytes.client = asker.instance;
-            bytes.whose = asker.peer.to_le_bytes();
-            bytes.which = number.into();
-        }
+    let RequestKey { client, key: number, properties } = key.request;
+    let (kind, _, client_len) = KINDS.into_iter().find(|(_, promised, _)| *promised == properties)?;
+    let (client, beyond) = client.0.split_at_checked(client_len)?;
+    let number = number.to_le_bytes();
+    let (number, beyond_number) = number.split_at_checked(REQUEST_KEY_BYTES - client_len)?;
+    if beyond.iter().chain(beyond_number).any(|byte| *byte != 0) {
+        return None;
     }
+    let mut bytes = layout::Key::new_zeroed();
+    (bytes.kind, bytes.uid, bytes.gid) = (kind.into(), key.uid.into(), key.gid.into());
+    bytes.request.get_mut(..client_len)?.copy_from_slice(client);
+    bytes.request.get_mut(client_len..)?.copy_from_slice(number);
     Some(bytes)
 }
 
-fn read_key(key: &layout::Key, op: Op) -> Option<EntryKey> {
-    let (whose, which) = (u64::from_le_bytes(key.whose), key.which.get());
-    let request = match key.kind.get() {
-        CALL => RequestKey::Rpc {
-            client: u64::try_from(u128::from_le_bytes(key.client)).ok()?,
-            xid: whose as u32,
-            procedure: (whose >> 32) as u32,
-            checksum: u32::try_from(which).ok()?,
-        },
-        NUMBERED => {
-            let asker = Asker { instance: key.client, peer: whose };
-            RequestKey::Sequence { asker, number: which }
-        }
-        _ => return None,
-    };
-    Some(EntryKey { request, session: None, op, uid: key.uid.get(), gid: key.gid.get() })
+fn read_key(bytes: &layout::Key, op: Op) -> Option<EntryKey> {
+    let (_, properties, client_len) = KINDS.into_iter().find(|(kind, _, _)| *kind == bytes.kind.get())?;
+    let (of_client, of_key) = bytes.request.split_at_checked(client_len)?;
+    let (mut client, mut key) = (ClientId([0; 24]), [0; 16]);
+    client.0.get_mut(..of_client.len())?.copy_from_slice(of_client);
+    key.get_mut(..of_key.len())?.copy_from_slice(of_key);
+    let request = RequestKey { client, key: u128::from_le_bytes(key), properties };
+    Some(EntryKey { request, session: None, op, uid: bytes.uid.get(), gid: bytes.gid.get() })
 }
 
 pub fn handle_of(handle: &PersistentHandle) -> Option<layout::Handle> {
@@ -380,5 +368,52 @@ fn read_attributes(attributes: &layout::Attributes) -> SetAttr {
         atime: given(4).then(|| SetTime::At(read_time(&attributes.atime))),
         mtime: given(5).then(|| SetTime::At(read_time(&attributes.mtime))),
         ..SetAttr::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Outcomes of an NFS call and of a request over a link, as version 2 of the file has had them from the beginning.
+    const RECORDED: [&str; 2] = [
+        "00000600257244a4050000000000000001000000e80300006400000088776655443322110000000000000000d4c3b2a109000000fecaad0b00000000\
+         0100000000f153650000000007000000",
+        "000006002ed0e6b0050000000000000002000000e80300006400000030313233343536373839616263646566e80300000000008007000000\
+         010000000100000000f153650000000007000000",
+    ];
+
+    #[test]
+    fn keys_have_the_bytes_that_earlier_servers_wrote() {
+        let call = RequestKey {
+            client: 0x1122_3344_5566_7788.into(),
+            key: 0x0bad_cafe_0000_0009_a1b2_c3d4,
+            properties: KeyProperties::empty(),
+        };
+        let mut client = *b"0123456789abcdef........";
+        client[16..].copy_from_slice(&0x8000_0000_0000_03e8_u64.to_le_bytes());
+        let properties = KeyProperties::FENCED | KeyProperties::FEW_UNDER_WAY;
+        let numbered = RequestKey { client: ClientId(client), key: 0x1_0000_0007, properties };
+        for (request, recorded) in [call, numbered].into_iter().zip(RECORDED) {
+            let key = EntryKey { request, session: None, op: Op::Unlink, uid: 1000, gid: 100 };
+            let time = Timestamp { secs: 1_700_000_000, nanos: 7 };
+            let kept =
+                KeptOutcome { key, outcome: Outcome::Done, sequence: 5, time, claim: 0xfeed, ended: 6 };
+            let mut slot = outcome_bytes(&kept).expect("a slot");
+            let text: String = slot.iter().take(76).map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(text, recorded);
+            slot[0] = state::OUTCOME as u8;
+            assert_eq!(read_outcome(&slot).expect("an outcome").key, key);
+        }
+    }
+
+    #[test]
+    fn a_key_that_has_no_room_is_not_kept() {
+        let request = RequestKey { client: ClientId([1; 24]), key: 1, properties: KeyProperties::empty() };
+        let key = EntryKey { request, session: None, op: Op::Unlink, uid: 0, gid: 0 };
+        assert!(key_of(&key).is_none());
+        let properties = KeyProperties::FENCED | KeyProperties::FEW_UNDER_WAY;
+        let request = RequestKey { key: u128::MAX, properties, ..request };
+        assert!(key_of(&EntryKey { request, ..key }).is_none());
     }
 }

@@ -6,11 +6,13 @@ use tombolo_core::fs::{
     AllocateMode, Device, File, FileType, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, NewMode,
     NodeId, OpenFlags, RenameFlags, SetAttr, Write, XattrName, XattrSet,
 };
-use tombolo_core::{Ctx, Error, RequestKey, Result};
+use tombolo_core::{Ctx, Error, Result};
 use tombolo_layer_replies::Options;
 use tombolo_mem::Source;
 
-use crate::bed::{BOTTOMS, Bed, Bottom, attach, by_user, fresh_key, keyed, name, numbered, plain, rpc};
+use crate::bed::{
+    BOTTOMS, Bed, Bottom, attach, by_user, call_key, fresh_key, keyed, name, numbered, plain, rpc,
+};
 
 const ROOT: NodeId = NodeId::ROOT;
 
@@ -271,10 +273,8 @@ fn one_request_may_perform_several_operations() {
 #[test]
 fn another_request_is_not_a_duplicate() {
     let bed = Bed::new(Bottom::Memory);
-    let RequestKey::Rpc { client, xid, procedure, checksum } = fresh_key() else { unreachable!() };
-    let cx = |client, xid, procedure, checksum| {
-        keyed(&bed.cx, RequestKey::Rpc { client, xid, procedure, checksum })
-    };
+    let (client, xid, procedure, checksum) = (8, 1, 9, 1);
+    let cx = |client, xid, procedure, checksum| keyed(&bed.cx, call_key(client, xid, procedure, checksum));
     let same = cx(client, xid, procedure, checksum);
     bed.mkdir(&same, "dir").unwrap();
     let others = [

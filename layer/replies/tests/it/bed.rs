@@ -11,7 +11,7 @@ use tombolo_core::fs::{
     Client, Create, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
     PermissionCheck,
 };
-use tombolo_core::{Answer, Asker, Ctx, Identity, RequestKey, Result, SessionId, Want};
+use tombolo_core::{Answer, ClientId, Ctx, Identity, KeyProperties, RequestKey, Result, SessionId, Want};
 use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::{Options, Replies};
@@ -133,16 +133,25 @@ pub fn fresh_key() -> RequestKey {
 }
 
 pub fn rpc(client: u64, xid: u32) -> RequestKey {
-    RequestKey::Rpc { client, xid, procedure: 9, checksum: 1 }
+    call_key(client, xid, 9, 1)
+}
+
+/// The key of a call to an NFS server.
+pub fn call_key(client: u64, xid: u32, procedure: u32, checksum: u32) -> RequestKey {
+    let key = u128::from(xid) | u128::from(procedure) << 32 | u128::from(checksum) << 64;
+    RequestKey { client: client.into(), key, properties: KeyProperties::empty() }
 }
 
 /// A request that `instance` has numbered, as the peer `peer`.
 pub fn numbered(instance: u8, peer: u64, number: u64) -> RequestKey {
-    RequestKey::Sequence { asker: Asker { instance: [instance; 16], peer }, number }
+    let mut client = [instance; 24];
+    client[16..].copy_from_slice(&peer.to_le_bytes());
+    let properties = KeyProperties::FENCED | KeyProperties::FEW_UNDER_WAY;
+    RequestKey { client: ClientId(client), key: number.into(), properties }
 }
 
-pub fn keyed(cx: &Ctx, key: RequestKey) -> Ctx {
-    Ctx { key, ..cx.clone() }
+pub fn keyed(cx: &Ctx, key: impl Into<Option<RequestKey>>) -> Ctx {
+    Ctx { key: key.into(), ..cx.clone() }
 }
 
 pub fn by_user(cx: &Ctx, uid: u32) -> Ctx {

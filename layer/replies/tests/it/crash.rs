@@ -11,7 +11,7 @@ use tombolo_core::fs::Op;
 use tombolo_core::fs::{
     Device, Exclusive, Export, FileSystem, FileType, NewMode, NodeId, OpenFlags, RenameFlags, SetAttr,
 };
-use tombolo_core::{Answer, Ctx, Error, RequestKey, Result};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_layer_basic::Layered;
 use tombolo_layer_basic::around::{Around, Call, Payload};
 use tombolo_layer_replies as replies;
@@ -163,7 +163,7 @@ fn file(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> NodeId {
 }
 
 fn node(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> NodeId {
-    fs.lookup(&Ctx { key: RequestKey::None, ..cx.clone() }, ROOT, name(text)).wait().expect("there").node
+    fs.lookup(&Ctx { key: None, ..cx.clone() }, ROOT, name(text)).wait().expect("there").node
 }
 
 const CASES: [Case; 11] = [

@@ -238,7 +238,7 @@ impl Action {
 fn send(fs: &dyn FileSystem, cx: &Ctx, home: NodeId, action: Action) -> tombolo_core::Result<()> {
     let text = |at: u8| format!("n{at}");
     let mode = NewMode::settled(Mode::new(0o755));
-    let plain_cx = keyed(cx, tombolo_core::RequestKey::None);
+    let plain_cx = keyed(cx, None);
     let node = |at: u8| fs.lookup(&plain_cx, home, name(&text(at))).wait().map(|entry| entry.node);
     match action {
         Action::Mkdir(at) => fs.mkdir(cx, home, name(&text(at)), mode).map(drop),

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tombolo_host_rpc::server::{Exchange, Outcome, Peer, Service, Transport};
-use tombolo_host_runtime::buffers::{BufferLimits, Buffers};
+use tombolo_host_runtime::buffer_pool::{BufferLimits, Buffers};
 use tombolo_mem::Source;
 use tombolo_sys::Errno;
 use tombolo_wire_rpc::{Mark, RecordAssembler};

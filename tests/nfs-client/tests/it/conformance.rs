@@ -18,7 +18,7 @@ use tombolo_layer_basic::fault::{self, Rule, What, When};
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, server};
 use tombolo_nfs_tests::test_server::{PATH, Plan};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 /// What NFS version 3 has no word for.
 const LACKS: Needs =

@@ -11,7 +11,7 @@ use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_front_vrpc_server::Options;
 use tombolo_layer_basic::delay;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_vrpc_tests::bed::{Bed, Plan};
 
 fn run_over(title: &str, export: Arc<dyn Export>, plan: Plan, may_skip: &[&str]) {

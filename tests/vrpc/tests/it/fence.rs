@@ -20,10 +20,10 @@ use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Server, Session};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 use tombolo_layer_replies as replies;
 use tombolo_mem::Source;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
-    Bells, ClientSeat, ClientStep, Ends, Features, Hello, Instance, Layout, Limits, Protocol, VERSION,
-    length_of,
+    ClientHandshake, ClientStep, Doorbells, Ends, Features, Hello, Incarnation, Layout, Limits, Protocol,
+    VERSION, length_of,
 };
 use tombolo_shm::region::file;
 use tombolo_vrpc_tests::bed::{client, root};
@@ -164,8 +164,8 @@ impl Idle {
         Idle(Server::new(Arc::new(service)))
     }
 
-    fn open(&self, instance: u8, export: &str) -> std::result::Result<Arc<dyn Session>, Refusal> {
-        self.0.open(&peer(instance, export))
+    fn open(&self, incarnation: u8, export: &str) -> std::result::Result<Arc<dyn Session>, Refusal> {
+        self.0.open(&peer(incarnation, export))
     }
 
     fn link(&self, session: Arc<dyn Session>) -> (LinkHandle, Ends) {
@@ -175,8 +175,8 @@ impl Idle {
     }
 }
 
-fn peer(instance: u8, export: &str) -> Peer {
-    let client = Instance([instance; 16]);
+fn peer(incarnation: u8, export: &str) -> Peer {
+    let client = Incarnation([incarnation; 16]);
     Peer { export: export.into(), credentials: None, client, label: "client".into() }
 }
 
@@ -228,17 +228,17 @@ fn who_was_welcomed_to_memory_and_did_not_come_may_ask_again() {
         slots: 8,
         back_slots: 8,
         bytes: u64::MAX,
-        client: Instance([1; 16]),
+        client: Incarnation([1; 16]),
         protocol: Some(Protocol::Vrpc),
-        bells: Bells::SILENT,
+        doorbells: Doorbells::SILENT,
         export: "a".into(),
         label: String::new(),
     };
     let region = file::open(&dir.path().join("memory")).expect("memory");
     let total = length_of(&region).expect("a page");
     for round in 1..=2 {
-        let mut seat =
-            ClientSeat::new(region.clone(), total, hello.clone(), round, Instant::now()).expect("a seat");
+        let mut seat = ClientHandshake::new(region.clone(), total, hello.clone(), round, Instant::now())
+            .expect("a seat");
         until("it is welcomed", || {
             let is_welcome = watch.events().len() >= round as usize;
             let step = (!is_welcome).then(|| seat.step(Instant::now()).expect("the page"));
@@ -246,7 +246,7 @@ fn who_was_welcomed_to_memory_and_did_not_come_may_ask_again() {
             is_welcome
         });
     }
-    let options = ConnectOptions::new("a", "test", Instance([1; 16])).expect("a layout");
+    let options = ConnectOptions::new("a", "test", Incarnation([1; 16])).expect("a layout");
     let memory = CommonMemory::to_use(&place).expect("memory");
     seated::join(memory, &options, "link", Mode::Adaptive).expect("a link");
 }

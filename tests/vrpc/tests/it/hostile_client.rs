@@ -7,10 +7,10 @@ use tombolo_core::Error;
 use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenId};
 use tombolo_host_links::End;
 use tombolo_host_links::client::{Line, LineError, Reply as Raw};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
 use tombolo_wire_vrpc::{
-    Body, CallerId, Data, FrameBuf, Groups, Header, Kind, Place, Reference, Reply, Request, Status,
+    Body, CallerId, Data, Destination, FrameBuf, Groups, Header, Kind, Reference, Reply, Request, Status,
 };
 
 /// A client that says what it likes.
@@ -121,8 +121,8 @@ fn a_name_with_a_slash_cuts_the_link() {
 fn reading_to_memory_that_is_not_bulk_memory_cuts_the_link() {
     for address in [0, 1 << 48, (1 << 48) + 4096, 7 << 48, (1 << 48) + (1 << 40)] {
         let liar = Liar::introduced();
-        let place = Place::One(Reference::new(address, 4096).expect("a reference"));
-        let outcome = liar.ask(&Request::Read { file: no_file(), offset: 0, place });
+        let destination = Destination::One(Reference::new(address, 4096).expect("a reference"));
+        let outcome = liar.ask(&Request::Read { file: no_file(), offset: 0, destination });
         liar.is_cut(&outcome, "leads nowhere");
     }
 }
@@ -141,17 +141,17 @@ fn writing_from_memory_that_is_not_bulk_memory_cuts_the_link() {
 #[test]
 fn more_data_than_one_request_may_move_cut_the_link() {
     let liar = Liar::introduced();
-    let place = Place::One(Reference::new(1 << 48, 5 << 20).expect("a reference"));
-    let outcome = liar.ask(&Request::Read { file: no_file(), offset: 0, place });
+    let destination = Destination::One(Reference::new(1 << 48, 5 << 20).expect("a reference"));
+    let outcome = liar.ask(&Request::Read { file: no_file(), offset: 0, destination });
     liar.is_cut(&outcome, "more data");
 }
 
 #[test]
 fn what_is_merely_unreasonable_gets_an_error_and_the_link_goes_on() {
     let liar = Liar::introduced();
-    let place = Place::Inline { len_bytes: 100 };
+    let destination = Destination::Inline { len_bytes: 100 };
     let requests = [
-        (Request::Read { file: no_file(), offset: u64::MAX, place }, Error::BadOpen),
+        (Request::Read { file: no_file(), offset: u64::MAX, destination }, Error::BadOpen),
         (Request::Getattr { node: NodeId(u64::MAX), open: None }, Error::Stale),
         (Request::Release { file: no_file() }, Error::Stale),
     ];

@@ -17,8 +17,8 @@ use tombolo_host_links::connect::ConnectOptions;
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::policy::Policy;
 use tombolo_host_links::server::Server;
-use tombolo_shm::bell::Mode as BellMode;
-use tombolo_shm::link::Instance;
+use tombolo_shm::doorbell::Mode as DoorbellMode;
+use tombolo_shm::link::Incarnation;
 use tombolo_sys::creds::{self, Checks};
 use tombolo_vrpc_tests::bed::client;
 
@@ -31,13 +31,13 @@ const SECOND: u32 = 54_301;
 const FOREIGN: u32 = 54_302;
 
 /// A directory with a file of each of the users, under rules.
-struct Place {
+struct TestServer {
     dir: tempfile::TempDir,
     _listener: LinkListener,
 }
 
-impl Place {
-    fn new(rules: &str, options: Options) -> Place {
+impl TestServer {
+    fn new(rules: &str, options: Options) -> TestServer {
         let dir = tempfile::tempdir().expect("a directory");
         open_to_all(dir.path());
         let tree = dir.path().join("tree");
@@ -59,13 +59,14 @@ impl Place {
         let policy = Policy::load(&file).expect("rules");
         let options = ListenOptions { policy, socket_mode: 0o666, ..ListenOptions::default() };
         let listener = LinkListener::start(&dir.path().join("s"), server, options).expect("a listener");
-        Place { dir, _listener: listener }
+        TestServer { dir, _listener: listener }
     }
 
     /// A session of a process of [`USER`].
     fn session(&self) -> Arc<VrpcFileSystem> {
-        let options = ConnectOptions::new("tree", "test", Instance([1; 16])).expect("a layout");
-        let socket = Socket::new(&self.dir.path().join("s"), options, BellMode::Adaptive).expect("a watcher");
+        let options = ConnectOptions::new("tree", "test", Incarnation([1; 16])).expect("a layout");
+        let socket =
+            Socket::new(&self.dir.path().join("s"), options, DoorbellMode::Adaptive).expect("a watcher");
         // The kernel says of a connection who the thread was that made it.
         let process = creds::Identity { uid: USER, gid: GROUP, groups: &[GROUP, SECOND] };
         let assumed = creds::assume(process, Checks::Kernel).expect("this test needs root");
@@ -94,7 +95,7 @@ fn may_open(fs: &dyn FileSystem, cx: &Ctx, name: &str) -> Result<(), Error> {
 
 #[test]
 fn a_process_that_is_not_root_acts_as_nobody_but_itself() {
-    let place = Place::new("[[allow]]\neverybody = true\n", Options::default());
+    let place = TestServer::new("[[allow]]\neverybody = true\n", Options::default());
     let fs = place.session();
     may_open(&*fs, &named(USER, GROUP, &[SECOND]), "users").expect("its own");
     let other = may_open(&*fs, &named(OTHER, GROUP, &[]), "others");
@@ -111,7 +112,8 @@ fn a_process_that_is_not_root_acts_as_nobody_but_itself() {
 fn root_in_a_process_that_is_not_root_is_that_process() {
     // Also where the server was told to leave permissions to the other side.
     for checks in [PermissionCheck::BackEnd, PermissionCheck::Caller] {
-        let place = Place::new("[[allow]]\neverybody = true\n", Options { checks, ..Options::default() });
+        let place =
+            TestServer::new("[[allow]]\neverybody = true\n", Options { checks, ..Options::default() });
         let fs = place.session();
         let root = named(0, 0, &[]);
         for name in ["roots", "others"] {
@@ -130,7 +132,7 @@ fn root_in_a_process_that_is_not_root_is_that_process() {
 #[test]
 fn whom_a_rule_believes_acts_as_it_says() {
     let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");
-    let place = Place::new(&rules, Options::default());
+    let place = TestServer::new(&rules, Options::default());
     let fs = place.session();
     may_open(&*fs, &named(OTHER, OTHER, &[]), "others").expect("believed");
     may_open(&*fs, &named(0, 0, &[]), "roots").expect("believed");
@@ -144,7 +146,7 @@ fn root_of_the_other_side_is_root_here_only_where_it_may_be() {
     let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");
     let of = |whom| Squash { whom, anonymous_uid: OTHER, anonymous_gid: OTHER };
     for checks in [PermissionCheck::BackEnd, PermissionCheck::Caller] {
-        let place = Place::new(&rules, Options { checks, squash: of(Whom::Root), ..Options::default() });
+        let place = TestServer::new(&rules, Options { checks, squash: of(Whom::Root), ..Options::default() });
         let fs = place.session();
         for root in [named(0, 0, &[]), named(0, GROUP, &[0, SECOND])] {
             let opened = may_open(&*fs, &root, "roots");
@@ -153,7 +155,7 @@ fn root_of_the_other_side_is_root_here_only_where_it_may_be() {
         }
         may_open(&*fs, &named(USER, 0, &[0]), "users").expect("others stay who they are");
 
-        let place = Place::new(&rules, Options { checks, squash: of(Whom::All), ..Options::default() });
+        let place = TestServer::new(&rules, Options { checks, squash: of(Whom::All), ..Options::default() });
         let fs = place.session();
         may_open(&*fs, &named(USER, USER, &[]), "others").expect("all are the same");
         let opened = may_open(&*fs, &named(USER, USER, &[]), "users");

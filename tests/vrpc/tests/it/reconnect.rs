@@ -24,7 +24,7 @@ use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Ses
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_layer_replies as replies;
 use tombolo_mem::{Buffer, Source};
-use tombolo_shm::link::Instance;
+use tombolo_shm::link::Incarnation;
 use tombolo_vrpc_tests::bed::{client, root};
 use tombolo_vrpc_tests::made_up::{Dial, said, terms};
 use tombolo_vrpc_tests::site::{Plan, Site};
@@ -301,11 +301,11 @@ struct Stuck {
 }
 
 impl Connect for Stuck {
-    fn connect(&self, client: &Client, instance: Instance) -> Result<Connected, ConnectError> {
+    fn connect(&self, client: &Client, incarnation: Incarnation) -> Result<Connected, ConnectError> {
         if self.was_dialled.swap(true, Ordering::SeqCst) {
             let _ = self.over.lock().expect("no panic").recv();
         }
-        self.first.connect(client, instance)
+        self.first.connect(client, incarnation)
     }
 }
 

@@ -11,8 +11,8 @@ use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::connect::ConnectOptions;
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::Server;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::Instance;
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::Incarnation;
 use tombolo_vrpc_tests::bed::{client, root};
 
 fn listen(dir: &tempfile::TempDir) -> LinkListener {
@@ -22,7 +22,7 @@ fn listen(dir: &tempfile::TempDir) -> LinkListener {
 }
 
 fn export(dir: &tempfile::TempDir, name: &str) -> VrpcExport {
-    let options = ConnectOptions::new(name, "test", Instance([1; 16])).expect("a layout");
+    let options = ConnectOptions::new(name, "test", Incarnation([1; 16])).expect("a layout");
     VrpcExport::new(Socket::new(&dir.path().join("s"), options, Mode::Adaptive).expect("a watcher"))
 }
 

@@ -172,7 +172,7 @@ fn the_largest_messages_fit_and_larger_ones_are_not_said() {
 fn what_is_small_and_hot_needs_no_frame() {
     for (header, request) in samples::requests() {
         let by_reference = match request {
-            Request::Read { place, .. } => !matches!(place, Place::List(_)),
+            Request::Read { destination, .. } => !matches!(destination, Destination::List(_)),
             Request::Write { data, .. } => matches!(data, Data::One(_)),
             Request::Forget { forgets } => forgets.len() == 1,
             Request::Lookup { name, .. } | Request::Unlink { name, .. } => name.as_bytes().len() <= 27,
@@ -216,8 +216,8 @@ fn an_answer_of_the_wrong_shape_is_not_said() {
 
 #[test]
 fn an_answer_with_more_than_was_asked_for_or_elsewhere_is_not_accepted() {
-    let one = Place::One(Reference::new(0, 8).unwrap());
-    let inline = Place::Inline { len_bytes: 8 };
+    let one = Destination::One(Reference::new(0, 8).unwrap());
+    let inline = Destination::Inline { len_bytes: 8 };
     let placed = |len_bytes| Returned::Placed { len_bytes };
     assert!(one.accept(&placed(8)).is_ok() && one.accept(&placed(0)).is_ok());
     assert!(one.accept(&placed(9)).is_err() && one.accept(&placed(u32::MAX)).is_err());

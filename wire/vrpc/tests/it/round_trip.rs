@@ -113,7 +113,7 @@ fn a_listing_stops_at_what_is_no_entry() {
     }
 }
 
-/// Who lists for somebody else stops where either is full: what the page takes fits the place, and what the place holds the caller's page.
+/// Who lists for somebody else stops where either is full: what the page takes fits the destination, and what the destination holds the caller's page.
 #[test]
 fn a_page_within_both_budgets_fits_the_place() {
     for (asked_bytes, place_bytes) in [(4096, 1000), (1000, 4096), (1 << 20, 4096)] {

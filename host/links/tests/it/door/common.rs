@@ -11,8 +11,8 @@ use tombolo_host_links::connect::{ConnectError, ConnectOptions, connect};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
 use tombolo_host_links::tether::{Tether, Watcher};
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::Instance;
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::Incarnation;
 
 /// Far more than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ impl Bed {
     }
 
     pub fn options(export: &str) -> ConnectOptions {
-        ConnectOptions::new(export, "test", Instance([7; 16])).expect("options")
+        ConnectOptions::new(export, "test", Incarnation([7; 16])).expect("options")
     }
 
     pub fn try_link(&self, export: &str) -> Result<(Line, Tether), ConnectError> {

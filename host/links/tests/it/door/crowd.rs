@@ -12,7 +12,7 @@ use tombolo_host_links::connect::{ConnectError, connect};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
 use tombolo_host_links::tether::{Tether, Watcher};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::RefusalCode;
 
 use crate::door::common::{Bed, PATIENCE, until, works};

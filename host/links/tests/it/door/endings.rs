@@ -18,7 +18,7 @@ fn a_client_of_its_own() {
     let connection =
         tombolo_host_links::connect::connect(path.as_ref(), &Bed::options("/src")).expect("a link");
     let (line, _tether) =
-        connection.start(&watcher, "child", tombolo_shm::bell::Mode::Event).expect("a line");
+        connection.start(&watcher, "child", tombolo_shm::doorbell::Mode::Event).expect("a line");
     assert!(works(&line));
     eprintln!("ready");
     std::thread::park();
@@ -98,7 +98,7 @@ fn a_socket_that_ends_without_a_goodbye_is_a_death() {
         hand_on(&theirs, &ours);
         let connection = client.join().expect("join");
         let (line, _tether) =
-            connection.start(&bed.watcher, "link", tombolo_shm::bell::Mode::Event).expect("a line");
+            connection.start(&bed.watcher, "link", tombolo_shm::doorbell::Mode::Event).expect("a line");
         assert!(works(&line));
         drop((ours, theirs));
         until("the line is lost", || line.is_lost());

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tombolo_host_links::listen::ListenOptions;
 use tombolo_shm::link::{
-    Bells, Cause, Features, Goodbye, Hello, Instance, MESSAGE_BYTES_MAX, Message, Protocol, RefusalCode,
-    Refused,
+    Cause, Doorbells, Features, Goodbye, Hello, Incarnation, MESSAGE_BYTES_MAX, Message, Protocol,
+    RefusalCode, Refused,
 };
 use tombolo_shm::region::sealed::Sealed;
 use tombolo_sys::memfd::{self, Seals};
@@ -25,9 +25,9 @@ fn hello() -> Hello {
         slots: 64,
         back_slots: 8,
         bytes: BYTES,
-        client: Instance([9; 16]),
+        client: Incarnation([9; 16]),
         protocol: Some(Protocol::Vrpc),
-        bells: Bells::FUTEX,
+        doorbells: Doorbells::FUTEX,
         export: "/src".into(),
         label: "stranger".into(),
     }
@@ -117,7 +117,7 @@ fn hellos_that_are_none_are_refused() {
         (|hello| hello.slots = 63, RefusalCode::Sizes),
         (|hello| hello.bytes = u64::MAX, RefusalCode::Sizes),
         (|hello| hello.bytes = 4096, RefusalCode::Sizes),
-        (|hello| hello.bells = Bells::from_bits(0), RefusalCode::Bell),
+        (|hello| hello.doorbells = Doorbells::from_bits(0), RefusalCode::Doorbell),
         (|hello| hello.protocol = None, RefusalCode::Protocol),
     ] {
         let mut hello = hello();

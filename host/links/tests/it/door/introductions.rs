@@ -12,10 +12,10 @@ use tombolo_host_links::tether::{Tether, Watcher};
 use tombolo_host_links::{End, Lie};
 use tombolo_mem::Source;
 use tombolo_shm::address::{Domain, GlobalAddress};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
-    Cause, Epoch, Features, Goodbye, Instance, Introduce, Introduced, Limits, MESSAGE_BYTES_MAX, Message,
-    Withdraw,
+    Cause, Epoch, Features, ForwardRegion, Goodbye, Incarnation, Limits, MESSAGE_BYTES_MAX, Message,
+    RegionForwarded, Withdraw,
 };
 use tombolo_shm::region::sealed::Sealed;
 use tombolo_sys::memfd;
@@ -84,12 +84,12 @@ impl Session for Keep {
 }
 
 fn connected(path: &Path, watcher: &Watcher, offered: Features) -> (Line, Tether) {
-    let mut options = ConnectOptions::new("", "test", Instance([7; 16])).expect("options");
+    let mut options = ConnectOptions::new("", "test", Incarnation([7; 16])).expect("options");
     options.offered = offered;
     connect(path, &options).expect("a link").start(watcher, "link", Mode::Event).expect("a line")
 }
 
-const BOTH: fn() -> Features = || Features::INTRODUCTIONS | Features::PASSING_ON;
+const BOTH: fn() -> Features = || Features::FORWARDED_REGIONS | Features::REGION_FORWARDING;
 
 impl Middle {
     fn new() -> Middle {
@@ -112,7 +112,7 @@ impl Middle {
                 let socket = socket.expect("accepted");
                 let Some((Message::Hello(hello), _)) = next(&socket) else { panic!("no hello") };
                 let agreed =
-                    Limits::default().agree(&hello, Epoch::FIRST, Instance([3; 16])).expect("agreed");
+                    Limits::default().agree(&hello, Epoch::FIRST, Incarnation([3; 16])).expect("agreed");
                 let memory = Sealed::create("last", agreed.layout.bytes()).expect("memory");
                 say(&socket, &Message::Welcome(agreed.welcome()), &[memory.as_fd()]);
                 socket
@@ -140,9 +140,11 @@ impl Middle {
     fn known(&mut self) -> Source {
         let source = self.source();
         assert!(self.line.elsewhere(&source).is_none(), "nothing is known yet");
-        let Some((Message::Introduce(introduce), _)) = next(&self.server) else { panic!("no introduction") };
-        let answer = Introduced { domain: introduce.domain, is_known: true };
-        say(&self.server, &Message::Introduced(answer), &[]);
+        let Some((Message::ForwardRegion(introduce), _)) = next(&self.server) else {
+            panic!("no introduction")
+        };
+        let answer = RegionForwarded { domain: introduce.domain, is_known: true };
+        say(&self.server, &Message::RegionForwarded(answer), &[]);
         until("it is known", || self.line.elsewhere(&source).is_some());
         source
     }
@@ -159,15 +161,15 @@ fn what_is_introduced_is_the_clients_memory_and_its_bulk_only() {
     let source = middle.source();
     assert!(middle.line.elsewhere(&source).is_none());
     let (message, memory) = next(&middle.server).expect("an introduction");
-    let Message::Introduce(introduce) = message else { panic!("{message:?}") };
+    let Message::ForwardRegion(introduce) = message else { panic!("{message:?}") };
     assert_eq!((introduce.domain, introduce.user), (Domain::FIRST_OTHER, creds::own_ids().0));
     assert_eq!(introduce.nameable.end, introduce.bytes);
     let [memory] = &memory[..] else { panic!("{} descriptors", memory.len()) };
     let region = tombolo_shm::region::sealed::map_peer(memory, introduce.bytes).expect("sealed");
     // Not asked a second time, and not answered yet.
     assert!(middle.line.elsewhere(&source).is_none());
-    let answer = Introduced { domain: introduce.domain, is_known: true };
-    say(&middle.server, &Message::Introduced(answer), &[]);
+    let answer = RegionForwarded { domain: introduce.domain, is_known: true };
+    say(&middle.server, &Message::RegionForwarded(answer), &[]);
     let mut found = None;
     until("it is known", || {
         found = middle.line.elsewhere(&source);
@@ -197,11 +199,17 @@ fn memory_that_is_not_taken_is_copied_for_good() {
     let mut middle = Middle::new();
     let source = middle.source();
     assert!(middle.line.elsewhere(&source).is_none());
-    let Some((Message::Introduce(introduce), _)) = next(&middle.server) else { panic!("no introduction") };
-    let answer = Introduced { domain: introduce.domain, is_known: false };
-    say(&middle.server, &Message::Introduced(answer), &[]);
+    let Some((Message::ForwardRegion(introduce), _)) = next(&middle.server) else {
+        panic!("no introduction")
+    };
+    let answer = RegionForwarded { domain: introduce.domain, is_known: false };
+    say(&middle.server, &Message::RegionForwarded(answer), &[]);
     // An answer to what was never asked is a lie: when that is heard, the one before was.
-    say(&middle.server, &Message::Introduced(Introduced { domain: Domain(9), is_known: true }), &[]);
+    say(
+        &middle.server,
+        &Message::RegionForwarded(RegionForwarded { domain: Domain(9), is_known: true }),
+        &[],
+    );
     until("the lie is heard", || middle.line.is_lost());
     assert!(matches!(middle.line.end(), Some(End::Lie(Lie::Senseless(_)))), "{:?}", middle.line.end());
     assert!(middle.line.elsewhere(&source).is_none());
@@ -212,8 +220,8 @@ fn memory_that_is_not_taken_is_copied_for_good() {
 fn a_second_answer_is_a_lie() {
     let mut middle = Middle::new();
     let _source = middle.known();
-    let again = Introduced { domain: Domain::FIRST_OTHER, is_known: false };
-    say(&middle.server, &Message::Introduced(again), &[]);
+    let again = RegionForwarded { domain: Domain::FIRST_OTHER, is_known: false };
+    say(&middle.server, &Message::RegionForwarded(again), &[]);
     until("the lie is heard", || middle.line.is_lost());
     assert!(matches!(middle.line.end(), Some(End::Lie(_))));
 }
@@ -260,9 +268,9 @@ fn stranger(bed: &Bed, offered: Features) -> OwnedFd {
         slots: layout.slots(),
         back_slots: layout.back_slots(),
         bytes: layout.bytes(),
-        client: Instance([9; 16]),
+        client: Incarnation([9; 16]),
         protocol: Some(tombolo_shm::link::Protocol::Vrpc),
-        bells: tombolo_shm::link::Bells::FUTEX,
+        doorbells: tombolo_shm::link::Doorbells::FUTEX,
         export: "/src".into(),
         label: "stranger".into(),
     };
@@ -281,7 +289,7 @@ fn is_cut(socket: &OwnedFd) -> bool {
 }
 
 fn introduce(domain: u16, bytes: u64) -> Message {
-    Message::Introduce(Introduce { domain: Domain(domain), user: 0, bytes, nameable: 0..bytes })
+    Message::ForwardRegion(ForwardRegion { domain: Domain(domain), user: 0, bytes, nameable: 0..bytes })
 }
 
 #[test]
@@ -290,17 +298,17 @@ fn introductions_that_break_the_rules_end_their_link_and_no_other() {
     let (line, _tether) = bed.link();
     let memory = Sealed::create("stranger", 8192).expect("memory");
     let (none, one, two) = (vec![], vec![memory.as_fd()], vec![memory.as_fd(), memory.as_fd()]);
-    let agreed = Features::INTRODUCTIONS;
-    let outside = Introduce { domain: Domain(2), user: 0, bytes: 8192, nameable: 4096..8193 };
-    let backwards = Introduce { nameable: std::ops::Range { start: 4096, end: 0 }, ..outside.clone() };
+    let agreed = Features::FORWARDED_REGIONS;
+    let outside = ForwardRegion { domain: Domain(2), user: 0, bytes: 8192, nameable: 4096..8193 };
+    let backwards = ForwardRegion { nameable: std::ops::Range { start: 4096, end: 0 }, ..outside.clone() };
     let unknown = Message::Withdraw(Withdraw { domain: Domain(2) });
-    let answer = Message::Introduced(Introduced { domain: Domain(2), is_known: true });
+    let answer = Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known: true });
     for (what, offered, message, descriptors) in [
-        ("not agreed on", Features::PASSING_ON, introduce(2, 8192), &one),
+        ("not agreed on", Features::REGION_FORWARDING, introduce(2, 8192), &one),
         ("without memory", agreed, introduce(2, 8192), &none),
         ("with too much", agreed, introduce(2, 8192), &two),
-        ("names what is not there", agreed, Message::Introduce(outside), &one),
-        ("ends before it begins", agreed, Message::Introduce(backwards), &one),
+        ("names what is not there", agreed, Message::ForwardRegion(outside), &one),
+        ("ends before it begins", agreed, Message::ForwardRegion(backwards), &one),
         ("withdraws nothing", agreed, unknown, &none),
         ("answers nothing", agreed, answer, &none),
     ] {
@@ -313,7 +321,9 @@ fn introductions_that_break_the_rules_end_their_link_and_no_other() {
     // A number is used once, also when it was withdrawn.
     let socket = stranger(&bed, agreed);
     say(&socket, &introduce(7, 8192), &one);
-    let known = |domain, is_known| Some(Message::Introduced(Introduced { domain: Domain(domain), is_known }));
+    let known = |domain, is_known| {
+        Some(Message::RegionForwarded(RegionForwarded { domain: Domain(domain), is_known }))
+    };
     assert_eq!(next(&socket).map(|(message, _)| message), known(7, true));
     say(&socket, &Message::Withdraw(Withdraw { domain: Domain(7) }), &[]);
     say(&socket, &introduce(7, 8192), &one);
@@ -325,7 +335,7 @@ fn introductions_that_break_the_rules_end_their_link_and_no_other() {
 fn memory_that_is_not_as_it_must_be_or_too_much_is_not_taken() {
     let limits = Limits { bytes: 8 << 20, ..Limits::default() };
     let bed = Bed::new(ListenOptions { limits, ..ListenOptions::default() });
-    let socket = stranger(&bed, Features::INTRODUCTIONS);
+    let socket = stranger(&bed, Features::FORWARDED_REGIONS);
     let sealed = Sealed::create("stranger", 8192).expect("memory");
     let large = Sealed::create("stranger", 12 << 20).expect("memory");
     let plain = memfd::create("stranger", 8192).expect("memory");
@@ -335,7 +345,7 @@ fn memory_that_is_not_as_it_must_be_or_too_much_is_not_taken() {
         domain += 1;
         say(&socket, &introduce(domain, bytes), &[memory]);
         match next(&socket) {
-            Some((Message::Introduced(answer), _)) if answer.domain == Domain(domain) => answer.is_known,
+            Some((Message::RegionForwarded(answer), _)) if answer.domain == Domain(domain) => answer.is_known,
             other => panic!("{other:?}"),
         }
     };
@@ -346,7 +356,7 @@ fn memory_that_is_not_as_it_must_be_or_too_much_is_not_taken() {
     assert!(!taken(u64::MAX, sealed.as_fd()), "more than there is");
     assert!(taken(12 << 20, large.as_fd()));
     assert!(!taken(12 << 20, large.as_fd()), "more than twice what a link may have");
-    for _ in 1..tombolo_shm::link::INTRODUCTIONS_MAX {
+    for _ in 1..tombolo_shm::link::FORWARDED_REGIONS_MAX {
         assert!(taken(8192, sealed.as_fd()));
     }
     assert!(!taken(8192, sealed.as_fd()), "too many");
@@ -359,7 +369,7 @@ fn memory_that_is_not_as_it_must_be_or_too_much_is_not_taken() {
 fn whoever_asks_and_does_not_listen_is_cut() {
     let bed = Bed::new(ListenOptions::default());
     let (line, _tether) = bed.link();
-    let socket = stranger(&bed, Features::INTRODUCTIONS);
+    let socket = stranger(&bed, Features::FORWARDED_REGIONS);
     let plain = memfd::create("stranger", 8192).expect("memory");
     let mut domain = 2;
     until("the link ends", || {

@@ -44,7 +44,7 @@ fn the_server_gives_no_more_than_it_wants_to() {
     let bed = Bed::new(ListenOptions { limits, ..ListenOptions::default() });
     let connection = connect(&bed.path, &Bed::options("/src")).expect("a link");
     assert_eq!(connection.agreement.layout, Layout::new(16, 8, 1 << 20).expect("a layout"));
-    assert_eq!(connection.agreement.server, bed.listener.instance());
+    assert_eq!(connection.agreement.server, bed.listener.incarnation());
 }
 
 #[test]

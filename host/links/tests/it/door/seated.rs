@@ -9,7 +9,7 @@ use tombolo_host_links::client::Line;
 use tombolo_host_links::memory::{CommonMemory, MemoryError, MemoryPlace};
 use tombolo_host_links::seated::{JoinError, MemoryListener, MemoryTether, join};
 use tombolo_host_links::server::Server;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Limits, PageError, RefusalCode};
 use tombolo_shm::region::RegionError;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::{BellKind, Ends, Extent, Instance, Layout};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{DoorbellKind, Ends, Extent, Incarnation, Layout};
 use tombolo_shm::region::sealed::{Sealed, map_peer};
 
 /// What a request asks of the test session.
@@ -110,7 +110,7 @@ pub fn layout(slots: u32) -> Layout {
 }
 
 pub fn peer(label: &str) -> Peer {
-    Peer { export: "test".into(), credentials: None, client: Instance([7; 16]), label: label.into() }
+    Peer { export: "test".into(), credentials: None, client: Incarnation([7; 16]), label: label.into() }
 }
 
 /// Ends over real memory: each side maps the other's for reading only.
@@ -128,10 +128,10 @@ fn sealed(name: &str, layout: Layout) -> Sealed {
     Sealed::create(name, layout.bytes()).expect("memory")
 }
 
-/// Ends without a bell, as between a guest and its host.
+/// Ends without a doorbell, as between a guest and its host.
 pub fn silent_ends(layout: Layout) -> (Ends, Ends) {
     let (mut client, mut server) = Ends::in_memory(layout);
-    (client.bell, server.bell) = (BellKind::Silent, BellKind::Silent);
+    (client.doorbell, server.doorbell) = (DoorbellKind::Silent, DoorbellKind::Silent);
     (client, server)
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tombolo_host_links::client::Line;
 use tombolo_host_runtime::task;
 use tombolo_shm::address::BaseTable;
-use tombolo_shm::bell::Mode;
-use tombolo_shm::link::BellKind;
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::DoorbellKind;
 
 use crate::requests::bed::{Bed, ECHO, LATER, body, frame, layout, sealed_ends, silent_ends};
 
@@ -35,7 +35,7 @@ fn each_call_gets_its_own_answer_in_every_mode() {
 fn real_memory_and_links_without_a_bell_do_as_well() {
     for mode in MODES {
         for ends in [sealed_ends(layout(8)), silent_ends(layout(8))] {
-            let bell = ends.0.bell;
+            let doorbell = ends.0.doorbell;
             let bed = Bed::over(ends, mode, Mode::Adaptive);
             let answerers = bed.session.later.start(1);
             std::thread::scope(|scope| {
@@ -47,7 +47,7 @@ fn real_memory_and_links_without_a_bell_do_as_well() {
             bed.session.later.stop();
             answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
             assert_eq!(bed.server.counts().requests, 180);
-            assert!(bell == BellKind::Futex || bed.line.counts().rings == 0);
+            assert!(doorbell == DoorbellKind::Futex || bed.line.counts().rings == 0);
         }
     }
 }

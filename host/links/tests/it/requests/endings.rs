@@ -7,7 +7,7 @@ use tombolo_host_links::End;
 use tombolo_host_links::client::LineError;
 use tombolo_host_links::server::{Request, Responder, Session};
 use tombolo_mem::Region;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Extent, Layout, Role};
 
 use crate::requests::bed::{Bed, ECHO, HOLD, body, eventually, layout, peer};

@@ -6,7 +6,7 @@ use tombolo_host_links::server::{LinkHandle, Request, Responder, Server, Session
 use tombolo_host_links::{End, Lie};
 use tombolo_mem::Region;
 use tombolo_shm::address::{AddressError, Domain, GlobalAddress};
-use tombolo_shm::bell::{Mode, Ringer};
+use tombolo_shm::doorbell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Extent, Role};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
@@ -47,7 +47,7 @@ impl Liar {
         let at = client.layout.ring_offset();
         let producer = Producer::at(&client.own, at, SLOTS, client.epoch).expect("a ring");
         let answers = Consumer::at(&client.peer, at, SLOTS, client.epoch).expect("a ring");
-        let ringer = Ringer::of(&client).expect("a bell");
+        let ringer = Ringer::of(&client).expect("a doorbell");
         Liar { ends: client, producer, answers, ringer, handle, session, server }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tombolo_host_links::client::{Line, LineError};
 use tombolo_host_links::{End, Lie};
 use tombolo_mem::Region;
-use tombolo_shm::bell::{Mode, Ringer};
+use tombolo_shm::doorbell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Extent};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
@@ -31,7 +31,7 @@ impl Liar {
         let at = ends.layout.ring_offset();
         let requests = Consumer::at(&ends.peer, at, SLOTS, ends.epoch).expect("a ring");
         let producer = Producer::at(&ends.own, at, SLOTS, ends.epoch).expect("a ring");
-        let ringer = Ringer::of(&ends).expect("a bell");
+        let ringer = Ringer::of(&ends).expect("a doorbell");
         let line = Line::start(&client, "liar", mode).expect("a line");
         Liar { ends, requests, producer, ringer, line }
     }

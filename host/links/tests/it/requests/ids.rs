@@ -8,7 +8,7 @@ use std::future::Future;
 use proptest::prelude::*;
 use tombolo_host_links::client::{FRAME_MAX, LineError, Spans};
 use tombolo_host_runtime::task;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 
 use crate::requests::bed::{Bed, ECHO, HOLD, LATER, body, eventually, frame};
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_host_rpc::client::{
-    Call, CallError, Found, Landing, Options, Pending, Reply, RpcClient, Target, Transport,
+    Call, CallError, DataLocation, Options, Pending, ReceiveBuffer, Reply, RpcClient, Target, Transport,
 };
 use tombolo_host_rpc::server::{
     Exchange, Listeners, Options as ServerOptions, Outcome, Peer, ReplyData, Server, Service,
@@ -173,10 +173,10 @@ pub fn target(address: SocketAddr, transport: Transport) -> Target {
 }
 
 /// Where the data of a [`READ`] lie.
-pub fn find_data(results: &[u8], _: usize) -> Found {
+pub fn find_data(results: &[u8], _: usize) -> DataLocation {
     match results.get(4..8).and_then(|len| len.first_chunk()) {
-        None => Found::More,
-        Some(len) => Found::Data(8..8 + u32::from_be_bytes(*len) as usize),
+        None => DataLocation::More,
+        Some(len) => DataLocation::Data(8..8 + u32::from_be_bytes(*len) as usize),
     }
 }
 
@@ -188,8 +188,8 @@ pub fn echo(client: &RpcClient, procedure: u32, bytes: &[u8]) -> Pending {
 
 /// Reads into the buffer.
 pub fn read(client: &RpcClient, fill: u32, len: usize, buffer: &Buffer) -> Pending {
-    let landing = Some(Landing { sink: buffer.sink(0..buffer.len()), find: find_data });
-    client.call(Call { landing, bulk: true, ..Call::new(READ, Credential::None) }, |xdr| {
+    let receive_buffer = Some(ReceiveBuffer { sink: buffer.sink(0..buffer.len()), find: find_data });
+    client.call(Call { receive_buffer, bulk: true, ..Call::new(READ, Credential::None) }, |xdr| {
         xdr.u32(len as u32).u32(fill);
     })
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tombolo_core::Interrupt;
 use tombolo_host_rpc::client::{
-    Call, CallError, InFlight, Interrupts, Landing, Options, Pending, Recovery, Transport,
+    Call, CallError, InFlight, Interrupts, Options, Pending, ReceiveBuffer, Recovery, Transport,
 };
 use tombolo_mem::{Buffer, Source};
 use tombolo_sys::Errno;
@@ -151,8 +151,8 @@ fn data_of_an_interrupted_read_no_longer_reach_its_memory() {
         let (mut script, line, _first) = Script::connected(always());
         let interrupt = Interrupt::new();
         let mut buffer = Buffer::new(100_000);
-        let landing = Some(Landing { sink: buffer.sink(0..100_000), find: find_data });
-        let call = Call { landing, interrupt: interrupt.clone(), ..Call::new(READ, Credential::None) };
+        let receive_buffer = Some(ReceiveBuffer { sink: buffer.sink(0..100_000), find: find_data });
+        let call = Call { receive_buffer, interrupt: interrupt.clone(), ..Call::new(READ, Credential::None) };
         let pending = script.client.call(call, |xdr| {
             xdr.u32(100_000).u32(1);
         });

@@ -67,21 +67,21 @@ fn a_small_call_goes_before_bulk_calls_that_wait_for_the_socket() {
 fn who_waits_for_room_is_woken_when_there_is_much_of_it() {
     let (mut script, line, _first) = Script::connected(fixed(8));
     line.calls();
-    assert!(script.client.has_room());
+    assert!(script.client.has_permit());
     let bells = Arc::new(Bells::default());
     let waker = Waker::from(bells.clone());
     let mut context = Context::from_waker(&waker);
-    let mut room = std::pin::pin!(script.client.room());
+    let mut permit = std::pin::pin!(script.client.permit());
     let pending = writes(&script, 8);
-    assert!(!script.client.has_room());
-    assert!(room.as_mut().poll(&mut context).is_pending());
+    assert!(!script.client.has_permit());
+    assert!(permit.as_mut().poll(&mut context).is_pending());
     let calls = line.calls();
     script.bring(&line, &calls[0].reply(b""));
-    assert!(script.client.has_room() && bells.0.load(Ordering::SeqCst) == 0);
-    assert!(room.as_mut().poll(&mut context).is_pending(), "there is little of it");
+    assert!(script.client.has_permit() && bells.0.load(Ordering::SeqCst) == 0);
+    assert!(permit.as_mut().poll(&mut context).is_pending(), "there is little of it");
     script.bring(&line, &calls[1].reply(b""));
     assert_eq!(bells.0.load(Ordering::SeqCst), 1);
-    assert!(room.as_mut().poll(&mut context).is_ready());
+    assert!(permit.as_mut().poll(&mut context).is_ready());
     drop(pending);
 }
 

@@ -38,5 +38,5 @@ fn a_soft_call_to_nobody_fails_soon_and_says_why() {
     let error = wait(echo(&client, ECHO, b"")).expect_err("nobody is there");
     assert!(matches!(error, CallError::Unreachable { .. }), "{error:?}");
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    assert_eq!(error.to_string(), "there:/export: cannot be reached: Connection refused (os error 111)");
+    assert_eq!(error.to_string(), "there:/export: cannot connect: Connection refused (os error 111)");
 }

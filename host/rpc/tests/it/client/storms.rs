@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_core::Interrupt;
 use tombolo_host_rpc::client::{
-    Call, CallError, InFlight, Interrupts, Landing, Options, RpcClient, Transport,
+    Call, CallError, InFlight, Interrupts, Options, ReceiveBuffer, RpcClient, Transport,
 };
 use tombolo_mem::Buffer;
 use tombolo_wire_rpc::Credential;
@@ -67,9 +67,13 @@ fn read_some(client: &RpcClient, random: &mut Random, interrupted: &AtomicU64) {
     let (len, fill) = (random.below(200_000) as usize, random.below(1000) as u32);
     let mut buffer = Buffer::new(len);
     let interrupt = Interrupt::new();
-    let landing = Some(Landing { sink: buffer.sink(0..len), find: find_data });
-    let call =
-        Call { landing, bulk: true, interrupt: interrupt.clone(), ..Call::new(READ, Credential::None) };
+    let receive_buffer = Some(ReceiveBuffer { sink: buffer.sink(0..len), find: find_data });
+    let call = Call {
+        receive_buffer,
+        bulk: true,
+        interrupt: interrupt.clone(),
+        ..Call::new(READ, Credential::None)
+    };
     let pending = client.call(call, |xdr| {
         xdr.u32(len as u32).u32(fill);
     });

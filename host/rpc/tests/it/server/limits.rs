@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_host_rpc::server::Options;
-use tombolo_host_runtime::buffers::BufferLimits;
+use tombolo_host_runtime::buffer_pool::BufferLimits;
 
 use crate::server::common::{Bed, Client, ECHO, HOLD, data_call, echoed, eventually, framed, numbered};
 

@@ -10,7 +10,7 @@ use tombolo_core::fs::{
     OpenFlags, Opened, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
     SyncWhat, Whence, Write, Written, XattrName, XattrSet, Xattrs,
 };
-use tombolo_core::{Answer, Ctx, Error, RequestKey, Result};
+use tombolo_core::{Answer, Ctx, Error, KeyProperties, RequestKey, Result};
 use tombolo_mem::{Sink, Source};
 
 pub struct Twice(pub Arc<dyn Export>);
@@ -103,8 +103,10 @@ fn settle<R: Reply>(fs: &dyn FileSystem, cx: &Ctx, first: Result<R>, second: &Re
 impl Session {
     fn twice<R: Reply>(&self, cx: &Ctx, send: impl Fn(&Ctx) -> Answer<R>) -> Answer<R> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let xid = NEXT.fetch_add(1, Ordering::Relaxed);
-        let keyed = Ctx { key: RequestKey::Rpc { client: 1, xid, procedure: 0, checksum: 0 }, ..cx.clone() };
+        let properties = KeyProperties::empty();
+        let key =
+            RequestKey { client: 1.into(), key: NEXT.fetch_add(1, Ordering::Relaxed).into(), properties };
+        let keyed = Ctx { key: Some(key), ..cx.clone() };
         // Where the first answers later, the second comes while it is under way.
         let (first, second) = (send(&keyed), send(&keyed));
         let (fs, cx) = (self.0.clone(), cx.clone());

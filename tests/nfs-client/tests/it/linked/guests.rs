@@ -7,12 +7,12 @@ use tombolo_core::fs::{Client, Export, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, SessionId};
 use tombolo_host_links::End;
 use tombolo_host_links::client::{Line, LineError, Reply as Raw};
-use tombolo_host_rpc::link::{Asked, Part, Said};
+use tombolo_host_rpc::link::{CallMessage, Part, ReplyMessage};
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::hard;
 use tombolo_nfs_tests::test_server::Plan;
 use tombolo_shm::address::GlobalAddress;
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_wire_rpc::{CallHeader, Credential, Xid};
 use tombolo_wire_xdr::Encoder;
 
@@ -44,7 +44,7 @@ impl Liar {
         }
     }
 
-    fn ask(&self, asked: Asked, frame: &[u8]) -> Result<Raw, LineError> {
+    fn ask(&self, asked: CallMessage, frame: &[u8]) -> Result<Raw, LineError> {
         let (kind, body) = asked.encode();
         self.say(kind, body, frame)
     }
@@ -77,8 +77,8 @@ fn part(bits: u64, len_bytes: u32) -> Option<Part> {
 #[test]
 fn a_call_is_answered_in_its_frame() {
     let liar = Liar::new();
-    let raw = liar.ask(Asked::default(), &null()).expect("an answer");
-    assert_eq!(Said::decode(raw.kind, &raw.body), Ok(Said::Reply { placed_bytes: 0 }));
+    let raw = liar.ask(CallMessage::default(), &null()).expect("an answer");
+    assert_eq!(ReplyMessage::decode(raw.kind, &raw.body), Ok(ReplyMessage::Reply { placed_bytes: 0 }));
     assert_eq!(raw.frame.len(), 24);
     assert_eq!(raw.frame[..4], 77_u32.to_be_bytes());
 }
@@ -86,7 +86,7 @@ fn a_call_is_answered_in_its_frame() {
 #[test]
 fn another_kind_cuts_the_link() {
     let liar = Liar::new();
-    let outcome = liar.say(2, Asked::default().encode().1, &null());
+    let outcome = liar.say(2, CallMessage::default().encode().1, &null());
     liar.is_cut(&outcome, "kind 0x2");
 }
 
@@ -101,8 +101,8 @@ fn undecodable_bytes_cut_the_link() {
 fn a_frame_that_is_no_call_cuts_the_link() {
     for frame in [&[][..], &[1; 8]] {
         let liar = Liar::new();
-        let outcome = liar.ask(Asked::default(), frame);
-        liar.is_cut(&outcome, "no call");
+        let outcome = liar.ask(CallMessage::default(), frame);
+        liar.is_cut(&outcome, "malformed RPC call");
     }
 }
 
@@ -110,29 +110,29 @@ fn a_frame_that_is_no_call_cuts_the_link() {
 fn data_that_are_not_in_bulk_memory_cut_the_link() {
     for address in [0, 4096, 1 << 40, 7 << 48, u64::MAX] {
         let liar = Liar::new();
-        let outcome = liar.ask(Asked { data: part(address, 4096), place: None }, &null());
+        let outcome = liar.ask(CallMessage { data: part(address, 4096), reply_buffer: None }, &null());
         liar.is_cut(&outcome, "leads nowhere");
     }
     let liar = Liar::new();
     let span = liar.line.out_area().take(4096).expect("memory");
     let address = liar.line.out_address(&span).bits();
-    let outcome = liar.ask(Asked { data: part(address, u32::MAX), place: None }, &null());
+    let outcome = liar.ask(CallMessage { data: part(address, u32::MAX), reply_buffer: None }, &null());
     liar.is_cut(&outcome, "leads nowhere");
 }
 
 #[test]
 fn a_reply_buffer_outside_the_servers_bulk_memory_cuts_the_link() {
     let own = |liar: &Liar| liar.line.out_address(&liar.line.out_area().take(4096).expect("memory")).bits();
-    let places: [fn(&Liar) -> u64; 4] =
+    let buffers: [fn(&Liar) -> u64; 4] =
         [|_| 1 << 48, |_| (1 << 48) + 4096, |_| (1 << 48) + (1 << 40), |_| 7 << 48];
-    for place in places {
+    for buffer in buffers {
         let liar = Liar::new();
         // It is not even needed.
-        let outcome = liar.ask(Asked { data: None, place: part(place(&liar), 4096) }, &null());
+        let outcome = liar.ask(CallMessage { data: None, reply_buffer: part(buffer(&liar), 4096) }, &null());
         liar.is_cut(&outcome, "leads nowhere");
     }
     let liar = Liar::new();
-    let outcome = liar.ask(Asked { data: None, place: part(own(&liar), 4096) }, &null());
+    let outcome = liar.ask(CallMessage { data: None, reply_buffer: part(own(&liar), 4096) }, &null());
     liar.is_cut(&outcome, "leads nowhere");
 }
 
@@ -141,6 +141,6 @@ fn a_call_that_is_too_long_cuts_the_link() {
     let liar = Liar::new();
     let span = liar.line.out_area().take(2 << 20).expect("memory");
     let data = Some(Part { address: liar.line.out_address(&span), len_bytes: 2 << 20 });
-    let outcome = liar.ask(Asked { data, place: None }, &null());
-    liar.is_cut(&outcome, "a call of");
+    let outcome = liar.ask(CallMessage { data, reply_buffer: None }, &null());
+    liar.is_cut(&outcome, "call of");
 }

@@ -13,12 +13,12 @@ use tombolo_host_links::End;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_host_rpc::client::{
-    Call, CallError, Found, Garbage, Landing, Options, Recovery, Reply, RpcClient,
+    Call, CallError, DataLocation, Garbage, Options, ReceiveBuffer, Recovery, Reply, RpcClient,
 };
-use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, Said};
+use tombolo_host_rpc::link::{Dial, DialError, Dialed, ReplyMessage, Route};
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
-use tombolo_shm::bell::Mode;
+use tombolo_shm::doorbell::Mode;
 use tombolo_wire_rpc::{Credential, ReplyHeader, Xid};
 use tombolo_wire_xdr::Encoder;
 
@@ -41,7 +41,7 @@ impl Session for Liar {
     }
 }
 
-fn said(said: Said, frame: &[u8]) -> (u32, [u8; 48], Vec<u8>) {
+fn said(said: ReplyMessage, frame: &[u8]) -> (u32, [u8; 48], Vec<u8>) {
     let (kind, body) = said.encode();
     (kind, body, frame.to_vec())
 }
@@ -52,7 +52,7 @@ fn success(xid: Xid) -> Vec<u8> {
     reply
 }
 
-const FRAME: Said = Said::Reply { placed_bytes: 0 };
+const FRAME: ReplyMessage = ReplyMessage::Reply { placed_bytes: 0 };
 
 /// A procedure called at the violating server: its outcome, and the link's end.
 fn ask(lie: Lie, call: Call<'_>) -> (Result<Reply, CallError>, Option<End>) {
@@ -77,8 +77,8 @@ fn a_message_that_is_no_reply_cuts_the_link() {
     let lies: [Lie; 5] = [
         |xid| (5, said(FRAME, &success(xid)).1, success(xid)),
         |xid| (said(FRAME, &[]).0, [0xff; 48], success(xid)),
-        |xid| said(Said::Reply { placed_bytes: 101 }, &success(xid)),
-        |xid| said(Said::Reply { placed_bytes: u32::MAX }, &success(xid)),
+        |xid| said(ReplyMessage::Reply { placed_bytes: 101 }, &success(xid)),
+        |xid| said(ReplyMessage::Reply { placed_bytes: u32::MAX }, &success(xid)),
         |xid| {
             let (kind, mut body, frame) = said(FRAME, &success(xid));
             body[47] = 1;
@@ -95,19 +95,29 @@ fn an_invalid_reply_is_not_taken() {
     assert_eq!(lied_to(|xid| said(FRAME, &success(Xid(xid.0.wrapping_add(1))))), Garbage::OtherCall);
     assert_eq!(lied_to(|_| said(FRAME, &[])), Garbage::OtherCall, "not even a number");
     assert!(matches!(lied_to(|xid| said(FRAME, &success(xid)[..20])), Garbage::Header(_)));
-    assert_eq!(lied_to(|_| said(Said::Silence, &[])), Garbage::Silence);
-    assert_eq!(lied_to(|_| said(Said::NoRoom { needed_bytes: 50 }, &[])), Garbage::NoRoom);
-    assert_eq!(lied_to(|_| said(Said::NoRoom { needed_bytes: u32::MAX }, &[])), Garbage::NoRoom);
+    assert_eq!(lied_to(|_| said(ReplyMessage::Silence, &[])), Garbage::Silence);
+    assert_eq!(
+        lied_to(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 50 }, &[])),
+        Garbage::BufferTooSmall
+    );
+    assert_eq!(
+        lied_to(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: u32::MAX }, &[])),
+        Garbage::BufferTooSmall
+    );
 }
 
 #[test]
 fn a_server_that_always_asks_for_a_larger_buffer_is_given_up() {
     // Each time the same, which the second time there is.
-    assert_eq!(lied_to(|_| said(Said::NoRoom { needed_bytes: 8192 }, &[])), Garbage::NoRoom);
+    assert_eq!(
+        lied_to(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 8192 }, &[])),
+        Garbage::BufferTooSmall
+    );
     // Each time more.
     static WANTED: AtomicU32 = AtomicU32::new(1000);
-    let more: Lie = |_| said(Said::NoRoom { needed_bytes: WANTED.fetch_add(1, Ordering::SeqCst) }, &[]);
-    assert_eq!(lied_to(more), Garbage::NoRoom);
+    let more: Lie =
+        |_| said(ReplyMessage::BufferTooSmall { needed_bytes: WANTED.fetch_add(1, Ordering::SeqCst) }, &[]);
+    assert_eq!(lied_to(more), Garbage::BufferTooSmall);
     assert_eq!(WANTED.load(Ordering::SeqCst), 1002, "it was asked twice");
 }
 
@@ -130,7 +140,7 @@ impl Session for Keeper {
             *kept = Some(responder);
             return;
         }
-        let (kind, body) = Said::NoRoom { needed_bytes: 4096 }.encode();
+        let (kind, body) = ReplyMessage::BufferTooSmall { needed_bytes: 4096 }.encode();
         responder.send(kind, body, &[]);
         let _ = self.refused.send(());
     }
@@ -172,14 +182,15 @@ fn a_waiter_for_a_permit_does_not_wake_itself() {
 fn reply_data_land_in_the_receive_buffer_or_fail() {
     let mut buffer = Buffer::new(100);
     let finds = [
-        |_: &[u8], _: usize| Found::Data(0..101),
-        |_: &[u8], bytes: usize| Found::Data(0..bytes + 1),
-        |_: &[u8], _: usize| Found::Data(usize::MAX - 1..usize::MAX),
+        |_: &[u8], _: usize| DataLocation::Data(0..101),
+        |_: &[u8], bytes: usize| DataLocation::Data(0..bytes + 1),
+        |_: &[u8], _: usize| DataLocation::Data(usize::MAX - 1..usize::MAX),
     ];
     for find in finds {
-        let landing = Some(Landing { sink: buffer.sink(0..100), find });
-        let lie: Lie = |xid| said(Said::Reply { placed_bytes: 4 }, &[&*success(xid), &[1; 200]].concat());
-        let (outcome, end) = ask(lie, Call { landing, ..Call::new(1, Credential::None) });
+        let receive_buffer = Some(ReceiveBuffer { sink: buffer.sink(0..100), find });
+        let lie: Lie =
+            |xid| said(ReplyMessage::Reply { placed_bytes: 4 }, &[&*success(xid), &[1; 200]].concat());
+        let (outcome, end) = ask(lie, Call { receive_buffer, ..Call::new(1, Credential::None) });
         assert!(matches!(outcome, Err(CallError::Garbage { why: Garbage::Data { .. }, .. })), "{outcome:?}");
         assert!(matches!(end, Some(End::Lie(_))), "the link goes on: {end:?}");
     }
@@ -189,7 +200,7 @@ fn reply_data_land_in_the_receive_buffer_or_fail() {
 #[test]
 fn a_reply_may_be_divided_in_any_way() {
     // The last byte of the header is in the place, and all of the data with it.
-    let lie: Lie = |xid| said(Said::Reply { placed_bytes: 100 }, &success(xid)[..23]);
+    let lie: Lie = |xid| said(ReplyMessage::Reply { placed_bytes: 100 }, &success(xid)[..23]);
     let (outcome, end) = ask(lie, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
     assert_eq!(outcome.expect("a reply").results, [0; 99]);
     assert_eq!(end, None);

@@ -309,12 +309,12 @@ impl Tree<'_> {
 
 #[test]
 fn replies_over_streams_match_the_model() {
-    run_seeds::<ClientRun<true>>(150);
+    run_seeds::<ClientRun<true>>(50);
 }
 
 #[test]
 fn replies_over_datagrams_match_the_model() {
-    run_seeds::<ClientRun<false>>(150);
+    run_seeds::<ClientRun<false>>(50);
 }
 
 #[test]

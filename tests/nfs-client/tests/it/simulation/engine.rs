@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tombolo_core::Interrupt;
 use tombolo_host_rpc::client::{
-    Call, CallError, Found, InFlight, Interrupts, Landing, Options, Recovery, Reply, RpcClient, Target,
-    Transport,
+    Call, CallError, DataLocation, InFlight, Interrupts, Options, ReceiveBuffer, Recovery, Reply, RpcClient,
+    Target, Transport,
 };
 use tombolo_host_runtime::task;
 use tombolo_mem::Buffer;
@@ -62,10 +62,12 @@ struct Outcomes {
     kept: Mutex<Vec<Kept>>,
 }
 
-fn find_data(results: &[u8], _: usize) -> Found {
+fn find_data(results: &[u8], _: usize) -> DataLocation {
     let mut results = Decoder::new(results);
-    let (Ok(_), Ok(_), Ok(len)) = (results.u64(), results.u64(), results.u32()) else { return Found::More };
-    if len == 0 { Found::None } else { Found::Data(20..20 + len as usize) }
+    let (Ok(_), Ok(_), Ok(len)) = (results.u64(), results.u64(), results.u32()) else {
+        return DataLocation::More;
+    };
+    if len == 0 { DataLocation::None } else { DataLocation::Data(20..20 + len as usize) }
 }
 
 /// The sizes of a call's data, and of its answer's.
@@ -89,13 +91,13 @@ async fn one_call(
     let lands = rng.chance(700);
     let mut call = Call::new(ECHO, Credential::None);
     call.data = Some(source.source(0..out));
-    call.landing = lands.then(|| Landing { sink: sink.sink(0..back), find: find_data });
+    call.receive_buffer = lands.then(|| ReceiveBuffer { sink: sink.sink(0..back), find: find_data });
     call.bulk = rng.chance(500);
     call.interrupt = interrupt.clone();
     let is_bulk = call.bulk;
     let pending = client.call(call, |xdr| encode_arguments(xdr, number, back as u32, out as u32));
     network.note(number, || {
-        format!("call {number} of {out} bytes, bulk: {is_bulk}, for {back}, landing: {lands}")
+        format!("call {number} of {out} bytes, bulk: {is_bulk}, for {back}, receive_buffer: {lands}")
     });
     if rng.chance(manners.interrupted) {
         let (network, delay) = (network.clone(), rng.between((Duration::ZERO, Duration::from_secs(20))));
@@ -266,8 +268,11 @@ fn check_end(mut driver: Driver<Echo, Same>, client: RpcClient, outcomes: &Outco
     for Kept { number, source, sink, expected } in &mut *outcomes.kept.lock().expect("one thread") {
         assert!(source.as_slice().is_some(), "call {number}: somebody still has its data");
         let bytes =
-            sink.as_slice().unwrap_or_else(|| panic!("call {number}: somebody still has its landing"));
-        assert!(bytes.starts_with(expected), "call {number}: its landing was written to after its end");
+            sink.as_slice().unwrap_or_else(|| panic!("call {number}: somebody still has its receive_buffer"));
+        assert!(
+            bytes.starts_with(expected),
+            "call {number}: its receive_buffer was written to after its end"
+        );
     }
     drop(client);
     let network = driver.network.clone();
@@ -277,12 +282,12 @@ fn check_end(mut driver: Driver<Echo, Same>, client: RpcClient, outcomes: &Outco
 
 #[test]
 fn every_call_over_streams_is_answered_once_with_its_answer() {
-    run_seeds::<EngineRun<true>>(300);
+    run_seeds::<EngineRun<true>>(100);
 }
 
 #[test]
 fn every_call_over_datagrams_is_answered_once_with_its_answer() {
-    run_seeds::<EngineRun<false>>(300);
+    run_seeds::<EngineRun<false>>(100);
 }
 
 #[test]

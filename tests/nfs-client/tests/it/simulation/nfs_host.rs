@@ -12,7 +12,7 @@ use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Identities, NfsService, Options, Signer,
 };
 use tombolo_host_rpc::server::{Exchange, Peer, Service, Transport};
-use tombolo_host_runtime::buffers::{BufferLimits, Buffers};
+use tombolo_host_runtime::buffer_pool::{BufferLimits, Buffers};
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_layer_basic::Layered;
 use tombolo_layer_basic::around::{Around, Call, Payload};

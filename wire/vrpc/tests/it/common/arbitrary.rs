@@ -100,11 +100,11 @@ fn data() -> impl Strategy<Value = Data<'static>> {
     ]
 }
 
-fn place() -> impl Strategy<Value = Place<'static>> {
+fn destination() -> impl Strategy<Value = Destination<'static>> {
     prop_oneof![
-        (0..=FRAME_BYTES as u32).prop_map(|len_bytes| Place::Inline { len_bytes }),
-        reference().prop_map(Place::One),
-        references().prop_map(Place::List)
+        (0..=FRAME_BYTES as u32).prop_map(|len_bytes| Destination::Inline { len_bytes }),
+        reference().prop_map(Destination::One),
+        references().prop_map(Destination::List)
     ]
 }
 
@@ -194,7 +194,7 @@ fn name_request() -> BoxedStrategy<Request<'static>> {
         }),
         (node(), any::<u8>())
             .prop_map(|(node, mask)| Request::Access { node, mask: AccessMask::from_bits_truncate(mask) }),
-        (node(), place()).prop_map(|(node, place)| Request::Readlink { node, place }),
+        (node(), destination()).prop_map(|(node, destination)| Request::Readlink { node, destination }),
         (node(), name(), create()).prop_map(|(parent, name, how)| Request::Create { parent, name, how }),
         (node(), create()).prop_map(|(parent, how)| Request::CreateUnnamed { parent, how }),
         (node(), name(), new_mode()).prop_map(|(parent, name, mode)| Request::Mkdir { parent, name, mode }),
@@ -227,14 +227,14 @@ fn file_request() -> BoxedStrategy<Request<'static>> {
         file().prop_map(|file| Request::Release { file }),
         (file(), any::<u64>()).prop_map(|(file, owner)| Request::Flush { file, owner: LockOwner(owner) }),
         (file(), what).prop_map(|(file, what)| Request::Fsync { file, what }),
-        (file(), any::<u64>(), place()).prop_map(|(file, offset, place)| Request::Read {
+        (file(), any::<u64>(), destination()).prop_map(|(file, offset, destination)| Request::Read {
             file,
             offset,
-            place
+            destination
         }),
         (file(), write(), data()).prop_map(|(file, how, data)| Request::Write { file, how, data }),
-        (file(), any::<u64>(), budget(), place()).prop_map(|(file, cookie, budget, place)| {
-            Request::Readdir { file, cookie: Cookie(cookie), budget, place }
+        (file(), any::<u64>(), budget(), destination()).prop_map(|(file, cookie, budget, destination)| {
+            Request::Readdir { file, cookie: Cookie(cookie), budget, destination }
         }),
         node().prop_map(|node| Request::Statfs { node }),
         Just(Request::Syncfs),
@@ -246,10 +246,10 @@ fn group_request() -> BoxedStrategy<Request<'static>> {
     let how = select(vec![XattrSet::Any, XattrSet::Create, XattrSet::Replace]);
     let whence = select(vec![Whence::Data, Whence::Hole]);
     prop_oneof![
-        (node(), xattr_name(), place()).prop_map(|(node, name, place)| Request::XattrGet {
+        (node(), xattr_name(), destination()).prop_map(|(node, name, destination)| Request::XattrGet {
             node,
             name,
-            place
+            destination
         }),
         (node(), xattr_name(), data(), how, any::<bool>()).prop_map(
             |(node, name, value, how, kill_set_gid)| Request::XattrSet {
@@ -260,7 +260,7 @@ fn group_request() -> BoxedStrategy<Request<'static>> {
                 kill_set_gid
             }
         ),
-        (node(), place()).prop_map(|(node, place)| Request::XattrList { node, place }),
+        (node(), destination()).prop_map(|(node, destination)| Request::XattrList { node, destination }),
         (node(), xattr_name()).prop_map(|(node, name)| Request::XattrRemove { node, name }),
         (file(), lock()).prop_map(|(file, lock)| Request::LockTest { file, lock }),
         (file(), lock(), any::<bool>()).prop_map(|(file, lock, wait)| Request::Lock { file, lock, wait }),

@@ -103,7 +103,7 @@ fn name_requests() -> Vec<(Header, Request<'static>)> {
         (HEADER, Request::Setattr { node: NODE, open: Some(FILE.open), set }),
         (HEADER, Request::Setattr { node: NODE, open: None, set: SetAttr::default() }),
         (HEADER, Request::Access { node: NODE, mask: AccessMask::READ | AccessMask::EXECUTE }),
-        (HEADER, Request::Readlink { node: NODE, place: Place::Inline { len_bytes: 4096 } }),
+        (HEADER, Request::Readlink { node: NODE, destination: Destination::Inline { len_bytes: 4096 } }),
         (HEADER, Request::Create { parent: NODE, name: name(b"new"), how: create }),
         (HEADER, Request::Create { parent: NODE, name: long_name(), how: Create::default() }),
         (
@@ -162,42 +162,61 @@ fn file_requests() -> Vec<(Header, Request<'static>)> {
         (HEADER, Request::Flush { file: FILE, owner: LOCK.owner }),
         (HEADER, Request::Fsync { file: FILE, what: SyncWhat::All }),
         (HEADER, Request::Fsync { file: FILE, what: SyncWhat::Data }),
-        (HEADER, Request::Read { file: FILE, offset: OFFSET, place: Place::Inline { len_bytes: 512 } }),
-        (HEADER, Request::Read { file: FILE, offset: OFFSET, place: Place::One(one()) }),
-        (HEADER, Request::Read { file: FILE, offset: OFFSET, place: Place::List(list()) }),
+        (
+            HEADER,
+            Request::Read { file: FILE, offset: OFFSET, destination: Destination::Inline { len_bytes: 512 } },
+        ),
+        (HEADER, Request::Read { file: FILE, offset: OFFSET, destination: Destination::One(one()) }),
+        (HEADER, Request::Read { file: FILE, offset: OFFSET, destination: Destination::List(list()) }),
         (HEADER, Request::Write { file: FILE, how: write, data: Data::Inline(b"a few bytes") }),
         (HEADER, Request::Write { file: FILE, how: write, data: Data::One(one()) }),
         (HEADER, Request::Write { file: FILE, how: Write::default(), data: Data::List(list()) }),
-        (HEADER, Request::Readdir { file: FILE, cookie: start, budget: fuse, place: Place::One(one()) }),
+        (
+            HEADER,
+            Request::Readdir {
+                file: FILE,
+                cookie: start,
+                budget: fuse,
+                destination: Destination::One(one()),
+            },
+        ),
         (
             HEADER,
             Request::Readdir {
                 file: FILE,
                 cookie: Cookie(9),
                 budget: nfs,
-                place: Place::Inline { len_bytes: 4096 },
+                destination: Destination::Inline { len_bytes: 4096 },
             },
         ),
-        (HEADER, Request::Readdir { file: FILE, cookie: Cookie(9), budget: nfs, place: Place::List(list()) }),
+        (
+            HEADER,
+            Request::Readdir {
+                file: FILE,
+                cookie: Cookie(9),
+                budget: nfs,
+                destination: Destination::List(list()),
+            },
+        ),
         (HEADER, Request::Statfs { node: NODE }),
         (HEADER, Request::Syncfs),
     ]
 }
 
 fn group_requests() -> Vec<(Header, Request<'static>)> {
-    let small = Place::Inline { len_bytes: 256 };
+    let small = Destination::Inline { len_bytes: 256 };
     let flock =
         Lock { family: LockFamily::Flock, kind: LockKind::Read, range: LockRange::ALL, pid: 0, ..LOCK };
     let set =
         |value, how, kill_set_gid| Request::XattrSet { node: NODE, name: acl(), value, how, kill_set_gid };
     let handle = HandleBytes { kind: -2, bytes: b"\x01\x02\x03\x04\x05\x06\x07\x08\x09" };
     vec![
-        (HEADER, Request::XattrGet { node: NODE, name: acl(), place: small }),
-        (HEADER, Request::XattrGet { node: NODE, name: acl(), place: Place::One(one()) }),
+        (HEADER, Request::XattrGet { node: NODE, name: acl(), destination: small }),
+        (HEADER, Request::XattrGet { node: NODE, name: acl(), destination: Destination::One(one()) }),
         (HEADER, set(Data::Inline(b"value"), XattrSet::Create, true)),
         (HEADER, set(Data::One(one()), XattrSet::Replace, false)),
         (HEADER, set(Data::Inline(b""), XattrSet::Any, false)),
-        (HEADER, Request::XattrList { node: NODE, place: small }),
+        (HEADER, Request::XattrList { node: NODE, destination: small }),
         (HEADER, Request::XattrRemove { node: NODE, name: acl() }),
         (HEADER, Request::LockTest { file: FILE, lock: LOCK }),
         (HEADER, Request::Lock { file: FILE, lock: LOCK, wait: false }),

@@ -1,0 +1,300 @@
+//! Connecting anew: a thread for each session.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use tombolo_core::Error;
+use tombolo_core::fs::{Client, PermissionCheck};
+use tombolo_host_links::client::{Call, LineError, Reply};
+use tombolo_host_links::{End, Lie};
+use tombolo_host_runtime::task;
+use tombolo_shm::link::{Incarnation, RefusalCode, Refused};
+
+use crate::again;
+use crate::ask::NoAnswer;
+use crate::export::{Connect, Patience};
+use crate::link::Link;
+use crate::links::Links;
+
+/// How often one looks whether the link is still there while nobody asks for anything.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long one waits after the first attempt that failed; twice as long after each further one.
+const PAUSE: Duration = Duration::from_millis(50);
+/// But no longer than this.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A link that has lasted so long was not made in vain.
+const LASTING: Duration = Duration::from_secs(1);
+/// How long a server has to say what the session is, and for each file that was open to give it back.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Makes the links of one session, but for the first.
+pub(crate) struct Supervisor {
+    pub(crate) connect: Arc<dyn Connect>,
+    pub(crate) client: Client,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) patience: Patience,
+}
+
+/// The latest link.
+struct Latest {
+    since: Instant,
+    /// How much it had answered before anybody used it.
+    answers: u64,
+    is_first: bool,
+}
+
+impl Latest {
+    /// Whether the link did nobody any good: then the next attempt waits, so that a server is not asked as fast as it can lie, or die.
+    fn was_in_vain(&self, link: &Link, end: &End) -> bool {
+        let was_useful = link.line.counts().answers > self.answers;
+        self.since.elapsed() < LASTING && (matches!(end, End::Lie(_)) || !was_useful)
+    }
+}
+
+/// Why an attempt came to nothing.
+enum Failed {
+    Connect(crate::export::ConnectError),
+    Session(Error),
+    /// Less is promised than those who use the session rely on.
+    Unchecked,
+    Lost,
+}
+
+impl Supervisor {
+    /// Keeps the session linked until it ends, or is dropped.
+    pub(crate) fn run(self, links: &Weak<Links>, pokes: &Receiver<()>) {
+        let mut pause = Duration::ZERO;
+        let mut latest = Latest { since: Instant::now(), answers: 0, is_first: true };
+        loop {
+            if pokes.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+            let Some(current) = links.upgrade() else { return };
+            let link = current.current();
+            let Some(end) = link.line.end() else { continue };
+            current.lost();
+            if matches!(self.patience, Patience::None) {
+                current.end();
+                return;
+            }
+            let label = link.line.label().clone();
+            // Links that come and go fast fill no log.
+            let is_news = latest.is_first || latest.since.elapsed() >= LASTING;
+            if is_news {
+                tracing::warn!(link = &*label, why = %end, "the link to the server is lost: waiting for another");
+            }
+            pause = if latest.was_in_vain(&link, &end) { longer(pause) } else { Duration::ZERO };
+            let number = link.number.saturating_add(1);
+            drop((current, link));
+            let Some(answers) = self.link_anew(links, pokes, number, &mut pause) else { return };
+            latest = Latest { since: Instant::now(), answers, is_first: false };
+            if is_news {
+                tracing::warn!(link = &*label, "the server is back");
+            }
+        }
+    }
+
+    /// Tries until there is a link, while a thread looks at the time for those who wait: an attempt may take long. Says how much it has answered by then. `None` once there is nobody who waits for it.
+    fn link_anew(
+        &self,
+        links: &Weak<Links>,
+        pokes: &Receiver<()>,
+        mut number: u32,
+        pause: &mut Duration,
+    ) -> Option<u64> {
+        let _clock = clock(links.clone());
+        let mut was_refused = false;
+        loop {
+            if !rest(links, pokes, *pause) {
+                return None;
+            }
+            let failed = match self.attempt(links, number) {
+                Ok(answers) => return Some(answers),
+                Err(failed) => failed,
+            };
+            let links = links.upgrade()?;
+            number = number.saturating_add(1);
+            if failed.is_for_good() {
+                if matches!(self.patience, Patience::Soft(_)) {
+                    tracing::error!(why = %failed, "the server refuses: the session ends");
+                    links.end();
+                    return None;
+                }
+                if !was_refused {
+                    tracing::error!(why = %failed, "the server refuses: waiting until it does not");
+                }
+                was_refused = true;
+            } else {
+                tracing::debug!(why = %failed, "no link yet");
+            }
+            *pause = longer(*pause);
+            links.wake_all();
+        }
+    }
+
+    fn attempt(&self, links: &Weak<Links>, number: u32) -> Result<u64, Failed> {
+        let connected = self.connect.connect(&self.client, self.incarnation).map_err(Failed::Connect)?;
+        let Some(links) = links.upgrade() else { return Err(Failed::Lost) };
+        let until = Instant::now() + ANSWER_TIMEOUT;
+        let wait = |call: Call| answer_until(call, until);
+        let link = Link::begin(connected, number, links.things.clone(), wait).map_err(Failed::Session)?;
+        let (then, now) = (links.terms.profile.permission_check, link.terms.profile.permission_check);
+        if then == PermissionCheck::BackEnd && now == PermissionCheck::Caller {
+            return Err(Failed::Unchecked);
+        }
+        // The same numbers on another volume would be other files.
+        links.things.nodes.begin(number);
+        all_openings(&link)?;
+        let answers = link.line.counts().answers;
+        links.found(link);
+        Ok(answers)
+    }
+}
+
+impl Failed {
+    /// Whether the server said no to what will not be otherwise the next time.
+    fn is_for_good(&self) -> bool {
+        let error = match self {
+            Self::Connect(error) => error,
+            Self::Unchecked => return true,
+            Self::Session(_) | Self::Lost => return false,
+        };
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
+        while let Some(error) = cause {
+            if let Some(Refused { code, .. }) = error.downcast_ref() {
+                return matches!(
+                    code,
+                    RefusalCode::Version
+                        | RefusalCode::Features
+                        | RefusalCode::Protocol
+                        | RefusalCode::NotAllowed
+                        | RefusalCode::NoExport
+                );
+            }
+            cause = error.source();
+        }
+        false
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(error) => error.fmt(f),
+            Self::Session(error) => error.fmt(f),
+            Self::Unchecked => f.write_str("the server does not check permissions any more"),
+            Self::Lost => f.write_str("the link was lost again"),
+        }
+    }
+}
+
+/// Opens anew what was open, and takes the locks, before anybody else asks over the link. What cannot be had is known when it is used. An
+/// error if the link is lost meanwhile, or the server answers nothing at all.
+fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
+    for open in link.things.openings.all() {
+        let again = link.clone();
+        let mut again = Box::pin(async move { again::opening(&again, open).await });
+        match finished_until(&mut again, Instant::now() + ANSWER_TIMEOUT) {
+            Some(Ok(())) => {}
+            Some(Err(NoAnswer::Failed(error))) => {
+                tracing::warn!(link = &**link.line.label(), %error, "a file that was open cannot be opened again");
+            }
+            Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
+            None => {
+                // One file that hangs is not to keep the others.
+                match finished_until(again::null(link), Instant::now() + ANSWER_TIMEOUT) {
+                    Some(Ok(())) => {}
+                    Some(Err(NoAnswer::Failed(error))) => return Err(Failed::Session(error)),
+                    Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
+                    None => {
+                        link.line.cut(End::Failed("the server did not give back what was open".into()));
+                        return Err(Failed::Session(Error::TimedOut));
+                    }
+                }
+                tracing::warn!(link = &**link.line.label(), "a file that was open is not opened again yet");
+                // It may be yet.
+                task::spawn(async move { drop(again.await) });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Has those who wait for a link look at the time now and then, until this is dropped.
+fn clock(links: Weak<Links>) -> Option<SyncSender<()>> {
+    let (running, stop) = mpsc::sync_channel::<()>(1);
+    let tick = move || {
+        while stop.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            let Some(links) = links.upgrade() else { return };
+            links.wake_all();
+        }
+    };
+    match thread::Builder::new().name("link-clock".into()).spawn(tick) {
+        Ok(_) => Some(running),
+        Err(error) => {
+            tracing::warn!(%error, "no thread to look at the time: who waits for a link waits until an attempt to make one is over");
+            None
+        }
+    }
+}
+
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).clamp(PAUSE, PAUSE_MAX)
+}
+
+/// Waits before the next attempt. False if nobody needs it any more.
+fn rest(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> bool {
+    let until = Instant::now() + pause;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return links.strong_count() > 0;
+        }
+        match pokes.recv_timeout(left) {
+            Err(RecvTimeoutError::Disconnected) => return false,
+            // Who waits cannot make it go faster.
+            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+/// Waits for an answer on this thread, not for ever.
+pub(crate) fn answer_until(call: Call, until: Instant) -> Result<Reply, LineError> {
+    let mut call = pin!(call);
+    match finished_until(&mut call, until) {
+        Some(outcome) => outcome,
+        None => {
+            let why = End::Lie(Lie::Senseless("it does not answer".into()));
+            Err(LineError::Lost { label: "link".into(), why })
+        }
+    }
+}
+
+/// What comes of the future, if that is before the time is up.
+fn finished_until<F: Future>(future: F, until: Instant) -> Option<F::Output> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future: Pin<&mut F> = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Some(output);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        thread::park_timeout(left);
+    }
+}

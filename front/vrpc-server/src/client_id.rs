@@ -1,0 +1,52 @@
+//! Whose sequence numbers a link's requests bear.
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
+use tombolo_core::ClientId;
+use tombolo_host_links::server::Peer;
+
+/// Said of peers that no kernel vouches for.
+const NO_USER: u64 = 1 << 63;
+
+/// The instance is the peer's own word, and what it has asked is answered to whoever says it. So beside it counts what the peer cannot
+/// choose and keeps from link to link: the user of its process, or the memory that it was given.
+pub(crate) fn client_id(peer: &Peer) -> ClientId {
+    let user = peer.credentials.as_ref().map(|standing| u64::from(standing.process.uid));
+    let place = || {
+        let mut hasher = SipHasher24::new();
+        hasher.write(peer.label.as_bytes());
+        hasher.finish() | NO_USER
+    };
+    let mut id = [0; 24];
+    id[..16].copy_from_slice(&peer.client.0);
+    id[16..].copy_from_slice(&user.unwrap_or_else(place).to_le_bytes());
+    ClientId(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_host_links::server::{Credentials, SpeaksFor, Standing};
+    use tombolo_shm::link::Incarnation;
+
+    fn peer(instance: u8, uid: Option<u32>, label: &str) -> ClientId {
+        let standing = |uid| Standing {
+            process: Credentials { pid: 1, uid, gid: 1 },
+            speaks_for: SpeaksFor::Itself { groups: [].into() },
+        };
+        let client = Incarnation([instance; 16]);
+        client_id(&Peer { export: "e".into(), credentials: uid.map(standing), client, label: label.into() })
+    }
+
+    #[test]
+    fn an_incarnation_alone_does_not_identify_a_client() {
+        let one = peer(1, Some(1000), "one");
+        assert_eq!(one, peer(1, Some(1000), "one again"), "over another link, perhaps of another process");
+        for other in [peer(2, Some(1000), "one"), peer(1, Some(1001), "one"), peer(1, None, "one")] {
+            assert_ne!(one, other);
+        }
+        assert_eq!(peer(1, None, "/dev/shm/one"), peer(1, None, "/dev/shm/one"));
+        assert_ne!(peer(1, None, "/dev/shm/one"), peer(1, None, "/dev/shm/other"));
+    }
+}

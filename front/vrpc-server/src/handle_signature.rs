@@ -1,0 +1,136 @@
+//! Proof that a persistent handle was given out here.
+//!
+//! The file system's own handle proves nothing: anybody can make up one, of any file of the file system, and a file of which the
+//! kernel knows no name cannot be told to be outside of the export. So handles leave with a proof, and come back with it.
+
+use std::hash::Hasher;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use siphasher::sip128::{Hasher128, SipHasher24};
+use tombolo_core::fs::{PersistentHandle, Volume};
+use tombolo_host_runtime::signing_keys::{Key, KeyId, Keys};
+use tombolo_wire_vrpc::HANDLE_BYTES_MAX;
+
+/// Length of a proof, the last of a handle's bytes. Before it is the id of the key.
+const PROOF_BYTES: usize = 16;
+
+/// Proofs are of handles over links, and of nothing else that the same keys sign.
+const WHAT: &[u8] = b"tombolo vrpc handle";
+
+/// Signs the handles of one export.
+#[derive(Clone)]
+pub(crate) struct HandleSigner {
+    /// None where the system has no randomness: there are no handles then.
+    keys: Option<Arc<Keys>>,
+    export: Arc<str>,
+}
+
+impl Default for HandleSigner {
+    /// With a new key, for as long as the server lives.
+    fn default() -> Self {
+        Self { keys: Keys::random().ok().map(Arc::new), export: "".into() }
+    }
+}
+
+impl HandleSigner {
+    /// The newest of these keys signs, and all that are good verify.
+    pub(crate) fn with(keys: Arc<Keys>) -> Self {
+        Self { keys: Some(keys), export: "".into() }
+    }
+
+    /// The same keys, for one export: handles of another one mean nothing there.
+    pub(crate) fn for_export(&self, name: &str) -> Self {
+        Self { keys: self.keys.clone(), export: name.into() }
+    }
+
+    /// The handle with its proof; none if it is too long for one.
+    pub(crate) fn sign(&self, handle: &PersistentHandle, volume: Volume) -> Option<PersistentHandle> {
+        let (id, key) = self.keys.as_ref()?.newest();
+        let proof = self.proof((id, key), handle.kind, &handle.bytes, volume);
+        let mut bytes = handle.bytes.clone();
+        bytes.push(id.0);
+        bytes.extend_from_slice(&proof);
+        (bytes.len() <= HANDLE_BYTES_MAX).then_some(PersistentHandle { kind: handle.kind, bytes })
+    }
+
+    /// The handle that a peer sent back; none if it was not given out for this export of this file system, or its key was given up.
+    pub(crate) fn verify(&self, kind: i32, bytes: &[u8], volume: Volume) -> Option<PersistentHandle> {
+        let (bytes, proof) = bytes.split_last_chunk::<PROOF_BYTES>()?;
+        let (&id, bytes) = bytes.split_last()?;
+        let id = KeyId(id);
+        let expected = self.proof((id, self.keys.as_ref()?.find(id)?), kind, bytes, volume);
+        // In a time that does not tell how far they are the same.
+        let differing =
+            expected.iter().zip(proof).fold(0, |all, (one, other)| black_box(all | (one ^ other)));
+        (black_box(differing) == 0).then(|| PersistentHandle { kind, bytes: bytes.into() })
+    }
+
+    /// SipHash-2-4 of 128 bits.
+    fn proof(&self, (id, key): (KeyId, &Key), kind: i32, bytes: &[u8], volume: Volume) -> [u8; PROOF_BYTES] {
+        let mut hasher = SipHasher24::new_with_key(key.as_bytes());
+        hasher.write(WHAT);
+        hasher.write(&[id.0]);
+        hasher.write(&kind.to_le_bytes());
+        hasher.write(&volume.0);
+        hasher.write(&(bytes.len() as u64).to_le_bytes());
+        hasher.write(bytes);
+        hasher.write(self.export.as_bytes());
+        hasher.finish128().as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOLUME: Volume = Volume([7; 16]);
+
+    fn handle(len: u8) -> PersistentHandle {
+        PersistentHandle { kind: 1, bytes: (0..len).collect() }
+    }
+
+    #[test]
+    fn only_handles_signed_for_this_export_are_verified() {
+        let server = HandleSigner::default();
+        let signer = server.for_export("src");
+        let sealed = signer.sign(&handle(24), VOLUME).expect("sealed");
+        let opened = |signer: &HandleSigner, kind, bytes: &[u8], volume| signer.verify(kind, bytes, volume);
+        assert_eq!(opened(&signer, 1, &sealed.bytes, VOLUME), Some(handle(24)));
+        for bit in 0..sealed.bytes.len() * 8 {
+            let mut changed = sealed.bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(opened(&signer, 1, &changed, VOLUME), None, "bit {bit}");
+        }
+        for len in 0..sealed.bytes.len() {
+            assert_eq!(opened(&signer, 1, &sealed.bytes[..len], VOLUME), None);
+        }
+        assert_eq!(opened(&signer, 2, &sealed.bytes, VOLUME), None);
+        assert_eq!(opened(&signer, 1, &sealed.bytes, Volume([8; 16])), None);
+        assert_eq!(opened(&server.for_export("other"), 1, &sealed.bytes, VOLUME), None);
+        assert_eq!(opened(&HandleSigner::default().for_export("src"), 1, &sealed.bytes, VOLUME), None);
+        assert_eq!(signer.sign(&handle(111), VOLUME).map(|handle| handle.bytes.len()), Some(128));
+        assert_eq!(signer.sign(&handle(112), VOLUME), None);
+    }
+
+    fn with(keys: &str) -> HandleSigner {
+        HandleSigner::with(Arc::new(Keys::parse(&format!("version 1\n{keys}")).expect("keys")))
+            .for_export("src")
+    }
+
+    #[test]
+    fn older_keys_are_good_until_they_are_retired() {
+        let (one, two) =
+            ("key 1 000102030405060708090a0b0c0d0e0f\n", "key 2 ffeeddccbbaa99887766554433221100\n");
+        let given = with(one).sign(&handle(24), VOLUME).expect("sealed");
+        let opened = |keys: &str, given: &PersistentHandle| with(keys).verify(1, &given.bytes, VOLUME);
+        assert_eq!(opened(one, &given), Some(handle(24)), "another server with the same key");
+        assert_eq!(opened(&[two, one].concat(), &given), Some(handle(24)));
+        assert_eq!(opened(&[two, "retired 1\n"].concat(), &given), None);
+        let newer = with(&[two, one].concat()).sign(&handle(24), VOLUME).expect("sealed");
+        assert_eq!((newer.bytes[24], opened(one, &newer)), (2, None), "the newest key seals");
+        // The bytes themselves are the format. These were computed apart.
+        let hex: String = given.bytes[24..].iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "01bfce24605b8a1e763848c8f024b02398");
+    }
+}

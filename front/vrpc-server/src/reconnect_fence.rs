@@ -1,0 +1,170 @@
+//! Between the links of one client: the next begins when nothing of the former one runs any more.
+//!
+//! So a request that was sent over a link that is lost cannot take effect after what was sent over the next, and what may be done any
+//! number of times, a write at a stated place above all, needs no memory of having been done (docs/decisions/links-sessions.md).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tombolo_core::ClientId;
+use tombolo_host_links::End;
+use tombolo_host_links::server::LinkCutter;
+
+/// Who has a session of which export, and how far that is.
+#[derive(Debug, Default)]
+pub(crate) struct ReconnectFence {
+    inside: Mutex<HashMap<Whose, Arc<Mutex<Stage>>>>,
+    /// One of them is gone.
+    left: Condvar,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Whose {
+    client: ClientId,
+    export: Box<str>,
+}
+
+/// How far a session is.
+#[derive(Debug, Default)]
+enum Stage {
+    /// There is no link yet.
+    #[default]
+    Opened,
+    Linked(LinkCutter),
+    /// The next waits for its end.
+    Unwanted,
+}
+
+/// The only session of a client at an export, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct SessionGuard {
+    fence: Arc<ReconnectFence>,
+    whose: Whose,
+    stage: Arc<Mutex<Stage>>,
+}
+
+impl ReconnectFence {
+    /// Lets the next session of `client` in. The former one loses its link, and is waited for; none if that takes longer than `timeout`. Of
+    /// several who wait one gets in, and the others wait for that one's end.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        export: &str,
+        client: ClientId,
+        timeout: Duration,
+    ) -> Option<SessionGuard> {
+        let whose = Whose { client, export: export.into() };
+        let until = Instant::now() + timeout;
+        let mut inside = lock(&self.inside);
+        loop {
+            let Some(former) = inside.get(&whose).cloned() else {
+                let stage = Arc::<Mutex<Stage>>::default();
+                inside.insert(whose.clone(), stage.clone());
+                return Some(SessionGuard { fence: self.clone(), whose, stage });
+            };
+            // Not while they are locked: with its link the session may go at once.
+            drop(inside);
+            unwanted(&former);
+            inside = lock(&self.inside);
+            // It may have gone meanwhile, and another have come.
+            while inside.get(&whose).is_some_and(|stage| Arc::ptr_eq(stage, &former)) {
+                let patience = until.saturating_duration_since(Instant::now());
+                if patience.is_zero() {
+                    return None;
+                }
+                let waited = self.left.wait_timeout(inside, patience);
+                inside = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+/// Ends the link, now or as soon as it begins.
+fn unwanted(stage: &Mutex<Stage>) {
+    let stage = std::mem::replace(&mut *lock(stage), Stage::Unwanted);
+    if let Stage::Linked(cutter) = stage {
+        // It has left that link, whether that has been heard here or not.
+        cutter.cut(End::Left);
+    }
+}
+
+impl SessionGuard {
+    /// Whose it is.
+    pub(crate) fn client_id(&self) -> ClientId {
+        self.whose.client
+    }
+
+    /// There is a link.
+    pub(crate) fn begun(&self, cutter: LinkCutter) {
+        let mut stage = lock(&self.stage);
+        if let Stage::Unwanted = *stage {
+            drop(stage);
+            cutter.cut(End::Left);
+        } else {
+            *stage = Stage::Linked(cutter);
+        }
+    }
+}
+
+impl Drop for SessionGuard {
+    fn drop(&mut self) {
+        lock(&self.fence.inside).remove(&self.whose);
+        self.fence.left.notify_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::thread;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn client(instance: u8) -> ClientId {
+        ClientId([instance; 24])
+    }
+
+    #[test]
+    fn a_client_has_one_session_of_each_export() {
+        let fence = Arc::<ReconnectFence>::default();
+        let first = fence.enter("a", client(1), Duration::ZERO).expect("nobody is inside");
+        assert!(fence.enter("a", client(1), Duration::ZERO).is_none());
+        let others =
+            [fence.enter("b", client(1), Duration::ZERO), fence.enter("a", client(2), Duration::ZERO)];
+        assert!(others.iter().all(Option::is_some));
+        drop(first);
+        drop(fence.enter("a", client(1), Duration::ZERO).expect("the former has left"));
+        drop(others);
+        assert!(lock(&fence.inside).is_empty(), "who is gone is not remembered");
+    }
+
+    #[test]
+    fn a_waiting_session_enters_when_the_former_has_ended() {
+        let fence = Arc::<ReconnectFence>::default();
+        let former = fence.enter("a", client(1), LONG).expect("nobody is inside");
+        let (told, heard) = mpsc::channel();
+        thread::scope(|scope| {
+            let waiting = [1, 2].map(|_| {
+                let (fence, told) = (fence.clone(), told.clone());
+                scope.spawn(move || {
+                    let guard = fence.enter("a", client(1), LONG);
+                    told.send(()).expect("the test listens");
+                    // The other one waits for this end.
+                    drop(guard.expect("the former has left"));
+                })
+            });
+            while !matches!(*lock(&former.stage), Stage::Unwanted) {
+                thread::yield_now();
+            }
+            assert!(heard.try_recv().is_err());
+            drop(former);
+            waiting.into_iter().for_each(|waiting| waiting.join().expect("it got in"));
+        });
+        assert_eq!(heard.try_iter().count(), 2);
+    }
+}

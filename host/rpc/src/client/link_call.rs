@@ -1,0 +1,500 @@
+//! Calls over a link in shared memory.
+//!
+//! There is no receiver here that is woken for each reply: who polls a call looks for its answer, and only what takes long is woken by the
+//! link's own thread. The state of the client (numbers, the in-flight limit, time) is that of calls over the network; what is different is the
+//! way out and back, and what happens when the link is lost: another one is asked for ([`Route`]), and what was not answered is sent again with the
+//! same number.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tombolo_core::{Interrupt, Raised};
+use tombolo_mem::Source;
+
+use super::call::{ReceiveBuffer, Reply};
+use super::error::{CallError, Failure, Garbage};
+use super::options::{Interrupts, Recovery};
+use super::pending::Outcome;
+use super::permit::NextPermit;
+use super::reply::{Judged, judge, xid_of};
+use super::shared::Shared;
+use super::state::SILENT;
+use super::timers::Sleep;
+use crate::link::{Attempt, Body, Live, Outgoing, ReplyError, Route};
+use tombolo_host_links::Lie;
+use tombolo_host_links::client::{Call, LineError};
+use tombolo_host_runtime::task;
+
+/// The way out of a client over a link.
+pub(super) struct Linked {
+    pub(super) route: Arc<Route>,
+    interrupts: Interrupts,
+    recovery: Recovery,
+    patience: Duration,
+    reply_bytes_max: usize,
+    /// Calls that have ended: their memory is for the next.
+    #[expect(clippy::vec_box, reason = "the boxes travel")]
+    spare: Mutex<Vec<Box<State>>>,
+}
+
+/// More are not kept.
+const SPARE_MAX: usize = 64;
+
+/// A call, made over a link.
+pub(super) struct LinkedCall {
+    shared: Arc<Shared>,
+    linked: Arc<Linked>,
+    /// Always there, but for the moment in which it is given back.
+    state: Option<Box<State>>,
+}
+
+/// What is known of a call.
+pub(super) struct State {
+    pub(super) procedure: u32,
+    pub(super) xid: u32,
+    pub(super) head: Vec<u8>,
+    pub(super) data: Option<Source>,
+    pub(super) receive_buffer: Option<ReceiveBuffer>,
+    pub(super) interrupt: Interrupt,
+    /// How much of a reply may follow its frame.
+    pub(super) buffer_bytes: usize,
+    /// The server has asked for more.
+    is_widened: bool,
+    begun_at: Instant,
+    /// It counts against the in-flight limit.
+    counted: bool,
+    transmissions: u32,
+    stage: Stage,
+    sleep: Option<Sleep>,
+    raised: Option<Raised>,
+}
+
+enum Stage {
+    /// It waits for the in-flight limit.
+    Held(NextPermit),
+    /// It waits for a link.
+    Linkless,
+    /// It waits for bulk memory of this link.
+    Roomless(Arc<Live>),
+    /// It is out. Nobody has looked for the answer yet, if `fresh`. Bulk memory was taken for it, if `has_memory`.
+    Sent { live: Arc<Live>, call: Call, reply_buffer: Option<usize>, has_memory: bool, fresh: bool },
+    /// The outcome is known, and told at most once.
+    Over(Option<Outcome>),
+}
+
+impl Linked {
+    pub(super) fn new(route: Arc<Route>, options: &super::Options) -> Arc<Self> {
+        let rounds = options.retries.saturating_add(1);
+        Arc::new(Self {
+            route,
+            interrupts: options.interrupts,
+            recovery: options.recovery,
+            patience: options.timeout.saturating_mul(rounds),
+            reply_bytes_max: options.reply_bytes_max,
+            spare: Mutex::default(),
+        })
+    }
+}
+
+/// What a call is made of.
+pub(super) struct NewLinkedCall {
+    pub(super) procedure: u32,
+    pub(super) xid: u32,
+    pub(super) head: Vec<u8>,
+    pub(super) data: Option<Source>,
+    pub(super) receive_buffer: Option<ReceiveBuffer>,
+    pub(super) results_bytes: usize,
+    pub(super) bulk: bool,
+    pub(super) interrupt: Interrupt,
+    /// It counts against the in-flight limit already.
+    pub(super) counted: bool,
+}
+
+impl LinkedCall {
+    /// Makes a call, and sends it at once if the in-flight limit, the link and its memory allow.
+    pub(super) fn begin(shared: &Arc<Shared>, linked: &Arc<Linked>, call: NewLinkedCall) -> Self {
+        let NewLinkedCall {
+            procedure,
+            xid,
+            head,
+            data,
+            receive_buffer,
+            results_bytes,
+            bulk,
+            interrupt,
+            counted,
+        } = call;
+        let buffer_bytes =
+            receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len().next_multiple_of(4));
+        // What stands before file data fits in a frame.
+        let buffer_bytes = if buffer_bytes > 0 { buffer_bytes } else { results_bytes };
+        let stage = match counted || !bulk {
+            true => Stage::Linkless,
+            false => Stage::Held(NextPermit::new(shared.clone())),
+        };
+        let state = State {
+            procedure,
+            xid,
+            head,
+            data,
+            receive_buffer,
+            interrupt,
+            buffer_bytes,
+            is_widened: false,
+            begun_at: shared.wire.now(),
+            counted,
+            transmissions: 0,
+            stage,
+            sleep: None,
+            raised: None,
+        };
+        let spare = linked.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let state = match spare {
+            Some(mut spare) => {
+                *spare = state;
+                spare
+            }
+            None => Box::new(state),
+        };
+        let mut call = Self { shared: shared.clone(), linked: linked.clone(), state: Some(state) };
+        if let Some(state) = &mut call.state
+            && matches!(state.stage, Stage::Linkless)
+        {
+            state.send(&call.shared, &call.linked, None);
+        }
+        call
+    }
+
+    /// Whether its outcome is known without another look.
+    pub(super) fn is_ready(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| matches!(state.stage, Stage::Over(Some(_))))
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        match &mut self.state {
+            Some(state) => state.poll(&self.shared, &self.linked, context),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for LinkedCall {
+    fn drop(&mut self) {
+        let Some(mut state) = self.state.take() else { return };
+        state.leave(&self.shared);
+        let stage = std::mem::replace(&mut state.stage, Stage::Over(None));
+        if let Stage::Sent { live, call, has_memory, .. } = stage {
+            give_up(&live, call, has_memory);
+        }
+        state.let_go();
+        self.shared.lock().keep_head(std::mem::take(&mut state.head));
+        let mut spare = self.linked.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE_MAX {
+            spare.push(state);
+        }
+    }
+}
+
+impl State {
+    fn poll(
+        &mut self,
+        shared: &Arc<Shared>,
+        linked: &Arc<Linked>,
+        context: &mut Context<'_>,
+    ) -> Poll<Outcome> {
+        loop {
+            let step = self.step(shared, linked, context);
+            if let Stage::Over(outcome) = &mut self.stage {
+                let Some(outcome) = outcome.take() else { return Poll::Pending };
+                self.leave(shared);
+                return Poll::Ready(outcome);
+            }
+            if step.is_ready() {
+                continue;
+            }
+            if let Some(error) = self.impatience(shared, linked, context) {
+                self.abandon(error);
+                continue;
+            }
+            return Poll::Pending;
+        }
+    }
+
+    /// Goes on as far as it can without waiting. Ready if there is more to do.
+    fn step(&mut self, shared: &Arc<Shared>, linked: &Arc<Linked>, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.stage {
+            Stage::Held(room) => {
+                if Pin::new(room).poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                let bytes = self.moved_bytes();
+                let mut state = shared.lock();
+                if state.ended {
+                    let callee = state.callee(self.procedure);
+                    self.stage = Stage::Over(Some(Err(CallError::Ended { callee })));
+                } else if state.begin_bulk(bytes) {
+                    drop(state);
+                    self.counted = true;
+                    self.stage = Stage::Linkless;
+                } else {
+                    drop(state);
+                    // Others were faster.
+                    self.stage = Stage::Held(NextPermit::new(shared.clone()));
+                }
+                Poll::Ready(())
+            }
+            Stage::Linkless => {
+                self.send(shared, linked, Some(context.waker()));
+                if matches!(self.stage, Stage::Linkless) { Poll::Pending } else { Poll::Ready(()) }
+            }
+            Stage::Roomless(live) => {
+                live.wait_for_room(context.waker());
+                // It may have come before that.
+                self.send(shared, linked, Some(context.waker()));
+                if matches!(self.stage, Stage::Roomless(_) | Stage::Linkless) {
+                    Poll::Pending
+                } else {
+                    Poll::Ready(())
+                }
+            }
+            Stage::Sent { call, fresh, .. } => {
+                let looked = if std::mem::take(fresh) { call.now() } else { None };
+                let answered = match looked {
+                    Some(answered) => Poll::Ready(answered),
+                    None => Pin::new(call).poll(context),
+                };
+                answered.map(|answered| self.answered(shared, linked, answered))
+            }
+            Stage::Over(_) => Poll::Ready(()),
+        }
+    }
+
+    /// Sends it over the present link, if there is one and it has room.
+    fn send(&mut self, shared: &Shared, linked: &Linked, waiter: Option<&Waker>) {
+        let Some(live) = linked.route.live(waiter) else {
+            self.stage = Stage::Linkless;
+            return;
+        };
+        let Self { head, data, buffer_bytes, .. } = self;
+        let outgoing = Outgoing { head, data: data.as_ref(), buffer_bytes: *buffer_bytes };
+        self.stage = match live.send(&outgoing) {
+            Attempt::Sent { call, reply_buffer, has_memory } => {
+                let len_bytes = head.len() + data.as_ref().map_or(0, Source::len);
+                shared.counters.sends.add(1);
+                shared.counters.sent_bytes.add(len_bytes);
+                self.transmissions = self.transmissions.saturating_add(1);
+                if self.transmissions > 1 {
+                    shared.lock().retransmissions += 1;
+                }
+                Stage::Sent { live, call, reply_buffer, has_memory, fresh: true }
+            }
+            Attempt::BufferTooSmall => Stage::Roomless(live),
+            Attempt::TooLong => {
+                let len_bytes = head.len() + data.as_ref().map_or(0, Source::len);
+                let callee = shared.lock().callee(self.procedure);
+                Stage::Over(Some(Err(CallError::TooLong { callee, len_bytes })))
+            }
+        };
+    }
+
+    /// The link has said something, or that it is lost.
+    fn answered(
+        &mut self,
+        shared: &Arc<Shared>,
+        linked: &Arc<Linked>,
+        answered: Result<tombolo_host_links::client::Reply, LineError>,
+    ) {
+        let Stage::Sent { live, reply_buffer, .. } = std::mem::replace(&mut self.stage, Stage::Linkless)
+        else {
+            return;
+        };
+        let reply = match answered {
+            Ok(reply) => reply,
+            Err(LineError::Lost { .. }) => return linked.route.lost(&live),
+            Err(LineError::TooLong { len_bytes }) => {
+                let callee = shared.lock().callee(self.procedure);
+                self.stage = Stage::Over(Some(Err(CallError::TooLong { callee, len_bytes })));
+                return;
+            }
+        };
+        let outcome = match live.take_reply(reply, reply_buffer) {
+            Ok(body) => self.read(shared, &body),
+            // Once: a server that wants more the second time is not to be believed.
+            Err(ReplyError::BufferTooSmall(bytes))
+                if !self.is_widened && bytes > self.buffer_bytes && bytes <= linked.reply_bytes_max =>
+            {
+                (self.buffer_bytes, self.is_widened) = (bytes, true);
+                live.gave_back();
+                return;
+            }
+            Err(ReplyError::BufferTooSmall(_)) => Err(Failure::Garbage(Garbage::BufferTooSmall)),
+            Err(ReplyError::Silence) => Err(Failure::Garbage(Garbage::Silence)),
+            // What is senseless once would be so again, so this call fails; others are sent again over the next link.
+            Err(ReplyError::Lie(_)) => Err(Failure::Garbage(Garbage::Link)),
+        };
+        live.gave_back();
+        let outcome = match outcome {
+            Ok(reply) => {
+                shared.counters.replies.add(1);
+                Ok(reply)
+            }
+            Err(failure) => {
+                if let Failure::Garbage(why) = failure {
+                    shared.counters.garbage.add(1);
+                    live.cut(Lie::Senseless(why.to_string().into()));
+                }
+                Err(failure.of(shared.lock().callee(self.procedure)))
+            }
+        };
+        self.stage = Stage::Over(Some(outcome));
+    }
+
+    /// What a reply says. Its data are copied to where they belong, once.
+    fn read(&mut self, shared: &Shared, body: &Body) -> Result<Reply, Failure> {
+        let mut whole = Vec::new();
+        shared.counters.received_bytes.add(body.len());
+        let receive_buffer = self.receive_buffer.as_ref();
+        let mut judged = judge(body.frame(), body.len(), receive_buffer);
+        let mut frame = body.frame();
+        if matches!(judged, Judged::More) {
+            // A server may divide its reply as it likes.
+            body.copy_from(0, &mut whole);
+            frame = &whole;
+            judged = judge(frame, frame.len(), receive_buffer);
+        }
+        if xid_of(frame) != Some(self.xid) {
+            return Err(Failure::Garbage(Garbage::OtherCall));
+        }
+        let mut results = shared.lock().head();
+        match judged {
+            Judged::Failed(failure) => Err(failure),
+            Judged::More => Ok(Reply::default()),
+            Judged::Plain { results_at } => {
+                match whole.is_empty() {
+                    true => body.copy_from(results_at, &mut results),
+                    false => results.extend_from_slice(whole.get(results_at..).unwrap_or_default()),
+                }
+                Ok(Reply { results, ..Reply::default() })
+            }
+            Judged::Data { results_at, range } => {
+                let placed = if whole.is_empty() { Some(body.placed()) } else { None };
+                let before = results_at..results_at + range.start;
+                results.extend_from_slice(frame.get(before).unwrap_or_default());
+                let data = results_at + range.start..results_at + range.end;
+                let data_bytes = copy_to_buffer(frame, placed, data, receive_buffer);
+                shared.counters.copied_bytes.add(data_bytes);
+                Ok(Reply { results, data_bytes, data_announced: range })
+            }
+        }
+    }
+
+    /// Why nobody waits any longer, if so.
+    fn impatience(
+        &mut self,
+        shared: &Arc<Shared>,
+        linked: &Linked,
+        context: &mut Context<'_>,
+    ) -> Option<CallError> {
+        let now = shared.wire.now();
+        let callee = || shared.lock().callee(self.procedure);
+        let waited = now.saturating_duration_since(self.begun_at);
+        let is_soft = linked.recovery == Recovery::Soft;
+        if is_soft && waited >= linked.patience {
+            return Some(match self.stage {
+                Stage::Linkless => CallError::NoLink { callee: callee(), why: linked.route.why() },
+                _ => CallError::TimedOut { callee: callee() },
+            });
+        }
+        let watched_after = match linked.interrupts {
+            Interrupts::Always => Some(Duration::ZERO),
+            Interrupts::WhenSilent => Some(SILENT),
+            Interrupts::Never => None,
+        };
+        let watched_after = watched_after.filter(|_| self.interrupt.can_be_raised());
+        if watched_after.is_some_and(|after| waited >= after) {
+            let raised = self.raised.get_or_insert_with(|| self.interrupt.raised());
+            if Pin::new(raised).poll(context).is_ready() {
+                return Some(CallError::Interrupted { callee: callee() });
+            }
+        }
+        let next = [watched_after, is_soft.then_some(linked.patience)];
+        let next = next.into_iter().flatten().filter(|after| *after > waited).min();
+        if let Some(after) = next {
+            let sleep = self.sleep.get_or_insert_with(|| Sleep::new(shared.clone(), self.begun_at + after));
+            if Pin::new(sleep).poll(context).is_ready() {
+                // Its time has come just now, or the client has ended: the next look tells.
+                self.sleep = None;
+                context.waker().wake_by_ref();
+            }
+        }
+        None
+    }
+
+    /// Gives up the answer.
+    fn abandon(&mut self, error: CallError) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Over(Some(Err(error))));
+        if let Stage::Sent { live, call, has_memory, .. } = stage {
+            give_up(&live, call, has_memory);
+        }
+    }
+
+    /// It counts against the limit no more.
+    fn leave(&mut self, shared: &Shared) {
+        if std::mem::take(&mut self.counted) {
+            let now = shared.wire.now();
+            let took = now.saturating_duration_since(self.begun_at);
+            let waiting = shared.lock().end_bulk(now, self.moved_bytes(), took);
+            waiting.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Gives up what belongs to others.
+    fn let_go(&mut self) {
+        (self.data, self.receive_buffer) = (None, None);
+        (self.sleep, self.raised) = (None, None);
+        self.interrupt = Interrupt::default();
+    }
+
+    fn moved_bytes(&self) -> usize {
+        let receive_buffer =
+            self.receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len());
+        self.head.len() + receive_buffer + self.data.as_ref().map_or(0, Source::len)
+    }
+}
+
+/// Gives up the answer of a call. Its bulk memory is in use until it is answered, if it was or will be sent: then those who wait for some are told. The
+/// link may end before. Nobody waits for a call without such memory, so there are no more of those that are waited for than have room in it,
+/// however long the server says nothing.
+fn give_up(live: &Arc<Live>, call: Call, has_memory: bool) {
+    if has_memory {
+        let live = Arc::downgrade(live);
+        task::spawn(async move {
+            drop(call.await);
+            if let Some(live) = live.upgrade() {
+                live.gave_back();
+            }
+        });
+    }
+}
+
+/// Copies the data of a reply to where they belong: what of them is in the frame, and what follows it.
+fn copy_to_buffer(
+    frame: &[u8],
+    placed: Option<&Source>,
+    data: Range<usize>,
+    receive_buffer: Option<&ReceiveBuffer>,
+) -> usize {
+    let Some(ReceiveBuffer { sink, .. }) = receive_buffer else { return 0 };
+    let in_frame = frame.get(data.start.min(frame.len())..data.end.min(frame.len())).unwrap_or_default();
+    let copied = sink.write_at(0, in_frame);
+    let Some(placed) = placed.filter(|_| copied < data.len()) else { return copied };
+    let (mut from, mut to) = (placed.clone(), sink.clone());
+    from.advance(data.start.saturating_sub(frame.len()));
+    from.truncate(data.len() - copied);
+    to.advance(copied);
+    copied + from.copy_to_sink(&to)
+}

@@ -1,0 +1,41 @@
+//! Those who wait for the in-flight limit.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::shared::Shared;
+
+/// Ready when there is room below the in-flight limit.
+///
+/// Who has to wait is woken when a quarter of the limit is free, and after all replies of a turn were seen, so that there is
+/// much to do at once. All who wait are woken: look again with [`has_permit`](super::RpcClient::has_permit).
+pub struct NextPermit {
+    shared: Arc<Shared>,
+    waits: bool,
+}
+
+impl NextPermit {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, waits: false }
+    }
+}
+
+impl Future for NextPermit {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        let is_ready = if self.waits { state.has_many_permits() } else { state.has_permit() };
+        if is_ready || state.ended {
+            return Poll::Ready(());
+        }
+        if !state.permit_waiters.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.permit_waiters.push(context.waker().clone());
+        }
+        drop(state);
+        self.waits = true;
+        Poll::Pending
+    }
+}

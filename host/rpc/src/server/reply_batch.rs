@@ -1,0 +1,254 @@
+//! Replies on their way out.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::os::fd::BorrowedFd;
+
+use super::service::{Exchange, ReplyData};
+use tombolo_sys::gather::Gather;
+use tombolo_sys::{Errno, tcp};
+use tombolo_wire_rpc::Mark;
+
+/// A reply longer than this is not copied to the others: its memory goes along.
+const COPY_MAX_BYTES: usize = 4 << 10;
+
+/// More memory than this for small replies is not kept.
+const KEPT_MAX_BYTES: usize = 64 << 10;
+
+/// What fills data up to a multiple of four bytes (RFC 4506 §3).
+const PADDING: [u8; 3] = [0; 3];
+
+/// Replies in the order in which they are sent.
+///
+/// Small ones lie in one piece of memory, so that a batch of them is one span for the system call; long ones and file data
+/// follow by reference.
+#[derive(Default)]
+pub(super) struct Batch {
+    /// The small replies with their marks, one after the other.
+    small: Vec<u8>,
+    pieces: VecDeque<Piece>,
+    /// Bytes of the first piece that were sent.
+    sent: usize,
+    /// Bytes of `small` that belong to pieces that were sent.
+    small_sent: usize,
+    /// Bytes to be sent.
+    len: usize,
+}
+
+/// Some replies that are sent as a whole.
+struct Piece {
+    /// Bytes in the memory for small replies.
+    small: usize,
+    /// A long reply that follows, with its mark.
+    long: Option<Vec<u8>>,
+    /// File data that follow.
+    data: Option<ReplyData>,
+    /// How many replies those are.
+    replies: usize,
+}
+
+/// What came of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    /// The replies that are out.
+    pub(super) replies: usize,
+    pub(super) bytes: usize,
+    pub(super) state: State,
+}
+
+/// How far sending got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Everything is out.
+    Done,
+    /// The peer takes no more at present.
+    Full,
+    /// The connection is broken.
+    Broken(Errno),
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Bytes to be sent.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of memory that nobody counts: replies, but not the file data, whose buffers are counted.
+    pub(super) fn uncounted_bytes(&self) -> usize {
+        let long = self.pieces.iter().filter_map(|piece| piece.long.as_ref());
+        self.small.len() + long.map(Vec::len).sum::<usize>()
+    }
+
+    /// Adds the exchange's reply. Its memory stays with the exchange if it is small.
+    pub(super) fn push(&mut self, exchange: &mut Exchange) {
+        let data = exchange.data.take().filter(|data| !data.source.is_empty());
+        let data_len = data.as_ref().map_or(0, |data| data.source.len().next_multiple_of(4));
+        // RFC 5531 §11: the length has 31 bits. No reply comes near that.
+        let mark = Mark::whole(exchange.reply.len() + data_len).map_or([0; Mark::BYTES], Mark::to_bytes);
+        let reply_len = mark.len() + exchange.reply.len();
+        self.len += reply_len + data_len;
+        self.small.extend_from_slice(&mark);
+        let (small, long) = if exchange.reply.len() > COPY_MAX_BYTES {
+            (mark.len(), Some(mem::take(&mut exchange.reply)))
+        } else {
+            self.small.extend_from_slice(&exchange.reply);
+            (reply_len, None)
+        };
+        match self.pieces.back_mut() {
+            // Of a piece that is being sent nobody knows the end, but this batch is not being sent.
+            Some(last) if last.long.is_none() && last.data.is_none() => {
+                last.small += small;
+                (last.long, last.data) = (long, data);
+                last.replies += 1;
+            }
+            _ => self.pieces.push_back(Piece { small, long, data, replies: 1 }),
+        }
+    }
+
+    /// Sends until everything is out or the peer takes no more.
+    pub(super) fn send(&mut self, stream: BorrowedFd<'_>) -> Sent {
+        let (mut replies, mut bytes) = (0, 0);
+        let state = loop {
+            let mut gather = self.gather();
+            let wanted = gather.len_bytes();
+            if wanted == 0 {
+                break State::Done;
+            }
+            match tcp::send(stream, &mut gather) {
+                Ok(sent) => {
+                    drop(gather);
+                    bytes += sent;
+                    replies += self.advance(sent);
+                }
+                Err(Errno::AGAIN) => break State::Full,
+                Err(error) => break State::Broken(error),
+            }
+        };
+        if self.is_empty() {
+            self.clear();
+        }
+        Sent { replies, bytes, state }
+    }
+
+    /// Forgets all replies; how many there were.
+    pub(super) fn drain(&mut self) -> usize {
+        let replies = self.pieces.iter().map(|piece| piece.replies).sum();
+        self.clear();
+        replies
+    }
+
+    fn gather(&self) -> Gather<'_> {
+        let mut gather = Gather::new(self.sent);
+        let mut at = self.small_sent;
+        for piece in &self.pieces {
+            if gather.is_full() {
+                break;
+            }
+            gather.bytes(self.small.get(at..at + piece.small).unwrap_or_default());
+            at += piece.small;
+            if let Some(long) = &piece.long {
+                gather.bytes(long);
+            }
+            if let Some(data) = &piece.data {
+                gather.source(&data.source);
+                gather.bytes(&PADDING[..padding(data)]);
+            }
+        }
+        gather
+    }
+
+    /// So many bytes more are out; how many replies are with that.
+    fn advance(&mut self, bytes: usize) -> usize {
+        self.len -= bytes;
+        self.sent += bytes;
+        let mut replies = 0;
+        while let Some(first) = self.pieces.front().filter(|piece| piece.len() <= self.sent) {
+            self.sent -= first.len();
+            self.small_sent += first.small;
+            replies += first.replies;
+            self.pieces.pop_front();
+        }
+        replies
+    }
+
+    fn clear(&mut self) {
+        self.pieces.clear();
+        self.small.clear();
+        self.small.shrink_to(KEPT_MAX_BYTES);
+        (self.sent, self.small_sent, self.len) = (0, 0, 0);
+    }
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        let data = self.data.as_ref().map_or(0, |data| data.source.len() + padding(data));
+        self.small + self.long.as_ref().map_or(0, Vec::len) + data
+    }
+}
+
+fn padding(data: &ReplyData) -> usize {
+    data.source.len().next_multiple_of(4) - data.source.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use tombolo_host_runtime::buffer_pool::{BufferLimits, Buffers};
+
+    fn reply(buffers: &Buffers, reply: &[u8], data: Option<usize>) -> Exchange {
+        let mut exchange = Exchange::new(buffers.clone());
+        exchange.reply = reply.to_vec();
+        exchange.data = data.map(|len| {
+            let lease = buffers.take(len).expect("a buffer");
+            lease.sink(0..len).write_at(0, &vec![7; len]);
+            ReplyData::new(lease, len)
+        });
+        exchange
+    }
+
+    #[test]
+    fn replies_arrive_whole_in_order_and_padded_however_little_the_peer_takes() {
+        let buffers = Buffers::new(BufferLimits::default());
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        theirs.set_nonblocking(true).expect("set");
+        let replies =
+            [(3, None), (8, Some(5)), (4096, None), (5000, None), (70_000, Some(300_001)), (0, None)];
+        let (mut batch, mut wanted) = (Batch::default(), Vec::new());
+        for (index, (len, data)) in replies.iter().enumerate() {
+            let head = vec![index as u8; *len];
+            batch.push(&mut reply(&buffers, &head, *data));
+            let data = vec![7u8; data.unwrap_or(0)];
+            let padding = data.len().next_multiple_of(4) - data.len();
+            let whole = 0x8000_0000 | (head.len() + data.len() + padding) as u32;
+            wanted.extend([&whole.to_be_bytes()[..], &head, &data, &PADDING[..padding]].concat());
+        }
+        assert_eq!(batch.len(), wanted.len());
+        let (mut all, mut sent_replies, mut rounds) = (Vec::<u8>::new(), 0, 0);
+        while all.len() < wanted.len() {
+            let sent = batch.send(ours.as_fd());
+            assert!(!matches!(sent.state, State::Broken(_)));
+            sent_replies += sent.replies;
+            let mut some = vec![0; 50_000];
+            let n = theirs.read(&mut some).expect("read");
+            all.extend(&some[..n]);
+            rounds += 1;
+        }
+        assert!(rounds > 2, "it was cut");
+        assert!(all == wanted);
+        sent_replies += batch.send(ours.as_fd()).replies;
+        assert_eq!(sent_replies, replies.len());
+        assert_eq!((batch.len(), buffers.account().lent_bytes()), (0, 0), "the buffers went back");
+        drop(theirs);
+        batch.push(&mut reply(&buffers, b"x", None));
+        assert!(matches!(batch.send(ours.as_fd()).state, State::Broken(_)));
+        assert_eq!(batch.drain(), 1);
+    }
+}

@@ -1,0 +1,393 @@
+//! What the threads that answer calls share with the thread that receives them: one connection's sending side.
+
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::admission::{Activity, Admitted};
+use super::clients::Client;
+use super::common::Common;
+use super::reply_batch::{Batch, Sent, State};
+use super::service::{Exchange, Outcome, Peer};
+use super::thread_queue::ThreadQueue;
+use super::token::Token;
+use tombolo_host_runtime::buffer_pool::Buffers;
+use tombolo_host_runtime::waiters::Waiter;
+
+/// A connection whose peer takes no replies begins no call while so many bytes of them wait: it may have the next long reply ready, and no
+/// more.
+const UNTAKEN_MAX_BYTES: usize = 1 << 20;
+
+/// A connection, as whoever answers its calls sees it.
+pub(super) struct SharedConnection {
+    pub(super) peer: Arc<Peer>,
+    pub(super) client: Arc<Client>,
+    pub(super) buffers: Buffers,
+    pub(super) token: Token,
+    pub(super) activity: Activity,
+    stream: OwnedFd,
+    /// After the stream: given back when the descriptor is closed, which calls under way keep open.
+    _admitted: Admitted,
+    common: Arc<Common>,
+    queue: Arc<ThreadQueue>,
+    /// Calls received whose replies are not out.
+    calls: AtomicUsize,
+    /// Bytes of replies that wait while the peer takes none.
+    untaken: AtomicUsize,
+    /// The event thread wants to know when these are below their limits.
+    waits: AtomicBool,
+    /// The event thread wants to know when there are no calls any more.
+    ending: AtomicBool,
+    /// The send_queue's phase, to be looked at without its lock: no reply is added, nothing is sent any more.
+    sealed: AtomicBool,
+    dead: AtomicBool,
+    send_queue: Mutex<SendQueue>,
+}
+
+#[derive(Default)]
+struct SendQueue {
+    /// Replies that wait for the next batch.
+    queue: Batch,
+    /// The rest of the batch that was sent in part; empty while somebody sends.
+    rest: Batch,
+    phase: Phase,
+    /// Somebody sends, and will send what is put in the queue meanwhile.
+    sending: bool,
+    /// There has been room again since whoever sends found none.
+    again: bool,
+    /// When something was sent last, if the peer takes no more.
+    progress: Option<Instant>,
+    /// Bytes of replies that the client pays for, because it does not take them.
+    charged: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Open,
+    /// No reply is added any more.
+    Sealed,
+    /// Nothing is sent any more.
+    Dead,
+}
+
+impl SharedConnection {
+    pub(super) fn new(
+        stream: OwnedFd,
+        peer: Arc<Peer>,
+        token: Token,
+        (common, admitted): (Arc<Common>, Admitted),
+        queue: Arc<ThreadQueue>,
+    ) -> Arc<Self> {
+        let client = admitted.client().clone();
+        let buffers = Buffers::of(client.share.account());
+        Arc::new(Self {
+            peer,
+            client,
+            buffers,
+            token,
+            activity: Activity::default(),
+            stream,
+            _admitted: admitted,
+            common,
+            queue,
+            calls: AtomicUsize::new(0),
+            untaken: AtomicUsize::new(0),
+            waits: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            sealed: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            send_queue: Mutex::default(),
+        })
+    }
+
+    pub(super) fn stream(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// A call was received.
+    pub(super) fn begin_call(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.client.begin_call();
+    }
+
+    /// Puts the reply of such a call with those that wait, if there is one; how many bytes wait for the next batch then.
+    /// Nothing is sent before [`flush`](Self::flush).
+    pub(super) fn add_reply(&self, exchange: &mut Exchange, outcome: Outcome) -> usize {
+        // From here on it holds nothing that other connections of the client might need, but memory.
+        self.client.end_calls(1);
+        if outcome == Outcome::Reply {
+            let mut send_queue = self.lock();
+            if send_queue.phase == Phase::Open {
+                send_queue.queue.push(exchange);
+                let waiting = send_queue.queue.len();
+                if send_queue.progress.is_some() {
+                    self.charge(&mut send_queue);
+                }
+                return waiting;
+            }
+        }
+        if outcome == Outcome::Close {
+            self.seal();
+        }
+        self.release(1);
+        0
+    }
+
+    /// A call ended without an answer, and the connection with it.
+    pub(super) fn fail_call(&self) {
+        self.client.end_calls(1);
+        self.seal();
+        self.release(1);
+        self.call_attention();
+    }
+
+    /// Sends what waits, unless somebody else is at it or the peer takes no more.
+    pub(super) fn flush(&self) {
+        let batch = {
+            let mut send_queue = self.lock();
+            if send_queue.progress.is_some() { None } else { send_queue.begin_sending() }
+        };
+        if let Some(batch) = batch {
+            self.send(batch);
+        }
+    }
+
+    /// The peer may take more: sends what waits. Whoever is at it tries once more.
+    pub(super) fn writable(&self) {
+        let batch = {
+            let mut send_queue = self.lock();
+            send_queue.again = send_queue.sending;
+            send_queue.begin_sending()
+        };
+        if let Some(batch) = batch {
+            self.send(batch);
+        }
+    }
+
+    /// Has the event thread look here.
+    pub(super) fn call_attention(&self) {
+        self.queue.check_connection(self.token);
+    }
+
+    /// Whether the calls and bytes are below their limits, and the peer takes its replies.
+    pub(super) fn is_below_limits(&self) -> bool {
+        let options = &self.common.options;
+        self.calls.load(Ordering::SeqCst) < options.connection_calls_max
+            && self.buffers.account().lent_bytes() < options.connection_bytes_max
+            && self.untaken.load(Ordering::SeqCst) < UNTAKEN_MAX_BYTES
+    }
+
+    /// Whether replies wait for the peer to take some.
+    pub(super) fn is_untaken(&self) -> bool {
+        self.untaken.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether others wait for memory.
+    pub(super) fn is_memory_short(&self) -> bool {
+        self.client.share.is_short()
+    }
+
+    /// Tells the event thread, if it wants to know, that there is room below the limits.
+    pub(super) fn ease(&self) {
+        // One turn of calls at a time, not one call.
+        let left = self.calls.load(Ordering::SeqCst);
+        let is_low = left <= self.common.options.connection_calls_max / 4 * 3 && self.is_below_limits();
+        if is_low && self.waits.load(Ordering::SeqCst) && self.waits.swap(false, Ordering::SeqCst) {
+            self.call_attention();
+        }
+    }
+
+    /// Has the event thread look here when they are. Look again after this, for they may be so already.
+    pub(super) fn wait_for_limits(&self) {
+        self.waits.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether there is a call whose reply is not out.
+    pub(super) fn has_calls(&self) -> bool {
+        self.calls.load(Ordering::SeqCst) > 0
+    }
+
+    /// Has the event thread look here when there is none any more. Look again after this.
+    pub(super) fn wait_for_end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on no reply is added; what waits is sent.
+    pub(super) fn seal(&self) {
+        let mut send_queue = self.lock();
+        if send_queue.phase == Phase::Open {
+            send_queue.phase = Phase::Sealed;
+            self.sealed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether no reply is added any more.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::SeqCst)
+    }
+
+    /// Whether no reply is added and none waits any more.
+    pub(super) fn is_finished(&self) -> bool {
+        let send_queue = self.lock();
+        let idle = !send_queue.sending && send_queue.queue.is_empty() && send_queue.rest.is_empty();
+        match send_queue.phase {
+            Phase::Open => false,
+            Phase::Sealed => idle,
+            Phase::Dead => true,
+        }
+    }
+
+    /// Whether replies wait and the peer has taken none for so long.
+    pub(super) fn is_stuck(&self, time: Duration, now: Instant) -> bool {
+        self.lock().progress.is_some_and(|last| now.saturating_duration_since(last) >= time)
+    }
+
+    /// Whether it is of no use any more.
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    /// Drops what waits. Calls go on, and their replies are dropped.
+    pub(super) fn kill(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        let mut send_queue = self.lock();
+        send_queue.phase = Phase::Dead;
+        let dropped = send_queue.queue.drain() + send_queue.rest.drain();
+        self.not_full(&mut send_queue);
+        drop(send_queue);
+        self.release(dropped);
+    }
+
+    /// Gives up memory that an idle connection does not need.
+    pub(super) fn rest(&self) {
+        let mut send_queue = self.lock();
+        if !send_queue.sending && send_queue.queue.is_empty() && send_queue.rest.is_empty() {
+            (send_queue.queue, send_queue.rest) = (Batch::default(), Batch::default());
+        }
+    }
+
+    /// Sends this batch and what comes meanwhile.
+    fn send(&self, mut batch: Batch) {
+        loop {
+            let sent = batch.send(self.stream.as_fd());
+            self.common.counters.sent_bytes.add(sent.bytes);
+            self.release(sent.replies);
+            match self.after_sending(batch, sent) {
+                Some(next) => batch = next,
+                None => return,
+            }
+        }
+    }
+
+    /// What to send next, if anything.
+    fn after_sending(&self, mut batch: Batch, sent: Sent) -> Option<Batch> {
+        let mut send_queue = self.lock();
+        if send_queue.phase == Phase::Dead || matches!(sent.state, State::Broken(_)) {
+            if let State::Broken(error) = sent.state {
+                tracing::debug!(peer = ?self.peer, %error, "send failed");
+            }
+            send_queue.phase = Phase::Dead;
+            self.dead.store(true, Ordering::SeqCst);
+            let dropped = batch.drain() + send_queue.queue.drain();
+            send_queue.sending = false;
+            self.not_full(&mut send_queue);
+            drop(send_queue);
+            self.release(dropped);
+            self.call_attention();
+            return None;
+        }
+        if sent.state == State::Full {
+            if mem::take(&mut send_queue.again) {
+                return Some(batch);
+            }
+            send_queue.rest = batch;
+            send_queue.sending = false;
+            if sent.bytes > 0 || send_queue.progress.is_none() {
+                send_queue.progress = Some(Instant::now());
+            }
+            self.charge(&mut send_queue);
+            return None;
+        }
+        self.not_full(&mut send_queue);
+        send_queue.rest = batch;
+        let next = send_queue.next_batch();
+        send_queue.sending = next.is_some();
+        if next.is_none() && send_queue.phase == Phase::Sealed {
+            drop(send_queue);
+            self.call_attention();
+        }
+        next
+    }
+
+    /// Has the client pay for the replies that it does not take, as many as there are now.
+    fn charge(&self, send_queue: &mut SendQueue) {
+        self.untaken.store(send_queue.queue.len() + send_queue.rest.len(), Ordering::SeqCst);
+        let waiting = send_queue.queue.uncounted_bytes() + send_queue.rest.uncounted_bytes();
+        let account = self.buffers.account();
+        account.charge(waiting);
+        account.give_back(mem::replace(&mut send_queue.charged, waiting));
+    }
+
+    fn not_full(&self, send_queue: &mut SendQueue) {
+        send_queue.progress = None;
+        send_queue.again = false;
+        if send_queue.charged > 0 {
+            self.buffers.account().give_back(mem::take(&mut send_queue.charged));
+        }
+        if self.untaken.swap(0, Ordering::SeqCst) > 0 {
+            self.ease();
+        }
+    }
+
+    /// So many calls hold nothing any more.
+    fn release(&self, calls: usize) {
+        if calls == 0 {
+            return;
+        }
+        let left = self.calls.fetch_sub(calls, Ordering::SeqCst) - calls;
+        self.ease();
+        if left == 0 && self.ending.load(Ordering::SeqCst) {
+            self.call_attention();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SendQueue> {
+        self.send_queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SendQueue {
+    /// What to send, if there is something and nobody sends.
+    fn begin_sending(&mut self) -> Option<Batch> {
+        if self.sending {
+            return None;
+        }
+        let batch = self.next_batch()?;
+        self.sending = true;
+        Some(batch)
+    }
+
+    /// The rest of the last batch, or else what waits; the memory of the former serves the latter.
+    fn next_batch(&mut self) -> Option<Batch> {
+        if self.rest.is_empty() {
+            if self.queue.is_empty() {
+                return None;
+            }
+            mem::swap(&mut self.queue, &mut self.rest);
+        }
+        Some(mem::take(&mut self.rest))
+    }
+}
+
+impl Waiter for SharedConnection {
+    fn wake(&self) -> bool {
+        if self.is_dead() {
+            return false;
+        }
+        self.call_attention();
+        true
+    }
+}

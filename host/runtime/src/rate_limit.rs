@@ -1,0 +1,49 @@
+//! Rate limit of the log lines that a peer can cause: one in ten seconds, with the number of those left out.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The rate limit of one kind of log line.
+#[derive(Debug, Default)]
+pub struct RateLimit(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl RateLimit {
+    /// Whether to write a line now, and how many were left out since the last.
+    pub fn allow(&self) -> Option<u64> {
+        self.allow_at(Instant::now())
+    }
+
+    fn allow_at(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
+            state.suppressed += 1;
+            return None;
+        }
+        state.last = Some(now);
+        Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_allowed_once_per_pause_and_counts_those_left_out() {
+        let (line, start) = (RateLimit::default(), Instant::now());
+        assert_eq!(line.allow_at(start), Some(0));
+        for _ in 0..1000 {
+            assert_eq!(line.allow_at(start + PAUSE / 2), None);
+        }
+        assert_eq!(line.allow_at(start + PAUSE), Some(1000));
+        assert_eq!(line.allow_at(start + PAUSE * 2), Some(0));
+    }
+}

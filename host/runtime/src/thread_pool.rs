@@ -1,0 +1,464 @@
+//! A bounded thread pool for what may block: cold reads, fsync, big removals, listings.
+//!
+//! A [`ThreadPool`] has a bounded number of threads. Each user of it (a session) has a [`Lane`] with a bounded queue. Threads
+//! take from the lanes in turn, and no lane holds all threads, so a client that asks for much, or whose disk hangs, does
+//! not keep the others waiting. A job that panics fails alone.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use tombolo_core::{Answer, Ctx, Error, Interrupt, Raised, RequestId, Result};
+
+/// How much a pool may take on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadPoolLimits {
+    /// Threads; they are started when needed, and stay.
+    pub threads: usize,
+    /// Jobs that wait in one lane; one more is refused.
+    pub queue_len: usize,
+}
+
+impl Default for ThreadPoolLimits {
+    /// 16 threads (a disk wants that many requests at once), 4,096 waiting jobs per lane.
+    fn default() -> Self {
+        Self { threads: 16, queue_len: 4096 }
+    }
+}
+
+/// A bounded set of threads that run jobs. Dropping it returns at once; the jobs that wait still run to their end.
+#[derive(Debug)]
+pub struct ThreadPool {
+    shared: Arc<Shared>,
+}
+
+impl ThreadPool {
+    /// A pool without threads yet; `name` is what its threads are called.
+    pub fn new(name: &str, limits: ThreadPoolLimits) -> Self {
+        let limits = ThreadPoolLimits { threads: limits.threads.max(1), queue_len: limits.queue_len.max(1) };
+        let shared = Shared { name: name.to_owned(), limits, state: Mutex::default(), work: Condvar::new() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// A queue of its own for one user.
+    pub fn lane(&self) -> Lane {
+        let mut state = self.shared.lock();
+        let id = state.next_lane;
+        state.next_lane += 1;
+        Lane { shared: self.shared.clone(), id }
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.work.notify_all();
+    }
+}
+
+/// One user's queue in a [`ThreadPool`].
+#[derive(Debug)]
+pub struct Lane {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Lane {
+    /// Has `job` run on a thread of the pool.
+    ///
+    /// A job that has not begun ends with [`Error::Interrupted`] when the request's interrupt is raised, and with
+    /// [`Error::TimedOut`] when its deadline has passed. One that has begun runs to its end. [`Error::WouldBlock`] when the
+    /// queue is full or the pool is gone. The waker is called on the pool's thread.
+    pub fn run<T: Send + 'static>(
+        &self,
+        cx: &Ctx,
+        job: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        let job: JobFn<T> = Box::new(job);
+        let phase = Mutex::new(Phase::Waiting { job, waker: None });
+        let job = Arc::new(QueuedJob { phase, deadline: cx.deadline, request: cx.request });
+        if let Err(refused) = self.shared.submit(self.id, job.clone()) {
+            return Answer::Done(Err(refused));
+        }
+        Answer::Later(Box::pin(Outcome {
+            job,
+            interrupt: cx.interrupt.clone(),
+            raised: cx.interrupt.raised(),
+        }))
+    }
+}
+
+/// What the threads and the users of a pool share.
+struct Shared {
+    name: String,
+    limits: ThreadPoolLimits,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    next_lane: u64,
+    /// The lanes that have waiting or running jobs; the first is the next.
+    lanes: VecDeque<Queue>,
+    /// Jobs in all lanes that do not run yet.
+    waiting: usize,
+    threads: usize,
+    idle: usize,
+    closing: bool,
+}
+
+struct Queue {
+    id: u64,
+    waiting: VecDeque<Arc<dyn Job>>,
+    running: usize,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(self: &Arc<Self>, lane: u64, job: Arc<dyn Job>) -> Result<()> {
+        let mut state = self.lock();
+        if state.closing {
+            return Err(Error::WouldBlock);
+        }
+        let at = state.lanes.iter().position(|queue| queue.id == lane).unwrap_or_else(|| {
+            state.lanes.push_back(Queue { id: lane, waiting: VecDeque::new(), running: 0 });
+            state.lanes.len() - 1
+        });
+        let queue = &mut state.lanes[at];
+        if queue.waiting.len() >= self.limits.queue_len {
+            return Err(Error::WouldBlock);
+        }
+        queue.waiting.push_back(job);
+        state.waiting += 1;
+        // An idle thread that was just told of an earlier job is idle no more, though it has not woken yet.
+        let start = state.waiting > state.idle && state.threads < self.limits.threads;
+        state.threads += usize::from(start);
+        let alone = state.threads == usize::from(start);
+        drop(state);
+        self.work.notify_one();
+        if !start {
+            return Ok(());
+        }
+        let shared = self.clone();
+        let started = std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.serve());
+        let Err(cause) = started else { return Ok(()) };
+        self.lock().threads -= 1;
+        tracing::warn!(pool = %self.name, %cause, "cannot start a thread");
+        if alone { self.withdraw(lane) } else { Ok(()) }
+    }
+
+    /// Takes the newest job of a lane back, when there is no thread at all that could run it.
+    fn withdraw(&self, lane: u64) -> Result<()> {
+        let mut state = self.lock();
+        if let Some(queue) = state.lanes.iter_mut().find(|queue| queue.id == lane) {
+            let taken = usize::from(queue.waiting.pop_back().is_some());
+            state.waiting -= taken;
+        }
+        Err(Error::NoMemory)
+    }
+
+    /// What each thread runs.
+    fn serve(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some((lane, job)) = state.next(self.limits.threads) {
+                drop(state);
+                job.run();
+                drop(job);
+                state = self.lock();
+                state.finished(lane);
+                // A lane that was at its share may go on.
+                self.work.notify_one();
+                continue;
+            }
+            if state.closing {
+                state.threads -= 1;
+                return;
+            }
+            state.idle += 1;
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+}
+
+impl State {
+    /// The next job: from the first lane in turn that is below its share; that lane then goes to the end.
+    fn next(&mut self, threads: usize) -> Option<(u64, Arc<dyn Job>)> {
+        let share = (threads - threads / 4).max(1);
+        let at = self.lanes.iter().position(|queue| !queue.waiting.is_empty() && queue.running < share)?;
+        let mut queue = self.lanes.remove(at)?;
+        let job = queue.waiting.pop_front();
+        queue.running += usize::from(job.is_some());
+        self.waiting -= usize::from(job.is_some());
+        let lane = queue.id;
+        self.lanes.push_back(queue);
+        job.map(|job| (lane, job))
+    }
+
+    fn finished(&mut self, lane: u64) {
+        let Some(at) = self.lanes.iter().position(|queue| queue.id == lane) else { return };
+        let queue = &mut self.lanes[at];
+        queue.running -= 1;
+        if queue.running == 0 && queue.waiting.is_empty() {
+            self.lanes.remove(at);
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        write!(f, "ThreadPool({}: {} threads, {} lanes in use)", self.name, state.threads, state.lanes.len())
+    }
+}
+
+type JobFn<T> = Box<dyn FnOnce() -> Result<T> + Send>;
+
+/// A job and where its answer goes.
+struct QueuedJob<T> {
+    phase: Mutex<Phase<T>>,
+    deadline: Option<Instant>,
+    request: RequestId,
+}
+
+enum Phase<T> {
+    Waiting { job: JobFn<T>, waker: Option<Waker> },
+    Running { waker: Option<Waker> },
+    Ended(Result<T>),
+    Taken,
+}
+
+trait Job: Send + Sync {
+    fn run(&self);
+}
+
+impl<T> QueuedJob<T> {
+    fn lock(&self) -> MutexGuard<'_, Phase<T>> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the job to run it; `None` when it was given up meanwhile.
+    fn begin(&self) -> Option<JobFn<T>> {
+        let mut phase = self.lock();
+        match std::mem::replace(&mut *phase, Phase::Taken) {
+            Phase::Waiting { job, waker } => {
+                *phase = Phase::Running { waker };
+                Some(job)
+            }
+            other => {
+                *phase = other;
+                None
+            }
+        }
+    }
+
+    fn end(&self, result: Result<T>) {
+        let before = std::mem::replace(&mut *self.lock(), Phase::Ended(result));
+        if let Phase::Running { waker: Some(waker) } = before {
+            waker.wake();
+        }
+    }
+}
+
+impl<T: Send + 'static> Job for QueuedJob<T> {
+    fn run(&self) {
+        let Some(job) = self.begin() else { return };
+        if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return self.end(Err(Error::TimedOut));
+        }
+        let result = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
+            let cause = panic_text(&*panic);
+            tracing::error!(request = self.request.0, cause, "a job panicked; its request fails");
+            Err(Error::io(format!("panic: {cause}")))
+        });
+        self.end(result);
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("?")
+}
+
+/// The future of a job's answer.
+struct Outcome<T> {
+    job: Arc<QueuedJob<T>>,
+    interrupt: Interrupt,
+    raised: Raised,
+}
+
+impl<T> Future for Outcome<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        // Registers for the interrupt before the phase is looked at: whichever comes first wakes us.
+        let raised = Pin::new(&mut self.raised).poll(context).is_ready() || self.interrupt.is_raised();
+        let mut phase = self.job.lock();
+        match &mut *phase {
+            Phase::Waiting { .. } if raised => {
+                // Drops the job and all that it holds; the thread that takes it from the queue finds it gone.
+                let given_up = std::mem::replace(&mut *phase, Phase::Taken);
+                drop(phase);
+                drop(given_up);
+                Poll::Ready(Err(Error::Interrupted))
+            }
+            Phase::Waiting { waker, .. } | Phase::Running { waker } => {
+                *waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+            Phase::Ended(_) => match std::mem::replace(&mut *phase, Phase::Taken) {
+                Phase::Ended(result) => Poll::Ready(result),
+                _ => Poll::Pending,
+            },
+            // Polled after it was ready: nothing more will come.
+            Phase::Taken => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tombolo_core::SessionId;
+
+    use super::*;
+
+    fn cx() -> Ctx {
+        Ctx { interrupt: Interrupt::new(), ..Ctx::root(SessionId(1)) }
+    }
+
+    fn pool(threads: usize, queue_len: usize) -> ThreadPool {
+        ThreadPool::new("test", ThreadPoolLimits { threads, queue_len })
+    }
+
+    /// Keeps one thread busy until the returned sender is dropped or used.
+    fn block(lane: &Lane) -> (mpsc::Sender<()>, Answer<()>) {
+        let (go, wait) = mpsc::channel::<()>();
+        let (began, begins) = mpsc::channel();
+        let answer = lane.run(&cx(), move || {
+            began.send(()).ok();
+            wait.recv().ok();
+            Ok(())
+        });
+        begins.recv().unwrap();
+        (go, answer)
+    }
+
+    #[test]
+    fn a_job_answers_from_another_thread() {
+        let pool = pool(2, 8);
+        let here = std::thread::current().id();
+        let there = pool.lane().run(&cx(), || Ok(std::thread::current().id())).wait().unwrap();
+        assert_ne!(here, there);
+    }
+
+    #[test]
+    fn jobs_that_come_together_run_together() {
+        let pool = pool(4, 8);
+        let lane = pool.lane();
+        lane.run(&cx(), || Ok(())).wait().unwrap();
+        let (first, heard) = mpsc::channel();
+        let waits = lane.run(&cx(), move || heard.recv_timeout(Duration::from_secs(5)).map_err(Error::io));
+        let tells = lane.run(&cx(), move || first.send(7).map_err(Error::io));
+        tells.wait().unwrap();
+        assert_eq!(waits.wait().unwrap(), 7);
+    }
+
+    #[test]
+    fn a_panic_fails_its_own_job_only() {
+        let pool = pool(1, 8);
+        let lane = pool.lane();
+        let broken = lane.run(&cx(), || -> Result<()> { panic!("on purpose") });
+        let Err(Error::Io { source: Some(source) }) = broken.wait() else { panic!("no error") };
+        assert!(source.to_string().contains("on purpose"));
+        assert_eq!(lane.run(&cx(), || Ok(7)).wait().unwrap(), 7);
+    }
+
+    #[test]
+    fn an_interrupt_ends_a_job_that_waits_and_spares_one_that_runs() {
+        let pool = pool(1, 8);
+        let lane = pool.lane();
+        let (go, running) = block(&lane);
+        let cx = cx();
+        let held = Arc::new(());
+        let in_job = held.clone();
+        let waiting = lane.run(&cx, move || {
+            drop(in_job);
+            Ok(())
+        });
+        let interrupt = cx.interrupt.clone();
+        let raiser = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            interrupt.raise();
+        });
+        assert!(matches!(waiting.wait(), Err(Error::Interrupted)));
+        assert_eq!(Arc::strong_count(&held), 1, "what the job held is free once the answer is there");
+        raiser.join().unwrap();
+        go.send(()).unwrap();
+        running.wait().unwrap();
+    }
+
+    #[test]
+    fn a_full_lane_refuses_and_does_not_grow() {
+        let pool = pool(1, 2);
+        let lane = pool.lane();
+        let (go, running) = block(&lane);
+        let queued: Vec<_> = (0..2).map(|n| lane.run(&cx(), move || Ok(n))).collect();
+        assert!(matches!(lane.run(&cx(), || Ok(())).wait(), Err(Error::WouldBlock)));
+        drop(go);
+        running.wait().unwrap();
+        assert_eq!(queued.into_iter().map(|answer| answer.wait().unwrap()).sum::<i32>(), 1);
+    }
+
+    #[test]
+    fn a_lane_that_hangs_leaves_threads_to_the_others() {
+        let pool = pool(4, 64);
+        let (greedy, modest) = (pool.lane(), pool.lane());
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        let hung: Vec<_> = (0..16)
+            .map(|_| {
+                let wait = wait.clone();
+                greedy.run(&cx(), move || {
+                    wait.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+                    Ok(())
+                })
+            })
+            .collect();
+        assert_eq!(modest.run(&cx(), || Ok(1)).wait().unwrap(), 1);
+        drop(go);
+        hung.into_iter().for_each(|answer| answer.wait().unwrap());
+    }
+
+    #[test]
+    fn a_deadline_that_passed_in_the_queue_spares_the_work() {
+        let pool = pool(1, 8);
+        let lane = pool.lane();
+        let (go, running) = block(&lane);
+        let ran = Arc::new(AtomicUsize::new(0));
+        let counter = ran.clone();
+        let late = Ctx { deadline: Some(Instant::now()), ..cx() };
+        let answer = lane.run(&late, move || Ok(counter.fetch_add(1, Ordering::Relaxed)));
+        go.send(()).unwrap();
+        assert!(matches!(answer.wait(), Err(Error::TimedOut)));
+        assert_eq!(ran.load(Ordering::Relaxed), 0);
+        running.wait().unwrap();
+    }
+}

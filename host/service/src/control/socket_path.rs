@@ -1,0 +1,125 @@
+//! The default paths of control sockets.
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use tombolo_sys::{creds, socket};
+
+use tombolo_host_runtime::listener::{ListenError, Listener};
+
+/// Why no control socket can be made.
+#[derive(Debug, Error)]
+pub enum SocketPathError {
+    /// The directory belongs to another user, or others may write to it.
+    #[error("{}: it must be a directory of user {uid} that no other user can enter", path.display())]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// The user that must own it.
+        uid: u32,
+    },
+    /// Making or looking at it failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket itself cannot be had.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+}
+
+/// `$XDG_RUNTIME_DIR/tombolo`, else `/run/tombolo` for root and `/tmp/tombolo-UID` for others.
+pub fn default_directory() -> PathBuf {
+    let (uid, _) = creds::own_ids();
+    match env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(runtime) if runtime.is_absolute() => runtime.join("tombolo"),
+        _ if uid == 0 => PathBuf::from("/run/tombolo"),
+        _ => env::temp_dir().join(format!("tombolo-{uid}")),
+    }
+}
+
+/// Listens at `NAME.sock` in `directory`, or at `NAME-2.sock` and so on where live servers have those names. The
+/// directory is made when it is missing; one that others could enter is refused.
+pub fn free_socket(directory: &Path, name: &str) -> Result<Listener, SocketPathError> {
+    prepare(directory)?;
+    let mut last = None;
+    for number in 1..=SAME_NAME_LIMIT {
+        let file = if number == 1 { format!("{name}.sock") } else { format!("{name}-{number}.sock") };
+        match Listener::bind(&directory.join(file), 0o600) {
+            Err(error @ ListenError::Busy { .. }) => last = Some(error),
+            outcome => return Ok(outcome?),
+        }
+    }
+    Err(last.map_or_else(
+        || SocketPathError::Io { path: directory.into(), source: io::Error::other("busy") },
+        Into::into,
+    ))
+}
+
+/// The sockets in `directory` that a server listens on, by name. None when there is no such directory.
+pub fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_socket() && socket::listens(&entry.path()).unwrap_or(false) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+const SAME_NAME_LIMIT: u32 = 100;
+
+fn prepare(directory: &Path) -> Result<(), SocketPathError> {
+    let io = |source| SocketPathError::Io { path: directory.to_owned(), source };
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
+        _ => {}
+    }
+    // In /tmp anybody may have been first.
+    let (uid, _) = creds::own_ids();
+    let metadata = fs::symlink_metadata(directory).map_err(io)?;
+    let private = metadata.is_dir() && metadata.uid() == uid && metadata.permissions().mode() & 0o077 == 0;
+    if private { Ok(()) } else { Err(SocketPathError::Unsafe { path: directory.to_owned(), uid }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_server_of_the_same_name_gets_the_next_socket() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = dir.path().join("tombolo");
+        let first = free_socket(&place, "src").expect("first");
+        let second = free_socket(&place, "src").expect("second");
+        assert_eq!(sockets(&place).expect("list"), [second.path(), first.path()]);
+        assert!(second.path().ends_with("src-2.sock"));
+        drop((first, second));
+        assert_eq!(sockets(&place).expect("list"), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn a_directory_that_others_may_enter_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = dir.path().join("tombolo");
+        fs::create_dir(&place).expect("mkdir");
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).expect("chmod");
+        assert!(matches!(free_socket(&place, "src"), Err(SocketPathError::Unsafe { .. })));
+        std::os::unix::fs::symlink("/etc", dir.path().join("link")).expect("symlink");
+        assert!(matches!(free_socket(&dir.path().join("link"), "src"), Err(SocketPathError::Unsafe { .. })));
+    }
+}

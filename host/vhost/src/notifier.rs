@@ -1,0 +1,86 @@
+use rustix::event::epoll;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{self, Errno};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// How we wake the guest: the front end gave us an eventfd, or (UML) the writing end of a pipe.
+#[derive(Debug)]
+pub(crate) struct Notifier(OwnedFd);
+
+impl Notifier {
+    /// Makes the descriptor non-blocking: one that the front end does not drain must not block us. It is signalled then
+    /// anyway.
+    pub(crate) fn new(file: File) -> std::io::Result<Notifier> {
+        let fd = OwnedFd::from(file);
+        fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
+        Ok(Notifier(fd))
+    }
+
+    /// Signals it. Any failure is the front end's: it closed or filled its own descriptor.
+    pub(crate) fn notify(&self) {
+        let _ = rustix::io::retry_on_intr(|| io::write(&self.0, &1u64.to_ne_bytes()));
+    }
+}
+
+/// How a queue's thread sleeps: until the guest kicks, or a [`Waker`] wakes it.
+///
+/// The guest's descriptor is watched edge-triggered and never read. So a front end that drains it, or makes it
+/// blocking, cannot hold the thread up; and a wake-up costs one system call less.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    epoll: OwnedFd,
+    /// Kept open as long as it is watched.
+    _kick: Option<OwnedFd>,
+}
+
+/// Wakes a [`Waiter`] from inside this process.
+#[derive(Debug)]
+pub(crate) struct Waker(OwnedFd);
+
+impl Waiter {
+    /// Watches the guest's descriptor, if it gave one, and makes a waker. Fails for descriptors that cannot be
+    /// waited for, such as regular files.
+    pub(crate) fn new(kick: Option<OwnedFd>) -> std::io::Result<(Waiter, Waker)> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &waker, epoll::EventData::new_u64(0), edge)?;
+        if let Some(kick) = &kick {
+            epoll::add(&epoll, kick, epoll::EventData::new_u64(1), edge)?;
+        }
+        Ok((Waiter { epoll, _kick: kick }, Waker(waker)))
+    }
+
+    /// Whether the guest has no way to kick: its queue has to be polled.
+    pub(crate) fn must_poll(&self) -> bool {
+        self._kick.is_none()
+    }
+
+    /// Sleeps until a kick or a wake-up, or for the given time.
+    pub(crate) fn wait(&self, timeout_ms: Option<u32>) -> std::io::Result<()> {
+        let timeout = timeout_ms.map(|ms| rustix::event::Timespec {
+            tv_sec: i64::from(ms / 1000),
+            tv_nsec: i64::from(ms % 1000) * 1_000_000,
+        });
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
+        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Waker {
+    pub(crate) fn wake(&self) {
+        // Full means signalled already; nothing else can fail on our own eventfd.
+        let _ = io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for Notifier {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

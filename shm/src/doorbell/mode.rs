@@ -1,0 +1,76 @@
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::doorbell::umwait;
+
+/// How a consumer waits. Each side chooses its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    /// Looks all the time; yields its processor now and then, or a producer on the same one would starve. Costs a processor.
+    Poll,
+    /// Sleeps at once. Costs a wake-up per message.
+    Event,
+    /// Looks for as long as that has paid lately, 50 µs at most, then sleeps. Costs nothing when idle.
+    #[default]
+    Adaptive,
+    /// As [`Poll`](Self::Poll), with the processor resting until the line it waits for is written. Needs x86's WAITPKG.
+    Umwait,
+}
+
+/// A word that names no mode.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{word:?} is no way to wait: poll, event, adaptive or umwait")]
+pub struct UnknownMode {
+    word: String,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Mode; 4] = [Mode::Poll, Mode::Event, Mode::Adaptive, Mode::Umwait];
+
+    /// Whether this processor can wait so. A mode that is not available waits as [`Poll`](Self::Poll) does.
+    pub fn is_available(self) -> bool {
+        self != Mode::Umwait || umwait::is_available()
+    }
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Poll => "poll",
+            Mode::Event => "event",
+            Mode::Adaptive => "adaptive",
+            Mode::Umwait => "umwait",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = UnknownMode;
+
+    fn from_str(word: &str) -> Result<Mode, UnknownMode> {
+        let mode = Mode::ALL.into_iter().find(|mode| mode.name() == word);
+        mode.ok_or_else(|| UnknownMode { word: word.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mode_is_known_by_its_word() {
+        for mode in Mode::ALL {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        let unknown = "mwait".parse::<Mode>().expect_err("no such mode");
+        assert!(unknown.to_string().contains("\"mwait\""));
+    }
+}

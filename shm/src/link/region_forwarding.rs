@@ -1,0 +1,142 @@
+//! The messages by which a client makes further domains known (docs/formats/link.md, "Introductions").
+
+use std::mem::{offset_of, size_of};
+use std::ops::Range;
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::address::Domain;
+use crate::link::message::MessageError;
+
+/// Most domains that a client may have introduced on a link at a time.
+pub const FORWARDED_REGIONS_MAX: usize = 8;
+
+/// One more domain, whose memory the server may read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForwardRegion {
+    /// Its number on this link: [`Domain::FIRST_OTHER`] or above, and never used before.
+    pub domain: Domain,
+    /// Whose it is: the effective user of the process that made the memory. It goes on to nobody but that user's processes and root's.
+    pub user: u32,
+    /// Size of the memory, in bytes.
+    pub bytes: u64,
+    /// The part of it that references may name, in bytes from its beginning.
+    pub nameable: Range<u64>,
+}
+
+/// What became of an introduction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionForwarded {
+    /// The domain.
+    pub domain: Domain,
+    /// Whether references may name its memory from now on. Otherwise the number is never known on this link.
+    pub is_known: bool,
+}
+
+/// A domain that is named no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Withdraw {
+    /// The domain. Whatever referred to its memory is answered.
+    pub domain: Domain,
+}
+
+/// What the rest of a message is; none if it has another length.
+type Decoded<T> = Option<Result<T, MessageError>>;
+
+impl ForwardRegion {
+    pub(super) fn decode(bytes: &[u8]) -> Decoded<ForwardRegion> {
+        let raw = RawForwardRegion::read_from_bytes(bytes).ok()?;
+        Some(further(raw.domain).map(|domain| ForwardRegion {
+            domain,
+            user: raw.user.get(),
+            bytes: raw.bytes.get(),
+            nameable: raw.start.get()..raw.end.get(),
+        }))
+    }
+
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        let raw = RawForwardRegion {
+            domain: U32::new(self.domain.0.into()),
+            user: U32::new(self.user),
+            bytes: U64::new(self.bytes),
+            start: U64::new(self.nameable.start),
+            end: U64::new(self.nameable.end),
+        };
+        bytes.extend_from_slice(raw.as_bytes());
+    }
+}
+
+impl RegionForwarded {
+    pub(super) fn decode(bytes: &[u8]) -> Decoded<RegionForwarded> {
+        let raw = RawOutcome::read_from_bytes(bytes).ok()?;
+        Some(further(raw.domain).and_then(|domain| match raw.outcome.get() {
+            KNOWN => Ok(RegionForwarded { domain, is_known: true }),
+            NOT_TAKEN => Ok(RegionForwarded { domain, is_known: false }),
+            value => Err(MessageError::Value { what: "outcome", value }),
+        }))
+    }
+
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        let outcome = U32::new(if self.is_known { KNOWN } else { NOT_TAKEN });
+        let raw = RawOutcome { domain: U32::new(self.domain.0.into()), outcome };
+        bytes.extend_from_slice(raw.as_bytes());
+    }
+}
+
+impl Withdraw {
+    pub(super) fn decode(bytes: &[u8]) -> Decoded<Withdraw> {
+        let raw = RawWithdraw::read_from_bytes(bytes).ok()?;
+        Some(further(raw.domain).map(|domain| Withdraw { domain }))
+    }
+
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(RawWithdraw { domain: U32::new(self.domain.0.into()) }.as_bytes());
+    }
+}
+
+/// A domain that is neither of the link's own.
+fn further(number: U32) -> Result<Domain, MessageError> {
+    let domain = u16::try_from(number.get()).ok().map(Domain).filter(|domain| *domain >= Domain::FIRST_OTHER);
+    domain.ok_or(MessageError::Value { what: "domain", value: number.get() })
+}
+
+// The bytes behind a message's head, which has 16.
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawForwardRegion {
+    domain: U32,
+    user: U32,
+    bytes: U64,
+    start: U64,
+    end: U64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawOutcome {
+    domain: U32,
+    outcome: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawWithdraw {
+    domain: U32,
+}
+
+const KNOWN: u32 = 1;
+const NOT_TAKEN: u32 = 2;
+
+const _: () = {
+    const HEAD: usize = 16;
+    assert!(HEAD + offset_of!(RawForwardRegion, user) == 20);
+    assert!(HEAD + offset_of!(RawForwardRegion, bytes) == 24);
+    assert!(HEAD + offset_of!(RawForwardRegion, start) == 32);
+    assert!(HEAD + offset_of!(RawForwardRegion, end) == 40);
+    assert!(HEAD + size_of::<RawForwardRegion>() == 48);
+    assert!(HEAD + offset_of!(RawOutcome, outcome) == 20);
+    assert!(HEAD + size_of::<RawOutcome>() == 24);
+    assert!(HEAD + size_of::<RawWithdraw>() == 20);
+};

@@ -1,0 +1,376 @@
+//! Links over a file that both sides can write: how they are made, how they end, and what a side can do that keeps to no rules.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use tombolo_mem::Region;
+use tombolo_shm::link::{
+    Cause, ClientHandshake, ClientStep, DoorbellKind, Doorbells, Ends, Epoch, Features, Goodbye, Hello,
+    Incarnation, Limits, PageEnd, PageError, Protocol, RefusalCode, Refused, ServerHandshake, ServerStep,
+    length_of,
+};
+
+const TOTAL: usize = 1 << 20;
+
+fn hello() -> Hello {
+    Hello {
+        version_min: 1,
+        version_max: 1,
+        offered: Features::NONE,
+        required: Features::NONE,
+        slots: 8,
+        back_slots: 8,
+        bytes: u64::MAX,
+        client: Incarnation([1; 16]),
+        protocol: Some(Protocol::Vrpc),
+        doorbells: Doorbells::SILENT,
+        export: "/src".into(),
+        label: "guest".into(),
+    }
+}
+
+fn limits() -> Limits {
+    Limits { doorbells: Doorbells::SILENT, ..Limits::default() }
+}
+
+/// Both sides of a file, and a clock.
+struct Bed {
+    region: Region,
+    now: Instant,
+    epoch: u32,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        Bed { region: Region::heap(TOTAL), now: Instant::now(), epoch: 0 }
+    }
+
+    fn later(&mut self, ms: u64) {
+        self.now += Duration::from_millis(ms);
+    }
+
+    fn server(&self, token: u32, alone: bool) -> ServerHandshake {
+        ServerHandshake::new(self.region.clone(), Incarnation([2; 16]), token, alone, self.now)
+            .expect("a handshake")
+    }
+
+    fn client(&self, token: u32) -> ClientHandshake {
+        let total = length_of(&self.region).expect("a page");
+        ClientHandshake::new(self.region.clone(), total, hello(), token, self.now).expect("a handshake")
+    }
+
+    fn serve(&mut self, server: &mut ServerHandshake) -> ServerStep {
+        let step = server.step(self.now).expect("inside");
+        if let ServerStep::Asked(hello) = &step {
+            self.epoch += 1;
+            let epoch = Epoch::new(self.epoch).expect("not zero");
+            match limits().agree(hello, epoch, Incarnation([2; 16])) {
+                Ok(agreement) if agreement.layout.bytes() <= server.half_bytes() => {
+                    server.welcome(&agreement, self.now).expect("inside");
+                }
+                Ok(_) => {
+                    server.refuse(&Refused::new(RefusalCode::Sizes, ""), self.now).expect("inside");
+                }
+                Err(refused) => server.refuse(&refused, self.now).expect("inside"),
+            }
+        }
+        step
+    }
+
+    /// Makes a link, if it can be made within some steps.
+    fn link(&mut self, server: &mut ServerHandshake, client: &mut ClientHandshake) -> Option<(Ends, Ends)> {
+        let (mut of_server, mut of_client) = (None, None);
+        for _ in 0..100 {
+            self.later(10);
+            if let ServerStep::Ready(ends) = self.serve(server) {
+                of_server = Some(*ends);
+            }
+            if let ClientStep::Made(made) = client.step(self.now).expect("inside") {
+                of_client = Some(made.1);
+            }
+            if let (Some(server), Some(client)) = (&of_server, &of_client) {
+                return Some((client.clone(), server.clone()));
+            }
+        }
+        None
+    }
+}
+
+fn is_common(client: &Ends, server: &Ends) -> bool {
+    let at = client.layout.bulk_offset();
+    client.own.write_at(at, b"ask").expect("inside");
+    server.own.write_at(at, b"tell").expect("inside");
+    let (mut ask, mut tell) = ([0; 3], [0; 4]);
+    server.peer.read_at(at, &mut ask).expect("inside");
+    client.peer.read_at(at, &mut tell).expect("inside");
+    ask == *b"ask" && tell == *b"tell"
+}
+
+#[test]
+fn a_link_is_made_and_left_and_made_again() {
+    let mut bed = Bed::new();
+    assert_eq!(length_of(&bed.region), Err(PageError::Blank));
+    let mut server = bed.server(5, false);
+    assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
+    let mut epochs = Vec::new();
+    for token in 1..4 {
+        let mut client = bed.client(token);
+        let (of_client, of_server) = bed.link(&mut server, &mut client).expect("a link");
+        assert!(is_common(&of_client, &of_server));
+        assert_eq!((of_client.layout, of_client.epoch), (of_server.layout, of_server.epoch));
+        assert_eq!(of_client.doorbell, DoorbellKind::Silent);
+        epochs.push(of_client.epoch);
+        client.goodbye(&Goodbye::new(Cause::Leaving, "done")).expect("inside");
+        let over = bed.serve(&mut server);
+        assert!(
+            matches!(&over, ServerStep::Over(PageEnd::Said(goodbye)) if goodbye.reason == "done"),
+            "{over:?}"
+        );
+        // Until nothing of the link is in use any more nobody else gets its memory.
+        let mut early = bed.client(9);
+        for _ in 0..20 {
+            bed.later(100);
+            assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
+            assert!(matches!(early.step(bed.now), Ok(ClientStep::Busy)));
+        }
+        server.reopen(bed.now).expect("inside");
+    }
+    epochs.dedup();
+    assert_eq!(epochs.len(), 3);
+}
+
+#[test]
+fn a_second_client_has_to_wait() {
+    let mut bed = Bed::new();
+    let mut server = bed.server(5, false);
+    bed.serve(&mut server);
+    let mut first = bed.client(1);
+    bed.link(&mut server, &mut first).expect("a link");
+    let mut second = bed.client(2);
+    for _ in 0..30 {
+        bed.later(100);
+        assert!(matches!(second.step(bed.now), Ok(ClientStep::Busy)));
+        assert!(matches!(first.step(bed.now), Ok(ClientStep::Nothing)));
+        assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
+    }
+}
+
+#[test]
+fn a_client_that_dies_is_noticed_by_its_heart() {
+    let mut bed = Bed::new();
+    let mut server = bed.server(5, false);
+    bed.serve(&mut server);
+    let mut client = bed.client(1);
+    bed.link(&mut server, &mut client).expect("a link");
+    let silent_since = bed.now;
+    let end = loop {
+        bed.later(100);
+        match bed.serve(&mut server) {
+            ServerStep::Over(end) => break end,
+            _ => assert!(bed.now < silent_since + Duration::from_secs(10)),
+        }
+    };
+    assert_eq!(end, PageEnd::Died);
+    assert!(bed.now > silent_since + Duration::from_secs(4));
+    server.reopen(bed.now).expect("inside");
+    // It was only asleep, and finds its place taken.
+    let mut next = bed.client(2);
+    bed.link(&mut server, &mut next).expect("a link");
+    assert!(matches!(client.step(bed.now), Ok(ClientStep::Over(PageEnd::Died))));
+    for _ in 0..5 {
+        bed.later(100);
+        assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
+        assert!(matches!(next.step(bed.now), Ok(ClientStep::Nothing)));
+    }
+}
+
+#[test]
+fn a_client_that_claims_and_dies_keeps_the_next_out_for_a_while_only() {
+    let mut bed = Bed::new();
+    let mut server = bed.server(5, false);
+    bed.serve(&mut server);
+    let mut dead = bed.client(1);
+    // It says hello; of the answer it hears nothing any more.
+    assert!(matches!(dead.step(bed.now), Ok(ClientStep::Nothing)));
+    std::mem::forget(dead);
+    let mut next = bed.client(2);
+    let begun = bed.now;
+    while bed.link(&mut server, &mut next).is_none() {
+        assert!(bed.now < begun + Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn a_client_that_does_not_wait_for_the_answer_keeps_nobody_out() {
+    for steps in 0..4 {
+        let mut bed = Bed::new();
+        let mut server = bed.server(5, false);
+        bed.serve(&mut server);
+        let mut hasty = bed.client(1);
+        assert!(matches!(hasty.step(bed.now), Ok(ClientStep::Nothing)));
+        // Before the claim was seen, before and after the hello was heard, and after the welcome.
+        for _ in 0..steps {
+            bed.serve(&mut server);
+        }
+        drop(hasty);
+        let mut next = bed.client(2);
+        let begun = bed.now;
+        assert!(bed.link(&mut server, &mut next).is_some(), "after {steps} steps");
+        assert!(bed.now < begun + Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_server_that_dies_or_leaves_is_told_apart_and_another_takes_its_place() {
+    for (orderly, alone) in [(true, false), (false, false), (false, true)] {
+        let mut bed = Bed::new();
+        let mut server = bed.server(5, false);
+        bed.serve(&mut server);
+        let mut client = bed.client(1);
+        bed.link(&mut server, &mut client).expect("a link");
+        if orderly {
+            server.goodbye(&Goodbye::new(Cause::Leaving, "")).expect("inside");
+            server.leave();
+            let over = client.step(bed.now).expect("inside");
+            assert!(matches!(over, ClientStep::Over(PageEnd::Said(_))), "{over:?}");
+        } else {
+            drop(server);
+        }
+        let mut heir = bed.server(6, alone);
+        let begun = bed.now;
+        let mut next = bed.client(2);
+        while bed.link(&mut heir, &mut next).is_none() {
+            assert!(bed.now < begun + Duration::from_secs(20));
+            next = bed.client(2);
+        }
+        let took = bed.now - begun;
+        assert_eq!(took < Duration::from_secs(2), orderly || alone, "{took:?}");
+        if !orderly {
+            let over = client.step(bed.now).expect("inside");
+            assert!(matches!(over, ClientStep::Over(PageEnd::Died)), "{over:?}");
+        }
+    }
+}
+
+#[test]
+fn two_servers_do_not_share_a_file() {
+    let mut bed = Bed::new();
+    let mut server = bed.server(5, false);
+    bed.serve(&mut server);
+    let mut second = bed.server(6, false);
+    for _ in 0..100 {
+        bed.later(100);
+        assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
+        assert!(matches!(bed.serve(&mut second), ServerStep::Busy));
+    }
+    // The first is stopped for so long that the second takes over: it must not go on.
+    for _ in 0..60 {
+        bed.later(100);
+        bed.serve(&mut second);
+    }
+    assert!(matches!(bed.serve(&mut server), ServerStep::Busy));
+}
+
+#[test]
+fn who_is_refused_reads_why() {
+    let mut bed = Bed::new();
+    let mut server = bed.server(5, false);
+    bed.serve(&mut server);
+    let unknown = Features::from_bits(1 << 40);
+    let needy = Hello { required: unknown, offered: unknown, ..hello() };
+    let mut client =
+        ClientHandshake::new(bed.region.clone(), TOTAL as u64, needy, 1, bed.now).expect("a handshake");
+    let refused = (0..10).find_map(|_| {
+        bed.later(10);
+        bed.serve(&mut server);
+        match client.step(bed.now).expect("inside") {
+            ClientStep::Refused(refused) => Some(refused),
+            _ => None,
+        }
+    });
+    assert_eq!(refused.expect("a refusal").code, RefusalCode::Features);
+    let mut next = bed.client(2);
+    assert!(bed.link(&mut server, &mut next).is_some());
+}
+
+#[test]
+fn files_that_are_too_small_are_refused() {
+    for bytes in [4096, 8192] {
+        let region = Region::heap(bytes);
+        assert!(ServerHandshake::new(region, Incarnation([2; 16]), 1, true, Instant::now()).is_err());
+    }
+    let region = Region::heap(12_288 + 100);
+    assert!(ServerHandshake::new(region, Incarnation([2; 16]), 1, true, Instant::now()).is_err());
+    // A page that promises more than is mapped.
+    let mut bed = Bed::new();
+    let mut server = bed.server(5, true);
+    bed.serve(&mut server);
+    let mut page = vec![0; 4096];
+    bed.region.read_at(0, &mut page).expect("inside");
+    let short = Region::from(page);
+    assert_eq!(length_of(&short), Ok(TOTAL as u64));
+    assert!(ClientHandshake::new(short, TOTAL as u64, hello(), 1, bed.now).is_err());
+    bed.region.write_at(16, &u64::MAX.to_le_bytes()).expect("inside");
+    assert!(matches!(length_of(&bed.region), Err(PageError::Size { .. })));
+}
+
+proptest! {
+    /// Somebody scribbles over page and headers all the time. Nobody panics, and when it stops a new client gets a link.
+    #[test]
+    fn scribbling_ends_links_and_nothing_else(
+        writes in proptest::collection::vec((0usize..5000, proptest::collection::vec(any::<u8>(), 1..9), any::<bool>()), 0..60),
+    ) {
+        let mut bed = Bed::new();
+        let mut server = bed.server(5, true);
+        bed.serve(&mut server);
+        let mut client = bed.client(1);
+        for (at, bytes, likely) in writes {
+            bed.later(50);
+            // The words of the page are few: aim at them half of the time, and say things that mean something.
+            let at = if likely { 128 + at % 5 * 128 } else { at };
+            let bytes = if likely { vec![bytes[0] % 8, bytes[0] / 128, 0, 0] } else { bytes };
+            if at != 128 {
+                bed.region.write_at(at, &bytes).expect("inside");
+            }
+            if let ServerStep::Over(_) = bed.serve(&mut server) {
+                server.reopen(bed.now).expect("inside");
+            }
+            let _ = client.step(bed.now);
+        }
+        let total = TOTAL as u64;
+        let begun = bed.now;
+        loop {
+            prop_assert!(bed.now < begun + Duration::from_secs(60));
+            // Whatever was scribbled over the first bytes, who knows the length needs only them.
+            bed.region.write_at(0, b"TMBLPAGE\x01\0\0\0").expect("inside");
+            let mut next = ClientHandshake::new(bed.region.clone(), total, hello(), 77, bed.now).expect("a handshake");
+            if bed.link(&mut server, &mut next).is_some() {
+                break;
+            }
+            for _ in 0..60 {
+                bed.later(100);
+                if let ServerStep::Over(_) = bed.serve(&mut server) {
+                    server.reopen(bed.now).expect("inside");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_truncated_is_told_to_both_sides() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("memory");
+    let now = Instant::now();
+    let region = tombolo_shm::region::file::serve(&path, Some(TOTAL as u64)).expect("a file").region;
+    let mut bed = Bed { region, now, epoch: 0 };
+    let mut server = bed.server(1, true);
+    bed.serve(&mut server);
+    let mut client = bed.client(2);
+    client.step(now).expect("the file is there");
+    std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(0)).expect("truncated");
+    // Whoever touches it first notices; from then on both have private memory only.
+    let _ = server.step(now);
+    assert!(matches!(server.step(now), Err(PageError::Gone)), "it would serve nobody for ever");
+    assert!(matches!(client.step(now), Err(PageError::Gone)));
+}

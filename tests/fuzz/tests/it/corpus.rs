@@ -1,0 +1,76 @@
+//! Runs each fuzz target on its corpus: inputs that once reached something new in its parser.
+
+use std::path::Path;
+
+use tombolo_fuzz_targets as targets;
+
+fn replay(target: &str, run: fn(&[u8])) {
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target).with_extension("hex");
+    let corpus = std::fs::read_to_string(&file).expect("a corpus");
+    assert!(!corpus.is_empty(), "no inputs in {}", file.display());
+    for line in corpus.lines() {
+        eprintln!("{line}");
+        run(&bytes(line));
+    }
+}
+
+fn bytes(line: &str) -> Vec<u8> {
+    let digit = |digit: u8| (digit as char).to_digit(16).expect("a hexadecimal digit") as u8;
+    line.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}
+
+#[test]
+fn fuse_decode() {
+    replay("fuse_decode", targets::fuse_decode::run);
+}
+
+#[test]
+fn link_hello() {
+    replay("link_hello", targets::link_hello::run);
+}
+
+#[test]
+fn mount3() {
+    replay("mount3", targets::mount3::run);
+}
+
+#[test]
+fn nfs3_args() {
+    replay("nfs3_args", targets::nfs3_args::run);
+}
+
+#[test]
+fn nfs3_results() {
+    replay("nfs3_results", targets::nfs3_results::run);
+}
+
+#[test]
+fn nfs_client() {
+    replay("nfs_client", targets::nfs_client::run);
+}
+
+#[test]
+fn rpc_link() {
+    replay("rpc_link", targets::rpc_link::run);
+}
+
+#[test]
+fn rpc_record() {
+    replay("rpc_record", targets::rpc_record::run);
+}
+
+#[test]
+fn virtqueue_walk() {
+    replay("virtqueue_walk", targets::virtqueue_walk::run);
+}
+
+#[test]
+fn vrpc_reply() {
+    replay("vrpc_reply", targets::vrpc_reply::run);
+}
+
+#[test]
+fn vrpc_request() {
+    replay("vrpc_request", targets::vrpc_request::run);
+}

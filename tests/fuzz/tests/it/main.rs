@@ -1,0 +1,3 @@
+//! All tests, in one program.
+
+mod corpus;

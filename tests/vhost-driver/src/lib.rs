@@ -1,0 +1,203 @@
+//! The other end of vhost-user: a front end and a virtio driver inside one process, for tests and measurements.
+//!
+//! It plays the virtual machine monitor (messages over the socket, a memfd as guest memory) and the guest's driver
+//! (split virtqueues with event index and indirect descriptors). It shares no code with the serving side but memory
+//! regions, so that neither hides the other's mistakes; it can say things that no honest guest says; and it drives any
+//! vhost-user server, virtiofsd for one.
+//!
+//! - [`Driver`], [`DriverSettings`]: connects, negotiates, starts the queues.
+//! - [`DriverQueue`]: submits chains and collects answers, by polling or sleeping; `Send`, one thread each.
+//! - [`FrontEnd`]: raw messages.
+//!
+//! Not here: a device. The product never depends on this crate, but for its tests.
+//!
+//! Reading order: this file, `front_end`, `queue`.
+#![forbid(unsafe_code)]
+
+mod front_end;
+mod queue;
+
+pub use front_end::{FrontEnd, MemoryEntry, message, request};
+pub use queue::{DriverQueue, GuestBuffer, Part, Used};
+
+use front_end::{PROTOCOL_CONFIG, PROTOCOL_MEMORY_SLOTS, PROTOCOL_MQ, PROTOCOL_REPLY_ACK};
+use queue::Layout;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use tombolo_mem::Region;
+
+/// Feature bits of the transport (virtio 1.2, chapter 6; vhost-user for the last).
+const FEATURE_INDIRECT: u64 = 1 << 28;
+const FEATURE_EVENT_INDEX: u64 = 1 << 29;
+const FEATURE_VERSION_1: u64 = 1 << 32;
+const FEATURE_PROTOCOL_FEATURES: u64 = 1 << 30;
+
+/// How a driver sets itself up.
+#[derive(Debug, Clone, Copy)]
+pub struct DriverSettings {
+    /// Virtqueues to start, from the first on.
+    pub queues: u16,
+    /// Entries of each; a power of two.
+    pub queue_size: u16,
+    /// Guest memory per queue for rings and buffers, in bytes; a multiple of the page size.
+    pub queue_memory_bytes: usize,
+    /// Negotiate the event index.
+    pub event_index: bool,
+    /// Negotiate and use indirect descriptors.
+    pub indirect: bool,
+    /// Whether to sleep for answers (on an eventfd, as a guest's interrupt) or to poll the used ring.
+    pub wait: Wait,
+    /// Feature bits of the device to accept, where offered.
+    pub device_features: u64,
+}
+
+/// How a driver waits for answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Looks at the used ring all the time, and asks for no interrupts.
+    Poll,
+    /// Sleeps until interrupted.
+    Event,
+}
+
+impl Default for DriverSettings {
+    fn default() -> DriverSettings {
+        DriverSettings {
+            queues: 1,
+            queue_size: 128,
+            queue_memory_bytes: 4 << 20,
+            event_index: true,
+            indirect: true,
+            wait: Wait::Event,
+            device_features: 0,
+        }
+    }
+}
+
+/// Where the driver's guest memory begins, in the guest's addresses: not at 0, so that a stray 0 is outside.
+pub const GUEST_BASE: u64 = 0x4000_0000;
+
+/// Where it claims to have it in its own address space. Nothing is there: no server may care.
+pub const USER_BASE: u64 = 0x7fff_0000_0000;
+
+/// A connected front end with its guest memory.
+#[derive(Debug)]
+pub struct Driver {
+    /// The connection, for messages of one's own.
+    pub front: FrontEnd,
+    settings: DriverSettings,
+    features: u64,
+    memory: OwnedFd,
+    region: Region,
+}
+
+impl Driver {
+    /// Connects to a server's socket, negotiates, shares the memory, and starts the queues.
+    pub fn connect(path: &Path, settings: DriverSettings) -> io::Result<(Driver, Vec<DriverQueue>)> {
+        let mut driver = Driver::open(UnixStream::connect(path)?, settings)?;
+        driver.share_memory()?;
+        let queues =
+            (0..settings.queues).map(|index| driver.start_queue(index, 0)).collect::<io::Result<_>>()?;
+        Ok((driver, queues))
+    }
+
+    /// Negotiates features and makes the guest's memory, but shares nothing yet.
+    pub fn open(stream: UnixStream, settings: DriverSettings) -> io::Result<Driver> {
+        let mut front = FrontEnd::new(stream);
+        front.post(request::SET_OWNER, &[], &[])?;
+        let offered = front.ask_u64(request::GET_FEATURES)?;
+        let mut wanted = FEATURE_VERSION_1 | FEATURE_PROTOCOL_FEATURES | settings.device_features;
+        wanted |= if settings.event_index { FEATURE_EVENT_INDEX } else { 0 };
+        wanted |= if settings.indirect { FEATURE_INDIRECT } else { 0 };
+        let features = offered & wanted;
+        if features & FEATURE_PROTOCOL_FEATURES != 0 {
+            let offered = front.ask_u64(request::GET_PROTOCOL_FEATURES)?;
+            let known = PROTOCOL_MQ | PROTOCOL_REPLY_ACK | PROTOCOL_CONFIG | PROTOCOL_MEMORY_SLOTS;
+            front.set_protocol_features(offered & known)?;
+        }
+        front.post_u64(request::SET_FEATURES, features)?;
+        let memory = memfd_create("tombolo-driver", MemfdFlags::CLOEXEC)?;
+        let len = settings.queue_memory_bytes * usize::from(settings.queues);
+        ftruncate(&memory, len as u64)?;
+        let region = Region::map(&memory, 0, len).map_err(io::Error::other)?;
+        Ok(Driver { front, settings, features, memory, region })
+    }
+
+    /// The guest's memory as a table of one entry.
+    pub fn memory_table(&self) -> Vec<MemoryEntry> {
+        vec![MemoryEntry {
+            guest_address: GUEST_BASE,
+            size: self.region.len() as u64,
+            user_address: USER_BASE,
+            file_offset: 0,
+        }]
+    }
+
+    /// Shares the guest's memory with the server.
+    pub fn share_memory(&mut self) -> io::Result<()> {
+        self.front.set_memory(&self.memory_table(), &[self.memory.as_fd()])
+    }
+
+    /// The file that is the guest's memory.
+    pub fn memory_file(&self) -> &OwnedFd {
+        &self.memory
+    }
+
+    /// The guest's memory itself.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// What was negotiated.
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// Sets a queue up from nothing and starts it at a position of its rings.
+    pub fn start_queue(&mut self, index: u16, base: u16) -> io::Result<DriverQueue> {
+        let start = self.settings.queue_memory_bytes * usize::from(index);
+        let layout = Layout::new(start, self.settings.queue_size);
+        let n = u32::from(index);
+        self.front.post_state(request::SET_VRING_NUM, n, u32::from(self.settings.queue_size))?;
+        let user = |offset: usize| USER_BASE + offset as u64;
+        let addresses = [user(layout.table), user(layout.used), user(layout.available)];
+        self.front.set_vring_addresses(n, addresses)?;
+        self.front.post_state(request::SET_VRING_BASE, n, u32::from(base))?;
+        let notifier = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let (kick, call, error) = (notifier()?, notifier()?, notifier()?);
+        self.front.set_vring_fd(request::SET_VRING_CALL, index, Some(call.as_fd()))?;
+        self.front.set_vring_fd(request::SET_VRING_ERR, index, Some(error.as_fd()))?;
+        let eventfds = queue::EventFds { kick, call, error };
+        let end = start + self.settings.queue_memory_bytes;
+        let queue = DriverQueue::new(self.region.clone(), layout, end, base, eventfds, self.options())?;
+        self.front.set_vring_fd(request::SET_VRING_KICK, index, Some(queue.kick_fd()))?;
+        if self.features & FEATURE_PROTOCOL_FEATURES != 0 {
+            self.front.post_state(request::SET_VRING_ENABLE, n, 1)?;
+        }
+        Ok(queue)
+    }
+
+    /// Stops a queue; where its rings are to go on.
+    pub fn stop_queue(&mut self, index: u16) -> io::Result<u16> {
+        let reply = self.front.ask(request::GET_VRING_BASE, &front_end::state(u32::from(index), 0))?;
+        let base = reply.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_le_bytes);
+        base.ok_or_else(|| io::Error::other("a short answer to GET_VRING_BASE"))
+    }
+
+    /// Reads `len` bytes of the device's configuration space from `offset`.
+    pub fn config(&mut self, offset: u32, len: u32) -> io::Result<Vec<u8>> {
+        self.front.config(offset, len)
+    }
+
+    fn options(&self) -> queue::Options {
+        queue::Options {
+            event_index: self.features & FEATURE_EVENT_INDEX != 0,
+            indirect: self.features & FEATURE_INDIRECT != 0,
+            wait: self.settings.wait,
+        }
+    }
+}
