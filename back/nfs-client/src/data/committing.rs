@@ -8,8 +8,9 @@ use tombolo_wire_nfs3::Procedure;
 
 use super::file::{FileState, unless_interrupted};
 use super::piece::WriteSeq;
+use super::sending::{all_so_far, send_what_may_leave};
 use super::server::Server;
-use super::writing::{all_so_far, send_what_may_leave};
+
 use crate::caller::Caller;
 
 /// A server whose verifier changes at each call is asked so often. Before that each piece was sent to be stable at once.

@@ -19,8 +19,7 @@ use tombolo_mem::Source;
 use tombolo_wire_nfs3::WriteVerifier;
 
 use super::memory::Memory;
-use super::piece::{Piece, WriteSeq};
-use super::server::Wrote;
+use super::piece::{Piece, WriteSeq, Wrote};
 use crate::caller::Caller;
 
 /// A piece that the server lost so often is sent to be stable at once: its verifier is no use.

@@ -8,8 +8,8 @@ use tombolo_wire_nfs3::WriteVerifier;
 use super::allowance::Allowance;
 use super::dirty_ranges::{DirtyRanges, NewWrite};
 use super::memory::Memory;
-use super::piece::{Piece, WriteSeq, overlap};
-use super::server::Wrote;
+use super::piece::{Piece, WriteSeq, Wrote, overlap};
+
 use crate::caller::Caller;
 
 const SIZE: usize = 64;

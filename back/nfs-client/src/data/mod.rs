@@ -25,7 +25,7 @@
 //!
 //! Not here: where an opening that appends really writes when others append on other machines, attributes, handles that are lost.
 //!
-//! Reading order: `dirty_ranges` (what becomes of written bytes, without I/O), `writing`, `committing`, `read_sequence` and
+//! Reading order: `dirty_ranges` (what becomes of written bytes, without I/O), `sending`, `committing`, `writing`, `read_sequence` and
 //! `read_ahead` (when to read ahead, without I/O), `reading`; the rest as needed. Decisions 0140 to 0142.
 
 mod allowance;
@@ -40,6 +40,7 @@ mod piece;
 mod read_ahead;
 mod read_sequence;
 mod reading;
+mod sending;
 mod server;
 mod started_call;
 mod writing;
@@ -52,6 +53,7 @@ mod model;
 pub(crate) use budget::Budget;
 pub(crate) use committing::{commit, pause, settle};
 pub(crate) use file::{FileData, unless_interrupted};
+pub(crate) use piece::Wrote;
 pub(crate) use reading::{ReadAhead, read};
-pub(crate) use server::{Server, Sizes, Wrote};
+pub(crate) use server::{Server, Sizes};
 pub(crate) use writing::{append, write};

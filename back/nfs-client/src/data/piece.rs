@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tombolo_core::Stability;
 use tombolo_mem::Source;
+use tombolo_wire_nfs3::WriteVerifier;
 
 use super::memory::Memory;
 use crate::caller::Caller;
@@ -12,6 +13,17 @@ use crate::caller::Caller;
 /// The place of a write among all writes of its file. Later ones win where they overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WriteSeq(pub(super) u64);
+
+/// What the server said to a WRITE.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wrote {
+    /// Bytes of it that it took; not 0, and no more than it was sent.
+    pub(crate) count: usize,
+    /// How stable they are; no less than was asked for.
+    pub(crate) stability: Stability,
+    /// Changes when it loses what is not stable.
+    pub(crate) verifier: WriteVerifier,
+}
 
 /// Bytes that go in one WRITE.
 #[derive(Clone, Debug)]

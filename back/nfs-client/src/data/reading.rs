@@ -82,7 +82,7 @@ pub(crate) fn read<S: Server>(
         return Answer::ok(ReadDone { count: 0, eof: false });
     }
     let file = node.as_ref().as_ref().state().clone();
-    let seq = super::writing::all_so_far(&file);
+    let seq = super::sending::all_so_far(&file);
     let reader = ahead.reader(&file);
     let reading = Reading {
         server: server.clone(),

@@ -11,6 +11,7 @@ use tombolo_wire_nfs3::{Procedure, WriteVerifier};
 
 use super::budget::Budget;
 use super::file::FileData;
+use super::piece::Wrote;
 use crate::caller::Caller;
 
 /// What goes in one call, and what is read ahead.
@@ -24,17 +25,6 @@ pub(crate) struct Sizes {
     pub(crate) read_ahead_max: usize,
     /// What was read ahead is believed for so long.
     pub(crate) read_ahead_time: Duration,
-}
-
-/// What the server said to a WRITE.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wrote {
-    /// Bytes of it that it took; not 0, and no more than it was sent.
-    pub(crate) count: usize,
-    /// How stable they are; no less than was asked for.
-    pub(crate) stability: Stability,
-    /// Changes when it loses what is not stable.
-    pub(crate) verifier: WriteVerifier,
 }
 
 /// A server's files, as far as their data go.

@@ -4,9 +4,7 @@ use std::sync::{Arc, Weak};
 
 use tombolo_core::fs::{Change, Write, Written};
 use tombolo_core::{Answer, Error, Result, Stability};
-use tombolo_host_runtime::task;
 use tombolo_mem::Source;
-use tombolo_wire_nfs3::Procedure;
 
 use super::budget::{Budget, Registration, Relieve};
 use super::committing::start_commit;
@@ -14,9 +12,8 @@ use super::dirty_ranges::NewWrite;
 use super::file::{FileState, State, unless_interrupted};
 use super::losses::Reported;
 use super::memory::Memory;
-use super::piece::{Piece, WriteSeq};
-use super::server::{Server, Wrote};
-use super::started_call::StartedCall;
+use super::sending::{all_so_far, send_what_may_leave};
+use super::server::Server;
 use crate::caller::Caller;
 
 /// Small writes that must wait are gathered in buffers with so many spare bytes for the next ones.
@@ -253,82 +250,4 @@ impl<S: Server> Relieve for Held<S> {
             start_commit(&server, &self.node);
         }
     }
-}
-
-/// The next step for waiting pieces.
-enum Next {
-    Send(Piece),
-    WaitForPermit,
-    Nothing,
-}
-
-impl State {
-    fn next(&mut self, has_permit: bool) -> Next {
-        if self.pauses > 0 || !self.dirty.has_next() {
-            return Next::Nothing;
-        }
-        if !has_permit {
-            let waits = std::mem::replace(&mut self.waits_for_permit, true);
-            return if waits { Next::Nothing } else { Next::WaitForPermit };
-        }
-        self.dirty.next().map_or(Next::Nothing, Next::Send)
-    }
-}
-
-/// Sends what waits, as far as order and permits allow.
-pub(super) fn send_what_may_leave<S: Server>(server: &Arc<S>, node: &Arc<S::Node>) {
-    let file = node.as_ref().as_ref().state();
-    loop {
-        let has_permit = server.has_permit();
-        // This wakes writers that wait for space in the queue.
-        match file.update(|state| state.next(has_permit)) {
-            Next::Send(piece) => send(server, node, piece),
-            Next::WaitForPermit => task::spawn(send_with_next_permit(server.clone(), node.clone())),
-            Next::Nothing => return,
-        }
-    }
-}
-
-async fn send_with_next_permit<S: Server>(server: Arc<S>, node: Arc<S::Node>) {
-    server.permit().await;
-    node.as_ref().as_ref().state().quietly(|state| state.waits_for_permit = false);
-    send_what_may_leave(&server, &node);
-}
-
-/// Sends a WRITE. The task that receives the reply records the outcome.
-fn send<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, piece: Piece) {
-    let from = piece.source();
-    let Piece { offset, len, stability, caller, memory, .. } = piece;
-    // The dirty ranges keep the memory until the server has the bytes on stable storage.
-    drop(memory);
-    let call = StartedCall::new(server.clone().write(caller, node.clone(), offset, from, stability));
-    let (server, node) = (server.clone(), node.clone());
-    task::spawn(async move {
-        let wrote = call.await.and_then(|wrote| plausible(&*server, wrote, len, stability));
-        node.as_ref().as_ref().state().update(|state| match wrote {
-            Ok(wrote) => state.dirty.answered(offset, wrote),
-            Err(error) => {
-                state.dirty.failed(offset);
-                state.losses.add(error);
-            }
-        });
-        send_what_may_leave(&server, &node);
-        server.budget().relieve();
-    });
-}
-
-/// What a server may say to a WRITE (RFC 1813 §3.3.7).
-fn plausible<S: Server>(server: &S, wrote: Wrote, len: usize, asked: Stability) -> Result<Wrote> {
-    let what = match wrote {
-        Wrote { count: 0, .. } => "nothing written and no error",
-        Wrote { count, .. } if count > len => "count exceeds the data sent",
-        Wrote { stability, .. } if stability < asked => "less stable than requested",
-        wrote => return Ok(wrote),
-    };
-    Err(server.invalid_reply(Procedure::Write, what))
-}
-
-/// The sequence number behind all writes so far.
-pub(super) fn all_so_far(file: &FileState) -> WriteSeq {
-    file.look(|state| state.dirty.next_seq())
 }

@@ -1,0 +1,133 @@
+//! What names were last seen to lead to.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tombolo_core::fs::{FileType, NameBuf, NodeId};
+
+use super::{ABSENT_MAX, CachedName, Nodes, Sighting, Table};
+use crate::nodes::node::{Epoch, Location, Node};
+
+impl Nodes {
+    /// The node was seen under this name, in a reply to a call that was made when the directory was in this epoch. That a
+    /// directory is in itself, or deeper than any path is, is not remembered: its location keeps those above it.
+    pub(crate) fn record(&self, node: &Arc<Node>, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
+        if node.id == NodeId::ROOT {
+            return;
+        }
+        let mut table = self.table();
+        let is_there_already =
+            node.location().is_some_and(|location| location.dir.id == dir.id && location.name == *name);
+        if !is_there_already {
+            table.unname(node);
+            if node.file_type == FileType::Directory && !dir.may_hold(node) {
+                node.set_location(None);
+                table.unsee(&(dir.id, name.clone()));
+                return;
+            }
+            node.set_location(Some(Location { dir: dir.clone(), name: name.clone() }));
+        }
+        table.see((dir.id, name.clone()), Sighting { node: Some(node.id), epoch });
+    }
+
+    /// There was no such name when the directory was in this epoch.
+    pub(crate) fn record_absent(&self, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
+        let mut table = self.table();
+        if table.absent >= ABSENT_MAX {
+            table.by_name.retain(|_, sighting| sighting.node.is_some());
+            table.absent = 0;
+        }
+        table.see((dir.id, name.clone()), Sighting { node: None, epoch });
+    }
+
+    /// What a name leads to, if it was seen while the directory was as it is now. Counts a look-up.
+    pub(crate) fn cached(&self, dir: &Arc<Node>, name: &NameBuf) -> Option<CachedName> {
+        let mut guard = self.table();
+        let table = &mut *guard;
+        let sighting = *table.by_name.get(&(dir.id, name.clone()))?;
+        if sighting.epoch != dir.epoch() {
+            return None;
+        }
+        match sighting.node {
+            None => Some(CachedName::Nothing),
+            Some(id) => {
+                let held = table.by_id.get_mut(&id)?;
+                held.look_ups += 1;
+                held.is_asked_for(&mut table.listed);
+                Some(CachedName::Node(held.node.clone()))
+            }
+        }
+    }
+
+    /// What was last seen under a name, however long ago, if it is known still.
+    pub(crate) fn at(&self, dir: NodeId, name: &NameBuf) -> Option<Arc<Node>> {
+        let table = self.table();
+        let id = table.by_name.get(&(dir, name.clone()))?.node?;
+        table.by_id.get(&id).map(|held| held.node.clone())
+    }
+
+    /// The name is gone. What it led to.
+    pub(crate) fn removed(&self, dir: NodeId, name: &NameBuf) -> Option<Arc<Node>> {
+        let mut table = self.table();
+        let id = table.by_name.get(&(dir, name.clone()))?.node?;
+        table.unsee(&(dir, name.clone()));
+        let node = table.by_id.get(&id).map(|held| held.node.clone());
+        drop(table);
+        if let Some(node) = &node
+            && node.location().is_some_and(|location| location.dir.id == dir && location.name == *name)
+        {
+            node.set_location(None);
+        }
+        node
+    }
+
+    /// A name is gone by now that these were seen under. If none was, a file of several names may have lost one.
+    pub(crate) fn lost_a_name<'a>(&self, seen: impl IntoIterator<Item = &'a Arc<Node>>, now: Instant) {
+        let mut last = None;
+        for node in seen {
+            if last.replace(node.id) != Some(node.id) {
+                node.lost_a_name(now);
+            }
+        }
+        if last.is_none() {
+            self.removal.happened(now);
+        }
+    }
+
+    /// Was there no such name when the directory was as it is now?
+    pub(crate) fn is_absent(&self, dir: &Node, name: &NameBuf) -> bool {
+        let table = self.table();
+        let sighting = table.by_name.get(&(dir.id, name.clone()));
+        sighting.is_some_and(|sighting| sighting.node.is_none() && sighting.epoch == dir.epoch())
+    }
+
+    /// What the name leads to is not known any more.
+    pub(crate) fn forget_name(&self, dir: NodeId, name: &NameBuf) {
+        self.table().unsee(&(dir, name.clone()));
+    }
+}
+
+impl Table {
+    fn see(&mut self, key: (NodeId, NameBuf), sighting: Sighting) {
+        self.absent += usize::from(sighting.node.is_none());
+        if let Some(before) = self.by_name.insert(key, sighting) {
+            self.absent -= usize::from(before.node.is_none());
+        }
+    }
+
+    fn unsee(&mut self, key: &(NodeId, NameBuf)) {
+        if let Some(before) = self.by_name.remove(key) {
+            self.absent -= usize::from(before.node.is_none());
+        }
+    }
+
+    /// Forgets the name that a node was last seen under, if nothing else was seen there since.
+    pub(super) fn unname(&mut self, node: &Node) {
+        if let Some(Location { dir, name }) = node.location() {
+            let key = (dir.id, name);
+            if self.by_name.get(&key).is_some_and(|sighting| sighting.node == Some(node.id)) {
+                self.unsee(&key);
+            }
+        }
+    }
+}
