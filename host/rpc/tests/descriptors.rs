@@ -1,4 +1,4 @@
-//! A server without descriptors: callers wait, nobody is lost, and no processor time is wasted. In a process of its own, for
+//! A server without descriptors: callers wait, none is lost, and no processor time is wasted. In a process of its own, for
 //! the limit is the process's.
 
 use std::future::Future;

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 /// The limit at first, until a call says how long calls are; then as many as are so long together, within bounds. Short ones must be
-/// many to keep anybody busy, and long ones that lie about in memory grow cold.
+/// many to keep a client busy, and long ones that wait in memory leave the caches.
 const START: u32 = 4;
 const START_BYTES: usize = 2 << 20;
 const START_BOUNDS: (u32, u32) = (2, 16);

@@ -52,7 +52,7 @@ pub(super) struct CallEntry {
     pub(super) watched_in: u64,
     /// Its interrupt is watched for good: it is old itself.
     pub(super) is_watched: bool,
-    /// What it has come to, told when the one who sends it is done with its memory.
+    /// Its outcome, delivered when the sending thread is done with its memory.
     pub(super) decided: Option<Outcome>,
 }
 
@@ -98,8 +98,8 @@ impl CallEntry {
         }
     }
 
-    /// Whether a reply over this connection can be its answer. Of one whose end is decided, and which somebody still sends, it is
-    /// not: its memory goes back to its owner as soon as that is done.
+    /// Whether a reply over this connection can be its answer. Not of one whose end is decided while it is being
+    /// sent: its memory goes back to its owner as soon as that is done.
     pub(super) fn can_be_answered(&self, connection: usize) -> bool {
         self.out && self.decided.is_none() && self.connection == connection
     }

@@ -1,4 +1,4 @@
-//! One connection, as those who send over it see it: what is to be sent, and how it stands.
+//! One connection: what is to be sent, and its state.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,20 +21,20 @@ pub(super) struct Connection {
     /// Calls to be sent: those that never wait for bulk, and the others.
     pub(super) urgent: VecDeque<u32>,
     pub(super) bulk: VecDeque<u32>,
-    /// What the socket had no room for; empty while somebody sends.
+    /// What the socket did not take; empty while a thread sends.
     pub(super) batch: Batch,
     /// Somebody sends, and will send what is queued meanwhile.
     pub(super) sending: bool,
-    /// The socket had no room; it will be told when it has.
+    /// The socket was full; an event follows when it is writable.
     pub(super) full: bool,
-    /// It has been told so while somebody sent.
+    /// It became writable while a thread sent.
     pub(super) again: bool,
     /// Calls of this connection that are not answered, and the bytes of them and of what they ask for.
     pub(super) calls: usize,
     pub(super) bytes: usize,
     /// Those of them that ask for much data.
     pub(super) landings: usize,
-    /// The last sign of life: something was received, or the peer took something that the socket had no room for.
+    /// The last sign of life: something was received, or the peer took something after the socket was full.
     pub(super) heard_at: Instant,
     /// Since when there have been calls that are not answered.
     pub(super) waiting_since: Instant,
@@ -111,7 +111,7 @@ impl Connection {
         self.urgent.pop_front().or_else(|| self.bulk.pop_front())
     }
 
-    /// Whether there is something that somebody should send.
+    /// Whether there is something to send and no thread sends.
     pub(super) fn wants_to_send(&self) -> bool {
         let is_empty = self.batch.is_empty() && self.urgent.is_empty() && self.bulk.is_empty();
         self.is_up() && !self.sending && !self.full && !is_empty

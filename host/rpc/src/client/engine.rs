@@ -1,7 +1,7 @@
 //! The part that receives, connects and watches the clock: one thread's, and deterministic given what its wire does.
 //!
-//! Only the engine ends calls (but for those whose end it decided while somebody was sending them), so what it receives into
-//! always has an owner who waits. It holds no lock while it receives, sends or wakes anybody; only what it
+//! Only the engine ends calls (but for those whose end it decided while they were being sent), so what it receives into
+//! always has a waiting owner. It holds no lock while it receives, sends or wakes; only what it
 //! looks up for the replies that came together, and what it copies of them, is under one.
 
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use super::state::State;
 use super::wire::{Event, Socket, SocketToken};
 use tombolo_sys::Errno;
 
-/// Replies and bytes of one turn; then those who wait for them are woken.
+/// Replies and bytes of one turn; then their waiters are woken.
 const TURN_REPLIES: usize = 64;
 const TURN_BYTES: usize = 2 << 20;
 
-/// Turned by the receiver thread, or by whoever owns it.
+/// Run by the receiver thread, or by its owner.
 ///
 /// Its owner tells it of events with [`ready`](Self::ready), and calls [`expire`](Self::expire) when
 /// [`next_deadline`](Self::next_deadline) is reached, which may have become sooner whenever a call was made or ended.
@@ -46,7 +46,7 @@ pub(super) struct ConnectionIo {
 enum End {
     /// Nothing more is there.
     Empty,
-    /// There may be more, but first those who wait are told.
+    /// There may be more, but first the waiters are woken.
     Used,
     /// The connection is of no use any more.
     Lost(Errno),
@@ -132,7 +132,7 @@ impl Engine {
         self.finished.wake(&self.shared);
     }
 
-    /// There is room to send again.
+    /// The socket is writable again.
     fn writable(&mut self, index: usize) {
         let now = self.shared.wire.now();
         if let Some(connection) = self.shared.lock().connections.get_mut(index) {

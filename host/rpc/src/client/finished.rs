@@ -9,22 +9,22 @@ use super::shared::Shared;
 use smallvec::SmallVec;
 use tombolo_mem::Source;
 
-/// Calls that have come to their end, and others to wake. Only [`wake`](Self::wake) lets go of anything: who owns memory may
+/// Calls that have come to their end, and others to wake. Only [`wake`](Self::wake) drops anything: the owner of memory may
 /// do anything when it comes back.
 #[derive(Default)]
 pub(super) struct Finished {
-    /// A caller who sends finds one or two, the engine many.
+    /// A sending caller finds one or two, the engine many.
     pub(super) calls: SmallVec<[(Box<CallEntry>, Outcome); 2]>,
     /// Those of them that were told, to be used again.
     told: SmallVec<[Box<CallEntry>; 2]>,
-    /// Those who wait for something else.
+    /// Other waiters.
     pub(super) wakers: Vec<Waker>,
     /// Data of calls that ended before.
     pub(super) data: Vec<Source>,
 }
 
 impl Finished {
-    /// Lets go of the memory of calls that have ended, and tells those who wait.
+    /// Drops the memory of calls that have ended, and wakes the waiters.
     pub(super) fn wake(&mut self, shared: &Shared) {
         self.data.clear();
         if !self.calls.is_empty() {

@@ -1,6 +1,6 @@
 //! Calls over a link in shared memory.
 //!
-//! There is no receiver here that is woken for each reply: who polls a call looks for its answer, and only what takes long is woken by the
+//! No receiver is woken for each reply here: polling a call looks for its answer, and only what takes long is woken by the
 //! link's own thread. The state of the client (numbers, the in-flight limit, time) is that of calls over the network; what is different is the
 //! way out and back, and what happens when the link is lost: another one is asked for ([`Route`]), and what was not answered is sent again with the
 //! same number.
@@ -273,7 +273,7 @@ impl State {
         }
     }
 
-    /// Sends it over the present link, if there is one and it has room.
+    /// Sends it over the present link, if there is one and it has a slot and memory.
     fn send(&mut self, shared: &Shared, linked: &Linked, waiter: Option<&Waker>) {
         let Some(live) = linked.route.live(waiter) else {
             self.stage = Stage::Linkless;
@@ -392,7 +392,7 @@ impl State {
         }
     }
 
-    /// Why nobody waits any longer, if so.
+    /// Why the call is given up, if so.
     fn impatience(
         &mut self,
         shared: &Arc<Shared>,
@@ -466,8 +466,8 @@ impl State {
     }
 }
 
-/// Gives up the answer of a call. Its bulk memory is in use until it is answered, if it was or will be sent: then those who wait for some are told. The
-/// link may end before. Nobody waits for a call without such memory, so there are no more of those that are waited for than have room in it,
+/// Gives up the answer of a call. If it was or will be sent, its bulk memory is in use until it is answered; then the waiters for memory are woken. The
+/// link may end before. A call without such memory is not waited for, so no more are waited for than the memory holds,
 /// however long the server says nothing.
 fn give_up(live: &Arc<Live>, call: Call, has_memory: bool) {
     if has_memory {

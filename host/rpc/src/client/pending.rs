@@ -36,7 +36,7 @@ enum Answer {
     Unknown,
     Awaited(Waker),
     Known(Outcome),
-    /// It was, and somebody has it.
+    /// It was, and was taken.
     Taken,
 }
 
@@ -54,7 +54,7 @@ impl Pending {
         block_on(self)
     }
 
-    /// Whether the answer is there; over a link, whether it was found already: that of a call that was sent is looked for by those who
+    /// Whether the answer is there; over a link, whether it was found already: that of a call that was sent is looked for by those that
     /// poll it.
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -86,7 +86,7 @@ impl fmt::Debug for Pending {
 }
 
 impl Cell {
-    /// One that was used before and that nobody else has any more; or else a new one.
+    /// One that was used before and is unreferenced; or else a new one.
     pub(super) fn renewed(before: Option<Arc<Self>>) -> Arc<Self> {
         let mut cell = before.unwrap_or_default();
         match Arc::get_mut(&mut cell) {
@@ -101,7 +101,7 @@ impl Cell {
         Arc::new(Self(Mutex::new(Answer::Known(outcome))))
     }
 
-    /// Puts the answer in; who is to be woken.
+    /// Puts the answer in, and returns the waiter to wake.
     pub(super) fn put(&self, outcome: Outcome) -> Option<Waker> {
         match mem::replace(&mut *self.lock(), Answer::Known(outcome)) {
             Answer::Awaited(waker) => Some(waker),
@@ -109,7 +109,7 @@ impl Cell {
         }
     }
 
-    /// Takes the answer if it is there; or else remembers who waits for it.
+    /// Takes the answer if it is there; or else registers the waiter.
     fn take(&self, waiter: &Waker) -> Option<Outcome> {
         let mut answer = self.lock();
         match &mut *answer {

@@ -1,4 +1,4 @@
-//! Those who wait for the in-flight limit.
+//! Waiting for a permit of the in-flight limit.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 
 use super::shared::Shared;
 
-/// Ready when there is room below the in-flight limit.
+/// Ready when a permit is free.
 ///
-/// Who has to wait is woken when a quarter of the limit is free, and after all replies of a turn were seen, so that there is
-/// much to do at once. All who wait are woken: look again with [`has_permit`](super::RpcClient::has_permit).
+/// A waiter is woken when a quarter of the limit is free, and after all replies of a turn were seen, so that there is
+/// much to do at once. All waiters are woken: check again with [`has_permit`](super::RpcClient::has_permit).
 pub struct NextPermit {
     shared: Arc<Shared>,
     waits: bool,

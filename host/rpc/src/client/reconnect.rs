@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::call_entry::{CallEntry, CallState};
-use super::client::watch;
 use super::connection::Phase;
 use super::engine::{ConnectionIo, Engine};
 use super::error::CallError;
 use super::low_water::LowWater;
 use super::options::{Interrupts, Recovery};
 use super::reply_reader::ReplyReader;
+use super::rpc_client::watch;
 use super::state::{NOT_RESPONDING, SILENT, State};
 use super::wire::Socket;
 use tombolo_core::Interrupt;
@@ -301,7 +301,7 @@ impl State {
                 entry.transmissions > retries
                     && now.saturating_duration_since(entry.sent_at) >= self.wait_for(entry)
             }
-            // Of a server that nobody has heard of yet, refusals are believed; one that was there may be starting again.
+            // Refusals of a server that never answered are final; one that did may be restarting.
             _ => {
                 now.saturating_duration_since(entry.begun_at) >= patience
                     || !self.known && entry.failures > retries

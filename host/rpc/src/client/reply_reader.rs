@@ -43,7 +43,7 @@ enum Stage {
     Collect { body: Vec<u8>, rest: Rest },
     /// Data that are received in their place.
     Land(DirectReply),
-    /// Bytes that nobody wants.
+    /// Bytes to drop.
     Skip { bytes: usize },
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Received {
     pub(super) bytes: usize,
     /// Of those, what went straight to its place.
     pub(super) direct: usize,
-    /// There was room for more.
+    /// The buffers could have taken more.
     pub(super) is_less: bool,
 }
 
@@ -135,7 +135,7 @@ impl ReplyReader {
         }
     }
 
-    /// Receives what there is room for. `short` says that data are awaited that have a place of their own.
+    /// Receives as much as the buffers take. `short` says that data with a receive buffer of their own are awaited.
     pub(super) fn receive(&mut self, socket: &dyn Socket, short: bool) -> Result<Received, Errno> {
         self.make_room();
         let room = if short { STAGING_SHORT_BYTES } else { STAGING_BYTES };
@@ -280,7 +280,7 @@ impl ReplyReader {
         (0, Some(Step::Reply(Incoming { xid, outcome: Ok(reply), copied_bytes })))
     }
 
-    /// Moves what lies in the staging buffer to its front, if there is little room behind it.
+    /// Moves the bytes in the staging buffer to its front, if there is little space behind them.
     fn make_room(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

@@ -17,7 +17,7 @@ use tombolo_sys::Errno;
 const BATCH_COUNT_MAX: usize = 16;
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
-/// What somebody sends, with no lock held.
+/// A batch being sent, with no lock held.
 pub(super) struct Job {
     pub(super) index: usize,
     generation: u64,
@@ -26,7 +26,7 @@ pub(super) struct Job {
 }
 
 impl State {
-    /// What to send over a connection, if there is something and nobody is at it. Whoever gets it sends it.
+    /// What to send over a connection, if there is something and no thread sends. The caller has to send it.
     pub(super) fn begin_sending(&mut self, index: usize, now: Instant) -> Option<Job> {
         let limits = if self.datagrams() { (1, 0) } else { (BATCH_COUNT_MAX, BATCH_BYTES_MAX) };
         let connection = self.connections.get_mut(index).filter(|connection| connection.wants_to_send())?;
@@ -150,7 +150,7 @@ impl State {
         }
     }
 
-    /// A call in the batch of this connection whose end was decided while somebody sent it.
+    /// A call in the batch of this connection whose end was decided while it was being sent.
     fn take_decided(&mut self, index: usize) -> Option<(u32, Outcome)> {
         let batch = &self.connections.get(index)?.batch;
         batch.xids().find_map(|xid| Some((xid, self.calls.get_mut(&xid)?.decided.take()?)))

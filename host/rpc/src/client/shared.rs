@@ -38,7 +38,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what waits for this connection, unless somebody is at it.
+    /// Sends what waits for this connection, unless another thread does.
     pub(super) fn pump(&self, index: usize, finished: &mut Finished) {
         let now = self.wire.now();
         let job = self.lock().begin_sending(index, now);
@@ -69,7 +69,7 @@ impl Shared {
 /// Has the engine turn to what it must do by itself.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
-    /// None where nobody sleeps.
+    /// None where no thread sleeps.
     pub(super) bell: Option<Bell>,
     any: AtomicBool,
     asleep: AtomicBool,
@@ -101,7 +101,7 @@ impl Alarm {
         self.is_raised() && self.any.swap(false, Ordering::SeqCst)
     }
 
-    /// Runs `sleep` unless there is something to do; who has something meanwhile rings the bell.
+    /// Runs `sleep` unless there is something to do; what comes meanwhile rings the bell.
     pub(super) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
         // Who raised it before this line may have seen us awake.

@@ -1,4 +1,4 @@
-//! What is known of every call, under one lock that is never held while anybody sends, receives or is woken.
+//! The state of every call, under one lock that is never held while sending, receiving or waking.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -21,7 +21,7 @@ use super::reply_reader::ProtocolError;
 use super::round_trip::RoundTrip;
 use super::timers::Timers;
 
-/// Entries rest for so many calls before they are used again: whoever has been told of an outcome may not be done with it yet.
+/// Entries are reused after so many calls: the waiter of an outcome may not be done with it yet.
 const SPARE_MIN: usize = 8;
 
 /// Entries and buffers that are kept for the next calls.
@@ -44,7 +44,7 @@ pub(super) struct State {
     pub(super) limit: Limit,
     /// Of small calls, and of bulk calls.
     pub(super) round_trips: [RoundTrip; 2],
-    /// Those who wait for room below the limit.
+    /// The waiters for a permit.
     pub(super) permit_waiters: Vec<Waker>,
     pub(super) timers: Timers,
     /// When the engine looks at the clock next, at the latest.
@@ -147,7 +147,7 @@ impl State {
         true
     }
 
-    /// It has ended. Who is to be told that there is room.
+    /// It has ended. The waiters for a permit to wake.
     pub(super) fn end_bulk(&mut self, now: Instant, bytes: usize, took: Duration) -> Vec<Waker> {
         self.bulk_out = self.bulk_out.saturating_sub(1);
         self.limit.answered(now, bytes, took);
@@ -285,7 +285,7 @@ impl State {
         true
     }
 
-    /// Ends a call, now or when the one who sends it is done with its memory.
+    /// Ends a call, now or when the sending thread is done with its memory.
     pub(super) fn end(&mut self, xid: u32, outcome: Outcome, now: Instant, finished: &mut Finished) {
         let Some(entry) = self.calls.get_mut(&xid) else { return };
         let index = entry.connection;
@@ -342,7 +342,7 @@ impl State {
         self.bulk_out + self.waiting_count < self.limit.count()
     }
 
-    /// Whether those who wait for room are to be told: a quarter of the limit is free, so that they have some to do.
+    /// Whether the waiters for permits are to be woken: a quarter of the limit is free, so that they have some to do.
     pub(super) fn has_many_permits(&self) -> bool {
         let limit = self.limit.count();
         self.bulk_out + self.waiting_count <= limit - limit.div_ceil(4)

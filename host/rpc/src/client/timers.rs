@@ -1,4 +1,4 @@
-//! Those who sleep until some time.
+//! Sleeping until a deadline.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,7 +16,7 @@ pub struct Sleep {
     id: Option<u64>,
 }
 
-/// Those who sleep.
+/// The sleepers.
 #[derive(Default)]
 pub(super) struct Timers {
     sleepers: BTreeMap<(Instant, u64), Waker>,

@@ -21,7 +21,7 @@ pub trait Wire: Send + Sync {
     /// The time by this wire's clock.
     fn now(&self) -> Instant;
 
-    /// A number that nobody can foresee.
+    /// An unpredictable number.
     fn random(&self) -> u64;
 }
 
@@ -38,10 +38,10 @@ pub trait Socket: Send + Sync {
     /// nothing is there: then it is told once it is readable. A datagram is received whole or cut.
     fn receive(&self, into: &[&Sink]) -> Result<usize>;
 
-    /// Ends it in both directions, whoever still holds it.
+    /// Ends it in both directions, for all holders.
     fn shut_down(&self);
 
-    /// Whether a receive that brought less than there was room for has taken all there was, so that another is in vain before it
+    /// Whether a receive that brought less than asked for has taken all there was, so that another is in vain before it
     /// is told once more. The end of a stream must then be told with [`Engine::finished`](super::Engine::finished).
     fn is_emptied_by_less(&self) -> bool {
         false
@@ -84,6 +84,6 @@ impl SocketToken {
 pub struct Event {
     /// There is something to receive, be it the end or an error.
     pub readable: bool,
-    /// There is room to send again, or connecting has come to its end.
+    /// It is writable again, or connecting has ended.
     pub writable: bool,
 }

@@ -6,12 +6,12 @@ use std::task::Waker;
 
 use tombolo_host_runtime::lock;
 
-/// Those who wait for bulk memory of a link. Whoever gives some back says so.
+/// The waiters for bulk memory of a link. Giving memory back wakes them.
 #[derive(Debug, Default)]
 pub(super) struct BulkSpace {
     waiters: Mutex<Vec<Waker>>,
     is_waited: AtomicBool,
-    /// Had by whoever takes two spans, from before the first until it has both or none.
+    /// Locked while two spans are taken, from before the first until both or none are.
     pair: Mutex<()>,
 }
 
@@ -25,7 +25,7 @@ impl BulkSpace {
         self.is_waited.store(true, Ordering::SeqCst);
     }
 
-    /// Takes memory while nobody else has the first of two spans only.
+    /// Takes memory while no other thread has the first of two spans only.
     pub(super) fn with_whole_pairs<T>(&self, take: impl FnOnce() -> T) -> T {
         let _pair = lock(&self.pair);
         take()

@@ -1,4 +1,4 @@
-//! The way to one server: a link, and another one when it is lost.
+//! The route to one server: a link, and another one when it is lost.
 
 use std::any::Any;
 use std::error::Error;
@@ -36,7 +36,7 @@ pub struct Dialed {
 /// How long to wait before a link is asked for again: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// The way to one server. When its link is lost, a thread asks for another one until there is one or nobody has the route any more.
+/// The route to one server. When its link is lost, a thread reconnects until it succeeds or the route is dropped.
 pub struct Route {
     dial: Arc<dyn Dial>,
     label: Arc<str>,
@@ -48,7 +48,7 @@ struct RouteState {
     live: Option<Arc<Live>>,
     /// A thread asks for one.
     is_searching: bool,
-    /// Those who wait for one.
+    /// The waiters for one.
     waiters: Vec<Waker>,
     /// Why the last attempt to make one has failed.
     why: Arc<str>,
@@ -100,7 +100,7 @@ impl Route {
             let line = &live.line;
             line.out_area().capacity_bytes().min(line.in_area().capacity_bytes()) / 4
         });
-        // Any link has room for a page.
+        // Any link can carry a page.
         let most = u32::try_from(quarter).unwrap_or(u32::MAX).max(4096);
         1 << most.ilog2()
     }

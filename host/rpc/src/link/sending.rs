@@ -8,7 +8,7 @@ use super::message::{CallMessage, FRAME_MAX, Part, SHORT_DATA_BYTES};
 use super::route::Live;
 use tombolo_host_links::client::{Call, FrameWriter, Spans};
 
-/// A call, and how much room its reply needs.
+/// A call, and how much memory its reply needs.
 pub(crate) struct Outgoing<'a> {
     /// Header and arguments.
     pub(crate) head: &'a [u8],
@@ -36,7 +36,7 @@ pub(crate) enum Attempt {
 }
 
 impl Live {
-    /// Sends a call, if there is room. What it refers to is in no use any more when this returns: all of it was copied.
+    /// Sends a call, if the link has a slot and memory. All that it refers to is copied when this returns.
     pub(crate) fn send(&self, outgoing: &Outgoing<'_>) -> Attempt {
         let Outgoing { head, data, buffer_bytes } = *outgoing;
         let line = &self.line;
@@ -84,7 +84,7 @@ impl Live {
     }
 
     /// A span of either side, where it is needed, or neither. Nobody is to be told of a first span that was given back for want of the second, for
-    /// whoever finds no room has looked while there was none such: else those who wait would wake each other, or themselves, for ever.
+    /// a failed attempt has looked while no pair was half taken: else the waiters would wake each other, or themselves, for ever.
     fn take(&self, out_bytes: usize, buffer_bytes: usize) -> Option<(Option<Span>, Option<Span>)> {
         let take = || {
             let out = take(self.line.out_area(), out_bytes)?;
@@ -110,7 +110,7 @@ fn capacity(area: &Area) -> usize {
     usize::try_from(area.capacity_bytes()).unwrap_or(usize::MAX)
 }
 
-/// No span for no bytes; none if there is no room.
+/// No span for no bytes; none if memory is short.
 fn take(area: &Area, len_bytes: usize) -> Option<Option<Span>> {
     if len_bytes == 0 { Some(None) } else { area.take(len_bytes as u64).map(Some) }
 }

@@ -1,7 +1,7 @@
 //! Who may have how many connections.
 //!
 //! An address has as many as it leaves free at most: one alone gets half of all, the next half of what is left, and there is always something
-//! left for others. Where there is no room for a caller, connections that do nothing make some: first those that never asked
+//! left for others. Where a new connection exceeds the limit, idle ones are closed: first those that never asked
 //! anything, then those that have been silent longest, of the address that has the most, or of the caller's.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const UNUSED_AFTER: Duration = Duration::from_secs(1);
 /// One that had may be after this.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
 
-/// So many make room at a time: looking for them takes a while.
+/// So many are closed at a time: looking for them takes a while.
 const BATCH: usize = 64;
 
 /// Leave to have one connection.
@@ -28,7 +28,7 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    /// None where there is no room.
+    /// None at the limit.
     pub(super) fn new(common: &Arc<Common>, client: &Arc<Client>) -> Option<Self> {
         let (all, own) = (&common.counters.connections, &client.connections);
         let free = (common.options.connections_max as u64).saturating_sub(all.get());

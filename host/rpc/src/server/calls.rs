@@ -34,7 +34,7 @@ pub(super) trait Calls: Send {
 pub(super) enum Ran {
     /// It is answered.
     Done(Box<Exchange>, Outcome),
-    /// It will be, by whoever wakes it.
+    /// It will be, by the thread that wakes it.
     Later,
     /// Its service panicked.
     Panicked,

@@ -23,7 +23,7 @@ impl Clients {
 
     pub(super) fn of(&self, address: IpAddr) -> Arc<Client> {
         let mut by_address = self.lock();
-        // Anybody can send datagrams in anybody's name.
+        // Source addresses of datagrams can be forged.
         if by_address.len() >= KNOWN_MAX {
             by_address.retain(|_, client| Arc::strong_count(client) > 1);
         }
@@ -35,7 +35,7 @@ impl Clients {
         self.lock().values().max_by_key(|client| client.connections.count()).cloned()
     }
 
-    /// Whether nobody is known.
+    /// Whether no client is known.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
@@ -130,7 +130,7 @@ impl Client {
         queued.stand(&self.waiters, None, waiter);
     }
 
-    /// Wakes one of those that wait, if there is room: who was woken and leaves some says so to the next.
+    /// Wakes one waiter, if calls may begin: a woken waiter that leaves some wakes the next.
     pub(super) fn pass_on(&self) {
         if self.is_below_limit() {
             self.waiters.wake_one();

@@ -52,7 +52,7 @@ pub(super) struct Connection {
     phase: Phase,
     /// There may be something to receive.
     pub(super) readable: bool,
-    /// The peer sends no more: the end is there behind whatever was received last, and nobody will tell again.
+    /// The peer sends no more: the end follows what was received last, and no further event will come.
     pub(super) finished: bool,
     /// It is in the queue of those that have a turn.
     pub(super) queued: bool,
@@ -296,7 +296,7 @@ impl Connection {
         }
         shared.flush();
         self.reader.leave(&mut context.area, &shared.buffers);
-        // Also where it did not wait: it may have been told of room that it does not need.
+        // Also where it did not wait: it may have been woken for limits that it does not need.
         shared.client.pass_on();
         match end {
             End::Empty => {}

@@ -3,7 +3,7 @@
 use super::connection::Connection;
 use super::token::{Token, USES, Watched};
 
-/// ConnectionTable for connections. A token of one that is gone finds nobody, whoever has its place now.
+/// The connections of an event thread. The token of a closed one finds none, even if its slot is used again.
 #[derive(Default)]
 pub(super) struct ConnectionTable {
     connections: Vec<Slot>,

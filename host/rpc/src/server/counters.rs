@@ -15,7 +15,7 @@ pub struct Counts {
     pub closed_stuck: u64,
     /// Connections that were closed because their peer said nothing of use.
     pub closed_silent: u64,
-    /// Connections that were closed because they did nothing and others had no room.
+    /// Connections that were closed because they were idle and the limit was reached.
     pub closed_for_others: u64,
     /// Connections that were closed because a record was longer than is taken.
     pub closed_too_long: u64,
@@ -25,7 +25,7 @@ pub struct Counts {
     pub later: u64,
     /// Those of them whose service panicked.
     pub panics: u64,
-    /// Datagrams that were dropped because the client's limits were reached, and replies for which there was no room.
+    /// Datagrams that were dropped because the client's limits were reached, and replies that the socket did not take.
     pub datagrams_dropped: u64,
     /// Bytes of calls, with their marks.
     pub received_bytes: u64,

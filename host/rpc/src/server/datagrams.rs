@@ -20,7 +20,7 @@ const TURN_MAX: usize = 32;
 /// Senders that a socket remembers.
 const SENDERS_MAX: usize = 64;
 
-/// One UDP socket, as whoever answers its calls sees it.
+/// One UDP socket, shared by the threads that answer its calls.
 pub(super) struct Datagrams {
     socket: OwnedFd,
     common: Arc<Common>,
@@ -47,7 +47,7 @@ impl Datagrams {
         self.calls.load(Ordering::SeqCst) > 0
     }
 
-    /// Sends a reply, if there is one; whoever lost a datagram asks again.
+    /// Sends a reply, if there is one; a client retransmits after a lost datagram.
     pub(super) fn answer(&self, back: &Return, exchange: &Exchange, outcome: Outcome) {
         if outcome == Outcome::Reply {
             self.send(exchange, &back.route);
@@ -93,7 +93,7 @@ pub(super) struct DatagramReader {
     oldest: usize,
 }
 
-/// Somebody who sent a datagram lately.
+/// A sender of a recent datagram.
 #[derive(Clone)]
 struct Sender {
     address: SocketAddr,

@@ -1,6 +1,6 @@
 //! An event thread: waits for what happens to its connections and sockets, and serves them in turn.
 //!
-//! A turn is limited, so that who asks for much does not keep the others waiting. Before the thread sleeps it looks for a
+//! A turn is limited, so that a busy connection does not delay the others. Before the thread sleeps it looks for a
 //! while ([`tombolo_host_runtime::spin`]): straight at the connection that was the only one of late, which spares a system call, and now
 //! and then at all of them.
 
@@ -125,7 +125,7 @@ impl EventThread {
                 break;
             }
             if !self.ready.is_empty() {
-                // Those who come now get in line with those who have more to do.
+                // New events queue up behind connections with more to do.
                 self.look_around(Some(Duration::ZERO));
             } else if !self.look_on() {
                 self.sleep();
@@ -249,11 +249,11 @@ impl EventThread {
         let _ = socket::shut_down(shared.stream());
         self.queue.connections.fetch_sub(1, Ordering::Relaxed);
         shared.client.connections.remove(shared);
-        // It may have been told of room that it does not need any more.
+        // It may have been woken for limits that it does not need any more.
         shared.client.pass_on();
     }
 
-    /// Waits for something to happen, and lines up whom it happened to. Whether anything did.
+    /// Waits for events, and queues their connections. Whether there were any.
     fn look_around(&mut self, timeout: Option<Duration>) -> bool {
         if let Err(error) = self.epoll.wait(&mut self.events, timeout) {
             // Out of memory, at worst; then soon again.

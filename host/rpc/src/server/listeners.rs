@@ -41,7 +41,7 @@ pub struct BindError {
 const FREE_PORT_TRIES: usize = 50;
 
 impl Listeners {
-    /// Binds a socket to each address. They are kept from then on: nobody else gets these ports before the server has started.
+    /// Binds a socket to each address. They are kept from then on: no other process gets these ports before the server has started.
     ///
     /// # Errors
     /// An address cannot be had: EADDRINUSE when another program has it.

@@ -33,9 +33,9 @@ pub(super) struct Listening {
     threads: Arc<[Arc<ThreadQueue>]>,
     /// Nobody is taken in before.
     paused_until: Option<Instant>,
-    /// A caller for whom connections are being closed.
+    /// A new connection for which idle ones are being closed.
     waiting: Option<(OwnedFd, SocketAddr)>,
-    /// Nothing was found that could make room; before this it is not looked for again.
+    /// No idle connection was found; none is looked for before this.
     full_until: Option<Instant>,
 }
 
@@ -51,7 +51,7 @@ impl Listening {
         Ok(())
     }
 
-    /// Takes no more callers; who waits is refused by the system.
+    /// Accepts no more connections; the kernel refuses waiting ones.
     pub(super) fn close(&mut self, epoll: &Epoll) {
         self.ignore(epoll);
         self.sockets.clear();
@@ -80,7 +80,7 @@ impl Listening {
         self.paused_until = watched.is_err().then(|| now + PAUSE);
     }
 
-    /// Takes in those who wait at a socket, up to a limit.
+    /// Accepts the connections that wait at a socket, up to a limit.
     pub(super) fn turn(&mut self, index: usize, epoll: &Epoll) {
         // Another socket's turn may have begun a pause after this one was lined up.
         if self.paused_until.is_some() {
@@ -109,7 +109,7 @@ impl Listening {
         }
     }
 
-    /// Takes a caller in, if it may. False if nobody else is to be for a moment.
+    /// Admits a connection, if it may. False if accepting is to pause for a moment.
     fn consider(&mut self, stream: OwnedFd, address: SocketAddr, epoll: &Epoll) -> bool {
         if !self.common.options.admits(address.ip()) {
             self.refuse(address, "address not allowed");

@@ -9,8 +9,8 @@
 //!
 //! Not here: clients, the portmapper, TLS.
 //!
-//! Reading order: [`Service`], `server`, `event_thread`, `connection`; then `reader` for what comes in, `calls`, `link` and
-//! `send_queue` for what goes out.
+//! Reading order: [`Service`], `rpc_server`, `event_thread`, `connection`; then `record_reader` for what comes in, `calls`,
+//! `shared_connection` and `reply_batch` for what goes out.
 
 mod admission;
 mod calls;
@@ -26,7 +26,7 @@ mod listening;
 mod options;
 mod record_reader;
 mod reply_batch;
-mod server;
+mod rpc_server;
 mod service;
 mod shared_connection;
 mod thread_queue;
@@ -35,7 +35,7 @@ mod token;
 pub use counters::Counts;
 pub use listeners::{BindError, Bound, Listeners};
 pub use options::{Admit, Options};
-pub use server::{Server, StartError};
+pub use rpc_server::{Server, StartError};
 pub use service::{
     Exchange, HEAD_BYTES, LONG_HEAD_BYTES, LinkOrigin, Origin, Outcome, Peer, ReplyData, Service, Transport,
 };

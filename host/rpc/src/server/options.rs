@@ -11,7 +11,7 @@ use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferLimits};
 /// Data of a call at most, and what may stand in front of it.
 const RECORD_MAX_BYTES: usize = (1 << 20) + (8 << 10);
 
-/// Decides who may call, by address.
+/// Decides which addresses may call.
 pub type Admit = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// How a server works.
@@ -23,7 +23,7 @@ pub struct Options {
     pub record_max_bytes: usize,
     /// What is asked about each connection and each datagram; by default all may call.
     pub admit: Option<Admit>,
-    /// Connections at most, and of one address half of those that no other has. Where there is no room, those that do nothing make some, or
+    /// Connections at most, and of one address half of those that no other has. Where the limit is reached, idle ones are closed, or
     /// the next is refused. By default 32,768.
     pub connections_max: usize,
     /// Calls of one connection that were received and whose replies are not sent yet. By default 256.
@@ -75,7 +75,7 @@ impl Options {
         self.record_max_bytes = self.record_max_bytes.min(RECORD_MAX_BYTES);
         self.connection_calls_max = self.connection_calls_max.max(1);
         self.client_calls_max = self.client_calls_max.max(1);
-        // Half a share has room for the longest call and the longest reply.
+        // Half a share holds the longest call and the longest reply.
         self.buffers.share_bytes = self.buffers.share_bytes.max(4 * BUFFER_MAX_BYTES);
         self.buffers.total_bytes = self.buffers.total_bytes.max(self.buffers.share_bytes);
         self

@@ -15,7 +15,7 @@ use tombolo_wire_rpc::{Found, Mark, RecordError, Records};
 /// The area's size: many small calls.
 const AREA_BYTES: usize = 16 << 10;
 
-/// Less room than this at its end, and the area is exchanged for another.
+/// With less space than this at its end, the area is exchanged for another.
 const ROOM_MIN_BYTES: usize = 4 << 10;
 
 /// A record longer than this gets a buffer of its own.
@@ -40,7 +40,7 @@ impl Span {
         self.lease.len() - self.end
     }
 
-    /// Copies bytes to the end; there must be room.
+    /// Copies bytes to the end; they must fit.
     fn append(&mut self, bytes: &Source) {
         let sink = self.lease.sink(self.end..self.end + bytes.len());
         self.end += bytes.copy_to_sink(&sink);
@@ -71,12 +71,12 @@ impl ReceiveArea {
         Some(Self { pool, span })
     }
 
-    /// Receives what nobody wants any more.
+    /// Receives and drops bytes.
     pub(super) fn throw_away(&self, stream: BorrowedFd<'_>) -> Result<usize, Errno> {
         tcp::receive(stream, &[&self.span.lease.sink(0..AREA_BYTES)])
     }
 
-    /// Makes room to receive into. What calls still hold stays as it is; then this client pays for it.
+    /// Makes space to receive into. What calls still hold stays as it is; then this client pays for it.
     fn clear(&mut self, buffers: &Buffers) {
         if self.span.len() == 0 && self.span.lease.is_sole() {
             (self.span.start, self.span.end) = (0, 0);

@@ -77,7 +77,7 @@ impl Batch {
         self.len
     }
 
-    /// Bytes of memory that nobody counts: replies, but not the file data, whose buffers are counted.
+    /// Bytes of memory that are not counted elsewhere: replies, but not the file data, whose buffers are counted.
     pub(super) fn uncounted_bytes(&self) -> usize {
         let long = self.pieces.iter().filter_map(|piece| piece.long.as_ref());
         self.small.len() + long.map(Vec::len).sum::<usize>()
@@ -99,7 +99,7 @@ impl Batch {
             (reply_len, None)
         };
         match self.pieces.back_mut() {
-            // Of a piece that is being sent nobody knows the end, but this batch is not being sent.
+            // A piece that is being sent must not grow, but this batch is not being sent.
             Some(last) if last.long.is_none() && last.data.is_none() => {
                 last.small += small;
                 (last.long, last.data) = (long, data);

@@ -25,7 +25,7 @@ pub trait Service: Send + Sync + 'static {
     /// Answers one call. The exchange is given back with the reply in it, and used again.
     ///
     /// The transport polls the future once on the thread that received the call: what is ready then is sent with the
-    /// replies of the whole batch. The rest goes on as a task (`host::task`): it is polled by whoever wakes it, and that
+    /// replies of the whole batch. The rest goes on as a task (`host::task`): it is polled by the thread that wakes it, and that
     /// thread sends the reply. So the future must never block. If it panics, the connection is closed.
     fn serve(
         self: Arc<Self>,
@@ -74,7 +74,7 @@ impl Transport {
     }
 }
 
-/// Who calls: a connection, a sender of datagrams, or whoever has a link.
+/// The caller: a connection, a sender of datagrams, or the client of a link.
 pub struct Peer {
     /// Where it is.
     pub origin: Origin,

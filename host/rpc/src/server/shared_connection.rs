@@ -20,7 +20,7 @@ use tombolo_host_runtime::waiters::Waiter;
 /// more.
 const UNTAKEN_MAX_BYTES: usize = 1 << 20;
 
-/// A connection, as whoever answers its calls sees it.
+/// The part of a connection that is shared with the threads that answer its calls.
 pub(super) struct SharedConnection {
     pub(super) peer: Arc<Peer>,
     pub(super) client: Arc<Client>,
@@ -50,12 +50,12 @@ pub(super) struct SharedConnection {
 struct SendQueue {
     /// Replies that wait for the next batch.
     queue: Batch,
-    /// The rest of the batch that was sent in part; empty while somebody sends.
+    /// The rest of the batch that was sent in part; empty while a thread sends.
     rest: Batch,
     phase: Phase,
     /// Somebody sends, and will send what is put in the queue meanwhile.
     sending: bool,
-    /// There has been room again since whoever sends found none.
+    /// The socket has become writable since the sending thread found it full.
     again: bool,
     /// When something was sent last, if the peer takes no more.
     progress: Option<Instant>,
@@ -144,7 +144,7 @@ impl SharedConnection {
         self.call_attention();
     }
 
-    /// Sends what waits, unless somebody else is at it or the peer takes no more.
+    /// Sends what waits, unless another thread does or the peer takes no more.
     pub(super) fn flush(&self) {
         let batch = {
             let mut send_queue = self.lock();
@@ -190,7 +190,7 @@ impl SharedConnection {
         self.client.share.is_short()
     }
 
-    /// Tells the event thread, if it wants to know, that there is room below the limits.
+    /// Wakes the event thread, if it waits for that, once calls are below their limits.
     pub(super) fn ease(&self) {
         // One turn of calls at a time, not one call.
         let left = self.calls.load(Ordering::SeqCst);
@@ -360,7 +360,7 @@ impl SharedConnection {
 }
 
 impl SendQueue {
-    /// What to send, if there is something and nobody sends.
+    /// What to send, if there is something and no thread sends.
     fn begin_sending(&mut self) -> Option<Batch> {
         if self.sending {
             return None;

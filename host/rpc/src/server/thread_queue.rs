@@ -80,7 +80,7 @@ impl ThreadQueue {
         there.stop = commands.stop;
     }
 
-    /// Runs `sleep` unless there is something; who puts something in meanwhile rings the bell.
+    /// Runs `sleep` unless the queue has commands; a command that comes meanwhile rings the bell.
     pub(super) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
         // Who put something in before this line may have seen us awake.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tombolo_core::Limits;
-use tombolo_core::fs::{FileType, Name};
+use tombolo_core::fs::Name;
 use tombolo_wire_nfs3::{FileHandle, FileType3, NfsTime3, SpecData3, WccAttr, WccData};
 
 use super::*;

@@ -1,4 +1,4 @@
-//! The in-flight limit, and who waits for it.
+//! The in-flight limit, and waiting for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

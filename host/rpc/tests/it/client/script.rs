@@ -47,7 +47,7 @@ struct Inner {
     coming: VecDeque<u8>,
     coming_datagrams: VecDeque<Vec<u8>>,
     at_a_time: usize,
-    /// Of fewer bytes nobody is told.
+    /// Fewer bytes wake no receiver.
     told_from: usize,
     closed: bool,
     shut_down: bool,

@@ -88,7 +88,7 @@ fn read_some(client: &RpcClient, random: &mut Random, interrupted: &AtomicU64) {
         }
         Err(CallError::Interrupted { .. }) => {
             interrupted.fetch_add(1, Ordering::Relaxed);
-            // It is ours again; nobody writes it any more.
+            // It is ours again; nothing writes to it any more.
             buffer.as_mut_slice().expect("it was let go").fill(0xee);
             thread::sleep(Duration::from_micros(200));
             assert!(buffer.as_slice().expect("ours").iter().all(|byte| *byte == 0xee));

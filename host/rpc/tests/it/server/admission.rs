@@ -1,4 +1,4 @@
-//! How many connections an address may have, and what makes room.
+//! How many connections an address may have, and which are closed beyond that.
 
 use std::net::Ipv4Addr;
 use std::thread;

@@ -46,7 +46,7 @@ fn a_crowd_with_a_half_record_each_is_bounded() {
     thread::sleep(std::time::Duration::from_millis(100));
     let lent = bed.counts().lent_bytes;
     assert!(lent <= 66 << 20, "a share: {lent}");
-    // All the same each gets its turn, as those who hold memory go on.
+    // All the same each is served, as calls that hold memory go on.
     thread::scope(|scope| {
         for client in &mut crowd {
             scope.spawn(|| {

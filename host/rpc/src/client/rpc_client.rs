@@ -50,7 +50,7 @@ impl RpcClient {
     /// Starts over real sockets, with a receiver thread of its own. Connecting happens with the first call.
     ///
     /// # Errors
-    /// The system has no room for a thread or a descriptor.
+    /// The system has no thread or descriptor left.
     pub fn start(target: Target, options: Options) -> io::Result<Self> {
         let alarm = Alarm::with_bell()?;
         let wire = Arc::new(SystemWire::new(alarm.bell.as_ref())?);
@@ -62,7 +62,7 @@ impl RpcClient {
     /// Starts over links in shared memory. Other clients may have the same route, for other programs of the same server.
     ///
     /// # Errors
-    /// The system has no room for a thread or a descriptor.
+    /// The system has no thread or descriptor left.
     pub fn over_links(
         route: Arc<Route>,
         (program, version): (u32, u32),
@@ -80,7 +80,7 @@ impl RpcClient {
         Ok(client)
     }
 
-    /// Over any wire, without a thread: whoever owns the [`Engine`] turns it.
+    /// Over any wire, without a thread: the owner of the [`Engine`] runs it.
     #[must_use]
     pub fn over(wire: Arc<dyn Wire>, target: Target, options: Options) -> (Self, Engine) {
         Self::with(wire, target, options, Alarm::default(), None)
@@ -199,7 +199,7 @@ impl RpcClient {
         (xid, cell)
     }
 
-    /// The wire's clock. It is the one for every time-out of whoever uses this client.
+    /// The wire's clock. Users of this client take all time-outs from it.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.0.shared.wire.now()
@@ -217,7 +217,7 @@ impl RpcClient {
         self.0.shared.lock().has_permit()
     }
 
-    /// A future that is ready when there is room.
+    /// A future that is ready when a permit is free.
     #[must_use]
     pub fn permit(&self) -> NextPermit {
         NextPermit::new(self.0.shared.clone())
