@@ -82,9 +82,9 @@ pub enum TableArgs {
         /// What they are.
         meeting: Meeting,
     },
-    /// Ask over a link, as told on standard input; `ring` runs it.
+    /// Keep a link without using it until standard input ends; `ring` runs it.
     #[command(hide = true)]
-    RingAsker {
+    RingIdle {
         /// How to meet the server.
         meeting: Meeting,
         /// Where.
@@ -92,15 +92,15 @@ pub enum TableArgs {
         /// How to wait for answers.
         mode: Mode,
     },
-    /// Ask over memory in common, as told in it; `ring` runs it, in a guest too.
+    /// Send null requests over shared memory, as told in it; `ring` runs it, in a guest too.
     #[command(hide = true)]
-    RingFollow {
+    RingGuest {
         /// The memory: a file, or the guest's device.
         memory: PathBuf,
         /// How much of it is the link's.
         link_bytes: u64,
-        /// Which caller it is.
-        caller: u64,
+        /// Which client it is.
+        client: u64,
     },
     /// Answer bytes with bytes, or NFS calls with the same replies always; `nfs` runs it.
     #[command(hide = true)]
@@ -124,9 +124,6 @@ pub struct FuseArgs {
     /// virtio-fs, straight on the queues, beside virtiofsd.
     #[arg(long)]
     pub virtio: bool,
-    /// Each operation of the FSVA paper's Table 6.2, through each transport.
-    #[arg(long = "table-6.2")]
-    pub table_6_2: bool,
     /// A FUSE mount of a local directory, beside libfuse's passthrough_ll.
     #[arg(long)]
     pub mount: bool,
@@ -154,7 +151,7 @@ pub struct NfsArgs {
 /// Which tables and figures of the NFS client, and where.
 #[derive(Args, Debug, Default)]
 pub struct AtomicArgs {
-    /// Only these: table-1, figure-5, libnfs, copies, tree, build.
+    /// Only these: table-1, figure-5, libnfs, tree, build.
     #[arg(long, value_name = "ROW", num_args = 1.., value_delimiter = ',')]
     pub only: Vec<String>,
     /// Measure in the network that this process is in; `atomic` runs itself so in one of its own.
@@ -233,8 +230,8 @@ impl BenchArgs {
 
 impl FuseArgs {
     /// The tables that were asked for.
-    pub fn tables(&self) -> [bool; 3] {
-        let named = [self.virtio, self.mount, self.table_6_2];
-        if named.contains(&true) { named } else { [true; 3] }
+    pub fn tables(&self) -> [bool; 2] {
+        let named = [self.virtio, self.mount];
+        if named.contains(&true) { named } else { [true; 2] }
     }
 }

@@ -9,20 +9,10 @@ use thiserror::Error;
 pub enum Error {
     /// The system refused something.
     #[error("{what}: {source}")]
-    Io {
-        /// What was being done.
-        what: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Io { what: String, source: std::io::Error },
     /// A program that is measured ended too early, or did not begin.
     #[error("{program}: {what}")]
-    Server {
-        /// Its name.
-        program: String,
-        /// What it did.
-        what: String,
-    },
+    Server { program: String, what: String },
     /// A column cannot be measured here, for a reason that the reader can mend.
     #[error("{0}")]
     Absent(String),
@@ -31,20 +21,13 @@ pub enum Error {
     Interrupted,
     /// A server answered wrongly: a figure for it would mean nothing.
     #[error("{what}: wrong answer: {answer}")]
-    Wrong {
-        /// What was asked.
-        what: String,
-        /// What came.
-        answer: String,
-    },
+    Wrong { what: String, answer: String },
 }
 
-/// The result of measuring.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Says what was being done when the system refused it.
 pub trait Doing<T> {
-    /// Names the deed.
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
     /// Names the deed and the file it was done to.
     fn doing_to(self, what: &str, path: &Path) -> Result<T>;

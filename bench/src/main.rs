@@ -4,7 +4,7 @@
 //!
 //! Not here: correctness (the tests see to that), and micro-benchmarks of single functions.
 //!
-//! Reading order: [`measure`] (how a figure comes about), [`peer`] (who is measured), [`files`], [`guest`] and [`vfs`] (what is done),
+//! Reading order: [`measure`] (how a figure comes about), [`peer`] (who is measured), [`files`] and [`guest`] (what is done),
 //! [`table`], [`report`].
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,6 @@ mod nfs;
 mod peer;
 mod report;
 mod table;
-mod vfs;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -53,11 +52,11 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::RingServer { shared, folder, meeting } = &args.table {
         return table::ring::serve(shared, folder, *meeting);
     }
-    if let TableArgs::RingAsker { meeting, path, mode } = &args.table {
-        return table::ring::obey(*meeting, path.clone(), *mode, std::io::stdin().lock(), out);
+    if let TableArgs::RingIdle { meeting, path, mode } = &args.table {
+        return table::ring::idle(*meeting, path.clone(), *mode, std::io::stdin().lock(), out);
     }
-    if let TableArgs::RingFollow { memory, link_bytes, caller } = &args.table {
-        return table::ring::follow(memory, *link_bytes, *caller, out);
+    if let TableArgs::RingGuest { memory, link_bytes, client } = &args.table {
+        return table::ring::serve_orders(memory, *link_bytes, *client, out);
     }
     // Remembered before anything is pinned.
     let _all = measure::spare_cores();
@@ -83,8 +82,8 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Limit { .. }
         | TableArgs::Drive(_)
         | TableArgs::RingServer { .. }
-        | TableArgs::RingAsker { .. }
-        | TableArgs::RingFollow { .. } => Ok(()),
+        | TableArgs::RingIdle { .. }
+        | TableArgs::RingGuest { .. } => Ok(()),
         TableArgs::Touch { shared, files } => {
             let (memory_bytes, descriptors) = table::memory::touch(shared, *files)?;
             writeln!(out, "{memory_bytes} {descriptors}").doing(|| "print".to_owned())
@@ -92,16 +91,15 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// Makes one table.
 type Table = fn(&Plan) -> Result<Report>;
 
-const FUSE_TABLES: [Table; 3] = [table::virtio::run, table::mount::run, table::table_6_2::run];
+const FUSE_TABLES: [Table; 2] = [table::virtio::run, table::mount::run];
 
 /// Every table; one that cannot be made here does not keep the others from being made.
 fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
-    let [virtio, mount, table_6_2] = FUSE_TABLES;
+    let [virtio, mount] = FUSE_TABLES;
     let guest: Table = |plan| table::guest::run(plan, "lua", &[]);
-    for table in [table::waist::run as Table, virtio, mount, table_6_2, table::memory::run, guest] {
+    for table in [table::waist::run as Table, virtio, mount, table::memory::run, guest] {
         publish_or_leave_out(args, "", table(plan), out)?;
     }
     run_nfs(args, &NfsArgs::default(), plan, out)?;

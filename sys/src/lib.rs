@@ -37,7 +37,6 @@ pub mod sync;
 pub mod tcp;
 pub mod terminal;
 pub mod thread;
-pub mod trace;
 pub mod udp;
 pub mod umask;
 pub mod users;

@@ -17,7 +17,6 @@ use crate::error::{Doing, Error, Result};
 use crate::nfs::Wait;
 use crate::nfs::client::{Handle, Mounted, Reply, commit, committed};
 
-/// The client.
 pub struct Biods {
     mounted: Mounted,
     nfs: SocketAddr,
@@ -28,7 +27,6 @@ pub struct Biods {
 }
 
 impl Biods {
-    /// Mounts.
     pub fn new(args: &DriveArgs) -> Result<Self> {
         let mounted = Mounted::at((args.nfs, args.mount), &args.export, Wait::Sleep)?;
         let (nfs, file) = (args.nfs, args.file.clone());

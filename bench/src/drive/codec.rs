@@ -13,7 +13,6 @@ use crate::nfs::client::Handle;
 /// What a reply says was read or written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// How many bytes.
     pub count: u32,
     /// Where in the record the data of a READ lies.
     pub data: Range<usize>,
@@ -26,7 +25,6 @@ pub fn write_call(out: &mut Vec<u8>, xid: u32, file: &Handle, offset: u64, count
     call(out, xid, &Call::Write(args), padded(count as usize));
 }
 
-/// A READ by root, with its mark.
 pub fn read_call(out: &mut Vec<u8>, xid: u32, file: &Handle, offset: u64, count: u32) {
     call(out, xid, &Call::Read(ReadArgs { file: file.as_handle(), offset, count }), 0);
 }

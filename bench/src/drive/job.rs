@@ -6,7 +6,6 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::nfs::READ_PREFIX;
 
-/// Which way a file goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// To the server, until it is stable there.
@@ -15,21 +14,17 @@ pub enum Way {
     Read,
 }
 
-/// One file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Which way.
     pub way: Way,
     /// The most requests in flight; 0 is as many as the client finds good.
     pub limit: u32,
     /// Bytes of a request, and of the program's reads and writes.
     pub piece_bytes: usize,
-    /// Bytes of the file.
     pub file_bytes: usize,
 }
 
 impl Job {
-    /// How many requests it takes.
     pub fn pieces(&self) -> usize {
         self.file_bytes.div_ceil(self.piece_bytes.max(1))
     }

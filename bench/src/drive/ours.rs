@@ -20,7 +20,6 @@ use crate::error::{Error, Result};
 const ADAPTIVE_MAX: u32 = 128;
 const SESSION: SessionId = SessionId(1);
 
-/// The client.
 pub struct Ours {
     server: Server,
     path: String,
@@ -31,7 +30,6 @@ pub struct Ours {
     memory: Buffer,
 }
 
-/// One export, mounted.
 struct Mount {
     export: NfsExport,
     files: Arc<dyn FileSystem>,

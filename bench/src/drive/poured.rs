@@ -13,7 +13,6 @@ pub struct Poured {
 }
 
 impl Poured {
-    /// Connects.
     pub fn new(args: &DriveArgs) -> Result<Self> {
         let pourer = Pourer::connect(args.nfs).doing(|| format!("connect to {}", args.nfs))?;
         Ok(Self { pourer, content: Vec::new() })

@@ -8,7 +8,6 @@ use crate::error::Error;
 /// Data on its way: of a WRITE, what is written; of a READ, where it is put.
 #[derive(Debug, Default)]
 pub struct Request {
-    /// Where in the file.
     pub offset: u64,
     /// Of as many bytes as are to be moved.
     pub data: Vec<u8>,
@@ -31,7 +30,6 @@ pub struct Queue {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Request>,
-    /// Waiting or being made.
     unfinished: usize,
     /// Requests that were made and whose data is wanted, in any order.
     finished: Vec<Request>,
@@ -118,7 +116,6 @@ impl Queue {
         }
     }
 
-    /// Waits until all was done.
     pub fn drain(&self) -> Result<(), Error> {
         let mut state = self.lock();
         while state.unfinished > 0 {

@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 
 use super::Tree;
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Clock, Work};
+use crate::measure::{Repeat, Work};
 
-/// Files of a folder.
 const FILES: u64 = 32;
 
-/// Makes a folder, writes small files into it, lists it, looks at each file, reads each, removes all: the figure is files in a second.
-pub struct SmallFiles {
+/// Makes a folder, writes small files into it, lists it, looks at each file, reads each, removes all: the figure is files in a second. On
+/// the tree as seen at `root`; `name` tells contestants apart.
+pub fn small_files(root: &Path, name: &str) -> impl Work + use<> {
+    let folder = root.join(Tree::new_folder()).join(format!("{name}.files"));
+    let files = SmallFiles { folder, content: vec![b'z'; Tree::SMALL_BYTES] };
+    Repeat::new(move || files.once()).each(FILES).per_second()
+}
+
+struct SmallFiles {
     folder: PathBuf,
     content: Vec<u8>,
 }
 
 impl SmallFiles {
-    /// On the tree as seen at `root`; `name` tells contestants apart.
-    pub fn new(root: &Path, name: &str) -> Self {
-        let folder = root.join(Tree::new_folder()).join(format!("{name}.files"));
-        Self { folder, content: vec![b'z'; Tree::SMALL_BYTES] }
-    }
-
     fn once(&self) -> Result<()> {
         fs::create_dir(&self.folder).doing_to("make", &self.folder)?;
         for number in 0..FILES {
@@ -56,37 +56,23 @@ impl SmallFiles {
     }
 }
 
-impl Work for SmallFiles {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        clock.start();
-        for _ in 0..count.div_ceil(FILES).max(1) {
-            self.once()?;
-            clock.lap_of(FILES);
-        }
-        Ok(())
-    }
-
-    fn per_second(&self) -> bool {
-        true
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Clock;
 
     #[test]
     fn a_folder_of_files_leaves_nothing_behind_and_a_wrong_byte_is_seen() {
         let within = tempfile::tempdir().unwrap();
         let tree = Tree::new(within.path(), 1).unwrap();
-        let mut files = SmallFiles::new(&tree.shared(), "test");
+        let mut files = small_files(&tree.shared(), "test");
         let mut clock = Clock::new();
         files.run(40, &mut clock).unwrap();
         assert_eq!(clock.count(), 64, "whole folders");
         let left = fs::read_dir(tree.shared().join(Tree::new_folder())).unwrap().count();
         assert_eq!(left, 0);
         // Something else is in its place already.
-        fs::write(&files.folder, "").unwrap();
+        fs::write(tree.shared().join(Tree::new_folder()).join("test.files"), "").unwrap();
         assert!(files.run(1, &mut Clock::new()).is_err());
     }
 }

@@ -6,7 +6,7 @@ mod small;
 mod stream;
 mod tree;
 
-pub use batch::SmallFiles;
-pub use small::{ColdNames, CreateWriteUnlink, MkdirRmdir, OpenReadClose, Stat};
-pub use stream::{StreamRead, StreamWrite};
+pub use batch::small_files;
+pub use small::{ColdNames, Stat, create_write_unlink, mkdir_rmdir, open_read_close};
+pub use stream::{stream_read, stream_write};
 pub use tree::Tree;

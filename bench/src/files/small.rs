@@ -9,101 +9,44 @@ use std::time::{Duration, Instant};
 
 use super::Tree;
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Clock, Work};
+use crate::measure::{Clock, Repeat, Work};
 
 /// Files that are opened over and over.
 const HOT: usize = 64;
 
-fn hot(root: &Path) -> Vec<PathBuf> {
-    (0..HOT).map(|number| root.join(Tree::small(number))).collect()
+/// open, read 4 KiB, close, on the tree as seen at `root`.
+pub fn open_read_close(root: &Path) -> impl Work + use<> {
+    let paths: Vec<PathBuf> = (0..HOT).map(|number| root.join(Tree::small(number))).collect();
+    let (mut next, mut buffer) = (0, vec![0; Tree::SMALL_BYTES]);
+    Repeat::new(move || {
+        let path = &paths[next];
+        next = (next + 1) % HOT;
+        let got = File::open(path).doing_to("open", path)?.read(&mut buffer).doing_to("read", path)?;
+        whole("read", path, got as u64, Tree::SMALL_BYTES)
+    })
 }
 
-/// open, read 4 KiB, close.
-pub struct OpenReadClose {
-    paths: Vec<PathBuf>,
-    buffer: Vec<u8>,
+/// create, write 4 KiB, close, unlink; `name` tells contestants apart. Opened for writing only, as cp, tar and compilers do.
+pub fn create_write_unlink(root: &Path, name: &str) -> impl Work + use<> {
+    let path = root.join(Tree::new_folder()).join(name);
+    let content = vec![b'z'; Tree::SMALL_BYTES];
+    let mut create = OpenOptions::new();
+    create.write(true).create_new(true);
+    Repeat::new(move || {
+        let mut file = create.open(&path).doing_to("create", &path)?;
+        file.write_all(&content).doing_to("write", &path)?;
+        drop(file);
+        fs::remove_file(&path).doing_to("remove", &path)
+    })
 }
 
-impl OpenReadClose {
-    /// On the tree as seen at `root`.
-    pub fn new(root: &Path) -> Self {
-        Self { paths: hot(root), buffer: vec![0; Tree::SMALL_BYTES] }
-    }
-}
-
-impl Work for OpenReadClose {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let mut paths = self.paths.iter().cycle();
-        clock.start();
-        for _ in 0..count {
-            let Some(path) = paths.next() else { break };
-            let mut file = File::open(path).doing_to("open", path)?;
-            let got = file.read(&mut self.buffer).doing_to("read", path)?;
-            drop(file);
-            clock.lap();
-            if got != Tree::SMALL_BYTES {
-                return Err(Error::Wrong {
-                    what: format!("read {}", path.display()),
-                    answer: format!("{got} bytes"),
-                });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// create, write 4 KiB, close, unlink.
-pub struct CreateWriteUnlink {
-    path: PathBuf,
-    content: Vec<u8>,
-}
-
-impl CreateWriteUnlink {
-    /// On the tree as seen at `root`; `name` tells contestants apart.
-    pub fn new(root: &Path, name: &str) -> Self {
-        Self { path: root.join(Tree::new_folder()).join(name), content: vec![b'z'; Tree::SMALL_BYTES] }
-    }
-}
-
-impl Work for CreateWriteUnlink {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        // For writing only, as cp, tar and compilers do.
-        let mut create = OpenOptions::new();
-        create.write(true).create_new(true);
-        clock.start();
-        for _ in 0..count {
-            let mut file = create.open(&self.path).doing_to("create", &self.path)?;
-            file.write_all(&self.content).doing_to("write", &self.path)?;
-            drop(file);
-            fs::remove_file(&self.path).doing_to("remove", &self.path)?;
-            clock.lap();
-        }
-        Ok(())
-    }
-}
-
-/// mkdir, rmdir.
-pub struct MkdirRmdir {
-    path: PathBuf,
-}
-
-impl MkdirRmdir {
-    /// On the tree as seen at `root`; `name` tells contestants apart.
-    pub fn new(root: &Path, name: &str) -> Self {
-        Self { path: root.join(Tree::new_folder()).join(format!("{name}.d")) }
-    }
-}
-
-impl Work for MkdirRmdir {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        clock.start();
-        for _ in 0..count {
-            fs::create_dir(&self.path).doing_to("make", &self.path)?;
-            fs::remove_dir(&self.path).doing_to("remove", &self.path)?;
-            clock.lap();
-        }
-        Ok(())
-    }
+/// mkdir, rmdir; `name` tells contestants apart.
+pub fn mkdir_rmdir(root: &Path, name: &str) -> impl Work + use<> {
+    let path = root.join(Tree::new_folder()).join(format!("{name}.d"));
+    Repeat::new(move || {
+        fs::create_dir(&path).doing_to("make", &path)?;
+        fs::remove_dir(&path).doing_to("remove", &path)
+    })
 }
 
 /// Names age in the caller's kernel for one second; a little more is safe.
@@ -136,36 +79,30 @@ impl ColdNames {
     }
 }
 
-/// stat of a file whose name the caller's kernel has forgotten, so that the server is asked.
-pub struct Stat {
-    names: Rc<ColdNames>,
-}
-
-impl Stat {
-    /// With these names, which all that use one mount have in common.
-    pub fn new(names: &Rc<ColdNames>) -> Self {
-        Self { names: Rc::clone(names) }
-    }
-}
+/// stat of a file whose name the caller's kernel has forgotten, so that the server is asked. All that use one mount share the names.
+pub struct Stat(pub Rc<ColdNames>);
 
 impl Work for Stat {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let paths = self.names.take(usize::try_from(count).unwrap_or(usize::MAX));
+        let paths = self.0.take(usize::try_from(count).unwrap_or(usize::MAX));
         clock.start();
         for path in paths {
             let size = fs::metadata(path).doing_to("look at", path)?.len();
             clock.lap();
-            if size != Tree::SMALL_BYTES as u64 {
-                return Err(Error::Wrong {
-                    what: format!("stat {}", path.display()),
-                    answer: format!("{size} bytes"),
-                });
-            }
+            whole("stat", path, size, Tree::SMALL_BYTES)?;
         }
         Ok(())
     }
 
     fn count_max(&self) -> u64 {
-        self.names.paths.len() as u64 / 16
+        self.0.paths.len() as u64 / 16
     }
+}
+
+/// Fails unless that many bytes were there.
+pub(super) fn whole(what: &str, path: &Path, got: u64, wanted: usize) -> Result<()> {
+    if got == wanted as u64 {
+        return Ok(());
+    }
+    Err(Error::Wrong { what: format!("{what} {}", path.display()), answer: format!("{got} bytes") })
 }

@@ -2,98 +2,42 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Tree;
-use crate::error::{Doing, Error, Result};
-use crate::measure::{Clock, Work};
+use super::small::whole;
+use crate::error::Doing;
+use crate::measure::{Repeat, Work};
 
 /// Bytes of one read or write.
 const PIECE: usize = 1 << 20;
-/// Pieces of the file.
 const PIECES: u64 = (Tree::LARGE_BYTES / PIECE) as u64;
 
-/// open, read all of it, close.
-pub struct StreamRead {
-    path: PathBuf,
-    buffer: Vec<u8>,
-}
-
-impl StreamRead {
-    /// On the tree as seen at `root`.
-    pub fn new(root: &Path) -> Self {
-        Self { path: root.join(Tree::large()), buffer: vec![0; PIECE] }
-    }
-}
-
-impl Work for StreamRead {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        clock.start();
-        for _ in 0..whole_files(count) {
-            let mut file = File::open(&self.path).doing_to("open", &self.path)?;
-            let mut total = 0;
-            loop {
-                let got = file.read(&mut self.buffer).doing_to("read", &self.path)?;
-                if got == 0 {
-                    break;
-                }
-                total += got;
-            }
-            drop(file);
-            clock.lap_of(PIECES);
-            if total != Tree::LARGE_BYTES {
-                let what = format!("read {}", self.path.display());
-                return Err(Error::Wrong { what, answer: format!("{total} bytes") });
+/// open, read all of it, close, on the tree as seen at `root`.
+pub fn stream_read(root: &Path) -> impl Work + use<> {
+    let (path, mut buffer) = (root.join(Tree::large()), vec![0; PIECE]);
+    let once = move || {
+        let mut file = File::open(&path).doing_to("open", &path)?;
+        let mut total = 0;
+        loop {
+            match file.read(&mut buffer).doing_to("read", &path)? {
+                0 => return whole("read", &path, total, Tree::LARGE_BYTES),
+                got => total += got as u64,
             }
         }
-        Ok(())
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        Some(PIECE as u64)
-    }
+    };
+    Repeat::new(once).each(PIECES).bytes(PIECE as u64)
 }
 
-/// open, write all of it over what is there, close.
-pub struct StreamWrite {
-    path: PathBuf,
-    content: Vec<u8>,
-}
-
-impl StreamWrite {
-    /// On the tree as seen at `root`; `name` tells contestants apart.
-    pub fn new(root: &Path, name: &str) -> Self {
-        let path = root.join(Tree::new_folder()).join(format!("{name}.large"));
-        Self { path, content: vec![b'w'; PIECE] }
-    }
-}
-
-impl Work for StreamWrite {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        clock.start();
-        for _ in 0..whole_files(count) {
-            let mut options = OpenOptions::new();
-            let mut file = options
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&self.path)
-                .doing_to("open", &self.path)?;
-            for _ in 0..PIECES {
-                file.write_all(&self.content).doing_to("write", &self.path)?;
-            }
-            drop(file);
-            clock.lap_of(PIECES);
-        }
-        Ok(())
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        Some(PIECE as u64)
-    }
-}
-
-/// A file is read or written whole.
-fn whole_files(pieces: u64) -> u64 {
-    pieces.div_ceil(PIECES).max(1)
+/// open, write all of it over what is there, close; `name` tells contestants apart.
+pub fn stream_write(root: &Path, name: &str) -> impl Work + use<> {
+    let path = root.join(Tree::new_folder()).join(format!("{name}.large"));
+    let content = vec![b'w'; PIECE];
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    let once = move || {
+        let mut file = options.open(&path).doing_to("open", &path)?;
+        (0..PIECES).try_for_each(|_| file.write_all(&content)).doing_to("write", &path)
+    };
+    Repeat::new(once).each(PIECES).bytes(PIECE as u64)
 }

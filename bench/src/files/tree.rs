@@ -18,15 +18,12 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Bytes in each small file.
     pub const SMALL_BYTES: usize = 4096;
-    /// Bytes in the large file.
     pub const LARGE_BYTES: usize = 64 << 20;
 
     /// Makes a tree below `within` with so many small files and a large one.
     pub fn new(within: &Path, files: usize) -> Result<Self> {
-        let root = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(within);
-        let root = root.doing_to("make a directory in", within)?;
+        let root = crate::table::folder(within)?;
         let tree = Self { root, files };
         for folder in ["shared", "shared/new", "mounts"] {
             let folder = tree.root.path().join(folder);
@@ -46,7 +43,6 @@ impl Tree {
         Ok(tree)
     }
 
-    /// What is served.
     pub fn shared(&self) -> PathBuf {
         self.root.path().join("shared")
     }

@@ -29,17 +29,12 @@ const OVERHEAD_BYTES: usize = 1 << 20;
 /// `O_LARGEFILE`, which 64-bit kernels always set.
 const O_LARGEFILE: u32 = 0o100_000;
 
-/// The root's number.
 pub const ROOT: u64 = 1;
 
-/// One request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What.
     pub opcode: Opcode,
-    /// On which node.
     pub node: u64,
-    /// What follows the header.
     pub args: &'a [u8],
     /// Bytes of file data that go along, from the slot's data.
     pub sends: u32,
@@ -176,7 +171,6 @@ impl Guest {
         Ok((slot, used.written as usize))
     }
 
-    /// The answer in a slot.
     pub fn reply<T: FromBytes + KnownLayout + Immutable>(&self, slot: usize) -> (OutHeader, T) {
         let mut bytes = [0; REPLY_BYTES as usize];
         if let Some(slot) = self.slots.get(slot) {
@@ -211,7 +205,6 @@ impl Guest {
         Ok(self.call::<OpenOut>(&request)?.0.fh)
     }
 
-    /// Closes a handle.
     pub fn release(&mut self, node: u64, handle: u64) -> Result<()> {
         let args = ReleaseIn { fh: handle, ..ReleaseIn::default() };
         self.call::<()>(&Request::answered_by::<()>(Opcode::Release, node, args.as_bytes()))?;
@@ -316,7 +309,6 @@ impl Chain {
     }
 }
 
-/// A name as the wire has it.
 pub fn with_nul(name: &[u8]) -> Vec<u8> {
     let mut name = name.to_vec();
     name.push(0);

@@ -4,10 +4,6 @@
 mod client;
 mod work;
 
-pub use client::{Guest, Request, with_nul};
+pub use client::{Guest, with_nul};
 pub use tombolo_vhost_driver::Wait;
-pub use work::{
-    CreateOut, CreateUnlink, Getattr, Lookup, OpenRelease, Outstanding, Read, SharedGuest, Write, create_args,
-};
-
-pub(crate) use client::wrong;
+pub use work::{Outstanding, create_unlink, getattr, lookup, open_release, read, write};

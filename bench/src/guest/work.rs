@@ -1,6 +1,7 @@
 //! What the guest does, each an operation to be timed.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -14,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::client::{Guest, Request, with_nul, wrong};
 use crate::error::Result;
 use crate::files::Tree;
-use crate::measure::{Clock, Work};
+use crate::measure::{Clock, Repeat, Work};
 
 /// Nodes that are used over and over.
 const HOT: usize = 64;
@@ -23,221 +24,105 @@ const SMALL_BYTES: u32 = 4096;
 /// A guest that several operations use in turn.
 pub type SharedGuest = Rc<RefCell<Guest>>;
 
-/// GETATTR of known nodes.
-pub struct Getattr {
-    guest: SharedGuest,
-    nodes: Vec<u64>,
-}
-
-impl Getattr {
-    /// Looks the nodes up.
-    pub fn new(guest: &SharedGuest) -> Result<Self> {
-        Ok(Self { guest: Rc::clone(guest), nodes: hot_nodes(guest)? })
-    }
-}
-
-impl Work for Getattr {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let mut guest = self.guest.borrow_mut();
+pub fn getattr(guest: &SharedGuest) -> Result<impl Work + use<>> {
+    let (guest, mut nodes) = (Rc::clone(guest), hot_nodes(guest)?);
+    Ok(Repeat::new(move || {
         let args = GetattrIn::default();
-        clock.start();
-        for node in cycle(&self.nodes, count) {
-            let request = Request::answered_by::<AttrOut>(Opcode::Getattr, node, args.as_bytes());
-            let (reply, _) = guest.call::<AttrOut>(&request)?;
-            clock.lap();
-            if reply.attr.size != u64::from(SMALL_BYTES) {
-                return Err(wrong(Opcode::Getattr, format!("size {}", reply.attr.size)));
-            }
-        }
-        Ok(())
+        let request = Request::answered_by::<AttrOut>(Opcode::Getattr, nodes(), args.as_bytes());
+        let (reply, _) = guest.borrow_mut().call::<AttrOut>(&request)?;
+        whole(Opcode::Getattr, reply.attr.size, SMALL_BYTES)
+    }))
+}
+
+pub fn open_release(guest: &SharedGuest) -> Result<impl Work + use<>> {
+    let (guest, mut nodes) = (Rc::clone(guest), hot_nodes(guest)?);
+    Ok(Repeat::new(move || {
+        let (mut guest, node) = (guest.borrow_mut(), nodes());
+        let handle = guest.open(node, O_RDONLY)?;
+        guest.release(node, handle)
+    }))
+}
+
+/// READ of so many bytes, round and round in the large file.
+pub fn read(guest: &SharedGuest, bytes: u32) -> Result<impl Work + use<>> {
+    let (guest, mut file) = (Rc::clone(guest), OpenFile::new(guest, Tree::large(), O_RDONLY)?);
+    let once = move || {
+        let args = file.read_args(bytes);
+        let (_, got) = guest.borrow_mut().call::<()>(&file.read_request(&args, bytes))?;
+        whole(Opcode::Read, got as u64, bytes)
+    };
+    Ok(Repeat::new(once).bytes(rate(bytes)))
+}
+
+/// WRITE of so many bytes, round and round over the large file.
+pub fn write(guest: &SharedGuest, bytes: u32) -> Result<impl Work + use<>> {
+    let (guest, mut file) = (Rc::clone(guest), OpenFile::new(guest, Tree::large(), O_RDWR)?);
+    let once = move || {
+        let (fh, offset) = (file.handle, file.advance(bytes));
+        let args = WriteIn { fh, offset, size: bytes, flags: O_RDWR, ..WriteIn::default() };
+        let request = Request {
+            sends: bytes,
+            ..Request::answered_by::<WriteOut>(Opcode::Write, file.node, args.as_bytes())
+        };
+        let (reply, _) = guest.borrow_mut().call::<WriteOut>(&request)?;
+        whole(Opcode::Write, reply.size.into(), bytes)
+    };
+    Ok(Repeat::new(once).bytes(rate(bytes)))
+}
+
+/// LOOKUP of known names in the first folder of the tree.
+pub fn lookup(guest: &SharedGuest) -> Result<impl Work + use<>> {
+    let first = Tree::small(0);
+    let folder = guest.borrow_mut().walk(first.parent().unwrap_or(&first))?;
+    let names: Vec<_> = (0..HOT).map(|number| with_nul(format!("f{number}").as_bytes())).collect();
+    let mut next = 0;
+    let once = move |guest: &mut Guest| {
+        next = (next + 1) % HOT;
+        Ok(guest.lookup(folder, &names[next])?.nodeid)
+    };
+    Ok(Found { guest: Rc::clone(guest), once })
+}
+
+/// CREATE, RELEASE and UNLINK; `name` tells contestants apart.
+pub fn create_unlink(guest: &SharedGuest, name: &str) -> Result<impl Work + use<>> {
+    /// `struct fuse_entry_out` and `struct fuse_open_out`, which answer CREATE.
+    #[derive(FromBytes, Immutable, KnownLayout)]
+    #[repr(C)]
+    struct CreateOut {
+        entry: EntryOut,
+        open: OpenOut,
     }
-}
-
-/// LOOKUP of known names. The look-ups are given back after each turn, untimed, as a guest's kernel does much later.
-pub struct Lookup {
-    guest: SharedGuest,
-    folder: u64,
-    names: Vec<Vec<u8>>,
-}
-
-impl Lookup {
-    /// In the first folder of the tree.
-    pub fn new(guest: &SharedGuest) -> Result<Self> {
-        let first = Tree::small(0);
-        let folder = guest.borrow_mut().walk(first.parent().unwrap_or(&first))?;
-        let names = (0..HOT).map(|number| with_nul(format!("f{number}").as_bytes())).collect();
-        Ok(Self { guest: Rc::clone(guest), folder, names })
-    }
-}
-
-impl Work for Lookup {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let mut guest = self.guest.borrow_mut();
-        let mut seen = std::collections::HashMap::<u64, u64>::new();
-        for (_, name) in (0..count).zip(self.names.iter().cycle()) {
-            clock.start();
-            let entry = guest.lookup(self.folder, name)?;
-            clock.lap();
-            *seen.entry(entry.nodeid).or_default() += 1;
-        }
-        let seen: Vec<(u64, u64)> = seen.into_iter().collect();
-        guest.forget(&seen)
-    }
-}
-
-/// OPEN and RELEASE.
-pub struct OpenRelease {
-    guest: SharedGuest,
-    nodes: Vec<u64>,
-}
-
-impl OpenRelease {
-    /// Looks the nodes up.
-    pub fn new(guest: &SharedGuest) -> Result<Self> {
-        Ok(Self { guest: Rc::clone(guest), nodes: hot_nodes(guest)? })
-    }
-}
-
-impl Work for OpenRelease {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let mut guest = self.guest.borrow_mut();
-        clock.start();
-        for node in cycle(&self.nodes, count) {
-            let handle = guest.open(node, O_RDONLY)?;
-            guest.release(node, handle)?;
-            clock.lap();
-        }
-        Ok(())
-    }
-}
-
-/// CREATE, RELEASE and UNLINK. The look-ups are given back after each turn, untimed.
-pub struct CreateUnlink {
-    guest: SharedGuest,
-    folder: u64,
-    name: Vec<u8>,
-}
-
-impl CreateUnlink {
-    /// `name` tells contestants apart.
-    pub fn new(guest: &SharedGuest, name: &str) -> Result<Self> {
-        let folder = guest.borrow_mut().walk(Tree::new_folder())?;
-        Ok(Self { guest: Rc::clone(guest), folder, name: with_nul(name.as_bytes()) })
-    }
-}
-
-impl Work for CreateUnlink {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let mut guest = self.guest.borrow_mut();
-        let args = create_args(&self.name);
-        let mut made = Vec::new();
-        for _ in 0..count {
-            clock.start();
-            let request = Request::answered_by::<CreateOut>(Opcode::Create, self.folder, &args);
-            let (reply, _) = guest.call::<CreateOut>(&request)?;
-            guest.release(reply.entry.nodeid, reply.open.fh)?;
-            guest.call::<()>(&Request::answered_by::<()>(Opcode::Unlink, self.folder, &self.name))?;
-            clock.lap();
-            made.push((reply.entry.nodeid, 1));
-        }
-        guest.forget(&made)
-    }
-}
-
-/// `struct fuse_entry_out` and `struct fuse_open_out`, which answer CREATE.
-#[derive(FromBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct CreateOut {
-    /// The node.
-    pub entry: EntryOut,
-    /// Its opening.
-    pub open: OpenOut,
-}
-
-/// The arguments of CREATE for a name that is not there yet and ends with a NUL byte.
-pub fn create_args(name: &[u8]) -> Vec<u8> {
+    let folder = guest.borrow_mut().walk(Tree::new_folder())?;
+    let name = with_nul(name.as_bytes());
     // O_CREAT | O_EXCL.
     let args = CreateIn { flags: O_RDWR | 0o100 | 0o200, mode: 0o100_644, umask: 0o022, open_flags: 0 };
-    [args.as_bytes(), name].concat()
+    let args = [args.as_bytes(), &name].concat();
+    let once = move |guest: &mut Guest| {
+        let request = Request::answered_by::<CreateOut>(Opcode::Create, folder, &args);
+        let (reply, _) = guest.call::<CreateOut>(&request)?;
+        guest.release(reply.entry.nodeid, reply.open.fh)?;
+        guest.call::<()>(&Request::answered_by::<()>(Opcode::Unlink, folder, &name))?;
+        Ok(reply.entry.nodeid)
+    };
+    Ok(Found { guest: Rc::clone(guest), once })
 }
 
-/// READ of so many bytes, round and round in a file.
-pub struct Read {
+/// What finds a node each time. The look-ups are given back after each turn, untimed, as a guest's kernel does much later.
+struct Found<F> {
     guest: SharedGuest,
-    file: OpenFile,
-    bytes: u32,
+    once: F,
 }
 
-impl Read {
-    /// From the large file.
-    pub fn new(guest: &SharedGuest, bytes: u32) -> Result<Self> {
-        let file = OpenFile::new(guest, Tree::large(), O_RDONLY)?;
-        Ok(Self { guest: Rc::clone(guest), file, bytes })
-    }
-}
-
-impl Work for Read {
+impl<F: FnMut(&mut Guest) -> Result<u64>> Work for Found<F> {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
         let mut guest = self.guest.borrow_mut();
-        clock.start();
+        let mut found = HashMap::<u64, u64>::new();
         for _ in 0..count {
-            let args = self.file.read_args(self.bytes);
-            let (_, got) = guest.call::<()>(&self.file.read_request(&args, self.bytes))?;
-            clock.lap();
-            if got != self.bytes as usize {
-                return Err(wrong(Opcode::Read, format!("{got} bytes")));
-            }
+            let node = clock.time(|| (self.once)(&mut guest))?;
+            *found.entry(node).or_default() += 1;
         }
-        Ok(())
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        rate(self.bytes)
-    }
-}
-
-/// WRITE of so many bytes, round and round over a file.
-pub struct Write {
-    guest: SharedGuest,
-    file: OpenFile,
-    bytes: u32,
-}
-
-impl Write {
-    /// Over the large file.
-    pub fn new(guest: &SharedGuest, bytes: u32) -> Result<Self> {
-        let file = OpenFile::new(guest, Tree::large(), O_RDWR)?;
-        Ok(Self { guest: Rc::clone(guest), file, bytes })
-    }
-}
-
-impl Work for Write {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let mut guest = self.guest.borrow_mut();
-        clock.start();
-        for _ in 0..count {
-            let args = WriteIn {
-                fh: self.file.handle,
-                offset: self.file.advance(self.bytes),
-                size: self.bytes,
-                flags: O_RDWR,
-                ..WriteIn::default()
-            };
-            let request = Request {
-                sends: self.bytes,
-                ..Request::answered_by::<WriteOut>(Opcode::Write, self.file.node, args.as_bytes())
-            };
-            let (reply, _) = guest.call::<WriteOut>(&request)?;
-            clock.lap();
-            if reply.size != self.bytes {
-                return Err(wrong(Opcode::Write, format!("{} bytes", reply.size)));
-            }
-        }
-        Ok(())
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        rate(self.bytes)
+        let found: Vec<(u64, u64)> = found.into_iter().collect();
+        guest.forget(&found)
     }
 }
 
@@ -248,7 +133,6 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// From the large file.
     pub fn new(guest: &SharedGuest) -> Result<Self> {
         let file = OpenFile::new(guest, Tree::large(), O_RDONLY)?;
         Ok(Self { guest: Rc::clone(guest), file })
@@ -292,7 +176,6 @@ impl Work for Outstanding {
 struct OpenFile {
     node: u64,
     handle: u64,
-    size: u64,
     next: u64,
 }
 
@@ -301,14 +184,14 @@ impl OpenFile {
         let mut guest = guest.borrow_mut();
         let node = guest.walk(path)?;
         let handle = guest.open(node, flags)?;
-        Ok(Self { node, handle, size: Tree::LARGE_BYTES as u64, next: 0 })
+        Ok(Self { node, handle, next: 0 })
     }
 
     /// The next place for so many bytes.
     fn advance(&mut self, bytes: u32) -> u64 {
         let offset = self.next;
         self.next += u64::from(bytes);
-        if self.next + u64::from(bytes) > self.size {
+        if self.next + u64::from(bytes) > Tree::LARGE_BYTES as u64 {
             self.next = 0;
         }
         offset
@@ -323,13 +206,18 @@ impl OpenFile {
     }
 }
 
-fn hot_nodes(guest: &SharedGuest) -> Result<Vec<u64>> {
+fn hot_nodes(guest: &SharedGuest) -> Result<impl FnMut() -> u64 + use<>> {
     let mut guest = guest.borrow_mut();
-    (0..HOT).map(|number| guest.walk(&Tree::small(number))).collect()
+    let nodes: Vec<u64> = (0..HOT).map(|number| guest.walk(&Tree::small(number))).collect::<Result<_>>()?;
+    let mut next = 0;
+    Ok(move || {
+        next = (next + 1) % HOT;
+        nodes[next]
+    })
 }
 
-fn cycle(nodes: &[u64], count: u64) -> impl Iterator<Item = u64> + '_ {
-    (0..count).zip(nodes.iter().copied().cycle()).map(|(_, node)| node)
+fn whole(opcode: Opcode, got: u64, wanted: u32) -> Result<()> {
+    if got == u64::from(wanted) { Ok(()) } else { Err(wrong(opcode, format!("{got} bytes"))) }
 }
 
 /// Large transfers are told as rates, small ones as times.

@@ -33,6 +33,53 @@ pub trait Work {
     }
 }
 
+/// Something done over and over, each time timed alone.
+pub struct Repeat<F> {
+    once: F,
+    each: u64,
+    bytes: Option<u64>,
+    per_second: bool,
+}
+
+impl<F: FnMut() -> Result<()>> Repeat<F> {
+    pub fn new(once: F) -> Self {
+        Self { once, each: 1, bytes: None, per_second: false }
+    }
+
+    pub fn each(self, each: u64) -> Self {
+        Self { each, ..self }
+    }
+
+    /// An operation moves so many bytes: the figure is a rate.
+    pub fn bytes(self, bytes: impl Into<Option<u64>>) -> Self {
+        Self { bytes: bytes.into(), ..self }
+    }
+
+    /// The figure is operations in a second.
+    pub fn per_second(self) -> Self {
+        Self { per_second: true, ..self }
+    }
+}
+
+impl<F: FnMut() -> Result<()>> Work for Repeat<F> {
+    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        clock.start();
+        for _ in 0..count.div_ceil(self.each).max(1) {
+            (self.once)()?;
+            clock.lap_of(self.each);
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        self.bytes
+    }
+
+    fn per_second(&self) -> bool {
+        self.per_second
+    }
+}
+
 /// Times operations. Each lap costs one look at the clock (about 25 ns), which is part of the figure; what takes less
 /// than a microsecond is timed many at a time.
 pub struct Clock {
@@ -43,7 +90,6 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that has seen nothing.
     pub fn new() -> Self {
         Self { last: Instant::now(), laps: histogram(), total: Duration::ZERO, count: 0 }
     }
@@ -60,7 +106,6 @@ impl Clock {
         self.lap_of(1);
     }
 
-    /// Times one operation.
     #[inline]
     pub fn time<T>(&mut self, operation: impl FnOnce() -> T) -> T {
         self.start();
@@ -87,12 +132,10 @@ impl Clock {
         self.count += count;
     }
 
-    /// Operations so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Time in laps so far.
     pub fn total(&self) -> Duration {
         self.total
     }

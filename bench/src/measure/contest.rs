@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 pub struct Entrant<'a> {
     /// Its column, and the variant of it that this is (placement, how the caller waits).
     pub name: (String, String),
-    /// What it does.
     pub work: Box<dyn Work + 'a>,
     /// The processes whose costs are its costs.
     pub servers: Vec<u32>,
@@ -20,7 +19,6 @@ pub struct Entrant<'a> {
     pub place: Option<Place>,
 }
 
-/// What one round gave.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     /// Half of the operations took no longer, in nanoseconds.
@@ -33,15 +31,12 @@ pub struct Turn {
     pub cost: Cost,
 }
 
-/// All rounds of one contestant.
 pub struct Series {
-    /// Its column and variant.
     pub name: (String, String),
     /// Round by round; all series of a contest have as many.
     pub turns: Vec<Turn>,
     /// All operations of all rounds.
     laps: Histogram<u64>,
-    /// Per operation.
     pub cost: Cost,
     /// System calls of the servers per operation, where they could be counted.
     pub server_syscalls: Option<f64>,
@@ -61,20 +56,15 @@ impl Series {
 /// A contestant that failed, and why.
 #[derive(Clone, Debug)]
 pub struct Dropped {
-    /// Its column and variant.
     pub name: (String, String),
-    /// What happened.
     pub reason: String,
 }
 
-/// How the turns go.
 #[derive(Clone, Copy, Debug)]
 pub struct Contest {
     /// How many turns each contestant has.
     pub rounds: usize,
-    /// How long a turn shall be.
     pub turn: Duration,
-    /// The most operations in a turn.
     pub count_max: u64,
     /// Whether to count system calls in a turn of its own.
     pub count_syscalls: bool,

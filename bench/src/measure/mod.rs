@@ -8,17 +8,15 @@
 mod clock;
 mod contest;
 mod cost;
-mod moved;
 mod place;
 mod spread;
 mod stop;
 mod syncs;
 mod syscalls;
 
-pub use clock::{Clock, Work};
+pub use clock::{Clock, Repeat, Work};
 pub use contest::{Contest, Dropped, Entrant, Series};
 pub use cost::{Cost, CostMeter};
-pub use moved::{Moved, MovedMeter};
 pub use place::{Place, spare_cores};
 pub use spread::Spread;
 pub use stop::{end_on_signals, go_on};

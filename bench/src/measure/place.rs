@@ -21,7 +21,6 @@ impl Place {
     /// All of them, in the order they are printed in.
     pub const ALL: [Place; 3] = [Place::SameCore, Place::TwoCores, Place::Free];
 
-    /// For people.
     pub fn label(self) -> &'static str {
         match self {
             Place::SameCore => "same core",

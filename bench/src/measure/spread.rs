@@ -5,15 +5,10 @@ use serde::Serialize;
 /// Median, quartiles and extremes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Half lie below.
     pub median: f64,
-    /// A quarter lies below.
     pub q1: f64,
-    /// Three quarters lie below.
     pub q3: f64,
-    /// The least.
     pub min: f64,
-    /// The greatest.
     pub max: f64,
 }
 

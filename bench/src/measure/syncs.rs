@@ -20,7 +20,6 @@ pub struct SyncCounter {
 }
 
 impl SyncCounter {
-    /// Starts to count.
     pub fn start(process: u32) -> Result<Self> {
         let folder = tempfile::tempdir().doing(|| "make a directory for the trace".to_owned())?;
         let log = folder.path().join("trace");
@@ -49,7 +48,6 @@ impl SyncCounter {
         Err(Error::Absent(format!("strace cannot trace the server: {}", said.trim())))
     }
 
-    /// How many such calls were made.
     pub fn stop(mut self) -> Result<u64> {
         let _gone = tombolo_sys::process::terminate(self.strace.id());
         let _ended = self.strace.wait();

@@ -19,10 +19,8 @@ pub enum Link {
 }
 
 impl Link {
-    /// All of them, fastest first.
     pub const ALL: [Link; 3] = [Link::Loopback, Link::TenGigabit, Link::Gigabit];
 
-    /// For people.
     pub fn label(self) -> &'static str {
         match self {
             Link::Loopback => "loopback",
@@ -57,7 +55,6 @@ struct Shaper {
 
 /// How long a packet may wait in a shaper before it is dropped.
 const LATENCY_MS: u32 = 5;
-/// The other network.
 const FAR: &str = "far";
 /// What senders do about congestion: the one that each network may choose. The default of hosts differs.
 const CONGESTION: &str = "reno";
@@ -77,7 +74,6 @@ impl Network {
         Self { absent: build().err().map(|error| error.to_string()) }
     }
 
-    /// Whether a link is there.
     pub fn check(&self, link: Link) -> Result<()> {
         match &self.absent {
             Some(reason) if link != Link::Loopback => {

@@ -8,11 +8,9 @@ mod limit;
 mod link;
 mod namespace;
 mod stream;
-mod tap;
 pub mod work;
 
 pub use limit::{Limit, Pour, Pourer, READ_PREFIX, Swap, serve};
 pub use link::{Link, Network};
 pub use namespace::run_inside;
 pub use stream::{Stream, Wait};
-pub use tap::{Counts, Tap};

@@ -10,7 +10,6 @@ use tombolo_host_runtime::spin::Window;
 /// How a reader waits when nothing has come. It decides more than what is done with the bytes: a sleeper has to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Sleeps in the read.
     Sleep,
     /// Looks for a while and then sleeps, as Tombolo's own server does ([`tombolo_host_runtime::spin`]).
     SpinBriefly,
@@ -36,7 +35,6 @@ impl AsFd for Stream {
 }
 
 impl Stream {
-    /// Connects.
     pub fn connect(address: SocketAddr, wait: Wait) -> io::Result<Self> {
         let stream = Self::new(TcpStream::connect(address)?, wait)?;
         stream.inner.set_read_timeout(Some(PATIENCE))?;
@@ -85,7 +83,6 @@ impl Stream {
         }
     }
 
-    /// Writes all of it.
     pub fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write_parts(&mut [IoSlice::new(bytes)])
     }

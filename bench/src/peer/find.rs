@@ -26,7 +26,6 @@ pub enum Program {
 }
 
 impl Program {
-    /// Its column.
     pub fn name(self) -> &'static str {
         match self {
             Program::Tombolo => "tombolo",
@@ -40,7 +39,6 @@ impl Program {
         }
     }
 
-    /// Its file.
     fn file(self) -> &'static str {
         match self {
             Program::Ganesha => "ganesha.nfsd",

@@ -57,12 +57,10 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Where it is mounted.
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// The server's process id.
     pub fn server(&self) -> u32 {
         self.server.id()
     }

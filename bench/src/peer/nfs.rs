@@ -30,7 +30,6 @@ pub struct Nfs {
 }
 
 impl Nfs {
-    /// Our own server.
     pub fn tombolo(shared: &Path, beside: &Path) -> Result<Self> {
         Self::tombolo_at(Link::Loopback, shared, beside)
     }
@@ -103,22 +102,18 @@ impl Nfs {
         }
     }
 
-    /// Where it answers NFS.
     pub fn nfs(&self) -> SocketAddr {
         self.nfs
     }
 
-    /// Where it answers MOUNT.
     pub fn mount(&self) -> SocketAddr {
         self.mount
     }
 
-    /// What a client mounts.
     pub fn export(&self) -> &str {
         &self.export
     }
 
-    /// The server's process id.
     pub fn server(&self) -> u32 {
         self.server.id()
     }

@@ -8,10 +8,8 @@ use crate::error::{Doing, Error, Result};
 
 /// How long a server has to begin or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often we look.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A running server.
 #[derive(Debug)]
 pub struct Server {
     name: String,
@@ -30,7 +28,6 @@ impl Server {
         Ok(Self { name: name.to_owned(), child })
     }
 
-    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -63,7 +60,6 @@ impl Server {
         }
     }
 
-    /// Waits for it to end by itself.
     pub fn ended_within(&mut self, patience: Duration) -> bool {
         let begun = Instant::now();
         loop {

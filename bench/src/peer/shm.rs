@@ -15,7 +15,6 @@ pub struct Shm {
 }
 
 impl Shm {
-    /// Our own server.
     pub fn tombolo(shared: &Path, socket: &Path) -> Result<Self> {
         let mut control = socket.as_os_str().to_owned();
         control.push(".control");
@@ -29,12 +28,10 @@ impl Shm {
         Ok(Self { server, socket: socket.to_owned(), export: format!("/{name}") })
     }
 
-    /// What is mounted.
     pub fn url(&self) -> String {
         format!("shm:{}{}", self.socket.display(), self.export)
     }
 
-    /// The server's process id.
     pub fn server(&self) -> u32 {
         self.server.id()
     }

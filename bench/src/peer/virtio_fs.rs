@@ -40,12 +40,10 @@ impl VirtioFs {
         Ok(Self { server, socket: socket.to_owned() })
     }
 
-    /// Where a guest connects.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The server's process id.
     pub fn server(&self) -> u32 {
         self.server.id()
     }

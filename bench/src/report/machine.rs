@@ -7,27 +7,21 @@ use serde::Serialize;
 
 use crate::measure::spare_cores;
 
-/// A machine at a time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// Processor model.
     pub processor: String,
     /// Cores that the run was allowed.
     pub cores: usize,
-    /// Kernel release.
     pub kernel: String,
-    /// Seconds since 1970.
     pub time_secs: u64,
     /// Processes that wanted to run in the last minute before the run, other work included.
     pub load: f64,
     /// How much the run was preferred to that other work (nice(2)): −20 is the most.
     pub niceness: i32,
-    /// Version of Tombolo.
     pub version: String,
 }
 
 impl Machine {
-    /// This one, now.
     pub fn here() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let processor = read("/proc/cpuinfo")
@@ -51,7 +45,6 @@ impl Machine {
         }
     }
 
-    /// One line for people.
     pub fn line(&self) -> String {
         format!(
             "{}, {} cores, Linux {}, {}; load before the run {:.1}, niceness {}; Tombolo {}",

@@ -17,7 +17,6 @@ pub use unit::Unit;
 
 use crate::measure::{Contest, Cost, Dropped, Series, Spread};
 
-/// All that a run found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Short name, which is also that of its files.
@@ -28,13 +27,11 @@ pub struct Report {
     pub command: String,
     /// True when it was only run to see that it runs: the figures mean nothing.
     pub quick: bool,
-    /// Where and when.
     pub machine: Machine,
     /// What was warm, what was cold, what was counted.
     pub conditions: Vec<String>,
     /// The figures, in the order of the table.
     pub figures: Vec<Figure>,
-    /// How ours compare.
     pub ratios: Vec<Ratio>,
     /// What was aimed for, in the words of whoever did, and what was found.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -43,16 +40,12 @@ pub struct Report {
     pub absent: Vec<String>,
 }
 
-/// One figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// What is done.
     pub row: String,
     /// Under which variant: a placement, a way to wait.
     pub variant: String,
-    /// Who does it.
     pub column: String,
-    /// Of what.
     pub unit: Unit,
     /// Over the rounds; each round counts with its own median.
     pub spread: Spread,
@@ -69,15 +62,10 @@ pub struct Figure {
 /// How one of ours compares with another: over 1, ours is better.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratio {
-    /// What is done.
     pub row: String,
-    /// Our column and variant.
     pub ours: String,
-    /// The other's.
     pub other: String,
-    /// Over the rounds.
     pub spread: Spread,
-    /// What it should at least be.
     pub aim: Option<f64>,
 }
 
@@ -167,7 +155,6 @@ impl Figure {
 }
 
 impl Report {
-    /// A report with no figures yet.
     pub fn new(name: &str, title: &str, command: String, quick: bool) -> Self {
         Self {
             name: name.to_owned(),
@@ -188,7 +175,6 @@ impl Report {
         self.conditions.push(text.into());
     }
 
-    /// Says how the turns went.
     pub fn condition_of(&mut self, contest: &Contest) {
         self.condition(format!(
             "{} rounds; in each round every contestant has one turn of about {} ms, in rotating order; \

@@ -2,24 +2,16 @@
 
 use serde::Serialize;
 
-/// What a figure counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Unit {
-    /// Time of one operation.
     Nanoseconds,
-    /// Time of a whole job.
     Seconds,
-    /// Data moved.
     BytesPerSecond,
-    /// Operations done.
     PerSecond,
-    /// Memory.
     Bytes,
-    /// A number of things.
     Count,
     /// How many times one thing is another.
     Times,
-    /// Hundredths of a whole.
     Percent,
     /// A number of things for each million bytes.
     PerMegabyte,
@@ -28,7 +20,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// True for rates.
     pub fn more_is_better(self) -> bool {
         matches!(self, Unit::BytesPerSecond | Unit::PerSecond)
     }

@@ -40,11 +40,9 @@ const ROUNDS: usize = 3;
 
 /// Measures the job on one C project: `lua`, `zstd` or `httpd`; in these columns only, if any are named.
 pub fn run(plan: &Plan, source: &str, only: &[String]) -> Result<Report> {
-    let mut report = Report::new(
+    let mut report = plan.report(
         &format!("guest-{source}"),
         &format!("A job in a UML guest: {source}'s source unpacked, built, searched, copied, deleted"),
-        plan.command.clone(),
-        plan.quick,
     );
     let job = Job::new(plan, source)?;
     let rounds = if plan.rounds_given { plan.rounds } else { plan.scaled(ROUNDS, 1) };
@@ -139,8 +137,7 @@ impl Job {
     /// One run in a fresh guest: phases and seconds.
     fn run(&self, column: &str) -> Result<Vec<(String, f64)>> {
         go_on()?;
-        let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(&self.within);
-        let folder = folder.doing_to("make a directory in", &self.within)?;
+        let folder = super::folder(&self.within)?;
         let shared = folder.path().join("shared");
         fs::create_dir(&shared).doing_to("make", &shared)?;
         let mut command = Command::new(&self.run);

@@ -26,11 +26,10 @@ const MEMORY_MAX: f64 = 64e6;
 const DESCRIPTORS_MAX: f64 = 1024.0;
 const WAIST: &str = "tombolo, waist in process";
 
-/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
     let files = plan.scaled(FILES, 2_000);
     let title = format!("Memory and descriptors after {files} files were looked up, opened and closed");
-    let mut report = Report::new("memory", &title, plan.command.clone(), plan.quick);
+    let mut report = plan.report("memory", &title);
     let tree = Tree::new(&plan.within, files)?;
     for (column, held) in [
         (WAIST, through_waist(&tree)),
@@ -64,7 +63,6 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// What a process holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub memory_bytes: f64,

@@ -6,25 +6,26 @@ pub mod memory;
 pub mod mount;
 pub mod nfs;
 pub mod ring;
-pub mod table_6_2;
 pub mod virtio;
 pub mod waist;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tempfile::TempDir;
+
+use crate::error::{Doing, Result};
 use crate::measure::Contest;
+use crate::report::Report;
 
 /// How thoroughly to measure, and where.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Only see that it runs: two short rounds.
     pub quick: bool,
-    /// How many rounds.
     pub rounds: usize,
     /// Whether that number was asked for: tables whose rounds take long have fewer by themselves.
     pub rounds_given: bool,
-    /// How long a turn shall be.
     pub turn: Duration,
     /// Below which directory the served tree is made.
     pub within: PathBuf,
@@ -33,13 +34,28 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Turns of the usual kind.
     pub fn contest(&self) -> Contest {
         Contest { rounds: self.rounds, turn: self.turn, count_max: 200_000, count_syscalls: !self.quick }
+    }
+
+    /// A report that names the command line.
+    pub fn report(&self, name: &str, title: &str) -> Report {
+        Report::new(name, title, self.command.clone(), self.quick)
+    }
+
+    /// A folder of the run's own, which is removed when dropped.
+    pub fn folder(&self) -> Result<TempDir> {
+        folder(&self.within)
     }
 
     /// A smaller number when it is only to see that it runs.
     pub fn scaled(&self, full: usize, quick: usize) -> usize {
         if self.quick { quick } else { full }
     }
+}
+
+/// A folder of the run's own below another.
+pub fn folder(within: &Path) -> Result<TempDir> {
+    let made = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(within);
+    made.doing_to("make a directory in", within)
 }

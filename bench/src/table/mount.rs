@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::Plan;
 use crate::error::Result;
 use crate::files::{
-    ColdNames, CreateWriteUnlink, MkdirRmdir, OpenReadClose, Stat, StreamRead, StreamWrite, Tree,
+    ColdNames, Stat, Tree, create_write_unlink, mkdir_rmdir, open_read_close, stream_read, stream_write,
 };
 use crate::measure::{Entrant, Place, Work};
 use crate::peer::{Mount, Program};
@@ -28,10 +28,8 @@ const ROWS: [(&str, Option<f64>); 6] = [
     ("stat, name not cached", None),
 ];
 
-/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
-    let mut report =
-        Report::new("mount", "FUSE mount of a local directory", plan.command.clone(), plan.quick);
+    let mut report = plan.report("mount", "FUSE mount of a local directory");
     let tree = Tree::new(&plan.within, FILES)?;
     let mounts: Vec<Side> = [Program::Tombolo, Program::PassthroughLl]
         .into_iter()
@@ -89,7 +87,6 @@ fn conditions(report: &mut Report, plan: &Plan) {
     ));
 }
 
-/// One contestant of the table.
 struct Side {
     name: &'static str,
     names: Rc<ColdNames>,
@@ -114,12 +111,12 @@ impl Side {
 
     fn work(&self, row: &str, root: &Path) -> Box<dyn Work> {
         match row {
-            "open+read 4 KiB+close" => Box::new(OpenReadClose::new(root)),
-            "create+write 4 KiB+unlink" => Box::new(CreateWriteUnlink::new(root, self.name)),
-            "mkdir+rmdir" => Box::new(MkdirRmdir::new(root, self.name)),
-            "stream read, 1 MiB each" => Box::new(StreamRead::new(root)),
-            "stream write, 1 MiB each" => Box::new(StreamWrite::new(root, self.name)),
-            _ => Box::new(Stat::new(&self.names)),
+            "open+read 4 KiB+close" => Box::new(open_read_close(root)),
+            "create+write 4 KiB+unlink" => Box::new(create_write_unlink(root, self.name)),
+            "mkdir+rmdir" => Box::new(mkdir_rmdir(root, self.name)),
+            "stream read, 1 MiB each" => Box::new(stream_read(root)),
+            "stream write, 1 MiB each" => Box::new(stream_write(root, self.name)),
+            _ => Box::new(Stat(Rc::clone(&self.names))),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::Plan;
 use crate::error::Result;
 use crate::files::Tree;
-use crate::guest::{CreateUnlink, Getattr, Guest, Lookup, OpenRelease, Outstanding, Read, Wait, Write};
+use crate::guest::{Guest, Outstanding, Wait, create_unlink, getattr, lookup, open_release, read, write};
 use crate::measure::{Entrant, Place, Work};
 use crate::peer::{Program, VirtioFs};
 use crate::report::Report;
@@ -40,10 +40,8 @@ const VARIANTS: [(&str, Wait, Place); 3] = [
     ("guest sleeps, same core", Wait::Event, Place::SameCore),
 ];
 
-/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
-    let mut report =
-        Report::new("virtio", "virtio-fs straight on the queues", plan.command.clone(), plan.quick);
+    let mut report = plan.report("virtio", "virtio-fs straight on the queues");
     let tree = Tree::new(&plan.within, FILES)?;
     let mut sides = Vec::new();
     for (ours, other) in PAIRS {
@@ -125,13 +123,13 @@ impl Side {
         let guest = &self.guest;
         let name = format!("{}-{}", self.column, self.variant).replace([' ', ','], "-");
         let work: Box<dyn Work> = match row {
-            "getattr" => Box::new(Getattr::new(guest)?),
-            "lookup" => Box::new(Lookup::new(guest)?),
-            "open+release" => Box::new(OpenRelease::new(guest)?),
-            "create+release+unlink" => Box::new(CreateUnlink::new(guest, &name)?),
-            "read 4 KiB" => Box::new(Read::new(guest, SMALL)?),
-            "read 1 MiB" => Box::new(Read::new(guest, LARGE)?),
-            "write 1 MiB" => Box::new(Write::new(guest, LARGE)?),
+            "getattr" => Box::new(getattr(guest)?),
+            "lookup" => Box::new(lookup(guest)?),
+            "open+release" => Box::new(open_release(guest)?),
+            "create+release+unlink" => Box::new(create_unlink(guest, &name)?),
+            "read 4 KiB" => Box::new(read(guest, SMALL)?),
+            "read 1 MiB" => Box::new(read(guest, LARGE)?),
+            "write 1 MiB" => Box::new(write(guest, LARGE)?),
             _ => Box::new(Outstanding::new(guest)?),
         };
         Ok(Entrant {

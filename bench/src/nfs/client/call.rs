@@ -22,17 +22,12 @@ const GOOD: [u8; SUCCESS_BYTES] = {
 /// A procedure of a program.
 #[derive(Clone, Debug)]
 pub struct Procedure {
-    /// For people.
     pub name: String,
-    /// The program.
     pub program: u32,
-    /// Its version.
     pub version: u32,
-    /// The procedure's number.
     pub number: u32,
 }
 
-/// An encoded call.
 #[derive(Clone, Debug)]
 pub struct Call {
     name: String,
@@ -47,7 +42,6 @@ pub struct Call {
 }
 
 impl Call {
-    /// By root, as AUTH_SYS has it.
     pub fn new(procedure: Procedure, args: &impl Encode) -> Self {
         let Procedure { name, program, version, number } = procedure;
         let gids = Gids::default();
@@ -77,12 +71,10 @@ impl Call {
         self
     }
 
-    /// What it is, for people.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How long it is on the wire.
     pub fn bytes(&self) -> usize {
         self.head.len() + self.data.len()
     }
@@ -138,7 +130,6 @@ impl Call {
     }
 }
 
-/// What an xid takes up.
 const XID_BYTES: usize = 4;
 
 /// The results of one call.
@@ -151,7 +142,6 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Of which procedure.
     pub(super) fn name(&self) -> &str {
         &self.name
     }

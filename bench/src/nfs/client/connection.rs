@@ -10,7 +10,6 @@ use super::call::{Call, Reply};
 use super::records::{Record, Records};
 use crate::error::{Doing, Error, Result};
 
-/// Bytes of one read.
 const READ_BYTES: usize = 256 << 10;
 /// Bytes of a reply that are looked at while many are outstanding.
 const HEAD_BYTES: usize = 128;
@@ -37,7 +36,6 @@ impl AsFd for Connection {
 }
 
 impl Connection {
-    /// Connects.
     pub fn connect(address: SocketAddr, wait: Wait) -> Result<Self> {
         let stream = Stream::connect(address, wait).doing(|| format!("connect to {address}"))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -31,12 +31,10 @@ impl Mounted {
         Ok(Self { connection, root, reply })
     }
 
-    /// The root.
     pub fn root(&self) -> &Handle {
         &self.root
     }
 
-    /// A name's file.
     pub fn lookup(&mut self, folder: &Handle, name: &str) -> Result<Handle> {
         self.connection.call(&mut lookup(folder, name.as_bytes()), &mut self.reply)?;
         found(&self.reply)
@@ -51,12 +49,10 @@ impl Mounted {
         Ok(file)
     }
 
-    /// For calls of other kinds.
     pub fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }
 
-    /// Nothing but the connection.
     pub fn into_connection(self) -> Connection {
         self.connection
     }

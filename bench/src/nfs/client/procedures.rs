@@ -16,10 +16,8 @@ use tombolo_wire_xdr::padded;
 use super::call::{Call, Procedure, Reply};
 use crate::error::{Error, Result};
 
-/// What a server calls a file.
 pub type Handle = FileHandleBuf;
 
-/// A call of NFS.
 fn call(args: &Args<'_>) -> Call {
     Call::new(procedure(args), args)
 }
@@ -34,7 +32,6 @@ fn procedure(args: &Args<'_>) -> Procedure {
     }
 }
 
-/// The root of an export.
 pub fn mnt(export: &str) -> Result<Call> {
     let procedure = Procedure {
         name: "MNT".to_owned(),
@@ -47,22 +44,18 @@ pub fn mnt(export: &str) -> Result<Call> {
     Ok(Call::new(procedure, &path))
 }
 
-/// A file's attributes.
 pub fn getattr(file: &Handle) -> Call {
     call(&Args::Getattr(file.as_handle()))
 }
 
-/// A name's file.
 pub fn lookup(folder: &Handle, name: &[u8]) -> Call {
     call(&Args::Lookup(DirOpArgs { dir: folder.as_handle(), name }))
 }
 
-/// Data, from offset 0.
 pub fn read(file: &Handle, count: u32) -> Call {
     call(&Args::Read(ReadArgs { file: file.as_handle(), offset: 0, count }))
 }
 
-/// Data to offset 0.
 pub fn write(file: &Handle, content: &[u8], stable: StableHow) -> Call {
     let count = u32::try_from(content.len()).unwrap_or(u32::MAX);
     let file = file.as_handle();
@@ -75,18 +68,15 @@ pub fn offset_at(file: &Handle) -> usize {
     size_of::<u32>() + padded(file.as_handle().as_bytes().len())
 }
 
-/// All that was written stays.
 pub fn commit(file: &Handle) -> Call {
     call(&Args::Commit(CommitArgs { file: file.as_handle(), offset: 0, count: 0 }))
 }
 
-/// A new file with mode 0644.
 pub fn create(folder: &Handle, name: &[u8]) -> Call {
     let how = CreateHow::Unchecked(Sattr3 { mode: Some(0o644), ..Sattr3::default() });
     call(&Args::Create(CreateArgs { location: DirOpArgs { dir: folder.as_handle(), name }, how }))
 }
 
-/// A name less.
 pub fn remove(folder: &Handle, name: &[u8]) -> Call {
     call(&Args::Remove(DirOpArgs { dir: folder.as_handle(), name }))
 }
@@ -102,7 +92,6 @@ pub fn readdirplus(folder: &Handle, from: &Page, reply_bytes: u32) -> Call {
     }))
 }
 
-/// The handle that MNT found.
 pub fn mounted(reply: &Reply) -> Result<Handle> {
     match reply.read::<MntReply<'_>>()? {
         nfs3::Reply::Ok(found) => Ok(found.handle.to_owned()),
@@ -110,7 +99,6 @@ pub fn mounted(reply: &Reply) -> Result<Handle> {
     }
 }
 
-/// The handle that LOOKUP found.
 pub fn found(reply: &Reply) -> Result<Handle> {
     match reply.read::<LookupReply<'_>>()? {
         nfs3::Reply::Ok(found) => Ok(found.object.to_owned()),
@@ -128,7 +116,6 @@ pub fn created(reply: &Reply) -> Result<Handle> {
     }
 }
 
-/// That REMOVE was done.
 pub fn removed(reply: &Reply) -> Result<()> {
     done(reply, &reply.read::<RemoveReply>()?)
 }
@@ -141,7 +128,6 @@ pub fn written(reply: &Reply, count: usize, stable: StableHow) -> Result<()> {
     }
 }
 
-/// That COMMIT was done.
 pub fn committed(reply: &Reply) -> Result<()> {
     done(reply, &reply.read::<CommitReply>()?)
 }
@@ -154,14 +140,10 @@ fn failed(reply: &Reply, answer: impl std::fmt::Debug) -> Error {
     Error::Wrong { what: reply.name().to_owned(), answer: format!("{answer:?}") }
 }
 
-/// Where a listing is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Page {
-    /// Of the last entry.
     pub cookie: Cookie3,
-    /// Of the cookies.
     pub verifier: CookieVerifier,
-    /// Entries of the reply.
     pub entries: usize,
     /// The same without `.` and `..`.
     pub named: usize,
@@ -169,7 +151,6 @@ pub struct Page {
     pub end: bool,
 }
 
-/// A reply of READDIRPLUS.
 pub fn page(reply: &Reply) -> Result<Page> {
     let ok = match reply.read::<ReaddirplusReply<'_>>()? {
         nfs3::Reply::Ok(ok) => ok,

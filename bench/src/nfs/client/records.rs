@@ -20,9 +20,7 @@ pub struct Records {
 /// A record that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its beginning.
     pub head: &'a [u8],
-    /// How long all of it is.
     pub len: usize,
 }
 

@@ -66,14 +66,12 @@ fn read_all(stream: &mut Stream, into: &mut [u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The client of such a server.
 pub struct Pourer {
     stream: Stream,
     buffer: Vec<u8>,
 }
 
 impl Pourer {
-    /// Connects.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         Ok(Self { stream: Stream::connect(address, Wait::Sleep)?, buffer: vec![0; PIECE_BYTES] })
     }

@@ -7,7 +7,6 @@ use super::super::{Stream, Wait};
 use crate::error::{Doing, Result};
 use crate::measure::{Clock, Work};
 
-/// Bytes of one read.
 const READ_BYTES: usize = 256 << 10;
 /// Small replies that are ready at one time go out together, up to so many bytes.
 const BATCH_BYTES: usize = 64 << 10;

@@ -23,7 +23,6 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// So many clients of one file.
     pub fn connect(server: &Nfs, path: &str, clients: usize) -> Result<Self> {
         tombolo_sys::process::raise_open_file_limit().doing(|| "open many files".to_owned())?;
         let call = getattr(&Mounted::new(server, Wait::Sleep)?.walk(path)?);

@@ -47,7 +47,6 @@ impl Driver {
         Self::run_as(&kind, command)
     }
 
-    /// Starts any such program.
     pub fn run_as(name: &str, mut command: Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().doing(|| format!("start {name}"))?;
@@ -59,7 +58,6 @@ impl Driver {
         Ok(Self { name: name.to_owned(), child, to, from: BufReader::new(from) })
     }
 
-    /// Its process id.
     pub fn process(&self) -> u32 {
         self.child.id()
     }

@@ -21,7 +21,6 @@ impl Getattr {
         Ok(Self { connection: mounted.into_connection(), call: getattr(&file), outstanding })
     }
 
-    /// Bytes of a call on the wire.
     pub fn call_bytes(&self) -> usize {
         self.call.bytes()
     }

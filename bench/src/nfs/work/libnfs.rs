@@ -8,10 +8,8 @@ use crate::error::Result;
 use crate::files::Tree;
 use crate::measure::{Clock, Work};
 
-/// What a driver does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drives {
-    /// GETATTR.
     Getattr,
     /// READ of pieces of so many bytes.
     Read(u32),
@@ -19,7 +17,6 @@ pub enum Drives {
     Write(u32),
 }
 
-/// A driver's doing.
 pub struct Driven {
     driver: Rc<RefCell<Driver>>,
     drives: Drives,

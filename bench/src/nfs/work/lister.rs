@@ -73,7 +73,6 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Of both.
     pub fn new(getattr: Getattr, lister: Lister) -> Self {
         Self { getattr, lister }
     }

@@ -5,7 +5,6 @@ use crate::drive::{Job, Way};
 use crate::error::Result;
 use crate::measure::{Clock, Work};
 
-/// One file again and again.
 pub struct Moves {
     driver: Driver,
     command: String,

@@ -59,7 +59,6 @@ impl Transfer {
         Ok(Self { connection, call, commit, piece_bytes, outstanding, offset_at, next: 0 })
     }
 
-    /// Bytes of a call on the wire.
     pub fn call_bytes(&self) -> usize {
         self.call.bytes()
     }

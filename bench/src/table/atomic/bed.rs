@@ -25,7 +25,6 @@ pub(super) enum Serves {
     Memory,
     /// A server that drops it.
     Nothing,
-    /// Bare TCP.
     Bare,
 }
 
@@ -43,8 +42,7 @@ struct Folder {
 
 impl Folder {
     fn within(folder: &Path) -> Result<Self> {
-        let root = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(folder);
-        let root = root.doing_to("make a directory in", folder)?;
+        let root = super::super::folder(folder)?;
         for name in ["shared", "beside"] {
             let folder = root.path().join(name);
             fs::create_dir(&folder).doing_to("make", &folder)?;
@@ -69,7 +67,7 @@ impl<'a> Bed<'a> {
 
     /// A report, with the conditions that hold for all.
     pub fn report(&self, name: &str, title: &str) -> Report {
-        let mut report = Report::new(name, title, self.plan.command.clone(), self.plan.quick);
+        let mut report = self.plan.report(name, title);
         report.condition(Network::condition());
         report.condition(
             "`two cores`, as two machines with a processor each: all threads of the client have one core, the server's the other. \
@@ -78,7 +76,6 @@ impl<'a> Bed<'a> {
         report
     }
 
-    /// Says why a part was left out.
     pub fn say(&self, out: &mut dyn Write, error: &Error) -> Result<()> {
         writeln!(out, "left out: {error}").doing(|| "print".to_owned())
     }
@@ -93,7 +90,6 @@ impl<'a> Bed<'a> {
         }
     }
 
-    /// What a server of files serves.
     pub fn folder(&self) -> PathBuf {
         self.memory.shared()
     }

@@ -18,7 +18,6 @@ const TCP: &str = "bare TCP";
 const LARGE_AIM: f64 = 0.9;
 const SMALL_AIM: f64 = 0.7;
 
-/// Measures.
 pub(super) fn run(bed: &Bed<'_>) -> Report {
     let mut report = bed.report("atomic-figure-5", "Figure 5 of Faber's paper: beside bare TCP");
     report.condition_of(&bed.contest(ROUNDS));

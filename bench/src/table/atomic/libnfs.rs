@@ -27,7 +27,6 @@ const SWITCHES_AIM: f64 = 1.67;
 /// At most 0.7 times the processor time for a byte.
 const CPU_AIM: f64 = 1.43;
 
-/// Measures.
 pub(super) fn run(bed: &Bed<'_>) -> Report {
     let mut report = bed.report("atomic-libnfs", "Our NFS client beside libnfs");
     report.condition_of(&bed.contest(ROUNDS));

@@ -3,7 +3,6 @@
 
 mod bed;
 mod build;
-mod copies;
 mod figure_5;
 mod interval;
 mod libnfs;
@@ -27,11 +26,10 @@ const PAPER: &str = "paper";
 /// A part of it: its name, and how its report comes about.
 type Part = (&'static str, fn(&Bed<'_>) -> Result<Report>);
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 5] = [
     ("table-1", |bed| Ok(table_1::run(bed))),
     ("figure-5", |bed| Ok(figure_5::run(bed))),
     ("libnfs", |bed| Ok(libnfs::run(bed))),
-    ("copies", |bed| Ok(copies::run(bed))),
     ("tree", tree::run),
     ("build", build::run),
 ];

@@ -75,7 +75,6 @@ const PAPERS: [(u32, f64, f64, f64, f64); 6] = [
 ];
 const PAPERS_FILE_MB: f64 = 33.554_432;
 
-/// Measures.
 pub(super) fn run(bed: &Bed<'_>) -> Report {
     let title = "Table 1 of Faber's paper: throughput and context switches over the in-flight limit";
     let mut report = bed.report("atomic-table-1", title);

@@ -17,18 +17,15 @@ const NFS_CP: &str = "loop of nfs-cp";
 const RSYNC: &str = "rsync";
 const FILES: usize = 20_000;
 const QUICK_FILES: usize = 200;
-/// Files in a directory.
 const PER_FOLDER: usize = 100;
 /// A process for each file takes long: it copies so many, and its rate is what counts.
 const SAMPLE: usize = 500;
 const QUICK_SAMPLE: usize = 10;
-/// Files have 1 to 8 KiB.
 const SIZES_KIB: usize = 8;
 const ROUNDS: usize = 4;
 const NFS_CP_AIM: f64 = 5.0;
 const RSYNC_AIM: f64 = 1.5;
 
-/// Measures.
 pub(super) fn run(bed: &Bed<'_>) -> Result<Report> {
     let mut report = bed.report("atomic-tree", "A tree of 20,000 small files, copied to the server");
     let files = bed.plan.scaled(FILES, QUICK_FILES);
@@ -123,7 +120,6 @@ fn base(folder: &Path) -> String {
     folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// rsync's daemon.
 struct Daemon {
     _server: Server,
     port: u16,
@@ -209,7 +205,6 @@ impl Work for Copy {
     }
 }
 
-/// Regular files below a folder.
 fn count(folder: &Path) -> Result<usize> {
     let mut files = 0;
     for entry in fs::read_dir(folder).doing_to("list", folder)?.flatten() {

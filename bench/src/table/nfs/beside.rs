@@ -19,7 +19,6 @@ const AIM: f64 = 0.5;
 /// A turn is so many times longer than others: of few operations there is no 99th of 100.
 const LONGER: u32 = 5;
 
-/// Measures.
 pub(super) fn a_long_listing(table: &mut Table<'_>) -> Result<()> {
     if !table.wants(ROW) {
         return Ok(());

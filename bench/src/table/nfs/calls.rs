@@ -33,7 +33,6 @@ const LIBNFS_MANY: &str = "libnfs: GETATTR, 32 outstanding";
 /// Of what libnfs reaches against a server that does nothing.
 const OF_LIBNFS: f64 = 0.9;
 
-/// A file of the tree.
 const FILE: &str = "d0/f0";
 /// A call when no server tells how long its handles are.
 const CALL_BYTES: usize = 128;

@@ -27,7 +27,6 @@ const OF_BARE: f64 = 0.75;
 /// At most 0.7 times the peer's processor time per byte written.
 const CPU_AIM: f64 = 1.43;
 
-/// By our own generator.
 pub(super) fn transfers(table: &mut Table<'_>) {
     for (row, direction, piece_bytes) in ROWS {
         if table.wants(row) {

@@ -19,7 +19,6 @@ const MEMORY: &str = "memory, 100,000 files touched";
 const DESCRIPTORS: &str = "descriptors, 100,000 files touched";
 const FILES: usize = 100_000;
 const QUICK_FILES: usize = 1_000;
-/// 64 MB at most.
 const MEMORY_MAX: f64 = 64e6;
 
 const FAIR: &str = "500 clients: most to least served";

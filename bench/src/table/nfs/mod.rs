@@ -28,7 +28,7 @@ const FILES: usize = 1_000;
 /// host's own rpcbind.
 pub fn run(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report> {
     let title = "NFS version 3 over loopback TCP";
-    let mut report = Report::new("nfs", title, plan.command.clone(), plan.quick);
+    let mut report = plan.report("nfs", title);
     let tree = Tree::new(&plan.within, FILES)?;
     let sides = Sides::start(&tree, no_peer, &mut report);
     let mut table = Table { plan, only, tree: &tree, sides, report };
@@ -65,7 +65,6 @@ fn conditions(table: &mut Table<'_>) {
     ));
 }
 
-/// The table while it is made.
 struct Table<'a> {
     plan: &'a Plan,
     only: &'a [String],
@@ -75,7 +74,6 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Whether a row was asked for.
     fn wants(&self, row: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|beginning| row.starts_with(beginning.as_str()))
     }

@@ -17,7 +17,6 @@ pub(super) struct Side {
 /// All servers of the table, those that could be started.
 #[derive(Default)]
 pub(super) struct Sides {
-    /// Those that serve the tree.
     pub servers: Vec<Side>,
     /// [`Limit::Swap`].
     pub bare: Option<Nfs>,

@@ -23,9 +23,7 @@ const NAP: Duration = Duration::from_millis(100);
 /// How they wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bare {
-    /// Looking all the time.
     CacheLine,
-    /// Asleep on a futex.
     Futex,
 }
 
@@ -47,7 +45,6 @@ struct Table {
     other: Option<JoinHandle<()>>,
 }
 
-/// Says a number, and hears one.
 struct Side {
     how: Bare,
     mouth: WordMut,

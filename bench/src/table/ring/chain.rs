@@ -1,4 +1,4 @@
-//! Three domains in a row: what the one in the middle costs, and what of the data it touches.
+//! Three domains in a row: what the one in the middle costs.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -10,7 +10,7 @@ use tombolo_shm::doorbell::Mode;
 
 use super::server::{Meeting, Serving};
 use super::session::attach;
-use super::{FILE, FILE_BYTES, Plan, copies, speed, wrong};
+use super::{FILE, FILE_BYTES, Plan, speed, wrong};
 use crate::error::{Doing, Error, Result};
 use crate::measure::{CostMeter, Spread, go_on};
 use crate::report::{Figure, Report, Unit};
@@ -20,7 +20,6 @@ const READ: &str = "read, 1 MiB, four outstanding";
 const TWO: &str = "two domains";
 const THREE: &str = "three domains";
 const CPU: &str = "processor time of all";
-const TOUCHED: &str = "the program's memory that the middle touched";
 
 /// Requests under way at a time.
 const OUTSTANDING: usize = 4;
@@ -31,12 +30,10 @@ const WARM: usize = 40;
 /// What three domains may cost more than two.
 const MORE: f64 = 1.1;
 
-/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
     let title = "A row of three domains: 1 MiB at a time, four outstanding";
-    let mut report = Report::new("ring-chain", title, plan.command.clone(), plan.quick);
-    let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(&plan.within);
-    let folder = folder.doing_to("make a directory in", &plan.within)?;
+    let mut report = plan.report("ring-chain", title);
+    let folder = plan.folder()?;
     let at = |name: &str| {
         let at = folder.path().join(name);
         fs::create_dir(&at).doing_to("make", &at).map(|()| at)
@@ -46,18 +43,13 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let last = Serving::start(&shared, &last_at, Meeting::Sockets)?;
     let middle = Serving::start(&last_at.join(Mode::Event.name()), &middle_at, Meeting::Sockets)?;
     let rows: [(&str, Deed); 2] = [(WRITE, Program::write), (READ, Program::read)];
-    let mut touched = None;
     for (row, deed) in rows {
         let mut rounds = [Vec::new(), Vec::new()];
         for _ in 0..plan.scaled(ROUNDS, 2) {
             for (three, values) in rounds.iter_mut().enumerate() {
                 go_on()?;
                 let servers: &[&Serving] = if three == 1 { &[&middle, &last] } else { &[&last] };
-                let done = turn(servers, deed, plan)?;
-                values.push(done.cpu_ns_per_megabyte);
-                if three == 1 && row == WRITE {
-                    touched = Some(touched.unwrap_or(0.0_f64).max(done.touched));
-                }
+                values.push(cpu_ns_per_megabyte(servers, deed, plan)?);
             }
         }
         for (column, rounds) in [TWO, THREE].into_iter().zip(rounds) {
@@ -66,11 +58,6 @@ pub fn run(plan: &Plan) -> Result<Report> {
                 report.figures.push(Figure { spread, rounds, ..figure });
             }
         }
-    }
-    if let Some(touched) = touched {
-        report.figures.push(Figure::single(WRITE, TOUCHED, THREE, Unit::Bytes, touched));
-        let aim = "the middle one touches 0 bytes of data";
-        report.aim(WRITE, aim, format!("{touched:.0} bytes"), Some(touched == 0.0));
     }
     for row in [WRITE, READ] {
         let of = |column| report.figure(row, column, CPU).map(|figure| figure.spread.median);
@@ -85,40 +72,28 @@ pub fn run(plan: &Plan) -> Result<Report> {
          doorbells and without looking before. Processor time is that of all threads of all of them (/proc, schedstat), the kernel's copy \
          between memory and file in it",
     );
-    report.condition(
-        "touched: by how much the middle's mapping of the program's memory grows during the requests, of what it had touched of it before \
-         (/proc, smaps). Reads are copied in the middle (docs/decisions/links-forwarding.md)",
-    );
+    report.condition("reads are copied in the middle (docs/decisions/links-forwarding.md)");
     Ok(report)
 }
 
 /// Begins the request of that number; what comes of it is how many bytes were moved.
 type Deed = fn(&Program, usize) -> Answer<usize>;
 
-struct Done {
-    cpu_ns_per_megabyte: f64,
-    /// Bytes.
-    touched: f64,
-}
-
 /// A link to the first of the servers, and so many requests over it.
-fn turn(servers: &[&Serving], deed: Deed, plan: &Plan) -> Result<Done> {
+fn cpu_ns_per_megabyte(servers: &[&Serving], deed: Deed, plan: &Plan) -> Result<f64> {
     let first = servers.first().ok_or_else(|| Error::Absent("a server".to_owned()))?;
     let program = Program::begin(first)?;
     program.ask(WARM, deed)?;
     let ids: Vec<_> = servers.iter().map(|server| server.id()).collect();
     let meter = CostMeter::new(&ids, None);
-    let touched = copies::touched_bytes(first.id())?;
     let before = meter.now();
     let requests = plan.scaled(REQUESTS, 40);
     program.ask(requests, deed)?;
     let cost = meter.now() - before;
-    let touched = copies::touched_bytes(first.id())?.saturating_sub(touched) as f64;
     let megabytes = (requests * FILE_BYTES) as f64 / 1e6;
-    Ok(Done { cpu_ns_per_megabyte: (cost.server_cpu_ns + cost.caller_cpu_ns) / megabytes, touched })
+    Ok((cost.server_cpu_ns + cost.caller_cpu_ns) / megabytes)
 }
 
-/// A session with the file open.
 struct Program {
     files: std::sync::Arc<tombolo_back_vrpc_client::VrpcFileSystem>,
     cx: Ctx,

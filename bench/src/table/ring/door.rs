@@ -16,16 +16,12 @@ use tombolo_shm::link::Incarnation;
 
 use super::EXPORT;
 
-/// Makes links.
 #[derive(Clone)]
 pub struct Door {
-    /// Where the server is met.
     pub at: At,
-    /// How the client waits.
     pub mode: Mode,
 }
 
-/// Where a server is met.
 #[derive(Clone)]
 pub enum At {
     /// At a socket: each side has memory of its own, and a doorbell.

@@ -11,11 +11,7 @@ use super::{AT_ONCE, timed_by, wrong};
 use crate::error::{Error, Result};
 use crate::measure::{Clock, Work};
 
-/// Asks for nothing, and waits.
-pub struct Alone(
-    /// Makes the links.
-    pub Door,
-);
+pub struct Alone(pub Door);
 
 impl Work for Alone {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {

@@ -9,13 +9,12 @@
 //!
 //! Reading order: [`server`], [`door`], [`session`], [`bare`]; `speed` and `verdict`; the other parts in any order.
 
-mod asker;
 mod bare;
 mod chain;
-mod copies;
 mod door;
-mod follow;
 mod guest;
+mod guest_client;
+mod idle_client;
 mod line;
 mod mounts;
 mod native;
@@ -28,8 +27,8 @@ mod verdict;
 
 use std::error::Error as StdError;
 
-pub use asker::obey;
-pub use follow::follow;
+pub use guest_client::serve_orders;
+pub use idle_client::idle;
 pub use server::{Meeting, serve};
 
 use super::Plan;
@@ -37,7 +36,6 @@ use crate::error::{Error, Result};
 use crate::measure::Clock;
 use crate::report::Report;
 
-/// Makes the report of a part.
 pub type Part = fn(&Plan) -> Result<Report>;
 
 /// All parts by name, in the order in which they are made.
@@ -45,7 +43,6 @@ pub const PARTS: &[(&str, Part)] = &[
     ("speed", speed::run),
     ("rest", rest::run),
     ("mounts", mounts::run),
-    ("copies", copies::run),
     ("chain", chain::run),
     ("guest", guest::run),
     ("nfs", nfs::run),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::Plan;
 use crate::error::Result;
-use crate::files::{ColdNames, CreateWriteUnlink, MkdirRmdir, OpenReadClose, SmallFiles, Stat, Tree};
+use crate::files::{ColdNames, Stat, Tree, create_write_unlink, mkdir_rmdir, open_read_close, small_files};
 use crate::measure::{Entrant, Place, Work};
 use crate::peer::{Mount, Nfs, Shm};
 use crate::report::Report;
@@ -26,10 +26,9 @@ const AIM: f64 = 1.5;
 /// Small files in the tree.
 const FILES: usize = 1_000;
 
-/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
     let title = "FUSE mounts of one directory: over a link in shared memory, and over NFS by TCP";
-    let mut report = Report::new("ring-mounts", title, plan.command.clone(), plan.quick);
+    let mut report = plan.report("ring-mounts", title);
     let tree = Tree::new(&plan.within, plan.scaled(FILES, FILES / 10))?;
     let link = Shm::tombolo(&tree.shared(), &tree.beside("link"))?;
     let nfs = Nfs::tombolo(&tree.shared(), &tree.beside(""))?;
@@ -76,19 +75,10 @@ fn judge(report: &mut Report, row: &str) {
     report.compare(ours.as_ref(), nfs.as_ref(), aim);
     let free = |column| report.figure(row, column, Place::Free.label()).cloned();
     let (ours_free, nfs_free) = (free(LINK), free(NFS));
-    report.compare(ours_free.as_ref(), nfs_free.as_ref(), None);
+    report.compare(ours_free.as_ref(), nfs_free.as_ref(), aim);
     report.compare(ours.as_ref(), local.as_ref(), None);
-    if row == SMALL_FILES {
-        let what = "FUSE mount over the ring against FUSE over NFS/TCP, small files";
-        let aim = format!("≥ {AIM} ×");
-        report.aim_beside(&format!("{what}, each at its best"), &aim, AIM, ours.as_ref(), nfs.as_ref());
-        report.aim_beside(&format!("{what}, unpinned"), &aim, AIM, ours_free.as_ref(), nfs_free.as_ref());
-        let what = "FUSE mount over the ring against the local file system, small files";
-        report.aim_beside(what, "printed", None, ours.as_ref(), local.as_ref());
-    }
 }
 
-/// One contestant of the table.
 struct Side {
     name: &'static str,
     root: PathBuf,
@@ -106,11 +96,11 @@ impl Side {
         let label = if self.servers.is_empty() { "" } else { place.label() };
         let file = self.name.replace([' ', ','], "-");
         let work: Box<dyn Work> = match row {
-            SMALL_FILES => Box::new(SmallFiles::new(&self.root, &file)),
-            OPEN => Box::new(OpenReadClose::new(&self.root)),
-            CREATE => Box::new(CreateWriteUnlink::new(&self.root, &file)),
-            FOLDERS => Box::new(MkdirRmdir::new(&self.root, &file)),
-            _ => Box::new(Stat::new(&self.names)),
+            SMALL_FILES => Box::new(small_files(&self.root, &file)),
+            OPEN => Box::new(open_read_close(&self.root)),
+            CREATE => Box::new(create_write_unlink(&self.root, &file)),
+            FOLDERS => Box::new(mkdir_rmdir(&self.root, &file)),
+            _ => Box::new(Stat(Rc::clone(&self.names))),
         };
         Entrant {
             name: (self.name.to_owned(), label.to_owned()),

@@ -10,7 +10,6 @@ use super::{at_once, rated, timed_by};
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Clock, Work};
 
-/// A system call on an open file.
 pub struct Native {
     file: File,
     deed: Deed,

@@ -44,12 +44,10 @@ const ROWS: [(&str, Deed); 4] = [
     ("write, 4 KiB", Deed::Write(4096)),
 ];
 
-/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
     let title = "The native layout and NFSv3 messages on the same link";
-    let mut report = Report::new("ring-nfs", title, plan.command.clone(), plan.quick);
-    let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(&plan.within);
-    let folder = folder.doing_to("make a directory in", &plan.within)?;
+    let mut report = plan.report("ring-nfs", title);
+    let folder = plan.folder()?;
     let (shared, _) = speed::lay_out(folder.path())?;
     let serving = Serving::start(&shared, folder.path(), Meeting::Sockets)?;
     let door = serving.door(Mode::Poll);
@@ -77,14 +75,6 @@ pub fn run(plan: &Plan) -> Result<Report> {
     for (row, _) in ROWS {
         let [native, messages] = [NATIVE, MESSAGES].map(|column| report.figure(row, column, "").cloned());
         report.compare(native.as_ref(), messages.as_ref(), None);
-        let found = match (&native, &messages) {
-            (Some(native), Some(messages)) => {
-                let more = messages.spread.median - native.spread.median;
-                format!("{more:.0} ns more with XDR and RPC headers")
-            }
-            _ => "not measured".into(),
-        };
-        report.aim(&format!("{row}: native layout against NFSv3 messages"), "printed", found, None);
     }
     report.condition_of(&contest);
     report.condition(
@@ -218,7 +208,6 @@ impl Asker {
     }
 }
 
-/// Where the data of a READ lie.
 fn find(results: &[u8], results_bytes: usize) -> DataLocation {
     match ReadReply::decode(&mut Decoder::new(results)) {
         Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(DataLocation::None, DataLocation::Data),

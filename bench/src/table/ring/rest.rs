@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tombolo_shm::doorbell::Mode;
 
-use super::asker::Asker;
 use super::door::Door;
+use super::idle_client::IdleClient;
 use super::server::{Meeting, SLEEPERS, Serving};
 use super::session::{Deed, Session};
 use super::{Plan, speed};
@@ -39,12 +39,10 @@ const STEP: Duration = Duration::from_micros(137);
 const NOTHING: f64 = 0.05;
 const SILENT_MAX: f64 = 1.0;
 
-/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
     let title = "A link at rest, and the first request after one";
-    let mut report = Report::new("ring-rest", title, plan.command.clone(), plan.quick);
-    let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(&plan.within);
-    let folder = folder.doing_to("make a directory in", &plan.within)?;
+    let mut report = plan.report("ring-rest", title);
+    let folder = plan.folder()?;
     let (shared, _) = speed::lay_out(folder.path())?;
     let mut servers = Vec::new();
     for (meeting, name) in MEETINGS {
@@ -108,24 +106,16 @@ fn idle(report: &mut Report, servers: &[(&str, Serving)], plan: &Plan) -> Result
 
 /// What the server and the caller take of a processor, in percent.
 fn shares(serving: &Serving, mode: Option<Mode>, plan: &Plan) -> Result<(f64, Option<f64>)> {
-    let asker = match mode {
-        Some(mode) => {
-            let mut asker = Asker::start(&serving.door(mode))?;
-            asker.ask(Deed::Null, 1)?;
-            Some(asker)
-        }
-        None => None,
-    };
-    let meter = CostMeter::new(&[serving.id()], asker.as_ref().map(Asker::id));
+    let client = mode.map(|mode| IdleClient::start(&serving.door(mode))).transpose()?;
+    let meter = CostMeter::new(&[serving.id()], client.as_ref().map(IdleClient::id));
     thread::sleep(SETTLE);
     let before = meter.now();
     thread::sleep(span(plan));
     let cost = meter.now() - before;
     let percent = |ns: f64| ns / span(plan).as_nanos() as f64 * 100.0;
-    Ok((percent(cost.server_cpu_ns), asker.map(|_| percent(cost.caller_cpu_ns))))
+    Ok((percent(cost.server_cpu_ns), client.map(|_| percent(cost.caller_cpu_ns))))
 }
 
-/// Requests after rests.
 fn first(report: &mut Report, servers: &[(&str, Serving)], plan: &Plan) -> Contest {
     let contest = Contest { count_max: plan.scaled(10, 3) as u64, count_syscalls: false, ..plan.contest() };
     let rests = RESTS.into_iter().take(plan.scaled(RESTS.len(), 1));
@@ -181,7 +171,6 @@ impl Work for Rested {
     }
 }
 
-/// Both sides' shares together.
 fn judge(report: &mut Report) {
     for (_, meeting) in MEETINGS {
         for mode in SLEEPERS {

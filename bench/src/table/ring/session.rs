@@ -15,7 +15,6 @@ use crate::measure::{Clock, Work};
 /// What is asked over the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// Nothing.
     Null,
     /// The attributes of an open file.
     Getattr,
@@ -30,7 +29,6 @@ pub enum Deed {
 }
 
 impl Deed {
-    /// How many bytes it moves.
     pub fn bytes(self) -> usize {
         match self {
             Deed::Null | Deed::Getattr => 0,
@@ -64,7 +62,6 @@ impl Work for Linked {
     }
 }
 
-/// A session with the file open.
 pub struct Session {
     files: Arc<VrpcFileSystem>,
     cx: Ctx,

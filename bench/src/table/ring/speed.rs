@@ -20,34 +20,27 @@ use crate::report::{Report, Unit};
 /// Requests under way at a time in the last row.
 const DEPTH: usize = 64;
 
-/// Nothing, through the library.
 pub const NULL: &str = "null request";
-/// Nothing, straight on the link.
 pub const ALONE: &str = "null request, link alone";
 /// The attributes of an open file.
 pub const GETATTR: &str = "getattr";
 /// Two threads that look all the time.
 pub const CACHE_LINE: &str = "bare cache line";
-/// Two threads that sleep.
 pub const FUTEX: &str = "bare futex";
 /// The same by a system call on the file.
 pub const NATIVE: &str = "system call";
-/// With memory of the program.
 pub const COPIED: &str = "into or out of own memory";
-/// With memory of the link.
 pub const IN_PLACE: &str = "in place";
-/// Many requests under way.
 pub const MANY: &str = "64 outstanding getattr";
 
 /// Sizes of reads and writes, with what they are called. Few data travel in the message when they are copied: see `border`.
 pub const SIZES: [(&str, usize); 5] =
     [("256 B", 256), ("512 B", 512), ("1 KiB", 1024), ("4 KiB", 4096), ("1 MiB", 1 << 20)];
 
-/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
     let title = "An operation over a link in shared memory";
-    let mut report = Report::new("ring", title, plan.command.clone(), plan.quick);
-    let bed = Bed::new(&plan.within)?;
+    let mut report = plan.report("ring", title);
+    let bed = Bed::new(plan)?;
     let mut contest = plan.contest();
     contest.count_syscalls = false;
     let (series, dropped) = contest.run(bed.entrants()?);
@@ -59,7 +52,6 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// What is served, and by whom.
 struct Bed {
     // Ended before its folder goes.
     serving: Serving,
@@ -68,9 +60,8 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(within: &Path) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(within);
-        let folder = folder.doing_to("make a directory in", within)?;
+    fn new(plan: &Plan) -> Result<Self> {
+        let folder = plan.folder()?;
         let (shared, file) = lay_out(folder.path())?;
         let serving = Serving::start(&shared, folder.path(), Meeting::Sockets)?;
         Ok(Self { serving, file, _folder: folder })

@@ -51,7 +51,6 @@ pub fn judge(report: &mut Report) {
         let ours = report.figure(MANY, mode, "").cloned();
         report.compare(ours.as_ref(), Some(&aim), wanted);
     }
-    aims(report, [poll, event, adaptive], &null);
 }
 
 fn compare(report: &mut Report, row: &str, ours: &str, other: &str, aim: Option<f64>) {
@@ -78,57 +77,6 @@ fn sum(one: &Figure, other: &Figure, times: f64) -> Option<Figure> {
     Some(Figure { spread, rounds, ..Figure::single(&one.row, "", &who, one.unit, 0.0) })
 }
 
-/// The same in the words of those who set the aims.
-fn aims(report: &mut Report, [poll, event, adaptive]: [&str; 3], null: &Figure) {
-    let figure = |report: &Report, row: &str, column: &str| report.figure(row, column, "").cloned();
-    for row in [NULL, ALONE] {
-        for (what, mode, other, aim, least) in [
-            ("both polling", poll, CACHE_LINE, "≤ 1.5 × a bare cache line", POLL_AIM),
-            ("event", event, FUTEX, "≤ 1.25 × a bare futex", EVENT_AIM),
-            ("adaptive", adaptive, "", "within 10 % of polling when busy", ADAPTIVE_AIM),
-        ] {
-            let other =
-                if other.is_empty() { figure(report, row, poll) } else { figure(report, NULL, other) };
-            let ours = figure(report, row, mode);
-            report.aim_beside(&format!("{row}, {what}"), aim, least, ours.as_ref(), other.as_ref());
-        }
-    }
-    let ours = figure(report, GETATTR, poll);
-    let limit = figure(report, GETATTR, NATIVE).and_then(|native| sum(&native, null, GETATTR_NULLS));
-    report.aim_beside(
-        "getattr, in-process client",
-        "≤ statx + 1.5 × null",
-        1.0,
-        ours.as_ref(),
-        limit.as_ref(),
-    );
-    for (size, bytes) in SIZES {
-        for row in [format!("read, {size}"), format!("write, {size}")] {
-            let native = figure(report, &row, NATIVE);
-            let limit = native.as_ref().and_then(|native| sum(native, null, DATA_NULLS));
-            for column in [IN_PLACE, COPIED] {
-                let (ours, what) = (figure(report, &row, column), format!("{row}, {column}"));
-                if bytes == DATA_BYTES {
-                    let aim = "≤ pread or pwrite + 2 × null";
-                    report.aim_beside(&what, aim, 1.0, ours.as_ref(), limit.as_ref());
-                } else if bytes >= LARGE_BYTES {
-                    let aim = "≥ 0.9 × native bandwidth";
-                    report.aim_beside(&what, aim, RATE_AIM, ours.as_ref(), native.as_ref());
-                }
-            }
-        }
-    }
-    let limit = Figure::single(MANY, "", "aim", Unit::PerSecond, MANY_AIM);
-    let ours = figure(report, MANY, poll);
-    report.aim_beside(
-        "64 outstanding getattr, one server thread",
-        "≥ 2 M/s",
-        1.0,
-        ours.as_ref(),
-        Some(&limit),
-    );
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,9 +101,5 @@ mod tests {
         assert_eq!((ratio(GETATTR).spread.min, ratio(GETATTR).spread.max), (1.0, 1.0));
         assert_eq!(ratio(GETATTR).other, "system call + 1.5 × null request");
         assert_eq!(ratio(GETATTR).aim, Some(1.0));
-        let aim = |what: &str| report.aims.iter().find(|aim| aim.what == what).unwrap();
-        assert_eq!(aim("null request, both polling").found, "1.25 × (250 ns; bare cache line: 200 ns)");
-        assert_eq!(aim("getattr, in-process client").is_met, Some(true));
-        assert_eq!(aim("64 outstanding getattr, one server thread").is_met, None);
     }
 }

@@ -27,9 +27,8 @@ const AIM_NS: f64 = 30.0;
 const ROW: &str = "getattr that does nothing";
 const DIRECT: &str = "direct call";
 
-/// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
-    let mut report = Report::new("waist", "What a layer costs", plan.command.clone(), plan.quick);
+    let mut report = plan.report("waist", "What a layer costs");
     let mut entrants = vec![entrant(DIRECT.to_owned(), Direct(Null(How::AtOnce)))];
     for how in [How::AtOnce, How::Later] {
         for layers in 0..=LAYERS {

@@ -13,9 +13,7 @@ use tombolo_mem::{Sink, Source};
 /// When the attributes come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// With the call.
     AtOnce,
-    /// With the first poll.
     Later,
 }
 
@@ -29,7 +27,6 @@ impl Export for NullExport {
     }
 }
 
-/// One session with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Null(pub How);
 

@@ -98,7 +98,6 @@ fn read_reply(args: &ReadArgs<'_>, out: &mut Encoder<'_>) -> usize {
     count as usize
 }
 
-/// Says that it was done.
 fn change(call: &Call<'_>, out: &mut Encoder<'_>) -> Option<()> {
     match call {
         Call::Write(args) => out.value(&WriteReply::Ok(WriteOk {

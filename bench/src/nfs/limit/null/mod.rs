@@ -14,13 +14,11 @@ use answer::answer;
 
 pub use node::READ_PREFIX;
 
-/// Bytes of one read.
 const READ_BYTES: usize = 256 << 10;
 /// Bytes of a call that are looked at: its header and arguments, but for file data.
 const HEAD_BYTES: usize = 512;
 /// The largest READ and WRITE.
 const TRANSFER_BYTES: u32 = 1 << 20;
-/// What is read.
 static ZEROS: [u8; TRANSFER_BYTES as usize] = [0; TRANSFER_BYTES as usize];
 
 /// Answers until the client leaves.

@@ -6,19 +6,15 @@ use tombolo_wire_nfs3::{Fattr3, FileHandle, FileHandleBuf, FileType3, NfsTime3, 
 pub const READ_PREFIX: &str = "read-";
 const EPOCH: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 0 };
 
-/// A file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
     directory: bool,
-    /// Bytes of a file.
     pub size: u64,
 }
 
 impl Node {
-    /// The root.
     pub const ROOT: Self = Self { directory: true, size: 0 };
 
-    /// The file of a name.
     pub fn named(name: &[u8]) -> Self {
         let number = name.strip_prefix(READ_PREFIX.as_bytes()).and_then(|number| str::from_utf8(number).ok());
         let size = number.and_then(|number| number.parse().ok()).unwrap_or_default();
@@ -35,14 +31,12 @@ impl Node {
         }
     }
 
-    /// Its handle.
     pub fn handle(self) -> Option<FileHandleBuf> {
         let kind = if self.directory { b"null dir" } else { b"nullfile" };
         let bytes = [*kind, self.size.to_be_bytes()].concat();
         FileHandle::new(&bytes).map(FileHandle::to_owned)
     }
 
-    /// Its attributes.
     pub fn attributes(self) -> Fattr3 {
         Fattr3 {
             file_type: if self.directory { FileType3::Directory } else { FileType3::Regular },

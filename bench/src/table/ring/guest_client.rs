@@ -1,0 +1,190 @@
+//! A client that is given its orders in shared memory, since a guest has no other way to hear them; and its clock, since that of a
+//! guest's kernel is too slow.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_host_links::memory::MemoryPlace;
+use tombolo_mem::{Region, WordMut};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::region::mmapper;
+use tombolo_sys::cycles;
+
+use super::door::{At, Door};
+use super::session::{Deed, Session};
+use super::{WARM, wrong};
+use crate::error::{Doing, Error, Result};
+use crate::measure::Clock;
+
+/// Behind the memory of the link each client has a page.
+pub const PAGE: u64 = 4096;
+pub const CLIENTS: u64 = 2;
+
+/// A client's page: how many requests it shall make, and how often it was told. Each word has cache lines of its own.
+pub struct Mailbox {
+    told: WordMut,
+    count: WordMut,
+}
+
+impl Mailbox {
+    /// That of client number `client`, behind the first `link_bytes` of memory.
+    pub fn new(memory: &Region, link_bytes: u64, client: u64) -> Result<Self> {
+        let start = usize::try_from(link_bytes + PAGE * client).unwrap_or(usize::MAX);
+        let word = |at: usize| {
+            WordMut::new(memory, start.saturating_add(at)).map_err(|error| wrong("memory for orders", &error))
+        };
+        Ok(Self { told: word(0)?, count: word(512)? })
+    }
+
+    /// Tells the client to make so many null requests; none: to leave.
+    pub fn tell(&self, count: u32) {
+        self.count.store(count, Ordering::Relaxed);
+        self.told.store(self.told.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// Between two looks for an order, and how long it looks for one.
+const NAP: Duration = Duration::from_millis(2);
+const PATIENCE: Duration = Duration::from_secs(300);
+/// On a machine that is busy with other things a turn has fewer operations.
+const TURN_MAX: Duration = Duration::from_secs(1);
+/// How long the processor's clock is held against the kernel's.
+const CALIBRATION: Duration = Duration::from_millis(100);
+
+/// What a client does until it is told to leave, or nothing any more. `path` is the memory, the link's `link_bytes` first.
+pub fn serve_orders(path: &Path, link_bytes: u64, client: u64, out: &mut dyn Write) -> Result<()> {
+    let memory = mmapper::open(path, link_bytes + PAGE * CLIENTS).map_err(|error| wrong("memory", &error))?;
+    let mailbox = Mailbox::new(&memory, link_bytes, client)?;
+    let ticks = Ticks::calibrated()?;
+    let mut say = |line: &str| {
+        writeln!(out, "{line}").and_then(|()| out.flush()).doing(|| "answer an order".to_owned())
+    };
+    let mut told = mailbox.told.load(Ordering::Acquire);
+    say(READY)?;
+    let mut since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        let now = mailbox.told.load(Ordering::Acquire);
+        if now == told {
+            thread::sleep(NAP);
+            continue;
+        }
+        told = now;
+        match mailbox.count.load(Ordering::Relaxed).into() {
+            0 => return Ok(()),
+            count => match null(path.to_owned(), &ticks, count) {
+                Ok(clock) => {
+                    let [p1, p50, p99] = QUANTILES.map(|quantile| clock.quantile_ns(quantile));
+                    say(&format!("{TOOK} {p1} {p50} {p99}"))?;
+                }
+                Err(error) => say(&error.to_string())?,
+            },
+        }
+        since = Instant::now();
+    }
+    Ok(())
+}
+
+/// What a client says when it listens, and before the times of a turn.
+pub const READY: &str = "ready";
+const TOOK: &str = "took";
+pub const QUANTILES: [f64; 3] = [0.01, 0.5, 0.99];
+
+/// The times of a turn in nanoseconds, as a client told them.
+pub fn times(line: &str) -> Option<[f64; 3]> {
+    let mut words = line.strip_prefix(TOOK)?.split_whitespace().map(str::parse);
+    let mut next = || words.next()?.ok();
+    Some([next()?, next()?, next()?])
+}
+
+fn null(path: PathBuf, ticks: &Ticks, count: u64) -> Result<Clock> {
+    let door = Door { at: At::Memory(MemoryPlace::Mmapper(path)), mode: Mode::Poll };
+    let session = Session::begin(&door, 0)?;
+    ticks.time(count, || session.ask(Deed::Null))
+}
+
+struct Ticks {
+    each: f64,
+}
+
+impl Ticks {
+    fn calibrated() -> Result<Self> {
+        let absent = || Error::Absent("this processor has no clock that programs can read".to_owned());
+        let (begun, first) = (Instant::now(), cycles::now().ok_or_else(absent)?);
+        thread::sleep(CALIBRATION);
+        let (took, last) = (begun.elapsed(), cycles::now().ok_or_else(absent)?);
+        Ok(Self { each: took.as_nanos() as f64 / last.saturating_sub(first).max(1) as f64 })
+    }
+
+    /// Does it so many times at most, after some that do not count.
+    #[inline]
+    fn time(&self, count: u64, mut once: impl FnMut() -> Result<()>) -> Result<Clock> {
+        for _ in 0..count.min(WARM) {
+            once()?;
+        }
+        let mut clock = Clock::new();
+        let mut last = cycles::now().unwrap_or_default();
+        for _ in 0..count {
+            if clock.total() > TURN_MAX {
+                break;
+            }
+            once()?;
+            let now = cycles::now().unwrap_or_default();
+            let nanos = now.saturating_sub(last) as f64 * self.each;
+            clock.record(Duration::from_nanos(nanos as u64), 1);
+            // What it takes to write it down is no part of the next.
+            last = cycles::now().unwrap_or_default();
+        }
+        Ok(clock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::ring::{server, speed};
+
+    #[test]
+    fn orders_are_found_in_the_memory_and_answered() {
+        const LINK_BYTES: u64 = 4 << 20;
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (shared, _) = speed::lay_out(folder.path()).unwrap();
+        let path = folder.path().join("memory");
+        std::fs::File::create(&path).unwrap().set_len(LINK_BYTES + PAGE * CLIENTS).unwrap();
+        let place = MemoryPlace::Mmapper(path.clone());
+        let links = server::links(&shared).unwrap();
+        let _listener = server::sit(&place, LINK_BYTES, &links, Mode::Poll).unwrap();
+        let memory = mmapper::open(&path, LINK_BYTES + PAGE * CLIENTS).unwrap();
+        let mailbox = Mailbox::new(&memory, LINK_BYTES, 1).unwrap();
+        let (said, hear) = std::sync::mpsc::channel();
+        let client = thread::spawn(move || serve_orders(&path, LINK_BYTES, 1, &mut Lines(said)));
+        assert_eq!(hear.recv().unwrap(), READY);
+        for _ in 0..2 {
+            mailbox.tell(50);
+            let line = hear.recv().unwrap();
+            let [p1, p50, p99] = times(&line).unwrap_or_else(|| panic!("{line}"));
+            assert!(p1 > 0.0 && p1 <= p50 && p50 <= p99, "{line}");
+        }
+        mailbox.tell(0);
+        client.join().unwrap().unwrap();
+    }
+
+    /// Sends each line that is written.
+    struct Lines(std::sync::mpsc::Sender<String>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let text = String::from_utf8_lossy(bytes);
+            text.lines()
+                .filter(|line| !line.is_empty())
+                .for_each(|line| self.0.send(line.to_owned()).unwrap());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+}
