@@ -182,6 +182,7 @@ impl FileSystem for LocalSession {
             name_max: tombolo_core::fs::NAME_MAX as u32,
             file_size_max: FILE_SIZE_MAX,
             time_granularity_ns: 1,
+            writes_by_owner: true,
         }
     }
 

@@ -128,10 +128,11 @@ fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Resul
 impl Session {
     fn write_all(&self, cx: &Ctx, open: &OpenFile, how: &Write, from: &Source) -> Result<Written> {
         let wants = cx.want.contains(Want::CHANGE_ATTRS);
-        let before = match wants {
-            true => stat::stat(open.fd()).ok().map(|stat| WeakAttr::from(&attr_of(&stat))),
-            false => None,
-        };
+        let found = if wants || how.by_owner { stat::stat(open.fd()).ok() } else { None };
+        if how.by_owner && found.as_ref().is_none_or(|found| found.uid != cx.identity.uid) {
+            return Err(Error::WouldBlock);
+        }
+        let before = found.filter(|_| wants).map(|found| WeakAttr::from(&attr_of(&found)));
         let count = {
             let _dropping = self.dropping_as_written(cx, open, how.kill_privileges)?;
             write_out(open, how, from)?

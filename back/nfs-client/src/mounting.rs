@@ -319,6 +319,7 @@ pub(crate) async fn about(
         name_max: pathconf.map_or(255, |limits| limits.name_max.clamp(1, 255)),
         file_size_max: fsinfo.file_size_max.min(i64::MAX as u64),
         time_granularity_ns: granularity(&fsinfo),
+        writes_by_owner: false,
     };
     Ok(About { profile, sizes: sizes(&fsinfo, most(nfs.rpc()), options), fattr })
 }

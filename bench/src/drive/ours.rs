@@ -124,6 +124,7 @@ impl<'a> Open<'a> {
                 in_place: false,
                 // Nobody changes it before the file is stable.
                 keepable: true,
+                by_owner: false,
             };
             let written = self.files.write(&self.cx, self.file, &how, memory.source(at..at + bytes)).wait();
             let written = written.map_err(|error| wrong("write", &error))?;

@@ -52,6 +52,8 @@ pub struct Profile {
     pub file_size_max: u64,
     /// Resolution of timestamps, in nanoseconds.
     pub time_granularity_ns: u32,
+    /// Whether it knows [`Write::by_owner`](super::Write::by_owner).
+    pub writes_by_owner: bool,
 }
 
 /// One session's view of an export. The operations follow the FSVA interface (Abd-El-Malek, Table 5.2); the mapping is in

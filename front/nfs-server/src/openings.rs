@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::{File, FileSystem, NodeId, OpenFlags, OpenId, SyncWhat};
+use tombolo_core::fs::{File, FileSystem, NO_ID, NodeId, OpenFlags, OpenId, SyncWhat};
 use tombolo_core::{Answer, Ctx, Error, Result, SessionId};
 use tombolo_host_runtime::task;
 
@@ -35,6 +35,8 @@ pub(crate) struct Opening {
     unsynced: AtomicBool,
     /// When it was last used, in seconds of the cache's clock.
     used_at_s: AtomicU32,
+    /// The file's owner when somebody last looked: a hint.
+    owner: AtomicU32,
 }
 
 /// What all openings of an export share.
@@ -48,6 +50,16 @@ impl Opening {
     /// What to name it by in the waist.
     pub fn file(&self) -> File {
         self.file
+    }
+
+    /// The file's owner when it was last looked at.
+    pub fn owner(&self) -> u32 {
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    /// The file has this owner.
+    pub fn set_owner(&self, uid: u32) {
+        self.owner.store(uid, Ordering::Relaxed);
     }
 
     /// It takes an unstable write now.
@@ -140,10 +152,15 @@ impl Openings {
 
     /// An opening to write to.
     pub async fn for_writing(&self, node: NodeId) -> Result<Arc<Opening>> {
-        match self.at_hand(node, Use::Write) {
+        match self.kept_for_writing(node) {
             Some(opening) => Ok(opening),
             None => self.open(node, Use::Write, OpenFlags::READ | OpenFlags::WRITE).await,
         }
+    }
+
+    /// An opening to write to that is kept.
+    pub fn kept_for_writing(&self, node: NodeId) -> Option<Arc<Opening>> {
+        self.at_hand(node, Use::Write)
     }
 
     /// An opening of a file that is kept, whatever it is for.
@@ -264,6 +281,7 @@ impl Openings {
             file: File { node, open },
             unsynced: AtomicBool::new(false),
             used_at_s: AtomicU32::new(self.now_s()),
+            owner: AtomicU32::new(NO_ID),
         });
         let earlier = self.cache.remove(&(node, kind));
         self.cache.insert((node, kind), opening.clone());

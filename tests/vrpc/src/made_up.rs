@@ -18,6 +18,7 @@ pub fn terms() -> Terms {
         name_max: 255,
         file_size_max: u64::MAX,
         time_granularity_ns: 1,
+        writes_by_owner: false,
     };
     let (volume, offers) = (Volume::default(), Offers::all());
     Terms { profile, offers, volume, transfer_bytes_max: 1 << 20, callers_max: 8 }

@@ -385,6 +385,9 @@ impl<'a> Field<'a> for Write {
 
     #[inline]
     fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        if self.by_owner {
+            return Err(EncodeError::Value { field: "by owner", value: 1 });
+        }
         to.flags |= u32::from(stability_number(self.stability)) << STABILITY_SHIFT;
         to.flag(KILL_PRIVILEGES, self.kill_privileges);
         to.flag(IN_PLACE, self.in_place);
@@ -400,6 +403,7 @@ impl<'a> Field<'a> for Write {
             kill_privileges: from.has(KILL_PRIVILEGES),
             in_place: from.has(IN_PLACE),
             keepable: false,
+            by_owner: false,
         })
     }
 }

@@ -19,6 +19,7 @@ impl FileSystem for Session {
             name_max: NAME_MAX as u32,
             file_size_max: SIZE_MAX,
             time_granularity_ns: 1,
+            writes_by_owner: true,
         }
     }
 

@@ -61,6 +61,7 @@ impl FileSystem for Null {
             name_max: 255,
             file_size_max: 0,
             time_granularity_ns: 1,
+            writes_by_owner: false,
         }
     }
 

@@ -12,6 +12,7 @@ use tombolo_wire_nfs3::{Reply, Status, WccData, WriteVerifier};
 
 use crate::caller::{Caller, key_under};
 use crate::failure::{Failure, Result};
+use crate::openings::Opening;
 use crate::target::Target;
 
 /// READ. The data follows the results.
@@ -87,40 +88,76 @@ async fn write_some(target: &Target, args: &WriteArgs<'_>, record: &Source, limi
     let mut data = record.clone();
     data.advance(range.start);
     data.truncate(range.len().min(limit as usize));
-    let attr = target.file_attr().await?;
     let export = &target.export;
-    let stability = stability(args.stable);
-    if data.is_empty() {
-        return Ok(Written { count: 0, stability, file: unchanged(&attr) });
-    }
     let end = args.offset.checked_add(data.len() as u64);
-    if end.is_none_or(|end| end > export.profile.file_size_max) {
+    if !data.is_empty() && end.is_none_or(|end| end > export.profile.file_size_max) {
         return Err(Failure(Status::FBig));
+    }
+    let how = Write {
+        offset: args.offset,
+        stability: stability(args.stable),
+        kill_privileges: target.cx.identity.uid != 0,
+        ..Write::default()
+    };
+    if let Some(written) = write_at_once(target, &how, &data).await? {
+        return Ok(written);
+    }
+    let attr = target.file_attr().await?;
+    if data.is_empty() {
+        return Ok(Written { count: 0, stability: how.stability, file: unchanged(&attr) });
     }
     export.permissions.check_write(&target.cx, target.node.id, &attr).await?;
     let opening = export.openings.for_writing(target.node.id).await?;
-    let how = Write {
-        offset: args.offset,
-        stability,
-        kill_privileges: target.cx.identity.uid != 0,
-        in_place: false,
-        keepable: false,
+    opening.set_owner(attr.uid);
+    Ok(write_through(target, &opening, &how, data).await?)
+}
+
+/// Writes in one operation, where no other one is needed to know that the caller may: to a file that is open for writing already, for its
+/// owner and for the superuser. `None`: nothing was written, the long way has to be gone.
+async fn write_at_once(target: &Target, how: &Write, data: &Source) -> Result<Option<Written>> {
+    let export = &target.export;
+    let (uid, openings) = (target.cx.identity.uid, &export.openings);
+    let Some(opening) = openings.kept_for_writing(target.node.id).filter(|_| !data.is_empty()) else {
+        return Ok(None);
     };
-    if stability == Stability::Unstable {
+    let by_owner = uid != 0;
+    if by_owner && !(export.profile.writes_by_owner && opening.owner() == uid) {
+        return Ok(None);
+    }
+    let written = match write_through(target, &opening, &Write { by_owner, ..*how }, data.clone()).await {
+        Err(Error::WouldBlock) if by_owner => return Ok(None),
+        written => written?,
+    };
+    let after = written.file.after;
+    if after.is_some_and(|attr| attr.nlink == 0) {
+        export.gone(&target.node);
+        return Err(Failure(Status::Stale));
+    }
+    Ok(Some(written))
+}
+
+async fn write_through(
+    target: &Target,
+    opening: &Opening,
+    how: &Write,
+    data: Source,
+) -> tombolo_core::Result<Written> {
+    let export = &target.export;
+    if how.stability == Stability::Unstable {
         opening.set_unsynced();
     }
-    let written = export.file_system.write(&target.cx, opening.file(), &how, data).resolve().await;
-    if stability == Stability::Unstable {
+    let written = export.file_system.write(&target.cx, opening.file(), how, data).resolve().await;
+    if how.stability == Stability::Unstable {
         // Again: a sync may have come and gone while this waited its turn.
         opening.set_unsynced();
     }
-    if stability > Stability::Unstable
+    if how.stability > Stability::Unstable
         && let Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded) = &written
     {
         // The kernel reports a failed write-back once. This may have been the one of unstable data.
         export.verifier.change();
     }
-    Ok(written?)
+    written
 }
 
 fn unchanged(attr: &Attr) -> Change {

@@ -54,6 +54,7 @@ impl Export for NfsExport {
             name_max: pathconf.name_max,
             file_size_max: fsinfo.file_size_max,
             time_granularity_ns: fsinfo.time_delta.nseconds.max(1),
+            writes_by_owner: false,
         };
         Ok(Arc::new(NfsFileSystem {
             nfs,

@@ -334,6 +334,7 @@ impl<'a> Field<'a> for Session {
                 name_max: field.name_max.get(),
                 file_size_max: field.file_size_max.get(),
                 time_granularity_ns: field.time_granularity_ns.get(),
+                writes_by_owner: false,
             },
             offers: Offers::from_bits_truncate(from.flags),
             volume: Volume(field.volume),

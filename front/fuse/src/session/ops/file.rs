@@ -117,7 +117,8 @@ pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &mut E
     };
     let kill_privileges = write.write_flags.contains(WriteFlags::KILL_SUIDGID);
     let in_place = write.write_flags.contains(WriteFlags::CACHE);
-    let how = HowToWrite { offset: write.offset, stability, kill_privileges, in_place, keepable };
+    let how =
+        HowToWrite { offset: write.offset, stability, kill_privileges, in_place, keepable, by_owner: false };
     let file = call.file(write.handle);
     let answer = if in_place {
         write_back(call, file, how, from)

@@ -67,6 +67,7 @@ impl FileSystem for OneFile {
             name_max: 255,
             file_size_max: u64::MAX,
             time_granularity_ns: 1,
+            writes_by_owner: false,
         }
     }
 

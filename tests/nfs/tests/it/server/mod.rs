@@ -6,6 +6,7 @@ mod concurrency;
 mod crowds;
 mod durability;
 mod identity;
+mod one_pass;
 mod openings;
 mod read_only;
 mod replays;

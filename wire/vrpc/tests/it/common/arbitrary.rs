@@ -114,7 +114,7 @@ fn stability() -> impl Strategy<Value = Stability> {
 
 fn write() -> impl Strategy<Value = Write> {
     (any::<(u64, bool, bool)>(), stability()).prop_map(|((offset, kill_privileges, in_place), stability)| {
-        Write { offset, stability, kill_privileges, in_place, keepable: false }
+        Write { offset, stability, kill_privileges, in_place, keepable: false, by_owner: false }
     })
 }
 
@@ -352,6 +352,7 @@ fn session() -> impl Strategy<Value = Session> {
                     name_max,
                     file_size_max,
                     time_granularity_ns,
+                    writes_by_owner: false,
                 },
                 offers: Offers::from_bits_truncate(offers),
                 volume: Volume(volume),

@@ -150,6 +150,7 @@ fn file_requests() -> Vec<(Header, Request<'static>)> {
         kill_privileges: true,
         in_place: true,
         keepable: false,
+        by_owner: false,
     };
     let fuse = DirBudget { size_bytes: 65_536, entry_bytes: 152, align: 8, plus: true };
     let nfs = DirBudget { size_bytes: 1_000, entry_bytes: 24, align: 4, plus: false };
@@ -275,6 +276,7 @@ fn done_replies() -> Vec<(Kind, Outcome<'static>)> {
         name_max: 255,
         file_size_max: i64::MAX as u64,
         time_granularity_ns: 1,
+        writes_by_owner: false,
     };
     let session = Session {
         profile,

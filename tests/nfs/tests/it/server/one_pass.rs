@@ -1,0 +1,95 @@
+//! How often a WRITE goes down to the back end.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_back_memory::Memory;
+use tombolo_core::Answer;
+use tombolo_core::fs::{Export, Op};
+use tombolo_layer_basic::around::{Call, Payload};
+use tombolo_layer_basic::{Around, Layered};
+use tombolo_nfs_tests::client::{Expect, Nfs, mode};
+use tombolo_nfs_tests::fixture::{Fixture, local_dir};
+use tombolo_nfs_tests::test_server::Plan;
+use tombolo_wire_nfs3::args::StableHow;
+use tombolo_wire_nfs3::{FileHandleBuf, Reply, Sattr3, Status, WccData};
+
+/// Counts the operations that come by.
+#[derive(Default)]
+struct Count(Mutex<Vec<Op>>);
+
+impl Count {
+    /// Those since the last time.
+    fn take(&self) -> Vec<Op> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Around for Count {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(call.op);
+        inner()
+    }
+}
+
+/// Runs `test` over memory and over a directory, with a file of user 1000.
+fn on_each(test: impl Fn(&Fixture, &Count, &FileHandleBuf)) {
+    let tree = tempfile::tempdir().expect("a scratch directory");
+    for export in [Arc::<Memory>::default() as Arc<dyn Export>, local_dir(tree.path())] {
+        let count = Arc::<Count>::default();
+        let fixture = Fixture::new(Plan::over(Arc::new(Layered::new(export, count.clone()))), None);
+        let file = fixture.file("file", b"data");
+        fixture.nfs.setattr(&file, owner(1000), None).done();
+        test(&fixture, &count, &file);
+    }
+}
+
+fn owner(uid: u32) -> Sattr3 {
+    Sattr3 { uid: Some(uid), ..Sattr3::default() }
+}
+
+fn write(nfs: &Nfs, file: &FileHandleBuf) -> Result<WccData, Status> {
+    match nfs.write(file, 0, b"new", StableHow::Unstable) {
+        Reply::Ok(ok) => Ok(ok.file_wcc),
+        Reply::Failed(status, _) => Err(status),
+    }
+}
+
+#[test]
+fn a_write_of_the_owner_or_of_root_is_one_pass_down() {
+    on_each(|fixture, count, file| {
+        for client in [&fixture.as_user(1000), &fixture.nfs] {
+            // The first one opens the file and learns its owner.
+            write(client, file).expect("a write");
+            count.take();
+            let wcc = write(client, file).expect("a write");
+            assert_eq!(count.take(), [Op::Write]);
+            assert!(wcc.before.is_some() && wcc.after.is_some());
+        }
+    });
+}
+
+#[test]
+fn a_former_owner_is_refused_at_once() {
+    on_each(|fixture, count, file| {
+        let user = fixture.as_user(1000);
+        write(&user, file).expect("a write");
+        write(&user, file).expect("a write");
+        fixture.nfs.setattr(file, Sattr3 { mode: Some(0o600), ..owner(1001) }, None).done();
+        assert_eq!(write(&user, file), Err(Status::Acces));
+        fixture.nfs.setattr(file, mode(0o666), None).done();
+        write(&user, file).expect("a write by leave of the mode");
+        count.take();
+        write(&user, file).expect("a write by leave of the mode");
+        assert!(count.take().contains(&Op::Getattr), "not the owner: the mode is looked at");
+    });
+}
+
+#[test]
+fn a_write_to_a_removed_file_is_stale() {
+    on_each(|fixture, _, file| {
+        let user = fixture.as_user(1000);
+        write(&user, file).expect("a write");
+        fixture.nfs.remove(&fixture.root, b"file").done();
+        assert_eq!(write(&user, file), Err(Status::Stale));
+    });
+}
