@@ -57,7 +57,7 @@ test: as-root ## everything that has to pass
 	tests/timed $(MAKE) packages peers test-rust test-planted programs test-mount test-posix test-postgres test-guests test-crash test-chaos test-package
 
 test-long: export TOMBOLO_LONG = 1
-test-long: as-root ## the same at full size: an hour of fuzzing, every guest on both beds, a thousand kills
+test-long: as-root ## the same at full size: an hour of fuzzing, every case on both kinds of guests, a thousand kills
 	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all test-package
 
 test-rust: ## unit, property, conformance and command-line tests
@@ -92,7 +92,7 @@ test-postgres-all: as-root programs ## the same, and killed on mounts of each ki
 	tests/postgres/run
 	tests/postgres/run --all
 
-test-guests: programs ## real guests: a job on each bed, and what only a guest's kernel sees
+test-guests: programs ## real guests: a job on each kind, and what only a guest's kernel sees
 	tests/guests/setup
 	tests/guests/cases --gate
 

@@ -1,20 +1,20 @@
 # shellcheck shell=bash
-# What the cases have in common; each sources it, and runs by hand too: BED=uml tests/guests/case/10-job.
-#   $bed             uml or qemu, from BED (uml)
+# What the cases have in common; each sources it, and runs by hand too: KIND=uml tests/guests/case/10-job.
+#   $kind             uml or qemu, from KIND (uml)
 #   $work            a scratch directory; $work/tree is what is shared
 #   serve SOCKET[,TAG]…  starts a server that shares $tree; more options in $serve_options
 #   own_network      goes on in a network namespace of its own, which `serve_nfs` needs
 #   serve_nfs [OPTION]…  starts a server that exports $tree by NFS, as /tree at port $nfs_port; its state is in $work/state
-#   serve_shm        starts a server that exports $tree as /tree over memory in common with a guest, which mounts it from
+#   serve_shm        starts a server that exports $tree as /tree over shared memory with a guest, which mounts it from
 #                    $region with `tombolo` when it gets the options of $with_region
 #   shm_region       no server: makes $with_region, with which guests have $work/region in common; they serve at $serving and mount
 #                    from $region, and the host mounts from $host_region
 #   serving_guest LOG OPTION…  boots a guest that serves its /run/tree, with source.tar.gz in it, at $serving, behind this script. It kills its
 #                    server and starts another when a client makes the file `kill`, and then makes `again`; with `over` it waits
-#                    until nobody is linked, ends, and says what is in the tree's `result`
+#                    until no client is linked, ends, and says what is in the tree's `result`
 #   same_as_native CLIENT-LOG SERVER-LOG  compares what the two say with the same job on this host
 #   stop_server      ends the server that was started last
-#   guest OPTION…    boots a guest of this bed with the script on standard input
+#   guest OPTION…    boots a guest of this kind with the script on standard input
 #   guest_behind LOG OPTION…   the same, not waited for; sets $guest_pid
 #   until_ok         waits for a command to succeed
 #   skip, fail       give up, with a reason
@@ -23,7 +23,7 @@
 # shellcheck source=tests/guests/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 here=$repository/tests/guests
-bed=${BED:-uml}
+kind=${KIND:-uml}
 work=$(mktemp -d /dev/shm/tombolo-case.XXXXXX)
 chmod 755 "$work"
 mkdir -m 755 "$work/tree"
@@ -35,7 +35,7 @@ serve_options=()
 scripts=0
 # What busybox lacks.
 tools=()
-[ "$bed" = uml ] || tools=(--add "$(command -v flock)")
+[ "$kind" = uml ] || tools=(--add "$(command -v flock)")
 
 end() {
     trap - EXIT
@@ -109,7 +109,7 @@ listening() {
     [ -S "$1" ]
 }
 
-# Ports are free there, nobody else reaches the server, and guests of both beds know it as 10.0.2.2.
+# Ports are free there, nothing else reaches the server, and guests of both kinds know it as 10.0.2.2.
 own_network() {
     has_own_network && return
     rm -rf "$work"
@@ -127,7 +127,7 @@ serve_nfs() { # [OPTION]…
 }
 
 serve_shm() {
-    [ "${SERVER:-tombolo}" = tombolo ] || skip "$SERVER has no memory in common"
+    [ "${SERVER:-tombolo}" = tombolo ] || skip "$SERVER has no shared memory"
     rm -f "$work/control"
     "$tombolo" serve "$tree" --shm-file "$work/region,size=64M" --control "$work/control" >>"$work/server.log" 2>&1 &
     servers+=($!)
@@ -137,9 +137,9 @@ serve_shm() {
 }
 
 shm_region() {
-    [ "${SERVER:-tombolo}" = tombolo ] || skip "$SERVER has no memory in common"
+    [ "${SERVER:-tombolo}" = tombolo ] || skip "$SERVER has no shared memory"
     local region=shm+pci: serving=pci:
-    [ "$bed" = qemu ] || region=shm+mmapper: serving=mmapper:,size=64M
+    [ "$kind" = qemu ] || region=shm+mmapper: serving=mmapper:,size=64M
     # shellcheck disable=SC2034 # for the case
     with_region=(--shm "$work/region,64M" --tombolo --env "region=$region" --env "serving=$serving")
     # shellcheck disable=SC2034 # for the case
@@ -196,14 +196,14 @@ script_from_input() {
 
 guest() {
     script_from_input
-    "$here/run" "$bed" "${tools[@]}" "$@" "$script"
+    "$here/run" "$kind" "${tools[@]}" "$@" "$script"
 }
 
 guest_behind() {
     local log=$1
     shift
     script_from_input
-    "$here/run" "$bed" "${tools[@]}" "$@" "$script" </dev/null >"$log" 2>&1 &
+    "$here/run" "$kind" "${tools[@]}" "$@" "$script" </dev/null >"$log" 2>&1 &
     # shellcheck disable=SC2034 # for the case
     guest_pid=$!
 }

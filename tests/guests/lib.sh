@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Shared by the scripts of the test beds; source it.
+# Shared by the scripts of the tests; source it.
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=$repository/.cache
 # shellcheck disable=SC2034 # used by the scripts
-beds=$cache/guests
+prepared=$cache/guests
 
 die() {
     printf '%s: %s\n' "$(basename "$0")" "$*" >&2
@@ -74,7 +74,7 @@ program() { # NAME
 static_tombolo() {
     local built stripped
     built=${TOMBOLO_STATIC:-$(TOMBOLO='' program tombolo)}
-    stripped=$beds/tombolo.$(cksum <<<"$built" | cut -d ' ' -f 1)
+    stripped=$prepared/tombolo.$(cksum <<<"$built" | cut -d ' ' -f 1)
     if [ ! -e "$stripped" ] || [ "$built" -nt "$stripped" ]; then
         # Cases run beside each other.
         strip -o "$stripped.$$" "$built"

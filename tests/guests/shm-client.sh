@@ -1,10 +1,10 @@
 #!/bin/sh
-# usage: shm-client.sh PLACE DIRECTORY
-# Mounts PLACE, which shm-server.sh serves, does a developer's job there, has the server killed, goes on, and unmounts. Prints what
+# usage: shm-client.sh ENDPOINT DIRECTORY
+# Mounts ENDPOINT, which shm-server.sh serves, does a developer's job there, has the server killed, goes on, and unmounts. Prints what
 # workload.sh prints. With $DIRECT it also writes and reads past all caches. Runs in busybox too.
 set -eu
 
-place=$1
+endpoint=$1
 directory=$2
 
 await() {
@@ -27,7 +27,7 @@ say_why() {
 trap 'say_why $?' EXIT
 
 why=$(mktemp)
-await tombolo mount "$place" "$directory"
+await tombolo mount "$endpoint" "$directory"
 workload.sh "$directory" "$directory/source.tar.gz"
 
 if [ -n "${DIRECT:-}" ]; then

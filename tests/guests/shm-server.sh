@@ -1,5 +1,6 @@
 #!/bin/sh
-# Serves $served from a guest (a directory `tree` that it makes; by default in memory), over the memory at $serving, until a client makes the file `over` there and leaves. Asked by a file
+# Serves $served from a guest (a directory `tree` that it makes; by default in memory), over the memory at $serving, until a client makes the
+# file `over` there and leaves. Asked by a file
 # `kill`, it kills its server, starts another and makes `again`. Ends with what is in the tree's `result`. Runs in busybox too.
 set -eu
 
@@ -24,7 +25,7 @@ alive() {
     }
 }
 
-# Nobody is linked any more. The list is a second old.
+# No client is linked any more. The list is a second old.
 left() {
     tombolo links | grep -q "^nobody has a link"
 }

@@ -59,7 +59,7 @@ static int check(const volatile uint64_t *words, uint64_t count, uint64_t seed)
     return 0;
 }
 
-/* Both sides may share one processor, so who waits lets the other go on. */
+/* Both sides may share one processor, so the side that waits lets the other go on. */
 static void await(_Atomic uint32_t *from, uint32_t value)
 {
     while (atomic_load_explicit(from, memory_order_acquire) != value)

@@ -40,7 +40,7 @@ mount_scratch_nfs() {
     mounts+=("$scratch/mnt")
 }
 
-# Serves tree/ over memory in common with processes of this host, and mounts that at mnt/ with the given -o options.
+# Serves tree/ over shared memory with processes of this host, and mounts that at mnt/ with the given -o options.
 mount_scratch_shm() {
     local begun=$SECONDS options=${1:-}
     "$tombolo" serve "$scratch/tree" --shm "$scratch/links" --state "$scratch/state" --control "$scratch/control" >"$scratch/server.log" 2>&1 &
