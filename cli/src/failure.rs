@@ -66,7 +66,7 @@ impl Failure {
     /// Prints it on standard error.
     pub fn print(&self) {
         if !self.text.is_empty() {
-            // Nobody to read it: the exit code says enough.
+            // With standard error closed the exit code says enough.
             let _ = writeln!(io::stderr(), "tombolo: {}", one_line(&self.text));
         }
     }

@@ -50,7 +50,7 @@ fn finish(outcome: Result<Outcome, Error>, command: &str, exit_code: fn(Code) ->
         Ok(Ok(())) => return ExitCode::SUCCESS,
         Ok(Err(failure)) => failure,
         Err(error) if is_help(&error) => {
-            // Nobody to read it, nobody to tell.
+            // With the output closed there is nothing to tell.
             let _ = error.print();
             return if error.use_stderr() { exit_code(Code::Usage) } else { ExitCode::SUCCESS };
         }

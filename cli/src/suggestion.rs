@@ -1,4 +1,4 @@
-//! What somebody may have meant who wrote something else.
+//! What was probably meant by a word that is not known.
 
 use strsim::damerau_levenshtein;
 

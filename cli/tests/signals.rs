@@ -170,34 +170,34 @@ fn undisturbed(kind: &str, plain: &Path, mount: &Path) {
 
 /// A place whose tree is served to its mount.
 struct Served {
-    place: MountPlace,
+    scratch: MountPlace,
     server: Server,
     source: String,
 }
 
 impl Served {
     fn by_nfs() -> Option<Self> {
-        let place = MountPlace::new()?;
+        let scratch = MountPlace::new()?;
         let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--squash", "none", "--control", "serve.sock"];
-        let server = place.0.serve(&words, "ready control");
+        let server = scratch.0.serve(&words, "ready control");
         let address = server.said.lines().find_map(|line| line.strip_prefix("ready nfs "));
         let address = address.and_then(|rest| rest.split(' ').next()).expect("an address").to_owned();
-        Some(Self { place, server, source: format!("nfs://{address}/tree") })
+        Some(Self { scratch, server, source: format!("nfs://{address}/tree") })
     }
 
     fn by_shm() -> Option<Self> {
-        let place = MountPlace::new()?;
-        let server = Self::over_shm(&place);
-        Some(Self { place, server, source: "shm:link.sock/tree".to_owned() })
+        let scratch = MountPlace::new()?;
+        let server = Self::over_shm(&scratch);
+        Some(Self { scratch, server, source: "shm:link.sock/tree".to_owned() })
     }
 
-    fn over_shm(place: &MountPlace) -> Server {
+    fn over_shm(scratch: &MountPlace) -> Server {
         let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock"];
-        place.0.serve(&words, "ready control")
+        scratch.0.serve(&words, "ready control")
     }
 
     fn mount(&self, options: &str) {
-        self.place.0.run(&["mount", &self.source, "mnt", "-o", options]).succeeded();
+        self.scratch.0.run(&["mount", &self.source, "mnt", "-o", options]).succeeded();
     }
 
     /// A program that opens and reads the file as soon as it has been told to, ends with 3 if that fails, and has a handler for SIGUSR1.
@@ -216,7 +216,7 @@ impl Served {
     }
 
     fn program(&self, name: &str, words: &[&str]) -> Child {
-        let mut command = self.place.0.program(Path::new(name), words);
+        let mut command = self.scratch.0.program(Path::new(name), words);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program");
         let mut said = [0; 6];
         child.stdout.as_mut().expect("a pipe").read_exact(&mut said).expect("it begins");
@@ -269,26 +269,26 @@ fn only_the_killed_leave(served: &mut Served, begin: fn(&mut Served), end: fn(&m
 
 #[test]
 fn signals_with_handlers_disturb_no_call_on_a_directory() {
-    let Some(place) = MountPlace::new() else { return };
-    place.mount("allow_other");
-    undisturbed("dir:", &place.0.path("local"), &place.mnt());
-    place.umount();
+    let Some(scratch) = MountPlace::new() else { return };
+    scratch.mount("allow_other");
+    undisturbed("dir:", &scratch.0.path("local"), &scratch.mnt());
+    scratch.umount();
 }
 
 #[test]
 fn signals_with_handlers_disturb_no_call_on_a_mount_of_an_nfs_server() {
     let Some(served) = Served::by_nfs() else { return };
     served.mount("allow_other");
-    undisturbed("nfs:", &served.place.0.path("local"), &served.place.mnt());
-    served.place.umount();
+    undisturbed("nfs:", &served.scratch.0.path("local"), &served.scratch.mnt());
+    served.scratch.umount();
 }
 
 #[test]
 fn signals_with_handlers_disturb_no_call_on_a_mount_over_shared_memory() {
     let Some(served) = Served::by_shm() else { return };
     served.mount("allow_other");
-    undisturbed("shm:", &served.place.0.path("local"), &served.place.mnt());
-    served.place.umount();
+    undisturbed("shm:", &served.scratch.0.path("local"), &served.scratch.mnt());
+    served.scratch.umount();
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn who_is_killed_dies_though_the_nfs_server_is_silent() {
         |served| served.server.signal("STOP"),
         |served| served.server.signal("CONT"),
     );
-    served.place.umount();
+    served.scratch.umount();
 }
 
 #[test]
@@ -311,23 +311,24 @@ fn who_is_killed_dies_though_the_server_over_shared_memory_is_away() {
         served.server.signal("KILL");
         served.server.wait();
     };
-    only_the_killed_leave(&mut served, go, |served| served.server = Served::over_shm(&served.place));
-    served.place.umount();
+    only_the_killed_leave(&mut served, go, |served| served.server = Served::over_shm(&served.scratch));
+    served.scratch.umount();
 }
 
 #[test]
 fn a_signal_ends_a_wait_for_a_lock() {
-    let Some(place) = MountPlace::new() else { return };
-    place.mount("allow_other");
+    let Some(scratch) = MountPlace::new() else { return };
+    scratch.mount("allow_other");
     let script = "use Fcntl qw(:DEFAULT :flock F_SETLKW F_WRLCK SEEK_SET); use Errno qw(EINTR);
         $SIG{ALRM} = sub {}; open(FILE, '+<', $ARGV[0]) or exit 3; alarm 1;
         my $lock = pack('s s l! l! i', F_WRLCK, SEEK_SET, 0, 0, 0);
         exit($! == EINTR ? 0 : 4) unless fcntl(FILE, F_SETLKW, $lock); exit 5";
-    let held = File::options().write(true).open(place.mnt().join("file")).expect("open");
+    let held = File::options().write(true).open(scratch.mnt().join("file")).expect("open");
     fcntl_lock(&held, FlockOperation::LockExclusive).expect("a lock");
-    let mut waiting = place.0.program(Path::new("perl"), &["-e", script, "mnt/file"]).spawn().expect("perl");
+    let mut waiting =
+        scratch.0.program(Path::new("perl"), &["-e", script, "mnt/file"]).spawn().expect("perl");
     let status = ended(&mut waiting, Duration::from_secs(5)).expect("it does not wait for ever");
     assert_eq!(status.code(), Some(0), "{status}");
     drop(held);
-    place.umount();
+    scratch.umount();
 }

@@ -1,4 +1,4 @@
-//! `tombolo links`: who has links over memory in common, and to what.
+//! `tombolo links`: the links over shared memory.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::commands::files::shown;
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// Show who is linked over memory in common: the servers of this user that offer it, and their guests.
+/// Show the links over shared memory: the servers of this user that offer them, and their guests.
 ///
 /// What guests do is as of a second ago, at most. A guest whose heart is late is busy, stopped or dying.
 #[derive(Args)]
@@ -36,7 +36,7 @@ impl LinksArgs {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
         let text = match (self.json, servers.as_slice()) {
             (true, servers) => json!({ "servers": servers }).to_string(),
-            (false, []) => NOBODY.into(),
+            (false, []) => NO_SERVER.into(),
             (false, servers) => {
                 servers.iter().map(|server| as_text(server, now)).collect::<Vec<_>>().join("\n\n")
             }
@@ -48,7 +48,7 @@ impl LinksArgs {
     }
 }
 
-const NOBODY: &str = "no server of this user offers links (tombolo serve with --shm or --shm-file)";
+const NO_SERVER: &str = "no server of this user offers links (tombolo serve with --shm or --shm-file)";
 
 /// Where servers write themselves into.
 pub fn directory() -> PathBuf {
@@ -69,7 +69,7 @@ fn as_text(server: &Announcement, now_secs: u64) -> String {
         vec![format!("{}  pid {}  up {}", server.name, server.pid, age(server.since_secs, now_secs))];
     lines.extend(server.places.iter().map(|place| format!("  {}", shown::name(place.as_bytes()))));
     lines.push(if server.guests.is_empty() {
-        "nobody has a link".into()
+        "no client has a link".into()
     } else {
         table(HEADER, server.guests.iter().map(|guest| row(guest, now_secs)), 3)
     });
@@ -109,7 +109,7 @@ mod tests {
         let mut server = Announcement::of_this_process("src");
         (server.pid, server.since_secs) = (7, 100);
         server.places.push("shm:/run/s/src".into());
-        let alone = "src  pid 7  up 0:01:01\n  shm:/run/s/src\nnobody has a link";
+        let alone = "src  pid 7  up 0:01:01\n  shm:/run/s/src\nno client has a link";
         assert_eq!(as_text(&server, 161), alone);
         server.guests.push(GuestEntry {
             label: "evil\u{1b}[2J:9".into(),

@@ -23,7 +23,7 @@ impl Host {
         let (name, rest) = text.split_at(end);
         match name {
             "" => Err("a host is missing".into()),
-            _ if name.contains('@') => Err(format!("{name:?} names a user: NFS takes whoever asks")),
+            _ if name.contains('@') => Err(format!("{name:?} names a user: an NFS URL has none")),
             _ if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) => {
                 Ok((Self(name.into()), rest))
             }

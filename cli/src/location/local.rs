@@ -22,12 +22,12 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, Failure> {
 
 /// An existing directory, and where in it.
 fn split(path: &Path, end: End) -> io::Result<(PathBuf, Vec<u8>)> {
-    // The system follows links that lead out of the directory; who works within it cannot.
+    // The system follows links that lead out of the directory; a server of it cannot.
     let target = path.canonicalize();
     match (&target, path.file_name(), end) {
         (Ok(target), _, End::Target) if target.is_dir() => Ok((target.clone(), Vec::new())),
         (Ok(target), _, End::Target) => in_parent(target),
-        // `.`, `..` and `/` are names that nobody made.
+        // `.`, `..` and `/` are no names of their own.
         (Ok(target), None, End::Name) => Ok((target.clone(), Vec::new())),
         (Err(error), None, _) => Err(error.kind().into()),
         (_, Some(_), _) => in_parent(path),

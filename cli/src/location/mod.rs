@@ -1,4 +1,4 @@
-//! Where something lies: on an NFS server, behind memory in common, or in a directory of this host.
+//! Where something lies: on an NFS server, behind shared memory, or in a directory of this host.
 //!
 //! A [`Location`] is what users write, [`nfs`], [`shm`] and [`local`] open it. Reading order: this file, [`url`], [`nfs`].
 
@@ -36,7 +36,7 @@ pub use nfs_options::{Limit, NfsOption, NfsOptions};
 pub use nfs_shm::{NfsShmUrl, check as check_over_shm, mount as mount_nfs_shm};
 pub use not_mounted::{NotMounted, ServerState};
 pub use percent::encoded;
-pub use shm::ShmPlace;
+pub use shm::ShmLocation;
 pub use shm_link::mount as mount_shm;
 pub use url::NfsUrl;
 
@@ -45,10 +45,10 @@ pub use url::NfsUrl;
 pub enum Location {
     /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]`, or `HOST:/NAME[/PATH]` as mount.nfs(8) writes it.
     Nfs(NfsUrl),
-    /// `nfs+shm:SOCKET/NAME[/PATH]` and the like, an export of an NFS server behind memory in common.
+    /// `nfs+shm:SOCKET/NAME[/PATH]` and the like, an export of an NFS server behind shared memory.
     NfsShm(NfsShmUrl),
-    /// `shm:SOCKET/NAME[/PATH]` and the like, an export behind memory in common.
-    Shm(ShmPlace),
+    /// `shm:SOCKET/NAME[/PATH]` and the like, an export behind shared memory.
+    Shm(ShmLocation),
     /// `dir:PATH`; where a command takes them, a path alone.
     Dir(PathBuf),
 }
@@ -69,7 +69,7 @@ pub struct OpenOptions {
 /// A server that is just starting is waited for this long, unless `retry=` says otherwise.
 const STARTING: Duration = Duration::from_secs(2);
 
-/// Nobody shall wait for a pause after the server is there.
+/// The longest that a command goes on waiting after the server is there.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// What the end of a path stands for.
@@ -168,7 +168,10 @@ fn append(path: &mut Vec<u8>, name: &[u8]) {
 /// Does the word say that it is not a path?
 fn is_marked(text: &str) -> bool {
     text.split_once(':').is_some_and(|(front, rest)| {
-        (front == "dir" || ShmPlace::is_scheme(front) || NfsShmUrl::is_scheme(front) || rest.starts_with('/'))
+        (front == "dir"
+            || ShmLocation::is_scheme(front)
+            || NfsShmUrl::is_scheme(front)
+            || rest.starts_with('/'))
             && !front.is_empty()
             && !front.contains('/')
             || (front.starts_with('[') && text.contains("]:/"))
@@ -182,8 +185,8 @@ impl FromStr for Location {
         match text.split_once(':') {
             Some(("dir", "")) => Err("dir: a path is missing: write dir:PATH".into()),
             Some(("dir", path)) => Ok(Self::Dir(path.into())),
-            Some((scheme, place)) if ShmPlace::is_scheme(scheme) && !place.starts_with("//") => {
-                ShmPlace::new(scheme, place).map(Self::Shm)
+            Some((scheme, place)) if ShmLocation::is_scheme(scheme) && !place.starts_with("//") => {
+                ShmLocation::new(scheme, place).map(Self::Shm)
             }
             Some((scheme, place)) if NfsShmUrl::is_scheme(scheme) && !place.starts_with("//") => {
                 NfsShmUrl::new(scheme, place).map(Self::NfsShm)
@@ -205,7 +208,7 @@ impl FromStr for Location {
     }
 }
 
-/// What may have been meant by a text whose scheme nobody knows.
+/// What may have been meant by a text whose scheme is not known.
 fn meant(text: &str) -> Option<String> {
     let (written, rest) = text.split_once(':')?;
     let scheme = nearest(written, SCHEMES.iter().copied()).filter(|scheme| *scheme != written)?;

@@ -89,7 +89,7 @@ struct Settings {
     client: ClientOptions,
 }
 
-/// Where NFS is served when nobody says otherwise (RFC 1813, RFC 2224 §2).
+/// Where NFS is served by default (RFC 1813, RFC 2224 §2).
 const NFS_PORT: u16 = 2049;
 
 impl Settings {
@@ -167,7 +167,7 @@ fn apply(client: &mut ClientOptions, option: NfsOption) {
     }
 }
 
-/// How long attributes are kept; of a pair that contradict each other the shorter one counts.
+/// How long attributes are cached; of a pair that contradict each other the shorter one counts.
 fn attributes(asked: &NfsOptions) -> AttributeTimes {
     let mut times = AttributeTimes::default();
     for option in asked.iter() {
@@ -196,7 +196,7 @@ fn time_of(times: &mut AttributeTimes, which: AttributeTime) -> &mut Duration {
 }
 
 /// Tries all addresses of the host, and all ports that it may serve at, until something else than silence comes back. The
-/// first failure tells most: it is about the place that was asked for.
+/// first failure tells most: it is about the path that was asked for.
 fn at_any_address<T>(
     url: &NfsUrl,
     settings: &Settings,
@@ -338,8 +338,9 @@ mod tests {
 
     #[test]
     fn a_host_that_nobody_knows_and_a_port_that_nobody_listens_at_are_said_at_once() {
-        let failed =
-            |url: &str| open(&url.parse().expect(url), &OpenOptions::default()).err().expect("nobody there");
+        let failed = |url: &str| {
+            open(&url.parse().expect(url), &OpenOptions::default()).err().expect("no server there")
+        };
         for url in ["nfs://no-such-host.invalid/a", "nfs://127.0.0.1:1/a"] {
             let text = failed(url).reason;
             assert!(

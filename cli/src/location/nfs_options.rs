@@ -33,7 +33,7 @@ pub enum NfsOption {
     Connections(usize),
     /// `ac`, `noac`.
     KeepAttributes(bool),
-    /// `actimeo=` and its four parts: from when to when attributes are kept.
+    /// `actimeo=` and its four parts: from when to when attributes are cached.
     AttributeTime(AttributeTime, Duration),
     /// `resvport`, `noresvport`.
     ReservedPort(bool),
@@ -114,10 +114,10 @@ impl NfsOptions {
         Self(vec![("noac".into(), NfsOption::KeepAttributes(false))])
     }
 
-    /// Whether attributes are kept for any time at all, if anything is said about it.
+    /// Whether attributes are cached for any time at all, if anything is said about it.
     pub fn attributes_kept(&self) -> Option<bool> {
         let said = self.iter().filter_map(|option| match option {
-            NfsOption::KeepAttributes(kept) => Some(kept),
+            NfsOption::KeepAttributes(cached) => Some(cached),
             NfsOption::AttributeTime(AttributeTime::All | AttributeTime::FileMax, time) => {
                 Some(!time.is_zero())
             }

@@ -1,4 +1,4 @@
-//! NFS over memory in common: `nfs+shm:SOCKET/NAME[?OPTION[=VALUE]&…]`, and the same with the other places of [`ShmPlace`].
+//! NFS over shared memory: `nfs+shm:SOCKET/NAME[?OPTION[=VALUE]&…]`, and the same with the other schemes of [`ShmLocation`].
 //!
 //! The messages are those of NFS version 3, only what carries them is a link. Everything that an NFS client does with its server it does here
 //! too: it waits for a server that is away, and sends again what was not answered.
@@ -14,34 +14,34 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Protocol;
 
 use super::nfs_options::{NfsOption, NfsOptions};
-use super::shm::{ShmParts, ShmPlace};
-use super::shm_link::{Door, NoLink, ends};
+use super::shm::{ShmLocation, ShmParts};
+use super::shm_link::{Connector, NoLink, ends};
 use super::url::parsed_options;
 use super::{NotMounted, OpenOptions, Opened, nfs};
 
-/// Something on an NFS server behind memory in common.
+/// Something on an NFS server behind shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsShmUrl {
     /// Where the server is met, and the name of an export behind it.
-    pub place: ShmPlace,
+    pub place: ShmLocation,
     /// How to talk to it.
     pub options: NfsOptions,
 }
 
-/// In front of the schemes of memory in common.
+/// In front of the schemes of shared memory.
 const FRONT: &str = "nfs+";
 
 impl NfsShmUrl {
-    /// Is it such a place that stands behind this word and a `:`?
+    /// Is it such a location that stands behind this word and a `:`?
     pub fn is_scheme(word: &str) -> bool {
-        word.strip_prefix(FRONT).is_some_and(ShmPlace::is_scheme)
+        word.strip_prefix(FRONT).is_some_and(ShmLocation::is_scheme)
     }
 
-    /// The place of `text`, which stood behind `scheme:`. Options follow the last question mark.
+    /// The location of `text`, which stood behind `scheme:`. Options follow the last question mark.
     pub fn new(scheme: &str, text: &str) -> Result<Self, String> {
         let inner = scheme.strip_prefix(FRONT).unwrap_or(scheme);
         let (path, options) = text.rsplit_once('?').unwrap_or((text, ""));
-        let place = ShmPlace::new(inner, path)
+        let place = ShmLocation::new(inner, path)
             .map_err(|wrong| wrong.replace(&format!("{inner}:"), &format!("{scheme}:")))?;
         let options = parsed_options(options).map_err(|reason| format!("{scheme}:{text}: {reason}"))?;
         check(&options).map_err(|reason| format!("{scheme}:{text}: {reason}"))?;
@@ -77,19 +77,19 @@ pub fn check(options: &NfsOptions) -> Result<(), String> {
         )
     };
     match options.iter().zip(options.words()).find(|(option, _)| of_networks(*option)) {
-        Some((_, word)) => Err(format!("option {word} is for networks, not for memory in common")),
+        Some((_, word)) => Err(format!("option {word} is for networks, not for shared memory")),
         None => Ok(()),
     }
 }
 
-/// Opens the export that the place leads to or into: the longest name that the server knows.
+/// Opens the export that the location leads to or into: the longest name that the server knows.
 pub fn open(url: &NfsShmUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
     let found = find(&url.place, Mode::default())?;
     let export = found.mount(&found.name, url, options)?;
     Ok(Opened { export: Arc::new(export), path: found.within.into_bytes(), nfs: None })
 }
 
-/// Mounts what the place names: an export, or a directory in it.
+/// Mounts what the location names: an export, or a directory in it.
 pub fn mount(url: &NfsShmUrl, mode: Mode, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
     let found = find(&url.place, mode)?;
     let path = match &*found.within {
@@ -117,19 +117,19 @@ impl Found {
     }
 }
 
-fn find(place: &ShmPlace, mode: Mode) -> Result<Found, NotMounted> {
+fn find(place: &ShmLocation, mode: Mode) -> Result<Found, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
     let mut failed = None;
     for end in ends(&rest) {
         let (name, within) = rest.split_at(end);
         let name = if name.is_empty() { "/" } else { name };
-        let door = Door::new(at.clone(), name, Protocol::OncRpc, mode)?;
-        match door.link() {
+        let connector = Connector::new(at.clone(), name, Protocol::OncRpc, mode)?;
+        match connector.link() {
             Ok(first) => {
                 let label = format!("{FRONT}{place}");
                 let label =
                     label.trim_end_matches('/').strip_suffix(rest.trim_end_matches('/')).unwrap_or(&label);
-                let dial = LinkDoor { door, first: Mutex::new(Some(first)) };
+                let dial = LinkDoor { connector, first: Mutex::new(Some(first)) };
                 let route = Route::start(dial, label).map_err(|error| NotMounted::away(error.to_string()))?;
                 let within = within.trim_matches('/').to_owned();
                 return Ok(Found { route, name: name.to_owned(), within });
@@ -143,7 +143,7 @@ fn find(place: &ShmPlace, mode: Mode) -> Result<Found, NotMounted> {
 
 /// Makes links to one export.
 struct LinkDoor {
-    door: Door,
+    connector: Connector,
     /// The link that was made to see whether there is such an export.
     first: Mutex<Option<Connected>>,
 }
@@ -151,7 +151,7 @@ struct LinkDoor {
 impl Dial for LinkDoor {
     fn dial(&self) -> Result<Dialed, DialError> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let linked = first.map_or_else(|| self.door.link().map_err(|no| no.failed.reason), Ok);
+        let linked = first.map_or_else(|| self.connector.link().map_err(|no| no.failed.reason), Ok);
         let Connected { line, keep } = linked?;
         Ok(Dialed { line, keep })
     }
@@ -186,7 +186,7 @@ mod tests {
         for option in ["proto=udp", "port=7", "mountport=7", "nconnect=2", "resvport"] {
             let wrong = mistake(&format!("s/a?hard&{option}"));
             assert!(
-                wrong.ends_with(&format!("option {option} is for networks, not for memory in common")),
+                wrong.ends_with(&format!("option {option} is for networks, not for shared memory")),
                 "{wrong}"
             );
         }

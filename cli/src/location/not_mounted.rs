@@ -20,7 +20,7 @@ pub enum ServerState {
     Settled,
     /// It is not there, and may come.
     Away,
-    /// Nobody knows where it is; that may be a slip of the pen, or the name service is away.
+    /// Its name has no address; that may be a slip of the pen, or the name service is away.
     Nowhere,
 }
 

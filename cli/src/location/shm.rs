@@ -1,5 +1,5 @@
-//! Exports behind memory in common: of a server on this host, at a socket (`shm:SOCKET/NAME`); or of one on the other side of memory that a
-//! guest and its host, or two guests, have in common (`shm+file:FILE/NAME`, `shm+pci:[BDF]/NAME`, `shm+mmapper:/NAME`).
+//! Exports behind shared memory: of a server on this host, at a socket (`shm:SOCKET/NAME`); or of one on the other side of memory that a
+//! guest and its host, or two guests, share (`shm+file:FILE/NAME`, `shm+pci:[BDF]/NAME`, `shm+mmapper:/NAME`).
 //!
 //! Where the path of a socket or a file ends and the export's name begins the file system tells: nothing lies below those.
 
@@ -13,15 +13,15 @@ use tombolo_host_links::memory::MemoryPlace;
 
 use crate::failure::Reason;
 
-/// Where a server is met and the name of an export behind it, as one path; where a command takes that, a path within the export behind
+/// The endpoint of a server and the name of an export behind it, as one path; where a command takes that, a path within the export behind
 /// both.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShmPlace {
+pub struct ShmLocation {
     scheme: Scheme,
     path: String,
 }
 
-/// How a server is met.
+/// What kind of endpoint it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Socket,
@@ -30,28 +30,28 @@ enum Scheme {
     Mmapper,
 }
 
-/// What a [`ShmPlace`] comes to.
+/// What a [`ShmLocation`] comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmParts {
-    /// Where the server is met.
-    pub at: Meeting,
+    /// The server's endpoint.
+    pub at: ShmEndpoint,
     /// What follows: `/` and components.
     pub rest: String,
 }
 
-/// Where a server is met.
+/// The endpoint of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meeting {
+pub enum ShmEndpoint {
     /// It listens there.
     Socket(PathBuf),
     /// It looks at this memory.
     Memory(MemoryPlace),
 }
 
-/// Why no server can be met.
+/// Why there is no server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoMeeting {
-    /// Whether a server may yet come and make the place.
+pub struct NotReachable {
+    /// Whether a server may yet come and make it.
     pub away: bool,
     /// For people.
     pub reason: String,
@@ -62,13 +62,13 @@ pub struct NoMeeting {
 /// Where UML has the memory that it shares.
 const MMAPPER: &str = "/dev/mmapper";
 
-impl ShmPlace {
-    /// Is it such a place that stands behind this word and a `:`?
+impl ShmLocation {
+    /// Is it such a location that stands behind this word and a `:`?
     pub fn is_scheme(word: &str) -> bool {
         Scheme::of(word).is_some()
     }
 
-    /// The place of `text`, which stood behind `scheme:`.
+    /// The location of `text`, which stood behind `scheme:`.
     pub fn new(scheme: &str, text: &str) -> Result<Self, String> {
         let kind = Scheme::of(scheme).ok_or_else(|| format!("{scheme}: is not understood"))?;
         let fits = match (kind, text.split_once('/')) {
@@ -109,19 +109,19 @@ impl ShmPlace {
     }
 
     /// Looks where the server is met.
-    pub fn parts(&self) -> Result<ShmParts, NoMeeting> {
+    pub fn parts(&self) -> Result<ShmParts, NotReachable> {
         let at_first = |at: fn(&str) -> MemoryPlace| {
             let (front, rest) = self.path.split_at(self.path.find('/').unwrap_or(self.path.len()));
-            ShmParts { at: Meeting::Memory(at(front)), rest: name_of(rest) }
+            ShmParts { at: ShmEndpoint::Memory(at(front)), rest: name_of(rest) }
         };
         match self.scheme {
             Scheme::Socket => {
                 let (path, rest) = self.split("socket", FileTypeExt::is_socket)?;
-                Ok(ShmParts { at: Meeting::Socket(path), rest })
+                Ok(ShmParts { at: ShmEndpoint::Socket(path), rest })
             }
             Scheme::File => {
                 let (path, rest) = self.split("file", FileType::is_file)?;
-                Ok(ShmParts { at: Meeting::Memory(MemoryPlace::File(path)), rest })
+                Ok(ShmParts { at: ShmEndpoint::Memory(MemoryPlace::File(path)), rest })
             }
             Scheme::Pci => Ok(at_first(|bdf| MemoryPlace::Pci((!bdf.is_empty()).then(|| bdf.to_owned())))),
             Scheme::Mmapper => Ok(at_first(|_| MemoryPlace::Mmapper(MMAPPER.into()))),
@@ -129,9 +129,9 @@ impl ShmPlace {
     }
 
     /// The path's part that is of the kind that is looked for, and what follows.
-    fn split(&self, kind: &str, fits: fn(&FileType) -> bool) -> Result<(PathBuf, String), NoMeeting> {
+    fn split(&self, kind: &str, fits: fn(&FileType) -> bool) -> Result<(PathBuf, String), NotReachable> {
         let file = self.scheme == Scheme::File;
-        let lasting = |reason: String| NoMeeting { away: false, reason, file };
+        let lasting = |reason: String| NotReachable { away: false, reason, file };
         for end in self.path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0) {
             let (front, rest) = self.path.split_at(end);
             match fs::metadata(front) {
@@ -139,7 +139,7 @@ impl ShmPlace {
                 Ok(metadata) if fits(&metadata.file_type()) => return Ok((front.into(), name_of(rest))),
                 Ok(_) => return Err(lasting(format!("{front} is not a {kind}"))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(NoMeeting {
+                    return Err(NotReachable {
                         away: true,
                         reason: format!("there is no {kind} {front}"),
                         file,
@@ -150,7 +150,7 @@ impl ShmPlace {
                 }
             }
         }
-        Err(NoMeeting { away: true, reason: format!("there is no {kind}, only directories"), file })
+        Err(NotReachable { away: true, reason: format!("there is no {kind}, only directories"), file })
     }
 }
 
@@ -183,7 +183,7 @@ impl Scheme {
     }
 }
 
-impl fmt::Display for ShmPlace {
+impl fmt::Display for ShmLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.scheme.word(), self.path)
     }
@@ -201,11 +201,12 @@ mod tests {
         fs::create_dir(top.path().join("dir")).expect("made");
         fs::write(top.path().join("plain"), "x").expect("made");
         let top = top.path().to_str().expect("a path in UTF-8");
-        let parts =
-            |scheme: &str, rest: &str| ShmPlace::new(scheme, &format!("{top}/{rest}")).expect(rest).parts();
+        let parts = |scheme: &str, rest: &str| {
+            ShmLocation::new(scheme, &format!("{top}/{rest}")).expect(rest).parts()
+        };
         for (written, rest) in [("s/src", "/src"), ("s//a/b/", "/a/b"), ("s/", "/"), ("dir/../s/x", "/x")] {
             let parts = parts("shm", written).expect(written);
-            assert!(matches!(&parts.at, Meeting::Socket(path) if path.ends_with("s")), "{parts:?}");
+            assert!(matches!(&parts.at, ShmEndpoint::Socket(path) if path.ends_with("s")), "{parts:?}");
             assert_eq!(parts.rest, rest, "{written}");
         }
         let away = |scheme: &str, rest: &str| parts(scheme, rest).map_err(|no| no.away);
@@ -219,13 +220,13 @@ mod tests {
     #[test]
     fn devices_are_named_before_the_slash() {
         let at = |scheme: &str, text: &str| {
-            let parts = ShmPlace::new(scheme, text).expect(text).parts().expect(text);
+            let parts = ShmLocation::new(scheme, text).expect(text).parts().expect(text);
             (parts.at, parts.rest)
         };
-        let pci = |bdf: Option<&str>| Meeting::Memory(MemoryPlace::Pci(bdf.map(Into::into)));
+        let pci = |bdf: Option<&str>| ShmEndpoint::Memory(MemoryPlace::Pci(bdf.map(Into::into)));
         assert_eq!(at("shm+pci", "/src"), (pci(None), "/src".into()));
         assert_eq!(at("shm+pci", "00:03.0/a/b"), (pci(Some("00:03.0")), "/a/b".into()));
-        let mmapper = Meeting::Memory(MemoryPlace::Mmapper("/dev/mmapper".into()));
+        let mmapper = ShmEndpoint::Memory(MemoryPlace::Mmapper("/dev/mmapper".into()));
         assert_eq!(at("shm+mmapper", "/"), (mmapper, "/".into()));
     }
 
@@ -239,14 +240,14 @@ mod tests {
             ("shm+pci", "00:03.0"),
             ("shm+mmapper", "x/y"),
         ] {
-            let mistake = ShmPlace::new(scheme, text).expect_err(text);
+            let mistake = ShmLocation::new(scheme, text).expect_err(text);
             assert!(mistake.contains(&format!("write {scheme}:")), "{mistake}");
         }
-        assert!(ShmPlace::new("shm+usb", "/x").is_err());
-        let place = ShmPlace::new("shm", "s/src/y/").expect("good");
+        assert!(ShmLocation::new("shm+usb", "/x").is_err());
+        let place = ShmLocation::new("shm", "s/src/y/").expect("good");
         assert_eq!((place.name(), place.to_string().as_str()), (Some("y"), "shm:s/src/y/"));
         assert!(place.absolute().expect("a directory to start from").path.starts_with('/'));
-        let device = ShmPlace::new("shm+pci", "/src").expect("good");
+        let device = ShmLocation::new("shm+pci", "/src").expect("good");
         assert_eq!(device.absolute().expect("as it is"), device);
     }
 }

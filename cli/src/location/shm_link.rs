@@ -1,4 +1,4 @@
-//! Links to servers over memory in common.
+//! Links to servers over shared memory.
 
 use std::error::Error;
 use std::fmt;
@@ -15,12 +15,12 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Incarnation, NAME_BYTES_MAX, Protocol, RefusalCode, Refused};
 use tombolo_sys::random;
 
-use super::shm::{Meeting, NoMeeting, ShmParts, ShmPlace};
+use super::shm::{NotReachable, ShmEndpoint, ShmLocation, ShmParts};
 use super::{NotMounted, Opened};
 use crate::failure::Reason;
 
-/// Opens the export that the place leads to or into: the longest name that the server knows.
-pub fn open(place: &ShmPlace) -> Result<Opened, NotMounted> {
+/// Opens the export that the location leads to or into: the longest name that the server knows.
+pub fn open(place: &ShmLocation) -> Result<Opened, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
     let mut failed = None;
     for end in ends(&rest) {
@@ -38,8 +38,8 @@ pub fn open(place: &ShmPlace) -> Result<Opened, NotMounted> {
     Err(failed.unwrap_or_else(|| NotMounted::new("it names nothing")))
 }
 
-/// Links to exactly the export that the place names.
-pub fn mount(place: &ShmPlace, mode: Mode, patience: Patience) -> Result<VrpcExport, NotMounted> {
+/// Links to exactly the export that the location names.
+pub fn mount(place: &ShmLocation, mode: Mode, patience: Patience) -> Result<VrpcExport, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
     let export = export(at, &rest, mode).map_err(|no| no.failed)?;
     Ok(export.with_patience(patience))
@@ -55,21 +55,21 @@ pub(super) fn ends(rest: &str) -> impl Iterator<Item = usize> {
 }
 
 /// The export of that name, if there is one: the first session's link is made already.
-fn export(at: Meeting, name: &str, mode: Mode) -> Result<VrpcExport, NoLink> {
-    let door = Door::new(at, name, Protocol::Vrpc, mode)?;
-    let first = door.link()?;
-    let incarnation = door.options.client;
-    Ok(VrpcExport::new(door).with_first(incarnation, first))
+fn export(at: ShmEndpoint, name: &str, mode: Mode) -> Result<VrpcExport, NoLink> {
+    let connector = Connector::new(at, name, Protocol::Vrpc, mode)?;
+    let first = connector.link()?;
+    let incarnation = connector.options.client;
+    Ok(VrpcExport::new(connector).with_first(incarnation, first))
 }
 
 /// Makes links to one export.
-pub(super) struct Door {
-    at: Meeting,
+pub(super) struct Connector {
+    at: ShmEndpoint,
     options: ConnectOptions,
     mode: Mode,
 }
 
-impl Connect for Door {
+impl Connect for Connector {
     fn connect(&self, _client: &Client, incarnation: Incarnation) -> Result<Connected, NoSession> {
         self.link_as(incarnation).map_err(|no| Box::new(Unlinked::from(no)) as NoSession)
     }
@@ -100,9 +100,14 @@ impl From<NoLink> for Unlinked {
     }
 }
 
-impl Door {
+impl Connector {
     /// Links of one client life, on which that protocol is spoken. None is made yet.
-    pub(super) fn new(at: Meeting, name: &str, protocol: Protocol, mode: Mode) -> Result<Self, NotMounted> {
+    pub(super) fn new(
+        at: ShmEndpoint,
+        name: &str,
+        protocol: Protocol,
+        mode: Mode,
+    ) -> Result<Self, NotMounted> {
         let mut client = [0; 16];
         random::fill(&mut client)
             .map_err(|errno| NotMounted::new(Reason::from(&std::io::Error::from(errno))))?;
@@ -121,8 +126,8 @@ impl Door {
     fn link_as(&self, client: Incarnation) -> Result<Connected, NoLink> {
         let options = ConnectOptions { client, ..self.options.clone() };
         match &self.at {
-            Meeting::Socket(socket) => self.link_at(socket, &options),
-            Meeting::Memory(place) => self.link_over(place, &options),
+            ShmEndpoint::Socket(socket) => self.link_at(socket, &options),
+            ShmEndpoint::Memory(place) => self.link_over(place, &options),
         }
     }
 
@@ -155,9 +160,9 @@ pub(super) struct NoLink {
 }
 
 const LISTEN: &str = "start one there with tombolo serve DIR --shm SOCKET";
-const SIT: &str = "start one on the other side with tombolo serve DIR --shm-file FILE,size=SIZE";
+const SERVE_MEMORY: &str = "start one on the other side with tombolo serve DIR --shm-file FILE,size=SIZE";
 const OTHER: &str = "that server speaks another protocol: write nfs+shm: for shm:, or the other way round";
-const ALLOW: &str = "its operator says who may, with --shm-policy FILE";
+const ALLOW: &str = "its operator allows users with --shm-policy FILE";
 
 impl NoLink {
     fn refused(reason: &str, refused: Refused) -> Self {
@@ -191,8 +196,8 @@ impl From<MemoryError> for NotMounted {
     fn from(error: MemoryError) -> Self {
         let reason = Reason::from(&error);
         match error {
-            // Nobody has served there yet, or somebody makes the page just now.
-            MemoryError::Page { .. } => Self { remedy: Some(SIT), ..Self::away(reason) },
+            // No server has been there yet, or one makes the page just now.
+            MemoryError::Page { .. } => Self { remedy: Some(SERVE_MEMORY), ..Self::away(reason) },
             _ => Self::new(reason),
         }
     }
@@ -203,7 +208,7 @@ fn not_joined(place: &MemoryPlace, error: &JoinError) -> NoLink {
     match error {
         JoinError::Refused(refused) => NoLink::refused(&reason, refused.clone()),
         JoinError::Busy | JoinError::Silent | JoinError::Ended(_) => {
-            NotMounted { remedy: Some(SIT), ..NotMounted::away(reason) }.into()
+            NotMounted { remedy: Some(SERVE_MEMORY), ..NotMounted::away(reason) }.into()
         }
         _ => NotMounted::new(reason).into(),
     }
@@ -215,10 +220,10 @@ impl From<NotMounted> for NoLink {
     }
 }
 
-impl From<NoMeeting> for NotMounted {
-    fn from(NoMeeting { away, reason, file }: NoMeeting) -> Self {
+impl From<NotReachable> for NotMounted {
+    fn from(NotReachable { away, reason, file }: NotReachable) -> Self {
         match away {
-            true => Self { remedy: Some(if file { SIT } else { LISTEN }), ..Self::away(reason) },
+            true => Self { remedy: Some(if file { SERVE_MEMORY } else { LISTEN }), ..Self::away(reason) },
             false => Self::new(reason),
         }
     }

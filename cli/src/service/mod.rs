@@ -1,4 +1,4 @@
-//! What every running server tells: who it is, and what it counted.
+//! What every running server tells: what it serves, and what it counted.
 
 pub mod counters;
 pub mod prometheus;

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::service::Service;
 use crate::service::counters::{Counters, NfsClientCounters, NfsCounters};
 
-/// Serves the metrics of a server, at all addresses of a name. Nothing narrows those who may ask, so that it warns where others than this host
+/// Serves the metrics of a server, at all addresses of a name. Nothing narrows its clients, so that it warns where others than this host
 /// can.
 pub fn serve(address: &ListenAddress, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
     let start = |address: SocketAddr| {
@@ -27,7 +27,7 @@ pub fn serve(address: &ListenAddress, service: &Arc<Service>) -> Result<Vec<Endp
         let endpoint = Endpoint::start(address, move || text(&service))
             .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))?;
         if !address.ip().is_loopback() {
-            tracing::warn!(address = %endpoint.address(), "whoever can reach this address may read the metrics");
+            tracing::warn!(address = %endpoint.address(), "all that reach this address may read the metrics");
         }
         Ok(endpoint)
     };
@@ -46,7 +46,7 @@ fn text(service: &Arc<Service>) -> String {
     }
 }
 
-/// From OpenMetrics, which the encoder writes: there a counter's help goes without the `_total` of its samples, so that who reads the older
+/// From OpenMetrics, which the encoder writes: there a counter's help goes without the `_total` of its samples, so that readers of the older
 /// format finds no help for them; and units and the end are lines of their own.
 fn classic(open_metrics: &str) -> String {
     let counters: HashSet<&str> = open_metrics

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::net::UnixListener;
 
-use crate::common::{Place, Ran};
+use crate::common::{Ran, Scratch};
 
 const USAGE: i32 = 2;
 const FAILED: i32 = 1;
@@ -12,20 +12,20 @@ const FAILED: i32 = 1;
 type Case<'a> = (&'a [&'a str], i32, &'a [&'a str]);
 
 #[track_caller]
-fn all_fail(place: &Place, cases: &[Case<'_>]) {
-    let before = place.listing();
+fn all_fail(scratch: &Scratch, cases: &[Case<'_>]) {
+    let before = scratch.listing();
     for (words, code, said) in cases {
         eprintln!("tombolo {words:?}");
-        place.run(words).failed(*code, said);
-        assert_eq!(place.listing(), before, "something was left behind by {words:?}");
+        scratch.run(words).failed(*code, said);
+        assert_eq!(scratch.listing(), before, "something was left behind by {words:?}");
     }
 }
 
 #[test]
 fn bad_words_get_one_line() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     all_fail(
-        &place,
+        &scratch,
         &[
             (&["srve", "tree"], USAGE, &["did you mean 'serve'? See `tombolo --help`"]),
             (&["serve", "--virtofs", "x"], USAGE, &["did you mean '--virtiofs'?"]),
@@ -43,21 +43,21 @@ fn bad_words_get_one_line() {
             (&["umount"], USAGE, &["<MOUNTPOINT>"]),
         ],
     );
-    let mut odd_log = place.tombolo(&["doctor"]);
+    let mut odd_log = scratch.tombolo(&["doctor"]);
     odd_log.env("TOMBOLO_LOG", "a=b=c");
     Ran::new(odd_log).failed(USAGE, &["TOMBOLO_LOG", "a=b=c"]);
 }
 
 #[test]
 fn serve_says_what_it_cannot_serve() {
-    let place = Place::new();
-    let here = place.text("s.sock");
+    let scratch = Scratch::new();
+    let here = scratch.text("s.sock");
     let tagged = format!("{here},tag=");
     let wrong = format!("{here},tug=x");
     let nowhere = format!("{here},export=/none");
-    let too_long = place.text(&"s".repeat(120));
+    let too_long = scratch.text(&"s".repeat(120));
     all_fail(
-        &place,
+        &scratch,
         &[
             (&["serve"], USAGE, &["no directory given"]),
             (&["serve", "nothere", "--virtiofs", &here], FAILED, &["cannot serve nothere", "No such file"]),
@@ -101,11 +101,11 @@ fn serve_says_what_it_cannot_serve() {
 
 #[test]
 fn serve_says_what_is_wrong_with_its_configuration() {
-    let place = Place::new();
-    fs::write(place.path("odd.toml"), "dir = ['tree']\nsockets = 1\n").expect("write");
-    fs::write(place.path("bad.toml"), "dir = ['tree']\nvirtiofs = ['s,tag=a b']\n").expect("write");
+    let scratch = Scratch::new();
+    fs::write(scratch.path("odd.toml"), "dir = ['tree']\nsockets = 1\n").expect("write");
+    fs::write(scratch.path("bad.toml"), "dir = ['tree']\nvirtiofs = ['s,tag=a b']\n").expect("write");
     all_fail(
-        &place,
+        &scratch,
         &[
             (&["serve", "--config", "odd.toml"], USAGE, &["odd.toml", "line 2", "unknown field `sockets`"]),
             (&["serve", "--config", "bad.toml"], USAGE, &["bad.toml", "line 2", "not a tag"]),
@@ -115,10 +115,10 @@ fn serve_says_what_is_wrong_with_its_configuration() {
 
 #[test]
 fn a_busy_socket_is_left_alone() {
-    let place = Place::new();
-    let _somebody = UnixListener::bind(place.path("busy")).expect("bind");
+    let scratch = Scratch::new();
+    let _somebody = UnixListener::bind(scratch.path("busy")).expect("bind");
     all_fail(
-        &place,
+        &scratch,
         &[
             (&["serve", "tree", "--virtiofs", "busy"], FAILED, &["busy", "another server listens there"]),
             (
@@ -137,9 +137,9 @@ fn a_busy_socket_is_left_alone() {
 
 #[test]
 fn mount_says_what_it_cannot_mount() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     all_fail(
-        &place,
+        &scratch,
         &[
             (
                 &["mount", "tree", "mnt"],
@@ -171,10 +171,10 @@ fn mount_says_what_it_cannot_mount() {
 
 #[test]
 fn top_says_that_nobody_is_there() {
-    let place = Place::new();
-    drop(UnixListener::bind(place.path("stale")).expect("bind"));
+    let scratch = Scratch::new();
+    drop(UnixListener::bind(scratch.path("stale")).expect("bind"));
     all_fail(
-        &place,
+        &scratch,
         &[
             (&["top", "--once"], FAILED, &["none runs"]),
             (&["top", "nothere"], FAILED, &["nothere", "No such file"]),
@@ -186,10 +186,10 @@ fn top_says_that_nobody_is_there() {
 
 #[test]
 fn mount_helper_has_the_exit_codes_of_mount() {
-    let place = Place::new();
-    let helper = place.path("mount.tombolo");
+    let scratch = Scratch::new();
+    let helper = scratch.path("mount.tombolo");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
-    let run = |words: &[&str]| Ran::new(place.program(&helper, words));
+    let run = |words: &[&str]| Ran::new(scratch.program(&helper, words));
     run(&["dir:tree", "mnt", "-o", "rw,frob"]).failed(1, &["unknown mount option \"frob\""]);
     run(&["dir:nothere", "mnt", "-o", "rw"]).failed(32, &["No such file"]);
     run(&["dir:tree", "mnt", "-f", "-n", "-o", "rw,noatime,x-systemd.automount", "-t", "tombolo"])
@@ -199,11 +199,11 @@ fn mount_helper_has_the_exit_codes_of_mount() {
 
 #[test]
 fn help_is_readable_everywhere() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let commands = ["", "serve", "mount", "umount", "top", "doctor", "completions", "man"];
     for command in commands {
         let words: Vec<_> = [command, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
-        let help = place.run(&words);
+        let help = scratch.run(&words);
         help.succeeded();
         assert!(help.out.contains("Usage: tombolo"), "{command}: {}", help.out);
         let wide = help.out.lines().find(|line| line.chars().count() > 100);
@@ -217,19 +217,19 @@ fn help_is_readable_everywhere() {
             }
         }
     }
-    let version = place.run(&["--version"]);
+    let version = scratch.run(&["--version"]);
     version.succeeded();
     assert_eq!(version.out, format!("tombolo {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
 fn manuals_and_completions_are_whole() {
-    let place = Place::new();
-    place.run(&["man", "pages"]).succeeded();
-    let serve = fs::read_to_string(place.path("pages/tombolo-serve.1")).expect("a page");
+    let scratch = Scratch::new();
+    scratch.run(&["man", "pages"]).succeeded();
+    let serve = fs::read_to_string(scratch.path("pages/tombolo-serve.1")).expect("a page");
     assert!(serve.contains("virtiofs"), "{serve}");
-    assert!(place.path("pages/tombolo.1").exists() && place.path("pages/mount.tombolo.8").exists());
-    for page in fs::read_dir(place.path("pages")).expect("list").flatten() {
+    assert!(scratch.path("pages/tombolo.1").exists() && scratch.path("pages/mount.tombolo.8").exists());
+    for page in fs::read_dir(scratch.path("pages")).expect("list").flatten() {
         let (name, text) = (page.file_name(), fs::read_to_string(page.path()).expect("a page"));
         let name = name.to_str().expect("a name");
         // A part of a command is explained with it.
@@ -246,13 +246,13 @@ fn manuals_and_completions_are_whole() {
         }
         assert!(!text.contains("EXTRA"), "{name}: a section without a meaning");
     }
-    assert!(place.run(&["man"]).out.starts_with(".ie"), "a page for man(1)");
+    assert!(scratch.run(&["man"]).out.starts_with(".ie"), "a page for man(1)");
     for shell in ["bash", "zsh", "fish"] {
-        let script = place.run(&["completions", shell]);
+        let script = scratch.run(&["completions", shell]);
         script.succeeded();
         assert!(script.out.contains("umount") && script.out.contains("virtiofs"), "{shell}");
         assert!(script.out.contains("version"), "{shell}");
-        for private in ["keeper", "background-log"] {
+        for private in ["supervisor", "background-log"] {
             assert!(!script.out.contains(private), "{shell}: {private}");
         }
     }
@@ -260,13 +260,13 @@ fn manuals_and_completions_are_whole() {
 
 #[test]
 fn doctor_speaks_to_people_and_programs() {
-    let place = Place::new();
-    let told = place.run(&["doctor"]);
+    let scratch = Scratch::new();
+    let told = scratch.run(&["doctor"]);
     told.succeeded();
     for ability in ["kernel", "FUSE", "file handles", "KVM", "QEMU", "UML", "user namespaces", "fanotify"] {
         assert!(told.out.lines().any(|line| line.contains(ability)), "{ability} is not in\n{}", told.out);
     }
-    let json = place.run(&["doctor", "--json"]);
+    let json = scratch.run(&["doctor", "--json"]);
     json.succeeded();
     let value: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
     let findings = value["findings"].as_array().expect("a list");

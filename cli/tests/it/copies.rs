@@ -8,11 +8,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{Place, Ran, Server, signal, until};
+use crate::common::{Ran, Scratch, Server, signal, until};
 
-fn serve(place: &Place) -> (Server, String) {
+fn serve(scratch: &Scratch) -> (Server, String) {
     let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state", "--squash", "none"];
-    let server = place.serve(&words, "ready control");
+    let server = scratch.serve(&words, "ready control");
     let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
     let url = format!("nfs://{}/tree", line.split(' ').nth(2).expect("an address"));
     (server, url)
@@ -28,145 +28,145 @@ fn names(dir: &Path) -> Vec<String> {
 /// The line of the README: `tombolo cp -r -p src nfs://nas.example/export/backup`, killed, and once more with --resume.
 #[test]
 fn the_same_command_with_resume_goes_on_where_the_target_did_not_exist() {
-    let place = Place::new();
-    let (server, url) = serve(&place);
-    fs::create_dir_all(place.path("src/sub")).expect("mkdir");
-    fs::write(place.path("src/small"), "x").expect("write");
-    fs::write(place.path("src/sub/large"), vec![7; 150 << 20]).expect("write");
+    let scratch = Scratch::new();
+    let (server, url) = serve(&scratch);
+    fs::create_dir_all(scratch.path("src/sub")).expect("mkdir");
+    fs::write(scratch.path("src/small"), "x").expect("write");
+    fs::write(scratch.path("src/sub/large"), vec![7; 150 << 20]).expect("write");
     let backup = format!("{url}/backup");
     let words = ["cp", "-r", "-p", "src", &backup];
-    let mut child = place.tombolo(&words).stdout(Stdio::null()).spawn().expect("start");
-    let part = place.path("tree/backup/sub/.large.tombolo-part");
+    let mut child = scratch.tombolo(&words).stdout(Stdio::null()).spawn().expect("start");
+    let part = scratch.path("tree/backup/sub/.large.tombolo-part");
     until("some of it has arrived", || part.exists());
     server.signal("STOP");
     signal(child.id(), "KILL");
     child.wait().expect("wait");
     server.signal("CONT");
-    assert!(!place.path("tree/backup/sub/large").exists(), "it was over before it was killed");
-    place.run(&[&words[..], &["--resume"]].concat()).succeeded();
-    assert_eq!(names(&place.path("tree/backup")), ["small", "sub"]);
-    assert_eq!(names(&place.path("tree/backup/sub")), ["large"]);
-    assert_eq!(fs::metadata(place.path("tree/backup/sub/large")).expect("stat").len(), 150 << 20);
-    let time = |path: &str| fs::metadata(place.path(path)).expect("stat").mtime();
+    assert!(!scratch.path("tree/backup/sub/large").exists(), "it was over before it was killed");
+    scratch.run(&[&words[..], &["--resume"]].concat()).succeeded();
+    assert_eq!(names(&scratch.path("tree/backup")), ["small", "sub"]);
+    assert_eq!(names(&scratch.path("tree/backup/sub")), ["large"]);
+    assert_eq!(fs::metadata(scratch.path("tree/backup/sub/large")).expect("stat").len(), 150 << 20);
+    let time = |path: &str| fs::metadata(scratch.path(path)).expect("stat").mtime();
     assert_eq!(time("tree/backup"), time("src"));
     // Now it is a directory like any other: what is copied to it goes into it.
-    place.run(&["cp", "-r", "--resume", "src", &backup]).succeeded();
-    assert_eq!(names(&place.path("tree/backup/src")), ["small", "sub"]);
+    scratch.run(&["cp", "-r", "--resume", "src", &backup]).succeeded();
+    assert_eq!(names(&scratch.path("tree/backup/src")), ["small", "sub"]);
     // On this host the same, and with the target's name said to be the copy's.
-    fs::create_dir(place.path("other")).expect("mkdir");
-    place.run(&["cp", "-r", "-T", "src", "other"]).succeeded();
-    assert_eq!(names(&place.path("other")), ["small", "sub"]);
+    fs::create_dir(scratch.path("other")).expect("mkdir");
+    scratch.run(&["cp", "-r", "-T", "src", "other"]).succeeded();
+    assert_eq!(names(&scratch.path("other")), ["small", "sub"]);
 }
 
 #[test]
 fn pipes_devices_and_descriptors_are_written_into_and_not_replaced() {
-    let place = Place::new();
-    fs::write(place.path("source"), "contents\n").expect("write");
+    let scratch = Scratch::new();
+    fs::write(scratch.path("source"), "contents\n").expect("write");
     // Standard output, which is a pipe here.
-    let ran = place.run(&["cp", "source", "/dev/stdout"]);
+    let ran = scratch.run(&["cp", "source", "/dev/stdout"]);
     assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(0), "contents\n", ""));
     // A pipe with a name.
-    let made = Command::new("mkfifo").arg(place.path("fifo")).status().expect("mkfifo(1)");
+    let made = Command::new("mkfifo").arg(scratch.path("fifo")).status().expect("mkfifo(1)");
     assert!(made.success());
-    let fifo = place.path("fifo");
+    let fifo = scratch.path("fifo");
     let reader = std::thread::spawn(move || fs::read_to_string(fifo).expect("read"));
-    place.run(&["cp", "source", "fifo"]).succeeded();
+    scratch.run(&["cp", "source", "fifo"]).succeeded();
     assert_eq!(reader.join().expect("a reader"), "contents\n");
-    assert!(fs::symlink_metadata(place.path("fifo")).expect("stat").file_type().is_fifo());
+    assert!(fs::symlink_metadata(scratch.path("fifo")).expect("stat").file_type().is_fifo());
     // A device: one of our own, since replacing the host's would be felt.
-    let device = Command::new("mknod").arg(place.path("null")).args(["c", "1", "3"]).status();
+    let device = Command::new("mknod").arg(scratch.path("null")).args(["c", "1", "3"]).status();
     assert!(device.expect("mknod(1)").success());
-    place.run(&["cp", "source", "null"]).succeeded();
-    assert!(fs::symlink_metadata(place.path("null")).expect("stat").file_type().is_char_device());
-    place.run(&["cp", "source", "plain", "null"]).failed(1, &["null", "not a directory"]);
-    place.run(&["cp", "-r", "tree", "null"]).failed(1, &["tree", "not a file"]);
+    scratch.run(&["cp", "source", "null"]).succeeded();
+    assert!(fs::symlink_metadata(scratch.path("null")).expect("stat").file_type().is_char_device());
+    scratch.run(&["cp", "source", "plain", "null"]).failed(1, &["null", "not a directory"]);
+    scratch.run(&["cp", "-r", "tree", "null"]).failed(1, &["tree", "not a file"]);
     // In a tree they are not replaced either; what is beside them is copied.
-    fs::create_dir(place.path("from")).expect("mkdir");
+    fs::create_dir(scratch.path("from")).expect("mkdir");
     for name in ["fifo", "beside"] {
-        fs::write(place.path("from").join(name), "x").expect("write");
+        fs::write(scratch.path("from").join(name), "x").expect("write");
     }
-    fs::rename(place.path("fifo"), place.path("tree/fifo")).expect("rename");
-    let ran = place.run(&["cp", "-r", "from/.", "tree"]);
+    fs::rename(scratch.path("fifo"), scratch.path("tree/fifo")).expect("rename");
+    let ran = scratch.run(&["cp", "-r", "from/.", "tree"]);
     assert!(ran.err.contains("fifo is a pipe, socket or device; remove it first"), "{ran:?}");
     assert_eq!(ran.code, Some(1));
-    assert!(fs::symlink_metadata(place.path("tree/fifo")).expect("stat").file_type().is_fifo());
-    assert!(place.path("tree/beside").exists());
-    let (_server, url) = serve(&place);
-    let ran = place.run(&["cp", "source", &format!("{url}/fifo")]);
+    assert!(fs::symlink_metadata(scratch.path("tree/fifo")).expect("stat").file_type().is_fifo());
+    assert!(scratch.path("tree/beside").exists());
+    let (_server, url) = serve(&scratch);
+    let ran = scratch.run(&["cp", "source", &format!("{url}/fifo")]);
     assert!(ran.code == Some(1) && ran.err.contains("is a pipe, socket or device"), "{ran:?}");
 }
 
 #[test]
 fn a_target_that_is_a_link_stands_for_what_it_leads_to() {
-    let place = Place::new();
-    let (_server, url) = serve(&place);
-    fs::write(place.path("source"), "new").expect("write");
-    fs::create_dir(place.path("tree/dir")).expect("mkdir");
-    let here = place.text("tree");
+    let scratch = Scratch::new();
+    let (_server, url) = serve(&scratch);
+    fs::write(scratch.path("source"), "new").expect("write");
+    fs::create_dir(scratch.path("tree/dir")).expect("mkdir");
+    let here = scratch.text("tree");
     for dir in [here.as_str(), url.as_str()] {
-        fs::write(place.path("tree/dir/file"), "old").expect("write");
-        let _ = fs::remove_file(place.path("tree/link"));
-        symlink("dir/../dir/file", place.path("tree/link")).expect("symlink");
-        place.run(&["cp", "source", &format!("{dir}/link")]).succeeded();
-        assert_eq!(fs::read(place.path("tree/dir/file")).expect("read"), b"new", "{dir}");
-        assert!(fs::symlink_metadata(place.path("tree/link")).expect("stat").is_symlink(), "{dir}");
+        fs::write(scratch.path("tree/dir/file"), "old").expect("write");
+        let _ = fs::remove_file(scratch.path("tree/link"));
+        symlink("dir/../dir/file", scratch.path("tree/link")).expect("symlink");
+        scratch.run(&["cp", "source", &format!("{dir}/link")]).succeeded();
+        assert_eq!(fs::read(scratch.path("tree/dir/file")).expect("read"), b"new", "{dir}");
+        assert!(fs::symlink_metadata(scratch.path("tree/link")).expect("stat").is_symlink(), "{dir}");
         // One that leads nowhere is not written through, as with cp(1), and not replaced.
-        let _ = fs::remove_file(place.path("tree/dangling"));
-        symlink("nothing", place.path("tree/dangling")).expect("symlink");
-        let ran = place.run(&["cp", "source", &format!("{dir}/dangling")]);
+        let _ = fs::remove_file(scratch.path("tree/dangling"));
+        symlink("nothing", scratch.path("tree/dangling")).expect("symlink");
+        let ran = scratch.run(&["cp", "source", &format!("{dir}/dangling")]);
         ran.failed(1, &["a link that leads nowhere", "remove it first"]);
-        assert!(!place.path("tree/nothing").exists());
+        assert!(!scratch.path("tree/nothing").exists());
         // A link that is copied takes the place of a link.
-        let _ = fs::remove_file(place.path("tree/copied"));
-        symlink("dir/file", place.path("tree/copied")).expect("symlink");
-        symlink("elsewhere", place.path("new-link")).expect("symlink");
-        place.run(&["cp", "-a", "new-link", &format!("{dir}/copied")]).succeeded();
-        assert_eq!(fs::read_link(place.path("tree/copied")).expect("a link"), Path::new("elsewhere"));
-        assert_eq!(fs::read(place.path("tree/dir/file")).expect("read"), b"new", "{dir}");
-        fs::remove_file(place.path("new-link")).expect("remove");
+        let _ = fs::remove_file(scratch.path("tree/copied"));
+        symlink("dir/file", scratch.path("tree/copied")).expect("symlink");
+        symlink("elsewhere", scratch.path("new-link")).expect("symlink");
+        scratch.run(&["cp", "-a", "new-link", &format!("{dir}/copied")]).succeeded();
+        assert_eq!(fs::read_link(scratch.path("tree/copied")).expect("a link"), Path::new("elsewhere"));
+        assert_eq!(fs::read(scratch.path("tree/dir/file")).expect("read"), b"new", "{dir}");
+        fs::remove_file(scratch.path("new-link")).expect("remove");
     }
     // In a tree that is copied into, a link is replaced: it may lead out of it.
-    fs::create_dir_all(place.path("from/dir")).expect("mkdir");
-    fs::write(place.path("from/dir/out"), "safe").expect("write");
-    symlink(place.path("source"), place.path("tree/dir/out")).expect("symlink");
-    place.run(&["cp", "-r", "from/dir", "tree"]).succeeded();
-    assert_eq!(fs::read(place.path("source")).expect("read"), b"new");
-    assert!(fs::symlink_metadata(place.path("tree/dir/out")).expect("stat").is_file());
+    fs::create_dir_all(scratch.path("from/dir")).expect("mkdir");
+    fs::write(scratch.path("from/dir/out"), "safe").expect("write");
+    symlink(scratch.path("source"), scratch.path("tree/dir/out")).expect("symlink");
+    scratch.run(&["cp", "-r", "from/dir", "tree"]).succeeded();
+    assert_eq!(fs::read(scratch.path("source")).expect("read"), b"new");
+    assert!(fs::symlink_metadata(scratch.path("tree/dir/out")).expect("stat").is_file());
 }
 
 #[test]
 fn each_thing_is_named_when_asked_for() {
-    let place = Place::new();
-    fs::create_dir(place.path("from")).expect("mkdir");
-    fs::write(place.path("from/file"), "x").expect("write");
-    symlink("file", place.path("from/link")).expect("symlink");
-    fs::set_permissions(place.path("from/file"), PermissionsExt::from_mode(0o640)).expect("chmod");
-    let ran = place.run(&["cp", "-a", "-v", "from", "to"]);
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("from")).expect("mkdir");
+    fs::write(scratch.path("from/file"), "x").expect("write");
+    symlink("file", scratch.path("from/link")).expect("symlink");
+    fs::set_permissions(scratch.path("from/file"), PermissionsExt::from_mode(0o640)).expect("chmod");
+    let ran = scratch.run(&["cp", "-a", "-v", "from", "to"]);
     ran.succeeded();
     let mut lines: Vec<_> = ran.out.lines().collect();
     assert!(lines.pop().is_some_and(|line| line.starts_with("copied 1 file, 1 directory, ")), "{}", ran.out);
     lines.sort_unstable();
     assert_eq!(lines, ["from -> to", "from/file -> to/file", "from/link -> to/link"]);
-    assert_eq!(fs::metadata(place.path("to/file")).expect("stat").mode() & 0o777, 0o640);
+    assert_eq!(fs::metadata(scratch.path("to/file")).expect("stat").mode() & 0o777, 0o640);
 }
 
 #[test]
 fn users_other_than_root_are_told_nothing_of_what_root_could() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     for path in ["", "tree", "mnt"] {
-        fs::set_permissions(place.path(path), PermissionsExt::from_mode(0o777)).expect("chmod");
+        fs::set_permissions(scratch.path(path), PermissionsExt::from_mode(0o777)).expect("chmod");
     }
-    let program = place.copy_of_program();
+    let program = scratch.copy_of_program();
     for words in
         [&["ls", "tree"][..], &["cp", "tree/file", "mnt/file"], &["stat", "mnt/file"], &["rm", "mnt/file"]]
     {
-        let mut command = place.program(&program, words);
+        let mut command = scratch.program(&program, words);
         command.uid(65534).gid(65534);
         Ran::new(command).succeeded();
     }
     // The kernel checks their rights all the same.
-    fs::set_permissions(place.path("tree/file"), PermissionsExt::from_mode(0o600)).expect("chmod");
-    let mut command = place.program(&program, &["cat", "tree/file"]);
+    fs::set_permissions(scratch.path("tree/file"), PermissionsExt::from_mode(0o600)).expect("chmod");
+    let mut command = scratch.program(&program, &["cat", "tree/file"]);
     command.uid(65534).gid(65534);
     Ran::new(command).failed(1, &["permission denied"]);
 }
@@ -195,16 +195,16 @@ impl Said {
 /// On a terminal, in the bar.
 #[test]
 fn a_silent_server_is_told_of_in_the_bar() {
-    let place = Place::new();
-    let (server, url) = serve(&place);
-    fs::write(place.path("tree/large"), vec![1; 150 << 20]).expect("write");
+    let scratch = Scratch::new();
+    let (server, url) = serve(&scratch);
+    fs::write(scratch.path("tree/large"), vec![1; 150 << 20]).expect("write");
     let words = format!("{} cp {url}/large copy", env!("CARGO_BIN_EXE_tombolo"));
     let mut command = Command::new("script");
-    command.args(["-qefc", &words, "/dev/null"]).current_dir(place.path(""));
+    command.args(["-qefc", &words, "/dev/null"]).current_dir(scratch.path(""));
     command.env("TERM", "xterm").env("COLUMNS", "200").env("TOMBOLO_LOG", "error");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("script(1)");
     let shown = Said::by(child.stdout.take().expect("a pipe"));
-    until("some of it has arrived", || place.path(".copy.tombolo-part").exists());
+    until("some of it has arrived", || scratch.path(".copy.tombolo-part").exists());
     server.signal("STOP");
     until("it is shown", || shown.so_far().contains("server 127.0.0.1 not responding, still trying"));
     server.signal("CONT");
@@ -214,13 +214,13 @@ fn a_silent_server_is_told_of_in_the_bar() {
 /// SIGTERM, and then a second one for those who cannot wait, though the server says nothing.
 #[test]
 fn a_second_signal_ends_a_copy_from_a_silent_server() {
-    let place = Place::new();
-    let (server, url) = serve(&place);
-    fs::write(place.path("tree/large"), vec![1; 150 << 20]).expect("write");
-    let mut command = place.tombolo(&["cp", &format!("{url}/large"), "copy"]);
+    let scratch = Scratch::new();
+    let (server, url) = serve(&scratch);
+    fs::write(scratch.path("tree/large"), vec![1; 150 << 20]).expect("write");
+    let mut command = scratch.tombolo(&["cp", &format!("{url}/large"), "copy"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
     let said = Said::by(child.stderr.take().expect("a pipe"));
-    until("some of it has arrived", || place.path(".copy.tombolo-part").exists());
+    until("some of it has arrived", || scratch.path(".copy.tombolo-part").exists());
     server.signal("STOP");
     signal(child.id(), "TERM");
     until("it is told", || said.so_far().contains("not responding"));

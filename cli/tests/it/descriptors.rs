@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{MountPlace, Place, Ran, until};
+use crate::common::{MountPlace, Ran, Scratch, until};
 use tombolo_sys::process;
 
 const LIMIT: usize = 2048;
@@ -16,13 +16,13 @@ const LIMIT: usize = 2048;
 const ENFILE: i32 = 23;
 
 /// A mount that the test takes away.
-struct Mounted<'a>(&'a Place, PathBuf);
+struct Mounted<'a>(&'a Scratch, PathBuf);
 
 impl<'a> Mounted<'a> {
-    fn new(place: &'a Place, source: &str, name: &str) -> Self {
-        fs::create_dir(place.path(name)).expect("mkdir");
-        place.run(&["mount", source, name]).succeeded();
-        Self(place, place.path(name))
+    fn new(scratch: &'a Scratch, source: &str, name: &str) -> Self {
+        fs::create_dir(scratch.path(name)).expect("mkdir");
+        scratch.run(&["mount", source, name]).succeeded();
+        Self(scratch, scratch.path(name))
     }
 }
 
@@ -62,25 +62,25 @@ fn is_let_in(socket: &Path) -> bool {
 #[test]
 fn clients_that_open_all_they_can_are_not_noticed_by_others() {
     let Some(mounted) = MountPlace::new() else { return };
-    let place = &mounted.0;
+    let scratch = &mounted.0;
     process::raise_open_file_limit().expect("this test opens files too");
-    fs::create_dir(place.path("many")).expect("mkdir");
-    (0..200).for_each(|number| fs::write(place.path("many").join(number.to_string()), "x").expect("write"));
+    fs::create_dir(scratch.path("many")).expect("mkdir");
+    (0..200).for_each(|number| fs::write(scratch.path("many").join(number.to_string()), "x").expect("write"));
 
     let limit = format!("--nofile={LIMIT}:{LIMIT}");
     let program = env!("CARGO_BIN_EXE_tombolo");
     let words = [limit.as_str(), program, "serve", "tree", "--fuse", "mnt", "--shm", "link", "--nfs", "0"];
     let more = ["--squash", "none", "--virtiofs", "guest", "--state", "kept"];
-    let command = place.program(Path::new("prlimit"), &[&words[..], &more].concat());
-    let mut server = place.started(command, "ready control");
+    let command = scratch.program(Path::new("prlimit"), &[&words[..], &more].concat());
+    let mut server = scratch.started(command, "ready control");
     let port = server.said.lines().find_map(|line| line.strip_prefix("ready nfs 127.0.0.1:"));
     let port = port.and_then(|rest| rest.split(' ').next()).expect("a line for NFS");
     let nfs = format!("nfs://127.0.0.1:{port}/tree");
-    let other = Mounted::new(place, "shm:link/tree", "other");
+    let other = Mounted::new(scratch, "shm:link/tree", "other");
 
     // A guest's and a link's, one after the other.
-    let greedy = open_all(&place.path("mnt/file"));
-    let third = Mounted::new(place, "shm:link/tree", "third");
+    let greedy = open_all(&scratch.path("mnt/file"));
+    let third = Mounted::new(scratch, "shm:link/tree", "third");
     let greedy_link = open_all(&third.1.join("file"));
     assert!(
         greedy.len() > LIMIT / 8 && greedy_link.len() > LIMIT / 16,
@@ -92,13 +92,13 @@ fn clients_that_open_all_they_can_are_not_noticed_by_others() {
     let begun = Instant::now();
     drop(open_some(&other.1.join("file"), 60));
     fs::write(other.1.join("new"), "written").expect("a file is made");
-    let newcomer = Mounted::new(place, "shm:link/tree", "newcomer");
+    let newcomer = Mounted::new(scratch, "shm:link/tree", "newcomer");
     drop(open_some(&newcomer.1.join("file"), 30));
-    assert!(is_let_in(&place.path("guest")), "a new guest waits");
-    place.run(&["cp", "-q", "-r", "many", &format!("{nfs}/many")]).succeeded();
-    place.run(&["cp", "-q", "-r", &format!("{nfs}/many"), "back"]).succeeded();
-    assert_eq!(fs::read_dir(place.path("back")).expect("list").count(), 200);
-    let top = place.run(&["top", "--once"]);
+    assert!(is_let_in(&scratch.path("guest")), "a new guest waits");
+    scratch.run(&["cp", "-q", "-r", "many", &format!("{nfs}/many")]).succeeded();
+    scratch.run(&["cp", "-q", "-r", &format!("{nfs}/many"), "back"]).succeeded();
+    assert_eq!(fs::read_dir(scratch.path("back")).expect("list").count(), 200);
+    let top = scratch.run(&["top", "--once"]);
     top.succeeded();
     assert!(top.out.contains("/tree by virtiofs"), "{}", top.out);
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
@@ -106,19 +106,19 @@ fn clients_that_open_all_they_can_are_not_noticed_by_others() {
     // What is given back can be had again.
     let count = greedy.len();
     drop((greedy, greedy_link));
-    until("what was closed can be opened", || open_all(&place.path("mnt/file")).len() > count / 2);
+    until("what was closed can be opened", || open_all(&scratch.path("mnt/file")).len() > count / 2);
     drop((other, third, newcomer));
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
 }
 
-fn serve_many(place: &Place, limit: usize, exports: usize) -> Command {
+fn serve_many(scratch: &Scratch, limit: usize, exports: usize) -> Command {
     let limit = format!("--nofile={limit}:{limit}");
     let exports: Vec<_> = (0..exports).map(|number| format!("tree=/{number}")).collect();
     let mut words = vec![limit.as_str(), env!("CARGO_BIN_EXE_tombolo"), "serve"];
     words.extend(exports.iter().map(String::as_str));
     words.extend(["--nfs", "0", "--state", "kept"]);
-    place.program(Path::new("prlimit"), &words)
+    scratch.program(Path::new("prlimit"), &words)
 }
 
 /// A call of the NULL procedure (RFC 5531 §9; RFC 1813 §3.3.0).
@@ -130,8 +130,8 @@ fn is_served(stream: &mut TcpStream) -> bool {
 
 #[test]
 fn many_exports_at_a_low_limit_leave_connections_to_nfs_or_it_does_not_start() {
-    let place = &Place::new();
-    let mut server = place.started(serve_many(place, 1024, 7), "ready control");
+    let scratch = &Scratch::new();
+    let mut server = scratch.started(serve_many(scratch, 1024, 7), "ready control");
     let port = server.said.lines().find_map(|line| line.strip_prefix("ready nfs 127.0.0.1:"));
     let port = port.and_then(|rest| rest.split(' ').next()).expect("a line for NFS");
     let connect = |_| TcpStream::connect(("127.0.0.1", port.parse().expect("a port"))).expect("connect");
@@ -140,5 +140,5 @@ fn many_exports_at_a_low_limit_leave_connections_to_nfs_or_it_does_not_start() {
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
     let said = ["cannot serve NFS", "fewer than 32 descriptors", "LimitNOFILE=524288"];
-    Ran::new(serve_many(place, 400, 3)).failed(1, &said);
+    Ran::new(serve_many(scratch, 400, 3)).failed(1, &said);
 }

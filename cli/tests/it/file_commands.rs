@@ -5,11 +5,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use crate::common::{Place, Server, until};
+use crate::common::{Scratch, Server, until};
 
-fn serve(place: &Place) -> (Server, String) {
+fn serve(scratch: &Scratch) -> (Server, String) {
     let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state", "--squash", "none"];
-    let server = place.serve(&words, "ready control");
+    let server = scratch.serve(&words, "ready control");
     let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
     let url = format!("nfs://{}/tree", line.split(' ').nth(2).expect("an address"));
     (server, url)
@@ -17,18 +17,18 @@ fn serve(place: &Place) -> (Server, String) {
 
 #[test]
 fn listings_are_sorted_and_shown_as_asked_for() {
-    let place = Place::new();
-    let (_server, url) = serve(&place);
+    let scratch = Scratch::new();
+    let (_server, url) = serve(&scratch);
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     for (name, size, age) in [("a", 10, 3), ("b", 2_500_000, 1), ("c", 2048, 2)] {
-        fs::write(place.path("tree").join(name), vec![1; size]).expect("write");
-        let file = fs::File::open(place.path("tree").join(name)).expect("open");
+        fs::write(scratch.path("tree").join(name), vec![1; size]).expect("write");
+        let file = fs::File::open(scratch.path("tree").join(name)).expect("open");
         file.set_modified(old - Duration::from_secs(age)).expect("utimes");
     }
-    fs::remove_file(place.path("tree/file")).expect("remove");
+    fs::remove_file(scratch.path("tree/file")).expect("remove");
     for what in ["tree", &url] {
         let listed = |words: &[&str]| {
-            let ran = place.run(&[&["ls"], words, &[what]].concat());
+            let ran = scratch.run(&[&["ls"], words, &[what]].concat());
             ran.succeeded();
             ran.out
         };
@@ -45,97 +45,97 @@ fn listings_are_sorted_and_shown_as_asked_for() {
         assert_eq!((&list[0]["name"], &list[0]["path"]), (&"b".into(), &format!("{what}/b").into()));
         assert_eq!(list[0]["mtime"], "2001-09-09T01:46:39.000000000Z");
     }
-    assert!(place.run(&["ls", "--help"]).out.contains("List directories"));
+    assert!(scratch.run(&["ls", "--help"]).out.contains("List directories"));
 }
 
 #[test]
 fn the_exports_of_a_server_are_listed() {
-    let place = Place::new();
-    fs::create_dir(place.path("more")).expect("mkdir");
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("more")).expect("mkdir");
     let words = ["serve", "tree", "more", "--nfs", "127.0.0.1:0", "--state", "nfs-state"];
-    let server = place.serve(&words, "ready control");
+    let server = scratch.serve(&words, "ready control");
     let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
     let host = line.split(' ').nth(2).expect("an address");
-    let ran = place.run(&["ls", &format!("nfs://{host}/")]);
+    let ran = scratch.run(&["ls", &format!("nfs://{host}/")]);
     ran.succeeded();
     assert_eq!(ran.out, "/more\n/tree\n");
-    let ran = place.run(&["ls", "--json", &format!("nfs://{host}/")]);
+    let ran = scratch.run(&["ls", "--json", &format!("nfs://{host}/")]);
     let list: Vec<serde_json::Value> = serde_json::from_str(&ran.out).expect("JSON");
     assert_eq!((&list[1]["name"], &list[1]["path"]), (&"/tree".into(), &format!("nfs://{host}/tree").into()));
-    place.run(&["ls", "-R", &format!("nfs://{host}/")]).failed(1, &["name one of its exports"]);
+    scratch.run(&["ls", "-R", &format!("nfs://{host}/")]).failed(1, &["name one of its exports"]);
 }
 
 #[test]
 fn directories_are_made() {
-    let place = Place::new();
-    let (_server, url) = serve(&place);
-    let here = place.text("tree/here");
+    let scratch = Scratch::new();
+    let (_server, url) = serve(&scratch);
+    let here = scratch.text("tree/here");
     let there = format!("{url}/there");
-    fs::create_dir(place.path("tree/here")).expect("mkdir");
-    fs::create_dir(place.path("tree/there")).expect("mkdir");
+    fs::create_dir(scratch.path("tree/here")).expect("mkdir");
+    fs::create_dir(scratch.path("tree/there")).expect("mkdir");
     for (dir, name) in [(&here, "here"), (&there, "there")] {
-        let path = |below: &str| place.path("tree").join(name).join(below);
-        place.run(&["mkdir", &format!("{dir}/a")]).succeeded();
-        place.run(&["mkdir", &format!("{dir}/a")]).failed(1, &["cannot make", "exists"]);
-        place.run(&["mkdir", &format!("{dir}/x/y")]).failed(1, &["cannot make"]);
-        let ran = place.run(&["mkdir", "-pv", "-m", "2751", &format!("{dir}/a/b/c")]);
+        let path = |below: &str| scratch.path("tree").join(name).join(below);
+        scratch.run(&["mkdir", &format!("{dir}/a")]).succeeded();
+        scratch.run(&["mkdir", &format!("{dir}/a")]).failed(1, &["cannot make", "exists"]);
+        scratch.run(&["mkdir", &format!("{dir}/x/y")]).failed(1, &["cannot make"]);
+        let ran = scratch.run(&["mkdir", "-pv", "-m", "2751", &format!("{dir}/a/b/c")]);
         ran.succeeded();
         assert_eq!(ran.out, format!("{dir}/a/b/c\n"));
         let mode = |below: &str| fs::metadata(path(below)).expect("stat").mode() & 0o7777;
         assert_eq!((mode("a/b") & 0o700, mode("a/b/c")), (0o700, 0o2751));
-        place.run(&["mkdir", "-p", &format!("{dir}/a/b/c")]).succeeded();
+        scratch.run(&["mkdir", "-p", &format!("{dir}/a/b/c")]).succeeded();
         fs::write(path("file"), "").expect("write");
-        place.run(&["mkdir", "-p", &format!("{dir}/file/below")]).failed(1, &["cannot make"]);
-        place.run(&["mkdir", "-p", &format!("{dir}/file")]).failed(1, &["cannot make"]);
+        scratch.run(&["mkdir", "-p", &format!("{dir}/file/below")]).failed(1, &["cannot make"]);
+        scratch.run(&["mkdir", "-p", &format!("{dir}/file")]).failed(1, &["cannot make"]);
     }
-    place.run(&["mkdir", "-m", "8", "x"]).failed(2, &["octal digits"]);
+    scratch.run(&["mkdir", "-m", "8", "x"]).failed(2, &["octal digits"]);
 }
 
 #[test]
 fn things_are_moved_within_an_export_and_out_of_it() {
-    let place = Place::new();
-    let (_server, url) = serve(&place);
-    let tree = |name: &str| place.path("tree").join(name);
+    let scratch = Scratch::new();
+    let (_server, url) = serve(&scratch);
+    let tree = |name: &str| scratch.path("tree").join(name);
     let there = |name: &str| format!("{url}/{name}");
     // A rename: the file stays the same.
     let number = fs::metadata(tree("file")).expect("stat").ino();
-    place.run(&["mv", &there("file"), &there("renamed")]).succeeded();
+    scratch.run(&["mv", &there("file"), &there("renamed")]).succeeded();
     assert_eq!(fs::metadata(tree("renamed")).expect("stat").ino(), number);
     fs::create_dir(tree("dir")).expect("mkdir");
-    place.run(&["mv", &there("renamed"), &there("dir")]).succeeded();
-    place.run(&["mv", &there("dir/renamed"), &url]).succeeded();
+    scratch.run(&["mv", &there("renamed"), &there("dir")]).succeeded();
+    scratch.run(&["mv", &there("dir/renamed"), &url]).succeeded();
     assert_eq!(fs::metadata(tree("renamed")).expect("stat").ino(), number, "into the top of the export");
     // A tree goes to this host and back.
     symlink("renamed", tree("dir/link")).expect("symlink");
     fs::set_permissions(tree("renamed"), PermissionsExt::from_mode(0o604)).expect("chmod");
-    place.run(&["mv", &there("dir"), &there("renamed"), "mnt"]).succeeded();
+    scratch.run(&["mv", &there("dir"), &there("renamed"), "mnt"]).succeeded();
     assert!(!tree("dir").exists() && !tree("renamed").exists());
-    assert_eq!(fs::metadata(place.path("mnt/renamed")).expect("stat").mode() & 0o777, 0o604);
-    assert!(fs::symlink_metadata(place.path("mnt/dir/link")).expect("stat").is_symlink());
-    place.run(&["mv", "mnt/dir", &there("back")]).succeeded();
+    assert_eq!(fs::metadata(scratch.path("mnt/renamed")).expect("stat").mode() & 0o777, 0o604);
+    assert!(fs::symlink_metadata(scratch.path("mnt/dir/link")).expect("stat").is_symlink());
+    scratch.run(&["mv", "mnt/dir", &there("back")]).succeeded();
     assert!(fs::symlink_metadata(tree("back/link")).expect("stat").is_symlink());
-    assert!(!place.path("mnt/dir").exists());
+    assert!(!scratch.path("mnt/dir").exists());
     // What exists is left where that is asked for, and no directory is filled up with another.
-    fs::write(place.path("one"), "one").expect("write");
+    fs::write(scratch.path("one"), "one").expect("write");
     fs::write(tree("two"), "two").expect("write");
-    place.run(&["mv", "-n", "one", &there("two")]).succeeded();
-    assert_eq!((fs::read(tree("two")).expect("read"), place.path("one").exists()), (b"two".to_vec(), true));
-    place.run(&["mv", "-T", "mnt", &there("back")]).failed(1, &["it exists", "cp -a"]);
-    place.run(&["mv", "one", "plain", &there("two")]).failed(1, &["not a directory", "several sources"]);
-    place.run(&["mv", &there("none"), "x"]).failed(1, &["none", "no such file"]);
-    place.run(&["mv", &url, "x"]).failed(1, &["top of what is exported"]);
+    scratch.run(&["mv", "-n", "one", &there("two")]).succeeded();
+    assert_eq!((fs::read(tree("two")).expect("read"), scratch.path("one").exists()), (b"two".to_vec(), true));
+    scratch.run(&["mv", "-T", "mnt", &there("back")]).failed(1, &["it exists", "cp -a"]);
+    scratch.run(&["mv", "one", "plain", &there("two")]).failed(1, &["not a directory", "several sources"]);
+    scratch.run(&["mv", &there("none"), "x"]).failed(1, &["none", "no such file"]);
+    scratch.run(&["mv", &url, "x"]).failed(1, &["top of what is exported"]);
     // On this host.
-    place.run(&["mv", "one", "mnt"]).succeeded();
-    place.run(&["mv", "mnt/one", "two"]).succeeded();
-    assert_eq!(fs::read(place.path("two")).expect("read"), b"one");
+    scratch.run(&["mv", "one", "mnt"]).succeeded();
+    scratch.run(&["mv", "mnt/one", "two"]).succeeded();
+    assert_eq!(fs::read(scratch.path("two")).expect("read"), b"one");
 }
 
 /// A move that has to copy removes its source, so the copy must be a file of its own first.
 #[test]
 fn nothing_is_lost_by_a_move_that_copies() {
-    let place = Place::new();
-    let (server, url) = serve(&place);
-    let tree = |name: &str| place.path("tree").join(name);
+    let scratch = Scratch::new();
+    let (server, url) = serve(&scratch);
+    let tree = |name: &str| scratch.path("tree").join(name);
     let there = |name: &str| format!("{url}/{name}");
     // One file by two routes.
     fs::write(tree("same"), "all that there is").expect("write");
@@ -143,56 +143,56 @@ fn nothing_is_lost_by_a_move_that_copies() {
     for (from, to) in
         [("tree/same", &*there("same")), (&*there("same"), "tree/same"), (&*there("same"), &*other_name)]
     {
-        place.run(&["mv", from, to]).failed(1, &["same", "the same file"]);
+        scratch.run(&["mv", from, to]).failed(1, &["same", "the same file"]);
         assert_eq!(fs::read(tree("same")).expect("read"), b"all that there is", "{from} {to}");
     }
     // A device takes nothing in; one of our own, since replacing the host's would be felt.
-    let device = Command::new("mknod").arg(place.path("null")).args(["c", "1", "3"]).status();
+    let device = Command::new("mknod").arg(scratch.path("null")).args(["c", "1", "3"]).status();
     assert!(device.expect("mknod(1)").success());
-    place.run(&["mv", &there("same"), "null"]).failed(1, &["null is a pipe, socket or device"]);
+    scratch.run(&["mv", &there("same"), "null"]).failed(1, &["null is a pipe, socket or device"]);
     assert_eq!(fs::read(tree("same")).expect("read"), b"all that there is");
     // A link is replaced, as by rename(2), and not what it leads to.
-    fs::write(place.path("kept"), "kept").expect("write");
+    fs::write(scratch.path("kept"), "kept").expect("write");
     for (number, leads_to) in ["kept", "nowhere", "mnt"].into_iter().enumerate() {
         let source = format!("source{number}");
         fs::write(tree(&source), &source).expect("write");
-        symlink(leads_to, place.path("link")).expect("symlink");
-        place.run(&["mv", "-T", &there(&source), "link"]).succeeded();
-        let link = place.path("link");
+        symlink(leads_to, scratch.path("link")).expect("symlink");
+        scratch.run(&["mv", "-T", &there(&source), "link"]).succeeded();
+        let link = scratch.path("link");
         assert!(fs::symlink_metadata(&link).expect("stat").is_file() && !tree(&source).exists());
         assert_eq!(fs::read_to_string(&link).expect("read"), source);
         fs::remove_file(link).expect("remove");
     }
-    assert_eq!(fs::read(place.path("kept")).expect("read"), b"kept");
+    assert_eq!(fs::read(scratch.path("kept")).expect("read"), b"kept");
     symlink("file", tree("link")).expect("symlink");
-    place.run(&["mv", "kept", &there("link")]).succeeded();
+    scratch.run(&["mv", "kept", &there("link")]).succeeded();
     assert!(!fs::symlink_metadata(tree("link")).expect("stat").is_symlink());
     // What changes while it is copied stays.
-    fs::write(place.path("large"), vec![7; 150 << 20]).expect("write");
+    fs::write(scratch.path("large"), vec![7; 150 << 20]).expect("write");
     let to = there("large");
-    let child = place.tombolo(&["mv", "large", &to]).stderr(Stdio::piped()).spawn().expect("start");
+    let child = scratch.tombolo(&["mv", "large", &to]).stderr(Stdio::piped()).spawn().expect("start");
     until("some of it has arrived", || tree(".large.tombolo-part").exists());
     server.signal("STOP");
     assert!(!tree("large").exists(), "it was over before it could change");
-    fs::set_permissions(place.path("large"), PermissionsExt::from_mode(0o640)).expect("chmod");
+    fs::set_permissions(scratch.path("large"), PermissionsExt::from_mode(0o640)).expect("chmod");
     server.signal("CONT");
     let ran = child.wait_with_output().expect("wait");
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.code() == Some(1) && said.contains("not what was copied"), "{said}");
-    assert_eq!(fs::metadata(place.path("large")).expect("stat").len(), 150 << 20);
+    assert_eq!(fs::metadata(scratch.path("large")).expect("stat").len(), 150 << 20);
 }
 
 #[test]
 fn space_is_summed_up() {
-    let place = Place::new();
-    let (_server, url) = serve(&place);
-    fs::create_dir_all(place.path("tree/a/b")).expect("mkdir");
-    fs::write(place.path("tree/a/large"), vec![1; 3 << 20]).expect("write");
-    fs::hard_link(place.path("tree/a/large"), place.path("tree/a/again")).expect("link");
+    let scratch = Scratch::new();
+    let (_server, url) = serve(&scratch);
+    fs::create_dir_all(scratch.path("tree/a/b")).expect("mkdir");
+    fs::write(scratch.path("tree/a/large"), vec![1; 3 << 20]).expect("write");
+    fs::hard_link(scratch.path("tree/a/large"), scratch.path("tree/a/again")).expect("link");
     // What du(1) says of the same tree.
-    let du = std::process::Command::new("du").arg("-k").arg(place.path("tree")).output().expect("du(1)");
+    let du = std::process::Command::new("du").arg("-k").arg(scratch.path("tree")).output().expect("du(1)");
     let du = String::from_utf8(du.stdout).expect("text");
-    let ran = place.run(&["du", &place.text("tree")]);
+    let ran = scratch.run(&["du", &scratch.text("tree")]);
     ran.succeeded();
     let sorted = |text: &str| {
         let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
@@ -200,7 +200,7 @@ fn space_is_summed_up() {
         lines
     };
     assert_eq!(sorted(&ran.out), sorted(&du));
-    let ran = place.run(&["du", "-sh", &url]);
+    let ran = scratch.run(&["du", "-sh", &url]);
     assert_eq!(ran.out, format!("3.1M\t{url}\n"));
-    assert_eq!(place.run(&["du", &format!("{url}/a/large")]).out, format!("3072\t{url}/a/large\n"));
+    assert_eq!(scratch.run(&["du", &format!("{url}/a/large")]).out, format!("3072\t{url}/a/large\n"));
 }

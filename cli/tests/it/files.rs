@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::common::{Place, Ran, Server, free_port, signal, until};
+use crate::common::{Ran, Scratch, Server, free_port, signal, until};
 
 /// A server of `tree`, and the URL of what it exports.
-fn serve(place: &Place, more: &[&str]) -> (Server, String) {
+fn serve(scratch: &Scratch, more: &[&str]) -> (Server, String) {
     let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state"];
-    let server = place.serve(&[&words[..], more].concat(), "ready control");
+    let server = scratch.serve(&[&words[..], more].concat(), "ready control");
     let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
     let url = format!("nfs://{}/tree", line.split(' ').nth(2).expect("an address"));
     (server, url)
@@ -66,38 +66,38 @@ fn same(one: &Path, other: &Path, exact: bool) {
 
 #[test]
 fn a_tree_goes_to_a_server_and_back() {
-    let place = Place::new();
-    let (_server, url) = serve(&place, &["--squash", "none"]);
-    plant(&place.path("source"));
-    let ran = place.run(&["cp", "-r", "-p", "source", &format!("{url}/copy")]);
+    let scratch = Scratch::new();
+    let (_server, url) = serve(&scratch, &["--squash", "none"]);
+    plant(&scratch.path("source"));
+    let ran = scratch.run(&["cp", "-r", "-p", "source", &format!("{url}/copy")]);
     ran.succeeded();
     assert!(ran.out.starts_with("copied 303 files, 3 directories, 1 link or special file"), "{}", ran.out);
-    same(&place.path("source"), &place.path("tree/copy"), true);
-    place.run(&["cp", "-rpq", &format!("{url}/copy"), "back"]).succeeded();
-    same(&place.path("source"), &place.path("back"), true);
+    same(&scratch.path("source"), &scratch.path("tree/copy"), true);
+    scratch.run(&["cp", "-rpq", &format!("{url}/copy"), "back"]).succeeded();
+    same(&scratch.path("source"), &scratch.path("back"), true);
     // Into a directory that is there, and what is in one.
-    place.run(&["cp", "-r", "source/deep", &format!("{url}/copy/deep/er")]).succeeded();
-    same(&place.path("source/deep"), &place.path("tree/copy/deep/er/deep"), false);
-    fs::create_dir(place.path("flat")).expect("mkdir");
-    place.run(&["cp", "-r", "source/.", "flat"]).succeeded();
-    same(&place.path("source"), &place.path("flat"), false);
+    scratch.run(&["cp", "-r", "source/deep", &format!("{url}/copy/deep/er")]).succeeded();
+    same(&scratch.path("source/deep"), &scratch.path("tree/copy/deep/er/deep"), false);
+    fs::create_dir(scratch.path("flat")).expect("mkdir");
+    scratch.run(&["cp", "-r", "source/.", "flat"]).succeeded();
+    same(&scratch.path("source"), &scratch.path("flat"), false);
     // From server to server.
-    place.run(&["cp", "-r", &format!("{url}/copy/large"), &format!("{url}/other")]).succeeded();
-    assert!(fs::read(place.path("tree/other")).expect("read") == noise(9_000_000));
+    scratch.run(&["cp", "-r", &format!("{url}/copy/large"), &format!("{url}/other")]).succeeded();
+    assert!(fs::read(scratch.path("tree/other")).expect("read") == noise(9_000_000));
 }
 
 #[test]
 fn files_are_listed_shown_and_removed() {
-    let place = Place::new();
-    plant(&place.path("tree"));
-    fs::write(place.path("tree/.hidden"), "").expect("write");
-    fs::write(place.path("tree/esc\x1b[2J"), "").expect("write");
-    let (_server, url) = serve(&place, &["--squash", "none"]);
-    let ran = place.run(&["ls", &url]);
+    let scratch = Scratch::new();
+    plant(&scratch.path("tree"));
+    fs::write(scratch.path("tree/.hidden"), "").expect("write");
+    fs::write(scratch.path("tree/esc\x1b[2J"), "").expect("write");
+    let (_server, url) = serve(&scratch, &["--squash", "none"]);
+    let ran = scratch.run(&["ls", &url]);
     ran.succeeded();
     assert_eq!(ran.out, "deep\nesc\\u{1b}[2J\nfile\nlarge\n");
-    assert!(place.run(&["ls", "-a", &url]).out.starts_with(".hidden\n"));
-    let ran = place.run(&["ls", "-l", &format!("{url}/deep/link"), &format!("{url}/deep/3")]);
+    assert!(scratch.run(&["ls", "-a", &url]).out.starts_with(".hidden\n"));
+    let ran = scratch.run(&["ls", "-l", &format!("{url}/deep/link"), &format!("{url}/deep/3")]);
     let lines: Vec<_> = ran.out.lines().collect();
     assert!(
         lines[0].starts_with("lrwxrwxrwx") && lines[0].ends_with("/deep/link -> ../large"),
@@ -105,33 +105,33 @@ fn files_are_listed_shown_and_removed() {
         ran.out
     );
     assert!(lines[1].starts_with("-rwxr-x---") && lines[1].contains("2009-02-13 23:31:30Z"), "{}", ran.out);
-    let ran = place.run(&["ls", "-R", "--json", &url]);
+    let ran = scratch.run(&["ls", "-R", "--json", &url]);
     let list: Vec<serde_json::Value> = serde_json::from_str(&ran.out).expect("JSON");
     assert_eq!(list.len(), 308, "{}", ran.out);
-    let ran = place.run(&["ls", "-R", &format!("{url}/deep/er"), &url]);
+    let ran = scratch.run(&["ls", "-R", &format!("{url}/deep/er"), &url]);
     assert!(ran.out.contains("/deep/er:\nseven\nwith space\n"), "{}", ran.out);
 
-    let ran = place.run(&["stat", "--json", &format!("{url}/deep/3")]);
+    let ran = scratch.run(&["stat", "--json", &format!("{url}/deep/3")]);
     let facts: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
     assert_eq!((&facts[0]["mode"], &facts[0]["size"]), (&"0750".into(), &150.into()));
     assert_eq!(
         (&facts[0]["name"], &facts[0]["mtime"]),
         (&"3".into(), &"2009-02-13T23:31:30.987654321Z".into())
     );
-    assert!(place.run(&["stat", &format!("{url}/deep/link")]).out.contains("-> ../large"));
+    assert!(scratch.run(&["stat", &format!("{url}/deep/link")]).out.contains("-> ../large"));
 
     let large =
-        place.tombolo(&["cat", &format!("{url}/large"), &format!("{url}/file")]).output().expect("run");
+        scratch.tombolo(&["cat", &format!("{url}/large"), &format!("{url}/file")]).output().expect("run");
     assert!(large.status.success() && large.stdout.ends_with(b"content\n"));
     assert!(large.stdout[..9_000_000] == noise(9_000_000));
 
-    place.run(&["rm", &url_of(&url, "deep")]).failed(1, &["cannot remove", "directory", "use -r"]);
-    place.run(&["rm", "-r", &url_of(&url, "deep"), &url_of(&url, "large")]).succeeded();
-    assert!(!place.path("tree/deep").exists() && !place.path("tree/large").exists());
-    place.run(&["rm", &url_of(&url, "none")]).failed(1, &["cannot remove", "no such file"]);
-    place.run(&["rm", "-f", &url_of(&url, "none")]).succeeded();
-    place.run(&["rm", "-r", &url]).failed(1, &["top of what is exported"]);
-    assert!(place.path("tree/file").exists());
+    scratch.run(&["rm", &url_of(&url, "deep")]).failed(1, &["cannot remove", "directory", "use -r"]);
+    scratch.run(&["rm", "-r", &url_of(&url, "deep"), &url_of(&url, "large")]).succeeded();
+    assert!(!scratch.path("tree/deep").exists() && !scratch.path("tree/large").exists());
+    scratch.run(&["rm", &url_of(&url, "none")]).failed(1, &["cannot remove", "no such file"]);
+    scratch.run(&["rm", "-f", &url_of(&url, "none")]).succeeded();
+    scratch.run(&["rm", "-r", &url]).failed(1, &["top of what is exported"]);
+    assert!(scratch.path("tree/file").exists());
 }
 
 fn url_of(url: &str, name: &str) -> String {
@@ -140,43 +140,43 @@ fn url_of(url: &str, name: &str) -> String {
 
 #[test]
 fn a_server_that_is_just_starting_is_waited_for() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let port = free_port(0);
-    let list = place.tombolo(&["ls", &format!("nfs://127.0.0.1:{port}/tree")]);
+    let list = scratch.tombolo(&["ls", &format!("nfs://127.0.0.1:{port}/tree")]);
     let listing = thread::spawn(move || Ran::new(list));
     thread::sleep(Duration::from_millis(300));
     assert!(!listing.is_finished());
-    let _server = place.serve(&["serve", "tree", "--nfs", &port.to_string()], "ready control");
+    let _server = scratch.serve(&["serve", "tree", "--nfs", &port.to_string()], "ready control");
     let ran = listing.join().expect("joined");
     assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(0), "file\n", ""));
     let begun = Instant::now();
-    place.run(&["ls", "nfs://127.0.0.1:1/x"]).failed(1, &["refused"]);
+    scratch.run(&["ls", "nfs://127.0.0.1:1/x"]).failed(1, &["refused"]);
     let took = begun.elapsed();
     assert!((Duration::from_secs(2)..Duration::from_secs(5)).contains(&took), "{took:?}");
-    place.run(&["ls", "nfs://127.0.0.1:1/x?retry=0"]).failed(1, &["refused"]);
+    scratch.run(&["ls", "nfs://127.0.0.1:1/x?retry=0"]).failed(1, &["refused"]);
 }
 
 #[test]
 fn what_cannot_be_done_is_one_line_and_the_rest_is_done() {
-    let place = Place::new();
-    let (_server, url) = serve(&place, &[]);
-    place.run(&["cp", "nfs://127.0.0.1:1/x", "."]).failed_with_summary(&["127.0.0.1"]);
-    place.run(&["cp", &url_of(&url, "none"), "."]).failed_with_summary(&["cannot find", "no such file"]);
-    place.run(&["cat", "nfs://"]).failed(2, &["nfs://HOST"]);
-    place.run(&["ls", &format!("{}x", url)]).failed(1, &["cannot open", "treex"]);
-    place.run(&["cat", &url]).failed(1, &["cannot read", "is a directory"]);
-    place.run(&["cp", &url, "here"]).failed_with_summary(&["it is a directory; use -r"]);
-    place.run(&["cp", "plain", &url_of(&url, "file"), "nowhere"]).failed(1, &["it is not a directory"]);
-    place.run(&["cp", "plain", "missing/name"]).failed(1, &["missing/name"]);
+    let scratch = Scratch::new();
+    let (_server, url) = serve(&scratch, &[]);
+    scratch.run(&["cp", "nfs://127.0.0.1:1/x", "."]).failed_with_summary(&["127.0.0.1"]);
+    scratch.run(&["cp", &url_of(&url, "none"), "."]).failed_with_summary(&["cannot find", "no such file"]);
+    scratch.run(&["cat", "nfs://"]).failed(2, &["nfs://HOST"]);
+    scratch.run(&["ls", &format!("{}x", url)]).failed(1, &["cannot open", "treex"]);
+    scratch.run(&["cat", &url]).failed(1, &["cannot read", "is a directory"]);
+    scratch.run(&["cp", &url, "here"]).failed_with_summary(&["it is a directory; use -r"]);
+    scratch.run(&["cp", "plain", &url_of(&url, "file"), "nowhere"]).failed(1, &["it is not a directory"]);
+    scratch.run(&["cp", "plain", "missing/name"]).failed(1, &["missing/name"]);
     // Root here is nobody there.
-    fs::set_permissions(place.path("tree"), PermissionsExt::from_mode(0o755)).expect("chmod");
-    place
+    fs::set_permissions(scratch.path("tree"), PermissionsExt::from_mode(0o755)).expect("chmod");
+    scratch
         .run(&["cp", "plain", &url_of(&url, "new")])
         .failed_with_summary(&["permission denied", "root squash"]);
-    place.run(&["rm", &url_of(&url, "file")]).failed(1, &["permission denied", "root squash"]);
+    scratch.run(&["rm", &url_of(&url, "file")]).failed(1, &["permission denied", "root squash"]);
     // What can be copied is.
-    place.run(&["cp", "absent", "plain", "mnt"]).failed_with_summary(&["absent"]);
-    assert!(place.path("mnt/plain").exists());
+    scratch.run(&["cp", "absent", "plain", "mnt"]).failed_with_summary(&["absent"]);
+    assert!(scratch.path("mnt/plain").exists());
 }
 
 trait WithSummary {
@@ -194,32 +194,32 @@ impl WithSummary for Ran {
 
 #[test]
 fn owners_that_a_server_refuses_are_explained_once() {
-    let place = Place::new();
-    fs::set_permissions(place.path("tree"), PermissionsExt::from_mode(0o777)).expect("chmod");
-    let (_server, url) = serve(&place, &[]);
-    fs::create_dir(place.path("source")).expect("mkdir");
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path("tree"), PermissionsExt::from_mode(0o777)).expect("chmod");
+    let (_server, url) = serve(&scratch, &[]);
+    fs::create_dir(scratch.path("source")).expect("mkdir");
     for number in 0..20 {
-        fs::write(place.path(&format!("source/{number}")), "x").expect("write");
+        fs::write(scratch.path(&format!("source/{number}")), "x").expect("write");
     }
-    let ran = place.run(&["cp", "-rp", "source", &url_of(&url, "copy")]);
+    let ran = scratch.run(&["cp", "-rp", "source", &url_of(&url, "copy")]);
     ran.failed_with_summary(&["cannot keep owners", "root squash"]);
-    assert_eq!(fs::read_dir(place.path("tree/copy")).expect("list").count(), 20);
-    assert_eq!(fs::metadata(place.path("tree/copy/7")).expect("stat").uid(), 65534);
+    assert_eq!(fs::read_dir(scratch.path("tree/copy")).expect("list").count(), 20);
+    assert_eq!(fs::metadata(scratch.path("tree/copy/7")).expect("stat").uid(), 65534);
 }
 
 #[test]
 fn an_interrupted_copy_goes_on() {
-    let place = Place::new();
-    let (mut server, url) = serve(&place, &["--squash", "none"]);
-    fs::create_dir(place.path("source")).expect("mkdir");
+    let scratch = Scratch::new();
+    let (mut server, url) = serve(&scratch, &["--squash", "none"]);
+    fs::create_dir(scratch.path("source")).expect("mkdir");
     // Each is longer than what is under way at once.
     for number in 0..2 {
-        fs::write(place.path(&format!("source/{number}")), noise(120 << 20)).expect("write");
+        fs::write(scratch.path(&format!("source/{number}")), noise(120 << 20)).expect("write");
     }
     let words = ["cp", "-rp", "source", &url_of(&url, "copy")];
-    let mut copying = place.tombolo(&words);
+    let mut copying = scratch.tombolo(&words);
     let child = copying.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
-    let part = |number: usize| place.path(&format!("tree/copy/.{number}.tombolo-part"));
+    let part = |number: usize| scratch.path(&format!("tree/copy/.{number}.tombolo-part"));
     until("something has arrived", || {
         (0..2).any(|number| fs::metadata(part(number)).is_ok_and(|found| found.len() > 8 << 20))
     });
@@ -241,29 +241,29 @@ fn an_interrupted_copy_goes_on() {
     // The server may end meanwhile, and so may what it did not have on its disk.
     server.signal("KILL");
     server.wait();
-    let (_server, url) = serve(&place, &["--squash", "none"]);
+    let (_server, url) = serve(&scratch, &["--squash", "none"]);
     // The same command, though there is a directory now where there was none.
-    let ran = place.run(&["cp", "-rp", "--resume", "source", &url_of(&url, "copy")]);
+    let ran = scratch.run(&["cp", "-rp", "--resume", "source", &url_of(&url, "copy")]);
     ran.succeeded();
-    same(&place.path("source"), &place.path("tree/copy"), true);
+    same(&scratch.path("source"), &scratch.path("tree/copy"), true);
     let written = ran.out.split(", ").last().expect("a number").to_owned();
     assert!(!written.starts_with("240.0 MiB"), "nothing was resumed: {}", ran.out);
-    let ran = place.run(&["cp", "-rp", "--resume", "source/.", &url_of(&url, "copy")]);
+    let ran = scratch.run(&["cp", "-rp", "--resume", "source/.", &url_of(&url, "copy")]);
     assert!(ran.out.contains("copied 0 files") && ran.out.contains("2 skipped"), "{}", ran.out);
 }
 
 #[test]
 fn progress_is_told_where_it_is_asked_for_and_a_reader_may_leave() {
-    let place = Place::new();
-    let (_server, url) = serve(&place, &["--squash", "none"]);
-    fs::write(place.path("tree/large"), noise(5 << 20)).expect("write");
+    let scratch = Scratch::new();
+    let (_server, url) = serve(&scratch, &["--squash", "none"]);
+    fs::write(scratch.path("tree/large"), noise(5 << 20)).expect("write");
     let start = Instant::now();
     let cat = format!("{} cat {url}/large | head -c 10 | wc -c", env!("CARGO_BIN_EXE_tombolo"));
     let ran = Command::new("sh").args(["-c", &cat]).output().expect("run");
     assert_eq!((ran.stdout.trim_ascii(), ran.stderr.as_slice()), (&b"10"[..], &b""[..]));
     assert!(start.elapsed() < Duration::from_secs(10));
-    place.run(&["cp", "-q", &url_of(&url, "large"), "."]).succeeded();
-    let ran = place.run(&["cp", "-n", "--progress", &url_of(&url, "large"), "."]);
+    scratch.run(&["cp", "-q", &url_of(&url, "large"), "."]).succeeded();
+    let ran = scratch.run(&["cp", "-n", "--progress", &url_of(&url, "large"), "."]);
     ran.succeeded();
     assert!(ran.out.contains("1 skipped"), "{}", ran.out);
 }

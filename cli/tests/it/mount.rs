@@ -9,252 +9,252 @@ use crate::common::{MountPlace, Ran, http, is_mounted, signal, until};
 
 #[test]
 fn a_mount_is_ready_when_the_command_returns_and_gone_when_umount_does() {
-    let Some(place) = MountPlace::new() else { return };
-    let before = place.0.listing();
-    place.mount("allow_other");
-    assert_eq!(fs::read(place.mnt().join("file")).expect("read"), b"content\n");
-    fs::write(place.mnt().join("new"), "by the mount").expect("write");
-    assert_eq!(fs::read(place.0.path("tree/new")).expect("read"), b"by the mount");
-    let top = place.0.run(&["top", "--once"]);
+    let Some(scratch) = MountPlace::new() else { return };
+    let before = scratch.0.listing();
+    scratch.mount("allow_other");
+    assert_eq!(fs::read(scratch.mnt().join("file")).expect("read"), b"content\n");
+    fs::write(scratch.mnt().join("new"), "by the mount").expect("write");
+    assert_eq!(fs::read(scratch.0.path("tree/new")).expect("read"), b"by the mount");
+    let top = scratch.0.run(&["top", "--once"]);
     assert!(top.out.contains("write") && top.out.contains("fuse"), "{}", top.out);
-    fs::remove_file(place.mnt().join("new")).expect("remove");
-    place.umount();
-    assert!(!is_mounted(&place.mnt()));
-    assert_eq!(place.0.listing(), before);
-    until("the keeper has ended", || !place.is_served());
-    let state = || fs::read_dir(place.0.path("state/tombolo")).expect("list").flatten();
+    fs::remove_file(scratch.mnt().join("new")).expect("remove");
+    scratch.umount();
+    assert!(!is_mounted(&scratch.mnt()));
+    assert_eq!(scratch.0.listing(), before);
+    until("the supervisor has ended", || !scratch.is_served());
+    let state = || fs::read_dir(scratch.0.path("state/tombolo")).expect("list").flatten();
     until("nothing of it is left", || state().all(|entry| entry.file_name() == "version"));
 }
 
 #[test]
 fn a_mount_can_follow_another_at_once() {
-    let Some(place) = MountPlace::new() else { return };
+    let Some(scratch) = MountPlace::new() else { return };
     for _ in 0..20 {
-        place.mount("ro");
-        fs::read(place.mnt().join("file")).expect("read");
-        place.umount();
+        scratch.mount("ro");
+        fs::read(scratch.mnt().join("file")).expect("read");
+        scratch.umount();
     }
-    until("the last keeper has ended", || !place.is_served());
+    until("the last supervisor has ended", || !scratch.is_served());
 }
 
 #[test]
 fn options_count() {
-    let Some(place) = MountPlace::new() else { return };
-    place.mount("ro,noexec,fsname=a name,noatime,x-systemd.automount");
+    let Some(scratch) = MountPlace::new() else { return };
+    scratch.mount("ro,noexec,fsname=a name,noatime,x-systemd.automount");
     let table = fs::read_to_string("/proc/self/mounts").expect("proc");
-    let point = place.mnt();
+    let point = scratch.mnt();
     let line = table.lines().find(|line| line.contains(point.to_str().expect("UTF-8"))).expect("the mount");
     assert!(
         line.starts_with("a\\040name ") && line.contains(" fuse.tombolo ro,nosuid,nodev,noexec"),
         "{line}"
     );
-    let refused = fs::write(place.mnt().join("file"), "").expect_err("read-only");
+    let refused = fs::write(scratch.mnt().join("file"), "").expect_err("read-only");
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    assert_eq!(place.status()["exports"][0]["read_only"], true);
-    place.umount();
+    assert_eq!(scratch.status()["exports"][0]["read_only"], true);
+    scratch.umount();
 }
 
 #[test]
 fn a_mount_point_in_use_is_refused_and_stays_as_it_is() {
-    let Some(place) = MountPlace::new() else { return };
-    place.mount("ro");
-    place.0.run(&["mount", "dir:tree", "mnt"]).failed(1, &["busy", "fuse.tombolo", "tombolo umount"]);
-    let open = fs::File::open(place.mnt().join("file")).expect("open");
-    place.0.run(&["umount", "mnt"]).failed(1, &["busy", "--lazy"]);
-    assert!(is_mounted(&place.mnt()));
-    place.0.run(&["umount", "--lazy", "mnt"]).succeeded();
-    assert!(!is_mounted(&place.mnt()));
-    assert!(place.is_served(), "its last user is still there");
+    let Some(scratch) = MountPlace::new() else { return };
+    scratch.mount("ro");
+    scratch.0.run(&["mount", "dir:tree", "mnt"]).failed(1, &["busy", "fuse.tombolo", "tombolo umount"]);
+    let open = fs::File::open(scratch.mnt().join("file")).expect("open");
+    scratch.0.run(&["umount", "mnt"]).failed(1, &["busy", "--lazy"]);
+    assert!(is_mounted(&scratch.mnt()));
+    scratch.0.run(&["umount", "--lazy", "mnt"]).succeeded();
+    assert!(!is_mounted(&scratch.mnt()));
+    assert!(scratch.is_served(), "its last user is still there");
     drop(open);
-    until("the server has ended", || !place.is_served());
+    until("the server has ended", || !scratch.is_served());
 }
 
 #[test]
 fn the_error_of_the_server_is_the_error_of_the_command() {
-    let Some(place) = MountPlace::new() else { return };
-    let before = place.0.listing();
+    let Some(scratch) = MountPlace::new() else { return };
+    let before = scratch.0.listing();
     let words = ["mount", "dir:tree", "mnt", "--control", "nodir/c"];
-    place.0.run(&words).failed(1, &["nodir/c", "No such file"]);
-    assert_eq!(place.0.listing(), before);
-    assert!(!is_mounted(&place.mnt()) && !place.is_served());
+    scratch.0.run(&words).failed(1, &["nodir/c", "No such file"]);
+    assert_eq!(scratch.0.listing(), before);
+    assert!(!is_mounted(&scratch.mnt()) && !scratch.is_served());
 }
 
 #[test]
 fn a_killed_server_comes_back() {
-    let Some(place) = MountPlace::new() else { return };
-    place.mount("allow_other");
-    let killed = place.server_pid();
+    let Some(scratch) = MountPlace::new() else { return };
+    scratch.mount("allow_other");
+    let killed = scratch.server_pid();
     signal(killed, "KILL");
-    until("the file is there again", || fs::read(place.mnt().join("file")).is_ok());
-    assert_ne!(place.server_pid(), killed);
-    place.umount();
-    until("all have ended", || !place.is_served());
+    until("the file is there again", || fs::read(scratch.mnt().join("file")).is_ok());
+    assert_ne!(scratch.server_pid(), killed);
+    scratch.umount();
+    until("all have ended", || !scratch.is_served());
 }
 
 #[test]
 fn a_server_comes_back_to_its_control_socket_and_to_its_own_version() {
-    let Some(place) = MountPlace::new() else { return };
-    let program = place.0.copy_of_program();
-    Ran::new(place.0.program(&program, &["mount", "dir:tree", "mnt", "--control", "c.sock"])).succeeded();
+    let Some(scratch) = MountPlace::new() else { return };
+    let program = scratch.0.copy_of_program();
+    Ran::new(scratch.0.program(&program, &["mount", "dir:tree", "mnt", "--control", "c.sock"])).succeeded();
     // An upgrade in place, to something quite different.
     fs::remove_file(&program).expect("remove");
     symlink("/bin/false", &program).expect("link");
     let pid = || {
-        let told = place.0.run(&["top", "--once", "--json", "c.sock"]);
+        let told = scratch.0.run(&["top", "--once", "--json", "c.sock"]);
         serde_json::from_str::<serde_json::Value>(&told.out).ok()?["servers"][0]["status"]["pid"].as_u64()
     };
     let killed = pid().expect("a server");
     signal(u32::try_from(killed).expect("a process"), "KILL");
     until("another server answers", || pid().is_some_and(|now| now != killed));
-    until("the file is there again", || fs::read(place.mnt().join("file")).is_ok());
-    place.umount();
-    until("all have ended", || !place.is_served());
+    until("the file is there again", || fs::read(scratch.mnt().join("file")).is_ok());
+    scratch.umount();
+    until("all have ended", || !scratch.is_served());
 }
 
 #[test]
-fn a_dead_mount_without_a_keeper_is_replaced_or_taken_away() {
-    let Some(place) = MountPlace::new() else { return };
+fn a_dead_mount_without_a_supervisor_is_replaced_or_taken_away() {
+    let Some(scratch) = MountPlace::new() else { return };
     let kill_a_server = || {
-        let mut server = place.0.serve(&["mount", "-f", "dir:tree", "mnt"], "ready fuse");
+        let mut server = scratch.0.serve(&["mount", "-f", "dir:tree", "mnt"], "ready fuse");
         server.signal("KILL");
         server.wait();
-        let dead = fs::metadata(place.mnt()).expect_err("a dead mount");
+        let dead = fs::metadata(scratch.mnt()).expect_err("a dead mount");
         assert_eq!(dead.kind(), std::io::ErrorKind::NotConnected);
     };
     kill_a_server();
-    let replaced = place.0.run(&["mount", "dir:tree", "mnt"]);
+    let replaced = scratch.0.run(&["mount", "dir:tree", "mnt"]);
     assert!(replaced.code == Some(0) && replaced.err.contains("taking a dead mount away"), "{replaced:?}");
-    fs::read(place.mnt().join("file")).expect("alive");
-    place.umount();
+    fs::read(scratch.mnt().join("file")).expect("alive");
+    scratch.umount();
     kill_a_server();
-    place.umount();
-    assert!(!is_mounted(&place.mnt()) && !place.mnt().join("file").exists());
+    scratch.umount();
+    assert!(!is_mounted(&scratch.mnt()) && !scratch.mnt().join("file").exists());
 }
 
 #[test]
 fn a_signal_unmounts() {
-    let Some(place) = MountPlace::new() else { return };
-    let mut server = place.0.serve(&["mount", "--foreground", "dir:tree", "mnt"], "ready fuse");
-    assert!(is_mounted(&place.mnt()));
+    let Some(scratch) = MountPlace::new() else { return };
+    let mut server = scratch.0.serve(&["mount", "--foreground", "dir:tree", "mnt"], "ready fuse");
+    assert!(is_mounted(&scratch.mnt()));
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
-    assert!(!is_mounted(&place.mnt()));
+    assert!(!is_mounted(&scratch.mnt()));
 
-    place.mount("ro");
-    signal(place.server_pid(), "TERM");
-    until("it is unmounted and all have ended", || !is_mounted(&place.mnt()) && !place.is_served());
+    scratch.mount("ro");
+    signal(scratch.server_pid(), "TERM");
+    until("it is unmounted and all have ended", || !is_mounted(&scratch.mnt()) && !scratch.is_served());
 }
 
 #[test]
 fn mount_8_mounts_through_the_helper() {
-    let Some(place) = MountPlace::new() else { return };
-    let helper = place.0.path("mount.tombolo");
+    let Some(scratch) = MountPlace::new() else { return };
+    let helper = scratch.0.path("mount.tombolo");
     symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
     // As mount(8) calls it.
     let words = ["dir:tree", "mnt", "-o", "rw,nosuid,_netdev,coherence=strict"];
-    Ran::new(place.0.program(&helper, &words)).succeeded();
-    assert_eq!(fs::read(place.mnt().join("file")).expect("read"), b"content\n");
-    Ran::new(place.0.program(&helper, &words)).failed(32, &["busy"]);
-    place.umount();
+    Ran::new(scratch.0.program(&helper, &words)).succeeded();
+    assert_eq!(fs::read(scratch.mnt().join("file")).expect("read"), b"content\n");
+    Ran::new(scratch.0.program(&helper, &words)).failed(32, &["busy"]);
+    scratch.umount();
 }
 
 #[test]
 fn what_the_background_server_has_to_say_is_in_its_log() {
-    let Some(place) = MountPlace::new() else { return };
-    place.0.run(&["mount", "-v", "dir:tree", "mnt"]).succeeded();
-    place.umount();
-    until("all have ended", || !place.is_served());
-    let state = place.0.path("state/tombolo");
+    let Some(scratch) = MountPlace::new() else { return };
+    scratch.0.run(&["mount", "-v", "dir:tree", "mnt"]).succeeded();
+    scratch.umount();
+    until("all have ended", || !scratch.is_served());
+    let state = scratch.0.path("state/tombolo");
     assert_eq!(fs::read_to_string(state.join("version")).expect("version"), "1\n");
-    assert!(place.log().contains("unmounted"));
+    assert!(scratch.log().contains("unmounted"));
 }
 
 #[test]
 fn a_mount_is_changed_while_it_is_used_and_stays_so_when_its_server_comes_back() {
-    let Some(place) = MountPlace::new() else { return };
-    place.mount("allow_other");
+    let Some(scratch) = MountPlace::new() else { return };
+    scratch.mount("allow_other");
     let flags = || {
         let table = fs::read_to_string("/proc/self/mountinfo").expect("proc");
-        let point = place.0.text("mnt");
+        let point = scratch.0.text("mnt");
         let line = table.lines().find(|line| line.split(' ').nth(4) == Some(&point)).expect("the mount");
         line.split(' ').nth(5).expect("flags").to_owned()
     };
-    let refused = || fs::write(place.mnt().join("new"), "").expect_err("read-only").kind();
-    place.0.run(&["mount", "-o", "remount,ro,noexec", "dir:tree", "mnt"]).succeeded();
+    let refused = || fs::write(scratch.mnt().join("new"), "").expect_err("read-only").kind();
+    scratch.0.run(&["mount", "-o", "remount,ro,noexec", "dir:tree", "mnt"]).succeeded();
     assert_eq!(refused(), std::io::ErrorKind::ReadOnlyFilesystem);
-    signal(place.server_pid(), "KILL");
-    until("the file is there again", || fs::read(place.mnt().join("file")).is_ok());
+    signal(scratch.server_pid(), "KILL");
+    until("the file is there again", || fs::read(scratch.mnt().join("file")).is_ok());
     assert!(flags().contains("ro,nosuid,nodev,noexec"), "{}", flags());
     assert_eq!(refused(), std::io::ErrorKind::ReadOnlyFilesystem);
-    place.umount();
+    scratch.umount();
 
-    place.mount("rw");
-    place.0.run(&["mount", "-o", "remount,ro", "dir:tree", "mnt"]).succeeded();
+    scratch.mount("rw");
+    scratch.0.run(&["mount", "-o", "remount,ro", "dir:tree", "mnt"]).succeeded();
     // As mount(8) calls the helper.
-    let helper = place.0.path("mount.tombolo");
+    let helper = scratch.0.path("mount.tombolo");
     symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
-    Ran::new(place.0.program(&helper, &["dir:tree", "mnt", "-o", "rw,remount"])).succeeded();
-    fs::write(place.mnt().join("new"), "").expect("writable again");
-    place.umount();
+    Ran::new(scratch.0.program(&helper, &["dir:tree", "mnt", "-o", "rw,remount"])).succeeded();
+    fs::write(scratch.mnt().join("new"), "").expect("writable again");
+    scratch.umount();
 
     // Only what is named changes.
-    place.mount("dev,suid,noexec");
-    place.0.run(&["mount", "-o", "remount,ro,nosuid", "dir:tree", "mnt"]).succeeded();
+    scratch.mount("dev,suid,noexec");
+    scratch.0.run(&["mount", "-o", "remount,ro,nosuid", "dir:tree", "mnt"]).succeeded();
     assert!(flags().starts_with("ro,nosuid,noexec"), "{}", flags());
-    place.0.run(&["mount", "-o", "remount,exec", "dir:tree", "mnt"]).succeeded();
+    scratch.0.run(&["mount", "-o", "remount,exec", "dir:tree", "mnt"]).succeeded();
     assert!(flags().starts_with("ro,nosuid") && !flags().contains("noexec"), "{}", flags());
-    place.umount();
+    scratch.umount();
 
-    place.mount("ro");
-    place.0.run(&["mount", "-o", "remount,noexec", "dir:tree", "mnt"]).succeeded();
+    scratch.mount("ro");
+    scratch.0.run(&["mount", "-o", "remount,noexec", "dir:tree", "mnt"]).succeeded();
     assert!(flags().starts_with("ro,nosuid,nodev,noexec"), "{}", flags());
     let words = ["mount", "-o", "remount,rw", "dir:tree", "mnt"];
-    place.0.run(&words).failed(1, &["mounted with ro", "mount it again"]);
-    place.umount();
-    place.0.run(&words).failed(1, &["cannot remount mnt: nothing is mounted there"]);
+    scratch.0.run(&words).failed(1, &["mounted with ro", "mount it again"]);
+    scratch.umount();
+    scratch.0.run(&words).failed(1, &["cannot remount mnt: nothing is mounted there"]);
 }
 
 #[test]
 fn a_mount_serves_metrics_and_so_does_the_server_that_comes_back() {
-    let Some(place) = MountPlace::new() else { return };
-    let server = place.0.serve(&["mount", "-f", "--metrics", "0", "dir:tree", "mnt"], "ready fuse");
+    let Some(scratch) = MountPlace::new() else { return };
+    let server = scratch.0.serve(&["mount", "-f", "--metrics", "0", "dir:tree", "mnt"], "ready fuse");
     let line = server.said.lines().find_map(|line| line.strip_prefix("ready metrics http://"));
     let address = line.and_then(|line| line.strip_suffix("/metrics")).expect("an address").to_owned();
-    fs::read(place.mnt().join("file")).expect("read");
+    fs::read(scratch.mnt().join("file")).expect("read");
     assert!(http(&address, "/metrics").contains("operation=\"read\"} "));
     server.signal("TERM");
-    until("it has ended", || !is_mounted(&place.mnt()) && !place.is_served());
+    until("it has ended", || !is_mounted(&scratch.mnt()) && !scratch.is_served());
 
-    place.0.run(&["mount", "--metrics", &address, "dir:tree", "mnt"]).succeeded();
-    let killed = place.server_pid();
+    scratch.0.run(&["mount", "--metrics", &address, "dir:tree", "mnt"]).succeeded();
+    let killed = scratch.server_pid();
     signal(killed, "KILL");
-    until("the file is there again", || fs::read(place.mnt().join("file")).is_ok());
+    until("the file is there again", || fs::read(scratch.mnt().join("file")).is_ok());
     assert!(http(&address, "/metrics").contains("tombolo_uptime_seconds "));
-    place.umount();
+    scratch.umount();
     until("it has ended", || std::net::TcpStream::connect(&address).is_err());
 }
 
 #[test]
 fn the_log_of_a_mount_that_was_made_at_a_terminal_has_no_colours() {
-    let Some(place) = MountPlace::new() else { return };
+    let Some(scratch) = MountPlace::new() else { return };
     // script(1) gives it a terminal.
     let command = format!("{} mount -v dir:tree mnt", env!("CARGO_BIN_EXE_tombolo"));
-    let made = Ran::new(place.0.program(Path::new("script"), &["-qec", &command, "/dev/null"]));
+    let made = Ran::new(scratch.0.program(Path::new("script"), &["-qec", &command, "/dev/null"]));
     assert_eq!(made.code, Some(0), "{made:?}");
-    place.umount();
-    until("all have ended", || !place.is_served());
-    let log = place.log();
+    scratch.umount();
+    until("all have ended", || !scratch.is_served());
+    let log = scratch.log();
     assert!(log.contains("unmounted") && !log.contains('\u{1b}'), "{log}");
 }
 
 #[test]
 fn each_request_can_be_followed_in_the_log() {
-    let Some(place) = MountPlace::new() else { return };
-    place.0.run(&["mount", "-vvv", "dir:tree", "mnt"]).code.filter(|code| *code == 0).expect("mounted");
-    fs::metadata(place.mnt().join("missing")).expect_err("it is not there");
-    place.umount();
-    until("all have ended", || !place.is_served());
-    let log = place.log();
+    let Some(scratch) = MountPlace::new() else { return };
+    scratch.0.run(&["mount", "-vvv", "dir:tree", "mnt"]).code.filter(|code| *code == 0).expect("mounted");
+    fs::metadata(scratch.mnt().join("missing")).expect_err("it is not there");
+    scratch.umount();
+    until("all have ended", || !scratch.is_served());
+    let log = scratch.log();
     let failed =
         log.lines().find(|line| line.contains("failed") && line.contains("no such file")).expect("a failure");
     let request = failed.split_whitespace().find(|word| word.starts_with("request=")).expect("its request");
@@ -264,33 +264,33 @@ fn each_request_can_be_followed_in_the_log() {
 
 #[test]
 fn a_state_directory_of_a_newer_version_is_left_alone() {
-    let Some(place) = MountPlace::new() else { return };
-    fs::create_dir(place.0.path("state/tombolo")).expect("mkdir");
-    let mut version = fs::File::create(place.0.path("state/tombolo/version")).expect("create");
+    let Some(scratch) = MountPlace::new() else { return };
+    fs::create_dir(scratch.0.path("state/tombolo")).expect("mkdir");
+    let mut version = fs::File::create(scratch.0.path("state/tombolo/version")).expect("create");
     version.write_all(b"99\n").expect("write");
-    let ran = place.0.run(&["mount", "dir:tree", "mnt"]);
+    let ran = scratch.0.run(&["mount", "dir:tree", "mnt"]);
     assert!(ran.code == Some(0) && ran.err.contains("newer version"), "{ran:?}");
-    assert_eq!(fs::read_dir(place.0.path("state/tombolo")).expect("list").count(), 1);
-    place.umount();
+    assert_eq!(fs::read_dir(scratch.0.path("state/tombolo")).expect("list").count(), 1);
+    scratch.umount();
 }
 
 #[test]
 fn a_server_of_guests_mounts_on_its_own_host_too() {
-    let Some(place) = MountPlace::new() else { return };
-    let before = place.0.listing();
+    let Some(scratch) = MountPlace::new() else { return };
+    let before = scratch.0.listing();
     let words = ["serve", "tree", "--virtiofs", "vm.sock", "--fuse", "mnt,allow_other", "--readonly"];
-    let mut server = place.0.serve(&words, "ready control");
+    let mut server = scratch.0.serve(&words, "ready control");
     assert!(
-        server.said.contains(&format!("ready fuse {} export=/tree", place.mnt().display())),
+        server.said.contains(&format!("ready fuse {} export=/tree", scratch.mnt().display())),
         "{}",
         server.said
     );
-    assert_eq!(fs::read(place.mnt().join("file")).expect("read"), b"content\n");
-    assert!(fs::write(place.mnt().join("file"), "").is_err(), "read-only");
-    let ways = place.status()["ways"].as_array().map(Vec::len);
+    assert_eq!(fs::read(scratch.mnt().join("file")).expect("read"), b"content\n");
+    assert!(fs::write(scratch.mnt().join("file"), "").is_err(), "read-only");
+    let ways = scratch.status()["ways"].as_array().map(Vec::len);
     assert_eq!(ways, Some(2));
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
-    assert!(!is_mounted(&place.mnt()));
-    assert_eq!(place.0.listing(), before);
+    assert!(!is_mounted(&scratch.mnt()));
+    assert_eq!(scratch.0.listing(), before);
 }

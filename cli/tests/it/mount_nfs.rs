@@ -8,14 +8,14 @@ use crate::common::{MountPlace, Ran, Server, is_mounted, signal, until};
 
 /// A place whose tree is served by NFS.
 struct Served {
-    place: MountPlace,
+    scratch: MountPlace,
     port: u16,
     server: Option<Server>,
 }
 
 impl Served {
     fn new() -> Option<Self> {
-        let mut served = Self { place: MountPlace::new()?, port: 0, server: None };
+        let mut served = Self { scratch: MountPlace::new()?, port: 0, server: None };
         served.start();
         Some(served)
     }
@@ -24,7 +24,7 @@ impl Served {
     fn start(&mut self) {
         let address = format!("127.0.0.1:{}", self.port);
         let words = ["serve", "tree", "--nfs", &address, "--squash", "none", "--control", "serve.sock"];
-        let server = self.place.0.serve(&words, "ready control");
+        let server = self.scratch.0.serve(&words, "ready control");
         let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
         let port = line.split([' ', ':']).nth(3).and_then(|port| port.parse().ok());
         self.port = port.expect("a port");
@@ -42,15 +42,15 @@ impl Served {
     }
 
     fn mount(&self, options: &str) {
-        self.place.0.run(&["mount", &self.url("/tree"), "mnt", "-o", options]).succeeded();
+        self.scratch.0.run(&["mount", &self.url("/tree"), "mnt", "-o", options]).succeeded();
     }
 
     fn read(&self, name: &str) -> std::io::Result<String> {
-        fs::read_to_string(self.place.mnt().join(name))
+        fs::read_to_string(self.scratch.mnt().join(name))
     }
 
     fn in_flight(&self) -> u64 {
-        let clients = &self.place.top()["nfs_clients"];
+        let clients = &self.scratch.top()["nfs_clients"];
         let (_, client) = clients.as_object().and_then(|all| all.iter().next()).expect("a client");
         client["in_flight"].as_u64().expect("a number")
     }
@@ -59,36 +59,36 @@ impl Served {
 #[test]
 fn an_export_is_mounted_used_and_gone() {
     let Some(served) = Served::new() else { return };
-    let before = served.place.0.listing();
+    let before = served.scratch.0.listing();
     for options in ["allow_other", "proto=udp,noperm,allow_other", "noac,nconnect=4,rsize=4k,wsize=4k"] {
         served.mount(options);
         assert_eq!(served.read("file").expect("read"), "content\n", "{options}");
         let large: String = (0..300_000).map(|number| format!("{number} ")).collect();
-        fs::write(served.place.mnt().join("new"), &large).expect("write");
-        assert!(fs::read_to_string(served.place.0.path("tree/new")).expect("read") == large, "{options}");
+        fs::write(served.scratch.mnt().join("new"), &large).expect("write");
+        assert!(fs::read_to_string(served.scratch.0.path("tree/new")).expect("read") == large, "{options}");
         assert!(served.read("new").expect("read") == large, "{options}");
-        let names = fs::read_dir(served.place.mnt()).expect("list").count();
+        let names = fs::read_dir(served.scratch.mnt()).expect("list").count();
         assert_eq!(names, 2, "{options}");
-        fs::remove_file(served.place.mnt().join("new")).expect("remove");
-        served.place.umount();
-        assert!(!is_mounted(&served.place.mnt()));
+        fs::remove_file(served.scratch.mnt().join("new")).expect("remove");
+        served.scratch.umount();
+        assert!(!is_mounted(&served.scratch.mnt()));
     }
-    assert_eq!(served.place.0.listing(), before);
-    until("the keepers have ended", || !served.place.is_served());
+    assert_eq!(served.scratch.0.listing(), before);
+    until("the supervisors have ended", || !served.scratch.is_served());
 }
 
 #[test]
 fn a_directory_below_an_export_is_mounted_as_every_client_does() {
     let Some(served) = Served::new() else { return };
-    fs::create_dir(served.place.0.path("tree/a b")).expect("mkdir");
-    fs::write(served.place.0.path("tree/a b/inside"), "x").expect("write");
-    served.place.0.run(&["mount", &served.url("/tree/a%20b?soft"), "mnt"]).succeeded();
+    fs::create_dir(served.scratch.0.path("tree/a b")).expect("mkdir");
+    fs::write(served.scratch.0.path("tree/a b/inside"), "x").expect("write");
+    served.scratch.0.run(&["mount", &served.url("/tree/a%20b?soft"), "mnt"]).succeeded();
     assert_eq!(served.read("inside").expect("read"), "x");
     let table = fs::read_to_string("/proc/self/mounts").expect("proc");
-    let mnt = served.place.0.text("mnt");
+    let mnt = served.scratch.0.text("mnt");
     let line = table.lines().find(|line| line.contains(&mnt)).expect("the mount");
     assert!(line.starts_with("127.0.0.1:/tree/a\\040b "), "{line}");
-    served.place.umount();
+    served.scratch.umount();
 }
 
 #[test]
@@ -97,18 +97,18 @@ fn the_in_flight_limit_is_seen_and_changed_while_mounted() {
     served.mount("inflight=7");
     served.read("file").expect("read");
     assert_eq!(served.in_flight(), 7);
-    served.place.0.run(&["tune", "mnt", "inflight=32"]).succeeded();
+    served.scratch.0.run(&["tune", "mnt", "inflight=32"]).succeeded();
     assert_eq!(served.in_flight(), 32);
-    let shown = served.place.0.run(&["top", "--once"]).out;
+    let shown = served.scratch.0.run(&["top", "--once"]).out;
     assert!(shown.contains("in flight at most 32") && shown.contains("sent again 0"), "{shown}");
-    served.place.0.run(&["tune", "mnt", "inflight=auto"]).succeeded();
-    served.place.0.run(&["tune", "mnt", "inflight=0"]).failed(2, &["auto or a number from 1"]);
-    served.place.0.run(&["tune", "mnt", "rsize=4k"]).failed(2, &["rsize=4k", "inflight=N|auto"]);
-    served.place.0.run(&["tune", "tree", "inflight=1"]).failed(1, &["nothing is mounted there"]);
-    served.place.umount();
-    served.place.mount("ro");
-    served.place.0.run(&["tune", "mnt", "inflight=1"]).failed(1, &["nothing to tune"]);
-    served.place.umount();
+    served.scratch.0.run(&["tune", "mnt", "inflight=auto"]).succeeded();
+    served.scratch.0.run(&["tune", "mnt", "inflight=0"]).failed(2, &["auto or a number from 1"]);
+    served.scratch.0.run(&["tune", "mnt", "rsize=4k"]).failed(2, &["rsize=4k", "inflight=N|auto"]);
+    served.scratch.0.run(&["tune", "tree", "inflight=1"]).failed(1, &["nothing is mounted there"]);
+    served.scratch.umount();
+    served.scratch.mount("ro");
+    served.scratch.0.run(&["tune", "mnt", "inflight=1"]).failed(1, &["nothing to tune"]);
+    served.scratch.umount();
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_cannot_be_mounted_is_said_in_a_line_and_soon() {
     let Some(served) = Served::new() else { return };
     let fails = |url: &str, options: &str, code: i32, words: &[&str]| {
         let begun = Instant::now();
-        served.place.0.run(&["mount", url, "mnt", "-o", options]).failed(code, words);
+        served.scratch.0.run(&["mount", url, "mnt", "-o", options]).failed(code, words);
         assert!(begun.elapsed() < Duration::from_secs(5), "{url}: {:?}", begun.elapsed());
     };
     fails("nfs://127.0.0.1:1/tree", "hard,retry=0", 1, &["127.0.0.1:1", "refused"]);
@@ -130,7 +130,7 @@ fn what_cannot_be_mounted_is_said_in_a_line_and_soon() {
     fails("dir:tree", "ro,soft,rsize=4k", 2, &["soft,rsize=4k", "for servers"]);
     fails(&served.url("/tree"), "submounts=hide", 2, &["submounts"]);
     fails(&served.url("/tree"), "vers=4", 2, &["only version 3"]);
-    assert!(!is_mounted(&served.place.mnt()) && !served.place.is_served());
+    assert!(!is_mounted(&served.scratch.mnt()) && !served.scratch.is_served());
 }
 
 #[test]
@@ -138,13 +138,13 @@ fn a_server_that_comes_back_is_waited_for() {
     let Some(mut served) = Served::new() else { return };
     served.mount("hard,timeo=10,noac");
     served.stop();
-    let file = served.place.mnt().join("file");
+    let file = served.scratch.mnt().join("file");
     let reader = std::thread::spawn(move || fs::read_to_string(file));
     std::thread::sleep(Duration::from_secs(1));
     assert!(!reader.is_finished(), "it waits");
     served.start();
     assert_eq!(reader.join().expect("joined").expect("read"), "content\n");
-    served.place.umount();
+    served.scratch.umount();
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_server_that_is_not_there_yet_is_waited_for_as_long_as_retry_says() {
     let Some(mut served) = Served::new() else { return };
     served.stop();
     for options in ["soft", "hard,retry=1"] {
-        let mount = served.place.0.tombolo(&["mount", &served.url("/tree"), "mnt", "-o", options]);
+        let mount = served.scratch.0.tombolo(&["mount", &served.url("/tree"), "mnt", "-o", options]);
         let mounting = std::thread::spawn(move || Ran::new(mount));
         std::thread::sleep(Duration::from_millis(700));
         assert!(!mounting.is_finished(), "{options}: it waits");
@@ -162,7 +162,7 @@ fn a_server_that_is_not_there_yet_is_waited_for_as_long_as_retry_says() {
         assert_eq!((ran.code, ran.err.lines().count()), (Some(0), 1), "{ran:?}");
         assert!(ran.err.contains("refused") && ran.err.contains(minutes), "{ran:?}");
         assert_eq!(served.read("file").expect("read"), "content\n");
-        served.place.umount();
+        served.scratch.umount();
         served.stop();
     }
 }
@@ -172,14 +172,14 @@ fn a_server_that_does_not_respond_is_told_of_once_and_once_when_it_does() {
     let Some(served) = Served::new() else { return };
     served.mount("hard,noac");
     let told = |words: &str| {
-        let dirs = fs::read_dir(served.place.0.path("state/tombolo")).expect("list");
+        let dirs = fs::read_dir(served.scratch.0.path("state/tombolo")).expect("list");
         let logs = dirs.filter_map(|dir| fs::read_to_string(dir.expect("an entry").path().join("log")).ok());
         logs.map(|log| log.matches(words).count()).sum::<usize>()
     };
-    let top = || served.place.0.run(&["top", "--once"]).out;
+    let top = || served.scratch.0.run(&["top", "--once"]).out;
     let at = format!("127.0.0.1:{}", served.port);
     served.server.as_ref().expect("it runs").signal("STOP");
-    let file = served.place.mnt().join("file");
+    let file = served.scratch.mnt().join("file");
     let reader = std::thread::spawn(move || fs::read_to_string(file));
     until("it is in the log", || told(&format!("server {at} not responding, still trying")) == 1);
     assert!(top().contains("SERVER NOT RESPONDING for "), "{}", top());
@@ -189,23 +189,23 @@ fn a_server_that_does_not_respond_is_told_of_once_and_once_when_it_does() {
     until("it is in the log", || told(&format!("server {at} OK")) == 1);
     assert_eq!(told("not responding"), 1);
     assert!(!top().contains("NOT RESPONDING"), "{}", top());
-    served.place.umount();
+    served.scratch.umount();
 }
 
 #[test]
 fn a_mount_goes_on_trying_in_the_background() {
     let Some(mut served) = Served::new() else { return };
     served.stop();
-    let ran = served.place.0.run(&["mount", &served.url("/tree"), "mnt", "-o", "bg"]);
+    let ran = served.scratch.0.run(&["mount", &served.url("/tree"), "mnt", "-o", "bg"]);
     assert_eq!((ran.code, ran.err.lines().count()), (Some(0), 1), "{ran:?}");
     assert!(ran.err.contains("in the background for 10000 minutes"), "{ran:?}");
-    assert!(!is_mounted(&served.place.mnt()));
+    assert!(!is_mounted(&served.scratch.mnt()));
     served.start();
     until("it is mounted", || served.read("file").is_ok());
-    served.place.umount();
-    until("all have ended", || !served.place.is_served());
+    served.scratch.umount();
+    until("all have ended", || !served.scratch.is_served());
     // What trying does not change is said at once.
-    let ran = served.place.0.run(&["mount", &served.url("/none"), "mnt", "-o", "bg"]);
+    let ran = served.scratch.0.run(&["mount", &served.url("/none"), "mnt", "-o", "bg"]);
     ran.failed(1, &["no such export"]);
 }
 
@@ -218,22 +218,22 @@ fn a_soft_mount_gives_up() {
     let error = served.read("file").expect_err("nobody answers");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert!(error.raw_os_error().is_some(), "{error}");
-    served.place.umount();
+    served.scratch.umount();
 }
 
 #[test]
 fn a_killed_mount_comes_back_though_its_server_is_away() {
     let Some(mut served) = Served::new() else { return };
     served.mount("allow_other");
-    let killed = served.place.server_pid();
+    let killed = served.scratch.server_pid();
     served.stop();
     signal(killed, "KILL");
     std::thread::sleep(Duration::from_secs(1));
     served.start();
     until("the file is there again", || served.read("file").is_ok());
-    assert_ne!(served.place.server_pid(), killed);
-    served.place.umount();
-    until("all have ended", || !served.place.is_served());
+    assert_ne!(served.scratch.server_pid(), killed);
+    served.scratch.umount();
+    until("all have ended", || !served.scratch.is_served());
 }
 
 #[test]
@@ -242,24 +242,24 @@ fn without_attributes_kept_every_change_is_seen() {
     served.mount("noac");
     for round in 0..20 {
         let text = "x".repeat(round);
-        fs::write(served.place.0.path("tree/file"), &text).expect("write");
+        fs::write(served.scratch.0.path("tree/file"), &text).expect("write");
         assert_eq!(served.read("file").expect("read"), text);
-        let size = fs::metadata(served.place.mnt().join("file")).expect("stat").len();
+        let size = fs::metadata(served.scratch.mnt().join("file")).expect("stat").len();
         assert_eq!(size, round as u64);
     }
-    served.place.umount();
+    served.scratch.umount();
 }
 
 #[test]
 fn mount_8_mounts_a_server_through_the_helper() {
     let Some(served) = Served::new() else { return };
-    let helper = served.place.0.path("mount.tombolo");
+    let helper = served.scratch.0.path("mount.tombolo");
     symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
     let options = format!("rw,_netdev,nofail,port={},vers=3,nolock,hard", served.port);
     let words = ["127.0.0.1:/tree", "mnt", "-o", &options];
-    Ran::new(served.place.0.program(&helper, &words)).succeeded();
+    Ran::new(served.scratch.0.program(&helper, &words)).succeeded();
     assert_eq!(served.read("file").expect("read"), "content\n");
-    served.place.umount();
+    served.scratch.umount();
     let words = ["127.0.0.1:/none", "mnt", "-o", &options];
-    Ran::new(served.place.0.program(&helper, &words)).failed(32, &["no such export"]);
+    Ran::new(served.scratch.0.program(&helper, &words)).failed(32, &["no such export"]);
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Place, Server, free_port, http};
+use crate::common::{Scratch, Server, free_port, http};
 
 /// The address in the line that says that NFS is ready.
 fn address(server: &Server) -> String {
@@ -90,7 +90,7 @@ const BAD_HANDLE: u32 = 10_001;
 
 #[test]
 fn a_connection_that_a_starting_server_takes_is_served() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     for round in 0..10 {
         let port = free_port(round);
         let state = format!("kept-{round}");
@@ -104,24 +104,24 @@ fn a_connection_that_a_starting_server_takes_is_served() {
             };
             ask_over(&mut stream, &call(NFS, 3, 0, &[]))
         });
-        let _server = place.serve(&words, "ready control");
+        let _server = scratch.serve(&words, "ready control");
         assert_eq!(caller.join().expect("joined").expect("a reply").len(), 24, "round {round}");
     }
 }
 
 #[test]
 fn a_port_that_is_taken_for_udp_only_is_named() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let taken = UdpSocket::bind("127.0.0.1:0").expect("bind");
     let port = taken.local_addr().expect("an address").port().to_string();
-    place.run(&["serve", "tree", "--nfs", &port]).failed(1, &["serve NFS", &port, "over UDP", "in use"]);
+    scratch.run(&["serve", "tree", "--nfs", &port]).failed(1, &["serve NFS", &port, "over UDP", "in use"]);
 }
 
 #[test]
 fn a_server_says_how_to_mount_and_answers_there() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let words = ["serve", "tree", "mnt=/other", "--nfs", "0", "--state", "kept", "--metrics", "0"];
-    let mut server = place.serve(&words, "ready metrics");
+    let mut server = scratch.serve(&words, "ready metrics");
     let at = address(&server);
     let port = at.rsplit(':').next().expect("a port").to_owned();
     for part in [
@@ -146,7 +146,7 @@ fn a_server_says_how_to_mount_and_answers_there() {
     let mut reply = [0; 100];
     assert_eq!(udp.recv(&mut reply).expect("an answer to NULL"), 24);
 
-    let top = place.run(&["top", "--once"]);
+    let top = scratch.run(&["top", "--once"]);
     top.succeeded();
     assert!(top.out.contains(&format!("/tree by nfs {at}")), "{}", top.out);
     assert!(top.out.contains(&format!("nfs {at}  connections ")), "{}", top.out);
@@ -162,13 +162,13 @@ fn a_server_says_how_to_mount_and_answers_there() {
 
 #[test]
 fn handles_outlive_a_restart_and_go_with_their_key() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let serve = || {
-        let server = place.serve(&["serve", "tree", "--nfs", "0", "--state", "kept"], "ready control");
+        let server = scratch.serve(&["serve", "tree", "--nfs", "0", "--state", "kept"], "ready control");
         let at = address(&server);
         (server, at)
     };
-    let keys = |words: &[&str]| place.run(&[&["keys", "--state", "kept"], words].concat());
+    let keys = |words: &[&str]| scratch.run(&[&["keys", "--state", "kept"], words].concat());
     let (mut server, at) = serve();
     let handle = mnt(&at, "/tree").expect("a handle");
     server.signal("KILL");
@@ -206,11 +206,11 @@ fn handles_outlive_a_restart_and_go_with_their_key() {
 /// Their last components are the same, and nothing else.
 #[test]
 fn two_trees_of_one_name_have_a_state_each() {
-    let place = Place::new();
-    fs::create_dir_all(place.path("a/src")).expect("mkdir");
-    fs::create_dir_all(place.path("b/src")).expect("mkdir");
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.path("a/src")).expect("mkdir");
+    fs::create_dir_all(scratch.path("b/src")).expect("mkdir");
     let serve = |tree: &str| {
-        let server = place.serve(&["serve", tree, "--nfs", "0", "--state", "kept"], "ready control");
+        let server = scratch.serve(&["serve", tree, "--nfs", "0", "--state", "kept"], "ready control");
         let at = address(&server);
         (server, at)
     };
@@ -223,41 +223,43 @@ fn two_trees_of_one_name_have_a_state_each() {
     let (_two, two_at) = serve("b/src");
     let (_one, one_at) = serve("a/src");
     assert_eq!((getattr(&one_at, &handles[0]), getattr(&two_at, &handles[1])), (0, 0));
-    place.run(&["serve", "a/src", "--nfs", "0", "--state", "kept"]).failed(1, &["in use by another server"]);
-    place.run(&["keys", "list", "--state", "kept"]).failed(2, &["src (/", "/a/src), src-2 (/", "/b/src)"]);
+    scratch
+        .run(&["serve", "a/src", "--nfs", "0", "--state", "kept"])
+        .failed(1, &["in use by another server"]);
+    scratch.run(&["keys", "list", "--state", "kept"]).failed(2, &["src (/", "/a/src), src-2 (/", "/b/src)"]);
 }
 
 /// overlayfs without `nfs_export` has no handles of its own.
 #[test]
 fn a_file_system_without_handles_gets_them_from_a_table() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     for dir in ["upper", "work"] {
-        fs::create_dir(place.path(dir)).expect("mkdir");
+        fs::create_dir(scratch.path(dir)).expect("mkdir");
     }
     let options = format!(
         "lowerdir={},upperdir={},workdir={}",
-        place.text("tree"),
-        place.text("upper"),
-        place.text("work")
+        scratch.text("tree"),
+        scratch.text("upper"),
+        scratch.text("work")
     );
-    let target = place.text("mnt");
+    let target = scratch.text("mnt");
     let mounted = Command::new("mount").args(["-t", "overlay", "-o", &options, "overlay", &target]).status();
     assert!(mounted.expect("mount(8)").success(), "mounting an overlay needs root");
     let _mounted = Unmount(target);
-    fs::create_dir(place.path("mnt/dir")).expect("mkdir");
+    fs::create_dir(scratch.path("mnt/dir")).expect("mkdir");
     let words = ["serve", "mnt=/over", "--nfs", "0", "--state", "kept"];
-    let mut server = place.serve(&words, "ready control");
+    let mut server = scratch.serve(&words, "ready control");
     let at = address(&server);
     let (root, dir) = (mnt(&at, "/over").expect("a handle"), mnt(&at, "/over/dir").expect("a handle"));
     server.signal("KILL");
     server.wait();
-    let mut server = place.serve(&words, "ready control");
+    let mut server = scratch.serve(&words, "ready control");
     let at = address(&server);
     assert_eq!((getattr(&at, &root), getattr(&at, &dir)), (0, 0));
-    fs::rename(place.path("mnt/dir"), place.path("mnt/else")).expect("rename");
+    fs::rename(scratch.path("mnt/dir"), scratch.path("mnt/else")).expect("rename");
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
-    let server = place.serve(&words, "ready control");
+    let server = scratch.serve(&words, "ready control");
     let at = address(&server);
     assert_eq!(getattr(&at, &dir), STALE, "renamed behind our back");
     assert_eq!(mnt(&at, "/over/else"), Ok(dir.clone()), "the same file, met again");
@@ -275,43 +277,43 @@ impl Drop for Unmount {
 
 #[test]
 fn keys_are_not_guessed_at() {
-    let place = Place::new();
-    place.run(&["keys", "list", "--state", "nothere"]).failed(1, &["no such directory", "--state DIR"]);
-    let server = place.serve(&["serve", "tree", "--nfs", "0", "--state", "kept"], "ready control");
+    let scratch = Scratch::new();
+    scratch.run(&["keys", "list", "--state", "nothere"]).failed(1, &["no such directory", "--state DIR"]);
+    let server = scratch.serve(&["serve", "tree", "--nfs", "0", "--state", "kept"], "ready control");
     drop(server);
-    let server = place.serve(&["serve", "mnt=/other", "--nfs", "0", "--state", "kept"], "ready control");
+    let server = scratch.serve(&["serve", "mnt=/other", "--nfs", "0", "--state", "kept"], "ready control");
     drop(server);
-    place
+    scratch
         .run(&["keys", "list", "--state", "kept"])
         .failed(2, &["--server", "other (/", "/mnt), tree (/", "/tree)"]);
-    let listed = place.run(&["keys", "list", "--state", "kept", "--server", "tree"]);
+    let listed = scratch.run(&["keys", "list", "--state", "kept", "--server", "tree"]);
     listed.succeeded();
     assert_eq!(listed.out, "1  signs\n");
-    place.run(&["keys", "list", "--state", "kept", "--server", "none"]).failed(1, &["none", "no state"]);
-    fs::write(place.path("kept/tree/handle-keys"), "banana\n").expect("write");
+    scratch.run(&["keys", "list", "--state", "kept", "--server", "none"]).failed(1, &["none", "no state"]);
+    fs::write(scratch.path("kept/tree/handle-keys"), "banana\n").expect("write");
     let words = ["serve", "tree", "--nfs", "0", "--state", "kept"];
-    place.run(&words).failed(1, &["handle-keys, line 1"]);
-    assert_eq!(fs::read_to_string(place.path("kept/tree/handle-keys")).expect("left alone"), "banana\n");
+    scratch.run(&words).failed(1, &["handle-keys, line 1"]);
+    assert_eq!(fs::read_to_string(scratch.path("kept/tree/handle-keys")).expect("left alone"), "banana\n");
 }
 
 #[test]
 fn one_state_is_one_server_s() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let words = ["serve", "tree", "--nfs", "0", "--state", "kept"];
-    let _server = place.serve(&words, "ready control");
-    place.run(&words).failed(1, &["in use by another server", "--state DIR"]);
-    let mut other = place.serve(&["serve", "tree", "--nfs", "0", "--state", "elsewhere"], "ready control");
+    let _server = scratch.serve(&words, "ready control");
+    scratch.run(&words).failed(1, &["in use by another server", "--state DIR"]);
+    let mut other = scratch.serve(&["serve", "tree", "--nfs", "0", "--state", "elsewhere"], "ready control");
     other.signal("TERM");
     assert_eq!(other.wait().code(), Some(0));
 }
 
 #[test]
 fn who_is_not_allowed_is_told_so() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let serve = |networks: &[&str]| {
         let mut words = vec!["serve", "tree", "--nfs", "0", "--state", "kept"];
         networks.iter().for_each(|network| words.extend(["--allow", network]));
-        place.serve(&words, "ready control")
+        scratch.serve(&words, "ready control")
     };
     const ACCES: u32 = 13;
     let server = serve(&["10.0.0.0/8", "fd00::/16"]);
@@ -328,20 +330,20 @@ fn who_is_not_allowed_is_told_so() {
 /// What is made belongs to whom the operator takes the caller for, and is made only if that one may.
 #[test]
 fn callers_are_whom_the_operator_takes_them_for() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     for (dir, mode) in [("tree", 0o755), ("tree/open", 0o777), ("tree/group", 0o775)] {
-        let _ = fs::create_dir(place.path(dir));
-        fs::set_permissions(place.path(dir), fs::Permissions::from_mode(mode)).expect("chmod");
+        let _ = fs::create_dir(scratch.path(dir));
+        fs::set_permissions(scratch.path(dir), fs::Permissions::from_mode(mode)).expect("chmod");
     }
-    std::os::unix::fs::chown(place.path("tree/group"), Some(0), Some(777)).expect("this test needs root");
+    std::os::unix::fs::chown(scratch.path("tree/group"), Some(0), Some(777)).expect("this test needs root");
     let serve = |words: &[&str]| {
-        let server = place
+        let server = scratch
             .serve(&[&["serve", "tree", "--nfs", "0", "--state", "kept"], words].concat(), "ready control");
         let at = address(&server);
         (server, at)
     };
     let owner = |name: &str| {
-        let metadata = place.path("tree").join(name).metadata().expect("it was made");
+        let metadata = scratch.path("tree").join(name).metadata().expect("it was made");
         (metadata.uid(), metadata.gid())
     };
     let (server, at) = serve(&[]);
@@ -377,14 +379,14 @@ fn callers_are_whom_the_operator_takes_them_for() {
 
 #[test]
 fn the_configuration_speaks_of_nfs_too() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let text = "dir = ['tree=/one', 'mnt=/two']\nnfs = ['0,export=/one', '0']\nsquash = 'all'\nanonuid = 7\n\
                 allow = ['127.0.0.0/8']\nmanage-gids = true\nstate = 'kept'\nnfs-threads = 1\nnfs-no-udp = true\n";
-    fs::write(place.path("tombolo.toml"), text).expect("write");
-    let mut server = place.serve(&["serve", "--config", "tombolo.toml"], "ready control");
+    fs::write(scratch.path("tombolo.toml"), text).expect("write");
+    let mut server = scratch.serve(&["serve", "--config", "tombolo.toml"], "ready control");
     let lines: Vec<&str> = server.said.lines().filter(|line| line.starts_with("ready nfs ")).collect();
     assert_eq!(lines.len(), 3, "{}", server.said);
-    assert!(place.path("kept/one/handle-keys").exists(), "beside the file, under the first export's name");
+    assert!(scratch.path("kept/one/handle-keys").exists(), "beside the file, under the first export's name");
     let one = address(&server);
     assert!(mnt(&one, "/one").is_ok());
     assert_eq!(mnt(&one, "/two"), Err(2), "not offered at this port");
@@ -397,10 +399,10 @@ fn the_configuration_speaks_of_nfs_too() {
 
 #[test]
 fn what_makes_no_sense_is_told() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let somebody = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let busy = somebody.local_addr().expect("its address").to_string();
-    let before = place.listing();
+    let before = scratch.listing();
     let cases: [(&[&str], i32, &[&str]); 10] = [
         (&["--nfs", "host"], 2, &["PORT, :PORT, IP:PORT or NAME:PORT"]),
         (&["--nfs", "no-such-host.invalid:1"], 1, &["cannot find the address of no-such-host.invalid"]),
@@ -418,8 +420,8 @@ fn what_makes_no_sense_is_told() {
         (&["--nfs", "192.0.2.1:1"], 1, &["cannot serve NFS at 192.0.2.1:1"]),
     ];
     for (words, code, said) in cases {
-        place.run(&[&["serve", "tree", "--state", "kept"], words].concat()).failed(code, said);
+        scratch.run(&[&["serve", "tree", "--state", "kept"], words].concat()).failed(code, said);
     }
-    place.run(&["serve", "tree", "--state", "kept", "--nfs", &busy]).failed(1, &[&busy, "in use"]);
-    assert_eq!(place.listing(), before, "something was left behind");
+    scratch.run(&["serve", "tree", "--state", "kept", "--nfs", &busy]).failed(1, &[&busy, "in use"]);
+    assert_eq!(scratch.listing(), before, "something was left behind");
 }

@@ -9,17 +9,17 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::common::{Place, Ran, http};
+use crate::common::{Ran, Scratch, http};
 
 #[test]
 fn a_server_says_how_to_get_in_and_leaves_nothing_behind() {
-    let place = Place::new();
-    let before = place.listing();
-    let mut server = place.serve(
+    let scratch = Scratch::new();
+    let before = scratch.listing();
+    let mut server = scratch.serve(
         &["serve", "tree", "--virtiofs", "vm.sock,tag=src", "--metrics", "0"],
         "ready metrics http://127.0.0.1:",
     );
-    let socket = place.text("vm.sock");
+    let socket = scratch.text("vm.sock");
     for part in [
         format!("ready virtiofs {socket} tag=src export=/tree\n"),
         "-object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem".to_owned(),
@@ -27,15 +27,15 @@ fn a_server_says_how_to_get_in_and_leaves_nothing_behind() {
             "-chardev socket,id=fs0,path={socket} -device vhost-user-fs-pci,queue-size=1024,chardev=fs0,tag=src"
         ),
         "mount -t virtiofs src /mnt".to_owned(),
-        format!("ready control {}\n", place.text("run/tombolo/tree.sock")),
+        format!("ready control {}\n", scratch.text("run/tombolo/tree.sock")),
     ] {
         assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
     }
     for path in ["vm.sock", "run/tombolo/tree.sock"] {
-        let metadata = place.path(path).metadata().expect("a socket");
+        let metadata = scratch.path(path).metadata().expect("a socket");
         assert!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600, "{path}");
     }
-    let top = place.run(&["top", "--once"]);
+    let top = scratch.run(&["top", "--once"]);
     top.succeeded();
     assert!(top.out.contains(&format!("/tree by virtiofs {socket}")), "{}", top.out);
     let address = server
@@ -53,46 +53,46 @@ fn a_server_says_how_to_get_in_and_leaves_nothing_behind() {
 
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
-    assert_eq!(place.listing(), before);
+    assert_eq!(scratch.listing(), before);
     assert!(std::net::TcpStream::connect(&address).is_err());
 }
 
 #[test]
 fn sighup_is_ignored_and_sigint_ends() {
-    let place = Place::new();
-    let mut server = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let scratch = Scratch::new();
+    let mut server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
     server.signal("HUP");
-    place.run(&["top", "--once"]).succeeded();
+    scratch.run(&["top", "--once"]).succeeded();
     server.signal("INT");
     assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
 fn a_killed_server_is_replaced_and_a_live_one_is_not() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let words = ["serve", "tree", "--virtiofs", "vm.sock"];
-    let mut killed = place.serve(&words, "ready control");
+    let mut killed = scratch.serve(&words, "ready control");
     killed.signal("KILL");
     killed.wait();
-    assert!(place.path("vm.sock").exists(), "a killed server cannot clean up");
-    let mut server = place.serve(&words, "ready control");
+    assert!(scratch.path("vm.sock").exists(), "a killed server cannot clean up");
+    let mut server = scratch.serve(&words, "ready control");
     assert!(
         server.said.contains("run/tombolo/tree.sock"),
         "its control socket was stale too: {}",
         server.said
     );
-    let before = place.listing();
-    place.run(&words).failed(1, &["vm.sock", "another server listens there"]);
-    assert_eq!(place.listing(), before);
-    place.run(&["top", "--once"]).succeeded();
+    let before = scratch.listing();
+    scratch.run(&words).failed(1, &["vm.sock", "another server listens there"]);
+    assert_eq!(scratch.listing(), before);
+    scratch.run(&["top", "--once"]).succeeded();
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
 fn several_directories_have_sockets_of_their_own() {
-    let place = Place::new();
-    let mut server = place.serve(
+    let scratch = Scratch::new();
+    let mut server = scratch.serve(
         &[
             "serve",
             "tree",
@@ -106,9 +106,9 @@ fn several_directories_have_sockets_of_their_own() {
     );
     assert!(server.said.contains("tag=tombolo export=/other/name"), "{}", server.said);
     assert!(server.said.contains("num-request-queues=2"), "{}", server.said);
-    let mut second = place.serve(&["serve", "tree", "--virtiofs", "c"], "ready control");
+    let mut second = scratch.serve(&["serve", "tree", "--virtiofs", "c"], "ready control");
     assert!(second.said.contains("run/tombolo/tree-2.sock"), "{}", second.said);
-    let json = place.run(&["top", "--once", "--json"]);
+    let json = scratch.run(&["top", "--once", "--json"]);
     json.succeeded();
     let value: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
     assert_eq!(value["servers"].as_array().map(Vec::len), Some(2), "{value}");
@@ -120,17 +120,19 @@ fn several_directories_have_sockets_of_their_own() {
 
 #[test]
 fn what_others_can_reach_is_warned_of() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let said = |command: &[&str], nfs: &str, metrics: &str| {
         let words = ["serve", "tree", "--state", "nfs-state", "--nfs", nfs, "--metrics", metrics];
-        let mut command = place.program(Path::new(command[0]), &[&command[1..], &words].concat());
-        command.stderr(fs::File::create(place.path("log")).expect("create"));
-        let server = place.started(command, "ready metrics");
-        (server.said.clone(), fs::read_to_string(place.path("log")).expect("read"))
+        let mut command = scratch.program(Path::new(command[0]), &[&command[1..], &words].concat());
+        command.stderr(fs::File::create(scratch.path("log")).expect("create"));
+        let server = scratch.started(command, "ready metrics");
+        (server.said.clone(), fs::read_to_string(scratch.path("log")).expect("read"))
     };
     let tombolo = env!("CARGO_BIN_EXE_tombolo");
-    let warnings =
-        ["whoever can reach this address may call", "whoever can reach this address may read the metrics"];
+    let warnings = [
+        "all clients that reach this address are served",
+        "all that reach this address may read the metrics",
+    ];
     // In a network of its own, which nobody else reaches.
     let (ready, log) = said(&["unshare", "--net", tombolo], ":2049", ":9464");
     assert!(ready.contains(" interfaces=all\n") && ready.contains("http://0.0.0.0:9464/"), "{ready}");
@@ -142,15 +144,15 @@ fn what_others_can_reach_is_warned_of() {
 
 #[test]
 fn the_configuration_speaks_where_the_command_line_is_silent() {
-    let place = Place::new();
-    fs::create_dir(place.path("etc")).expect("mkdir");
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("etc")).expect("mkdir");
     let text = "dir = ['../tree=/one']\nvirtiofs = ['../vm.sock,tag=conf']\nreadonly = true\ncontrol = '../c.sock'\n";
-    fs::write(place.path("etc/tombolo.toml"), text).expect("write");
+    fs::write(scratch.path("etc/tombolo.toml"), text).expect("write");
     let words = ["serve", "--config", "etc/tombolo.toml", "--virtiofs", "flag.sock,tag=flag"];
-    let mut server = place.serve(&words, "ready control");
+    let mut server = scratch.serve(&words, "ready control");
     assert!(server.said.contains("flag.sock tag=flag export=/one"), "{}", server.said);
-    assert!(!place.path("vm.sock").exists(), "the command line counts first");
-    let status = place.run(&["top", "--once", "--json", "c.sock"]).out;
+    assert!(!scratch.path("vm.sock").exists(), "the command line counts first");
+    let status = scratch.run(&["top", "--once", "--json", "c.sock"]).out;
     assert!(status.contains("\"read_only\":true"), "{status}");
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
@@ -158,66 +160,66 @@ fn the_configuration_speaks_where_the_command_line_is_silent() {
 
 #[test]
 fn vmms_of_a_group_are_let_in() {
-    let place = Place::new();
-    let group = place.path("tree").metadata().expect("stat").gid();
+    let scratch = Scratch::new();
+    let group = scratch.path("tree").metadata().expect("stat").gid();
     let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group", &group.to_string()];
     let facts = |name: &str| {
-        let metadata = place.path(name).metadata().expect("a socket");
+        let metadata = scratch.path(name).metadata().expect("a socket");
         (metadata.gid(), metadata.permissions().mode() & 0o777)
     };
-    let server = place.serve(&words, "ready control");
+    let server = scratch.serve(&words, "ready control");
     assert_eq!(facts("vm.sock"), (group, 0o660));
     drop(server);
-    let _server = place.serve(&[&words[..], &["--socket-mode", "0606"]].concat(), "ready control");
+    let _server = scratch.serve(&[&words[..], &["--socket-mode", "0606"]].concat(), "ready control");
     assert_eq!(facts("vm.sock"), (group, 0o606));
     for (option, value, code, said) in [
         ("--socket-group", "no such group", 1, "there is none of that name"),
         ("--socket-mode", "0999", 2, "in octal"),
         ("--socket-mode", "17777", 2, "in octal"),
     ] {
-        place.run(&["serve", "tree", "--virtiofs", "b", option, value]).failed(code, &[said]);
+        scratch.run(&["serve", "tree", "--virtiofs", "b", option, value]).failed(code, &[said]);
     }
-    place.run(&["serve", "tree", "--nfs", "0", "--socket-group", "root"]).failed(2, &["--virtiofs SOCKET"]);
+    scratch.run(&["serve", "tree", "--nfs", "0", "--socket-group", "root"]).failed(2, &["--virtiofs SOCKET"]);
 }
 
 #[test]
 fn a_socket_of_the_parent_is_served_and_left_to_it() {
-    let place = Place::new();
-    let listener = UnixListener::bind(place.path("parent.sock")).expect("bind");
-    let mut command = place.program(Path::new("sh"), &[]);
+    let scratch = Scratch::new();
+    let listener = UnixListener::bind(scratch.path("parent.sock")).expect("bind");
+    let mut command = scratch.program(Path::new("sh"), &[]);
     let serve = format!("exec {} serve tree --fd 3,tag=src 3<&0 </dev/null", env!("CARGO_BIN_EXE_tombolo"));
     command.args(["-c", &serve]).stdin(OwnedFd::from(listener));
-    let mut server = place.started(command, "ready control");
-    let line = format!("ready virtiofs {} tag=src export=/tree\n", place.text("parent.sock"));
+    let mut server = scratch.started(command, "ready control");
+    let line = format!("ready virtiofs {} tag=src export=/tree\n", scratch.text("parent.sock"));
     assert!(server.said.contains(&line), "{}", server.said);
-    let mut vmm = UnixStream::connect(place.path("parent.sock")).expect("connect");
+    let mut vmm = UnixStream::connect(scratch.path("parent.sock")).expect("connect");
     // GET_FEATURES, which a vhost-user back end answers.
     vmm.write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).expect("write");
     vmm.read_exact(&mut [0; 20]).expect("an answer");
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
-    assert!(place.path("parent.sock").exists());
-    place
+    assert!(scratch.path("parent.sock").exists());
+    scratch
         .run(&["serve", "tree", "--fd", "7"])
         .failed(1, &["descriptor 7", "Bad file descriptor", "that listens"]);
-    place.run(&["serve", "tree", "--fd", "vm.sock"]).failed(2, &["FD[,tag=TAG]"]);
+    scratch.run(&["serve", "tree", "--fd", "vm.sock"]).failed(2, &["FD[,tag=TAG]"]);
 }
 
 #[test]
 fn a_server_stops_although_somebody_is_connected() {
-    let place = Place::new();
-    let mut server = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
-    let _vmm = UnixStream::connect(place.path("vm.sock")).expect("connect");
-    let _tool = UnixStream::connect(place.path("run/tombolo/tree.sock")).expect("connect");
+    let scratch = Scratch::new();
+    let mut server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let _vmm = UnixStream::connect(scratch.path("vm.sock")).expect("connect");
+    let _tool = UnixStream::connect(scratch.path("run/tombolo/tree.sock")).expect("connect");
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
 fn top_follows_a_server_to_its_end() {
-    let place = Place::new();
-    let mut server = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
-    let top = place
+    let scratch = Scratch::new();
+    let mut server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let top = scratch
         .tombolo(&["top", "-n", "0.1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -235,15 +237,15 @@ fn top_follows_a_server_to_its_end() {
 
 #[test]
 fn top_scrolls_and_ends_by_keys() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let words = ["serve", "tree", "mnt", "--virtiofs", "a,export=/tree", "--virtiofs", "b,export=/mnt"];
-    let _server = place.serve(&words, "ready control");
+    let _server = scratch.serve(&words, "ready control");
     // script(1) gives it a terminal, of five rows.
     let command = format!(
         "stty rows 5 cols 70; {} top -n 3600; stty -a | grep -o ' icanon'",
         env!("CARGO_BIN_EXE_tombolo")
     );
-    let mut script = place.program(Path::new("script"), &["-qec", &command, "/dev/null"]);
+    let mut script = scratch.program(Path::new("script"), &["-qec", &command, "/dev/null"]);
     let mut top = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script(1)");
     let mut keys = top.stdin.take().expect("its keyboard");
     let mut screen = top.stdout.take().expect("its screen");
@@ -269,9 +271,9 @@ fn top_scrolls_and_ends_by_keys() {
 
 #[test]
 fn a_tool_that_hangs_up_early_is_no_error() {
-    let place = Place::new();
-    let _server = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
-    let mut top = place
+    let scratch = Scratch::new();
+    let _server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let mut top = scratch
         .tombolo(&["top", "-n", "0.1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -283,33 +285,33 @@ fn a_tool_that_hangs_up_early_is_no_error() {
 
 #[test]
 fn a_control_directory_of_others_is_refused() {
-    let place = Place::new();
-    let dir = place.path("run/tombolo");
+    let scratch = Scratch::new();
+    let dir = scratch.path("run/tombolo");
     fs::create_dir(&dir).expect("mkdir");
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("chmod");
-    place
+    scratch
         .run(&["serve", "tree", "--virtiofs", "vm.sock"])
         .failed(1, &["nobody else can enter", "--control SOCKET"]);
-    assert!(!place.path("vm.sock").exists());
+    assert!(!scratch.path("vm.sock").exists());
 }
 
 #[test]
 fn a_tool_of_another_user_is_turned_away() {
-    let place = Place::new();
-    if !place.path("tree").metadata().is_ok_and(|metadata| metadata.uid() == 0) {
+    let scratch = Scratch::new();
+    if !scratch.path("tree").metadata().is_ok_and(|metadata| metadata.uid() == 0) {
         assert!(std::env::var_os("TOMBOLO_ALLOW_SKIP").is_some(), "acting as another user needs root");
         eprintln!("skipped: acting as another user needs root");
         return;
     }
     let _server =
-        place.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--control", "c.sock"], "ready control");
+        scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--control", "c.sock"], "ready control");
     // An operator who opens the door by mistake.
-    let program = place.copy_of_program();
+    let program = scratch.copy_of_program();
     for (name, mode) in [(".", 0o755), ("c.sock", 0o666), ("tombolo", 0o755)] {
-        fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).expect("chmod");
+        fs::set_permissions(scratch.path(name), fs::Permissions::from_mode(mode)).expect("chmod");
     }
-    let mut nobody = place.program(&program, &["top", "--once", "c.sock"]);
+    let mut nobody = scratch.program(&program, &["top", "--once", "c.sock"]);
     nobody.uid(65534).gid(65534);
     Ran::new(nobody).failed(1, &["only the server's user and root may ask"]);
-    place.run(&["top", "--once", "c.sock"]).succeeded();
+    scratch.run(&["top", "--once", "c.sock"]).succeeded();
 }

@@ -5,11 +5,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::process::Stdio;
 
-use crate::common::{MountPlace, Place, Server, is_mounted, signal, until};
+use crate::common::{MountPlace, Scratch, Server, is_mounted, signal, until};
 
-fn serve(place: &Place, more: &[&str]) -> Server {
+fn serve(scratch: &Scratch, more: &[&str]) -> Server {
     let words = [&["serve", "tree", "--shm", "link.sock", "--control", "serve.sock"], more].concat();
-    place.serve(&words, "ready control")
+    scratch.serve(&words, "ready control")
 }
 
 fn stop(mut server: Server) {
@@ -19,13 +19,13 @@ fn stop(mut server: Server) {
 
 #[test]
 fn a_server_says_what_to_type_and_leaves_nothing_behind() {
-    let place = Place::new();
-    let before = place.listing();
-    let server = place.serve(
+    let scratch = Scratch::new();
+    let before = scratch.listing();
+    let server = scratch.serve(
         &["serve", "tree", "mnt=/other", "--shm", "link.sock", "--shm", "one,export=/other"],
         "ready control",
     );
-    let (link, one) = (place.text("link.sock"), place.text("one"));
+    let (link, one) = (scratch.text("link.sock"), scratch.text("one"));
     for line in [
         format!("ready shm {link} export=/tree\n  this host:  tombolo mount shm:{link}/tree /mnt\n"),
         format!("ready shm {link} export=/other\n  this host:  tombolo mount shm:{link}/other /mnt\n"),
@@ -34,40 +34,40 @@ fn a_server_says_what_to_type_and_leaves_nothing_behind() {
         assert!(server.said.contains(&line), "{line:?} is not in\n{}", server.said);
     }
     assert!(!server.said.contains(&format!("ready shm {one} export=/tree")), "{}", server.said);
-    let metadata = place.path("link.sock").metadata().expect("a socket");
+    let metadata = scratch.path("link.sock").metadata().expect("a socket");
     assert!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600);
-    let top = place.run(&["top", "--once"]);
+    let top = scratch.run(&["top", "--once"]);
     top.succeeded();
     assert!(top.out.contains(&format!("/tree by shm {link}")), "{}", top.out);
-    place.run(&["ls", "shm:one/tree"]).failed(1, &["shm:one/tree", "no such export"]);
+    scratch.run(&["ls", "shm:one/tree"]).failed(1, &["shm:one/tree", "no such export"]);
     stop(server);
-    assert_eq!(place.listing(), before);
+    assert_eq!(scratch.listing(), before);
 }
 
 #[test]
 fn files_are_listed_read_and_copied() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
-    fs::write(place.path("large"), &large).expect("write");
-    let server = serve(&place, &[]);
-    place.run(&["cp", "-q", "large", "shm:link.sock/tree/dir"]).succeeded();
-    assert!(fs::read_to_string(place.path("tree/dir")).expect("read") == large);
-    let listed = place.run(&["ls", "shm:link.sock/tree"]);
+    fs::write(scratch.path("large"), &large).expect("write");
+    let server = serve(&scratch, &[]);
+    scratch.run(&["cp", "-q", "large", "shm:link.sock/tree/dir"]).succeeded();
+    assert!(fs::read_to_string(scratch.path("tree/dir")).expect("read") == large);
+    let listed = scratch.run(&["ls", "shm:link.sock/tree"]);
     assert_eq!((listed.code, listed.out.as_str()), (Some(0), "dir\nfile\n"), "{listed:?}");
-    assert_eq!(place.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
-    place.run(&["cp", "-q", "shm:link.sock/tree/dir", "back"]).succeeded();
-    assert!(fs::read_to_string(place.path("back")).expect("read") == large);
-    place.run(&["rm", "shm:link.sock/tree/dir"]).succeeded();
-    assert!(!place.path("tree/dir").exists());
+    assert_eq!(scratch.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
+    scratch.run(&["cp", "-q", "shm:link.sock/tree/dir", "back"]).succeeded();
+    assert!(fs::read_to_string(scratch.path("back")).expect("read") == large);
+    scratch.run(&["rm", "shm:link.sock/tree/dir"]).succeeded();
+    assert!(!scratch.path("tree/dir").exists());
     // A rename, not a copy; and no tree is copied into itself.
     let number =
-        |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(place.path(name)).expect("stat"));
+        |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(scratch.path(name)).expect("stat"));
     let before = number("tree/file");
-    place.run(&["mv", "shm:link.sock/tree/file", "shm:link.sock/tree/moved"]).succeeded();
+    scratch.run(&["mv", "shm:link.sock/tree/file", "shm:link.sock/tree/moved"]).succeeded();
     assert_eq!(number("tree/moved"), before);
-    place.run(&["mkdir", "-p", "shm:link.sock/tree/a/b"]).succeeded();
+    scratch.run(&["mkdir", "-p", "shm:link.sock/tree/a/b"]).succeeded();
     for (top, into) in [("shm:link.sock/tree", "a"), ("shm:link.sock/tree/a", "b")] {
-        let ran = place.run(&["cp", "-r", top, &format!("{top}/{into}/copy")]);
+        let ran = scratch.run(&["cp", "-r", top, &format!("{top}/{into}/copy")]);
         assert!(ran.code == Some(1) && ran.err.contains("the copy lies within it"), "{ran:?}");
     }
     stop(server);
@@ -75,19 +75,19 @@ fn files_are_listed_read_and_copied() {
 
 #[test]
 fn of_exports_within_each_other_the_inner_one_is_opened() {
-    let place = Place::new();
-    fs::create_dir(place.path("tree/in")).expect("mkdir");
-    fs::write(place.path("tree/in/outer"), "outer\n").expect("write");
-    fs::write(place.path("mnt/inner"), "inner\n").expect("write");
-    let server = place
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("tree/in")).expect("mkdir");
+    fs::write(scratch.path("tree/in/outer"), "outer\n").expect("write");
+    fs::write(scratch.path("mnt/inner"), "inner\n").expect("write");
+    let server = scratch
         .serve(&["serve", "tree=/a", "mnt=/a/in", "--shm", "s", "--shm-file", "r,size=1M"], "ready control");
     for front in ["shm:s", "shm+file:r"] {
         for (path, content) in [("a/in/inner", "inner\n"), ("a/file", "content\n")] {
-            assert_eq!(place.run(&["cat", &format!("{front}/{path}")]).out, content, "{front}/{path}");
+            assert_eq!(scratch.run(&["cat", &format!("{front}/{path}")]).out, content, "{front}/{path}");
         }
-        let listed = place.run(&["ls", &format!("{front}/a/in")]);
+        let listed = scratch.run(&["ls", &format!("{front}/a/in")]);
         assert_eq!((listed.code, listed.out.as_str()), (Some(0), "inner\n"), "{listed:?}");
-        let none = place.run(&["ls", &format!("{front}/none/file")]);
+        let none = scratch.run(&["ls", &format!("{front}/none/file")]);
         none.failed(1, &["no such export"]);
         assert!(!none.err.contains("export:") && !none.err.contains(": ;"), "{none:?}");
     }
@@ -96,34 +96,34 @@ fn of_exports_within_each_other_the_inner_one_is_opened() {
 
 #[test]
 fn what_outlives_a_restart_is_kept_and_nfs_has_the_same() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock", "--state", "kept"];
-    stop(place.serve(&words, "ready control"));
-    let keys = fs::read(place.path("kept/tree/handle-keys")).expect("keys");
-    assert!(place.path("kept/tree/replies-tree").metadata().expect("the file").len() > 0);
-    assert_eq!(place.run(&["keys", "list", "--state", "kept"]).out, "1  signs\n");
-    stop(place.serve(&[&words[..], &["--nfs", "0"]].concat(), "ready control"));
-    assert!(fs::read(place.path("kept/tree/handle-keys")).expect("keys") == keys);
-    place.run(&["keys", "rotate", "--state", "kept"]).succeeded();
-    let server = place.serve(&words, "ready control");
-    assert_eq!(place.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
-    place
+    stop(scratch.serve(&words, "ready control"));
+    let keys = fs::read(scratch.path("kept/tree/handle-keys")).expect("keys");
+    assert!(scratch.path("kept/tree/replies-tree").metadata().expect("the file").len() > 0);
+    assert_eq!(scratch.run(&["keys", "list", "--state", "kept"]).out, "1  signs\n");
+    stop(scratch.serve(&[&words[..], &["--nfs", "0"]].concat(), "ready control"));
+    assert!(fs::read(scratch.path("kept/tree/handle-keys")).expect("keys") == keys);
+    scratch.run(&["keys", "rotate", "--state", "kept"]).succeeded();
+    let server = scratch.serve(&words, "ready control");
+    assert_eq!(scratch.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
+    scratch
         .run(&["serve", "tree", "--shm", "other.sock", "--control", "other", "--state", "kept"])
         .failed(1, &["in use", "--state DIR"]);
     stop(server);
-    place
+    scratch
         .run(&["serve", "tree", "--virtiofs", "s", "--state", "kept"])
         .failed(2, &["--state", "--nfs PORT", "--shm SOCKET"]);
 }
 
 #[test]
 fn without_a_place_for_it_memory_in_common_is_served_all_the_same() {
-    let place = Place::new();
-    let server = serve(&place, &[]);
+    let scratch = Scratch::new();
+    let server = serve(&scratch, &[]);
     let words = ["serve", "tree", "--shm", "second.sock", "--control", "second"];
-    let second = place.serve(&words, "ready control");
+    let second = scratch.serve(&words, "ready control");
     for socket in ["link.sock", "second.sock"] {
-        assert_eq!(place.run(&["cat", &format!("shm:{socket}/tree/file")]).out, "content\n", "{socket}");
+        assert_eq!(scratch.run(&["cat", &format!("shm:{socket}/tree/file")]).out, "content\n", "{socket}");
     }
     stop(second);
     stop(server);
@@ -131,64 +131,64 @@ fn without_a_place_for_it_memory_in_common_is_served_all_the_same() {
 
 #[test]
 fn an_export_is_mounted_used_and_gone() {
-    let Some(place) = MountPlace::new() else { return };
-    let server = serve(&place.0, &[]);
-    let before = place.0.listing();
+    let Some(scratch) = MountPlace::new() else { return };
+    let server = serve(&scratch.0, &[]);
+    let before = scratch.0.listing();
     for options in ["rw", "doorbell=event", "doorbell=poll,allow_other", "coherence=strict,threads=3"] {
-        place.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", options]).succeeded();
-        assert_eq!(fs::read_to_string(place.mnt().join("file")).expect("read"), "content\n", "{options}");
+        scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", options]).succeeded();
+        assert_eq!(fs::read_to_string(scratch.mnt().join("file")).expect("read"), "content\n", "{options}");
         let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
-        fs::write(place.mnt().join("new"), &large).expect("write");
-        symlink("new", place.mnt().join("link")).expect("a link");
-        assert!(fs::read_to_string(place.0.path("tree/new")).expect("read") == large, "{options}");
-        assert!(fs::read_to_string(place.mnt().join("link")).expect("read") == large, "{options}");
-        assert_eq!(fs::read_dir(place.mnt()).expect("list").count(), 3, "{options}");
+        fs::write(scratch.mnt().join("new"), &large).expect("write");
+        symlink("new", scratch.mnt().join("link")).expect("a link");
+        assert!(fs::read_to_string(scratch.0.path("tree/new")).expect("read") == large, "{options}");
+        assert!(fs::read_to_string(scratch.mnt().join("link")).expect("read") == large, "{options}");
+        assert_eq!(fs::read_dir(scratch.mnt()).expect("list").count(), 3, "{options}");
         for name in ["new", "link"] {
-            fs::remove_file(place.mnt().join(name)).expect("remove");
+            fs::remove_file(scratch.mnt().join(name)).expect("remove");
         }
-        place.umount();
-        assert!(!is_mounted(&place.mnt()));
+        scratch.umount();
+        assert!(!is_mounted(&scratch.mnt()));
     }
-    until("the keepers have ended", || !place.is_served());
-    assert_eq!(place.0.listing(), before);
+    until("the supervisors have ended", || !scratch.is_served());
+    assert_eq!(scratch.0.listing(), before);
     stop(server);
 }
 
 #[test]
 fn refused_changes_are_refused_on_either_side() {
-    let Some(place) = MountPlace::new() else { return };
-    let server = serve(&place.0, &["--readonly"]);
-    place.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
-    let refused = fs::write(place.mnt().join("new"), "x").expect_err("read-only").kind();
+    let Some(scratch) = MountPlace::new() else { return };
+    let server = serve(&scratch.0, &["--readonly"]);
+    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let refused = fs::write(scratch.mnt().join("new"), "x").expect_err("read-only").kind();
     assert_eq!(refused, std::io::ErrorKind::ReadOnlyFilesystem);
-    place.umount();
+    scratch.umount();
     stop(server);
-    let server = serve(&place.0, &[]);
-    place.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "ro"]).succeeded();
-    let refused = fs::write(place.mnt().join("new"), "x").expect_err("read-only").kind();
+    let server = serve(&scratch.0, &[]);
+    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "ro"]).succeeded();
+    let refused = fs::write(scratch.mnt().join("new"), "x").expect_err("read-only").kind();
     assert_eq!(refused, std::io::ErrorKind::ReadOnlyFilesystem);
-    place.umount();
+    scratch.umount();
     stop(server);
 }
 
 #[test]
 fn a_killed_server_of_the_mount_is_replaced() {
-    let Some(place) = MountPlace::new() else { return };
-    let server = serve(&place.0, &[]);
-    place.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
-    let first = place.server_pid();
+    let Some(scratch) = MountPlace::new() else { return };
+    let server = serve(&scratch.0, &[]);
+    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let first = scratch.server_pid();
     signal(first, "KILL");
-    let file = place.mnt().join("file");
+    let file = scratch.mnt().join("file");
     until("another serves the mount", || fs::read_to_string(&file).is_ok_and(|text| text == "content\n"));
-    assert_ne!(place.server_pid(), first);
-    place.umount();
+    assert_ne!(scratch.server_pid(), first);
+    scratch.umount();
     stop(server);
 }
 
 #[test]
 fn what_cannot_be_mounted_is_said_in_one_line() {
-    let place = Place::new();
-    let server = serve(&place, &[]);
+    let scratch = Scratch::new();
+    let server = serve(&scratch, &[]);
     for (words, code, said) in [
         (&["shm:none.sock/tree"][..], 1, &["none.sock", "no socket", "tombolo serve DIR --shm"][..]),
         (&["shm:plain/tree"], 1, &["plain is not a socket"]),
@@ -201,26 +201,26 @@ fn what_cannot_be_mounted_is_said_in_one_line() {
     ] {
         let words = [&["mount"], words, &["mnt"]].concat();
         eprintln!("tombolo {words:?}");
-        place.run(&words).failed(code, said);
+        scratch.run(&words).failed(code, said);
     }
     stop(server);
     // What a server that is gone leaves behind, and one that speaks something else.
-    drop(std::os::unix::net::UnixListener::bind(place.path("dead")).expect("a socket"));
-    place
+    drop(std::os::unix::net::UnixListener::bind(scratch.path("dead")).expect("a socket"));
+    scratch
         .run(&["mount", "shm:dead/tree", "mnt"])
         .failed(1, &["dead", "no server listens there", "tombolo serve DIR --shm"]);
-    let other = place.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
-    place.run(&["mount", "shm:vm.sock/tree", "mnt"]).failed(1, &["vm.sock", "not the socket of links"]);
+    let other = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    scratch.run(&["mount", "shm:vm.sock/tree", "mnt"]).failed(1, &["vm.sock", "not the socket of links"]);
     stop(other);
 }
 
 #[test]
 fn a_mount_goes_on_when_its_server_is_there_again() {
-    let Some(place) = MountPlace::new() else { return };
-    let mut server = serve(&place.0, &[]);
-    place.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
-    let mounted_by = place.server_pid();
-    let file = place.mnt().join("file");
+    let Some(scratch) = MountPlace::new() else { return };
+    let mut server = serve(&scratch.0, &[]);
+    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let mounted_by = scratch.server_pid();
+    let file = scratch.mnt().join("file");
     // Held by a process of its own: a descriptor that this one hands to the server's would have to be closed there first, and that waits
     // for the server.
     let path = file.display();
@@ -241,19 +241,19 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
         server.wait();
         // Who asks meanwhile waits, and what was open stays open.
         let asked = std::thread::spawn({
-            let path = place.mnt().join(name);
+            let path = scratch.mnt().join(name);
             move || fs::write(path, name)
         });
-        server = serve(&place.0, &[]);
+        server = serve(&scratch.0, &[]);
         asked.join().expect("no panic").expect("written");
-        assert_eq!(fs::read_to_string(place.0.path("tree").join(name)).expect("read"), name);
+        assert_eq!(fs::read_to_string(scratch.0.path("tree").join(name)).expect("read"), name);
         hold(name);
         text += &format!("{name}\n");
-        assert_eq!(fs::read_to_string(place.0.path("tree/file")).expect("read"), text);
+        assert_eq!(fs::read_to_string(scratch.0.path("tree/file")).expect("read"), text);
         assert_eq!(fs::read_to_string(&file).expect("read"), text);
     }
-    assert_eq!(place.server_pid(), mounted_by, "the mount's own server needs no successor");
-    let dirs = fs::read_dir(place.0.path("state/tombolo")).expect("list");
+    assert_eq!(scratch.server_pid(), mounted_by, "the mount's own server needs no successor");
+    let dirs = fs::read_dir(scratch.0.path("state/tombolo")).expect("list");
     let logs = dirs.filter_map(|dir| fs::read_to_string(dir.expect("an entry").path().join("log")).ok());
     let log = logs.collect::<String>();
     assert!(log.contains("the link to the server is lost") && log.contains("the server is back"), "{log}");
@@ -262,67 +262,67 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
     // Who unmounts while the server is away waits for nobody.
     server.signal("KILL");
     server.wait();
-    place.umount();
-    assert!(!is_mounted(&place.mnt()));
-    until("the keeper has ended", || !place.is_served());
-    stop(serve(&place.0, &[]));
-    assert!(!is_mounted(&place.mnt()));
+    scratch.umount();
+    assert!(!is_mounted(&scratch.mnt()));
+    until("the supervisor has ended", || !scratch.is_served());
+    stop(serve(&scratch.0, &[]));
+    assert!(!is_mounted(&scratch.mnt()));
 }
 
 #[test]
 fn a_soft_mount_waits_so_long_for_its_server() {
-    let Some(place) = MountPlace::new() else { return };
-    let mut server = serve(&place.0, &[]);
-    place.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "soft,timeo=5"]).succeeded();
-    let file = place.mnt().join("file");
+    let Some(scratch) = MountPlace::new() else { return };
+    let mut server = serve(&scratch.0, &[]);
+    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "soft,timeo=5"]).succeeded();
+    let file = scratch.mnt().join("file");
     server.signal("KILL");
     server.wait();
     let failed = fs::read_to_string(&file).expect_err("nobody is there");
     assert_eq!(failed.kind(), std::io::ErrorKind::TimedOut, "{failed}");
-    let server = serve(&place.0, &[]);
+    let server = serve(&scratch.0, &[]);
     until("the mount goes on", || fs::read_to_string(&file).is_ok_and(|text| text == "content\n"));
-    place.umount();
+    scratch.umount();
     stop(server);
 }
 
 #[test]
 fn a_file_says_who_may_have_what() {
-    let place = Place::new();
-    let rules = |text: &str| fs::write(place.path("links.toml"), text).expect("write");
+    let scratch = Scratch::new();
+    let rules = |text: &str| fs::write(scratch.path("links.toml"), text).expect("write");
     rules("[[allow]]\nexports = ['/tree']\neverybody = true\n");
     let words = ["serve", "tree", "mnt=/other", "--shm", "link.sock", "--shm-policy", "links.toml"];
-    let server = place.serve(&words, "ready control");
-    assert_eq!(place.path("link.sock").metadata().expect("a socket").permissions().mode() & 0o777, 0o666);
-    assert_eq!(place.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
-    place.run(&["ls", "shm:link.sock/other"]).failed(1, &["not allowed", "--shm-policy"]);
+    let server = scratch.serve(&words, "ready control");
+    assert_eq!(scratch.path("link.sock").metadata().expect("a socket").permissions().mode() & 0o777, 0o666);
+    assert_eq!(scratch.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
+    scratch.run(&["ls", "shm:link.sock/other"]).failed(1, &["not allowed", "--shm-policy"]);
     stop(server);
     rules("[[allow]]\nusers = ['root']\n");
-    place.run(&words).failed(1, &["links.toml"]);
-    place
+    scratch.run(&words).failed(1, &["links.toml"]);
+    scratch
         .run(&["serve", "tree", "--virtiofs", "s", "--shm-policy", "links.toml"])
         .failed(2, &["--shm SOCKET"]);
-    place.run(&["serve", "tree", "--shm", "s", "--doorbell", "gong"]).failed(2, &["poll, event, adaptive"]);
-    place.run(&["serve", "tree", "--shm", "s", "--shm", "s"]).failed(2, &["given twice"]);
-    place.run(&["serve", "tree", "--shm", "s,export=/x"]).failed(2, &["no export /x", "there are: /tree"]);
+    scratch.run(&["serve", "tree", "--shm", "s", "--doorbell", "gong"]).failed(2, &["poll, event, adaptive"]);
+    scratch.run(&["serve", "tree", "--shm", "s", "--shm", "s"]).failed(2, &["given twice"]);
+    scratch.run(&["serve", "tree", "--shm", "s,export=/x"]).failed(2, &["no export /x", "there are: /tree"]);
 }
 
 #[test]
 fn the_configuration_has_the_same_words() {
-    let place = Place::new();
-    fs::create_dir(place.path("etc")).expect("mkdir");
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("etc")).expect("mkdir");
     let text = "dir = ['../tree=/one']\nshm = ['../link.sock']\ndoorbell = 'event'\n";
-    fs::write(place.path("etc/serve.toml"), text).expect("write");
-    let server = place.serve(&["serve", "--config", "etc/serve.toml"], "ready control");
-    assert_eq!(place.run(&["cat", "shm:link.sock/one/file"]).out, "content\n");
+    fs::write(scratch.path("etc/serve.toml"), text).expect("write");
+    let server = scratch.serve(&["serve", "--config", "etc/serve.toml"], "ready control");
+    assert_eq!(scratch.run(&["cat", "shm:link.sock/one/file"]).out, "content\n");
     stop(server);
 }
 
 #[test]
 fn memory_that_a_guest_has_too_is_served_and_mounted() {
-    let Some(place) = MountPlace::new() else { return };
+    let Some(scratch) = MountPlace::new() else { return };
     let words = ["serve", "tree", "--shm-file", "region,size=16M", "--control", "serve.sock"];
-    let mut server = place.0.serve(&words, "ready control");
-    let region = place.0.text("region");
+    let mut server = scratch.0.serve(&words, "ready control");
+    let region = scratch.0.text("region");
     for part in [
         format!("ready shm-file {region} export=/tree\n"),
         format!("mem-path={region},size=16777216 -device ivshmem-plain,memdev=shm0\n"),
@@ -333,28 +333,28 @@ fn memory_that_a_guest_has_too_is_served_and_mounted() {
     ] {
         assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
     }
-    assert_eq!(place.0.path("region").metadata().expect("made").len(), 16 << 20);
-    place.0.run(&words[..4]).failed(1, &["region", "another server is there"]);
-    let listed = place.0.run(&["ls", "shm+file:region/tree"]);
+    assert_eq!(scratch.0.path("region").metadata().expect("made").len(), 16 << 20);
+    scratch.0.run(&words[..4]).failed(1, &["region", "another server is there"]);
+    let listed = scratch.0.run(&["ls", "shm+file:region/tree"]);
     assert_eq!((listed.code, listed.out.as_str()), (Some(0), "file\n"), "{listed:?}");
-    place.0.run(&["mount", "shm+file:region/other", "mnt"]).failed(1, &["no such export"]);
-    place.0.run(&["mount", "shm+file:region/tree", "mnt"]).succeeded();
+    scratch.0.run(&["mount", "shm+file:region/other", "mnt"]).failed(1, &["no such export"]);
+    scratch.0.run(&["mount", "shm+file:region/tree", "mnt"]).succeeded();
     let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
-    fs::write(place.mnt().join("new"), &large).expect("write");
-    assert!(fs::read_to_string(place.0.path("tree/new")).expect("read") == large);
-    assert!(fs::read_to_string(place.mnt().join("new")).expect("read") == large);
+    fs::write(scratch.mnt().join("new"), &large).expect("write");
+    assert!(fs::read_to_string(scratch.0.path("tree/new")).expect("read") == large);
+    assert!(fs::read_to_string(scratch.mnt().join("new")).expect("read") == large);
     server.signal("KILL");
     server.wait();
-    let file = place.mnt().join("file");
-    let server = place.0.serve(&words, "ready control");
+    let file = scratch.mnt().join("file");
+    let server = scratch.0.serve(&words, "ready control");
     assert_eq!(fs::read_to_string(&file).expect("it waits for the server"), "content\n");
-    place.umount();
+    scratch.umount();
     stop(server);
 }
 
 #[test]
 fn memory_that_cannot_be_shared_is_said_in_one_line() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     for (words, code, said) in [
         (&["serve", "tree", "--shm-file", "none"][..], 1, &["none", "no such file", ",size=SIZE"][..]),
         (&["serve", "tree", "--shm-file", "tree,size=1M"], 1, &["serve over tree"]),
@@ -370,69 +370,72 @@ fn memory_that_cannot_be_shared_is_said_in_one_line() {
         (&["mount", "shm+mmapper:tree", "mnt"], 2, &["write shm+mmapper:/NAME"]),
     ] {
         eprintln!("tombolo {words:?}");
-        place.run(words).failed(code, said);
+        scratch.run(words).failed(code, said);
     }
 }
 
 /// What `tombolo links --json` says of its only server.
-fn links(place: &Place) -> serde_json::Value {
-    let told = place.run(&["links", "--json"]);
+fn links(scratch: &Scratch) -> serde_json::Value {
+    let told = scratch.run(&["links", "--json"]);
     told.succeeded();
     let mut value: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
     assert_eq!(value["servers"].as_array().map(Vec::len), Some(1), "{value}");
     value["servers"][0].take()
 }
 
-fn guest_count(place: &Place) -> usize {
-    links(place)["guests"].as_array().expect("guests").len()
+fn guest_count(scratch: &Scratch) -> usize {
+    links(scratch)["guests"].as_array().expect("guests").len()
 }
 
 #[test]
 fn who_is_linked_is_listed_while_it_is() {
-    let Some(place) = MountPlace::new() else { return };
-    let nobody = place.0.run(&["links"]);
+    let Some(scratch) = MountPlace::new() else { return };
+    let nobody = scratch.0.run(&["links"]);
     nobody.succeeded();
     assert!(nobody.out.contains("no server of this user offers links"), "{nobody:?}");
     let words =
         ["serve", "tree", "mnt=/other", "--shm", "link.sock,export=/tree", "--shm-file", "region,size=16M"];
-    let mut server = place.0.serve(&words, "ready control");
-    let (link, region) = (place.0.text("link.sock"), place.0.text("region"));
-    let offered = links(&place.0);
+    let mut server = scratch.0.serve(&words, "ready control");
+    let (link, region) = (scratch.0.text("link.sock"), scratch.0.text("region"));
+    let offered = links(&scratch.0);
     assert_eq!(offered["pid"], server.pid());
     assert_eq!(offered["exports"], serde_json::json!(["/other", "/tree"]));
     let places =
         [format!("shm:{link}/tree"), format!("shm+file:{region}/tree"), format!("shm+file:{region}/other")];
     assert_eq!(offered["places"], serde_json::json!(places));
-    let alone = place.0.run(&["links"]);
-    assert!(alone.out.starts_with("tree  pid ") && alone.out.ends_with("\nnobody has a link\n"), "{alone:?}");
+    let alone = scratch.0.run(&["links"]);
+    assert!(
+        alone.out.starts_with("tree  pid ") && alone.out.ends_with("\nno client has a link\n"),
+        "{alone:?}"
+    );
 
     for (from, label) in [("shm:link.sock/tree", "tombolo:"), ("shm+file:region/tree", region.as_str())] {
-        place.0.run(&["mount", from, "mnt"]).succeeded();
-        until("the mount is listed", || guest_count(&place.0) == 1);
-        let guest = links(&place.0)["guests"][0].take();
+        scratch.0.run(&["mount", from, "mnt"]).succeeded();
+        until("the mount is listed", || guest_count(&scratch.0) == 1);
+        let guest = links(&scratch.0)["guests"][0].take();
         assert!(guest["label"].as_str().is_some_and(|shown| shown.starts_with(label)), "{guest}");
         assert_eq!((&guest["export"], &guest["health"]), (&"/tree".into(), &"well".into()), "{guest}");
         let before = guest["answers"].as_u64().expect("a number");
         until("its requests are counted", || {
-            fs::write(place.mnt().join("new"), "x").expect("write");
-            fs::remove_file(place.mnt().join("new")).expect("remove");
-            links(&place.0)["guests"][0]["answers"].as_u64().is_some_and(|now| now > before)
+            fs::write(scratch.mnt().join("new"), "x").expect("write");
+            fs::remove_file(scratch.mnt().join("new")).expect("remove");
+            links(&scratch.0)["guests"][0]["answers"].as_u64().is_some_and(|now| now > before)
         });
-        let shown = place.0.run(&["links"]);
+        let shown = scratch.0.run(&["links"]);
         let row = shown.out.lines().last().unwrap_or_default();
         assert!(row.starts_with(label) && row.contains("  /tree  ") && row.contains("  well  "), "{shown:?}");
-        place.umount();
-        until("it is not listed any more", || guest_count(&place.0) == 0);
+        scratch.umount();
+        until("it is not listed any more", || guest_count(&scratch.0) == 0);
     }
 
     // What one that is killed leaves behind is cleared away by who looks.
     server.signal("KILL");
     server.wait();
-    let left = || fs::read_dir(place.0.path("run/tombolo/links")).expect("the list").count();
+    let left = || fs::read_dir(scratch.0.path("run/tombolo/links")).expect("the list").count();
     assert_ne!(left(), 0);
-    assert_eq!(place.0.run(&["links", "--json"]).out, "{\"servers\":[]}\n");
+    assert_eq!(scratch.0.run(&["links", "--json"]).out, "{\"servers\":[]}\n");
     assert_eq!(left(), 0);
-    let server = place.0.serve(&words, "ready control");
+    let server = scratch.0.serve(&words, "ready control");
     assert_ne!(left(), 0);
     stop(server);
     assert_eq!(left(), 0);
@@ -440,62 +443,62 @@ fn who_is_linked_is_listed_while_it_is() {
 
 #[test]
 fn a_stopped_guest_is_late_and_one_that_cannot_be_listed_is_served() {
-    let Some(place) = MountPlace::new() else { return };
-    let server = serve(&place.0, &[]);
-    let mut mount = place.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
-    until("the mount is listed", || guest_count(&place.0) == 1);
+    let Some(scratch) = MountPlace::new() else { return };
+    let server = serve(&scratch.0, &[]);
+    let mut mount = scratch.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
+    until("the mount is listed", || guest_count(&scratch.0) == 1);
     mount.signal("STOP");
-    until("its silence shows", || links(&place.0)["guests"][0]["health"] == "late");
-    let shown = place.0.run(&["links"]);
+    until("its silence shows", || links(&scratch.0)["guests"][0]["health"] == "late");
+    let shown = scratch.0.run(&["links"]);
     assert!(shown.out.contains("  late by ") && shown.out.contains(" s  "), "{shown:?}");
     mount.signal("CONT");
-    until("it is well again", || links(&place.0)["guests"][0]["health"] == "well");
+    until("it is well again", || links(&scratch.0)["guests"][0]["health"] == "well");
     mount.signal("TERM");
     assert_eq!(mount.wait().code(), Some(0));
     stop(server);
 
-    let list = place.0.path("run/tombolo/links");
+    let list = scratch.0.path("run/tombolo/links");
     fs::set_permissions(&list, fs::Permissions::from_mode(0o777)).expect("chmod");
-    let server = serve(&place.0, &[]);
-    assert_eq!(place.0.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
-    place.0.run(&["links"]).failed(1, &["run/tombolo/links", "nobody else can write to"]);
+    let server = serve(&scratch.0, &[]);
+    assert_eq!(scratch.0.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
+    scratch.0.run(&["links"]).failed(1, &["run/tombolo/links", "nobody else can write to"]);
     stop(server);
 }
 
 /// What another server offers is served on; whoever of the two dies, the program at the other end hears of it.
 #[test]
 fn what_a_server_offers_is_served_on_by_another() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
-    fs::write(place.path("large"), &large).expect("write");
-    let last = serve(&place, &[]);
+    fs::write(scratch.path("large"), &large).expect("write");
+    let last = serve(&scratch, &[]);
     let middle = || {
         let words =
             ["serve", "shm:link.sock/tree=/mid", "--shm", "mid.sock", "--control", "mid-control.sock"];
-        place.serve(&words, "ready control")
+        scratch.serve(&words, "ready control")
     };
     let server = middle();
     assert!(
-        server.said.contains(&format!("ready shm {} export=/mid", place.text("mid.sock"))),
+        server.said.contains(&format!("ready shm {} export=/mid", scratch.text("mid.sock"))),
         "{}",
         server.said
     );
-    place.run(&["cp", "-q", "large", "shm:mid.sock/mid/copy"]).succeeded();
-    assert!(fs::read_to_string(place.path("tree/copy")).expect("read") == large);
-    place.run(&["cp", "-q", "shm:mid.sock/mid/copy", "back"]).succeeded();
-    assert!(fs::read_to_string(place.path("back")).expect("read") == large);
+    scratch.run(&["cp", "-q", "large", "shm:mid.sock/mid/copy"]).succeeded();
+    assert!(fs::read_to_string(scratch.path("tree/copy")).expect("read") == large);
+    scratch.run(&["cp", "-q", "shm:mid.sock/mid/copy", "back"]).succeeded();
+    assert!(fs::read_to_string(scratch.path("back")).expect("read") == large);
     stop(server);
     let words = ["serve", "shm:link.sock/tree=/mid", "--shm", "mid.sock", "--readonly", "--control", "c"];
-    let server = place.serve(&words, "ready control");
-    place.run(&["rm", "shm:mid.sock/mid/copy"]).failed(1, &["ead-only"]);
+    let server = scratch.serve(&words, "ready control");
+    scratch.run(&["rm", "shm:mid.sock/mid/copy"]).failed(1, &["ead-only"]);
     stop(server);
     let server = middle();
     last.signal("KILL");
     let mut last = last;
     last.wait();
-    place.run(&["cp", "-q", "large", "shm:mid.sock/mid/again"]).failed(1, &["mid.sock"]);
+    scratch.run(&["cp", "-q", "large", "shm:mid.sock/mid/again"]).failed(1, &["mid.sock"]);
     stop(server);
     let nobody = ["serve", "shm:none.sock/tree", "--shm", "mid.sock", "--control", "c"];
-    place.run(&nobody).failed(1, &["shm:", "none.sock"]);
-    place.run(&["serve", "shm:link.sock", "--shm", "mid.sock"]).failed(2, &["write shm:SOCKET/NAME"]);
+    scratch.run(&nobody).failed(1, &["shm:", "none.sock"]);
+    scratch.run(&["serve", "shm:link.sock", "--shm", "mid.sock"]).failed(2, &["write shm:SOCKET/NAME"]);
 }

@@ -69,7 +69,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The bytes, if nobody else holds them.
+    /// The bytes, if nothing else refers to them.
     pub fn as_slice(&mut self) -> Option<&[u8]> {
         self.buffer.as_slice()
     }

@@ -29,7 +29,7 @@ impl Node {
         Self(Arc::new(Held { tree, id: entry.node, attr: Some(entry.attr) }))
     }
 
-    /// The root, which nobody looked up, and whose attributes are not known.
+    /// The root, which was not looked up, and whose attributes are not known.
     pub(crate) fn root(tree: Tree) -> Self {
         Self(Arc::new(Held { tree, id: NodeId::ROOT, attr: None }))
     }

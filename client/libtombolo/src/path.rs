@@ -34,7 +34,7 @@ impl Tree {
 
     /// The directory in which the last component of `path` lies, or would, and that component.
     ///
-    /// [`Error::InvalidArgument`] when the path ends with `.` or `..`, or is the top itself: that is nobody's entry.
+    /// [`Error::InvalidArgument`] when the path ends with `.` or `..`, or is the top itself: that is no directory's entry.
     pub async fn find_parent(&self, path: &[u8]) -> Result<(Node, NameBuf)> {
         let (dir, name) = split(path)?;
         let mut way = Way::new(self);

@@ -123,7 +123,7 @@ impl Task<'_> {
             Err(error) => Err(error),
         };
         match begun {
-            // Somebody else did it.
+            // Another process did it.
             Ok(()) | Err(Error::NotFound) => {}
             Err(error) => self.fail(Some(item.name.as_name()), &error),
         }
@@ -161,7 +161,7 @@ impl Task<'_> {
         let Some(level) = self.levels.last_mut() else { return false };
         let Some((name, outcome)) = level.going.next().await else { return false };
         match outcome {
-            // Somebody else did it.
+            // Another process did it.
             Ok(()) | Err(Error::NotFound) => {
                 level.removed += 1;
                 self.removal.removed += 1;

@@ -62,7 +62,7 @@ impl File {
             }
             let Some((mut lease, done)) = reads.next().await else { break };
             let done = done.map_err(StreamError::File)?;
-            // Nobody holds the memory now that it is read: but that is for the file system to keep.
+            // Nothing should refer to the memory now that it is read: but that is for the file system to keep.
             match lease.as_slice().and_then(|bytes| bytes.get(..done.count)) {
                 Some(bytes) => out.write_all(bytes),
                 None => out.write_all(&lease.source(0..done.count).to_vec(done.count)),
@@ -134,7 +134,7 @@ impl File {
     async fn settle(&self, writes: &mut Window<FsResult<(usize, usize, u64)>>) -> Result<(), StreamError> {
         match writes.next().await {
             Some(Ok((written, count, _))) if written == count => Ok(()),
-            // Whoever wrote a part of it has run out of something, and says so when asked for the rest; but the rest is
+            // A file system that wrote a part of it has run out of something, and says so when asked for the rest; but the rest is
             // behind us, so it is said here.
             Some(Ok(_)) => Err(StreamError::File(FsError::NoSpace)),
             Some(Err(error)) => Err(StreamError::File(error)),

@@ -9,7 +9,7 @@ use tombolo_core::{Ctx, Identity, Interrupt, RequestId, Result, SessionId, Want}
 
 use crate::node::Node;
 
-/// A file system of the waist as a program uses it: with an identity, a umask and somebody who may interrupt.
+/// A file system of the waist as a program uses it: with an identity, a umask and an interrupt.
 ///
 /// A clone is another reference to the same session, which ends with the last tree, node and file of it.
 #[derive(Clone)]
@@ -27,10 +27,10 @@ struct Session {
     requests: AtomicU64,
 }
 
-/// Who uses a tree, and what it is called.
+/// The user of a tree, and what the tree is called.
 #[derive(Clone, Debug)]
 pub struct User {
-    /// Whom operations are made for.
+    /// The identity that operations are made as.
     pub identity: Identity,
     /// Taken off the mode of what is made.
     pub umask: Mode,
@@ -46,7 +46,7 @@ impl Tree {
     }
 
     /// Attaches to files of this host that this process uses in the name of the user that it runs as: the kernel checks, and
-    /// nobody has to act as anybody else.
+    /// no thread has to act as another user.
     pub fn attach_own(export: &dyn Export, user: User) -> Result<Self> {
         Self::attach_checked(export, user, PermissionCheck::Caller)
     }

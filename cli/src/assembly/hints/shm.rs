@@ -1,4 +1,4 @@
-//! What to type on the other side to mount over memory in common.
+//! What to type on the other side to mount over shared memory.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -10,7 +10,7 @@ use crate::location::Host;
 /// An address to listen at.
 ///
 /// A port alone is for this host only. With a `:` or `*:` in front it is for all interfaces, as nearly every server has it (QEMU's
-/// `-vnc :0` and `hostfwd=tcp::2222-:22`, Prometheus, nginx); only IPv4's, so that nothing is reached in a way that nobody thought of.
+/// `-vnc :0` and `hostfwd=tcp::2222-:22`, Prometheus, nginx); only IPv4's, so that nothing is reached by accident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     host: Host,
@@ -47,7 +47,7 @@ impl FromStr for ListenAddress {
             None => {
                 let (host, rest) = Host::cut(text).map_err(wrong)?;
                 let port = rest.strip_prefix(':').ok_or_else(|| wrong(String::new()))?;
-                // Other than resolvers, who also know it as ::1, nobody means two addresses by it.
+                // Resolvers know it as ::1 too; users mean one address by it.
                 if host.to_string() != "localhost" {
                     let port = port.parse().map_err(|_| wrong(String::new()))?;
                     return Ok(Self { host, port });

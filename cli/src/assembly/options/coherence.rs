@@ -3,16 +3,16 @@
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// What a client may keep without asking.
+/// What a client may cache without asking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Coherence {
-    /// Nothing: each change is seen at once; time-outs 0, no page cache kept across opens
+    /// Nothing: each change is seen at once; time-outs 0, nothing in the page cache across opens
     Strict,
     /// Close-to-open: an open sees what was closed before it; names and attributes for 1 second
     #[default]
     Auto,
-    /// Everything for a day: for trees that nobody else changes
+    /// Everything for a day: for trees without other writers
     Always,
 }
 

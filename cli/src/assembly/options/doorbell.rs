@@ -1,4 +1,4 @@
-//! How one waits for the other side of a link over memory in common, by name.
+//! How to wait for the other side of a link over shared memory, by name.
 
 use clap::ValueEnum;
 use serde::Deserialize;

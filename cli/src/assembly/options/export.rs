@@ -10,7 +10,7 @@ use crate::setting::Setting;
 /// A directory to share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportArg {
-    /// The directory, or the place behind memory in common, as the user wrote it.
+    /// The directory, or the location behind shared memory, as the user wrote it.
     pub dir: PathBuf,
     /// The name that was given.
     pub name: Option<ExportName>,
@@ -21,7 +21,7 @@ pub struct ExportArg {
 pub struct ExportName(String);
 
 impl ExportName {
-    /// What a tree is called when nobody says: `/` and its last component.
+    /// What a tree is called by default: `/` and its last component.
     pub fn of(tree: &Tree) -> Self {
         Self(format!("/{}", tree.name()))
     }

@@ -25,7 +25,7 @@ impl ServerOptions {
 
     fn count_from(&mut self, base: &Path) {
         // `shm:` and its kin are no paths alone.
-        let dirs = self.dir.iter_mut().map(|arg| &mut arg.dir).filter(|dir| !Tree::is_elsewhere(dir));
+        let dirs = self.dir.iter_mut().map(|arg| &mut arg.dir).filter(|dir| !Tree::is_location(dir));
         let sockets = self.virtiofs.iter_mut().filter_map(|arg| match &mut arg.socket {
             VirtioFsSocket::Path(path) => Some(path),
             VirtioFsSocket::Inherited(_) => None,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::export::ExportName;
 use crate::setting::behind_word;
 
-/// One way in by FUSE.
+/// One mount through FUSE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FuseArg {
     /// Where to mount.

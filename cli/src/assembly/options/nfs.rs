@@ -10,7 +10,7 @@ use super::address::ListenAddress;
 use super::export::{ExportName, named_exports};
 use crate::setting::behind_word;
 
-/// One way in by NFS.
+/// One endpoint of NFS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsArg {
     /// Where to listen.
@@ -32,7 +32,7 @@ impl FromStr for NfsArg {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SquashArg {
-    /// Nobody: a client's root is root here.
+    /// None: a client's root is root here.
     None,
     /// Root.
     #[default]
@@ -60,7 +60,7 @@ pub fn squash_word(whom: Whom) -> &'static str {
     }
 }
 
-/// Addresses that may call.
+/// Addresses of clients that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowArg(pub Network);
 

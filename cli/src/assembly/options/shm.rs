@@ -1,4 +1,4 @@
-//! `SOCKET[,export=/NAME…]` and `MEMORY[,size=SIZE][,squash=WHOM][,export=/NAME…]`: serving over memory in common.
+//! `SOCKET[,export=/NAME…]` and `MEMORY[,size=SIZE][,squash=WHOM][,export=/NAME…]`: serving over shared memory.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -19,14 +19,14 @@ pub struct ShmArg {
     pub exports: Vec<ExportName>,
 }
 
-/// Memory that a server and one client at a time have in common.
+/// Memory that a server shares with one client at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmFileArg {
     /// Where it is.
     pub place: MemoryPlace,
     /// Its size in bytes, where it does not know it itself.
     pub size_bytes: Option<u64>,
-    /// Whose users are not who the client says. Nobody can say who it is.
+    /// Which of the client's users become the anonymous one. The client itself has no identity.
     pub squash: Squash,
     /// Which exports are offered there; all if none is named.
     pub exports: Vec<ExportName>,

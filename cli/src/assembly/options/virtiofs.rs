@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::export::ExportName;
 use crate::setting::{Setting, behind_word};
 
-/// One way in by virtio-fs.
+/// One endpoint of virtio-fs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtioFsArg {
     /// Where the VMM connects.

@@ -106,7 +106,7 @@ impl Plan {
         let exports = planned_exports(std::mem::take(&mut options.dir))?;
         let front_ends = FrontEnds::new(&mut options, &exports)?;
         front_ends.reach_all(&exports)?;
-        if options.state.is_some() && front_ends.nfs.places.is_empty() && !front_ends.shm.is_any() {
+        if options.state.is_some() && front_ends.nfs.ports.is_empty() && !front_ends.shm.is_any() {
             let problem = "--state requires --nfs, --shm or --shm-file";
             return Err(Failure::usage(problem).remedy("add --nfs PORT or --shm SOCKET"));
         }
@@ -140,7 +140,7 @@ impl FrontEnds {
         let leads = |index: usize| {
             self.guests.iter().any(|guest| guest.export == index)
                 || self.mounts.iter().any(|mount| mount.export == index)
-                || self.nfs.places.iter().any(|place| place.exports.contains(&index))
+                || self.nfs.ports.iter().any(|place| place.exports.contains(&index))
                 || self.shm.offers(index)
         };
         let Some((_, export)) = exports.iter().enumerate().find(|(index, _)| !leads(*index)) else {

@@ -12,16 +12,16 @@ use crate::failure::Failure;
 #[derive(Debug, Default)]
 pub struct NfsPlan {
     /// Where, and what.
-    pub places: Vec<PlannedPlace>,
-    /// Whom callers are taken for.
+    pub ports: Vec<PlannedPort>,
+    /// Which callers become the anonymous user.
     pub squash: Squash,
-    /// Who may call.
+    /// Which clients are served.
     pub allow: AllowList,
     /// Whether groups are looked up here.
     pub manage_gids: bool,
     /// What is stable when it is answered.
     pub durability: Durability,
-    /// How many threads wait for calls, if somebody said so.
+    /// How many threads wait for calls, if that was asked for.
     pub threads: Option<usize>,
     /// Whether calls are taken over UDP too.
     pub udp: bool,
@@ -29,7 +29,7 @@ pub struct NfsPlan {
 
 /// A port.
 #[derive(Debug)]
-pub struct PlannedPlace {
+pub struct PlannedPort {
     /// Where to listen.
     pub address: std::net::SocketAddr,
     /// Where in the plan's exports those are that are offered.
@@ -58,19 +58,19 @@ impl NfsPlan {
         if squash.anonymous_uid == NO_ID || squash.anonymous_gid == NO_ID {
             return Err(Failure::usage(format!("{NO_ID} is no user and no group")).remedy("name another one"));
         }
-        let mut places: Vec<PlannedPlace> = Vec::with_capacity(options.nfs.len());
+        let mut ports: Vec<PlannedPort> = Vec::with_capacity(options.nfs.len());
         for NfsArg { address, exports: names } in std::mem::take(&mut options.nfs) {
             let serving = format!("serve NFS at {address}");
             let offered = offered(names, exports, &serving)?;
             for address in address.resolve()? {
-                if address.port() != 0 && places.iter().any(|other| other.address == address) {
+                if address.port() != 0 && ports.iter().any(|other| other.address == address) {
                     return Err(Failure::usage(format!("cannot {serving}: the address is given twice")));
                 }
-                places.push(PlannedPlace { address, exports: offered.clone() });
+                ports.push(PlannedPort { address, exports: offered.clone() });
             }
         }
         Ok(Self {
-            places,
+            ports,
             squash,
             allow: AllowList::new(
                 std::mem::take(&mut options.allow).into_iter().map(|AllowArg(network)| network).collect(),

@@ -16,12 +16,12 @@ use crate::failure::Failure;
 #[derive(Debug, Default)]
 pub struct ShmPlan {
     /// The sockets.
-    pub places: Vec<PlannedShm>,
+    pub sockets: Vec<PlannedShm>,
     /// Memory that both sides can write.
     pub memory: Vec<PlannedMemory>,
     /// How to wait.
     pub doorbell: Mode,
-    /// The file that says who may have links, if there is one.
+    /// The file that says which users may have links, if there is one.
     pub policy: Option<PathBuf>,
 }
 
@@ -41,7 +41,7 @@ pub struct PlannedMemory {
     pub place: MemoryPlace,
     /// How long it is, where it does not know it itself.
     pub size_bytes: Option<u64>,
-    /// Whose users are not who the client says.
+    /// Which of the client's users become the anonymous one.
     pub squash: Squash,
     /// Where in the plan's exports those are that are offered.
     pub exports: Vec<usize>,
@@ -50,12 +50,12 @@ pub struct PlannedMemory {
 impl ShmPlan {
     /// Whether anything is served.
     pub fn is_any(&self) -> bool {
-        !self.places.is_empty() || !self.memory.is_empty()
+        !self.sockets.is_empty() || !self.memory.is_empty()
     }
 
     /// Whether an export is offered anywhere.
     pub fn offers(&self, export: usize) -> bool {
-        self.places.iter().any(|place| place.exports.contains(&export))
+        self.sockets.iter().any(|place| place.exports.contains(&export))
             || self.memory.iter().any(|memory| memory.exports.contains(&export))
     }
 
@@ -71,14 +71,14 @@ impl ShmPlan {
             }
         }
         let doorbell = options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
-        let mut places: Vec<PlannedShm> = Vec::with_capacity(options.shm.len());
+        let mut sockets: Vec<PlannedShm> = Vec::with_capacity(options.shm.len());
         for ShmArg { socket, exports: names } in std::mem::take(&mut options.shm) {
             let listening = format!("listen at {}", socket.display());
-            if places.iter().any(|other| other.socket == socket) {
+            if sockets.iter().any(|other| other.socket == socket) {
                 let twice = format!("cannot {listening}: the socket is given twice");
                 return Err(Failure::usage(twice).remedy("one is enough: any number of clients may use it"));
             }
-            places.push(PlannedShm { socket, exports: offered(names, exports, &listening)? });
+            sockets.push(PlannedShm { socket, exports: offered(names, exports, &listening)? });
         }
         let mut memory: Vec<PlannedMemory> = Vec::with_capacity(options.shm_file.len());
         for ShmFileArg { place, size_bytes, squash, exports: names } in std::mem::take(&mut options.shm_file)
@@ -90,7 +90,7 @@ impl ShmPlan {
             let exports = offered(names, exports, &serving)?;
             memory.push(PlannedMemory { place, size_bytes, squash, exports });
         }
-        Ok(Self { places, memory, doorbell, policy: options.shm_policy.take() })
+        Ok(Self { sockets, memory, doorbell, policy: options.shm_policy.take() })
     }
 }
 

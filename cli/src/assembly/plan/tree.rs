@@ -9,15 +9,15 @@ use tombolo_core::fs::Export;
 use tombolo_layer_basic::readonly;
 
 use crate::failure::Failure;
-use crate::location::{Location, OpenOptions, ShmPlace};
+use crate::location::{Location, OpenOptions, ShmLocation};
 
 /// What is served under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
     /// A directory of this host, without links and relative parts.
     Dir(PathBuf),
-    /// What another server offers over memory in common. Data that a client of ours writes are not copied here, where both agree.
-    Shm(ShmPlace),
+    /// What another server offers over shared memory. Data that a client of ours writes are not copied here, where both agree.
+    Shm(ShmLocation),
 }
 
 impl Tree {
@@ -30,7 +30,7 @@ impl Tree {
                 return Ok(Self::Shm(place));
             }
             // What is wrong with such a place is said; anything else may well be the name of a directory.
-            Err(mistake) if Self::is_elsewhere(word) => return Err(Failure::usage(mistake)),
+            Err(mistake) if Self::is_location(word) => return Err(Failure::usage(mistake)),
             _ => {}
         }
         let dir = word.canonicalize().map_err(|error| Failure::cannot(&serving, &error))?;
@@ -41,12 +41,12 @@ impl Tree {
     }
 
     /// Whether a word is meant to be no directory of this host.
-    pub fn is_elsewhere(word: &Path) -> bool {
+    pub fn is_location(word: &Path) -> bool {
         let word = word.to_str().and_then(|word| word.split_once(':'));
-        word.is_some_and(|(front, _)| ShmPlace::is_scheme(front))
+        word.is_some_and(|(front, _)| ShmLocation::is_scheme(front))
     }
 
-    /// What it is called when nobody says: its last component.
+    /// What it is called by default: its last component.
     pub fn name(&self) -> String {
         match self {
             Self::Dir(dir) => dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_a_place_behind_memory_or_a_directory() {
+    fn a_word_is_a_location_behind_shared_memory_or_a_directory() {
         let top = tempfile::tempdir().expect("a directory");
         let odd = top.path().join("a:b");
         std::fs::create_dir(&odd).expect("made");

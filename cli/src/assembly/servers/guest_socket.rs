@@ -14,7 +14,7 @@ use tombolo_sys::{change, creds, open, socket, users};
 use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::failure::Failure;
 
-/// Who may connect.
+/// Which users may connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
     /// The group of the sockets.
@@ -27,7 +27,7 @@ pub struct SocketAccess {
 pub enum GuestSocket {
     /// Its file goes when this is dropped.
     Made(Listener),
-    /// Its file, if there is one, is somebody else's.
+    /// Its file, if there is one, belongs to another process.
     Inherited {
         /// The socket.
         socket: UnixListener,
@@ -105,7 +105,7 @@ impl GuestSocket {
 
 const OWNER_ONLY: u32 = 0o600;
 
-/// The group first: nobody is to get in by the bits that are meant for another one.
+/// The group first: the bits are meant for that one.
 fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
     let giving = |what: String| format!("give the socket {} {what}", path.display());
     if access == SocketAccess::default() {
@@ -115,7 +115,7 @@ fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
     if let Some(group) = access.group {
         change::owner(place.as_fd(), None, Some(group)).map_err(|errno| {
             let failure = Failure::cannot(giving(format!("to group {group}")), &io::Error::from(errno));
-            failure.remedy("the user who serves must be in it, or root")
+            failure.remedy("the server's user must be in it, or root")
         })?;
     }
     if access.mode() == OWNER_ONLY {
@@ -147,7 +147,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn what_took_the_place_of_a_socket_is_not_given_away() {
+    fn a_file_that_replaced_the_socket_is_not_given_away() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         let mode = |name: &str| fs::metadata(at(name)).expect("stat").permissions().mode() & 0o777;
@@ -161,9 +161,9 @@ mod tests {
         let _other = UnixListener::bind(at("other")).expect("bind");
         fs::set_permissions(at("other"), PermissionsExt::from_mode(0o600)).expect("chmod");
         fs::hard_link(at("other"), at("name-of-other")).expect("link");
-        for (name, kept) in [("link", "precious"), ("precious", "precious"), ("name-of-other", "other")] {
+        for (name, state) in [("link", "precious"), ("precious", "precious"), ("name-of-other", "other")] {
             assert!(give(&at(name), access).is_err(), "{name}");
-            assert_eq!(mode(kept), 0o600, "{name}");
+            assert_eq!(mode(state), 0o600, "{name}");
         }
     }
 }

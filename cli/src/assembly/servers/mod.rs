@@ -37,7 +37,7 @@ use crate::assembly::options::nfs::squash_word;
 use crate::assembly::plan::tree::Tree;
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
 use crate::assembly::servers::guest_socket::GuestSocket;
-use crate::assembly::servers::state::Kept;
+use crate::assembly::servers::state::DurableState;
 use nfs::{NfsServers, Taken};
 use shm::ShmServers;
 
@@ -54,19 +54,19 @@ pub fn serve(plan: &Plan) -> Outcome {
     serving.announce(plan).map_err(|error| Failure::cannot("say that it is ready", &error))?;
     match stopped.recv() {
         Ok(signal) => tracing::info!(%signal, "stopping"),
-        Err(mpsc::RecvError) => tracing::error!("nobody waits for signals any more; stopping"),
+        Err(mpsc::RecvError) => tracing::error!("signal thread ended: stopping"),
     }
     Ok(())
 }
 
-/// Everything that runs. Dropped from the top: guests go before the sockets' files, and who watches the control socket
+/// Everything that runs. Dropped from the top: guests go before the sockets' files, and a watcher of the control socket
 /// sees its end last.
 struct Serving {
     mounts: Vec<FuseMount>,
     guests: Vec<VhostServer>,
     shm: ShmServers,
     nfs: NfsServers,
-    _kept: Arc<Kept>,
+    _state: Arc<DurableState>,
     sockets: Vec<GuestSocket>,
     metrics: Vec<Endpoint>,
     _control: ControlServer,
@@ -88,10 +88,10 @@ impl Serving {
         let exports = exports.collect::<Result<Vec<_>, _>>()?;
         let session_ids = Arc::new(AtomicU64::new(1));
         let served: Vec<_> = exports.iter().map(|(export, _)| Arc::clone(export)).collect();
-        let kept = Kept::new(plan, &served, &session_ids);
-        let shm = ShmServers::start(plan, &kept)?;
-        let nfs = NfsServers::start(plan, ports, &kept)?;
-        kept.warn();
+        let state = DurableState::new(plan, &served, &session_ids);
+        let shm = ShmServers::start(plan, &state)?;
+        let nfs = NfsServers::start(plan, ports, &state)?;
+        state.warn();
         let counters = plan.exports.iter().zip(&exports);
         let counters =
             counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
@@ -110,8 +110,8 @@ impl Serving {
                 .map_err(|error| Failure::cannot(format_args!("serve {}", way.socket), &error))
         });
         let guests = guests.collect::<Result<_, _>>()?;
-        let (mounts, _kept, _control) = (Vec::new(), kept, control);
-        let mut serving = Self { mounts, guests, shm, nfs, _kept, sockets, metrics, _control, control_path };
+        let (mounts, _state, _control) = (Vec::new(), state, control);
+        let mut serving = Self { mounts, guests, shm, nfs, _state, sockets, metrics, _control, control_path };
         // One after the other: if one fails, those before it are ended with the rest.
         for mount in &plan.front_ends.mounts {
             let (export, _) = &exports[mount.export];
@@ -120,7 +120,7 @@ impl Serving {
         Ok(serving)
     }
 
-    /// A line for each way in, with what to type on the other side.
+    /// A line for each endpoint, with what to type on the other side.
     fn announce(&self, plan: &Plan) -> io::Result<()> {
         let mut out = io::stdout().lock();
         for (index, (way, socket)) in plan.front_ends.guests.iter().zip(&self.sockets).enumerate() {
@@ -137,7 +137,7 @@ impl Serving {
         }
         self.shm.announce(&mut out)?;
         let host = host_name();
-        for place in self.nfs.places() {
+        for place in self.nfs.ports() {
             for export in place.exports.iter().filter_map(|&index| plan.exports.get(index)) {
                 let (address, export) = (place.address, export.name.to_string());
                 let squash = squash_word(plan.front_ends.nfs.squash.whom);
@@ -193,7 +193,7 @@ fn open(
         ..DirOptions::default()
     };
     // All NFS clients of an export share a session, and each of them has a limit of its own.
-    if plan.front_ends.nfs.places.iter().any(|place| place.exports.contains(&index)) {
+    if plan.front_ends.nfs.ports.iter().any(|place| place.exports.contains(&index)) {
         options.limits.pending = NFS_PENDING_MAX;
         options.pool.queue_len = NFS_PENDING_MAX as usize;
     }
@@ -268,7 +268,7 @@ fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServe
         at: mount.point.path.display().to_string(),
         export: plan.exports[mount.export].name.to_string(),
     });
-    let ports = nfs.places().iter().flat_map(|place| {
+    let ports = nfs.ports().iter().flat_map(|place| {
         place.exports.iter().filter_map(|&index| plan.exports.get(index)).map(|export| WayStatus {
             kind: "nfs".into(),
             at: place.address.to_string(),

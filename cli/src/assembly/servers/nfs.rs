@@ -8,8 +8,8 @@ use tombolo_host_rpc::server::{BindError, Bound, Listeners, Options as Transport
 use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
 
 use crate::assembly::plan::Plan;
-use crate::assembly::plan::nfs::{NfsPlan, PlannedPlace};
-use crate::assembly::servers::state::Kept;
+use crate::assembly::plan::nfs::{NfsPlan, PlannedPort};
+use crate::assembly::servers::state::DurableState;
 use crate::failure::Failure;
 use crate::service::NfsCounts;
 
@@ -25,11 +25,11 @@ const RAISE_LIMIT: &str =
 
 /// Everything that serves NFS over a network.
 pub struct NfsServers {
-    places: Vec<Place>,
+    ports: Vec<Port>,
 }
 
 /// One port.
-pub struct Place {
+pub struct Port {
     /// Where it is.
     pub address: SocketAddr,
     /// Where in the plan's exports those are that are offered.
@@ -42,25 +42,25 @@ pub struct Place {
 impl Taken {
     /// Takes all ports of a plan.
     pub fn take(plan: &NfsPlan) -> Result<Self, Failure> {
-        let take = |place: &PlannedPlace| {
-            let tcp = vec![place.address];
+        let take = |port: &PlannedPort| {
+            let tcp = vec![port.address];
             let udp = if plan.udp { tcp.clone() } else { Vec::new() };
-            Listeners { tcp, udp }.bind().map_err(|error| not_served(place.address, &error))
+            Listeners { tcp, udp }.bind().map_err(|error| not_served(port.address, &error))
         };
-        plan.places.iter().map(take).collect::<Result<_, _>>().map(Self)
+        plan.ports.iter().map(take).collect::<Result<_, _>>().map(Self)
     }
 }
 
 impl NfsServers {
     /// Starts what was planned, on ports that were taken.
-    pub fn start(plan: &Plan, taken: Taken, kept: &Kept) -> Result<Self, Failure> {
-        if plan.front_ends.nfs.places.is_empty() {
-            return Ok(Self { places: Vec::new() });
+    pub fn start(plan: &Plan, taken: Taken, state: &DurableState) -> Result<Self, Failure> {
+        if plan.front_ends.nfs.ports.is_empty() {
+            return Ok(Self { ports: Vec::new() });
         }
-        let mut places = Vec::with_capacity(plan.front_ends.nfs.places.len());
-        for (place, bound) in plan.front_ends.nfs.places.iter().zip(taken.0) {
-            let address = bound.tcp_addresses().next().unwrap_or(place.address);
-            let service = kept.service(&place.exports)?;
+        let mut ports = Vec::with_capacity(plan.front_ends.nfs.ports.len());
+        for (port, bound) in plan.front_ends.nfs.ports.iter().zip(taken.0) {
+            let address = bound.tcp_addresses().next().unwrap_or(port.address);
+            let service = state.service(&port.exports)?;
             let mut options = transport(plan);
             let descriptors = for_connections(options.connections_max).ok_or_else(|| {
                 let why = format!("fewer than {CONNECTIONS_MIN} descriptors are left for its connections");
@@ -74,31 +74,31 @@ impl NfsServers {
                 }
             })?;
             if plan.front_ends.nfs.allow.is_open() && !address.ip().is_loopback() {
-                tracing::warn!(%address, "whoever can reach this address may call; --allow CIDR narrows that");
+                tracing::warn!(%address, "all clients that reach this address are served; --allow CIDR narrows that");
             }
-            places.push(Place {
+            ports.push(Port {
                 address,
-                exports: place.exports.clone(),
+                exports: port.exports.clone(),
                 server: Arc::new(server),
                 _descriptors: descriptors,
             });
         }
-        Ok(Self { places })
+        Ok(Self { ports })
     }
 
     /// The ports.
-    pub fn places(&self) -> &[Place] {
-        &self.places
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
     }
 
     /// Where to ask what they have done. It does not keep them open.
     pub fn counts(&self) -> Vec<NfsCounts> {
-        let of = |place: &Place| {
-            let server = Arc::downgrade(&place.server);
+        let of = |port: &Port| {
+            let server = Arc::downgrade(&port.server);
             let counts = move || server.upgrade().map(|server| server.counts());
-            (place.address.to_string(), Box::new(counts) as _)
+            (port.address.to_string(), Box::new(counts) as _)
         };
-        self.places.iter().map(of).collect()
+        self.ports.iter().map(of).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! NFS for links: the service is made when the first link asks for it, for it needs a place for its state, which other links do not.
+//! NFS for links: the service is made when the first link asks for it, for it needs durable state, which other links do not.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,11 +8,11 @@ use tombolo_host_rpc::link::RpcLinks;
 use tombolo_host_runtime::buffer_pool::BufferLimits;
 
 use crate::assembly::plan::Plan;
-use crate::assembly::servers::state::Kept;
+use crate::assembly::servers::state::DurableState;
 
 /// NFS and MOUNT over links, for some exports of a plan.
 pub struct NfsOverLinks {
-    kept: Arc<Kept>,
+    state: Arc<DurableState>,
     offered: Vec<usize>,
     names: Vec<String>,
     made: Mutex<Option<Made>>,
@@ -25,10 +25,10 @@ struct Made {
 
 impl NfsOverLinks {
     /// For the exports with these numbers.
-    pub fn new(offered: &[usize], plan: &Plan, kept: &Arc<Kept>) -> Self {
+    pub fn new(offered: &[usize], plan: &Plan, state: &Arc<DurableState>) -> Self {
         let exports = offered.iter().filter_map(|&index| plan.exports.get(index));
         let names = exports.map(|export| export.name.to_string()).collect();
-        Self { kept: Arc::clone(kept), offered: offered.to_vec(), names, made: Mutex::default() }
+        Self { state: Arc::clone(state), offered: offered.to_vec(), names, made: Mutex::default() }
     }
 
     fn service(&self) -> Result<Arc<dyn Service>, String> {
@@ -36,7 +36,7 @@ impl NfsOverLinks {
         if let Some(made) = &*made {
             return Ok(Arc::clone(&made.links));
         }
-        let service = self.kept.service(&self.offered).map_err(|failure| failure.to_string())?;
+        let service = self.state.service(&self.offered).map_err(|failure| failure.to_string())?;
         let idle_closer = IdleCloser::start(&service).map_err(|error| error.to_string())?;
         let links: Arc<dyn Service> =
             Arc::new(RpcLinks::new(service, self.names.clone(), BufferLimits::default()));
@@ -48,7 +48,7 @@ impl NfsOverLinks {
 impl Service for NfsOverLinks {
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         let service = self.service().map_err(|why| {
-            tracing::error!(peer = &*peer.label, why, "no NFS over memory in common");
+            tracing::error!(peer = &*peer.label, why, "no NFS over shared memory");
             Refusal::Failed(why.into())
         })?;
         service.open(peer)

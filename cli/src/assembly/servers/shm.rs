@@ -1,4 +1,4 @@
-//! Where a server is met over memory in common: sockets, where processes of this host ask for links, and memory that a guest has too.
+//! Endpoints over shared memory: sockets, where processes of this host ask for links, and memory that is shared with a guest.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,19 +20,19 @@ use super::shm_registry::Listed;
 use crate::assembly::hints::shm::{MemoryHint, ShmHint};
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::shm::{PlannedMemory, PlannedShm};
-use crate::assembly::servers::state::Kept;
+use crate::assembly::servers::state::DurableState;
 use crate::failure::Failure;
 use crate::service::status::WayStatus;
 
 /// Everything that makes links.
 pub struct ShmServers {
-    /// None without places, or where there can be no list. Goes before those whom it lists.
+    /// None without endpoints, or where there can be no list. Goes before those that it lists.
     _listed: Option<Listed>,
-    places: Arc<[Place]>,
+    endpoints: Arc<[Endpoint]>,
 }
 
 /// Where links are made.
-pub struct Place {
+pub struct Endpoint {
     at: At,
     /// The names of the exports that are offered.
     exports: Vec<String>,
@@ -46,26 +46,26 @@ enum At {
 
 impl ShmServers {
     /// Listens at all sockets of a plan, and looks at all memory.
-    pub fn start(plan: &Plan, kept: &Arc<Kept>) -> Result<Self, Failure> {
+    pub fn start(plan: &Plan, state: &Arc<DurableState>) -> Result<Self, Failure> {
         let policy = plan.front_ends.shm.policy.as_deref().map(Policy::load).transpose();
-        let policy = policy.map_err(|error| Failure::cannot("read who may have links", &error))?;
+        let policy = policy.map_err(|error| Failure::cannot("read the policy of links", &error))?;
         let sockets =
-            plan.front_ends.shm.places.iter().map(|place| listen(place, plan, policy.as_ref(), kept));
-        let mut places = sockets.collect::<Result<Vec<_>, _>>()?;
+            plan.front_ends.shm.sockets.iter().map(|place| listen(place, plan, policy.as_ref(), state));
+        let mut endpoints = sockets.collect::<Result<Vec<_>, _>>()?;
         for memory in &plan.front_ends.shm.memory {
-            places.push(sit(memory, plan, kept)?);
+            endpoints.push(serve_memory(memory, plan, state)?);
         }
-        let places: Arc<[Place]> = places.into();
-        let listed = match &*places {
+        let endpoints: Arc<[Endpoint]> = endpoints.into();
+        let listed = match &*endpoints {
             [] => None,
-            _ => Listed::start(announcement(plan, &places), Arc::clone(&places)),
+            _ => Listed::start(announcement(plan, &endpoints), Arc::clone(&endpoints)),
         };
-        Ok(Self { _listed: listed, places })
+        Ok(Self { _listed: listed, endpoints })
     }
 
     /// A line for each export at each place, with what to type on the other side.
     pub fn announce(&self, out: &mut impl Write) -> io::Result<()> {
-        for (index, place) in self.places.iter().enumerate() {
+        for (index, place) in self.endpoints.iter().enumerate() {
             for export in &place.exports {
                 writeln!(out, "ready {} {} export={export}", place.kind(), place.name())?;
                 match &place.at {
@@ -81,7 +81,7 @@ impl ShmServers {
 
     /// The ways in.
     pub fn ways(&self) -> impl Iterator<Item = WayStatus> + '_ {
-        self.places.iter().flat_map(|place| {
+        self.endpoints.iter().flat_map(|place| {
             place.exports.iter().map(|export| WayStatus {
                 kind: place.kind().into(),
                 at: place.name(),
@@ -91,8 +91,8 @@ impl ShmServers {
     }
 }
 
-impl Place {
-    /// Those who have links.
+impl Endpoint {
+    /// The clients that have links.
     pub fn guests(&self) -> Vec<Guest> {
         match &self.at {
             At::Socket { listener, .. } => listener.guests(),
@@ -137,43 +137,43 @@ impl Place {
 }
 
 /// What the list says of this server while it has no guests.
-fn announcement(plan: &Plan, places: &[Place]) -> Announcement {
-    let mut exports: Vec<_> = places.iter().flat_map(|place| place.exports.iter().cloned()).collect();
+fn announcement(plan: &Plan, endpoints: &[Endpoint]) -> Announcement {
+    let mut exports: Vec<_> = endpoints.iter().flat_map(|place| place.exports.iter().cloned()).collect();
     exports.sort();
     exports.dedup();
     let name = plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
-    let places = places.iter().flat_map(|place| {
+    let endpoints = endpoints.iter().flat_map(|place| {
         let front = place.front();
         place.exports.iter().map(move |export| format!("{front}{export}"))
     });
-    Announcement { exports, places: places.collect(), ..Announcement::of_this_process(&name) }
+    Announcement { exports, places: endpoints.collect(), ..Announcement::of_this_process(&name) }
 }
 
-/// Where a file says who may have links, nothing else keeps them from asking.
-const EVERYBODY: u32 = 0o666;
+/// Where a policy says which users may have links, all may ask.
+const ALL_USERS: u32 = 0o666;
 
 fn listen(
     place: &PlannedShm,
     plan: &Plan,
     policy: Option<&Policy>,
-    kept: &Arc<Kept>,
-) -> Result<Place, Failure> {
+    state: &Arc<DurableState>,
+) -> Result<Endpoint, Failure> {
     let listening = format!("listen at {}", place.socket.display());
-    let (server, names) = server(&place.exports, Squash::NONE, plan, kept)?;
+    let (server, names) = server(&place.exports, Squash::NONE, plan, state)?;
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
     let mut options =
         ListenOptions { limits, mode: plan.front_ends.shm.doorbell, ..ListenOptions::default() };
     if let Some(policy) = policy {
         options.policy = policy.clone();
-        options.socket_mode = EVERYBODY;
+        options.socket_mode = ALL_USERS;
     }
     let path = absolute(&place.socket).map_err(|error| Failure::cannot(&listening, &error))?;
     let listener = LinkListener::start(&path, server, options);
     let listener = listener.map_err(|error| Failure::cannot(&listening, &error))?;
-    Ok(Place { at: At::Socket { path, listener }, exports: names })
+    Ok(Endpoint { at: At::Socket { path, listener }, exports: names })
 }
 
-fn sit(memory: &PlannedMemory, plan: &Plan, kept: &Arc<Kept>) -> Result<Place, Failure> {
+fn serve_memory(memory: &PlannedMemory, plan: &Plan, state: &Arc<DurableState>) -> Result<Endpoint, Failure> {
     let serving = format!("serve over {}", memory.place);
     let place = match &memory.place {
         MemoryPlace::File(path) => absolute(path).map(MemoryPlace::File),
@@ -186,7 +186,7 @@ fn sit(memory: &PlannedMemory, plan: &Plan, kept: &Arc<Kept>) -> Result<Place, F
         let failure = Failure::cannot(&serving, "there is no such file");
         return Err(failure.remedy("to have it made, add ,size=SIZE"));
     }
-    let (server, names) = server(&memory.exports, memory.squash, plan, kept)?;
+    let (server, names) = server(&memory.exports, memory.squash, plan, state)?;
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
     let common = CommonMemory::to_serve(&place, memory.size_bytes);
     let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
@@ -195,7 +195,7 @@ fn sit(memory: &PlannedMemory, plan: &Plan, kept: &Arc<Kept>) -> Result<Place, F
     let listener = MemoryListener::start(common, server, limits, plan.front_ends.shm.doorbell, &label);
     let listener = listener.map_err(|error| Failure::cannot(&serving, &error))?;
     let size_bytes = memory.size_bytes.unwrap_or_else(|| length(&place));
-    Ok(Place { at: At::Memory { place, size_bytes, listener }, exports: names })
+    Ok(Endpoint { at: At::Memory { place, size_bytes, listener }, exports: names })
 }
 
 /// What offers these exports, and their names.
@@ -203,20 +203,20 @@ fn server(
     offered: &[usize],
     squash: Squash,
     plan: &Plan,
-    kept: &Arc<Kept>,
+    state: &Arc<DurableState>,
 ) -> Result<(Arc<Server>, Vec<String>), Failure> {
-    let rpc = NfsOverLinks::new(offered, plan, kept);
-    let service = VrpcServer::new().with_keys(kept.keys()?);
-    let mut service = service.with_session_ids(Arc::clone(kept.session_ids()));
+    let rpc = NfsOverLinks::new(offered, plan, state);
+    let service = VrpcServer::new().with_keys(state.keys()?);
+    let mut service = service.with_session_ids(Arc::clone(state.session_ids()));
     let mut names = Vec::new();
     for &index in offered {
-        let Some((export, planned)) = kept.once(index)?.zip(plan.exports.get(index)) else { continue };
+        let Some((export, planned)) = state.once(index)?.zip(plan.exports.get(index)) else { continue };
         let name = planned.name.to_string();
         service = service.with_export(name.clone(), export, Options { squash, ..Options::default() });
         names.push(name);
     }
     let server = Server::new(Arc::new(service));
-    // NFS has its own rules of who is squashed, which would be a way around these.
+    // NFS has its own squash, which would be a way around this one.
     let server = match squash.whom {
         Whom::Nobody => server.speaking(Protocol::OncRpc, Arc::new(rpc)),
         Whom::Root | Whom::All => server,
@@ -224,7 +224,7 @@ fn server(
     Ok((Arc::new(server), names))
 }
 
-/// For who types the other side's command line; it was there a moment ago.
+/// For the other side's command line; it was there a moment ago.
 fn length(place: &MemoryPlace) -> u64 {
     match place {
         MemoryPlace::File(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),

@@ -1,4 +1,4 @@
-//! A server's place in the list that `tombolo links` prints.
+//! A server's entry in the list that `tombolo links` prints.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tombolo_host_links::registry::{Announcement, Directory, Entry, GuestEntry, Registry, RegistryError};
 use tombolo_host_service::control;
 
-use super::shm::Place;
+use super::shm::Endpoint;
 use crate::commands::links;
 
 /// Keeps the list right. Dropping it takes the server out.
@@ -24,13 +24,13 @@ enum Call {
     Stop,
 }
 
-/// How old the numbers of guests may be. Without guests nobody wakes up for them.
+/// How old the numbers of guests may be. Without guests no thread wakes up for them.
 const REFRESH: Duration = Duration::from_secs(1);
 
 impl Listed {
     /// Puts a server on the list. A server that cannot be put there serves all the same, and says so in its log.
-    pub fn start(announcement: Announcement, places: Arc<[Place]>) -> Option<Self> {
-        match Self::try_start(announcement, places) {
+    pub fn start(announcement: Announcement, endpoints: Arc<[Endpoint]>) -> Option<Self> {
+        match Self::try_start(announcement, endpoints) {
             Ok(listed) => Some(listed),
             Err(error) => {
                 tracing::warn!(%error, "tombolo links will not show this server");
@@ -39,19 +39,19 @@ impl Listed {
         }
     }
 
-    fn try_start(announcement: Announcement, places: Arc<[Place]>) -> Result<Self, RegistryError> {
-        // Both of them, as nobody else may have made the one above.
+    fn try_start(announcement: Announcement, endpoints: Arc<[Endpoint]>) -> Result<Self, RegistryError> {
+        // Both of them, as no other process may have made the one above.
         Directory::open(&control::default_directory())?;
         let directory = links::directory();
         let entry = Directory::open(&directory)?.announce(&announcement)?;
         let (calls, heard) = mpsc::channel();
-        for place in places.iter() {
+        for place in endpoints.iter() {
             let calls = calls.clone();
             place.on_change(move || {
                 let _ = calls.send(Call::Changed);
             });
         }
-        let lister = Lister { entry, announcement, places };
+        let lister = Lister { entry, announcement, endpoints };
         let thread = thread::Builder::new().name("links-list".into()).spawn(move || lister.run(&heard));
         let thread = thread.map_err(|source: io::Error| RegistryError::Io { path: directory, source })?;
         Ok(Self { calls, thread: Some(thread) })
@@ -70,7 +70,7 @@ impl Drop for Listed {
 struct Lister {
     entry: Box<dyn Entry>,
     announcement: Announcement,
-    places: Arc<[Place]>,
+    endpoints: Arc<[Endpoint]>,
 }
 
 impl Lister {
@@ -91,7 +91,7 @@ impl Lister {
 
     /// Says how it is now, if that is something else.
     fn refresh(&mut self) {
-        let guests = self.places.iter().flat_map(Place::guests);
+        let guests = self.endpoints.iter().flat_map(Endpoint::guests);
         let mut guests: Vec<_> = guests.map(GuestEntry::from).collect();
         guests.sort_by(|one, other| (one.since_secs, &one.label).cmp(&(other.since_secs, &other.label)));
         if guests == self.announcement.guests {

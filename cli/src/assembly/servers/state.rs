@@ -21,10 +21,10 @@ use tombolo_layer_replies::Replies;
 use crate::assembly::plan::{Plan, PlannedExport};
 use crate::failure::Failure;
 
-/// What outlives the server. Nothing is opened before somebody needs it.
-pub struct Kept {
+/// What outlives the server. Nothing is opened before it is needed.
+pub struct DurableState {
     asked: Option<PathBuf>,
-    /// Whether nothing is served unless something is kept.
+    /// Whether the server fails without it.
     must: bool,
     name: String,
     sources: Vec<(PlannedExport, Arc<dyn Export>)>,
@@ -34,7 +34,7 @@ pub struct Kept {
     manage_gids: bool,
     session_ids: Arc<AtomicU64>,
     opened: OnceLock<Opened>,
-    /// Held by who opens.
+    /// Held by the thread that opens.
     opening: Mutex<()>,
 }
 
@@ -42,13 +42,13 @@ pub struct Kept {
 struct Opened {
     keys: Arc<Keys>,
     signer: Arc<Signer>,
-    /// By their numbers in the plan: each once, whoever serves it.
+    /// By their numbers in the plan: each once, for all front ends.
     exports: Mutex<BTreeMap<usize, Arc<Replies>>>,
-    /// Or why nothing is kept.
+    /// Or why there is none.
     state: Result<ServerState, Failure>,
 }
 
-impl Kept {
+impl DurableState {
     /// What the exports of a plan need; `exports` are in its order.
     pub fn new(plan: &Plan, exports: &[Arc<dyn Export>], session_ids: &Arc<AtomicU64>) -> Arc<Self> {
         let planned = plan
@@ -57,7 +57,7 @@ impl Kept {
             .map(|PlannedExport { tree, name }| PlannedExport { tree: tree.clone(), name: name.clone() });
         Arc::new(Self {
             asked: plan.state.clone(),
-            must: plan.state.is_some() || !plan.front_ends.nfs.places.is_empty(),
+            must: plan.state.is_some() || !plan.front_ends.nfs.ports.is_empty(),
             name: plan.exports.first().map_or_else(|| "serve".to_owned(), |export| export.name.word()),
             sources: planned.zip(exports.iter().cloned()).collect(),
             squash: plan.front_ends.nfs.squash,
@@ -95,7 +95,7 @@ impl Kept {
 
     /// An export whose requests are performed once, by its number in the plan.
     ///
-    /// Also where nothing can be kept, unless a place was named or NFS needs it: then a restart is the end for its clients.
+    /// Also without a state directory, unless one was named or NFS needs it: then a restart is the end for its clients.
     pub fn once(&self, index: usize) -> Result<Option<Arc<dyn Export>>, Failure> {
         let Some((planned, source)) = self.sources.get(index) else { return Ok(None) };
         let export = self.opened()?.once(index, planned, source)?;
@@ -112,7 +112,7 @@ impl Kept {
         &self.session_ids
     }
 
-    /// Says in the log that nothing is kept, where somebody needs it and that is so.
+    /// Says in the log that there is no durable state, where a front end needs it.
     pub fn warn(&self) {
         if let Some(missing) = self.opened.get().and_then(|opened| opened.state.as_ref().err()) {
             tracing::warn!("clients will notice when this server is restarted: {missing}");

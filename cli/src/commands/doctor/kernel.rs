@@ -107,11 +107,7 @@ fn users() -> Finding {
     if creds::may_assume() {
         return Finding::ok("users", "may act as each user that asks");
     }
-    Finding::warn(
-        "users",
-        "everything is done as the user who serves, and new files are theirs",
-        "run as root",
-    )
+    Finding::warn("users", "everything is done as the server's user, which owns new files", "run as root")
 }
 
 fn fanotify() -> Finding {

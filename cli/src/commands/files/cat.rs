@@ -10,7 +10,7 @@ use tombolo_core::fs::OpenFlags;
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::place::{Place, Places};
+use super::open_path::{OpenPath, Opener};
 
 /// Print files of NFS servers and of this host.
 ///
@@ -31,13 +31,13 @@ Examples:
 impl CatArgs {
     /// Prints one after the other. One that cannot be read is reported, and the others printed all the same.
     pub fn run(&self) -> Outcome {
-        let mut places = Places::new();
+        let mut opener = Opener::new();
         let mut all_well = true;
         for file in &self.files {
-            let printed = places.open(file, End::Target).and_then(|place| print(&place));
+            let printed = opener.open(file, End::Target).and_then(|place| print(&place));
             match printed {
                 Ok(Reader::Listens) => {}
-                // Nobody reads what would follow.
+                // The reader has gone.
                 Ok(Reader::Left) => return Err(Failure::silent()),
                 Err(failure) => {
                     failure.print();
@@ -49,13 +49,13 @@ impl CatArgs {
     }
 }
 
-/// Who reads our output.
+/// The reader of our output.
 enum Reader {
     Listens,
     Left,
 }
 
-fn print(place: &Place) -> Result<Reader, Failure> {
+fn print(place: &OpenPath) -> Result<Reader, Failure> {
     let cannot = |error: &Error| place.cannot("read", error);
     let node = place.found(Last::Follow)?;
     let file = block_on(node.open(OpenFlags::READ)).map_err(|error| cannot(&error))?;

@@ -10,7 +10,7 @@ use tombolo_core::fs::{Attr, FileType, NameBuf};
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::place::{Place, Places};
+use super::open_path::{OpenPath, Opener};
 use super::{problem, shown};
 
 /// Show how much space directories take, on NFS servers and on this host.
@@ -30,7 +30,7 @@ pub struct DuArgs {
     help: Option<bool>,
     /// What: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
     #[arg(value_name = "URL", default_value = ".", value_parser = Location::word_parser())]
-    places: Vec<Location>,
+    locations: Vec<Location>,
 }
 
 const EXAMPLES: &str = "\
@@ -55,7 +55,7 @@ struct Met {
 /// One walk.
 struct Walk<'a> {
     args: &'a DuArgs,
-    place: &'a Place,
+    place: &'a OpenPath,
     open: Vec<Open>,
     /// Files of several names that were counted.
     counted: HashSet<(u64, u64)>,
@@ -65,10 +65,10 @@ struct Walk<'a> {
 impl DuArgs {
     /// Sums up one after the other.
     pub fn run(&self) -> Outcome {
-        let mut places = Places::new();
+        let mut opener = Opener::new();
         let mut all_well = true;
-        for location in &self.places {
-            let summed = places.open(location, End::Name).and_then(|place| {
+        for location in &self.locations {
+            let summed = opener.open(location, End::Name).and_then(|place| {
                 let (open, counted) = (Vec::new(), HashSet::new());
                 let mut walk = Walk { args: self, place: &place, open, counted, all_well: true };
                 walk.run().map(|()| walk.all_well)

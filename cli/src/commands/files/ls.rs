@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 use crate::table::table;
 
-use super::place::{Place, Places};
+use super::open_path::{OpenPath, Opener};
 use super::stat::{self, Facts};
 use super::{problem, shown};
 
@@ -59,7 +59,7 @@ pub struct LsArgs {
     help: Option<bool>,
     /// What to list: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
     #[arg(value_name = "URL", default_value = ".", value_parser = Location::word_parser())]
-    places: Vec<Location>,
+    locations: Vec<Location>,
 }
 
 const EXAMPLES: &str = "\
@@ -88,10 +88,10 @@ struct Report {
 impl LsArgs {
     /// Lists one after the other, all that can be listed.
     pub fn run(&self) -> Outcome {
-        let mut places = Places::new();
+        let mut opener = Opener::new();
         let mut report = Report { facts: Vec::new(), all_well: true, is_first: true };
-        for location in &self.places {
-            if let Err(failure) = self.list_location(location, &mut places, &mut report) {
+        for location in &self.locations {
+            if let Err(failure) = self.list_location(location, &mut opener, &mut report) {
                 failure.print();
                 report.all_well = false;
             }
@@ -103,9 +103,9 @@ impl LsArgs {
         if report.all_well { Ok(()) } else { Err(Failure::silent()) }
     }
 
-    fn list_location(&self, location: &Location, places: &mut Places, report: &mut Report) -> Outcome {
+    fn list_location(&self, location: &Location, opener: &mut Opener, report: &mut Report) -> Outcome {
         let end = if self.long || self.directory { End::Name } else { End::Target };
-        match places.open(location, end) {
+        match opener.open(location, end) {
             Ok(place) => self.list(location, &place, report),
             Err(failure) => match super::exports::of(location) {
                 Some(exports) => self.show_exports(location, &exports, report),
@@ -132,7 +132,7 @@ impl LsArgs {
         print_names(&names.collect::<Vec<_>>(), self.one || self.long)
     }
 
-    fn list(&self, location: &Location, place: &Place, report: &mut Report) -> Outcome {
+    fn list(&self, location: &Location, place: &OpenPath, report: &mut Report) -> Outcome {
         let last = if self.long || self.directory { Last::Keep } else { Last::Follow };
         let node = place.found(last)?;
         let attr = block_on(node.attr()).map_err(|error| place.cannot("look at", &error))?;
@@ -153,7 +153,7 @@ impl LsArgs {
                     continue;
                 }
             };
-            let has_title = !self.json && (self.recursive || self.places.len() > 1);
+            let has_title = !self.json && (self.recursive || self.locations.len() > 1);
             if has_title {
                 print(&format!("{}{path}:", if report.is_first { "" } else { "\n" }))?;
             }

@@ -15,7 +15,7 @@ use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::place::{Places, label_of};
+use super::open_path::{Opener, label_of};
 use super::shown;
 
 /// Make directories on NFS servers and on this host.
@@ -41,12 +41,12 @@ Examples:
 impl MkdirArgs {
     /// Makes one after the other, all that can be made.
     pub fn run(&self, log: LogArgs) -> Outcome {
-        let mut places = Places::new();
+        let mut opener = Opener::new();
         let mut all_well = true;
         for name in &self.names {
             let made = match name {
                 Location::Dir(path) => self.make_here(path),
-                _ => self.make_there(name, &mut places),
+                _ => self.make_there(name, &mut opener),
             };
             match made {
                 Ok(true) if log.verbose > 0 => super::ls::print(&shown::name(&label_of(name)))?,
@@ -80,8 +80,8 @@ impl MkdirArgs {
     }
 
     /// On a server. Whether there was something to make.
-    fn make_there(&self, location: &Location, places: &mut Places) -> Result<bool, Failure> {
-        let place = places.open(location, End::Name)?;
+    fn make_there(&self, location: &Location, opener: &mut Opener) -> Result<bool, Failure> {
+        let place = opener.open(location, End::Name)?;
         let cannot = |error: &Error| place.cannot("make", error);
         if !self.parents {
             return match self.make_in(&place.tree, &place.path, true) {

@@ -1,6 +1,6 @@
 //! `tombolo ls`, `cat`, `cp`, `mv`, `stat`, `du`, `mkdir` and `rm`: files on servers and on this host, without a mount.
 //!
-//! One file per command. Reading order: [`place`] (what a word of the command line leads to), then the commands; `shown` is how
+//! One file per command. Reading order: [`open_path`] (what a word of the command line leads to), then the commands; `shown` is how
 //! names, modes and times are written, `problem` how failures are.
 
 mod cat;
@@ -10,7 +10,7 @@ mod exports;
 mod ls;
 mod mkdir;
 mod mv;
-mod place;
+mod open_path;
 mod problem;
 mod rm;
 pub mod shown;

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
 use super::cp::CpArgs;
-use super::place::{Place, Places, label_of, own_name};
+use super::open_path::{OpenPath, Opener, label_of, own_name};
 use super::rm::RmArgs;
 use super::{shown, stop};
 
@@ -48,7 +48,7 @@ Examples:
 /// Why something was not renamed.
 enum NotRenamed {
     /// It has to be copied, as this.
-    Elsewhere(Location),
+    OtherFileSystem(Location),
     Failed(Failure),
 }
 
@@ -61,18 +61,18 @@ impl From<Failure> for NotRenamed {
 impl MvArgs {
     /// Moves one after the other, all that can be moved.
     pub fn run(&self, log: LogArgs) -> Outcome {
-        let mut places = Places::new();
-        self.must_take_all(&mut places)?;
+        let mut opener = Opener::new();
+        self.must_take_all(&mut opener)?;
         let mut all_well = true;
         for source in &self.sources {
             let renamed = match (source, &self.target) {
                 (Location::Dir(from), Location::Dir(to)) => self.rename_here(from, to),
-                _ => self.rename_there(source, &mut places),
+                _ => self.rename_there(source, &mut opener),
             };
             let moved = match renamed {
                 Ok(()) => Ok(()),
                 Err(NotRenamed::Failed(failure)) => Err(failure),
-                Err(NotRenamed::Elsewhere(target)) => copy_and_remove(source, target, &mut places, log),
+                Err(NotRenamed::OtherFileSystem(target)) => copy_and_remove(source, target, &mut opener, log),
             };
             match moved {
                 Ok(()) if log.verbose > 0 => {
@@ -105,17 +105,17 @@ impl MvArgs {
         }
         match fs::rename(from, &target) {
             Err(error) if error.kind() == ErrorKind::CrossesDevices => {
-                Err(self.elsewhere(from.is_dir(), onto_dir(), Location::Dir(target))?)
+                Err(self.other_file_system(from.is_dir(), onto_dir(), Location::Dir(target))?)
             }
             outcome => outcome.map_err(|error| cannot(&error)),
         }
     }
 
     /// Where one side is a server.
-    fn rename_there(&self, source: &Location, places: &mut Places) -> Result<(), NotRenamed> {
-        let from = places.open(source, End::Name)?;
+    fn rename_there(&self, source: &Location, opener: &mut Opener) -> Result<(), NotRenamed> {
+        let from = opener.open(source, End::Name)?;
         let node = from.found(Last::Keep)?;
-        let to = places.open(&self.target, End::Name)?;
+        let to = opener.open(&self.target, End::Name)?;
         let (dir, name, target) = self.target_of(&to, own_name(source))?;
         let found = dir.find(name.as_name()).wait();
         if self.no_clobber && found.is_ok() {
@@ -124,7 +124,11 @@ impl MvArgs {
         let is_dir =
             |node: &Node| block_on(node.attr()).is_ok_and(|attr| attr.file_type == FileType::Directory);
         if !from.tree.is_same_session(&to.tree) {
-            return Err(self.elsewhere(is_dir(&node), found.is_ok_and(|found| is_dir(&found)), target)?);
+            return Err(self.other_file_system(
+                is_dir(&node),
+                found.is_ok_and(|found| is_dir(&found)),
+                target,
+            )?);
         }
         let (from_dir, from_name) = from.parent().map_err(|error| match error {
             Error::InvalidArgument => Failure::cannot(
@@ -136,14 +140,14 @@ impl MvArgs {
         let renamed = from_dir.rename(from_name.as_name(), &dir, name.as_name(), RenameFlags::empty()).wait();
         match renamed {
             Err(Error::CrossDevice) => {
-                Err(self.elsewhere(is_dir(&node), found.is_ok_and(|found| is_dir(&found)), target)?)
+                Err(self.other_file_system(is_dir(&node), found.is_ok_and(|found| is_dir(&found)), target)?)
             }
             outcome => Ok(outcome.map_err(|error| from.cannot("move", &error))?),
         }
     }
 
     /// Directory and name that something gets, and both as a location.
-    fn target_of(&self, to: &Place, own: Option<NameBuf>) -> Result<(Node, NameBuf, Location), Failure> {
+    fn target_of(&self, to: &OpenPath, own: Option<NameBuf>) -> Result<(Node, NameBuf, Location), Failure> {
         let found = to.find(Last::Follow).ok();
         let into = found.filter(|node| !self.no_target_directory && is_dir(node));
         match (into, own) {
@@ -160,13 +164,13 @@ impl MvArgs {
     }
 
     /// Fails when there is no room for all sources.
-    fn must_take_all(&self, places: &mut Places) -> Outcome {
+    fn must_take_all(&self, opener: &mut Opener) -> Outcome {
         let [first, _, ..] = self.sources.as_slice() else { return Ok(()) };
         // Before the target: what lies in the same export is then found in the same session.
-        let _ = places.open(first, End::Name);
+        let _ = opener.open(first, End::Name);
         let is_dir = match &self.target {
             Location::Dir(path) => path.is_dir(),
-            target => places.open(target, End::Name)?.find(Last::Follow).is_ok_and(|node| is_dir(&node)),
+            target => opener.open(target, End::Name)?.find(Last::Follow).is_ok_and(|node| is_dir(&node)),
         };
         if is_dir && !self.no_target_directory {
             return Ok(());
@@ -177,28 +181,33 @@ impl MvArgs {
     }
 
     /// What must be copied. No directory takes the place of another: it would be filled up.
-    fn elsewhere(&self, is_dir: bool, onto_dir: bool, target: Location) -> Result<NotRenamed, Failure> {
+    fn other_file_system(
+        &self,
+        is_dir: bool,
+        onto_dir: bool,
+        target: Location,
+    ) -> Result<NotRenamed, Failure> {
         match onto_dir {
             true if is_dir => Err(Failure::cannot(format_args!("move to {}", word(&target)), "it exists")
                 .remedy("copy into it with `tombolo cp -a`, or remove it first")),
             true => Err(Failure::cannot(format_args!("move to {}", word(&target)), "it is a directory")),
-            false => Ok(NotRenamed::Elsewhere(target)),
+            false => Ok(NotRenamed::OtherFileSystem(target)),
         }
     }
 }
 
 /// The source goes only if it is certain that the copy is another file: one file may be reached by two routes (a mount of an
 /// export and its URL, two names of a host), and then the copy takes its place.
-fn copy_and_remove(source: &Location, target: Location, places: &mut Places, log: LogArgs) -> Outcome {
+fn copy_and_remove(source: &Location, target: Location, opener: &mut Opener, log: LogArgs) -> Outcome {
     let moving = format!("move {}", word(source));
-    let before = look_at(source, places)?;
-    let at_target = places.open(&target, End::Name)?.find(Last::Keep).ok();
+    let before = look_at(source, opener)?;
+    let at_target = opener.open(&target, End::Name)?.find(Last::Keep).ok();
     if at_target.is_some_and(|node| block_on(node.attr()).is_ok_and(|attr| is_unchanged(&before, &attr))) {
         return Err(Failure::cannot(moving, format!("{} is the same file", word(&target))));
     }
     let quiet = LogArgs { quiet: log.quiet.max(1), verbose: 0 };
     CpArgs::to_name(source.clone(), target).run(quiet)?;
-    if !is_unchanged(&before, &look_at(source, places)?) {
+    if !is_unchanged(&before, &look_at(source, opener)?) {
         let failure = Failure::cannot(moving, "it was copied, but what is there now is not what was copied");
         return Err(failure.remedy("it is left where it is"));
     }
@@ -207,13 +216,13 @@ fn copy_and_remove(source: &Location, target: Location, places: &mut Places, log
     stop::came().map_or(Ok(()), |signal| Err(Failure::stopped(signal)))
 }
 
-fn look_at(source: &Location, places: &mut Places) -> Result<Attr, Failure> {
-    let place = places.open(source, End::Name)?;
+fn look_at(source: &Location, opener: &mut Opener) -> Result<Attr, Failure> {
+    let place = opener.open(source, End::Name)?;
     let node = place.found(Last::Keep)?;
     block_on(node.attr()).map_err(|error| place.cannot("look at", &error))
 }
 
-/// One file, unchanged. File systems have other numbers by another route; ctime is what nobody can set.
+/// One file, unchanged. File systems have other numbers by another route; ctime cannot be set.
 fn is_unchanged(one: &Attr, other: &Attr) -> bool {
     let of = |attr: &Attr| (attr.file_type, attr.fileid, attr.size, attr.mtime, attr.ctime);
     of(one) == of(other)

@@ -16,7 +16,7 @@ pub fn cannot(doing: impl fmt::Display, error: &Error, tree: &Tree) -> Failure {
     }
 }
 
-/// Root on this machine is somebody else to most servers, which is what surprises users most.
+/// Root on this machine is another user to most servers, which is what surprises users most.
 pub const SQUASHED: &str = "most servers take root for a user without rights (root squash): run as the owner of the files, \
                             or export with no_root_squash (`tombolo serve --squash none`)";
 

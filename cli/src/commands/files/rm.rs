@@ -8,7 +8,7 @@ use tombolo_core::fs::FileType;
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::place::{Place, Places};
+use super::open_path::{OpenPath, Opener};
 use super::{problem, shown};
 
 /// Remove files, and with -r directories and everything in them, on NFS servers and on this host.
@@ -41,10 +41,10 @@ impl RmArgs {
 
     /// Removes one after the other, all that can be removed.
     pub fn run(&self) -> Outcome {
-        let mut places = Places::new();
+        let mut opener = Opener::new();
         let mut all_well = true;
         for name in &self.names {
-            let removed = match places.open(name, End::Name) {
+            let removed = match opener.open(name, End::Name) {
                 Ok(place) => self.remove(&place),
                 Err(failure) => Err(failure),
             };
@@ -60,7 +60,7 @@ impl RmArgs {
     }
 
     /// False when something in it could not be removed, of which has been told.
-    fn remove(&self, place: &Place) -> Result<bool, Failure> {
+    fn remove(&self, place: &OpenPath) -> Result<bool, Failure> {
         let cannot = |error: &Error| place.cannot("remove", error);
         let (dir, name) = match place.parent() {
             Ok(found) => found,

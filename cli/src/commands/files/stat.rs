@@ -8,7 +8,7 @@ use tombolo_core::fs::{Attr, FileType};
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::place::{Place, Places, own_name};
+use super::open_path::{OpenPath, Opener, own_name};
 use super::shown;
 
 /// Show the attributes of files on NFS servers and on this host.
@@ -33,11 +33,11 @@ Examples:
 impl StatArgs {
     /// Shows one after the other, all that can be found.
     pub fn run(&self) -> Outcome {
-        let mut places = Places::new();
+        let mut opener = Opener::new();
         let mut all_well = true;
         let mut facts = Vec::new();
         for name in &self.names {
-            match places.open(name, End::Name).and_then(|place| Facts::of(name, &place)) {
+            match opener.open(name, End::Name).and_then(|place| Facts::of(name, &place)) {
                 Ok(found) if self.json => facts.push(found),
                 Ok(found) => super::ls::print(&found.text())?,
                 Err(failure) => {
@@ -87,7 +87,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    fn of(location: &Location, place: &Place) -> Result<Self, Failure> {
+    fn of(location: &Location, place: &OpenPath) -> Result<Self, Failure> {
         let cannot = |error: &_| place.cannot("look at", error);
         let node = place.found(Last::Keep)?;
         let attr = node.attr_now().wait().map_err(|error| cannot(&error))?;
@@ -143,6 +143,6 @@ impl Facts {
 }
 
 /// What something is called that was given as this.
-pub fn given_name(location: &Location, place: &Place) -> String {
+pub fn given_name(location: &Location, place: &OpenPath) -> String {
     own_name(location).map_or_else(|| place.word.clone(), |name| shown::name(name.as_name().as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! On whose behalf the commands work.
+//! The user that the commands work for.
 
 use std::fs;
 
@@ -6,10 +6,10 @@ use tombolo_core::Identity;
 use tombolo_core::fs::Mode;
 use tombolo_sys::creds;
 
-/// The user who runs the program: what servers are told, and what is taken off the mode of what is made.
+/// The user that runs the program: what servers are told, and what is taken off the mode of what is made.
 #[derive(Clone, Debug)]
 pub struct Myself {
-    /// Who.
+    /// User and groups.
     pub identity: Identity,
     /// The umask.
     pub umask: Mode,

@@ -1,5 +1,5 @@
 //! Where a server without a terminal writes its log: a file in the state directory, fresh for each mount; the one
-//! before it is kept as `log.old`.
+//! before it stays as `log.old`.
 
 use std::fs::{self, File};
 use std::io;
@@ -31,7 +31,7 @@ impl Log {
             Ok(Self { path, file, state: Some(state) })
         });
         in_state.or_else(|error| {
-            tracing::warn!(%error, "no log will be kept");
+            tracing::warn!(%error, "there will be no log");
             let path = PathBuf::from("/dev/null");
             Ok(Self { file: append(&path)?, path, state: None })
         })
@@ -61,7 +61,7 @@ pub fn append(path: &Path) -> io::Result<File> {
     File::options().append(true).open(path)
 }
 
-/// The keeper of a mount that was just ended may need a moment to be gone.
+/// The supervisor of a mount that was just ended may need a moment to be gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 

@@ -2,12 +2,12 @@
 
 mod background;
 mod helper;
-mod keeper;
 mod log;
 mod options;
 mod remount;
 mod server;
 mod source;
+mod supervisor;
 
 use std::path::{Path, PathBuf, absolute as absolute_path};
 
@@ -32,8 +32,8 @@ pub use server::reason;
 #[derive(Args)]
 #[command(after_help = OPTIONS_HELP)]
 pub struct MountArgs {
-    /// What to mount: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `shm:SOCKET/NAME`, an export of a server on this host, over memory
-    /// in common (see below for guests); or `dir:PATH`, a directory of this host.
+    /// What to mount: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `shm:SOCKET/NAME`, an export of a server on this host, over shared
+    /// memory (see below for guests); or `dir:PATH`, a directory of this host.
     source: Location,
     /// Where: an existing directory.
     mountpoint: PathBuf,
@@ -49,11 +49,11 @@ pub struct MountArgs {
     /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<ListenAddress>,
-    /// Be the keeper of a mount in the background.
+    /// Be the supervisor of a mount in the background.
     #[arg(long, hide = true)]
-    keeper: bool,
+    supervisor: bool,
     /// Be the server of a mount in the background, with this file as log.
-    #[arg(long, hide = true, conflicts_with = "keeper")]
+    #[arg(long, hide = true, conflicts_with = "supervisor")]
     background_log: Option<PathBuf>,
     /// Be not the first server of this mount.
     #[arg(long, hide = true, requires = "background_log")]
@@ -68,9 +68,9 @@ Examples:
 
 Mount options:
   ro                    refuse changes
-  allow_other           let users other than the one who mounts in
-  coherence=POLICY      what the kernel may keep: strict (nothing), auto (close-to-open, 1 s; the default), always (a day)
-  locks=shared|local    whom a lock excludes: all who use the directory or export (the default where locks reach that far, so not
+  allow_other           let users other than the one that mounts in
+  coherence=POLICY      what the kernel may cache: strict (nothing), auto (close-to-open, 1 s; the default), always (a day)
+  locks=shared|local    what a lock excludes: all that use the directory or export (the default where locks reach that far, so not
                         over NFS), or programs that use this mount only, and the kernel keeps locks itself, at a hundredth of the cost
   threads=N             how many threads serve requests
   fsname=NAME           what mount(8) lists as the source (default: the directory, or HOST:/NAME)
@@ -81,7 +81,7 @@ Mount options:
 Of directories:
   submounts=show|hide   how to treat nested mounts: as part of the tree (the default), or as if they did not exist
 
-Of servers over memory in common: shm:SOCKET/NAME on this host; in a guest shm+pci:[BDF]/NAME (QEMU's ivshmem; the device's address where there
+Of servers over shared memory: shm:SOCKET/NAME on this host; in a guest shm+pci:[BDF]/NAME (QEMU's ivshmem; the device's address where there
 are several) or shm+mmapper:/NAME (User Mode Linux); shm+file:FILE/NAME over a file:
   doorbell=MODE         how to wait for the server: poll (looks all the time), event (sleeps), adaptive (looks while that pays;
                         the default), umwait (x86 with WAITPKG)
@@ -95,18 +95,18 @@ Of NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&s
   readahead=N           how far to read ahead of a program, in bytes (default: 4M)
   hard, soft            wait for a server for ever (the default), or fail after timeo=TENTHS and retrans=N more time-outs
   intr, nointr          a killed program's call ends at once, or never (default: once it waited for 2 s)
-  ac, noac, actimeo=S   how long attributes are kept, in seconds; noac and 0 make the kernel keep nothing either.
+  ac, noac, actimeo=S   how long attributes are cached, in seconds; noac and 0 make the kernel cache nothing either.
                         acregmin=, acregmax=, acdirmin=, acdirmax=: the same apart (default: 3, 60, 30, 60)
   retry=N               for how many minutes to try for a server that is not there yet (default: 2; nfs+shm: 0; with bg 10000)
   bg, fg                return when the server is not there yet, and go on trying in the background; or not (the default)
   resvport, noresvport  call from a port below 1024, as many servers want (default: where we may)
-  noperm                with allow_other: let the server alone decide who may do what, not the kernel before it (not in a URL)
+  noperm                with allow_other: let the server alone check permissions, not the kernel before it (not in a URL)
   vers=3, sec=sys, nolock are so anyway: locks work between the programs of this host.";
 
 impl MountArgs {
     /// Where what it has to say goes.
     pub fn log_destination(&self) -> Destination {
-        if self.keeper || self.background_log.is_some() {
+        if self.supervisor || self.background_log.is_some() {
             Destination::Background
         } else {
             Destination::StandardError
@@ -124,8 +124,8 @@ impl MountArgs {
         }
         let mut mount = Mount::checked(self.source, &self.mountpoint, options, self.control)?;
         mount.metrics = self.metrics;
-        if self.keeper {
-            keeper::keep(&mount, &self.options, log)
+        if self.supervisor {
+            supervisor::supervise(&mount, &self.options, log)
         } else if self.foreground || self.background_log.is_some() {
             server::serve(&mount, self.background_log.as_deref(), self.again)
         } else {

@@ -18,9 +18,9 @@ pub struct MountOptions {
     pub remount: bool,
     /// `ro`: the mount and the back end refuse changes. As with all flags, `None`: nothing was said of it.
     pub read_only: Option<bool>,
-    /// `allow_other`: users other than the one who mounts may enter.
+    /// `allow_other`: users other than the one that mounts may enter.
     pub allow_other: bool,
-    /// `noperm`: who may do what only the server decides, also where the kernel could.
+    /// `noperm`: only the server checks permissions, also where the kernel could.
     pub no_kernel_checks: bool,
     /// `coherence=strict|auto|always`.
     pub coherence: Option<Coherence>,
@@ -48,13 +48,13 @@ const FLAGS: &[&str] =
     &["allow_other", "dev", "exec", "nodev", "noexec", "noperm", "nosuid", "perm", "remount", "ro", "suid"];
 
 const TAKES_VALUE: &[&str] = &["coherence", "doorbell", "fsname", "locks", "submounts", "threads"];
-/// Whom a lock excludes.
+/// What a lock excludes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Locks {
-    /// Everyone who uses the directory or the export, through this mount or not
+    /// All programs that use the directory or the export, through this mount or not
     #[default]
     Shared,
-    /// Those who use this mount: the kernel keeps locks itself
+    /// Those that use this mount: the kernel keeps locks itself
     Local,
 }
 
@@ -121,13 +121,13 @@ impl MountOptions {
         self.read_only.unwrap_or(false)
     }
 
-    /// What the kernel may keep. Who lets the client keep nothing does not want the kernel to, unless he says so.
+    /// What the kernel may cache. With `noac` neither the client nor the kernel caches, unless `coherence=` says otherwise.
     pub fn coherence(&self, url: &NfsOptions) -> Coherence {
         let keeps = || url.clone().then(&self.nfs).attributes_kept() != Some(false);
         self.coherence.unwrap_or_else(|| if keeps() { Coherence::default() } else { Coherence::Strict })
     }
 
-    /// What is asked of an NFS client: under a strict kernel it keeps no attributes either, unless somebody says so.
+    /// What is asked of an NFS client: under a strict kernel it caches no attributes either, unless an option says so.
     pub fn nfs_options(&self, url: &NfsOptions) -> NfsOptions {
         let said = url.clone().then(&self.nfs).attributes_kept();
         match self.coherence {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_no_attributes_keeps_nothing() {
+    fn without_attributes_nothing_is_cached() {
         let options = |list: &str| list.parse::<MountOptions>().expect("good");
         let url = NfsOptions::default();
         assert_eq!(options("noac").coherence(&url), Coherence::Strict);

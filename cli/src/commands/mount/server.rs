@@ -30,7 +30,7 @@ use crate::mount_point::mounted_at;
 
 /// Mounts, and serves until the mount has ended. With a log to go to, says that it is ready and leaves the terminal.
 ///
-/// `again`: another one served the mount before, and was killed. Then it waits for the server behind it, if there is one: who
+/// `again`: another one served the mount before, and was killed. Then it waits for the server behind it, if there is one: what
 /// uses the mount waits as well.
 pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
@@ -50,7 +50,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
         None => Vec::new(),
         Some(address) => prometheus::serve(address, &service)?,
     };
-    // The last to go: who waits for the end of its connection finds all else released.
+    // The last to go: a client that waits for the end of its connection finds all else released.
     let _control =
         ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;
     let (stop, stopped) = mpsc::channel();
@@ -113,7 +113,7 @@ fn status(mount: &Mount) -> Status {
 /// under way. The client reads further ahead by itself.
 const FAR_READ_AHEAD_BYTES: u32 = 2 << 20;
 
-/// Who serves a mount again keeps the flags that it has got since (`remount`).
+/// A server that is started again keeps the flags that the mount has got since (`remount`).
 fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
     let mut options = mount.options.clone();
     if again && let Ok(Some(dead)) = mounted_at(&mount.point.path) {
@@ -170,7 +170,7 @@ fn announce(
     }
 }
 
-/// Says, once, that nobody has to wait any more, and leaves the terminal.
+/// Says, once, that the command need not wait any more, and leaves the terminal.
 fn leave_terminal(log: &File, has_left: &Cell<bool>) -> io::Result<()> {
     if has_left.replace(true) {
         return Ok(());

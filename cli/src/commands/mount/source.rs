@@ -38,7 +38,7 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
             ))
         }
         Location::Nfs(_) | Location::Dir(_) if options.doorbell.is_some() => {
-            Err(Failure::usage("mount option doorbell=… is for memory in common: write shm:SOCKET/NAME"))
+            Err(Failure::usage("mount option doorbell=… is for shared memory: write shm:SOCKET/NAME"))
         }
         Location::Nfs(_) => Ok(location),
         Location::NfsShm(url) => {
@@ -71,7 +71,7 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
     }
 }
 
-/// How long who uses memory in common waits for a server that is away, in the words of nfs(5).
+/// How long a client over shared memory waits for a server that is away, in the words of nfs(5).
 fn patience(options: &NfsOptions) -> Result<Patience, String> {
     let foreign = options.iter().zip(options.words()).filter_map(|(option, word)| match option {
         NfsOption::Hard(_) | NfsOption::Timeout(_) => None,
@@ -80,7 +80,7 @@ fn patience(options: &NfsOptions) -> Result<Patience, String> {
     let foreign: Vec<_> = foreign.collect();
     if !foreign.is_empty() {
         let foreign = foreign.join(",");
-        return Err(format!("mount option {foreign} is for NFS servers, not for memory in common"));
+        return Err(format!("mount option {foreign} is for NFS servers, not for shared memory"));
     }
     let mut hard = true;
     let mut timeout = SOFT_TIMEOUT;
@@ -117,8 +117,8 @@ pub fn name(location: &Location) -> String {
 }
 
 impl Source {
-    /// Opens it. Whoever starts a server again waits for the server behind it too. `leave` is called when it will take its time, and nobody
-    /// is to wait for it (`bg`).
+    /// Opens it. A server that is started again waits for the server behind it too. `leave` is called when it will take its time, and the
+    /// command is not to wait for it (`bg`).
     pub fn open(mount: &Mount, again: bool, leave: &dyn Fn() -> io::Result<()>) -> Result<Self, Failure> {
         match &mount.source {
             Location::Shm(place) => {
@@ -171,12 +171,12 @@ impl Source {
     }
 }
 
-/// For a server elsewhere, which many may wait for.
+/// For a server of another host, which many may wait for.
 const FAR_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// For a server of this host.
 const NEAR_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// For so long a mount tries for a server elsewhere that is not there yet, as nfs(5) says of mounts in the foreground (`retry=`).
+/// For so long a mount tries for a server of another host that is not there yet, as nfs(5) says of mounts in the foreground (`retry=`).
 const RETRY: Duration = Duration::from_secs(2 * 60);
 
 /// The same in the background (`bg`): a week.
@@ -224,7 +224,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Tries until the server is there, or the time is over. Nobody waits any more once the mount of programs that use it has been taken
+/// Tries until the server is there, or the time is over. Waiting ends when the mount of programs that use it has been taken
 /// away.
 fn patiently<T>(
     mount: &Mount,
@@ -236,7 +236,7 @@ fn patiently<T>(
     let mut backoff = Backoff::new(pause_max, until);
     let mut has_told = false;
     loop {
-        // What a dead server leaves behind stays until somebody takes it away.
+        // What a dead server leaves behind stays until it is taken away.
         if again && matches!(mounted_at(&mount.point.path), Ok(None)) {
             return Err(NotMounted::new("it was unmounted meanwhile"));
         }

@@ -1,6 +1,6 @@
 //! What keys mean, as in less(1).
 
-/// What somebody wants who presses a key.
+/// What a key asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     Quit,

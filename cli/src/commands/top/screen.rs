@@ -41,7 +41,7 @@ impl Screen {
         let mut out = io::stdout();
         let mut keyboard = None;
         if live {
-            // Without one, as behind a pipe, there is nobody to press a key.
+            // Without one, as behind a pipe, there are no keys.
             keyboard = KeyMode::enter(io::stdin().as_fd()).ok();
             signals::on_stop(move |_| {
                 leave(&mut io::stdout(), keyboard);
@@ -135,7 +135,7 @@ fn page(text: &str, first: usize, (columns, rows): (u16, u16), hint: &str) -> St
     [HOME, &shown.join("\r\n"), ERASE_REST].concat()
 }
 
-/// Gives the terminal back. Nobody is left to tell if that fails.
+/// Gives the terminal back. A failure cannot be shown any more.
 fn leave(out: &mut Stdout, keyboard: Option<KeyMode>) {
     let _ = write!(out, "{LEAVE}").and_then(|()| out.flush());
     let _ = keyboard.map(|keyboard| keyboard.restore(io::stdin().as_fd()));

@@ -11,11 +11,11 @@ use tempfile::TempDir;
 
 /// A scratch directory with `tree` (a directory to share), `mnt` (a place to mount), and the directories that the
 /// program would otherwise share with others.
-pub struct Place {
+pub struct Scratch {
     dir: TempDir,
 }
 
-impl Place {
+impl Scratch {
     pub fn new() -> Self {
         let dir = TempDir::new().expect("a scratch directory");
         for name in ["tree", "mnt", "run", "state"] {
@@ -99,12 +99,12 @@ impl Place {
 
 /// A place whose mount is taken away when the test ends in the middle. Without FUSE there is nothing to test: that is
 /// a failure, unless somebody says that it is to be borne.
-pub struct MountPlace(pub Place);
+pub struct MountPlace(pub Scratch);
 
 impl MountPlace {
     pub fn new() -> Option<Self> {
         if fs::File::options().read(true).write(true).open("/dev/fuse").is_ok() {
-            return Some(Self(Place::new()));
+            return Some(Self(Scratch::new()));
         }
         assert!(std::env::var_os("TOMBOLO_ALLOW_SKIP").is_some(), "/dev/fuse does not open");
         eprintln!("skipped: /dev/fuse does not open");

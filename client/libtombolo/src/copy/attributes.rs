@@ -15,7 +15,7 @@ use super::{Options, Work};
 const OWNER_BITS: u32 = 0o700;
 const RIGHTS: u32 = 0o777;
 
-/// The mode that something is made with. What is to be given to another owner later is nobody else's business until then.
+/// The mode that something is made with. What is to be given to another owner later is not for other users until then.
 pub(super) fn first_mode(options: &Options, attr: &Attr) -> Mode {
     Mode::new(attr.mode.bits() & if options.preserve { OWNER_BITS } else { RIGHTS })
 }
@@ -36,9 +36,9 @@ pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) ->
     let is_link = attr.file_type == FileType::Symlink;
     // Rights that a set-user-id file gives are its owner's to give.
     let owned = (uid.is_some() || made.uid == attr.uid) && (gid.is_some() || made.gid == attr.gid);
-    let kept = if owned { Mode::MASK } else { Mode::MASK & !(Mode::SET_UID | Mode::SET_GID) };
+    let copied = if owned { Mode::MASK } else { Mode::MASK & !(Mode::SET_UID | Mode::SET_GID) };
     Some(SetAttr {
-        mode: (!is_link).then_some(Mode::new(attr.mode.bits() & kept)),
+        mode: (!is_link).then_some(Mode::new(attr.mode.bits() & copied)),
         uid,
         gid,
         atime: Some(SetTime::At(attr.atime)),

@@ -16,7 +16,7 @@ pub(super) struct Claim {
 }
 
 impl Claims {
-    /// Takes the right, unless somebody has it.
+    /// Takes the right, unless another copy has it.
     pub fn take(&self, dir: NodeId, part: &NameBuf) -> Option<Claim> {
         let part = (dir, part.clone());
         self.lock().insert(part.clone()).then(|| Claim { claims: self.clone(), part })

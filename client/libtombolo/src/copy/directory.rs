@@ -15,7 +15,7 @@ use super::attributes;
 use super::event::{Event, Failure, Step};
 use super::tally::count;
 
-/// Nobody may search or list a directory that its owner has not the right to fill, so while it is filled the owner has it.
+/// A directory that its owner has not the right to fill cannot be searched or listed by others, so while it is filled the owner has it.
 const OWNER_ALL: u32 = 0o700;
 
 /// A directory at the target. The last of its users that goes has it finished: its attributes set, after those of all that

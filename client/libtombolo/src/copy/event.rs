@@ -1,4 +1,4 @@
-//! What a copy tells whoever watches it.
+//! What a copy tells its observer.
 
 use tombolo_core::Error;
 

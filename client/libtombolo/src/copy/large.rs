@@ -89,12 +89,13 @@ impl Work {
 
     /// Marks a part that is not complete, or removes it when there is little in it.
     async fn leave(&self, entry: &Entry, transfer: &Transfer, part: &NameBuf, is_bad: bool) {
-        let kept = if is_bad { 0 } else { transfer.mark().await.unwrap_or_else(|_| transfer.marked_bytes()) };
-        if kept < WORTH_KEEPING_BYTES {
+        let resumable =
+            if is_bad { 0 } else { transfer.mark().await.unwrap_or_else(|_| transfer.marked_bytes()) };
+        if resumable < WORTH_KEEPING_BYTES {
             entry.clean_up(part.as_name()).await;
             return;
         }
         self.counters.parts_kept.fetch_add(1, Ordering::Relaxed);
-        self.observer.see(Event::PartKept { to: entry.dir.to_path(entry.name()), size_bytes: kept });
+        self.observer.see(Event::PartKept { to: entry.dir.to_path(entry.name()), size_bytes: resumable });
     }
 }

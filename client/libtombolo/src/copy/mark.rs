@@ -3,7 +3,7 @@
 //! A part's time of last access holds a mark: in its seconds a digest of the source's size and time of change, in its
 //! nanoseconds how many mebibytes from the beginning are complete and stable. Writing does not change that time, setting it
 //! is stable when it is answered (RFC 1813 §1.5), and it needs no file beside the part, and no attribute that NFS lacks.
-//! Whoever reads the part meanwhile may change it: then the mark does not fit, and the copy begins anew. So it does where
+//! A reader of the part may change it meanwhile: then the mark does not fit, and the copy begins anew. So it does where
 //! times are kept in seconds. A file system that keeps fewer digits rounds down, and some is copied twice.
 
 use tombolo_core::fs::{Attr, SetAttr, SetTime, Timestamp};

@@ -6,13 +6,13 @@
 //! time, straight from the buffer that it was read into; it arrives under the name `.NAME.tombolo-part` and is renamed when
 //! it is complete. So does every file that takes the place of another.
 //!
-//! **Resuming.** A part says how much of it can be relied on, and of which version of its source, in a time that nobody
+//! **Resuming.** A part says how much of it can be relied on, and of which version of its source, in a time that no program
 //! needs meanwhile: see [`mark`]. That is written every few seconds, and when a copy is stopped, after what precedes it was
 //! made stable; so a copy may be resumed after the end of this process, of the server, or of either machine. A part whose
 //! mark does not fit is begun anew. A directory that is made as the copy of a source under another name says which source
-//! it is of until it is complete: whoever copies once more can tell that from a directory to copy into.
+//! it is of until it is complete: a later copy can tell that from a directory to copy into.
 //!
-//! Not here: which name a copy gets when the target is a directory (whoever calls decides), deleting what the source does
+//! Not here: which name a copy gets when the target is a directory (the caller decides), deleting what the source does
 //! not have, comparing contents.
 //!
 //! Reading order: this file, `walk`, `entry`, `small`, `large`; `mark`, `attributes`, `links` are rules of their own.

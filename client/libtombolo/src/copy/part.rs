@@ -14,8 +14,8 @@ pub(super) fn name_of(name: Name<'_>, longest: u32) -> Result<NameBuf> {
         part.extend_from_slice(bytes);
     } else {
         let digest = format!("~{:016x}", digest(bytes));
-        let kept = longest - 1 - SUFFIX.len() - digest.len();
-        part.extend_from_slice(bytes.get(..kept).unwrap_or(bytes));
+        let prefix_len = longest - 1 - SUFFIX.len() - digest.len();
+        part.extend_from_slice(bytes.get(..prefix_len).unwrap_or(bytes));
         part.extend_from_slice(digest.as_bytes());
     }
     part.extend_from_slice(SUFFIX);
@@ -23,7 +23,7 @@ pub(super) fn name_of(name: Name<'_>, longest: u32) -> Result<NameBuf> {
 }
 
 /// The name of the file that lies in an unfinished copy of a directory of this name. No part of a file that is copied into it has
-/// the same, unless somebody has chosen its name for that.
+/// the same, unless its name was chosen for that.
 pub fn unfinished_name(source: Name<'_>) -> Result<NameBuf> {
     let name = [format!(".~{:016x}", digest(source.as_bytes())).as_bytes(), SUFFIX].concat();
     Ok(Name::new(&name)?.to_owned())

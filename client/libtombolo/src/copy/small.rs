@@ -35,7 +35,7 @@ impl Work {
                     drop(room);
                     return filled.map(|()| target.node().clone());
                 }
-                // Somebody else made it meanwhile, or we did, and the answer was lost and the request sent again.
+                // Another process made it meanwhile, or we did, and the answer was lost and the request sent again.
                 Err(Error::Exists) => {}
                 Err(error) => return Err((Step::Make, error)),
             }

@@ -114,7 +114,7 @@ impl Work {
         }
     }
 
-    /// Begins with an entry; a directory that nobody else can take is answered with.
+    /// Begins with an entry; a directory that no other walker can take is answered with.
     async fn item(self: &Arc<Self>, level: &Level, item: Item) -> Result<Option<Level>, Failure> {
         let Item { name, node, .. } = item;
         let found = match node {

@@ -92,7 +92,7 @@ fn without_preserving_modes_are_masked_and_owners_the_users() {
     assert_eq!(see(&target, "copy", false), see(&source, "tree", false));
     let mode = |path: &str| fs::metadata(to.path().join(path)).unwrap().mode() & 0o7777;
     assert_eq!(mode("copy/small"), 0o751 & !0o022);
-    assert_eq!(mode("copy/deep/er"), 0o555, "a directory that nobody may write was filled all the same");
+    assert_eq!(mode("copy/deep/er"), 0o555, "a directory without write permission was filled all the same");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn what_exists_is_replaced_whole_or_left() {
         copy_well(&source, name, &target, name, Options::default());
         assert!(fs::read(to.path().join(name)).unwrap() == fs::read(from.path().join(name)).unwrap());
     }
-    assert_eq!(held.metadata().unwrap().size(), 3, "who had it open keeps the old one");
+    assert_eq!(held.metadata().unwrap().size(), 3, "a program that had it open keeps the old one");
     let (tally, watch) = copy(&source, "file", &target, "dir", Options::default());
     assert_eq!((tally.failed, watch.failures.lock().unwrap()[0].step), (1, Step::OtherKind));
     let left: Vec<_> = fs::read_dir(to.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

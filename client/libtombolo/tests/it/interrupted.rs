@@ -75,7 +75,10 @@ fn a_failure_at_any_step_of_the_target_is_made_good_by_resuming() {
                     );
                 }
                 let is_whole = see(&whole, "copy", true) == wanted;
-                assert!(is_whole || tally.failed > 0, "{op:?} {nth}: it is not the tree, and nobody said so");
+                assert!(
+                    is_whole || tally.failed > 0,
+                    "{op:?} {nth}: it is not the tree, and no failure was told"
+                );
             }
             failures += u64::from(tally.failed > 0);
             copy_well_into(&source, &whole);

@@ -18,7 +18,7 @@ use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::place::{Place, Places};
+use super::open_path::{OpenPath, Opener};
 use super::shown::size;
 use super::stop;
 use progress::{Progress, Style};
@@ -30,7 +30,7 @@ use target::{Target, Wish};
 /// Copy files and trees between NFS servers and this host, in any direction, without a mount.
 ///
 /// Many files are under way at once, and many pieces of a large one. What replaces a file, and what is larger than 1 MiB,
-/// arrives as `.NAME.tombolo-part` and is renamed when it is complete, so that nobody sees half of it; a file that is
+/// arrives as `.NAME.tombolo-part` and is renamed when it is complete, so that no program sees half of it; a file that is
 /// replaced becomes a new one. A DST that is a link stands for what it leads to; links within a tree that is copied into are
 /// replaced. A pipe or device of this host as DST is written into; within a tree they are never replaced by files.
 ///
@@ -112,11 +112,11 @@ impl CpArgs {
 
     /// Copies everything that can be copied. What went wrong is on standard error, a line each; a summary on standard output.
     pub fn run(&self, log: LogArgs) -> Outcome {
-        let mut places = Places::for_copies();
+        let mut opener = Opener::for_copies();
         let mut all_opened = true;
         let mut sources = Vec::new();
         for source in &self.sources {
-            match Source::find(source, &mut places, self.is_recursive()) {
+            match Source::find(source, &mut opener, self.is_recursive()) {
                 Ok(source) => sources.push(source),
                 Err(failure) => {
                     failure.print();
@@ -131,7 +131,7 @@ impl CpArgs {
                 false => Err(Failure::silent()),
             };
         }
-        let to = self.open_target(&mut places, &sources)?;
+        let to = self.open_target(&mut opener, &sources)?;
         let style = Style::for_user(log.quiet > 0, self.progress, io::stderr().is_terminal());
         let report = Arc::new(Report::new(style, to.tree.clone()));
         let copier = Copier::start(self.options(to.is_remote, log.verbose > 0), report.clone())
@@ -151,7 +151,7 @@ impl CpArgs {
         })
         .map_err(|error| Failure::cannot("watch for signals", &error))?;
         let start = Instant::now();
-        let mut progress = Progress::start(style, report.clone(), copier.watcher(), places.watched());
+        let mut progress = Progress::start(style, report.clone(), copier.watcher(), opener.watched());
         for Source { place, node, name, .. } in sources {
             progress.measure(node.clone());
             let from = From { node, path: place.label };
@@ -178,19 +178,19 @@ impl CpArgs {
     }
 
     /// Opens the tree that the target lies in; where it may be the copy's name, so that there is a directory above it.
-    fn open_target(&self, places: &mut Places, sources: &[Source]) -> Result<Place, Failure> {
+    fn open_target(&self, opener: &mut Opener, sources: &[Source]) -> Result<OpenPath, Failure> {
         if self.replaces_name {
-            return places.open(&self.target, End::Name);
+            return opener.open(&self.target, End::Name);
         }
-        let Location::Dir(path) = &self.target else { return places.open(&self.target, End::Target) };
+        let Location::Dir(path) = &self.target else { return opener.open(&self.target, End::Target) };
         let is_link_copied = matches!(sources, [source] if source.is_link());
         let may_be_name = self.no_target_directory || self.resume;
         match path.canonicalize() {
             Ok(found) if found.is_dir() && may_be_name => {
-                Ok(places.open(&Location::Dir(found), End::Name)?.called(&self.target))
+                Ok(opener.open(&Location::Dir(found), End::Name)?.called(&self.target))
             }
-            Ok(found) if !found.is_dir() && is_link_copied => places.open(&self.target, End::Name),
-            _ => places.open(&self.target, End::Target),
+            Ok(found) if !found.is_dir() && is_link_copied => opener.open(&self.target, End::Name),
+            _ => opener.open(&self.target, End::Target),
         }
     }
 

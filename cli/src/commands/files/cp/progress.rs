@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use libtombolo::copy::{Tally, Watcher, measure};
 use libtombolo::{Node, block_on};
 
-use super::super::place::Watched;
+use super::super::open_path::Watched;
 use super::super::shown::size;
 use super::report::Report;
 
@@ -100,7 +100,7 @@ impl Progress {
                 shared.total_bytes.fetch_add(bytes, Ordering::Relaxed);
                 !shared.is_over.load(Ordering::Relaxed)
             };
-            // What cannot be read is reported by whoever copies it.
+            // What cannot be read is reported by the copy.
             let _ = block_on(measure(&source, add));
             shared.measuring.fetch_sub(1, Ordering::Relaxed);
         });

@@ -22,7 +22,7 @@ const PARTS_NAMED_MAX: usize = 10;
 /// Prints failures as they come, around the bar if there is one.
 pub struct Report {
     bar: Option<ProgressBar>,
-    /// Who may be somebody else to the server.
+    /// The user, which may be another one to the server.
     to: Tree,
     stopped: OnceLock<StopSignal>,
     parts: Mutex<VecDeque<(Vec<u8>, u64)>>,
@@ -80,7 +80,7 @@ impl Report {
 
     /// A line on standard error.
     pub fn say(&self, text: &str) {
-        // Nobody to read it: then it is not said.
+        // With standard error closed it is not said.
         self.around_bar(|| drop(writeln!(io::stderr(), "tombolo: {text}")));
     }
 
@@ -138,7 +138,7 @@ impl Observer for Report {
             Event::Failed(failure) => self.print(&self.explained(&failure)),
             Event::Copied { from, to } => {
                 let line = format!("{} -> {}", shown::name(&from), shown::name(&to));
-                // Nobody to read it: then it is not said.
+                // With standard error closed it is not said.
                 self.around_bar(|| drop(writeln!(io::stdout(), "{line}")));
             }
             Event::PartKept { to, size_bytes } => {

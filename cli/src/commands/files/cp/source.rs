@@ -6,13 +6,13 @@ use tombolo_core::fs::{FileType, NameBuf};
 use crate::failure::Failure;
 use crate::location::{End, Location};
 
-use super::super::place::{Place, Places, own_name};
+use super::super::open_path::{OpenPath, Opener, own_name};
 
 /// One source, found.
 #[derive(Debug)]
 pub struct Source {
     /// Where it is.
-    pub place: Place,
+    pub place: OpenPath,
     /// What it is.
     pub node: Node,
     /// The name that a copy of it gets in a directory; `None`: what is in it goes there.
@@ -22,9 +22,9 @@ pub struct Source {
 
 impl Source {
     /// Finds it. Of a tree, links are copied; of a file that is named, what it leads to.
-    pub fn find(location: &Location, places: &mut Places, is_tree: bool) -> Result<Self, Failure> {
+    pub fn find(location: &Location, opener: &mut Opener, is_tree: bool) -> Result<Self, Failure> {
         let (end, last) = if is_tree { (End::Name, Last::Keep) } else { (End::Target, Last::Follow) };
-        let place = places.open(location, end)?;
+        let place = opener.open(location, end)?;
         let node = place.found(last)?;
         let attr = block_on(node.attr()).map_err(|error| place.cannot("look at", &error))?;
         Ok(Self { place, node, name: own_name(location), file_type: attr.file_type })

@@ -7,7 +7,7 @@ use tombolo_core::fs::{FileType, NameBuf};
 
 use crate::failure::{Failure, Outcome};
 
-use super::super::place::Place;
+use super::super::open_path::OpenPath;
 use super::source::Source;
 
 /// What the last word of the command line came to.
@@ -38,7 +38,7 @@ pub struct Wish {
 impl Target {
     /// A directory that is there takes copies under their own names, unless it is wished to be the copy; all else is the name
     /// of a copy. A link stands for what it leads to, as for cp(1), unless a link is copied.
-    pub fn of(place: Place, sources: &[Source], wish: Wish) -> Result<Self, Failure> {
+    pub fn of(place: OpenPath, sources: &[Source], wish: Wish) -> Result<Self, Failure> {
         let last = if wish.replaces_name { Last::Keep } else { Last::Follow };
         let found = place.find(last);
         if let Ok(node) = &found {

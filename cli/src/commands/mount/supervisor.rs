@@ -1,6 +1,6 @@
 //! Keeping a mount alive: the process that starts the server again when it was killed.
 //!
-//! A file system whose server died answers every call with ENOTCONN. The keeper sees the death at once and starts
+//! A file system whose server died answers every call with ENOTCONN. The supervisor sees the death at once and starts
 //! another server, which takes the dead mount away and mounts again. What programs held open is lost; what they open
 //! from then on works.
 
@@ -23,9 +23,9 @@ use super::background::{READY, Role, spawn};
 use super::log::Log;
 
 /// Starts the server, says that it is ready, and starts it again whenever it is killed; until it ends by itself.
-pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
-    let keeping = format!("mount {} at {}", mount.source, mount.point.path.display());
-    let cannot = |error: &io::Error| Failure::cannot(&keeping, error);
+pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
+    let supervising = format!("mount {} at {}", mount.source, mount.point.path.display());
+    let cannot = |error: &io::Error| Failure::cannot(&supervising, error);
     let log = Log::open(mount).map_err(|error| cannot(&error))?;
     let start = |again| spawn(mount, options, verbosity, Role::Server { log: log.path(), again });
     let mut server = start(false).map_err(|error| cannot(&error))?;
@@ -37,7 +37,7 @@ pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
     })
     .map_err(|error| cannot(&error))?;
     if !is_ready(&mut server) {
-        return ended(server.wait().map_err(|error| cannot(&error))?, log, &keeping);
+        return ended(server.wait().map_err(|error| cannot(&error))?, log, &supervising);
     }
     leave(&log).map_err(|error| cannot(&error))?;
     let mut deaths = Deaths::default();
@@ -46,7 +46,7 @@ pub fn keep(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
         let stopped = current.load(Ordering::SeqCst) == NONE;
         let was_killed = status.code().is_none() && !stopped;
         if !was_killed || !deaths.bearable(Instant::now()) {
-            return ended(status, log, &keeping);
+            return ended(status, log, &supervising);
         }
         tracing::error!(%status, mountpoint = %mount.point.path.display(), "the server was killed: starting another");
         server = start(true).map_err(|error| cannot(&error))?;
@@ -74,13 +74,13 @@ fn leave(log: &Log) -> io::Result<()> {
     daemon::leave_terminal(log.file())
 }
 
-fn ended(status: ExitStatus, log: Log, keeping: &str) -> Outcome {
+fn ended(status: ExitStatus, log: Log, supervising: &str) -> Outcome {
     log.end();
     match status.code() {
         Some(0) => Ok(()),
         // It has said why.
         Some(_) => Err(Failure::silent()),
-        None => Err(Failure::cannot(keeping, format!("the server died ({status})"))),
+        None => Err(Failure::cannot(supervising, format!("the server died ({status})"))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the words of a command line lead to.
+//! Locations, opened: what the words of a command line lead to.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
@@ -19,8 +19,8 @@ use crate::setting::Setting;
 use super::problem;
 use super::user::Myself;
 
-/// Opens places, and uses what is open already: two files of one export need one connection.
-pub struct Places {
+/// Opens locations, and uses what is open already: two files of one export need one connection.
+pub struct Opener {
     myself: Myself,
     /// Options of NFS clients, where a URL says nothing of them.
     unless_asked: &'static [&'static str],
@@ -57,9 +57,9 @@ struct OpenExport {
 /// The realm of this host's files.
 const LOCAL: &str = "local";
 
-/// A place in a tree.
+/// A path in an open tree.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct OpenPath {
     /// The tree.
     pub tree: Tree,
     /// Where in it.
@@ -72,7 +72,7 @@ pub struct Place {
     pub is_remote: bool,
 }
 
-impl Places {
+impl Opener {
     /// Nothing open yet.
     pub fn new() -> Self {
         // Each directory that is open takes some descriptors, and so do files under way.
@@ -100,7 +100,7 @@ impl Places {
     }
 
     /// Opens the tree that a location lies in.
-    pub fn open(&mut self, location: &Location, end: End) -> Result<Place, Failure> {
+    pub fn open(&mut self, location: &Location, end: End) -> Result<OpenPath, Failure> {
         let label = label_of(location);
         let word = super::shown::name(&label);
         let nfs = self.options(location);
@@ -108,14 +108,14 @@ impl Places {
         let Some((server, whole)) = on_server(location) else {
             let opened = location.open(&options)?;
             let tree = self.attach(&*opened.export, LOCAL.into(), &word)?;
-            return Ok(Place { tree, path: opened.path, label, word, is_remote: false });
+            return Ok(OpenPath { tree, path: opened.path, label, word, is_remote: false });
         };
         let known = self.servers.iter().find_map(|export| {
             let path = (export.server == server).then(|| within(&export.path, &whole)).flatten()?;
             Some((export.tree.clone(), path.to_vec()))
         });
         if let Some((tree, path)) = known {
-            return Ok(Place { tree, path, label, word, is_remote: true });
+            return Ok(OpenPath { tree, path, label, word, is_remote: true });
         }
         let opened = location.open(&options)?;
         let export = export_of(&whole, &opened.path);
@@ -132,7 +132,7 @@ impl Places {
         if let Some(path) = export.filter(|_| !opened.path.is_empty()) {
             self.servers.push(OpenExport { server, path: path.to_vec(), tree: tree.clone() });
         }
-        Ok(Place { tree, path: opened.path, label, word, is_remote: true })
+        Ok(OpenPath { tree, path: opened.path, label, word, is_remote: true })
     }
 
     fn options(&self, location: &Location) -> NfsOptions {
@@ -160,7 +160,7 @@ impl Places {
         word: &str,
     ) -> Result<Tree, Failure> {
         let Myself { identity, umask } = self.myself.clone();
-        // Who may act as others is checked as the one that it is; all others the kernel knows.
+        // A process that may act as others is checked here; all others the kernel checks.
         let is_own = realm == LOCAL && !creds::may_assume();
         let attach = if is_own { Tree::attach_own } else { Tree::attach };
         attach(export, User { identity, umask, realm })
@@ -168,8 +168,8 @@ impl Places {
     }
 }
 
-impl Place {
-    /// The same place by the name that the user gave it.
+impl OpenPath {
+    /// The same path by the name that the user gave it.
     pub fn called(self, location: &Location) -> Self {
         let label = label_of(location);
         Self { word: super::shown::name(&label), label, ..self }
@@ -180,7 +180,7 @@ impl Place {
         block_on(self.tree.find(&self.path, last))
     }
 
-    /// As [`Place::find`]; a failure names the place.
+    /// As [`OpenPath::find`]; a failure names the path.
     pub fn found(&self, last: Last) -> Result<Node, Failure> {
         self.find(last).map_err(|error| self.cannot("find", &error))
     }
@@ -190,7 +190,7 @@ impl Place {
         block_on(self.tree.find_parent(&self.path))
     }
 
-    /// A failure with this place.
+    /// A failure with this path.
     pub fn cannot(&self, what: &str, error: &Error) -> Failure {
         problem::cannot(format_args!("{what} {}", self.word), error, &self.tree)
     }
@@ -249,7 +249,7 @@ fn export_of<'a>(whole: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
     (path.is_empty() || export.ends_with(b"/")).then(|| export.strip_suffix(b"/").unwrap_or(export))
 }
 
-/// What of `path` lies in `export`; `None` when it lies elsewhere.
+/// What of `path` lies in `export`; `None` when it lies outside.
 fn within<'a>(export: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     let export = export.strip_suffix(b"/").unwrap_or(export);
     match path.strip_prefix(export)? {
@@ -288,8 +288,8 @@ mod tests {
     #[test]
     fn what_a_url_says_of_its_client_counts() {
         let words = |url: &str| -> Vec<String> {
-            let places = Places::for_copies();
-            places.options(&url.parse().expect(url)).words().map(str::to_owned).collect()
+            let opener = Opener::for_copies();
+            opener.options(&url.parse().expect(url)).words().map(str::to_owned).collect()
         };
         assert_eq!(words("nfs://h/a"), ["inflight=64", "nconnect=2"]);
         assert_eq!(words("nfs://h/a?inflight=auto&soft"), ["nconnect=2"]);
