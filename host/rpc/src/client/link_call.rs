@@ -466,7 +466,7 @@ impl State {
     }
 }
 
-/// Gives up the answer of a call. If it was or will be sent, its bulk memory is in use until it is answered; then the waiters for memory are woken. The
+/// Gives up the answer of a call. If it was or will be sent, its bulk memory is in use until it is answered, and then wakes its waiters. The
 /// link may end before. A call without such memory is not waited for, so no more are waited for than the memory holds,
 /// however long the server says nothing.
 fn give_up(live: &Arc<Live>, call: Call, has_memory: bool) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
-use tombolo_back_nfs_client::{NfsExport, Options};
+use tombolo_back_nfs_client::{AttributeTimes, NfsExport, Options};
 use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::Op;
 use tombolo_core::fs::{Export, PermissionCheck};
@@ -15,6 +15,7 @@ use tombolo_front_nfs_server::Durability;
 use tombolo_host_rpc::client::{InFlight, Transport};
 use tombolo_layer_basic::delay;
 use tombolo_layer_basic::fault::{self, Rule, What, When};
+use tombolo_layer_replies as replies;
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, server};
 use tombolo_nfs_tests::test_server::{PATH, Plan};
@@ -169,6 +170,22 @@ fn the_client_over_a_link_to_a_directory_on_tmpfs() {
 fn the_client_over_a_directory_on_tmpfs() {
     let (_dir, export) = directory_in(Path::new("/dev/shm"));
     run_over("the client over a directory on tmpfs", export);
+}
+
+/// As `tombolo serve` puts it together.
+#[test]
+fn the_client_over_a_directory_with_a_reply_cache() {
+    let (_dir, export) = directory_in(Path::new("/dev/shm"));
+    let once = replies::over(export, &replies::Options::default());
+    run_over("the client over a directory with a reply cache", Arc::new(once));
+}
+
+/// Each operation reaches the server.
+#[test]
+fn the_client_without_caches() {
+    let options = Options { attributes: AttributeTimes::NONE, read_ahead_bytes: 0, ..hard() };
+    let (_dir, export) = directory_in(Path::new("/dev/shm"));
+    run_with("the client without caches over a directory", export, Transport::Tcp, options);
 }
 
 #[test]
