@@ -11,7 +11,7 @@ use tombolo_shm::doorbell::Mode;
 use crate::drive::DriveArgs;
 use crate::nfs::Limit;
 use crate::table::Plan;
-use crate::table::ring::Meeting;
+use crate::table::ring::EndpointKind;
 
 /// Measure Tombolo against its peers on this machine, interleaved, and print the figures with their spread.
 #[derive(Parser, Debug)]
@@ -80,13 +80,13 @@ pub enum TableArgs {
         /// Where the places go.
         folder: PathBuf,
         /// What they are.
-        meeting: Meeting,
+        kind: EndpointKind,
     },
     /// Keep a link without using it until standard input ends; `ring` runs it.
     #[command(hide = true)]
     RingIdle {
         /// How to meet the server.
-        meeting: Meeting,
+        kind: EndpointKind,
         /// Where.
         path: PathBuf,
         /// How to wait for answers.

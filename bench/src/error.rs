@@ -29,7 +29,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Says what was being done when the system refused it.
 pub trait Doing<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
-    /// Names the deed and the file it was done to.
+    /// Names the operation and the file it was done to.
     fn doing_to(self, what: &str, path: &Path) -> Result<T>;
 }
 

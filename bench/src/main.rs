@@ -1,10 +1,10 @@
 //! `tombolo-bench`: measures Tombolo, its peers and what the machine itself can do, interleaved within one run.
 //!
-//! One module per table ([`table`]); each makes a [`report::Report`], which prints as tables and is stored as JSON. Nothing here asserts a time: a figure is printed beside its aim, met or missed.
+//! One module per table ([`table`]); each makes a [`report::Report`], which prints as tables and is stored as JSON. Nothing here asserts a time: a figure is printed beside its target, met or missed.
 //!
 //! Not here: correctness (the tests see to that), and micro-benchmarks of single functions.
 //!
-//! Reading order: [`measure`] (how a figure comes about), [`peer`] (who is measured), [`files`] and [`guest`] (what is done),
+//! Reading order: [`measure`] (how a figure comes about), [`peer`] (what is measured), [`files`] and [`guest`] (what is done),
 //! [`table`], [`report`].
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     match run(&BenchArgs::parse(), &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody to read it: the exit code says enough.
+            // Where it cannot be written the exit code says enough.
             let _unread = writeln!(io::stderr(), "tombolo-bench: cannot measure: {error}");
             ExitCode::FAILURE
         }
@@ -49,11 +49,11 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::Drive(drive) = &args.table {
         return drive::drive(drive);
     }
-    if let TableArgs::RingServer { shared, folder, meeting } = &args.table {
-        return table::ring::serve(shared, folder, *meeting);
+    if let TableArgs::RingServer { shared, folder, kind } = &args.table {
+        return table::ring::serve(shared, folder, *kind);
     }
-    if let TableArgs::RingIdle { meeting, path, mode } = &args.table {
-        return table::ring::idle(*meeting, path.clone(), *mode, std::io::stdin().lock(), out);
+    if let TableArgs::RingIdle { kind, path, mode } = &args.table {
+        return table::ring::idle(*kind, path.clone(), *mode, std::io::stdin().lock(), out);
     }
     if let TableArgs::RingGuest { memory, link_bytes, client } = &args.table {
         return table::ring::serve_orders(memory, *link_bytes, *client, out);

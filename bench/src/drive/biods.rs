@@ -12,7 +12,7 @@ use tombolo_wire_xdr::padding;
 
 use super::codec::{self, Moved};
 use super::queue::{Queue, Request};
-use super::{Client, DriveArgs, Job, Way, address, content};
+use super::{Client, Direction, DriveArgs, Job, content};
 use crate::error::{Doing, Error, Result};
 use crate::nfs::Wait;
 use crate::nfs::client::{Handle, Mounted, Reply, commit, committed};
@@ -44,30 +44,25 @@ impl Biods {
 
 impl Client for Biods {
     fn transfer(&mut self, job: &Job) -> Result<Duration> {
-        let name = if job.way == Way::Read { job.read_name() } else { self.file.clone() };
+        let name = if job.direction == Direction::Read { job.read_name() } else { self.file.clone() };
         let file = self.mounted.walk(&name)?;
         let team = self.team(file, job.limit)?;
-        self.memory(job.file_bytes);
+        if self.memory.len() < job.file_bytes {
+            self.memory = content(job.file_bytes);
+        }
         let begun = Instant::now();
-        match job.way {
-            Way::Write => {
+        match job.direction {
+            Direction::Write => {
                 team.write(job, &self.memory)?;
                 let mut reply = Reply::default();
                 self.mounted.connection().call(&mut commit(&file), &mut reply)?;
                 committed(&reply)?;
             }
-            Way::Read => team.read(job, &mut self.memory)?,
+            Direction::Read => team.read(job, &mut self.memory)?,
         }
         let took = begun.elapsed();
         self.team = Some(team);
         Ok(took)
-    }
-
-    fn memory(&mut self, file_bytes: usize) -> u64 {
-        if self.memory.len() < file_bytes {
-            self.memory = content(file_bytes);
-        }
-        address(&self.memory)
     }
 }
 

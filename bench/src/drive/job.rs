@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::nfs::READ_PREFIX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// To the server, until it is stable there.
     Write,
     /// From the server's page cache.
@@ -16,7 +16,7 @@ pub enum Way {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    pub way: Way,
+    pub direction: Direction,
     /// The most requests in flight; 0 is as many as the client finds good.
     pub limit: u32,
     /// Bytes of a request, and of the program's reads and writes.
@@ -48,12 +48,12 @@ pub fn read_name(file_bytes: usize) -> String {
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = match self.way {
-            Way::Write => "write",
-            Way::Read => "read",
+        let direction = match self.direction {
+            Direction::Write => "write",
+            Direction::Read => "read",
         };
         let Self { limit, piece_bytes, file_bytes, .. } = self;
-        write!(f, "{way} {limit} {} {piece_bytes} {file_bytes}", self.pieces())
+        write!(f, "{direction} {limit} {} {piece_bytes} {file_bytes}", self.pieces())
     }
 }
 
@@ -63,15 +63,15 @@ impl FromStr for Job {
     fn from_str(line: &str) -> Result<Self> {
         let wrong = || Error::Wrong { what: "what to do".to_owned(), answer: line.to_owned() };
         let mut words = line.split_whitespace();
-        let way = match words.next() {
-            Some("write") => Way::Write,
-            Some("read") => Way::Read,
+        let direction = match words.next() {
+            Some("write") => Direction::Write,
+            Some("read") => Direction::Read,
             _ => return Err(wrong()),
         };
         let mut number = || words.next().and_then(|word| word.parse::<usize>().ok()).ok_or_else(wrong);
         let (limit, _pieces) = (number()?, number()?);
         let limit = u32::try_from(limit).map_err(|_| wrong())?;
-        Ok(Self { way, limit, piece_bytes: number()?, file_bytes: number()? })
+        Ok(Self { direction, limit, piece_bytes: number()?, file_bytes: number()? })
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_job_is_read_as_it_was_written() {
-        let job = Job { way: Way::Write, limit: 8, piece_bytes: 100, file_bytes: 250 };
+        let job = Job { direction: Direction::Write, limit: 8, piece_bytes: 100, file_bytes: 250 };
         assert_eq!(job.to_string(), "write 8 3 100 250");
         assert_eq!(job.to_string().parse::<Job>().unwrap(), job);
         assert_eq!(job.each().collect::<Vec<_>>(), [(0, 100), (100, 100), (200, 50)]);

@@ -10,8 +10,8 @@ mod biods;
 mod codec;
 mod job;
 mod ours;
-mod poured;
 mod queue;
+mod tcp;
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::net::SocketAddr;
@@ -19,14 +19,14 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-pub use job::{Job, Way, read_name};
+pub use job::{Direction, Job, read_name};
 
 use crate::error::{Doing, Result};
 use biods::Biods;
 use ours::Ours;
-use poured::Poured;
+use tcp::BareTcp;
 
-/// Who moves the files.
+/// What moves the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// The product, called as a library.
@@ -40,7 +40,7 @@ pub enum Kind {
 /// What a client is told.
 #[derive(Args, Debug)]
 pub struct DriveArgs {
-    /// Who.
+    /// Which client.
     pub kind: Kind,
     /// Where the server answers NFS, or bare TCP.
     pub nfs: SocketAddr,
@@ -56,9 +56,6 @@ pub struct DriveArgs {
 trait Client {
     /// One file from end to end; when it is written, until it is stable. Says how long that took, opening it left out.
     fn transfer(&mut self, job: &Job) -> Result<Duration>;
-
-    /// Where the program has memory for a file of so many bytes, for whoever looks on from outside.
-    fn memory(&mut self, file_bytes: usize) -> u64;
 }
 
 /// Does what standard input says until it ends.
@@ -66,25 +63,17 @@ pub fn drive(args: &DriveArgs) -> Result<()> {
     let mut client: Box<dyn Client> = match args.kind {
         Kind::Tombolo => Box::new(Ours::new(args)),
         Kind::Biods => Box::new(Biods::new(args)?),
-        Kind::Tcp => Box::new(Poured::new(args)?),
+        Kind::Tcp => Box::new(BareTcp::new(args)?),
     };
     for line in stdin().lock().lines() {
         let line = line.doing(|| "read what to do".to_owned())?;
-        let number = match line.strip_prefix("memory ").and_then(|bytes| bytes.parse().ok()) {
-            Some(file_bytes) => client.memory(file_bytes),
-            None => u64::try_from(client.transfer(&line.parse()?)?.as_nanos()).unwrap_or(u64::MAX),
-        };
+        let took_ns = u64::try_from(client.transfer(&line.parse()?)?.as_nanos()).unwrap_or(u64::MAX);
         // No single laps follow.
-        let answer = [&number.to_ne_bytes()[..], &0_u32.to_ne_bytes()].concat();
+        let answer = [&took_ns.to_ne_bytes()[..], &0_u32.to_ne_bytes()].concat();
         let mut out = stdout().lock();
         out.write_all(&answer).and_then(|()| out.flush()).doing(|| "answer".to_owned())?;
     }
     Ok(())
-}
-
-/// As a number.
-fn address(memory: &[u8]) -> u64 {
-    memory.as_ptr().addr() as u64
 }
 
 /// What is written: bytes that differ from one another.

@@ -13,7 +13,7 @@ use tombolo_core::{Ctx, SessionId, Stability};
 use tombolo_host_rpc::client::InFlight;
 use tombolo_mem::Buffer;
 
-use super::{Client, DriveArgs, Job, Way, address, content};
+use super::{Client, Direction, DriveArgs, Job, content};
 use crate::error::{Error, Result};
 
 /// The most that an adaptive limit may come to.
@@ -67,28 +67,23 @@ impl Client for Ours {
             let mount = self.mount(job.piece_bytes)?;
             self.mounts.insert(job.piece_bytes, mount);
         }
-        self.memory(job.file_bytes);
+        if self.memory.len() < job.file_bytes {
+            self.memory = filled(job.file_bytes);
+        }
         let absent = || Error::Absent("no mount".to_owned());
         let mount = self.mounts.get(&job.piece_bytes).ok_or_else(absent)?;
         mount.export.set_in_flight(match job.limit {
             0 => InFlight::Adaptive { max: ADAPTIVE_MAX },
             limit => InFlight::Fixed(limit),
         });
-        let name = if job.way == Way::Read { job.read_name() } else { self.file.clone() };
-        let open = Open::new(mount.files.as_ref(), &name, job.way)?;
+        let name = if job.direction == Direction::Read { job.read_name() } else { self.file.clone() };
+        let open = Open::new(mount.files.as_ref(), &name, job.direction)?;
         let begun = Instant::now();
-        match job.way {
-            Way::Read => open.read(job, &self.memory)?,
-            Way::Write => open.write(job, &self.memory)?,
+        match job.direction {
+            Direction::Read => open.read(job, &self.memory)?,
+            Direction::Write => open.write(job, &self.memory)?,
         }
         Ok(begun.elapsed())
-    }
-
-    fn memory(&mut self, file_bytes: usize) -> u64 {
-        if self.memory.len() < file_bytes {
-            self.memory = filled(file_bytes);
-        }
-        self.memory.as_slice().map_or(0, address)
     }
 }
 
@@ -101,14 +96,14 @@ struct Open<'a> {
 }
 
 impl<'a> Open<'a> {
-    fn new(files: &'a dyn FileSystem, name: &str, way: Way) -> Result<Self> {
+    fn new(files: &'a dyn FileSystem, name: &str, direction: Direction) -> Result<Self> {
         let cx = Ctx::root(SESSION);
         let name = Name::new(name.as_bytes()).map_err(|error| wrong("look up", &error))?;
         let entry: Entry =
             files.lookup(&cx, NodeId::ROOT, name).wait().map_err(|error| wrong("look up", &error))?;
-        let flags = match way {
-            Way::Read => OpenFlags::READ,
-            Way::Write => OpenFlags::WRITE,
+        let flags = match direction {
+            Direction::Read => OpenFlags::READ,
+            Direction::Write => OpenFlags::WRITE,
         };
         let opened = files.open(&cx, entry.node, flags).wait().map_err(|error| wrong("open", &error))?;
         let file = File { node: entry.node, open: opened.open };
@@ -122,7 +117,7 @@ impl<'a> Open<'a> {
                 stability: Stability::Unstable,
                 kill_privileges: false,
                 in_place: false,
-                // Nobody changes it before the file is stable.
+                // It does not change before the file is stable.
                 keepable: true,
                 by_owner: false,
             };

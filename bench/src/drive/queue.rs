@@ -11,7 +11,7 @@ pub struct Request {
     pub offset: u64,
     /// Of as many bytes as are to be moved.
     pub data: Vec<u8>,
-    /// Whether somebody waits for the data.
+    /// Whether the program waits for the data.
     pub wanted: bool,
 }
 
@@ -124,7 +124,7 @@ impl Queue {
         state.error.take().map_or(Ok(()), Err)
     }
 
-    /// Whoever waits for work goes home.
+    /// Threads that wait for work end.
     pub fn close(&self) {
         self.lock().closed = true;
         self.work.notify_all();

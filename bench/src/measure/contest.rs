@@ -5,18 +5,18 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use super::clock::{histogram, quantile_ns};
-use super::{Clock, Cost, CostMeter, Place, SyscallCounter, Work, go_on};
+use super::{Clock, Cost, CostMeter, Placement, SyscallCounter, Work, go_on};
 use crate::error::{Error, Result};
 
-/// One contestant: what it does, who serves it, and where both run.
+/// One contestant: what it does, what serves it, and where both run.
 pub struct Entrant<'a> {
     /// Its column, and the variant of it that this is (placement, how the caller waits).
     pub name: (String, String),
     pub work: Box<dyn Work + 'a>,
     /// The processes whose costs are its costs.
     pub servers: Vec<u32>,
-    /// Where it runs; `None` leaves everybody where they are.
-    pub place: Option<Place>,
+    /// Where it runs; `None` leaves all threads where they are.
+    pub place: Option<Placement>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,7 @@ impl Contest {
         let mut dropped = Vec::new();
         keep(&mut runners, &mut dropped, |runner| runner.warm_up(self));
         for round in 0..self.rounds {
-            // Whoever goes first after a pause would always be the same one.
+            // Otherwise the same one would always go first after a pause.
             let first = if runners.is_empty() { 0 } else { round % runners.len() };
             runners.rotate_left(first);
             keep(&mut runners, &mut dropped, Runner::turn);

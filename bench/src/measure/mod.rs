@@ -3,12 +3,12 @@
 //! each round; both come with their spread.
 //!
 //! Reading order: [`Work`] and [`Clock`] (one contestant's doing), [`Contest`] (the turns), [`Spread`], [`Cost`],
-//! [`Place`].
+//! [`Placement`].
 
 mod clock;
 mod contest;
 mod cost;
-mod place;
+mod placement;
 mod spread;
 mod stop;
 mod syncs;
@@ -17,7 +17,7 @@ mod syscalls;
 pub use clock::{Clock, Repeat, Work};
 pub use contest::{Contest, Dropped, Entrant, Series};
 pub use cost::{Cost, CostMeter};
-pub use place::{Place, spare_cores};
+pub use placement::{Placement, spare_cores};
 pub use spread::Spread;
 pub use stop::{end_on_signals, go_on};
 pub use syncs::SyncCounter;

@@ -39,7 +39,7 @@ impl SyncCounter {
             let mut lines = BufReader::new(errors);
             while lines.read_line(&mut said).is_ok_and(|count| count > 0) {
                 if said.contains("attached") {
-                    // What it says later is nobody's business, and must not block it.
+                    // What it says later is not needed, and must not block it.
                     std::thread::spawn(move || lines.lines().for_each(drop));
                     return Ok(());
                 }

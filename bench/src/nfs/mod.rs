@@ -1,6 +1,6 @@
 //! NFS version 3 over TCP: a client that costs little, servers that do nothing, and what is asked of the real ones.
 //!
-//! Reading order: [`Stream`] and [`Wait`], [`client`], [`work`] (what is done), [`limit`] (what nobody can outdo),
+//! Reading order: [`Stream`] and [`Wait`], [`client`], [`work`] (what is done), [`limit`] (the limits),
 //! [`namespace`](run_inside) (where it all runs), [`Link`].
 
 pub mod client;
@@ -10,7 +10,7 @@ mod namespace;
 mod stream;
 pub mod work;
 
-pub use limit::{Limit, Pour, Pourer, READ_PREFIX, Swap, serve};
+pub use limit::{Bulk, BulkClient, Limit, READ_PREFIX, Swap, serve};
 pub use link::{Link, Network};
 pub use namespace::run_inside;
 pub use stream::{Stream, Wait};

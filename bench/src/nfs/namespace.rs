@@ -1,5 +1,5 @@
 //! A network of the run's own. nfs-ganesha registers with rpcbind, which is one for each network: in a namespace of its
-//! own it meets no other, and ends with the run. Whoever is compared with it runs in there too.
+//! own it meets no other, and ends with the run. What is compared with it runs in there too.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};

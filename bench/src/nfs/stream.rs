@@ -1,4 +1,4 @@
-//! A TCP connection, and how whoever reads from it waits.
+//! A TCP connection, and how its reader waits.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -87,7 +87,7 @@ impl Stream {
         self.write_parts(&mut [IoSlice::new(bytes)])
     }
 
-    /// Writes all parts, with as few calls as the socket's buffer allows. It sleeps when that is full, whoever waits how.
+    /// Writes all parts, with as few calls as the socket's buffer allows. It sleeps when that is full, however its reader waits.
     pub fn write_parts(&mut self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {

@@ -152,7 +152,7 @@ fn configured(shared: &Path, state: &Path, nfs: SocketAddr, mount: SocketAddr) -
     )
 }
 
-/// A port that nobody has, on this host's loopback.
+/// A free port on this host's loopback.
 pub fn free_port() -> Result<SocketAddr> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     TcpListener::bind(address)
@@ -160,13 +160,13 @@ pub fn free_port() -> Result<SocketAddr> {
         .doing(|| "find a free port".to_owned())
 }
 
-/// A port that nobody has, where a link's servers are. Each network has ports of its own; one that is free here is not asked for
+/// A free port where a link's servers are. Each network has ports of its own; one that is free here is not asked for
 /// twice by the same run.
 fn free_port_at(link: Link) -> Result<SocketAddr> {
     Ok(SocketAddr::new(link.server(), free_port()?.port()))
 }
 
-/// Whether somebody listens at a TCP port, of whichever address; to connect would be to be a client.
+/// Whether a process listens at a TCP port, of whichever address; to connect would be to be a client.
 pub fn is_listening(port: u16) -> bool {
     is_listening_in("self", port)
 }

@@ -49,7 +49,7 @@ impl VirtioFs {
     }
 }
 
-/// Whether somebody accepts connections at a socket. To be there is not enough, and to connect would be to be the one
+/// Whether a process accepts connections at a socket. To be there is not enough, and to connect would be to be the one
 /// client that some servers have.
 fn is_listening(socket: &Path) -> bool {
     /// `__SO_ACCEPTCON` in the flags of /proc/net/unix.

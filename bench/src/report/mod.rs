@@ -2,17 +2,17 @@
 //!
 //! A [`Report`] is printed as tables, and stored as JSON.
 
-mod aim;
 mod file;
 mod machine;
 mod table;
+mod target;
 mod unit;
 
 use serde::Serialize;
 
-pub use aim::Aim;
 pub use file::write;
 pub use machine::Machine;
+pub use target::Target;
 pub use unit::Unit;
 
 use crate::measure::{Contest, Cost, Dropped, Series, Spread};
@@ -33,9 +33,9 @@ pub struct Report {
     /// The figures, in the order of the table.
     pub figures: Vec<Figure>,
     pub ratios: Vec<Ratio>,
-    /// What was aimed for, in the words of whoever did, and what was found.
+    /// Targets that are no ratios, and what was found.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub aims: Vec<Aim>,
+    pub targets: Vec<Target>,
     /// Columns or rows that are not there, and why.
     pub absent: Vec<String>,
 }
@@ -66,7 +66,7 @@ pub struct Ratio {
     pub ours: String,
     pub other: String,
     pub spread: Spread,
-    pub aim: Option<f64>,
+    pub target: Option<f64>,
 }
 
 impl Figure {
@@ -116,7 +116,7 @@ impl Figure {
         (figure.spread.median > 0.0).then_some(figure)
     }
 
-    /// What an operation of a contest cost whoever asked, round by round, as a figure of its own: `what` of its cost, for each million
+    /// What an operation of a contest cost the caller, round by round, as a figure of its own: `what` of its cost, for each million
     /// bytes that it moves. `None` of no rounds, and of what moves no bytes.
     pub fn per_megabyte(row: &str, series: &Series, unit: Unit, what: fn(&Cost) -> f64) -> Option<Self> {
         let megabytes = series.bytes? as f64 / 1e6;
@@ -131,7 +131,7 @@ impl Figure {
     }
 
     /// The lesser of two figures times what each is multiplied with, round by round where they were measured interleaved: an
-    /// aim that is one or the other.
+    /// target that is one or the other.
     pub fn lesser(one: &Self, one_times: f64, other: &Self, other_times: f64) -> Option<Self> {
         let rounds: Vec<f64> = if one.rounds.len() == other.rounds.len() {
             let pairs = one.rounds.iter().zip(&other.rounds);
@@ -139,13 +139,14 @@ impl Figure {
         } else {
             vec![(one.spread.median * one_times).min(other.spread.median * other_times)]
         };
-        let who = format!("the lesser of {one_times} × {} and {other_times} × {}", one.who(), other.who());
+        let label =
+            format!("the lesser of {one_times} × {} and {other_times} × {}", one.label(), other.label());
         let spread = Spread::of(&rounds)?;
-        Some(Self { spread, rounds, ..Self::single(&one.row, "", &who, one.unit, 0.0) })
+        Some(Self { spread, rounds, ..Self::single(&one.row, "", &label, one.unit, 0.0) })
     }
 
     /// Column and variant, for people.
-    pub fn who(&self) -> String {
+    pub fn label(&self) -> String {
         if self.variant.is_empty() {
             self.column.clone()
         } else {
@@ -165,7 +166,7 @@ impl Report {
             conditions: Vec::new(),
             figures: Vec::new(),
             ratios: Vec::new(),
-            aims: Vec::new(),
+            targets: Vec::new(),
             absent: Vec::new(),
         }
     }
@@ -216,9 +217,9 @@ impl Report {
     }
 
     /// Compares two figures round by round, and remembers it. Nothing when one of them is not there.
-    pub fn compare(&mut self, ours: Option<&Figure>, other: Option<&Figure>, aim: Option<f64>) {
+    pub fn compare(&mut self, ours: Option<&Figure>, other: Option<&Figure>, target: Option<f64>) {
         let (Some(ours), Some(other)) = (ours, other) else { return };
-        self.ratios.extend(ratio(ours, other, aim));
+        self.ratios.extend(ratio(ours, other, target));
     }
 }
 
@@ -232,7 +233,7 @@ impl Figure {
     }
 }
 
-fn ratio(ours: &Figure, other: &Figure, aim: Option<f64>) -> Option<Ratio> {
+fn ratio(ours: &Figure, other: &Figure, target: Option<f64>) -> Option<Ratio> {
     let better =
         |ours: f64, theirs: f64| if other.unit.more_is_better() { ours / theirs } else { theirs / ours };
     let ratios: Vec<f64> = if ours.rounds.len() == other.rounds.len() {
@@ -242,10 +243,10 @@ fn ratio(ours: &Figure, other: &Figure, aim: Option<f64>) -> Option<Ratio> {
     };
     Some(Ratio {
         row: ours.row.clone(),
-        ours: ours.who(),
-        other: other.who(),
+        ours: ours.label(),
+        other: other.label(),
         spread: Spread::of(&ratios)?,
-        aim,
+        target,
     })
 }
 

@@ -4,7 +4,7 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 
 use super::unit::digits;
-use super::{Aim, Figure, Report};
+use super::{Figure, Report, Target};
 
 impl Report {
     /// All tables, with the conditions they hold under.
@@ -13,8 +13,8 @@ impl Report {
         if self.quick {
             parts.push("A quick run, only to see that it runs: these figures mean nothing.".to_owned());
         }
-        if !self.aims.is_empty() {
-            parts.push(aims_table(&self.aims));
+        if !self.targets.is_empty() {
+            parts.push(targets_table(&self.targets));
         }
         parts.push(self.figures_table());
         parts.extend(self.ratios_table());
@@ -51,7 +51,7 @@ impl Report {
             return None;
         }
         let mut table = table();
-        table.set_header(["", "ours", "against", "times better (quartiles)", "least to most", "aim", ""]);
+        table.set_header(["", "ours", "against", "times better (quartiles)", "least to most", "target", ""]);
         for ratio in &self.ratios {
             let spread = &ratio.spread;
             table.add_row([
@@ -60,8 +60,8 @@ impl Report {
                 ratio.other.clone(),
                 format!("{} ({}–{})", digits(spread.median), digits(spread.q1), digits(spread.q3)),
                 format!("{}–{}", digits(spread.min), digits(spread.max)),
-                ratio.aim.map(|aim| format!("≥ {aim}")).unwrap_or_default(),
-                ratio.aim.map(|aim| verdict(spread.median, aim)).unwrap_or_default(),
+                ratio.target.map(|target| format!("≥ {target}")).unwrap_or_default(),
+                ratio.target.map(|target| verdict(spread.median, target)).unwrap_or_default(),
             ]);
         }
         Some(table.trim_fmt())
@@ -111,12 +111,12 @@ impl Report {
     }
 }
 
-/// What was aimed for, beside what was found.
-fn aims_table(aims: &[Aim]) -> String {
+/// What was targeted, beside what was found.
+fn targets_table(targets: &[Target]) -> String {
     let mut table = table();
-    table.set_header(["", "aim", "found", ""]);
-    for aim in aims {
-        table.add_row([&aim.what, &aim.aim, &aim.found, aim.verdict()]);
+    table.set_header(["", "target", "found", ""]);
+    for target in targets {
+        table.add_row([&target.what, &target.target, &target.found, target.verdict()]);
     }
     table.trim_fmt()
 }
@@ -143,8 +143,12 @@ fn cell(figure: &Figure) -> String {
     }
 }
 
-fn verdict(median: f64, aim: f64) -> String {
-    if median >= aim { "met".to_owned() } else { format!("missed: {:.0} % of it", median / aim * 100.0) }
+fn verdict(median: f64, target: f64) -> String {
+    if median >= target {
+        "met".to_owned()
+    } else {
+        format!("missed: {:.0} % of it", median / target * 100.0)
+    }
 }
 
 fn unique<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
@@ -173,7 +177,7 @@ mod tests {
             ours: "ours".to_owned(),
             other: "peer".to_owned(),
             spread,
-            aim: Some(2.0),
+            target: Some(2.0),
         };
         report.ratios.push(ratio);
         report.absent("peer: not installed");

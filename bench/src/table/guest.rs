@@ -14,8 +14,8 @@ use crate::peer::{Program, VirtioFs, in_checkout};
 use crate::report::{Figure, Report, Unit};
 
 /// What must be better than the peer's, and how much: each phase of the job that the issue names.
-const AIM: f64 = 1.3;
-const AIMED_AT: [&str; 4] = ["unpack", "build", "search", "delete"];
+const TARGET: f64 = 1.3;
+const TARGETED: [&str; 4] = ["unpack", "build", "search", "delete"];
 
 /// Each of ours is compared with the peer's equal promise, and with what the peer does by default.
 const PAIRS: [(&str, &str); 3] = [
@@ -93,16 +93,16 @@ pub fn run(plan: &Plan, source: &str, only: &[String]) -> Result<Report> {
 
 /// A round takes minutes: says on standard error how far it is.
 fn progress(round: usize, rounds: usize, column: &str) {
-    // Nobody there to read it is no reason to stop.
+    // A closed standard error is no reason to stop.
     let _unread = writeln!(std::io::stderr(), "round {} of {rounds}: {column}", round + 1);
 }
 
 fn compare(report: &mut Report, phase: &str) {
-    let aim = AIMED_AT.contains(&phase).then_some(AIM);
+    let target = TARGETED.contains(&phase).then_some(TARGET);
     for (ours, other) in PAIRS {
         let (ours, other) =
             (report.figure(phase, ours, "").cloned(), report.figure(phase, other, "").cloned());
-        report.compare(ours.as_ref(), other.as_ref(), aim);
+        report.compare(ours.as_ref(), other.as_ref(), target);
     }
     let ours = report.figure(phase, PAIRS[0].0, "").cloned();
     let own = report.figure(phase, OWN_DISK, "").cloned();

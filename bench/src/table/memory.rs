@@ -21,7 +21,7 @@ use crate::report::{Figure, Ratio, Report, Unit};
 const FILES: usize = 100_000;
 const MEMORY: &str = "resident memory";
 const DESCRIPTORS: &str = "open descriptors";
-/// The aims: 64 MB, and 1,024 descriptors.
+/// The targets: 64 MB, and 1,024 descriptors.
 const MEMORY_MAX: f64 = 64e6;
 const DESCRIPTORS_MAX: f64 = 1024.0;
 const WAIST: &str = "tombolo, waist in process";
@@ -58,7 +58,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
          keeps a descriptor for each",
     );
     report.condition(
-        "aims: at most 64 MB, at most 1024 descriptors; the table says how many times better than that",
+        "targets: at most 64 MB, at most 1024 descriptors; the table says how many times better than that",
     );
     Ok(report)
 }
@@ -91,7 +91,7 @@ pub(super) fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Rat
         ours: column.to_owned(),
         other: "the most that it should be".to_owned(),
         spread: Spread { median: value, q1: value, q3: value, min: value, max: value },
-        aim: Some(1.0),
+        target: Some(1.0),
     }
 }
 

@@ -1,4 +1,4 @@
-//! One module per table. Each makes a [`Report`](crate::report::Report), and knows its aims.
+//! One module per table. Each makes a [`Report`](crate::report::Report), and knows its targets.
 
 pub mod atomic;
 pub mod guest;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::files::{
     ColdNames, Stat, Tree, create_write_unlink, mkdir_rmdir, open_read_close, stream_read, stream_write,
 };
-use crate::measure::{Entrant, Place, Work};
+use crate::measure::{Entrant, Placement, Work};
 use crate::peer::{Mount, Program};
 use crate::report::Report;
 
@@ -43,31 +43,31 @@ pub fn run(plan: &Plan) -> Result<Report> {
         .collect();
     let local = Side { name: LOCAL, names: ColdNames::new(&tree.shared(), &tree), mount: None };
     let contest = plan.contest();
-    for (row, aim) in ROWS {
+    for (row, target) in ROWS {
         let mut entrants = Vec::new();
         for side in &mounts {
-            for place in Place::ALL {
+            for place in Placement::ALL {
                 entrants.push(side.entrant(row, place, &tree));
             }
         }
-        entrants.push(local.entrant(row, Place::SameCore, &tree));
+        entrants.push(local.entrant(row, Placement::SameCore, &tree));
         let (series, dropped) = contest.run(entrants);
         report.take(row, &series, &dropped);
-        compare(&mut report, row, aim);
+        compare(&mut report, row, target);
     }
-    Place::leave()?;
+    Placement::leave()?;
     conditions(&mut report, plan);
     Ok(report)
 }
 
 /// Ours as it comes, ours at its best, each against the peer at its best; and what is lost to the local directory.
-fn compare(report: &mut Report, row: &str, aim: Option<f64>) {
+fn compare(report: &mut Report, row: &str, target: Option<f64>) {
     let ours = Program::Tombolo.name();
     let best = report.best(row, ours).cloned();
-    let free = report.figure(row, ours, Place::Free.label()).cloned();
+    let free = report.figure(row, ours, Placement::Free.label()).cloned();
     let peer = report.best(row, Program::PassthroughLl.name()).cloned();
     let local = report.best(row, LOCAL).cloned();
-    report.compare(best.as_ref(), peer.as_ref(), aim);
+    report.compare(best.as_ref(), peer.as_ref(), target);
     if free.as_ref().map(|figure| &figure.variant) != best.as_ref().map(|figure| &figure.variant) {
         report.compare(free.as_ref(), peer.as_ref(), None);
     }
@@ -98,7 +98,7 @@ impl Side {
         Self { name: program.name(), names: ColdNames::new(mount.point(), tree), mount: Some(mount) }
     }
 
-    fn entrant<'a>(&'a self, row: &str, place: Place, tree: &Tree) -> Entrant<'a> {
+    fn entrant<'a>(&'a self, row: &str, place: Placement, tree: &Tree) -> Entrant<'a> {
         let shared = tree.shared();
         let root = self.mount.as_ref().map_or(shared.as_path(), Mount::point);
         Entrant {

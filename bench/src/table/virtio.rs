@@ -7,7 +7,7 @@ use super::Plan;
 use crate::error::Result;
 use crate::files::Tree;
 use crate::guest::{Guest, Outstanding, Wait, create_unlink, getattr, lookup, open_release, read, write};
-use crate::measure::{Entrant, Place, Work};
+use crate::measure::{Entrant, Placement, Work};
 use crate::peer::{Program, VirtioFs};
 use crate::report::Report;
 
@@ -33,11 +33,11 @@ const ROWS: [(&str, Option<f64>); 8] = [
 /// Each of ours has a counterpart.
 const PAIRS: [(&str, &str); 2] = [("tombolo strict", "virtiofsd never"), ("tombolo auto", "virtiofsd auto")];
 
-/// How the guest waits, and where everybody runs. One that polls cannot share its core.
-const VARIANTS: [(&str, Wait, Place); 3] = [
-    ("guest polls, two cores", Wait::Poll, Place::TwoCores),
-    ("guest sleeps, two cores", Wait::Event, Place::TwoCores),
-    ("guest sleeps, same core", Wait::Event, Place::SameCore),
+/// How the guest waits, and where both sides run. One that polls cannot share its core.
+const VARIANTS: [(&str, Wait, Placement); 3] = [
+    ("guest polls, two cores", Wait::Poll, Placement::TwoCores),
+    ("guest sleeps, two cores", Wait::Event, Placement::TwoCores),
+    ("guest sleeps, same core", Wait::Event, Placement::SameCore),
 ];
 
 pub fn run(plan: &Plan) -> Result<Report> {
@@ -55,7 +55,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
         }
     }
     let contest = plan.contest();
-    for (row, aim) in ROWS {
+    for (row, target) in ROWS {
         let mut entrants = Vec::new();
         for side in &sides {
             match side.entrant(row) {
@@ -65,9 +65,9 @@ pub fn run(plan: &Plan) -> Result<Report> {
         }
         let (series, dropped) = contest.run(entrants);
         report.take(row, &series, &dropped);
-        compare(&mut report, row, aim);
+        compare(&mut report, row, target);
     }
-    Place::leave()?;
+    Placement::leave()?;
     report.condition_of(&contest);
     report.condition(format!("the directory lies in {} (its pages are in memory)", plan.within.display()));
     report.condition(
@@ -80,12 +80,12 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-fn compare(report: &mut Report, row: &str, aim: Option<f64>) {
+fn compare(report: &mut Report, row: &str, target: Option<f64>) {
     for (ours, other) in PAIRS {
         for (variant, _, _) in VARIANTS {
             let figure = report.figure(row, ours, variant).cloned();
             let against = report.figure(row, other, variant).cloned();
-            report.compare(figure.as_ref(), against.as_ref(), aim);
+            report.compare(figure.as_ref(), against.as_ref(), target);
         }
     }
 }
@@ -94,7 +94,7 @@ fn compare(report: &mut Report, row: &str, aim: Option<f64>) {
 struct Side {
     column: &'static str,
     variant: &'static str,
-    place: Place,
+    place: Placement,
     // The guest leaves before its server ends: fields are dropped in order.
     guest: Rc<RefCell<Guest>>,
     server: VirtioFs,
@@ -105,7 +105,7 @@ impl Side {
         column: &'static str,
         variant: &'static str,
         wait: Wait,
-        place: Place,
+        place: Placement,
         tree: &Tree,
     ) -> Result<Self> {
         let (program, mode) = column.split_once(' ').unwrap_or((column, "auto"));

@@ -1,9 +1,9 @@
-//! Record marking (RFC 5531 §11) for one who looks at the beginnings of replies and drops the rest as it comes: `wire/rpc`'s own
+//! Record marking (RFC 5531 §11) for a client that looks at the beginnings of replies and drops the rest as it comes: `wire/rpc`'s own
 //! assembler keeps whole records, which here would be a copy of all file data.
 
 use tombolo_wire_rpc::Mark;
 
-/// Splits a stream into records, and keeps so much of the beginning of each as somebody will look at.
+/// Splits a stream into records, and keeps so much of the beginning of each as is looked at.
 #[derive(Debug)]
 pub struct Records {
     /// Bytes of a record that are kept.

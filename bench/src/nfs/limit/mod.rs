@@ -1,8 +1,8 @@
 //! Servers that do nothing, for what the network and the callers cost by themselves. Each runs as a process of its own,
 //! `tombolo-bench limit KIND ADDRESS`, so that it is placed and its cost is read like that of any server.
 
+mod bulk;
 mod null;
-mod pour;
 mod swap;
 
 use std::io;
@@ -10,8 +10,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use clap::ValueEnum;
 
+pub use bulk::{Bulk, BulkClient};
 pub use null::READ_PREFIX;
-pub use pour::{Pour, Pourer};
 pub use swap::Swap;
 
 use super::{Stream, Wait};
@@ -25,7 +25,7 @@ pub enum Limit {
     /// Answers NFS calls with the same replies always, drops what is written, and has nothing but zeros to be read.
     Null,
     /// Takes files by bare TCP and drops them, or sends as many bytes.
-    Pour,
+    Bulk,
 }
 
 impl Limit {
@@ -34,7 +34,7 @@ impl Limit {
         match self {
             Limit::Swap => "swap",
             Limit::Null => "null",
-            Limit::Pour => "pour",
+            Limit::Bulk => "bulk",
         }
     }
 }
@@ -56,6 +56,6 @@ fn converse(limit: Limit, stream: TcpStream) -> io::Result<()> {
     match limit {
         Limit::Swap => swap::converse(stream),
         Limit::Null => null::converse(stream),
-        Limit::Pour => pour::converse(stream),
+        Limit::Bulk => bulk::converse(stream),
     }
 }

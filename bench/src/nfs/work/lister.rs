@@ -1,4 +1,4 @@
-//! One directory listed over and over by somebody else, while a caller measures something.
+//! One directory listed over and over by another client, while a caller measures something.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

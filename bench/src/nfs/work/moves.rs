@@ -1,7 +1,7 @@
 //! Files moved by a client that is a process of its own.
 
 use super::Driver;
-use crate::drive::{Job, Way};
+use crate::drive::{Direction, Job};
 use crate::error::Result;
 use crate::measure::{Clock, Work};
 
@@ -20,8 +20,8 @@ impl Moves {
 
     /// The same by libnfs, which has other words for what lies in memory of the file's size.
     pub fn by_libnfs(driver: Driver, job: Job, count_max: u64) -> Self {
-        let Job { way, limit, piece_bytes, file_bytes } = job;
-        let word = if way == Way::Read { "fetch" } else { "store" };
+        let Job { direction, limit, piece_bytes, file_bytes } = job;
+        let word = if direction == Direction::Read { "fetch" } else { "store" };
         let command = format!("{word} {limit} {} {piece_bytes} {file_bytes}", job.pieces());
         Self { driver, command, job, count_max }
     }

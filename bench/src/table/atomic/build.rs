@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::OURS;
-use super::bed::{Bed, Serves};
+use super::test_host::{Serves, TestHost};
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Spread, go_on};
 use crate::nfs::Link;
@@ -26,22 +26,22 @@ const STEPS: [(&str, &str); 3] = [
 const TARGET: &str = "posix";
 const QUICK_TARGET: &str = "lapi.o";
 
-pub(super) fn run(bed: &Bed<'_>) -> Result<Report> {
-    let mut report = bed.report("atomic-build", "A C project built over an NFS mount");
+pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
+    let mut report = host.report("atomic-build", "A C project built over an NFS mount");
     let source = in_checkout(Path::new(SOURCE))
         .map_err(|error| Error::Absent(format!("{error} (tests/guests/fetch-source lua fetches it)")))?;
-    let job = Job { source, target: if bed.plan.quick { QUICK_TARGET } else { TARGET } };
-    let server = bed.server(Link::Loopback, Serves::Memory)?;
-    let point = bed.own("mount")?;
+    let job = Job { source, target: if host.plan.quick { QUICK_TARGET } else { TARGET } };
+    let server = host.server(Link::Loopback, Serves::Memory)?;
+    let point = host.own("mount")?;
     let url = format!("nfs://{}/shared", server.nfs());
-    let rounds = if bed.plan.rounds_given { bed.plan.rounds } else { bed.plan.scaled(ROUNDS, 1) };
+    let rounds = if host.plan.rounds_given { host.plan.rounds } else { host.plan.scaled(ROUNDS, 1) };
     let mut times = vec![[const { Vec::new() }; STEPS.len()]; 2];
     {
         let mount = Mount::of_url(&url, &point)?;
         for round in 0..rounds {
-            let places = [bed.own("local")?, mount.point().join("built")];
+            let places = [host.own("local")?, mount.point().join("built")];
             for number in 0..places.len() {
-                // Whoever goes first has a colder compiler.
+                // The first has a colder compiler.
                 let place = (number + round) % places.len();
                 for (step, took) in job.timed(&places[place])?.into_iter().enumerate() {
                     times[place][step].push(took.as_secs_f64());

@@ -1,8 +1,8 @@
 //! Figure 5: throughput over the size of a file, written and read, beside bare TCP.
 
 use super::OURS;
-use super::bed::{Bed, Serves, enter};
-use crate::drive::{Job, Kind, Way};
+use super::test_host::{Serves, TestHost, enter};
+use crate::drive::{Direction, Job, Kind};
 use crate::error::Result;
 use crate::nfs::Link;
 use crate::report::Report;
@@ -15,15 +15,15 @@ const ROUNDS: usize = 10;
 const PIECE_BYTES: usize = 256 * KIB;
 const TCP: &str = "bare TCP";
 /// Of bare TCP, from [`MIB`] on and below.
-const LARGE_AIM: f64 = 0.9;
-const SMALL_AIM: f64 = 0.7;
+const LARGE_TARGET: f64 = 0.9;
+const SMALL_TARGET: f64 = 0.7;
 
-pub(super) fn run(bed: &Bed<'_>) -> Report {
-    let mut report = bed.report("atomic-figure-5", "Figure 5 of Faber's paper: beside bare TCP");
-    report.condition_of(&bed.contest(ROUNDS));
-    for (row, way) in [("write, loopback", Way::Write), ("read, loopback", Way::Read)] {
+pub(super) fn run(host: &TestHost<'_>) -> Report {
+    let mut report = host.report("atomic-figure-5", "Figure 5 of Faber's paper: beside bare TCP");
+    report.condition_of(&host.contest(ROUNDS));
+    for (row, direction) in [("write, loopback", Direction::Write), ("read, loopback", Direction::Read)] {
         for (variant, file_bytes) in SIZES {
-            if let Err(error) = measure(bed, (row, way), (variant, file_bytes), &mut report) {
+            if let Err(error) = measure(host, (row, direction), (variant, file_bytes), &mut report) {
                 report.absent(format!("{row}, {variant}: {error}"));
             }
         }
@@ -39,25 +39,29 @@ pub(super) fn run(bed: &Bed<'_>) -> Report {
 }
 
 fn measure(
-    bed: &Bed<'_>,
-    (row, way): (&str, Way),
+    host: &TestHost<'_>,
+    (row, direction): (&str, Direction),
     (variant, file_bytes): (&str, usize),
     report: &mut Report,
 ) -> Result<()> {
-    let job = Job { way, limit: 0, piece_bytes: PIECE_BYTES.min(file_bytes), file_bytes };
+    let job = Job { direction, limit: 0, piece_bytes: PIECE_BYTES.min(file_bytes), file_bytes };
     // Long files tell enough one at a time.
     let count_max = (64 * MIB / file_bytes).clamp(1, 10_000) as u64;
     let mut entrants = Vec::new();
     let mut servers = Vec::new();
     for (column, kind, serves) in [(OURS, Kind::Tombolo, Serves::Nothing), (TCP, Kind::Tcp, Serves::Bare)] {
-        let server = bed.server(Link::Loopback, serves)?;
-        let entrant = bed.mover((column, variant), kind, (&server, serves), job, count_max);
+        let server = host.server(Link::Loopback, serves)?;
+        let entrant = host.mover((column, variant), kind, (&server, serves), job, count_max);
         servers.push(server);
         enter(&mut entrants, report, row, (column, variant), entrant);
     }
-    let (series, dropped) = bed.contest(ROUNDS).run(entrants);
+    let (series, dropped) = host.contest(ROUNDS).run(entrants);
     report.take(row, &series, &dropped);
     let [ours, tcp] = [OURS, TCP].map(|column| report.figure(row, column, variant).cloned());
-    report.compare(ours.as_ref(), tcp.as_ref(), Some(if file_bytes < MIB { SMALL_AIM } else { LARGE_AIM }));
+    report.compare(
+        ours.as_ref(),
+        tcp.as_ref(),
+        Some(if file_bytes < MIB { SMALL_TARGET } else { LARGE_TARGET }),
+    );
     Ok(())
 }

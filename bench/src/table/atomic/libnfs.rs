@@ -1,10 +1,10 @@
 //! Beside libnfs's raw calls, with as many requests in flight.
 
 use super::OURS;
-use super::bed::{Bed, Serves, WRITTEN, enter};
-use crate::drive::{Job, Kind, Way};
+use super::test_host::{Serves, TestHost, WRITTEN, enter};
+use crate::drive::{Direction, Job, Kind};
 use crate::error::Result;
-use crate::measure::{Entrant, Place};
+use crate::measure::{Entrant, Placement};
 use crate::nfs::Link;
 use crate::nfs::work::{Driver, Moves};
 use crate::peer::Nfs;
@@ -14,26 +14,26 @@ const LIBNFS: &str = "libnfs";
 const ROUNDS: usize = 15;
 const FILE_BYTES: usize = 32 << 20;
 const LIMIT: u32 = 8;
-const ROWS: [(&str, Way, usize); 4] = [
-    ("WRITE 32 KiB", Way::Write, 32 << 10),
-    ("WRITE 1 MiB", Way::Write, 1 << 20),
-    ("READ 32 KiB", Way::Read, 32 << 10),
-    ("READ 1 MiB", Way::Read, 1 << 20),
+const ROWS: [(&str, Direction, usize); 4] = [
+    ("WRITE 32 KiB", Direction::Write, 32 << 10),
+    ("WRITE 1 MiB", Direction::Write, 1 << 20),
+    ("READ 32 KiB", Direction::Read, 32 << 10),
+    ("READ 1 MiB", Direction::Read, 1 << 20),
 ];
 
-const THROUGHPUT_AIM: f64 = 1.3;
+const THROUGHPUT_TARGET: f64 = 1.3;
 /// At most 0.6 times the context switches.
-const SWITCHES_AIM: f64 = 1.67;
+const SWITCHES_TARGET: f64 = 1.67;
 /// At most 0.7 times the processor time for a byte.
-const CPU_AIM: f64 = 1.43;
+const CPU_TARGET: f64 = 1.43;
 
-pub(super) fn run(bed: &Bed<'_>) -> Report {
-    let mut report = bed.report("atomic-libnfs", "Our NFS client beside libnfs");
-    report.condition_of(&bed.contest(ROUNDS));
-    match bed.server(Link::Loopback, Serves::Memory) {
+pub(super) fn run(host: &TestHost<'_>) -> Report {
+    let mut report = host.report("atomic-libnfs", "Our NFS client beside libnfs");
+    report.condition_of(&host.contest(ROUNDS));
+    match host.server(Link::Loopback, Serves::Memory) {
         Ok(server) => {
-            for (row, way, piece_bytes) in ROWS {
-                measure(bed, &server, (row, way, piece_bytes), &mut report);
+            for (row, direction, piece_bytes) in ROWS {
+                measure(host, &server, (row, direction, piece_bytes), &mut report);
             }
         }
         Err(error) => report.absent(error.to_string()),
@@ -47,14 +47,19 @@ pub(super) fn run(bed: &Bed<'_>) -> Report {
     report
 }
 
-fn measure(bed: &Bed<'_>, server: &Nfs, (row, way, piece_bytes): (&str, Way, usize), report: &mut Report) {
-    let file_bytes = bed.plan.scaled(FILE_BYTES, 4 << 20);
-    let job = Job { way, limit: LIMIT, piece_bytes, file_bytes };
+fn measure(
+    host: &TestHost<'_>,
+    server: &Nfs,
+    (row, direction, piece_bytes): (&str, Direction, usize),
+    report: &mut Report,
+) {
+    let file_bytes = host.plan.scaled(FILE_BYTES, 4 << 20);
+    let job = Job { direction, limit: LIMIT, piece_bytes, file_bytes };
     let mut entrants = Vec::new();
-    let ours = bed.mover((OURS, ""), Kind::Tombolo, (server, Serves::Memory), job, 4);
+    let ours = host.mover((OURS, ""), Kind::Tombolo, (server, Serves::Memory), job, 4);
     enter(&mut entrants, report, row, (OURS, ""), ours);
     enter(&mut entrants, report, row, (LIBNFS, ""), libnfs(server, job));
-    let (series, dropped) = bed.contest(ROUNDS).run(entrants);
+    let (series, dropped) = host.contest(ROUNDS).run(entrants);
     report.take(row, &series, &dropped);
     let switches = format!("{row}: context switches");
     let cpu = format!("{row}: processor time");
@@ -64,19 +69,19 @@ fn measure(bed: &Bed<'_>, server: &Nfs, (row, way, piece_bytes): (&str, Way, usi
             Figure::per_megabyte(&cpu, series, Unit::NanosecondsPerMegabyte, |cost| cost.caller_cpu_ns);
         report.figures.extend(counted.into_iter().chain(timed));
     }
-    for (row, aim) in [(row, THROUGHPUT_AIM), (&switches, SWITCHES_AIM), (&cpu, CPU_AIM)] {
+    for (row, target) in [(row, THROUGHPUT_TARGET), (&switches, SWITCHES_TARGET), (&cpu, CPU_TARGET)] {
         let (ours, theirs) = (report.figure(row, OURS, "").cloned(), report.figure(row, LIBNFS, "").cloned());
-        report.compare(ours.as_ref(), theirs.as_ref(), Some(aim));
+        report.compare(ours.as_ref(), theirs.as_ref(), Some(target));
     }
 }
 
 fn libnfs(server: &Nfs, job: Job) -> Result<Entrant<'static>> {
-    let file = if job.way == Way::Read { job.read_name() } else { WRITTEN.to_owned() };
+    let file = if job.direction == Direction::Read { job.read_name() } else { WRITTEN.to_owned() };
     let driver = Driver::libnfs(server, &file)?;
     Ok(Entrant {
         name: (LIBNFS.to_owned(), String::new()),
         work: Box::new(Moves::by_libnfs(driver, job, 4)),
         servers: vec![server.server()],
-        place: Some(Place::TwoCores),
+        place: Some(Placement::TwoCores),
     })
 }

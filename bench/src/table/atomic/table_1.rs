@@ -1,9 +1,9 @@
 //! Table 1: throughput and context switches over the in-flight limit; and what the adaptive limit finds.
 
-use super::bed::{Bed, Serves, enter};
 use super::interval::median_at_least;
-use super::{BIODS, OURS, PAPER};
-use crate::drive::{Job, Kind, Way};
+use super::test_host::{Serves, TestHost, enter};
+use super::{BIODS, OURS};
+use crate::drive::{Direction, Job, Kind};
 use crate::error::Result;
 use crate::measure::Spread;
 use crate::nfs::Link;
@@ -18,10 +18,10 @@ const ROUNDS: usize = 12;
 const PIECE_BYTES: usize = 32 << 10;
 
 /// At least so many times the best throughput of a thread per request.
-const THROUGHPUT_AIM: f64 = 1.3;
+const THROUGHPUT_TARGET: f64 = 1.3;
 /// At most 0.4 times its context switches.
-const SWITCHES_AIM: f64 = 2.5;
-const ADAPTIVE_AIM: f64 = 0.9;
+const SWITCHES_TARGET: f64 = 2.5;
+const ADAPTIVE_TARGET: f64 = 0.9;
 
 /// A link, a server, and how long the file is.
 struct Setting {
@@ -64,27 +64,15 @@ const SETTINGS: [Setting; 4] = [
     },
 ];
 
-/// Mb/s and context switches of a 32 MB file (the paper's Table 1).
-const PAPERS: [(u32, f64, f64, f64, f64); 6] = [
-    (3, 41.0, 9302.0, 47.5, 4951.0),
-    (4, 42.5, 8587.0, 44.5, 2529.0),
-    (5, 44.1, 9107.0, 44.2, 2226.0),
-    (6, 45.1, 8586.0, 44.6, 2242.0),
-    (7, 45.3, 9450.0, 44.9, 2227.0),
-    (8, 44.0, 9469.0, 44.7, 2220.0),
-];
-const PAPERS_FILE_MB: f64 = 33.554_432;
-
-pub(super) fn run(bed: &Bed<'_>) -> Report {
+pub(super) fn run(host: &TestHost<'_>) -> Report {
     let title = "Table 1 of Faber's paper: throughput and context switches over the in-flight limit";
-    let mut report = bed.report("atomic-table-1", title);
-    report.condition_of(&bed.contest(ROUNDS));
+    let mut report = host.report("atomic-table-1", title);
+    report.condition_of(&host.contest(ROUNDS));
     for setting in &SETTINGS {
-        if let Err(error) = measure(bed, setting, &mut report) {
+        if let Err(error) = measure(host, setting, &mut report) {
             report.absent(format!("{}: {error}", setting.what));
         }
     }
-    papers(&mut report);
     report.condition(format!(
         "WRITE of {} KiB, UNSTABLE, and one COMMIT at the end; files of 32 MiB, over 1 Gbit/s of 8 MiB, overwritten again and again. `{BIODS}`: as \
          many threads as the limit says, each with a connection and one call outstanding; data is copied into the request, as biods do, and \
@@ -95,26 +83,23 @@ pub(super) fn run(bed: &Bed<'_>) -> Report {
         "`{ADAPTIVE}` is compared with the fixed limit that had the best median of the same rounds; the lower bound is that of the median ratio \
          with 95 % confidence, by order statistics"
     ));
-    report.condition(format!(
-        "`{PAPER}`: Table 1 of the paper, two SPARCStation 20/71 over Myrinet, 8 KiB requests, nothing written"
-    ));
     report
 }
 
-fn measure(bed: &Bed<'_>, setting: &Setting, report: &mut Report) -> Result<()> {
+fn measure(host: &TestHost<'_>, setting: &Setting, report: &mut Report) -> Result<()> {
     let throughput = format!("{}: throughput", setting.what);
     let switches = format!("{}: context switches", setting.what);
-    let server = bed.server(setting.link, setting.serves)?;
-    let limits: &[u32] = if bed.plan.quick { &QUICK_LIMITS } else { &LIMITS };
-    let file_bytes = bed.plan.scaled(setting.file_bytes, 2 << 20);
+    let server = host.server(setting.link, setting.serves)?;
+    let limits: &[u32] = if host.plan.quick { &QUICK_LIMITS } else { &LIMITS };
+    let file_bytes = host.plan.scaled(setting.file_bytes, 2 << 20);
     let mut entrants = Vec::new();
     for (limit, kind, column) in contestants(limits) {
         let variant = variant(limit);
-        let job = Job { way: Way::Write, limit, piece_bytes: PIECE_BYTES, file_bytes };
-        let entrant = bed.mover((column, &variant), kind, (&server, setting.serves), job, setting.count_max);
+        let job = Job { direction: Direction::Write, limit, piece_bytes: PIECE_BYTES, file_bytes };
+        let entrant = host.mover((column, &variant), kind, (&server, setting.serves), job, setting.count_max);
         enter(&mut entrants, report, &throughput, (column, &variant), entrant);
     }
-    let (series, dropped) = bed.contest(ROUNDS).run(entrants);
+    let (series, dropped) = host.contest(ROUNDS).run(entrants);
     let known = report.figures.len();
     report.take(&throughput, &series, &dropped);
     // Of the costs only the switches are asked for, and those by the megabyte.
@@ -139,11 +124,11 @@ fn variant(limit: u32) -> String {
 /// The best of ours against the best of theirs, and the context switches of these two.
 fn compare(report: &mut Report, throughput: &str, switches: &str) {
     let (ours, theirs) = (report.best(throughput, OURS).cloned(), report.best(throughput, BIODS).cloned());
-    report.compare(ours.as_ref(), theirs.as_ref(), Some(THROUGHPUT_AIM));
+    report.compare(ours.as_ref(), theirs.as_ref(), Some(THROUGHPUT_TARGET));
     let (Some(ours), Some(theirs)) = (ours, theirs) else { return };
     let ours = report.figure(switches, OURS, &ours.variant).cloned();
     let theirs = report.figure(switches, BIODS, &theirs.variant).cloned();
-    report.compare(ours.as_ref(), theirs.as_ref(), Some(SWITCHES_AIM));
+    report.compare(ours.as_ref(), theirs.as_ref(), Some(SWITCHES_TARGET));
 }
 
 /// What the adaptive limit reaches of the best fixed one.
@@ -160,26 +145,9 @@ fn adaptive(report: &mut Report, throughput: &str) {
     let Some(bound) = median_at_least(&ratios).and_then(|bound| Spread::of(&[bound])) else { return };
     report.ratios.push(Ratio {
         row: format!("{throughput}, lower bound"),
-        ours: adaptive.who(),
-        other: best.who(),
+        ours: adaptive.label(),
+        other: best.label(),
         spread: bound,
-        aim: Some(ADAPTIVE_AIM),
+        target: Some(ADAPTIVE_TARGET),
     });
-}
-
-fn papers(report: &mut Report) {
-    let (throughput, switches) = ("paper: throughput", "paper: context switches");
-    for (limit, biods_rate, biods_switches, one_rate, one_switches) in PAPERS {
-        let variant = variant(limit);
-        let columns = [
-            (format!("{PAPER}, biods"), biods_rate, biods_switches),
-            (format!("{PAPER}, one thread"), one_rate, one_switches),
-        ];
-        for (column, megabits, count) in columns {
-            let rate = megabits * 1e6 / 8.0;
-            report.figures.push(Figure::single(throughput, &variant, &column, Unit::BytesPerSecond, rate));
-            let count = count / PAPERS_FILE_MB;
-            report.figures.push(Figure::single(switches, &variant, &column, Unit::PerMegabyte, count));
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::OURS;
-use super::bed::{Bed, Serves, enter};
+use super::test_host::{Serves, TestHost, enter};
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Clock, Entrant, Work};
 use crate::nfs::Link;
@@ -23,18 +23,18 @@ const SAMPLE: usize = 500;
 const QUICK_SAMPLE: usize = 10;
 const SIZES_KIB: usize = 8;
 const ROUNDS: usize = 4;
-const NFS_CP_AIM: f64 = 5.0;
-const RSYNC_AIM: f64 = 1.5;
+const NFS_CP_TARGET: f64 = 5.0;
+const RSYNC_TARGET: f64 = 1.5;
 
-pub(super) fn run(bed: &Bed<'_>) -> Result<Report> {
-    let mut report = bed.report("atomic-tree", "A tree of 20,000 small files, copied to the server");
-    let files = bed.plan.scaled(FILES, QUICK_FILES);
-    let tree = bed.own("tree")?;
+pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
+    let mut report = host.report("atomic-tree", "A tree of 20,000 small files, copied to the server");
+    let files = host.plan.scaled(FILES, QUICK_FILES);
+    let tree = host.own("tree")?;
     fill(&tree, files)?;
-    let server = bed.server(Link::Loopback, Serves::Memory)?;
-    let shared = bed.folder();
-    let daemon = Daemon::start(bed, &shared);
-    let sample = bed.plan.scaled(SAMPLE, QUICK_SAMPLE);
+    let server = host.server(Link::Loopback, Serves::Memory)?;
+    let shared = host.folder();
+    let daemon = Daemon::start(host, &shared);
+    let sample = host.plan.scaled(SAMPLE, QUICK_SAMPLE);
     let copy = |how, files| Copy { how, tree: tree.clone(), shared: shared.clone(), files, number: 0 };
     let mut entrants = Vec::new();
     enter(
@@ -49,18 +49,18 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Report> {
     let rsync = daemon.as_ref().map_err(|error| Error::Absent(error.to_string()));
     let rsync = rsync.map(|daemon| entrant(RSYNC, copy(daemon.how(), files)));
     enter(&mut entrants, &mut report, ROW, (RSYNC, ""), rsync);
-    let contest = bed.contest(ROUNDS);
+    let contest = host.contest(ROUNDS);
     let (series, dropped) = contest.run(entrants);
     report.take(ROW, &series, &dropped);
-    for (other, aim) in [(NFS_CP, NFS_CP_AIM), (RSYNC, RSYNC_AIM)] {
+    for (other, target) in [(NFS_CP, NFS_CP_TARGET), (RSYNC, RSYNC_TARGET)] {
         let (ours, other) = (report.figure(ROW, OURS, "").cloned(), report.figure(ROW, other, "").cloned());
-        report.compare(ours.as_ref(), other.as_ref(), Some(aim));
+        report.compare(ours.as_ref(), other.as_ref(), Some(target));
     }
     report.condition(format!(
         "{} rounds in turn; {files} files of 1 to {SIZES_KIB} KiB, {PER_FOLDER} in a directory, from a file system in memory to our server on another, over \
          the loopback; a new directory each time. `{OURS}`: `tombolo cp -r`, until everything is stable; `{NFS_CP}`: libnfs-utils 4.0, a process for \
          each of {sample} files, their directories made before; `{RSYNC}`: `rsync -r --whole-file` to a daemon that writes where our server does, \
-         and does not sync. Nobody is pinned",
+         and does not sync. No process is pinned",
         contest.rounds
     ));
     Ok(report)
@@ -126,9 +126,9 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(bed: &Bed<'_>, shared: &Path) -> Result<Self> {
+    fn start(host: &TestHost<'_>, shared: &Path) -> Result<Self> {
         let port = free_port()?.port();
-        let configuration = bed.own("rsync")?.join("rsyncd.conf");
+        let configuration = host.own("rsync")?.join("rsyncd.conf");
         let text = format!(
             "use chroot = no\nuid = root\ngid = root\naddress = 127.0.0.1\nport = {port}\n[tree]\npath = {}\nread only = no\n",
             shared.display()

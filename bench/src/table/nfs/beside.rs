@@ -2,7 +2,7 @@
 
 use super::{OURS, Table};
 use crate::error::Result;
-use crate::measure::{Contest, Place};
+use crate::measure::{Contest, Placement};
 use crate::nfs::Wait;
 use crate::nfs::work::{Beside, Getattr, Lister, fill};
 use crate::report::Figure;
@@ -15,7 +15,7 @@ const FILE: &str = "d0/f0";
 const IDLE: &str = "idle";
 const BESIDE: &str = "a long directory being listed";
 /// Twice the time of an idle server at most.
-const AIM: f64 = 0.5;
+const TARGET: f64 = 0.5;
 /// A turn is so many times longer than others: of few operations there is no 99th of 100.
 const LONGER: u32 = 5;
 
@@ -35,8 +35,8 @@ pub(super) fn a_long_listing(table: &mut Table<'_>) -> Result<()> {
         .collect();
     let mut entrants = Vec::new();
     for (column, server, idle, beside) in contestants {
-        entrants.extend(table.entrant(ROW, (column, IDLE), Place::Free, server, idle));
-        entrants.extend(table.entrant(ROW, (column, BESIDE), Place::Free, server, beside));
+        entrants.extend(table.entrant(ROW, (column, IDLE), Placement::Free, server, idle));
+        entrants.extend(table.entrant(ROW, (column, BESIDE), Placement::Free, server, beside));
     }
     let contest = table.plan.contest();
     let contest = Contest { turn: contest.turn * LONGER, count_syscalls: false, ..contest };
@@ -52,8 +52,8 @@ pub(super) fn a_long_listing(table: &mut Table<'_>) -> Result<()> {
         .collect();
     for idle in idle {
         let beside = table.report.figure(ROW, &idle.column, BESIDE).cloned();
-        let aim = (idle.column == OURS).then_some(AIM);
-        table.report.compare(beside.as_ref(), Some(&idle), aim);
+        let target = (idle.column == OURS).then_some(TARGET);
+        table.report.compare(beside.as_ref(), Some(&idle), target);
     }
     table.report.condition(format!(
         "`{ROW}`: one outstanding; the directory being listed has {entries} entries and is read with READDIRPLUS by another connection, from end \

@@ -2,31 +2,31 @@
 
 use super::{BARE, NULL, OURS, PEER, Table};
 use crate::files::Tree;
-use crate::measure::Place;
+use crate::measure::Placement;
 use crate::nfs::work::{Driven, Driver, Drives, GETATTR_REPLY_BYTES, Getattr};
 use crate::nfs::{Swap, Wait};
 use crate::report::Figure;
 
-/// How the caller waits, and where everybody runs.
-type Variant = (&'static str, Wait, Place);
+/// How the caller waits, and where both sides run.
+type Variant = (&'static str, Wait, Placement);
 
 const ONE: &str = "GETATTR, 1 outstanding";
 const ONE_VARIANTS: [Variant; 3] = [
-    ("caller sleeps, two cores", Wait::Sleep, Place::TwoCores),
-    ("caller spins, two cores", Wait::Spin, Place::TwoCores),
-    ("caller sleeps, server unpinned", Wait::Sleep, Place::Free),
+    ("caller sleeps, two cores", Wait::Sleep, Placement::TwoCores),
+    ("caller spins, two cores", Wait::Spin, Placement::TwoCores),
+    ("caller sleeps, server unpinned", Wait::Sleep, Placement::Free),
 ];
 /// At most 1.15 times the bare exchange.
-const ONE_AIM: f64 = 0.87;
+const ONE_TARGET: f64 = 0.87;
 
 const MANY: &str = "GETATTR, 32 outstanding";
 const MANY_CPU: &str = "GETATTR, 32 outstanding: server CPU";
 const OUTSTANDING: u32 = 32;
 const MANY_VARIANTS: [Variant; 2] =
-    [("two cores", Wait::Sleep, Place::TwoCores), ("server unpinned", Wait::Sleep, Place::Free)];
-const MANY_AIM: f64 = 1.8;
+    [("two cores", Wait::Sleep, Placement::TwoCores), ("server unpinned", Wait::Sleep, Placement::Free)];
+const MANY_TARGET: f64 = 1.8;
 /// At most 0.35 times the peer's processor time.
-const CPU_AIM: f64 = 2.86;
+const CPU_TARGET: f64 = 2.86;
 
 const LIBNFS_ONE: &str = "libnfs: GETATTR, 1 outstanding";
 const LIBNFS_MANY: &str = "libnfs: GETATTR, 32 outstanding";
@@ -44,7 +44,7 @@ pub(super) fn one_outstanding(table: &mut Table<'_>) {
     }
     getattr(table, ONE, &ONE_VARIANTS, 1);
     for (variant, _, place) in ONE_VARIANTS {
-        table.compare_alike(ONE, BARE, variant, (place == Place::TwoCores).then_some(ONE_AIM));
+        table.compare_alike(ONE, BARE, variant, (place == Placement::TwoCores).then_some(ONE_TARGET));
     }
     for (variant, ..) in ONE_VARIANTS {
         table.compare_alike(ONE, PEER, variant, None);
@@ -58,11 +58,11 @@ pub(super) fn many_outstanding(table: &mut Table<'_>) {
     }
     let cpu = getattr(table, MANY, &MANY_VARIANTS, OUTSTANDING);
     table.report.figures.extend(cpu);
-    table.compare_best(MANY, PEER, Some(MANY_AIM));
+    table.compare_best(MANY, PEER, Some(MANY_TARGET));
     table.compare_best(MANY, NULL, None);
     table.compare_best(MANY, BARE, None);
     for (variant, ..) in MANY_VARIANTS {
-        table.compare_alike(MANY_CPU, PEER, variant, Some(CPU_AIM));
+        table.compare_alike(MANY_CPU, PEER, variant, Some(CPU_TARGET));
     }
 }
 
@@ -128,8 +128,8 @@ pub(super) fn by_libnfs(table: &mut Table<'_>) {
     }
     let (peer, null) = (table.report.best(LIBNFS_MANY, PEER), table.report.best(LIBNFS_MANY, NULL));
     if let (Some(peer), Some(null)) = (peer, null) {
-        let aim = Figure::lesser(peer, MANY_AIM, null, OF_LIBNFS);
+        let target = Figure::lesser(peer, MANY_TARGET, null, OF_LIBNFS);
         let ours = table.report.best(LIBNFS_MANY, OURS).cloned();
-        table.report.compare(ours.as_ref(), aim.as_ref(), Some(1.0));
+        table.report.compare(ours.as_ref(), target.as_ref(), Some(1.0));
     }
 }

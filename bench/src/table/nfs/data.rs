@@ -5,7 +5,7 @@ use std::fs;
 use super::{BARE, OURS, PEER, Table};
 use crate::error::{Doing, Result};
 use crate::files::Tree;
-use crate::measure::Place;
+use crate::measure::Placement;
 use crate::nfs::work::{Direction, Driven, Driver, Drives, READ_REPLY_BYTES, Transfer, WRITE_REPLY_BYTES};
 use crate::nfs::{Swap, Wait};
 use crate::report::Figure;
@@ -19,13 +19,13 @@ const ROWS: [(&str, Direction, u32); 4] = [
     ("READ 1 MiB, 8 outstanding", Direction::Read, LARGE),
     ("READ 32 KiB, 8 outstanding", Direction::Read, MEDIUM),
 ];
-const PLACES: [Place; 2] = [Place::TwoCores, Place::Free];
+const PLACES: [Placement; 2] = [Placement::TwoCores, Placement::Free];
 /// How much better than the peer.
-const AIM: f64 = 1.5;
+const TARGET: f64 = 1.5;
 /// READ need not be better than this part of a bare stream.
 const OF_BARE: f64 = 0.75;
 /// At most 0.7 times the peer's processor time per byte written.
-const CPU_AIM: f64 = 1.43;
+const CPU_TARGET: f64 = 1.43;
 
 pub(super) fn transfers(table: &mut Table<'_>) {
     for (row, direction, piece_bytes) in ROWS {
@@ -72,13 +72,13 @@ fn transfer(table: &mut Table<'_>, row: &str, direction: Direction, piece_bytes:
     let cpu: Vec<_> = real.filter_map(|series| Figure::server_cpu(&cpu_row, series)).collect();
     table.report.figures.extend(cpu);
     match direction {
-        Direction::Write => table.compare_best(row, PEER, Some(AIM)),
+        Direction::Write => table.compare_best(row, PEER, Some(TARGET)),
         Direction::Read => compare_with_lesser(table, row),
     }
     table.compare_best(row, BARE, None);
     for place in PLACES {
-        let aim = (direction == Direction::Write).then_some(CPU_AIM);
-        table.compare_alike(&cpu_row, PEER, place.label(), aim);
+        let target = (direction == Direction::Write).then_some(CPU_TARGET);
+        table.compare_alike(&cpu_row, PEER, place.label(), target);
     }
 }
 
@@ -86,9 +86,9 @@ fn compare_with_lesser(table: &mut Table<'_>, row: &str) {
     table.compare_best(row, PEER, None);
     let (peer, bare) = (table.report.best(row, PEER), table.report.best(row, BARE));
     if let (Some(peer), Some(bare)) = (peer, bare) {
-        let aim = Figure::lesser(peer, AIM, bare, OF_BARE);
+        let target = Figure::lesser(peer, TARGET, bare, OF_BARE);
         let ours = table.report.best(row, OURS).cloned();
-        table.report.compare(ours.as_ref(), aim.as_ref(), Some(1.0));
+        table.report.compare(ours.as_ref(), target.as_ref(), Some(1.0));
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) fn by_libnfs(table: &mut Table<'_>) {
             .collect();
         let mut entrants = Vec::new();
         for (column, server, work) in drivers {
-            let place = Place::TwoCores;
+            let place = Placement::TwoCores;
             entrants.extend(table.entrant(&row, (column, place.label()), place, server, work));
         }
         table.contest(&row, table.plan.contest(), entrants);

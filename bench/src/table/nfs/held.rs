@@ -8,7 +8,7 @@ use super::sides::Sides;
 use super::{OURS, Table};
 use crate::error::Result;
 use crate::files::Tree;
-use crate::measure::Place;
+use crate::measure::Placement;
 use crate::nfs::Wait;
 use crate::nfs::client::{Mounted, read};
 use crate::nfs::work::Crowd;
@@ -27,7 +27,7 @@ const CROWDED: &str = "500 clients: memory";
 const CLIENTS: usize = 500;
 const TIME: Duration = Duration::from_secs(3);
 const QUICK_TIME: Duration = Duration::from_millis(300);
-/// Nobody gets more than twice what another gets.
+/// No client gets more than twice what another gets.
 const FAIR_MAX: f64 = 2.0;
 
 /// Of servers that have just begun.
@@ -79,7 +79,7 @@ fn touch(server: &Nfs, tree: &Tree) -> Result<Held> {
     Held::by(&server.server().to_string())
 }
 
-/// Everybody asks at once.
+/// All clients call at once.
 pub(super) fn with_many_clients(table: &mut Table<'_>) -> Result<()> {
     if !table.wants(FAIR) {
         return Ok(());
@@ -87,7 +87,7 @@ pub(super) fn with_many_clients(table: &mut Table<'_>) -> Result<()> {
     let time = if table.plan.quick { QUICK_TIME } else { TIME };
     let mut found = Vec::new();
     for (column, server) in table.sides.each() {
-        Place::Free.take(&[server.server()])?;
+        Placement::Free.take(&[server.server()])?;
         let before = Held::by(&server.server().to_string())?;
         let answers = Crowd::connect(server, "d0/f0", CLIENTS).and_then(|mut crowd| {
             let answers = crowd.run(time)?;

@@ -12,7 +12,7 @@ use self::sides::Sides;
 use super::Plan;
 use crate::error::Result;
 use crate::files::Tree;
-use crate::measure::{Contest, Entrant, Place, Series, Work};
+use crate::measure::{Contest, Entrant, Placement, Series, Work};
 use crate::report::Report;
 
 const OURS: &str = "tombolo";
@@ -42,7 +42,7 @@ pub fn run(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report
     beside::a_long_listing(&mut table)?;
     held::after_many_files(&mut table, no_peer)?;
     held::with_many_clients(&mut table)?;
-    Place::leave()?;
+    Placement::leave()?;
     conditions(&mut table);
     Ok(table.report)
 }
@@ -60,7 +60,7 @@ fn conditions(table: &mut Table<'_>) {
          always. Both look for a while before they sleep, as our server does, by the same code"
     ));
     report.condition(format!(
-        "`{PEER}`: 4.3, FSAL VFS, version 3 over TCP only, transfers up to 1 MiB; `{OURS}`: as it comes, with --squash none. An aim \
+        "`{PEER}`: 4.3, FSAL VFS, version 3 over TCP only, transfers up to 1 MiB; `{OURS}`: as it comes, with --squash none. A target \
          holds against the peer's better placement, unless both placements are compared"
     ));
 }
@@ -90,7 +90,7 @@ impl Table<'_> {
         &mut self,
         row: &str,
         (column, variant): (&str, &str),
-        place: Place,
+        place: Placement,
         server: u32,
         work: Result<impl Work + 'static>,
     ) -> Option<Entrant<'static>> {
@@ -109,16 +109,16 @@ impl Table<'_> {
     }
 
     /// Ours at its best against another at its best.
-    fn compare_best(&mut self, row: &str, other: &str, aim: Option<f64>) {
+    fn compare_best(&mut self, row: &str, other: &str, target: Option<f64>) {
         let ours = self.report.best(row, OURS).cloned();
         let other = self.report.best(row, other).cloned();
-        self.report.compare(ours.as_ref(), other.as_ref(), aim);
+        self.report.compare(ours.as_ref(), other.as_ref(), target);
     }
 
     /// Ours against another, like with like.
-    fn compare_alike(&mut self, row: &str, other: &str, variant: &str, aim: Option<f64>) {
+    fn compare_alike(&mut self, row: &str, other: &str, variant: &str, target: Option<f64>) {
         let ours = self.report.figure(row, OURS, variant).cloned();
         let other = self.report.figure(row, other, variant).cloned();
-        self.report.compare(ours.as_ref(), other.as_ref(), aim);
+        self.report.compare(ours.as_ref(), other.as_ref(), target);
     }
 }

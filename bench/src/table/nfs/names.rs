@@ -3,22 +3,22 @@
 use super::{PEER, Table};
 use crate::error::Result;
 use crate::files::Tree;
-use crate::measure::{Clock, Place, SyncCounter, Work};
+use crate::measure::{Clock, Placement, SyncCounter, Work};
 use crate::nfs::Wait;
 use crate::nfs::work::{ColdList, SmallFiles, WarmList, fill};
 use crate::report::{Figure, Unit};
 
 const SMALL: &str = "create + write 4 KiB stable + remove";
 const SYNCS: &str = "the same: fsyncs per file";
-const SMALL_AIM: f64 = 2.0;
-const PLACES: [Place; 2] = [Place::TwoCores, Place::Free];
+const SMALL_TARGET: f64 = 2.0;
+const PLACES: [Placement; 2] = [Placement::TwoCores, Placement::Free];
 /// Files that are made while the server is traced.
 const TRACED: u64 = 50;
 
 const COLD: &str = "READDIRPLUS of 10,000 entries, cold";
 const WARM: &str = "READDIRPLUS of 10,000 entries, warm";
-const COLD_AIM: f64 = 2.0;
-const WARM_AIM: f64 = 1.0;
+const COLD_TARGET: f64 = 2.0;
+const WARM_TARGET: f64 = 1.0;
 const ENTRIES: usize = 10_000;
 const QUICK_ENTRIES: usize = 500;
 const DIRECTORY: &str = "listed";
@@ -41,7 +41,7 @@ pub(super) fn small_files(table: &mut Table<'_>) {
         entrants.extend(table.entrant(SMALL, (column, place.label()), place, server, work));
     }
     table.contest(SMALL, table.plan.contest(), entrants);
-    table.compare_best(SMALL, PEER, Some(SMALL_AIM));
+    table.compare_best(SMALL, PEER, Some(SMALL_TARGET));
     for (column, syncs) in syncs(table, &folder) {
         match syncs {
             Ok(count) => table.report.figures.push(Figure::single(SYNCS, "", column, Unit::Count, count)),
@@ -77,7 +77,7 @@ pub(super) fn listings(table: &mut Table<'_>) -> Result<()> {
                 (column, server.server(), work)
             })
             .collect();
-        list(table, COLD, COLD_AIM, works);
+        list(table, COLD, COLD_TARGET, works);
     }
     if table.wants(WARM) {
         let folder = table.tree.shared().join(DIRECTORY);
@@ -87,7 +87,7 @@ pub(super) fn listings(table: &mut Table<'_>) -> Result<()> {
                 (column, server.server(), WarmList::new(server, DIRECTORY, Wait::Sleep, entries))
             })
             .collect();
-        list(table, WARM, WARM_AIM, works);
+        list(table, WARM, WARM_TARGET, works);
     }
     if table.wants(COLD) || table.wants(WARM) {
         table.report.condition(format!(
@@ -101,14 +101,14 @@ pub(super) fn listings(table: &mut Table<'_>) -> Result<()> {
 fn list<W: Work + 'static>(
     table: &mut Table<'_>,
     row: &str,
-    aim: f64,
+    target: f64,
     works: Vec<(&'static str, u32, Result<W>)>,
 ) {
     let mut entrants = Vec::new();
     for (column, server, work) in works {
-        let place = Place::Free;
+        let place = Placement::Free;
         entrants.extend(table.entrant(row, (column, place.label()), place, server, work));
     }
     table.contest(row, table.plan.contest(), entrants);
-    table.compare_best(row, PEER, Some(aim));
+    table.compare_best(row, PEER, Some(target));
 }

@@ -1,4 +1,4 @@
-//! Who is measured.
+//! The servers that are measured.
 
 use crate::error::{Error, Result};
 use crate::files::Tree;

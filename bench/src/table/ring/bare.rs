@@ -105,7 +105,7 @@ impl Side {
         }
     }
 
-    /// Waits until that number is said. False when nobody will say it.
+    /// Waits until that number is said. False when the other side ends.
     #[inline]
     fn hear(&self, number: u32, over: &AtomicBool) -> bool {
         loop {

@@ -8,7 +8,7 @@ use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenFlags, Write};
 use tombolo_core::{Answer, Ctx};
 use tombolo_shm::doorbell::Mode;
 
-use super::server::{Meeting, Serving};
+use super::server::{EndpointKind, LinkServer};
 use super::session::attach;
 use super::{FILE, FILE_BYTES, Plan, speed, wrong};
 use crate::error::{Doing, Error, Result};
@@ -40,16 +40,16 @@ pub fn run(plan: &Plan) -> Result<Report> {
     };
     let (shared, _) = speed::lay_out(folder.path())?;
     let (last_at, middle_at) = (at("last")?, at("middle")?);
-    let last = Serving::start(&shared, &last_at, Meeting::Sockets)?;
-    let middle = Serving::start(&last_at.join(Mode::Event.name()), &middle_at, Meeting::Sockets)?;
-    let rows: [(&str, Deed); 2] = [(WRITE, Program::write), (READ, Program::read)];
-    for (row, deed) in rows {
+    let last = LinkServer::start(&shared, &last_at, EndpointKind::Sockets)?;
+    let middle = LinkServer::start(&last_at.join(Mode::Event.name()), &middle_at, EndpointKind::Sockets)?;
+    let rows: [(&str, Operation); 2] = [(WRITE, Program::write), (READ, Program::read)];
+    for (row, operation) in rows {
         let mut rounds = [Vec::new(), Vec::new()];
         for _ in 0..plan.scaled(ROUNDS, 2) {
             for (three, values) in rounds.iter_mut().enumerate() {
                 go_on()?;
-                let servers: &[&Serving] = if three == 1 { &[&middle, &last] } else { &[&last] };
-                values.push(cpu_ns_per_megabyte(servers, deed, plan)?);
+                let servers: &[&LinkServer] = if three == 1 { &[&middle, &last] } else { &[&last] };
+                values.push(cpu_ns_per_megabyte(servers, operation, plan)?);
             }
         }
         for (column, rounds) in [TWO, THREE].into_iter().zip(rounds) {
@@ -62,8 +62,8 @@ pub fn run(plan: &Plan) -> Result<Report> {
     for row in [WRITE, READ] {
         let of = |column| report.figure(row, column, CPU).map(|figure| figure.spread.median);
         if let (Some(two), Some(three)) = (of(TWO), of(THREE)) {
-            let aim = format!("processor time ≤ {MORE} × two domains");
-            report.aim(row, &aim, format!("{:.2}", three / two), Some(three <= MORE * two));
+            let target = format!("processor time ≤ {MORE} × two domains");
+            report.target(row, &target, format!("{:.2}", three / two), Some(three <= MORE * two));
         }
     }
     report.condition(
@@ -77,18 +77,18 @@ pub fn run(plan: &Plan) -> Result<Report> {
 }
 
 /// Begins the request of that number; what comes of it is how many bytes were moved.
-type Deed = fn(&Program, usize) -> Answer<usize>;
+type Operation = fn(&Program, usize) -> Answer<usize>;
 
 /// A link to the first of the servers, and so many requests over it.
-fn cpu_ns_per_megabyte(servers: &[&Serving], deed: Deed, plan: &Plan) -> Result<f64> {
+fn cpu_ns_per_megabyte(servers: &[&LinkServer], operation: Operation, plan: &Plan) -> Result<f64> {
     let first = servers.first().ok_or_else(|| Error::Absent("a server".to_owned()))?;
     let program = Program::begin(first)?;
-    program.ask(WARM, deed)?;
+    program.ask(WARM, operation)?;
     let ids: Vec<_> = servers.iter().map(|server| server.id()).collect();
     let meter = CostMeter::new(&ids, None);
     let before = meter.now();
     let requests = plan.scaled(REQUESTS, 40);
-    program.ask(requests, deed)?;
+    program.ask(requests, operation)?;
     let cost = meter.now() - before;
     let megabytes = (requests * FILE_BYTES) as f64 / 1e6;
     Ok((cost.server_cpu_ns + cost.caller_cpu_ns) / megabytes)
@@ -101,8 +101,8 @@ struct Program {
 }
 
 impl Program {
-    fn begin(server: &Serving) -> Result<Self> {
-        let (files, cx) = attach(server.door(Mode::Event))?;
+    fn begin(server: &LinkServer) -> Result<Self> {
+        let (files, cx) = attach(server.endpoint(Mode::Event))?;
         let name = Name::new(FILE.as_bytes()).map_err(|error| wrong("a name", &error))?;
         let node =
             files.lookup(&cx, NodeId::ROOT, name).wait().map_err(|error| wrong("lookup", &error))?.node;
@@ -128,7 +128,7 @@ impl Program {
         Answer::later(async move { Ok(answer.resolve().await?.data().len()) })
     }
 
-    fn ask(&self, requests: usize, deed: Deed) -> Result<()> {
+    fn ask(&self, requests: usize, operation: Operation) -> Result<()> {
         let mut under_way = VecDeque::with_capacity(OUTSTANDING);
         for number in 0..requests + OUTSTANDING {
             if number >= OUTSTANDING {
@@ -139,7 +139,7 @@ impl Program {
                 }
             }
             if number < requests {
-                under_way.push_back(deed(self, number));
+                under_way.push_back(operation(self, number));
             }
         }
         Ok(())

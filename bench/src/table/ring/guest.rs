@@ -18,7 +18,7 @@ use tombolo_sys::affinity;
 use super::guest_client::{CLIENTS, Mailbox, PAGE, READY, times};
 use super::{Plan, server, speed, wrong};
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Place, Spread, go_on, spare_cores};
+use crate::measure::{Placement, Spread, go_on, spare_cores};
 use crate::peer::in_checkout;
 use crate::report::{Figure, Report, Unit};
 
@@ -28,7 +28,7 @@ const GUEST: &str = "a UML guest and its host";
 const VARIANTS: [&str; 3] = ["p1", "p50", "p99"];
 
 /// A round trip from the guest may take 1.25 × one between processes.
-const AIM: f64 = 0.8;
+const TARGET: f64 = 0.8;
 /// The link's part of the memory; and operations of a turn.
 const LINK_BYTES: u64 = 16 << 20;
 const NULLS: usize = 40_000;
@@ -52,7 +52,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let bytes = LINK_BYTES + PAGE * CLIENTS;
     File::create_new(&path).and_then(|file| file.set_len(bytes)).doing_to("make", &path)?;
     let memory = mmapper::open(&path, bytes).map_err(|error| wrong("memory", &error))?;
-    // Threads and processes run where whoever makes them runs: clients on one core, what answers on the other.
+    // Threads and processes inherit their core: clients on one core, what answers on the other.
     affinity::pin(None, &[*first]).doing(|| "pin".to_owned())?;
     let mut clients =
         [Client::host(&path, &memory, plan)?, Client::guest(&path, &memory, folder.path(), plan)?];
@@ -74,7 +74,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
         client.figures(&mut report);
     }
     drop(listener);
-    Place::leave()?;
+    Placement::leave()?;
     judge(&mut report);
     report.condition(format!(
         "{} rounds, in each of which either client has a turn of at most {} null requests, over a link of its own; each is timed alone, by the processor's clock, which is the same in a guest; a figure is the median of its rounds (quartiles in brackets)",
@@ -91,7 +91,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
 fn judge(report: &mut Report) {
     let figure = |column: &str| report.figure(NULL, column, "p50").cloned();
     let (guest, host) = (figure(GUEST), figure(HOST));
-    report.compare(guest.as_ref(), host.as_ref(), Some(AIM));
+    report.compare(guest.as_ref(), host.as_ref(), Some(TARGET));
 }
 
 /// A client, and what it has told.

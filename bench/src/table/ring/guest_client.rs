@@ -13,8 +13,8 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_shm::region::mmapper;
 use tombolo_sys::cycles;
 
-use super::door::{At, Door};
-use super::session::{Deed, Session};
+use super::endpoint::{At, Endpoint};
+use super::session::{Operation, Session};
 use super::{WARM, wrong};
 use crate::error::{Doing, Error, Result};
 use crate::measure::Clock;
@@ -100,9 +100,9 @@ pub fn times(line: &str) -> Option<[f64; 3]> {
 }
 
 fn null(path: PathBuf, ticks: &Ticks, count: u64) -> Result<Clock> {
-    let door = Door { at: At::Memory(MemoryPlace::Mmapper(path)), mode: Mode::Poll };
-    let session = Session::begin(&door, 0)?;
-    ticks.time(count, || session.ask(Deed::Null))
+    let endpoint = Endpoint { at: At::Memory(MemoryPlace::Mmapper(path)), mode: Mode::Poll };
+    let session = Session::begin(&endpoint, 0)?;
+    ticks.time(count, || session.ask(Operation::Null))
 }
 
 struct Ticks {

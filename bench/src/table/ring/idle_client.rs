@@ -8,9 +8,9 @@ use clap::ValueEnum;
 use tombolo_host_links::memory::MemoryPlace;
 use tombolo_shm::doorbell::Mode;
 
-use super::door::{At, Door};
-use super::server::Meeting;
-use super::session::{Deed, Session};
+use super::endpoint::{At, Endpoint};
+use super::server::EndpointKind;
+use super::session::{Operation, Session};
 use super::wrong;
 use crate::error::{Doing, Error, Result};
 
@@ -18,17 +18,17 @@ use crate::error::{Doing, Error, Result};
 pub struct IdleClient(Child);
 
 impl IdleClient {
-    /// This program once more, with a link through that door.
-    pub fn start(door: &Door) -> Result<Self> {
+    /// This program once more, with a link through that endpoint.
+    pub fn start(endpoint: &Endpoint) -> Result<Self> {
         let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
-        let (meeting, path) = match &door.at {
-            At::Socket(path) => (Meeting::Sockets, path),
-            At::Memory(MemoryPlace::File(path) | MemoryPlace::Mmapper(path)) => (Meeting::Memory, path),
+        let (kind, path) = match &endpoint.at {
+            At::Socket(path) => (EndpointKind::Sockets, path),
+            At::Memory(MemoryPlace::File(path) | MemoryPlace::Mmapper(path)) => (EndpointKind::Memory, path),
             At::Memory(MemoryPlace::Pci(_)) => return Err(Error::Absent("no client over PCI".to_owned())),
         };
         let mut command = Command::new(program);
-        command.arg("ring-idle").args(meeting.to_possible_value().map(|value| value.get_name().to_owned()));
-        command.arg(path).arg(door.mode.name()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg("ring-idle").args(kind.to_possible_value().map(|value| value.get_name().to_owned()));
+        command.arg(path).arg(endpoint.mode.name()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut client = Self(command.spawn().doing(|| "start a client".to_owned())?);
         let mut line = String::new();
         if let Some(out) = client.0.stdout.take() {
@@ -55,18 +55,18 @@ impl Drop for IdleClient {
 const DONE: &str = "done";
 
 pub fn idle(
-    meeting: Meeting,
+    kind: EndpointKind,
     path: PathBuf,
     mode: Mode,
     mut input: impl Read,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let at = match meeting {
-        Meeting::Sockets => At::Socket(path),
-        Meeting::Memory => At::Memory(MemoryPlace::File(path)),
+    let at = match kind {
+        EndpointKind::Sockets => At::Socket(path),
+        EndpointKind::Memory => At::Memory(MemoryPlace::File(path)),
     };
-    let session = Session::begin(&Door { at, mode }, 0)?;
-    session.ask(Deed::Null)?;
+    let session = Session::begin(&Endpoint { at, mode }, 0)?;
+    session.ask(Operation::Null)?;
     writeln!(out, "{DONE}").and_then(|()| out.flush()).doing(|| "say that it is done".to_owned())?;
     input.read_to_end(&mut Vec::new()).map_err(|error| wrong("standard input", &error)).map(drop)
 }
@@ -78,13 +78,13 @@ mod tests {
 
     #[test]
     fn a_client_asks_once_over_sockets_and_over_memory() {
-        for meeting in [Meeting::Sockets, Meeting::Memory] {
+        for kind in [EndpointKind::Sockets, EndpointKind::Memory] {
             let folder = tempfile::tempdir().unwrap();
             let (shared, _) = speed::lay_out(folder.path()).unwrap();
-            let _listeners = server::listen(&shared, folder.path(), meeting).unwrap();
+            let _listeners = server::listen(&shared, folder.path(), kind).unwrap();
             let mut said = Vec::new();
-            idle(meeting, folder.path().join("adaptive"), Mode::Adaptive, &b""[..], &mut said).unwrap();
-            assert_eq!(said, b"done\n", "{meeting:?}");
+            idle(kind, folder.path().join("adaptive"), Mode::Adaptive, &b""[..], &mut said).unwrap();
+            assert_eq!(said, b"done\n", "{kind:?}");
         }
     }
 }

@@ -6,12 +6,12 @@ use tombolo_core::fs::NodeId;
 use tombolo_host_links::client::{Call, Line};
 use tombolo_wire_vrpc::{BODY_BYTES, CallerId, FrameBuf, Groups, Header, Kind, Reply, Request};
 
-use super::door::Door;
+use super::endpoint::Endpoint;
 use super::{AT_ONCE, timed_by, wrong};
 use crate::error::{Error, Result};
 use crate::measure::{Clock, Work};
 
-pub struct Alone(pub Door);
+pub struct Alone(pub Endpoint);
 
 impl Work for Alone {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
@@ -22,20 +22,20 @@ impl Work for Alone {
 
 /// Keeps so many requests under way.
 pub struct Outstanding {
-    door: Door,
+    endpoint: Endpoint,
     depth: usize,
 }
 
 impl Outstanding {
-    /// Over links that the door makes.
-    pub fn new(door: Door, depth: usize) -> Self {
-        Self { door, depth }
+    /// Over links that the endpoint makes.
+    pub fn new(endpoint: Endpoint, depth: usize) -> Self {
+        Self { endpoint, depth }
     }
 }
 
 impl Work for Outstanding {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let (line, _keep) = self.door.link().map_err(|error| wrong("a link", error.as_ref()))?;
+        let (line, _keep) = self.endpoint.link().map_err(|error| wrong("a link", error.as_ref()))?;
         // The superuser.
         check(Kind::Caller, send(&line, &Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) })?)?;
         let getattr = Request::Getattr { node: NodeId::ROOT, open: None };

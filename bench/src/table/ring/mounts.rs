@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::Plan;
 use crate::error::Result;
 use crate::files::{ColdNames, Stat, Tree, create_write_unlink, mkdir_rmdir, open_read_close, small_files};
-use crate::measure::{Entrant, Place, Work};
+use crate::measure::{Entrant, Placement, Work};
 use crate::peer::{Mount, Nfs, Shm};
 use crate::report::Report;
 
@@ -22,7 +22,7 @@ const STAT: &str = "stat, name not cached";
 const ROWS: [&str; 5] = [SMALL_FILES, OPEN, CREATE, FOLDERS, STAT];
 
 /// How much better the workload of small files shall be than over NFS.
-const AIM: f64 = 1.5;
+const TARGET: f64 = 1.5;
 /// Small files in the tree.
 const FILES: usize = 1_000;
 
@@ -44,15 +44,15 @@ pub fn run(plan: &Plan) -> Result<Report> {
     for row in ROWS {
         let mut entrants = Vec::new();
         for side in &sides {
-            // Nobody else's place matters where nobody else takes part.
-            let places = if side.servers.is_empty() { &[Place::SameCore][..] } else { &Place::ALL };
+            // Without a server there is only the place of the caller.
+            let places = if side.servers.is_empty() { &[Placement::SameCore][..] } else { &Placement::ALL };
             entrants.extend(places.iter().map(|place| side.entrant(row, *place)));
         }
         let (series, dropped) = contest.run(entrants);
         report.take(row, &series, &dropped);
         judge(&mut report, row);
     }
-    Place::leave()?;
+    Placement::leave()?;
     report.condition_of(&contest);
     report.condition(format!("the directory lies in {} (its pages are in memory)", plan.within.display()));
     report.condition(
@@ -70,12 +70,12 @@ pub fn run(plan: &Plan) -> Result<Report> {
 
 /// Each at its best, and as it comes.
 fn judge(report: &mut Report, row: &str) {
-    let aim = (row == SMALL_FILES).then_some(AIM);
+    let target = (row == SMALL_FILES).then_some(TARGET);
     let [ours, nfs, local] = [LINK, NFS, LOCAL].map(|column| report.best(row, column).cloned());
-    report.compare(ours.as_ref(), nfs.as_ref(), aim);
-    let free = |column| report.figure(row, column, Place::Free.label()).cloned();
+    report.compare(ours.as_ref(), nfs.as_ref(), target);
+    let free = |column| report.figure(row, column, Placement::Free.label()).cloned();
     let (ours_free, nfs_free) = (free(LINK), free(NFS));
-    report.compare(ours_free.as_ref(), nfs_free.as_ref(), aim);
+    report.compare(ours_free.as_ref(), nfs_free.as_ref(), target);
     report.compare(ours.as_ref(), local.as_ref(), None);
 }
 
@@ -92,7 +92,7 @@ impl Side {
         Self { name, root, servers, names }
     }
 
-    fn entrant(&self, row: &str, place: Place) -> Entrant<'_> {
+    fn entrant(&self, row: &str, place: Placement) -> Entrant<'_> {
         let label = if self.servers.is_empty() { "" } else { place.label() };
         let file = self.name.replace([' ', ','], "-");
         let work: Box<dyn Work> = match row {

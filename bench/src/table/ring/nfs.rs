@@ -27,21 +27,21 @@ use tombolo_wire_nfs3::{self as nfs3, Data, FileHandleBuf, Reply};
 use tombolo_wire_rpc::{AuthSys, Credential, Gids};
 use tombolo_wire_xdr::{Decode, Decoder, Encoder};
 
-use super::door::{At, Door};
-use super::server::{Meeting, Serving};
-use super::session::{Deed, Linked};
+use super::endpoint::{At, Endpoint};
+use super::server::{EndpointKind, LinkServer};
+use super::session::{Linked, Operation};
 use super::{EXPORT, FILE, Plan, speed, timed_by, wrong};
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Clock, Entrant, Place, Work};
+use crate::measure::{Clock, Entrant, Placement, Work};
 use crate::report::Report;
 
 const NATIVE: &str = "native layout";
 const MESSAGES: &str = "NFSv3 messages";
-const ROWS: [(&str, Deed); 4] = [
-    ("null request", Deed::Null),
-    ("getattr", Deed::Getattr),
-    ("read, 4 KiB", Deed::Read(4096)),
-    ("write, 4 KiB", Deed::Write(4096)),
+const ROWS: [(&str, Operation); 4] = [
+    ("null request", Operation::Null),
+    ("getattr", Operation::Getattr),
+    ("read, 4 KiB", Operation::Read(4096)),
+    ("write, 4 KiB", Operation::Write(4096)),
 ];
 
 pub fn run(plan: &Plan) -> Result<Report> {
@@ -49,26 +49,28 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let mut report = plan.report("ring-nfs", title);
     let folder = plan.folder()?;
     let (shared, _) = speed::lay_out(folder.path())?;
-    let serving = Serving::start(&shared, folder.path(), Meeting::Sockets)?;
-    let door = serving.door(Mode::Poll);
+    let serving = LinkServer::start(&shared, folder.path(), EndpointKind::Sockets)?;
+    let endpoint = serving.endpoint(Mode::Poll);
     // What the machine lacks is said before anything is measured.
-    Asker::begin(&door, 0).map_err(|error| Error::Absent(format!("NFS over a link: {error}")))?;
+    Asker::begin(&endpoint, 0).map_err(|error| Error::Absent(format!("NFS over a link: {error}")))?;
     let mut contest = plan.contest();
     contest.count_syscalls = false;
-    for (row, deed) in ROWS {
+    for (row, operation) in ROWS {
         let entrant = |column: &str, work: Box<dyn Work>| Entrant {
             name: (column.to_owned(), String::new()),
             work,
             servers: vec![serving.id()],
-            place: Some(Place::TwoCores),
+            place: Some(Placement::TwoCores),
         };
-        let messages = Box::new(Messages { door: door.clone(), deed });
-        let entrants =
-            vec![entrant(NATIVE, Box::new(Linked::new(door.clone(), deed))), entrant(MESSAGES, messages)];
+        let messages = Box::new(Messages { endpoint: endpoint.clone(), operation });
+        let entrants = vec![
+            entrant(NATIVE, Box::new(Linked::new(endpoint.clone(), operation))),
+            entrant(MESSAGES, messages),
+        ];
         let (series, dropped) = contest.run(entrants);
         report.take(row, &series, &dropped);
     }
-    Place::leave()?;
+    Placement::leave()?;
     for figure in &mut report.figures {
         figure.cost = None;
     }
@@ -106,18 +108,18 @@ pub fn service(shared: &std::path::Path) -> Result<Arc<dyn Service>> {
 
 /// Does one thing over and over, over a link that lives for a turn.
 struct Messages {
-    door: Door,
-    deed: Deed,
+    endpoint: Endpoint,
+    operation: Operation,
 }
 
 impl Work for Messages {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let asker = Asker::begin(&self.door, self.deed.bytes())?;
-        timed_by(super::at_once(self.deed.bytes()), count, clock, || asker.ask(self.deed))
+        let asker = Asker::begin(&self.endpoint, self.operation.bytes())?;
+        timed_by(super::at_once(self.operation.bytes()), count, clock, || asker.ask(self.operation))
     }
 }
 
-impl Dial for Door {
+impl Dial for Endpoint {
     fn dial(&self) -> std::result::Result<Dialed, DialError> {
         let At::Socket(socket) = &self.at else { return Err("there is no socket".into()) };
         let options = ConnectOptions::new(EXPORT, "bench", Incarnation([2; 16]))?;
@@ -140,8 +142,8 @@ fn root<'a>() -> Credential<'a> {
 }
 
 impl Asker {
-    fn begin(door: &Door, bytes: usize) -> Result<Self> {
-        let route = Route::start(door.clone(), "bench").map_err(|error| wrong("a link", &*error))?;
+    fn begin(endpoint: &Endpoint, bytes: usize) -> Result<Self> {
+        let route = Route::start(endpoint.clone(), "bench").map_err(|error| wrong("a link", &*error))?;
         let client = |program| {
             RpcClient::over_links(route.clone(), program, Options::default())
                 .doing(|| "start a client".to_owned())
@@ -169,18 +171,18 @@ impl Asker {
 
     /// Asks once, and looks whether all was done.
     #[inline]
-    fn ask(&self, deed: Deed) -> Result<()> {
+    fn ask(&self, operation: Operation) -> Result<()> {
         let Self { rpc, file, buffer } = self;
-        let (file, bytes) = (file.as_handle(), deed.bytes());
+        let (file, bytes) = (file.as_handle(), operation.bytes());
         let mut call = Call::new(0, root());
-        let asked = match deed {
-            Deed::Null => nfs3::Call::Null,
-            Deed::Getattr => nfs3::Call::Getattr(file),
-            Deed::Read(_) | Deed::ReadInPlace(_) => {
+        let asked = match operation {
+            Operation::Null => nfs3::Call::Null,
+            Operation::Getattr => nfs3::Call::Getattr(file),
+            Operation::Read(_) | Operation::ReadInPlace(_) => {
                 call.receive_buffer = Some(ReceiveBuffer { sink: buffer.sink(0..bytes), find });
                 nfs3::Call::Read(ReadArgs { file, offset: 0, count: bytes as u32 })
             }
-            Deed::Write(_) | Deed::WriteInPlace(_) => {
+            Operation::Write(_) | Operation::WriteInPlace(_) => {
                 call.data = Some(buffer.source(0..bytes));
                 let (count, stable) = (bytes as u32, StableHow::Unstable);
                 nfs3::Call::Write(WriteArgs { file, offset: 0, count, stable, data: Data::to_send(count) })
@@ -192,14 +194,14 @@ impl Asker {
         });
         let reply = reply.wait();
         let RpcReply { results, data_bytes, .. } = reply.map_err(|error| wrong("a call", &error))?;
-        let is_done = match deed {
-            Deed::Null => true,
-            Deed::Getattr => matches!(decoded::<GetattrReply>(&results)?, Reply::Ok(_)),
-            Deed::Read(_) | Deed::ReadInPlace(_) => {
+        let is_done = match operation {
+            Operation::Null => true,
+            Operation::Getattr => matches!(decoded::<GetattrReply>(&results)?, Reply::Ok(_)),
+            Operation::Read(_) | Operation::ReadInPlace(_) => {
                 matches!(decoded::<ReadReply>(&results)?, Reply::Ok(ok) if ok.count as usize == bytes)
                     && data_bytes == bytes
             }
-            Deed::Write(_) | Deed::WriteInPlace(_) => {
+            Operation::Write(_) | Operation::WriteInPlace(_) => {
                 matches!(decoded::<WriteReply>(&results)?, Reply::Ok(ok) if ok.count as usize == bytes)
             }
         };

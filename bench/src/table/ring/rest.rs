@@ -1,4 +1,4 @@
-//! What a link costs over which nothing is sent, and what the first request after a rest costs: with a doorbell that wakes who sleeps, and
+//! What a link costs over which nothing is sent, and what the first request after a rest costs: with a doorbell that wakes a sleeper, and
 //! without one, where a sleeper looks at doubling intervals.
 
 use std::thread;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tombolo_shm::doorbell::Mode;
 
-use super::door::Door;
+use super::endpoint::Endpoint;
 use super::idle_client::IdleClient;
-use super::server::{Meeting, SLEEPERS, Serving};
-use super::session::{Deed, Session};
+use super::server::{EndpointKind, LinkServer, SLEEPERS};
+use super::session::{Operation, Session};
 use super::{Plan, speed};
 use crate::error::{Doing, Result};
-use crate::measure::{Clock, Contest, CostMeter, Entrant, Place, Spread, Work, go_on};
+use crate::measure::{Clock, Contest, CostMeter, Entrant, Placement, Spread, Work, go_on};
 use crate::report::{Figure, Report, Unit};
 
 const SERVER: &str = "at rest: the server's share of a processor";
@@ -23,7 +23,8 @@ const BUSY: &str = "null request after another";
 const NO_LINK: &str = "no link";
 
 /// Both meetings, as columns say it.
-const MEETINGS: [(Meeting, &str); 2] = [(Meeting::Sockets, "doorbell"), (Meeting::Memory, "no doorbell")];
+const KINDS: [(EndpointKind, &str); 2] =
+    [(EndpointKind::Sockets, "doorbell"), (EndpointKind::Memory, "no doorbell")];
 
 const ROUNDS: usize = 3;
 /// How long nothing is sent; and until a link is at rest that was used just now.
@@ -45,19 +46,19 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let folder = plan.folder()?;
     let (shared, _) = speed::lay_out(folder.path())?;
     let mut servers = Vec::new();
-    for (meeting, name) in MEETINGS {
+    for (kind, name) in KINDS {
         let at = folder.path().join(name);
         std::fs::create_dir(&at).doing_to("make", &at)?;
-        servers.push((name, Serving::start(&shared, &at, meeting)?));
+        servers.push((name, LinkServer::start(&shared, &at, kind)?));
     }
     idle(&mut report, &servers, plan)?;
     let contest = first(&mut report, &servers, plan);
-    Place::leave()?;
+    Placement::leave()?;
     judge(&mut report);
     report.condition_of(&contest);
     report.condition(format!(
         "at rest: server and caller are processes of their own, looked at from a third one (/proc, schedstat) {} ms after one null \
-         request, and again {} s later; {} rounds. `no link` is the server before anybody came. A share is of one processor",
+         request, and again {} s later; {} rounds. `no link` is the server before the first client. A share is of one processor",
         SETTLE.as_millis(),
         span(plan).as_secs_f64(),
         plan.scaled(ROUNDS, 1),
@@ -73,16 +74,16 @@ fn span(plan: &Plan) -> Duration {
     if plan.quick { SPAN / 50 } else { SPAN }
 }
 
-fn column(mode: Mode, meeting: &str) -> String {
-    format!("{mode}, {meeting}")
+fn column(mode: Mode, kind: &str) -> String {
+    format!("{mode}, {kind}")
 }
 
 /// Shares of a processor while nothing is sent.
-fn idle(report: &mut Report, servers: &[(&str, Serving)], plan: &Plan) -> Result<()> {
-    let mut columns: Vec<(String, &Serving, Option<Mode>)> = Vec::new();
-    for (meeting, serving) in servers {
-        columns.push((format!("{NO_LINK}, {meeting}"), serving, None));
-        columns.extend(SLEEPERS.map(|mode| (column(mode, meeting), serving, Some(mode))));
+fn idle(report: &mut Report, servers: &[(&str, LinkServer)], plan: &Plan) -> Result<()> {
+    let mut columns: Vec<(String, &LinkServer, Option<Mode>)> = Vec::new();
+    for (kind, serving) in servers {
+        columns.push((format!("{NO_LINK}, {kind}"), serving, None));
+        columns.extend(SLEEPERS.map(|mode| (column(mode, kind), serving, Some(mode))));
     }
     let mut rounds = vec![(Vec::new(), Vec::new()); columns.len()];
     for _ in 0..plan.scaled(ROUNDS, 1) {
@@ -105,8 +106,8 @@ fn idle(report: &mut Report, servers: &[(&str, Serving)], plan: &Plan) -> Result
 }
 
 /// What the server and the caller take of a processor, in percent.
-fn shares(serving: &Serving, mode: Option<Mode>, plan: &Plan) -> Result<(f64, Option<f64>)> {
-    let client = mode.map(|mode| IdleClient::start(&serving.door(mode))).transpose()?;
+fn shares(serving: &LinkServer, mode: Option<Mode>, plan: &Plan) -> Result<(f64, Option<f64>)> {
+    let client = mode.map(|mode| IdleClient::start(&serving.endpoint(mode))).transpose()?;
     let meter = CostMeter::new(&[serving.id()], client.as_ref().map(IdleClient::id));
     thread::sleep(SETTLE);
     let before = meter.now();
@@ -116,18 +117,23 @@ fn shares(serving: &Serving, mode: Option<Mode>, plan: &Plan) -> Result<(f64, Op
     Ok((percent(cost.server_cpu_ns), client.map(|_| percent(cost.caller_cpu_ns))))
 }
 
-fn first(report: &mut Report, servers: &[(&str, Serving)], plan: &Plan) -> Contest {
+fn first(report: &mut Report, servers: &[(&str, LinkServer)], plan: &Plan) -> Contest {
     let contest = Contest { count_max: plan.scaled(10, 3) as u64, count_syscalls: false, ..plan.contest() };
     let rests = RESTS.into_iter().take(plan.scaled(RESTS.len(), 1));
     for rest in [Duration::ZERO].into_iter().chain(rests) {
         let mut entrants = Vec::new();
-        for (meeting, serving) in servers {
+        for (kind, serving) in servers {
             for mode in SLEEPERS {
                 entrants.push(Entrant {
-                    name: (column(mode, meeting), String::new()),
-                    work: Box::new(Rested { door: serving.door(mode), session: None, rest, rests: 0 }),
+                    name: (column(mode, kind), String::new()),
+                    work: Box::new(Rested {
+                        endpoint: serving.endpoint(mode),
+                        session: None,
+                        rest,
+                        rests: 0,
+                    }),
                     servers: vec![serving.id()],
-                    place: Some(Place::TwoCores),
+                    place: Some(Placement::TwoCores),
                 });
             }
         }
@@ -147,7 +153,7 @@ fn first(report: &mut Report, servers: &[(&str, Serving)], plan: &Plan) -> Conte
 
 /// Asks for nothing after rests, over a link of its own that lasts: it costs the others next to nothing.
 struct Rested {
-    door: Door,
+    endpoint: Endpoint,
     session: Option<Session>,
     rest: Duration,
     rests: u32,
@@ -157,7 +163,7 @@ impl Work for Rested {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
         let session = match self.session.take() {
             Some(session) => session,
-            None => Session::begin(&self.door, 0)?,
+            None => Session::begin(&self.endpoint, 0)?,
         };
         let session = self.session.insert(session);
         for _ in 0..count {
@@ -165,29 +171,29 @@ impl Work for Rested {
                 self.rests = (self.rests + 1) % 32;
                 thread::sleep(self.rest + STEP * self.rests);
             }
-            clock.time(|| session.ask(Deed::Null))?;
+            clock.time(|| session.ask(Operation::Null))?;
         }
         Ok(())
     }
 }
 
 fn judge(report: &mut Report) {
-    for (_, meeting) in MEETINGS {
+    for (_, kind) in KINDS {
         for mode in SLEEPERS {
-            let column = column(mode, meeting);
+            let column = column(mode, kind);
             let median = |row: &str, column: &str| Some(report.figure(row, column, "")?.spread.median);
-            let none = median(SERVER, &format!("{NO_LINK}, {meeting}"));
+            let none = median(SERVER, &format!("{NO_LINK}, {kind}"));
             let both = median(SERVER, &column).zip(median(CALLER, &column));
             let Some(((server, caller), none)) = both.zip(none) else { continue };
             let both = server + caller;
             let found = format!(
                 "{both:.2} % (server {server:.2} %, {none:.2} % without a link; caller {caller:.2} %)"
             );
-            let (aim, met) = match meeting {
+            let (target, met) = match kind {
                 "doorbell" => (format!("0 % (met up to {NOTHING} %)"), both <= NOTHING),
                 _ => (format!("≤ {SILENT_MAX} %"), both <= SILENT_MAX),
             };
-            report.aim(&format!("idle, {column}: share of a processor"), &aim, found, Some(met));
+            report.target(&format!("idle, {column}: share of a processor"), &target, found, Some(met));
         }
     }
     let longest = RESTS.last().map(Duration::as_millis).unwrap_or_default();
@@ -197,7 +203,7 @@ fn judge(report: &mut Report) {
     if let Some((rested, rung)) = rested.zip(rung) {
         let text = |figure: &Figure| Unit::Nanoseconds.text(figure.spread.median);
         let found = format!("{} (with a doorbell: {})", text(&rested), text(&rung));
-        report.aim(
+        report.target(
             "what a sleeper without a doorbell costs the first request, adaptive",
             "printed",
             found,
@@ -224,7 +230,8 @@ mod tests {
             report.figures.push(Figure::single(row, "", column, Unit::Percent, percent));
         }
         judge(&mut report);
-        let said: Vec<_> = report.aims.iter().map(|aim| (aim.found.as_str(), aim.verdict())).collect();
+        let said: Vec<_> =
+            report.targets.iter().map(|target| (target.found.as_str(), target.verdict())).collect();
         assert!(said[0].0.starts_with("0.04 %") && said[0].1 == "met", "{said:?}");
         assert!(said[1].0.starts_with("1.40 %") && said[1].1 == "missed", "{said:?}");
     }

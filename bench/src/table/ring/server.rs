@@ -16,7 +16,7 @@ use tombolo_host_links::server::Server as Links;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Limits, Protocol};
 
-use super::door::{At, Door};
+use super::endpoint::{At, Endpoint};
 use super::{chain, nfs, wrong};
 use crate::error::{Doing, Result};
 use crate::peer::Server;
@@ -25,12 +25,12 @@ use crate::peer::Server;
 pub const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Adaptive];
 /// Those of them that sleep.
 pub const SLEEPERS: [Mode; 2] = [Mode::Event, Mode::Adaptive];
-/// Of each file that is memory in common.
+/// Of each file that is shared memory.
 const MEMORY_BYTES: u64 = 16 << 20;
 
 /// Where clients meet the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Meeting {
+pub enum EndpointKind {
     /// At sockets, one for each way to wait.
     Sockets,
     /// In files that both sides can write, one for each way to sleep: there are no doorbells.
@@ -38,25 +38,25 @@ pub enum Meeting {
 }
 
 /// The server's process.
-pub struct Serving {
+pub struct LinkServer {
     server: Server,
     folder: PathBuf,
-    meeting: Meeting,
+    kind: EndpointKind,
 }
 
-impl Serving {
+impl LinkServer {
     /// This program once more, which serves `shared`, and is met in `folder`.
-    pub fn start(shared: &Path, folder: &Path, meeting: Meeting) -> Result<Self> {
+    pub fn start(shared: &Path, folder: &Path, kind: EndpointKind) -> Result<Self> {
         let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
         let mut command = Command::new(program);
         command.arg("ring-server").arg(shared).arg(folder);
-        if let Some(meeting) = meeting.to_possible_value() {
-            command.arg(meeting.get_name());
+        if let Some(kind) = kind.to_possible_value() {
+            command.arg(kind.get_name());
         }
         let mut server = Server::start("tombolo-bench ring-server", &mut command)?;
         let ready = folder.join(READY);
         server.wait_until("links", || ready.exists())?;
-        Ok(Self { server, folder: folder.to_owned(), meeting })
+        Ok(Self { server, folder: folder.to_owned(), kind })
     }
 
     /// Its process.
@@ -64,34 +64,34 @@ impl Serving {
         self.server.id()
     }
 
-    /// The way to it for those who wait in that way.
-    pub fn door(&self, mode: Mode) -> Door {
-        door(&self.folder, self.meeting, mode)
+    /// Where clients that wait in that mode connect.
+    pub fn endpoint(&self, mode: Mode) -> Endpoint {
+        endpoint(&self.folder, self.kind, mode)
     }
 }
 
-/// The file that says that all doors are open.
+/// The file that says that all endpoints are open.
 const READY: &str = "ready";
 
-/// In the folder of a server, the way in for those who wait in that way.
-pub fn door(folder: &Path, meeting: Meeting, mode: Mode) -> Door {
+/// In the folder of a server, where clients that wait in that mode connect.
+pub fn endpoint(folder: &Path, kind: EndpointKind, mode: Mode) -> Endpoint {
     let path = folder.join(mode.name());
-    let at = match meeting {
-        Meeting::Sockets => At::Socket(path),
-        Meeting::Memory => At::Memory(MemoryPlace::File(path)),
+    let at = match kind {
+        EndpointKind::Sockets => At::Socket(path),
+        EndpointKind::Memory => At::Memory(MemoryPlace::File(path)),
     };
-    Door { at, mode }
+    Endpoint { at, mode }
 }
 
-/// Those who make links; dropping it ends that.
+/// What accepts links; dropping it ends that.
 pub type Listeners = (Vec<LinkListener>, Vec<MemoryListener>);
 
 /// Listens for links to `shared`, for each way to wait. Dropping what it gives ends that.
-pub fn listen(shared: &Path, folder: &Path, meeting: Meeting) -> Result<Listeners> {
+pub fn listen(shared: &Path, folder: &Path, kind: EndpointKind) -> Result<Listeners> {
     let links = links(shared)?;
     let mut listeners = Listeners::default();
-    match meeting {
-        Meeting::Sockets => {
+    match kind {
+        EndpointKind::Sockets => {
             for mode in MODES {
                 let limits = Limits { protocols: links.protocols(), ..Limits::default() };
                 let options = ListenOptions { limits, mode, ..ListenOptions::default() };
@@ -99,7 +99,7 @@ pub fn listen(shared: &Path, folder: &Path, meeting: Meeting) -> Result<Listener
                 listeners.0.push(listener.map_err(|error| wrong("listen for links", &error))?);
             }
         }
-        Meeting::Memory => {
+        EndpointKind::Memory => {
             for mode in SLEEPERS {
                 let place = MemoryPlace::File(folder.join(mode.name()));
                 listeners.1.push(sit(&place, MEMORY_BYTES, &links, mode)?);
@@ -112,7 +112,7 @@ pub fn listen(shared: &Path, folder: &Path, meeting: Meeting) -> Result<Listener
 /// Local-dir, or what another server offers at its socket, to be had over links.
 pub fn links(shared: &Path) -> Result<Arc<Links>> {
     let export: Arc<dyn Export> = match chain::is_socket(shared) {
-        true => Arc::new(VrpcExport::new(Door { at: At::Socket(shared.to_owned()), mode: Mode::Event })),
+        true => Arc::new(VrpcExport::new(Endpoint { at: At::Socket(shared.to_owned()), mode: Mode::Event })),
         false => {
             let dir = LocalDir::open(shared, DirOptions::default());
             Arc::new(dir.map_err(|error| wrong("local-dir", &error))?)
@@ -135,8 +135,8 @@ pub fn sit(place: &MemoryPlace, bytes: u64, links: &Arc<Links>, mode: Mode) -> R
 }
 
 /// As [`listen`], until a signal ends the process.
-pub fn serve(shared: &Path, folder: &Path, meeting: Meeting) -> Result<()> {
-    let _listeners = listen(shared, folder, meeting)?;
+pub fn serve(shared: &Path, folder: &Path, kind: EndpointKind) -> Result<()> {
+    let _listeners = listen(shared, folder, kind)?;
     let ready = folder.join(READY);
     std::fs::write(&ready, "").doing_to("write", &ready)?;
     loop {

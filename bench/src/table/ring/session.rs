@@ -7,14 +7,14 @@ use tombolo_core::fs::{Client, File, FileSystem, Name, NodeId, OpenFlags, Permis
 use tombolo_core::{Answer, Ctx, Error as FsError, SessionId};
 use tombolo_mem::Buffer;
 
-use super::door::Door;
+use super::endpoint::Endpoint;
 use super::{FILE, timed_by, wrong};
 use crate::error::{Error, Result};
 use crate::measure::{Clock, Work};
 
 /// What is asked over the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Operation {
     Null,
     /// The attributes of an open file.
     Getattr,
@@ -28,37 +28,37 @@ pub enum Deed {
     WriteInPlace(usize),
 }
 
-impl Deed {
+impl Operation {
     pub fn bytes(self) -> usize {
         match self {
-            Deed::Null | Deed::Getattr => 0,
-            Deed::Read(bytes) | Deed::ReadInPlace(bytes) => bytes,
-            Deed::Write(bytes) | Deed::WriteInPlace(bytes) => bytes,
+            Operation::Null | Operation::Getattr => 0,
+            Operation::Read(bytes) | Operation::ReadInPlace(bytes) => bytes,
+            Operation::Write(bytes) | Operation::WriteInPlace(bytes) => bytes,
         }
     }
 }
 
 /// Does one thing over and over, over a link that lives for a turn: a server that polls would have a core all the time.
 pub struct Linked {
-    door: Door,
-    deed: Deed,
+    endpoint: Endpoint,
+    operation: Operation,
 }
 
 impl Linked {
-    /// Over links that the door makes.
-    pub fn new(door: Door, deed: Deed) -> Self {
-        Self { door, deed }
+    /// Over links that the endpoint makes.
+    pub fn new(endpoint: Endpoint, operation: Operation) -> Self {
+        Self { endpoint, operation }
     }
 }
 
 impl Work for Linked {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let session = Session::begin(&self.door, self.deed.bytes())?;
-        timed_by(super::at_once(self.deed.bytes()), count, clock, || session.ask(self.deed))
+        let session = Session::begin(&self.endpoint, self.operation.bytes())?;
+        timed_by(super::at_once(self.operation.bytes()), count, clock, || session.ask(self.operation))
     }
 
     fn bytes(&self) -> Option<u64> {
-        super::rated(self.deed.bytes())
+        super::rated(self.operation.bytes())
     }
 }
 
@@ -71,11 +71,11 @@ pub struct Session {
 
 impl Session {
     /// Over a link of its own, with so much memory for data.
-    pub fn begin(door: &Door, bytes: usize) -> Result<Self> {
-        Self::over(door.clone(), bytes)
+    pub fn begin(endpoint: &Endpoint, bytes: usize) -> Result<Self> {
+        Self::over(endpoint.clone(), bytes)
     }
 
-    /// Over a link that somebody makes, with so much memory for data.
+    /// Over a link that `connect` makes, with so much memory for data.
     pub fn over(connect: impl Connect + 'static, bytes: usize) -> Result<Self> {
         let (files, cx) = attach(connect)?;
         let name = Name::new(FILE.as_bytes()).map_err(|error| wrong("a name", &error))?;
@@ -86,21 +86,21 @@ impl Session {
 
     /// Asks once, and looks whether all was done.
     #[inline]
-    pub fn ask(&self, deed: Deed) -> Result<()> {
+    pub fn ask(&self, operation: Operation) -> Result<()> {
         let Self { files, cx, file, buffer } = self;
-        let bytes = deed.bytes();
-        let count = match deed {
-            Deed::Null => done(files.null(cx), "null").map(|()| 0)?,
-            Deed::Getattr => done(files.getattr(cx, file.node, Some(*file)), "getattr").map(|_| 0)?,
-            Deed::Read(_) => done(files.read(cx, *file, 0, buffer.sink(0..bytes)), "read")?.count,
-            Deed::ReadInPlace(_) => {
+        let bytes = operation.bytes();
+        let count = match operation {
+            Operation::Null => done(files.null(cx), "null").map(|()| 0)?,
+            Operation::Getattr => done(files.getattr(cx, file.node, Some(*file)), "getattr").map(|_| 0)?,
+            Operation::Read(_) => done(files.read(cx, *file, 0, buffer.sink(0..bytes)), "read")?.count,
+            Operation::ReadInPlace(_) => {
                 done(files.read_in_place(cx, *file, 0, bytes), "read in place")?.data().len()
             }
-            Deed::Write(_) => {
+            Operation::Write(_) => {
                 let from = buffer.source(0..bytes);
                 done(files.write(cx, *file, &Write::default(), from), "write")?.count
             }
-            Deed::WriteInPlace(_) => {
+            Operation::WriteInPlace(_) => {
                 let lent = files.lend(bytes).map_err(|error| wrong("lend memory", &error))?;
                 let answer = files.write_in_place(cx, *file, &Write::default(), lent, bytes);
                 done(answer, "write in place")?.count
@@ -109,7 +109,7 @@ impl Session {
         if count == bytes {
             return Ok(());
         }
-        Err(Error::Wrong { what: format!("{deed:?}"), answer: format!("{count} bytes") })
+        Err(Error::Wrong { what: format!("{operation:?}"), answer: format!("{count} bytes") })
     }
 }
 

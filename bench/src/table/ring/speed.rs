@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use tombolo_shm::doorbell::Mode;
 
 use super::bare::Bare;
-use super::door::Door;
+use super::endpoint::Endpoint;
 use super::line::{Alone, Outstanding};
 use super::native::Native;
-use super::server::{self, Meeting, Serving};
-use super::session::{Deed, Linked};
-use super::{AT_ONCE, FILE, FILE_BYTES, LARGE_BYTES, Plan, WARM, verdict};
+use super::server::{self, EndpointKind, LinkServer};
+use super::session::{Linked, Operation};
+use super::{AT_ONCE, FILE, FILE_BYTES, LARGE_BYTES, Plan, WARM, targets};
 use crate::error::{Doing, Result};
-use crate::measure::{Dropped, Entrant, Place, Series, Work};
+use crate::measure::{Dropped, Entrant, Placement, Series, Work};
 use crate::report::{Report, Unit};
 
 /// Requests under way at a time in the last row.
@@ -40,30 +40,30 @@ pub const SIZES: [(&str, usize); 5] =
 pub fn run(plan: &Plan) -> Result<Report> {
     let title = "An operation over a link in shared memory";
     let mut report = plan.report("ring", title);
-    let bed = Bed::new(plan)?;
+    let host = TestHost::new(plan)?;
     let mut contest = plan.contest();
     contest.count_syscalls = false;
-    let (series, dropped) = contest.run(bed.entrants()?);
+    let (series, dropped) = contest.run(host.entrants()?);
     take(&mut report, &series, &dropped);
-    Place::leave()?;
-    verdict::judge(&mut report);
+    Placement::leave()?;
+    targets::judge(&mut report);
     report.condition_of(&contest);
     conditions(&mut report, plan, &series);
     Ok(report)
 }
 
-struct Bed {
+struct TestHost {
     // Ended before its folder goes.
-    serving: Serving,
+    serving: LinkServer,
     file: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Bed {
+impl TestHost {
     fn new(plan: &Plan) -> Result<Self> {
         let folder = plan.folder()?;
         let (shared, file) = lay_out(folder.path())?;
-        let serving = Serving::start(&shared, folder.path(), Meeting::Sockets)?;
+        let serving = LinkServer::start(&shared, folder.path(), EndpointKind::Sockets)?;
         Ok(Self { serving, file, _folder: folder })
     }
 
@@ -71,27 +71,27 @@ impl Bed {
         let mut entrants =
             vec![self.entrant(NULL, CACHE_LINE, Bare::CacheLine), self.entrant(NULL, FUTEX, Bare::Futex)];
         for mode in server::MODES {
-            entrants.push(self.entrant(NULL, mode.name(), self.linked(mode, Deed::Null)));
-            entrants.push(self.entrant(ALONE, mode.name(), Alone(self.door(mode))));
+            entrants.push(self.entrant(NULL, mode.name(), self.linked(mode, Operation::Null)));
+            entrants.push(self.entrant(ALONE, mode.name(), Alone(self.endpoint(mode))));
         }
-        entrants.push(self.entrant(GETATTR, NATIVE, self.native(Deed::Getattr, 0)?));
+        entrants.push(self.entrant(GETATTR, NATIVE, self.native(Operation::Getattr, 0)?));
         for mode in server::MODES {
-            entrants.push(self.entrant(GETATTR, mode.name(), self.linked(mode, Deed::Getattr)));
+            entrants.push(self.entrant(GETATTR, mode.name(), self.linked(mode, Operation::Getattr)));
         }
         for (size, bytes) in SIZES {
             let (read, write) = (format!("read, {size}"), format!("write, {size}"));
-            for (row, deeds) in [
-                (read, [Deed::Read(bytes), Deed::ReadInPlace(bytes)]),
-                (write, [Deed::Write(bytes), Deed::WriteInPlace(bytes)]),
+            for (row, operations) in [
+                (read, [Operation::Read(bytes), Operation::ReadInPlace(bytes)]),
+                (write, [Operation::Write(bytes), Operation::WriteInPlace(bytes)]),
             ] {
-                entrants.push(self.entrant(&row, NATIVE, self.native(deeds[0], bytes)?));
-                for (column, deed) in [COPIED, IN_PLACE].into_iter().zip(deeds) {
-                    entrants.push(self.entrant(&row, column, self.linked(Mode::Poll, deed)));
+                entrants.push(self.entrant(&row, NATIVE, self.native(operations[0], bytes)?));
+                for (column, operation) in [COPIED, IN_PLACE].into_iter().zip(operations) {
+                    entrants.push(self.entrant(&row, column, self.linked(Mode::Poll, operation)));
                 }
             }
         }
         for mode in [Mode::Poll, Mode::Adaptive] {
-            entrants.push(self.entrant(MANY, mode.name(), Outstanding::new(self.door(mode), DEPTH)));
+            entrants.push(self.entrant(MANY, mode.name(), Outstanding::new(self.endpoint(mode), DEPTH)));
         }
         Ok(entrants)
     }
@@ -101,20 +101,20 @@ impl Bed {
             name: (row.to_owned(), column.to_owned()),
             work: Box::new(work),
             servers: vec![self.serving.id()],
-            place: Some(Place::TwoCores),
+            place: Some(Placement::TwoCores),
         }
     }
 
-    fn door(&self, mode: Mode) -> Door {
-        self.serving.door(mode)
+    fn endpoint(&self, mode: Mode) -> Endpoint {
+        self.serving.endpoint(mode)
     }
 
-    fn linked(&self, mode: Mode, deed: Deed) -> Linked {
-        Linked::new(self.door(mode), deed)
+    fn linked(&self, mode: Mode, operation: Operation) -> Linked {
+        Linked::new(self.endpoint(mode), operation)
     }
 
-    fn native(&self, deed: Deed, bytes: usize) -> Result<Native> {
-        Native::new(&self.file, deed, bytes)
+    fn native(&self, operation: Operation, bytes: usize) -> Result<Native> {
+        Native::new(&self.file, operation, bytes)
     }
 }
 
@@ -173,20 +173,22 @@ mod tests {
     fn every_deed_is_done_over_every_way_to_wait() {
         let folder = tempfile::tempdir().unwrap();
         let (shared, file) = lay_out(folder.path()).unwrap();
-        let _listeners = server::listen(&shared, folder.path(), Meeting::Sockets).unwrap();
+        let _listeners = server::listen(&shared, folder.path(), EndpointKind::Sockets).unwrap();
         for mode in server::MODES {
-            let door = server::door(folder.path(), Meeting::Sockets, mode);
-            let session = session::Session::begin(&door, 1 << 20).unwrap();
-            session.ask(Deed::Null).unwrap();
-            session.ask(Deed::Getattr).unwrap();
+            let endpoint = server::endpoint(folder.path(), EndpointKind::Sockets, mode);
+            let session = session::Session::begin(&endpoint, 1 << 20).unwrap();
+            session.ask(Operation::Null).unwrap();
+            session.ask(Operation::Getattr).unwrap();
             for (_, bytes) in SIZES {
-                for deed in [Deed::Read, Deed::ReadInPlace, Deed::Write, Deed::WriteInPlace] {
-                    session.ask(deed(bytes)).unwrap();
+                for operation in
+                    [Operation::Read, Operation::ReadInPlace, Operation::Write, Operation::WriteInPlace]
+                {
+                    session.ask(operation(bytes)).unwrap();
                 }
             }
-            Alone(door.clone()).run(20, &mut Clock::new()).unwrap();
+            Alone(endpoint.clone()).run(20, &mut Clock::new()).unwrap();
             let mut clock = Clock::new();
-            Outstanding::new(door, DEPTH).run(200, &mut clock).unwrap();
+            Outstanding::new(endpoint, DEPTH).run(200, &mut clock).unwrap();
             assert_eq!(clock.count(), 256, "{mode}: whole windows");
         }
         // Writes were to the file and within it.
@@ -197,14 +199,14 @@ mod tests {
     fn a_read_that_comes_short_gives_no_figure() {
         let folder = tempfile::tempdir().unwrap();
         let (shared, file) = lay_out(folder.path()).unwrap();
-        let _listeners = server::listen(&shared, folder.path(), Meeting::Sockets).unwrap();
+        let _listeners = server::listen(&shared, folder.path(), EndpointKind::Sockets).unwrap();
         fs::write(&file, [b'x'; 100]).unwrap();
-        let door = server::door(folder.path(), Meeting::Sockets, Mode::Event);
-        let session = session::Session::begin(&door, 4096).unwrap();
-        for deed in [Deed::Read(4096), Deed::ReadInPlace(4096)] {
-            assert!(matches!(session.ask(deed), Err(Error::Wrong { .. })), "{deed:?}");
+        let endpoint = server::endpoint(folder.path(), EndpointKind::Sockets, Mode::Event);
+        let session = session::Session::begin(&endpoint, 4096).unwrap();
+        for operation in [Operation::Read(4096), Operation::ReadInPlace(4096)] {
+            assert!(matches!(session.ask(operation), Err(Error::Wrong { .. })), "{operation:?}");
         }
-        let mut native = Native::new(&file, Deed::Read(4096), 4096).unwrap();
+        let mut native = Native::new(&file, Operation::Read(4096), 4096).unwrap();
         assert!(native.run(1, &mut Clock::new()).is_err());
     }
 }

@@ -14,7 +14,7 @@ use tombolo_layer_basic::stats;
 use self::null::{How, Null, NullExport};
 use super::Plan;
 use crate::error::{Error, Result};
-use crate::measure::{Clock, Entrant, Place, Work};
+use crate::measure::{Clock, Entrant, Placement, Work};
 use crate::report::{Figure, Report};
 
 /// Layers in the deepest stack.
@@ -22,7 +22,7 @@ const LAYERS: usize = 4;
 /// Operations between two looks at the clock, which take as long as several of them.
 const AT_ONCE: u64 = 1000;
 /// What four layers may cost over a direct call, in nanoseconds.
-const AIM_NS: f64 = 30.0;
+const TARGET_NS: f64 = 30.0;
 
 const ROW: &str = "getattr that does nothing";
 const DIRECT: &str = "direct call";
@@ -46,7 +46,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
         figure.row = std::mem::replace(&mut figure.column, ROW.to_owned());
         figure.cost = None;
     }
-    Place::leave()?;
+    Placement::leave()?;
     judge(&mut report);
     report.condition_of(&contest);
     report.condition(format!("{AT_ONCE} operations between two looks at the clock; one thread, pinned"));
@@ -61,9 +61,9 @@ fn judge(report: &mut Report) {
     let median = |row: &str| report.figure(row, ROW, "").map(|figure: &Figure| figure.spread.median);
     let deep = [How::AtOnce, How::Later].map(|how| median(&name(how, LAYERS)));
     let ([Some(at_once), Some(later)], Some(direct)) = (deep, median(DIRECT)) else { return };
-    let verdict = if at_once - direct <= AIM_NS { "met" } else { "missed" };
+    let verdict = if at_once - direct <= TARGET_NS { "met" } else { "missed" };
     report.condition(format!(
-        "four layers cost {:.1} ns over a direct call at once (aim: at most {AIM_NS} ns, {verdict}), {:.1} ns later",
+        "four layers cost {:.1} ns over a direct call at once (target: at most {TARGET_NS} ns, {verdict}), {:.1} ns later",
         at_once - direct,
         later - direct
     ));
@@ -80,7 +80,7 @@ fn entrant(name: String, work: impl Work + 'static) -> Entrant<'static> {
         name: (name, String::new()),
         work: Box::new(work),
         servers: Vec::new(),
-        place: Some(Place::SameCore),
+        place: Some(Placement::SameCore),
     }
 }
 

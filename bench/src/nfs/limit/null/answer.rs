@@ -16,7 +16,7 @@ use tombolo_wire_xdr::{Decoder, Encoder, padded};
 use super::TRANSFER_BYTES;
 use super::node::Node;
 
-/// More than anybody asks for.
+/// More than any client asks for.
 const PLENTY: u64 = 1 << 50;
 const NAME_MAX: u32 = 255;
 const FINEST: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 1 };

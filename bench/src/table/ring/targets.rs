@@ -8,28 +8,28 @@ use crate::measure::Spread;
 use crate::report::{Figure, Report, Unit};
 
 /// 1.5 × a bare cache line, 1.25 × a bare futex, and 10 % over polling, at most.
-const POLL_AIM: f64 = 0.667;
-const EVENT_AIM: f64 = 0.8;
-const ADAPTIVE_AIM: f64 = 0.909;
+const POLL_TARGET: f64 = 0.667;
+const EVENT_TARGET: f64 = 0.8;
+const ADAPTIVE_TARGET: f64 = 0.909;
 /// How many null requests an operation may cost over its system call.
 const GETATTR_NULLS: f64 = 1.5;
 const DATA_NULLS: f64 = 2.0;
 /// Bytes per second over those of the system call.
-const RATE_AIM: f64 = 0.9;
-/// The size of reads and writes that the aim for data is about.
+const RATE_TARGET: f64 = 0.9;
+/// The size of reads and writes that the target for data is about.
 const DATA_BYTES: usize = 4096;
 /// Operations in a second with many under way.
-const MANY_AIM: f64 = 2e6;
-/// Compares what has an aim, and what is of interest beside.
+const MANY_TARGET: f64 = 2e6;
+/// Compares what has a target, and what is of interest beside.
 pub fn judge(report: &mut Report) {
     let [poll, event, adaptive] = [Mode::Poll, Mode::Event, Mode::Adaptive].map(Mode::name);
     let [line, futex] = [CACHE_LINE, FUTEX].map(|column| report.figure(NULL, column, "").cloned());
     for row in [NULL, ALONE] {
-        for (mode, bare, aim) in [(poll, &line, POLL_AIM), (event, &futex, EVENT_AIM)] {
+        for (mode, bare, target) in [(poll, &line, POLL_TARGET), (event, &futex, EVENT_TARGET)] {
             let ours = report.figure(row, mode, "").cloned();
-            report.compare(ours.as_ref(), bare.as_ref(), Some(aim));
+            report.compare(ours.as_ref(), bare.as_ref(), Some(target));
         }
-        compare(report, row, adaptive, poll, Some(ADAPTIVE_AIM));
+        compare(report, row, adaptive, poll, Some(ADAPTIVE_TARGET));
     }
     let Some(null) = report.figure(NULL, poll, "").cloned() else { return };
     over(report, GETATTR, poll, &null, GETATTR_NULLS, true);
@@ -37,32 +37,32 @@ pub fn judge(report: &mut Report) {
     for (size, bytes) in SIZES {
         for row in [format!("read, {size}"), format!("write, {size}")] {
             if bytes >= LARGE_BYTES {
-                compare(report, &row, IN_PLACE, NATIVE, Some(RATE_AIM));
+                compare(report, &row, IN_PLACE, NATIVE, Some(RATE_TARGET));
                 compare(report, &row, COPIED, NATIVE, None);
             } else {
-                let is_aim = bytes == DATA_BYTES;
-                over(report, &row, IN_PLACE, &null, DATA_NULLS, is_aim);
-                over(report, &row, COPIED, &null, DATA_NULLS, is_aim);
+                let is_target = bytes == DATA_BYTES;
+                over(report, &row, IN_PLACE, &null, DATA_NULLS, is_target);
+                over(report, &row, COPIED, &null, DATA_NULLS, is_target);
             }
         }
     }
-    let aim = Figure::single(MANY, "", "2 M/s", Unit::PerSecond, MANY_AIM);
+    let target = Figure::single(MANY, "", "2 M/s", Unit::PerSecond, MANY_TARGET);
     for (mode, wanted) in [(poll, Some(1.0)), (adaptive, None)] {
         let ours = report.figure(MANY, mode, "").cloned();
-        report.compare(ours.as_ref(), Some(&aim), wanted);
+        report.compare(ours.as_ref(), Some(&target), wanted);
     }
 }
 
-fn compare(report: &mut Report, row: &str, ours: &str, other: &str, aim: Option<f64>) {
+fn compare(report: &mut Report, row: &str, ours: &str, other: &str, target: Option<f64>) {
     let [ours, other] = [ours, other].map(|column| report.figure(row, column, "").cloned());
-    report.compare(ours.as_ref(), other.as_ref(), aim);
+    report.compare(ours.as_ref(), other.as_ref(), target);
 }
 
 /// Compares with the row's system call and so many null requests.
-fn over(report: &mut Report, row: &str, ours: &str, null: &Figure, times: f64, is_aim: bool) {
+fn over(report: &mut Report, row: &str, ours: &str, null: &Figure, times: f64, is_target: bool) {
     let native = report.figure(row, NATIVE, "").and_then(|native| sum(native, null, times));
     let ours = report.figure(row, ours, "").cloned();
-    report.compare(ours.as_ref(), native.as_ref(), is_aim.then_some(1.0));
+    report.compare(ours.as_ref(), native.as_ref(), is_target.then_some(1.0));
 }
 
 /// A figure and some times another, round by round.
@@ -73,8 +73,8 @@ fn sum(one: &Figure, other: &Figure, times: f64) -> Option<Figure> {
         vec![one.spread.median + other.spread.median * times]
     };
     let spread = Spread::of(&rounds)?;
-    let who = format!("{} + {times} × {}", one.column, other.row);
-    Some(Figure { spread, rounds, ..Figure::single(&one.row, "", &who, one.unit, 0.0) })
+    let label = format!("{} + {times} × {}", one.column, other.row);
+    Some(Figure { spread, rounds, ..Figure::single(&one.row, "", &label, one.unit, 0.0) })
 }
 
 #[cfg(test)]
@@ -100,6 +100,6 @@ mod tests {
         assert_eq!((ratio(NULL).spread.median, ratio(NULL).spread.max), (0.8, 0.8));
         assert_eq!((ratio(GETATTR).spread.min, ratio(GETATTR).spread.max), (1.0, 1.0));
         assert_eq!(ratio(GETATTR).other, "system call + 1.5 × null request");
-        assert_eq!(ratio(GETATTR).aim, Some(1.0));
+        assert_eq!(ratio(GETATTR).target, Some(1.0));
     }
 }

@@ -17,7 +17,7 @@ use tombolo_shm::link::Incarnation;
 use super::EXPORT;
 
 #[derive(Clone)]
-pub struct Door {
+pub struct Endpoint {
     pub at: At,
     pub mode: Mode,
 }
@@ -30,7 +30,7 @@ pub enum At {
     Memory(MemoryPlace),
 }
 
-impl Door {
+impl Endpoint {
     /// A link, over which nothing was sent yet; it lasts as long as what comes with it.
     pub fn link(&self) -> Result<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
         self.link_as(Incarnation([1; 16]))
@@ -53,7 +53,7 @@ impl Door {
     }
 }
 
-impl Connect for Door {
+impl Connect for Endpoint {
     fn connect(&self, _client: &Client, instance: Incarnation) -> Result<Connected, ConnectError> {
         let (line, keep) = self.link_as(instance)?;
         Ok(Connected { line, keep })

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::error::{Doing, Result};
 
-/// Who runs on which core. Who serves a request where decides what a wake-up costs, so every figure says it.
+/// What runs on which core. Where a request is served decides what a wake-up costs, so every figure says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Place {
+pub enum Placement {
     /// Server and caller share one core.
     SameCore,
     /// The server has another core than the caller.
@@ -17,15 +17,15 @@ pub enum Place {
     Free,
 }
 
-impl Place {
+impl Placement {
     /// All of them, in the order they are printed in.
-    pub const ALL: [Place; 3] = [Place::SameCore, Place::TwoCores, Place::Free];
+    pub const ALL: [Placement; 3] = [Placement::SameCore, Placement::TwoCores, Placement::Free];
 
     pub fn label(self) -> &'static str {
         match self {
-            Place::SameCore => "same core",
-            Place::TwoCores => "two cores",
-            Place::Free => "server unpinned",
+            Placement::SameCore => "same core",
+            Placement::TwoCores => "two cores",
+            Placement::Free => "server unpinned",
         }
     }
 
@@ -36,9 +36,9 @@ impl Place {
         let other = cores.get(1).copied().unwrap_or(first);
         pin(None, &[first])?;
         let for_server = match self {
-            Place::SameCore => vec![first],
-            Place::TwoCores => vec![other],
-            Place::Free => cores,
+            Placement::SameCore => vec![first],
+            Placement::TwoCores => vec![other],
+            Placement::Free => cores,
         };
         for server in servers {
             for thread in threads(*server) {

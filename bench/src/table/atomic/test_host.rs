@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::Plan;
-use crate::drive::{Job, Kind, Way, read_name};
+use crate::drive::{Direction, Job, Kind, read_name};
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Contest, Entrant, Place};
+use crate::measure::{Contest, Entrant, Placement};
 use crate::nfs::work::{Driver, Moves};
 use crate::nfs::{Limit, Link, Network};
 use crate::peer::Nfs;
 use crate::report::Report;
 
-/// The file that everybody writes, one after the other.
+/// The file that all clients write, one after the other.
 pub(super) const WRITTEN: &str = "written";
 
 /// What a server does with the data.
@@ -29,7 +29,7 @@ pub(super) enum Serves {
 }
 
 /// Everything that is measured on.
-pub(super) struct Bed<'a> {
+pub(super) struct TestHost<'a> {
     pub plan: &'a Plan,
     network: Network,
     memory: Folder,
@@ -59,7 +59,7 @@ impl Folder {
     }
 }
 
-impl<'a> Bed<'a> {
+impl<'a> TestHost<'a> {
     /// In networks of the run's own, which it is in already.
     pub fn make(plan: &'a Plan) -> Result<Self> {
         Ok(Self { plan, network: Network::make(), memory: Folder::within(&plan.within)? })
@@ -85,7 +85,7 @@ impl<'a> Bed<'a> {
         self.network.check(link)?;
         match serves {
             Serves::Memory => Nfs::tombolo_at(link, &self.memory.shared(), &self.memory.beside()),
-            Serves::Bare => Nfs::limit_at(link, Limit::Pour, &self.memory.shared()),
+            Serves::Bare => Nfs::limit_at(link, Limit::Bulk, &self.memory.shared()),
             Serves::Nothing => Nfs::limit_at(link, Limit::Null, &self.memory.shared()),
         }
     }
@@ -94,7 +94,7 @@ impl<'a> Bed<'a> {
         self.memory.shared()
     }
 
-    /// A folder in memory that nobody serves.
+    /// A folder in memory that is not served.
     pub fn own(&self, name: &str) -> Result<PathBuf> {
         let folder = self.memory.beside().join(name);
         fs::create_dir_all(&folder).doing_to("make", &folder)?;
@@ -107,9 +107,11 @@ impl<'a> Bed<'a> {
             return Ok(());
         }
         let folder = self.folder();
-        let name = if job.way == Way::Read { read_name(job.file_bytes) } else { WRITTEN.to_owned() };
+        let name =
+            if job.direction == Direction::Read { read_name(job.file_bytes) } else { WRITTEN.to_owned() };
         let path = folder.join(name);
-        if fs::metadata(&path).is_ok_and(|there| job.way != Way::Read || there.len() == job.file_bytes as u64)
+        if fs::metadata(&path)
+            .is_ok_and(|there| job.direction != Direction::Read || there.len() == job.file_bytes as u64)
         {
             return Ok(());
         }
@@ -131,7 +133,7 @@ impl<'a> Bed<'a> {
             name: (name.0.to_owned(), name.1.to_owned()),
             work: Box::new(Moves::new(driver, job, count_max)),
             servers: vec![server.server()],
-            place: Some(Place::TwoCores),
+            place: Some(Placement::TwoCores),
         })
     }
 
@@ -147,11 +149,11 @@ pub(super) fn enter(
     entrants: &mut Vec<Entrant<'static>>,
     report: &mut Report,
     row: &str,
-    who: (&str, &str),
+    name: (&str, &str),
     entrant: Result<Entrant<'static>>,
 ) {
     match entrant {
         Ok(entrant) => entrants.push(entrant),
-        Err(error) => report.absent(format!("{row}, {} {}: {error}", who.0, who.1)),
+        Err(error) => report.absent(format!("{row}, {} {}: {error}", name.0, name.1)),
     }
 }

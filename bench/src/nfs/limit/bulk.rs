@@ -13,7 +13,7 @@ const REQUEST_BYTES: usize = 9;
 /// What is done with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Pour {
+pub enum Bulk {
     /// Its bytes are sent and dropped.
     Away = 0,
     /// Its bytes are asked for, and come from nowhere.
@@ -30,7 +30,7 @@ pub fn converse(mut stream: Stream) -> io::Result<()> {
         }
         let [what, bytes @ ..] = request;
         let mut left = u64::from_be_bytes(bytes);
-        if what == Pour::FromMemory as u8 {
+        if what == Bulk::FromMemory as u8 {
             while left > 0 {
                 let now = piece(left);
                 stream.write_all(&buffer[..now])?;
@@ -66,21 +66,21 @@ fn read_all(stream: &mut Stream, into: &mut [u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-pub struct Pourer {
+pub struct BulkClient {
     stream: Stream,
     buffer: Vec<u8>,
 }
 
-impl Pourer {
+impl BulkClient {
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         Ok(Self { stream: Stream::connect(address, Wait::Sleep)?, buffer: vec![0; PIECE_BYTES] })
     }
 
     /// Transfers a file of so many bytes, which are sent from where they lie.
-    pub fn transfer(&mut self, pour: Pour, file: &[u8], bytes: u64) -> io::Result<()> {
-        let mut request = vec![pour as u8];
+    pub fn transfer(&mut self, bulk: Bulk, file: &[u8], bytes: u64) -> io::Result<()> {
+        let mut request = vec![bulk as u8];
         request.extend(bytes.to_be_bytes());
-        if pour == Pour::FromMemory {
+        if bulk == Bulk::FromMemory {
             self.stream.write_all(&request)?;
             let mut left = bytes;
             while left > 0 {
@@ -119,9 +119,9 @@ mod tests {
             converse(Stream::new(stream, Wait::SpinBriefly).unwrap())
         });
         let file: Vec<u8> = (0..3 * PIECE_BYTES + 5).map(|at| (at / 3) as u8).collect();
-        let mut pourer = Pourer::connect(address).unwrap();
-        for pour in [Pour::Away, Pour::FromMemory] {
-            pourer.transfer(pour, &file, file.len() as u64).unwrap();
+        let mut client = BulkClient::connect(address).unwrap();
+        for bulk in [Bulk::Away, Bulk::FromMemory] {
+            client.transfer(bulk, &file, file.len() as u64).unwrap();
         }
     }
 }

@@ -1,0 +1,32 @@
+//! What was targeted where it is no ratio, beside what was found.
+
+use serde::Serialize;
+
+use super::Report;
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Target {
+    pub what: String,
+    pub target: String,
+    pub found: String,
+    /// Whether that is enough; none where nothing was targeted.
+    pub is_met: Option<bool>,
+}
+
+impl Target {
+    pub fn verdict(&self) -> &'static str {
+        match self.is_met {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "",
+        }
+    }
+}
+
+impl Report {
+    /// States a target and what was found.
+    pub fn target(&mut self, what: &str, target: &str, found: impl Into<String>, is_met: Option<bool>) {
+        let (what, target, found) = (what.to_owned(), target.to_owned(), found.into());
+        self.targets.push(Target { what, target, found, is_met });
+    }
+}
