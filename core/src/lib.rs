@@ -26,3 +26,5 @@ pub use ctx::{ClientId, Ctx, Identity, KeyProperties, RequestId, RequestKey, Ses
 pub use error::{Error, Result};
 pub use interrupt::{Interrupt, Raised};
 pub use stability::Stability;
+#[doc(hidden)]
+pub use tombolo_mem as mem;

@@ -7,6 +7,7 @@
 mod attr;
 mod dir;
 mod file_system;
+mod forward;
 mod groups;
 mod held_locks;
 mod id;

@@ -5,13 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
-    LockOwner, Locks, Made, Name, NameBuf, NewMode, NodeId, OpenFlags, Opened, PersistentHandle,
-    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Volume,
-    Write, Written, Xattrs,
+    Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType, Locks, Made,
+    Name, NameBuf, NewMode, NodeId, PersistentHandle, PersistentHandles, Profile, Ranges, RenameFlags,
+    Renamed, Volume, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
-use tombolo_mem::{Sink, Source};
 
 use super::table::{Id, Place, Who};
 use super::{KIND, Shared};
@@ -239,6 +237,11 @@ async fn walk(inner: &dyn FileSystem, cx: &Ctx, way: Vec<(NameBuf, Who)>) -> Res
 }
 
 impl FileSystem for Session {
+    tombolo_core::forward!(to self.inner;
+        getattr setattr access readlink create_unnamed open flush fsync read write statfs syncfs
+        release
+    );
+
     fn profile(&self) -> Profile {
         self.inner.profile()
     }
@@ -253,32 +256,12 @@ impl FileSystem for Session {
         self.inner.forget(cx, look_ups);
     }
 
-    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
-        self.inner.getattr(cx, node, file)
-    }
-
-    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
-        self.inner.setattr(cx, node, file, set)
-    }
-
-    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
-        self.inner.access(cx, node, mask)
-    }
-
-    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
-        self.inner.readlink(cx, node)
-    }
-
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
         let answer = self.inner.create(cx, parent, name, how);
         let release = |fs: &dyn FileSystem, cx: &Ctx, created: &Created| {
             fs.release(cx, File { node: created.entry.node, open: created.open });
         };
         self.meeting(cx, (parent, name), answer, |created| &created.entry, release)
-    }
-
-    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        self.inner.create_unnamed(cx, parent, how)
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
@@ -339,30 +322,6 @@ impl FileSystem for Session {
         })
     }
 
-    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
-        self.inner.open(cx, node, flags)
-    }
-
-    fn release(&self, cx: &Ctx, file: File) {
-        self.inner.release(cx, file);
-    }
-
-    fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
-        self.inner.flush(cx, file, owner)
-    }
-
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
-        self.inner.fsync(cx, file, what)
-    }
-
-    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
-        self.inner.read(cx, file, offset, into)
-    }
-
-    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
-        self.inner.write(cx, file, how, from)
-    }
-
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
         let (inner, known, own_cx) = (self.inner.clone(), self.known.clone(), cx.clone());
         self.inner.readdir(cx, file, cookie, page).map_result(move |result| {
@@ -374,14 +333,6 @@ impl FileSystem for Session {
             }
             Ok(page)
         })
-    }
-
-    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
-        self.inner.statfs(cx, node)
-    }
-
-    fn syncfs(&self, cx: &Ctx) -> Answer<()> {
-        self.inner.syncfs(cx)
     }
 
     fn xattrs(&self) -> Option<&dyn Xattrs> {
@@ -406,7 +357,7 @@ mod tests {
     use super::*;
     use tombolo_back_memory::Memory;
     use tombolo_core::SessionId;
-    use tombolo_core::fs::{Client, DirBudget, Exclusive, Export, PermissionCheck};
+    use tombolo_core::fs::{Client, DirBudget, Exclusive, Export, OpenFlags, PermissionCheck};
     use tombolo_layer_basic::stats;
 
     fn name(text: &str) -> Name<'_> {

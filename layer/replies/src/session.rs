@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
-    LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, Ranges,
-    ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    Attr, Change, Create, Created, Device, File, FileSystem, FileType, Locks, Made, Name, NewMode, NodeId,
+    OpenFlags, Opened, PersistentHandles, Profile, Ranges, RenameFlags, Renamed, SetAttr, Write, Written,
+    Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
-use tombolo_mem::{Sink, Source};
+use tombolo_mem::Source;
 
 use super::Shared;
 use super::appending::Appending;
@@ -51,30 +51,10 @@ impl Session {
     }
 }
 
-/// Operations that change nothing, or that any number of times leave what one does.
-macro_rules! passes {
-    ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)+) => {
-        $(#[inline]
-        fn $name(&self, cx: &Ctx, $($argument: $kind),*) $(-> $answer)? {
-            self.inner.$name(cx, $($argument),*)
-        })+
-    };
-}
-
 impl FileSystem for Session {
-    passes! {
-        lookup(parent: NodeId, name: Name<'_>) -> Answer<Entry>;
-        forget(look_ups: &[(NodeId, u64)]);
-        getattr(node: NodeId, file: Option<File>) -> Answer<Attr>;
-        access(node: NodeId, mask: AccessMask) -> Answer<()>;
-        readlink(node: NodeId) -> Answer<Vec<u8>>;
-        flush(file: File, owner: LockOwner) -> Answer<()>;
-        fsync(file: File, what: SyncWhat) -> Answer<()>;
-        read(file: File, offset: u64, into: Sink) -> Answer<ReadDone>;
-        readdir(file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage>;
-        statfs(node: NodeId) -> Answer<StatFs>;
-        syncfs() -> Answer<()>;
-    }
+    tombolo_core::forward!(to self.inner;
+        lookup forget getattr access readlink flush fsync read readdir statfs syncfs
+    );
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
         self.appending.watch(flags, self.inner.open(cx, node, flags), |opened| opened.open)

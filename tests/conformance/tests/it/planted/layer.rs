@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirBudget, DirEntry, DirPage, Entry,
-    Exclusive, Export, File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags,
-    Opened, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat,
-    Write, Written, Xattrs,
+    Attr, Change, Client, Cookie, Create, Created, Device, DirBudget, DirEntry, DirPage, Exclusive, Export,
+    File, FileSystem, FileType, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
+    Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Identity, Result};
 use tombolo_mem::{Sink, Source};
@@ -83,12 +82,12 @@ impl Session {
 }
 
 impl FileSystem for Session {
+    tombolo_core::forward!(to self.inner;
+        lookup access readlink link rmdir flush fsync statfs syncfs
+    );
+
     fn profile(&self) -> Profile {
         self.inner.profile()
-    }
-
-    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
-        self.inner.lookup(cx, parent, name)
     }
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
@@ -122,14 +121,6 @@ impl FileSystem for Session {
         self.inner.setattr(cx, node, file, &set)
     }
 
-    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
-        self.inner.access(cx, node, mask)
-    }
-
-    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
-        self.inner.readlink(cx, node)
-    }
-
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
         self.inner.create(&self.maker(cx), parent, name, &self.how(how))
     }
@@ -158,10 +149,6 @@ impl FileSystem for Session {
         self.inner.mknod(&self.maker(cx), parent, name, file_type, self.mode(mode), rdev)
     }
 
-    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.inner.link(cx, node, parent, name)
-    }
-
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
         if self.has(Bug::UnlinkLosesData)
             && let Ok(entry) = self.inner.lookup(cx, parent, name).wait()
@@ -171,10 +158,6 @@ impl FileSystem for Session {
             let _ = self.inner.setattr(cx, entry.node, None, &set).wait();
         }
         self.inner.unlink(cx, parent, name)
-    }
-
-    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.inner.rmdir(cx, parent, name)
     }
 
     fn rename(
@@ -205,14 +188,6 @@ impl FileSystem for Session {
         }
     }
 
-    fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
-        self.inner.flush(cx, file, owner)
-    }
-
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
-        self.inner.fsync(cx, file, what)
-    }
-
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
         let lies = self.has(Bug::EofTooEarly);
         self.inner.read(cx, file, offset, into).map(move |done| ReadDone { eof: done.eof || lies, ..done })
@@ -235,14 +210,6 @@ impl FileSystem for Session {
             return self.list_by_index(cx, file, cookie, page);
         }
         self.inner.readdir(cx, file, cookie, page)
-    }
-
-    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
-        self.inner.statfs(cx, node)
-    }
-
-    fn syncfs(&self, cx: &Ctx) -> Answer<()> {
-        self.inner.syncfs(cx)
     }
 
     fn xattrs(&self) -> Option<&dyn Xattrs> {

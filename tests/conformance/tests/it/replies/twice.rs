@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tombolo_core::fs::{
-    AccessMask, AllocateMode, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, Export,
-    File, FileSystem, FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId,
-    OpenFlags, Opened, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
-    SyncWhat, Whence, Write, Written, XattrName, XattrSet, Xattrs,
+    AllocateMode, Attr, Change, Client, Create, Created, Device, Entry, Export, File, FileSystem, FileType,
+    Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId, PersistentHandles, Profile,
+    Ranges, RenameFlags, Renamed, SetAttr, Whence, Write, Written, XattrName, XattrSet, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, KeyProperties, RequestKey, Result};
-use tombolo_mem::{Sink, Source};
+use tombolo_mem::Source;
 
 pub struct Twice(pub Arc<dyn Export>);
 
@@ -121,14 +120,6 @@ impl Session {
     }
 }
 
-macro_rules! passes {
-    ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)+) => {
-        $(fn $name(&self, cx: &Ctx, $($argument: $kind),*) $(-> Answer<$answer>)? {
-            self.0.$name(cx, $($argument),*)
-        })+
-    };
-}
-
 macro_rules! twice {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)+) => {
         $(fn $name(&self, cx: &Ctx, $($argument: $kind),*) -> Answer<$answer> {
@@ -142,22 +133,10 @@ impl FileSystem for Session {
         self.0.profile()
     }
 
-    passes! {
-        lookup(parent: NodeId, name: Name<'_>) -> Entry;
-        forget(look_ups: &[(NodeId, u64)]);
-        getattr(node: NodeId, file: Option<File>) -> Attr;
-        access(node: NodeId, mask: AccessMask) -> ();
-        readlink(node: NodeId) -> Vec<u8>;
-        create_unnamed(parent: NodeId, how: &Create) -> Created;
-        open(node: NodeId, flags: OpenFlags) -> Opened;
-        release(file: File);
-        flush(file: File, owner: LockOwner) -> ();
-        fsync(file: File, what: SyncWhat) -> ();
-        read(file: File, offset: u64, into: Sink) -> ReadDone;
-        readdir(file: File, cookie: Cookie, page: DirPage) -> DirPage;
-        statfs(node: NodeId) -> StatFs;
-        syncfs() -> ();
-    }
+    tombolo_core::forward!(to self.0;
+        lookup forget getattr access readlink create_unnamed open release flush fsync read readdir
+        statfs syncfs
+    );
 
     twice! {
         setattr(node: NodeId, file: Option<File>, set: &SetAttr) -> (Attr, Change);
