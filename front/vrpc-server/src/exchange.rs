@@ -61,7 +61,7 @@ impl<'a> Exchange<'a> {
         match answer {
             Answer::Done(result) => {
                 end(shared, kind, &mut parts, responder, result, send);
-                shared.stock.give_back(parts);
+                shared.parts_pool.give_back(parts);
             }
             Answer::Later(later) => {
                 let permit = admit(shared, &responder, &parts.interrupt);
@@ -75,7 +75,7 @@ impl<'a> Exchange<'a> {
                     shared.pending.remove(responder.id());
                     drop(permit);
                     end(&shared, kind, &mut parts, responder, result, send);
-                    shared.stock.give_back(parts);
+                    shared.parts_pool.give_back(parts);
                 });
             }
         }
@@ -93,7 +93,7 @@ impl<'a> Exchange<'a> {
 
     /// The peer broke the protocol.
     pub(crate) fn cut(self, why: impl Into<Lie>) {
-        self.shared.stock.give_back(self.parts);
+        self.shared.parts_pool.give_back(self.parts);
         self.responder.cut(why);
     }
 }

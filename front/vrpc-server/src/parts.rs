@@ -1,16 +1,13 @@
-//! What one request needs of private memory, kept from one request to the next.
-
-#![allow(clippy::vec_box, reason = "they are moved from hand to hand in their boxes")]
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! Private memory of a request, used again by the next.
 
 use tombolo_core::Interrupt;
 use tombolo_core::fs::{DirBudget, DirPage};
+use tombolo_host_runtime::free_list::FreeList;
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_wire_vrpc::FRAME_BYTES;
 
-/// So many are kept of one link: what is answered at once needs one, and few links have many requests that pend.
-const KEPT_MAX: usize = 16;
+/// So many are retained for one link: what is answered at once needs one, and few links have many requests that pend.
+const SPARE_MAX: usize = 16;
 
 /// Private memory of one request.
 #[derive(Debug)]
@@ -72,25 +69,23 @@ impl Parts {
 }
 
 /// Those of one link that no request has.
-#[derive(Debug, Default)]
-pub(crate) struct Stock(Mutex<Vec<Box<Parts>>>);
+#[derive(Debug)]
+pub(crate) struct PartsPool(FreeList<Box<Parts>>);
 
-impl Stock {
+impl Default for PartsPool {
+    fn default() -> Self {
+        Self(FreeList::new(SPARE_MAX))
+    }
+}
+
+impl PartsPool {
     pub(crate) fn take(&self) -> Box<Parts> {
-        let kept = self.kept().pop();
-        let mut parts = kept.unwrap_or_else(Parts::new);
+        let mut parts = self.0.take().unwrap_or_else(Parts::new);
         parts.interrupt.renew();
         parts
     }
 
     pub(crate) fn give_back(&self, parts: Box<Parts>) {
-        let mut kept = self.kept();
-        if kept.len() < KEPT_MAX {
-            kept.push(parts);
-        }
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Vec<Box<Parts>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.give_back(parts);
     }
 }

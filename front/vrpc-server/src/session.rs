@@ -13,7 +13,7 @@ use crate::exchange::Exchange;
 use crate::handle_signature::HandleSigner;
 use crate::operations;
 use crate::options::Options;
-use crate::parts::Stock;
+use crate::parts::PartsPool;
 use crate::pending::Pending;
 use crate::reconnect_fence::SessionGuard;
 
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) voice: Voice,
     pub(crate) signer: HandleSigner,
     pub(crate) pending: Pending,
-    pub(crate) stock: Stock,
+    pub(crate) parts_pool: PartsPool,
     pub(crate) budget: Arc<Budget>,
     /// Last, so that it is dropped last: whoever waits for it may rely on nothing being held or done any more.
     guard: SessionGuard,
@@ -51,7 +51,7 @@ impl LinkSession {
             voice,
             signer,
             pending: Pending::default(),
-            stock: Stock::default(),
+            parts_pool: PartsPool::default(),
             budget: Budget::new(options.limits),
             options,
             guard,
@@ -96,7 +96,7 @@ impl Shared {
         };
         let key =
             RequestKey { client: self.guard.client_id(), key: header.sequence.into(), properties: PROMISES };
-        let parts = self.stock.take();
+        let parts = self.parts_pool.take();
         let cx = Ctx {
             session: self.id,
             request: RequestId(header.sequence),

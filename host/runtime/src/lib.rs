@@ -1,7 +1,8 @@
 //! What every server and client runs on: a bounded pool of threads, tasks, buffers, listening sockets, signals.
 //!
 //! - [`thread_pool`] runs work that blocks on a bounded number of threads; [`task`] polls futures to their end on the threads that wake them.
-//! - [`buffer_pool`] lends memory to calls within limits for each client; [`waiters`] queues those for which there is none.
+//! - [`buffer_pool`] lends memory to calls within limits for each client; [`waiters`] queues those for which there is none;
+//!   [`free_list`] keeps objects for their next use.
 //! - [`descriptors`] shares out what file descriptors the process may have.
 //! - [`spin`] says how long a thread polls before it sleeps; [`rate_limit`] how often a log line may appear.
 //! - [`listener`] binds sockets in the file system; [`signals`] waits for the signals that end a process.
@@ -17,6 +18,7 @@
 
 pub mod buffer_pool;
 pub mod descriptors;
+pub mod free_list;
 pub mod listener;
 pub mod rate_limit;
 pub mod signals;

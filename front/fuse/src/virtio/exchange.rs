@@ -1,34 +1,14 @@
 //! One request in a descriptor chain.
 
 use crate::session::{Exchange, Slot};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_vhost::{Chain, ChainToken};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::reply::{self, HEADER_BYTES};
 use tombolo_wire_fuse::{Errno, Extent, Unique};
 use zerocopy::{FromBytes, IntoBytes};
-
-/// Private memory that no request uses now.
-#[derive(Debug, Default)]
-#[expect(clippy::vec_box, reason = "slots go from hand to hand by their address")]
-pub(super) struct Spare(Mutex<Vec<Box<Slot>>>);
-
-/// How much is retained; more is given back to the system.
-const SPARE_MAX: usize = 64;
-
-impl Spare {
-    pub(super) fn take(&self) -> Box<Slot> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
-    }
-
-    pub(super) fn put(&self, slot: Box<Slot>) {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < SPARE_MAX {
-            spare.push(slot);
-        }
-    }
-}
 
 /// A chain, which is handed back with the answer in it.
 #[derive(Debug)]
@@ -39,12 +19,12 @@ pub(super) struct ChainExchange {
     answer: Sink,
     token: Option<ChainToken>,
     unique: Unique,
-    spare: Arc<Spare>,
+    spare: Arc<FreeList<Box<Slot>>>,
 }
 
 impl ChainExchange {
     /// Copies the private bytes of the request in `chain` to `slot`, once: what the guest changes from now on is not seen.
-    pub(super) fn receive(chain: Chain, slot: &mut Slot, spare: Arc<Spare>) -> ChainExchange {
+    pub(super) fn receive(chain: Chain, slot: &mut Slot, spare: Arc<FreeList<Box<Slot>>>) -> ChainExchange {
         let Chain { readable: mut rest, writable: answer, token } = chain;
         let mut head = [0; size_of::<InHeader>()];
         let got = rest.read_at(0, &mut head);
@@ -110,7 +90,7 @@ impl Exchange for ChainExchange {
     }
 
     fn retire(self, slot: Box<Slot>) {
-        self.spare.clone().put(slot);
+        self.spare.give_back(slot);
     }
 }
 

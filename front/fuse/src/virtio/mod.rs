@@ -1,17 +1,18 @@
 //! virtio-fs as a transport: FUSE requests in a guest's virtqueues (virtio 1.2, chapter 5.11).
 //!
-//! [`VirtioFs`] is the device; `tombolo-host` walks the queues and hands it one checked descriptor chain at a time. File
+//! [`VirtioFs`] is the device; `tombolo-host-vhost` walks the queues and hands it one checked descriptor chain at a time. File
 //! data goes from and to the guest's own pages; everything else is copied out once before it is looked at.
 
 mod exchange;
 
 use crate::session::{Options as SessionOptions, Session, Slot};
-use exchange::{ChainExchange, Spare};
+use exchange::ChainExchange;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tombolo_core::fs::{Client, Export, PermissionCheck};
 use tombolo_core::{Error, SessionId};
+use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_vhost::{Chain, Device, QueueIndex};
 use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::layout::header::InHeader;
@@ -19,6 +20,9 @@ use zerocopy::FromBytes;
 
 /// Longest tag in bytes.
 pub const TAG_BYTES_MAX: usize = 36;
+
+/// How much private memory is retained; more is given back to the system.
+const SPARE_MAX: usize = 64;
 
 /// How a guest sees the device.
 #[derive(Clone, Debug)]
@@ -56,7 +60,8 @@ pub struct VirtioFs {
     export: Arc<dyn Export>,
     session_ids: Arc<AtomicU64>,
     session: RwLock<Arc<Session>>,
-    spare: Arc<Spare>,
+    /// Private memory that no request uses now.
+    spare: Arc<FreeList<Box<Slot>>>,
 }
 
 impl VirtioFs {
@@ -74,7 +79,7 @@ impl VirtioFs {
         }
         options.request_queues = options.request_queues.max(1);
         let first = begin(export.as_ref(), &options, &session_ids).map_err(DeviceError::Export)?;
-        let spare = Arc::default();
+        let spare = Arc::new(FreeList::new(SPARE_MAX));
         Ok(VirtioFs { options, export, session_ids, session: RwLock::new(first), spare })
     }
 
@@ -130,7 +135,7 @@ impl Device for VirtioFs {
     }
 
     fn handle(&self, _queue: QueueIndex, chain: Chain) {
-        let mut slot = self.spare.take();
+        let mut slot = self.spare.take().unwrap_or_default();
         let exchange = ChainExchange::receive(chain, &mut slot, self.spare.clone());
         let mut session = self.session();
         let opcode = opcode(&slot);
@@ -140,7 +145,7 @@ impl Device for VirtioFs {
         }
         if let Some((slot, exchange)) = session.handle(slot, exchange) {
             drop(exchange);
-            self.spare.put(slot);
+            self.spare.give_back(slot);
         }
         if opcode == Some(Opcode::Destroy) {
             self.renew(&session);

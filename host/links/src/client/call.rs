@@ -15,7 +15,7 @@ use tombolo_shm::doorbell::Mode;
 use super::core::Core;
 use super::entry::{Entry, Phase};
 use super::error::LineError;
-use super::frame::{FRAME_MAX, FrameWriter};
+use super::frame::{FRAME_MAX, FrameWriter, new_buffer};
 use super::intake::Intake;
 use super::reply::{Answer, Reply};
 use super::spans::Spans;
@@ -220,7 +220,7 @@ impl Call {
                     if state.waker.take().is_some() {
                         self.core.waiting.leave();
                     }
-                    state.frame.take().into_iter().for_each(|frame| self.core.stock.give_back(frame));
+                    state.frame.take().into_iter().for_each(|frame| self.core.spare.give_back(frame));
                     before
                 };
                 if let TicketStage::Sent(id) = sent {
@@ -279,12 +279,12 @@ fn begin(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWr
 /// A call for which there is no id.
 #[cold]
 fn queue(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Stage {
-    let mut buffer = core.stock.take();
+    let mut buffer = core.spare.take().unwrap_or_else(new_buffer);
     let mut writer = FrameWriter::private(&mut buffer);
     frame(&mut writer);
     let len_bytes = writer.len();
     if len_bytes > FRAME_MAX {
-        core.stock.give_back(buffer);
+        core.spare.give_back(buffer);
         return Stage::Failed(LineError::TooLong { len_bytes });
     }
     let ticket = Arc::new(Ticket::new(kind, body, Some(buffer), len_bytes));
@@ -298,7 +298,7 @@ fn queue(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWr
     let sent = core.send(id, kind, body, |writer| {
         writer.put(frame.as_ref().map_or(&[], |frame| &frame[..len_bytes]));
     });
-    frame.into_iter().for_each(|frame| core.stock.give_back(frame));
+    frame.into_iter().for_each(|frame| core.spare.give_back(frame));
     match sent {
         Ok(()) => Stage::Sent(id),
         Err(error) => Stage::Failed(error),

@@ -16,7 +16,7 @@ use super::doze::Doze;
 use super::ear::Doorbell;
 use super::entry::{Entry, Phase};
 use super::error::LineError;
-use super::frame::{FRAME_MAX, FrameWriter, Stock};
+use super::frame::{Buffer, FRAME_MAX, FrameWriter, spare_buffers};
 use super::ids::Ids;
 use super::intake::Intake;
 use super::receiver::Rest;
@@ -25,6 +25,7 @@ use super::ticket::{Stage, Ticket};
 use super::wakes::{Wakes, wake};
 use crate::end::{End, Fate};
 use crate::passing::Introducer;
+use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::lock;
 
 /// What the threads of one line share.
@@ -39,7 +40,7 @@ pub(super) struct Core {
     pub(super) introducer: OnceLock<Arc<Introducer>>,
     pub(super) fate: Fate,
     pub(super) ids: Ids,
-    pub(super) stock: Arc<Stock>,
+    pub(super) spare: Arc<FreeList<Buffer>>,
     pub(super) counters: Counters,
     /// Answers that nobody has taken yet, while calls wait for ids.
     pub(super) aside: Mutex<HashMap<u32, Answer>>,
@@ -83,7 +84,7 @@ impl Core {
             introducer: OnceLock::new(),
             fate: Fate::default(),
             ids: Ids::new(layout.slots()),
-            stock: Arc::new(Stock::new(layout.slots() as usize)),
+            spare: spare_buffers(layout.slots() as usize),
             counters: Counters::default(),
             aside: Mutex::default(),
             areas: [Area::new(bulk.clone()), Area::new(bulk)],
@@ -180,7 +181,7 @@ impl Core {
             if let Some(frame) = state.frame.take() {
                 let mut writer = FrameWriter::shared(&self.own, self.buffer(id));
                 writer.put(&frame[..ticket.frame_len.min(FRAME_MAX)]);
-                self.stock.give_back(frame);
+                self.spare.give_back(frame);
             }
             self.entry(id).set(id, Phase::Sent);
             state.stage = Stage::Sent(id);

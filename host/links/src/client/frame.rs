@@ -2,16 +2,27 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tombolo_shm::link::{Extent, FRAME_BYTES};
 
-use tombolo_host_runtime::lock;
+use tombolo_host_runtime::free_list::FreeList;
 
 /// Longest variable part, in bytes.
 pub const FRAME_MAX: usize = FRAME_BYTES as usize;
 
 pub(super) type Buffer = Box<[u8; FRAME_MAX]>;
+
+pub(super) fn new_buffer() -> Buffer {
+    Box::new([0; FRAME_MAX])
+}
+
+/// `count` buffers for private copies. Only a caller that retains more answers than the line has ids makes it allocate.
+pub(super) fn spare_buffers(count: usize) -> Arc<FreeList<Buffer>> {
+    let buffers = FreeList::new(count);
+    (0..count).for_each(|_| buffers.give_back(new_buffer()));
+    Arc::new(buffers)
+}
 
 /// Takes the variable arguments of a request, straight to where the server reads them.
 #[derive(Debug)]
@@ -70,22 +81,22 @@ impl<'a> FrameWriter<'a> {
 /// A private copy of the variable part of an answer: a slice of bytes.
 #[derive(Default)]
 pub struct Frame {
-    held: Option<(Buffer, Arc<Stock>)>,
+    held: Option<(Buffer, Arc<FreeList<Buffer>>)>,
     len: usize,
 }
 
 impl Frame {
     /// Copies `len` bytes, at most [`FRAME_MAX`], out of the peer's memory.
     #[inline]
-    pub(super) fn copy(stock: &Arc<Stock>, peer: &Extent, at: u64, len: usize) -> Self {
+    pub(super) fn copy(spare: &Arc<FreeList<Buffer>>, peer: &Extent, at: u64, len: usize) -> Self {
         if len == 0 {
             return Self::default();
         }
-        let mut buffer = stock.take();
+        let mut buffer = spare.take().unwrap_or_else(new_buffer);
         let len = len.min(FRAME_MAX);
         let copied = peer.read_at(at, &mut buffer[..len]);
         debug_assert!(copied.is_ok(), "the layout was checked against the end");
-        Self { held: Some((buffer, stock.clone())), len }
+        Self { held: Some((buffer, spare.clone())), len }
     }
 }
 
@@ -101,8 +112,8 @@ impl Deref for Frame {
 impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {
-        if let Some((buffer, stock)) = self.held.take() {
-            stock.give_back(buffer);
+        if let Some((buffer, spare)) = self.held.take() {
+            spare.give_back(buffer);
         }
     }
 }
@@ -110,30 +121,5 @@ impl Drop for Frame {
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Frame({} bytes)", self.len)
-    }
-}
-
-/// Buffers for private copies. Only who keeps more answers than the line has ids makes it allocate.
-#[derive(Debug)]
-pub(super) struct Stock {
-    buffers: Mutex<Vec<Buffer>>,
-    count: usize,
-}
-
-impl Stock {
-    pub(super) fn new(count: usize) -> Self {
-        let buffers = (0..count).map(|_| Box::new([0; FRAME_MAX])).collect();
-        Self { buffers: Mutex::new(buffers), count }
-    }
-
-    pub(super) fn take(&self) -> Buffer {
-        lock(&self.buffers).pop().unwrap_or_else(|| Box::new([0; FRAME_MAX]))
-    }
-
-    pub(super) fn give_back(&self, buffer: Buffer) {
-        let mut buffers = lock(&self.buffers);
-        if buffers.len() < self.count {
-            buffers.push(buffer);
-        }
     }
 }

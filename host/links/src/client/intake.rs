@@ -220,7 +220,7 @@ impl Core {
         if frame_len as usize > FRAME_MAX {
             return Err(Lie::FrameTooLong { id, len_bytes: frame_len });
         }
-        let frame = Frame::copy(&self.stock, &self.peer, self.buffer(id), frame_len as usize);
+        let frame = Frame::copy(&self.spare, &self.peer, self.buffer(id), frame_len as usize);
         if self.peer.region().is_poisoned() {
             return Err(Lie::MemoryGone);
         }

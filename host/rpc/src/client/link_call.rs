@@ -8,7 +8,7 @@
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use super::timers::Sleep;
 use crate::link::{Attempt, Body, Live, Outgoing, ReplyError, Route};
 use tombolo_host_links::Lie;
 use tombolo_host_links::client::{Call, LineError};
+use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::task;
 
 /// The way out of a client over a link.
@@ -37,8 +38,7 @@ pub(super) struct Linked {
     patience: Duration,
     reply_bytes_max: usize,
     /// Calls that have ended: their memory is for the next.
-    #[expect(clippy::vec_box, reason = "the boxes travel")]
-    spare: Mutex<Vec<Box<State>>>,
+    spare: FreeList<Box<State>>,
 }
 
 /// More are not kept.
@@ -95,7 +95,7 @@ impl Linked {
             recovery: options.recovery,
             patience: options.timeout.saturating_mul(rounds),
             reply_bytes_max: options.reply_bytes_max,
-            spare: Mutex::default(),
+            spare: FreeList::new(SPARE_MAX),
         })
     }
 }
@@ -152,8 +152,7 @@ impl LinkedCall {
             sleep: None,
             raised: None,
         };
-        let spare = linked.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let state = match spare {
+        let state = match linked.spare.take() {
             Some(mut spare) => {
                 *spare = state;
                 spare
@@ -192,10 +191,7 @@ impl Drop for LinkedCall {
         }
         state.let_go();
         self.shared.lock().keep_head(std::mem::take(&mut state.head));
-        let mut spare = self.linked.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < SPARE_MAX {
-            spare.push(state);
-        }
+        self.linked.spare.give_back(state);
     }
 }
 

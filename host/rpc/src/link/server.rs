@@ -1,9 +1,8 @@
 //! The server's side: a session for each link, whose calls go to a service that knows no links.
-#![expect(clippy::vec_box, reason = "the boxes travel")]
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tombolo_mem::Source;
@@ -16,7 +15,7 @@ use tombolo_host_links::server::{
     Peer as LinkPeer, Refusal, Request, Responder, Service as LinkService, Session, Voice,
 };
 use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferLimits, BufferPool, Buffers};
-use tombolo_host_runtime::lock;
+use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::task;
 
 /// The longest call, in bytes: as much as a service may take a buffer for.
@@ -61,7 +60,7 @@ impl<S: Service> LinkService for RpcLinks<S> {
         let exchanges = Arc::new(ExchangePool {
             buffers: Buffers::of(self.pool.account()),
             pool: self.pool.clone(),
-            exchanges: Mutex::default(),
+            exchanges: FreeList::new(SPARE_MAX),
         });
         Ok(session(self.service.clone(), caller, exchanges))
     }
@@ -71,20 +70,17 @@ impl<S: Service> LinkService for RpcLinks<S> {
 struct ExchangePool {
     buffers: Buffers,
     pool: Arc<BufferPool>,
-    exchanges: Mutex<Vec<Box<Exchange>>>,
+    exchanges: FreeList<Box<Exchange>>,
 }
 
 impl ExchangePool {
     fn take(&self) -> Box<Exchange> {
-        lock(&self.exchanges).pop().unwrap_or_else(|| Box::new(Exchange::new(self.buffers.clone())))
+        self.exchanges.take().unwrap_or_else(|| Box::new(Exchange::new(self.buffers.clone())))
     }
 
     fn put(&self, mut exchange: Box<Exchange>) {
         exchange.clear();
-        let mut exchanges = lock(&self.exchanges);
-        if exchanges.len() < SPARE_MAX {
-            exchanges.push(exchange);
-        }
+        self.exchanges.give_back(exchange);
     }
 }
 
@@ -94,13 +90,13 @@ type Slot<F> = Pin<Box<Option<F>>>;
 /// The futures of a service have a type without a name.
 fn session<S: Service>(service: Arc<S>, caller: Arc<Peer>, exchanges: Arc<ExchangePool>) -> Arc<dyn Session> {
     let begin = move |exchange| S::serve(service.clone(), caller.clone(), exchange);
-    Arc::new(RpcSession { begin, exchanges, slots: Mutex::default() })
+    Arc::new(RpcSession { begin, exchanges, slots: FreeList::new(1) })
 }
 
 struct RpcSession<B, F> {
     begin: B,
     exchanges: Arc<ExchangePool>,
-    slots: Mutex<Vec<Slot<F>>>,
+    slots: FreeList<Slot<F>>,
 }
 
 impl<B, F> Session for RpcSession<B, F>
@@ -114,16 +110,13 @@ where
             Ok(reply_buffer) => reply_buffer,
             Err(lie) => return responder.cut(lie),
         };
-        let mut slot = lock(&self.slots).pop().unwrap_or_else(|| Box::pin(None));
+        let mut slot = self.slots.take().unwrap_or_else(|| Box::pin(None));
         slot.as_mut().set(Some((self.begin)(exchange)));
         match poll(&mut slot, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready((mut exchange, outcome)) => {
                 respond(responder, &mut exchange, outcome, reply_buffer);
                 self.exchanges.put(exchange);
-                let mut slots = lock(&self.slots);
-                if slots.is_empty() {
-                    slots.push(slot);
-                }
+                self.slots.give_back(slot);
             }
             Poll::Pending => go_on(slot, self.exchanges.clone(), responder, reply_buffer),
         }

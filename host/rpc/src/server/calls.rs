@@ -170,7 +170,9 @@ impl Finish {
             }
             Destination::Datagram(datagrams, back) => datagrams.answer(back, &exchange, outcome),
         }
-        self.common.spare.put(exchange);
+        // Its buffers go back before it waits for its next use.
+        exchange.clear();
+        self.common.spare.give_back(exchange);
         destination.give_back(LATER_BYTES);
     }
 }

@@ -1,7 +1,7 @@
 //! What all threads of one server share.
 #![expect(clippy::vec_box, reason = "the boxes travel")]
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::clients::Clients;
@@ -9,7 +9,11 @@ use super::counters::Counters;
 use super::options::Options;
 use super::service::Exchange;
 use tombolo_host_runtime::buffer_pool::{BufferPool, Buffers};
+use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::rate_limit::RateLimit;
+
+/// No more exchanges than these wait for their next use.
+const SPARE_MAX: usize = 256;
 
 /// What all threads of one server share.
 pub(super) struct Common {
@@ -18,7 +22,8 @@ pub(super) struct Common {
     pub(super) counters: Counters,
     pub(super) pool: Arc<BufferPool>,
     pub(super) clients: Clients,
-    pub(super) spare: Spare,
+    /// Exchanges that come back from other threads than the one that took them.
+    pub(super) spare: FreeList<Box<Exchange>>,
     pub(super) lines: Lines,
 }
 
@@ -42,34 +47,9 @@ impl Common {
             counters: Counters::default(),
             pool,
             clients,
-            spare: Spare::default(),
+            spare: FreeList::new(SPARE_MAX),
             lines: Lines::default(),
         })
-    }
-}
-
-/// Exchanges that come back from other threads than the one that took them.
-#[derive(Default)]
-pub(super) struct Spare(Mutex<Vec<Box<Exchange>>>);
-
-impl Spare {
-    /// More are not kept.
-    const COUNT_MAX: usize = 256;
-
-    pub(super) fn put(&self, mut exchange: Box<Exchange>) {
-        exchange.clear();
-        let mut exchanges = self.lock();
-        if exchanges.len() < Self::COUNT_MAX {
-            exchanges.push(exchange);
-        }
-    }
-
-    pub(super) fn take(&self) -> Option<Box<Exchange>> {
-        self.lock().pop()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Box<Exchange>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -26,7 +26,7 @@ fn a_client_of_its_own() {
 
 fn child(bed: &Bed) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "endings::a_client_of_its_own", "--nocapture"])
+        .args(["--exact", "door::endings::a_client_of_its_own", "--nocapture"])
         .env(CHILD, &bed.path)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -4,32 +4,23 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::thread;
 
+use fastrand::Rng;
 use tombolo_host_rpc::server::Options;
 
 use crate::server::common::{Bed, ECHO, LATER, data_call, echoed, framed, numbered};
 
-/// A small generator of numbers that are the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % sides
-    }
-}
-
 /// A call and its reply.
-fn some_call(dice: &mut Dice, number: usize) -> (Vec<u8>, Vec<u8>) {
-    let len = match dice.roll(10) {
-        0 => 100_000 + dice.roll(500_000),
-        1 | 2 => 8_000 + dice.roll(40_000),
-        _ => 40 + dice.roll(300),
+fn some_call(dice: &mut Rng, number: usize) -> (Vec<u8>, Vec<u8>) {
+    let len = match dice.usize(..10) {
+        0 => 100_000 + dice.usize(..500_000),
+        1 | 2 => 8_000 + dice.usize(..40_000),
+        _ => 40 + dice.usize(..300),
     };
-    match dice.roll(4) {
+    match dice.usize(..4) {
         0 => {
             let call = numbered(LATER, number, len);
             // The second byte is how many milliseconds it takes.
-            let call = [&call[..1], &[dice.roll(5) as u8], &call[2..]].concat();
+            let call = [&call[..1], &[dice.usize(..5) as u8], &call[2..]].concat();
             let reply = echoed(&call);
             (call, reply)
         }
@@ -55,14 +46,15 @@ fn many_clients_with_all_sorts_of_calls_get_all_their_replies() {
             let mut client = bed.connect();
             let mut writer = client.0.try_clone().expect("clone");
             scope.spawn(move || {
-                let mut dice = Dice(seed);
+                let mut dice = Rng::with_seed(seed);
                 let calls: Vec<_> = (0..250).map(|number| some_call(&mut dice, number)).collect();
                 let mut missing: HashMap<&[u8], usize> = HashMap::new();
                 calls.iter().for_each(|(_, reply)| *missing.entry(reply).or_default() += 1);
                 thread::scope(|scope| {
                     scope.spawn(|| {
                         for (call, _) in &calls {
-                            let fragment = if dice.roll(5) == 0 { 1 + dice.roll(5000) } else { call.len() };
+                            let fragment =
+                                if dice.usize(..5) == 0 { 1 + dice.usize(..5000) } else { call.len() };
                             writer.write_all(&framed(call, fragment)).expect("send");
                         }
                     });
