@@ -24,7 +24,7 @@ pub(crate) struct Progress {
 pub(crate) struct Page {
     pub start: Cookie,
     pub listing: Arc<Listing>,
-    /// Who asked has no use for another kind of page.
+    /// The caller has no use for another kind of page.
     pub plus: bool,
     /// What the server was asked for.
     pub procedure: Procedure,

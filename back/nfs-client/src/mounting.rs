@@ -29,7 +29,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why an export cannot be mounted. With its sources, each of which adds what the one above lacks, it is one line.
 #[derive(Debug, ThisError)]
 pub enum MountError {
-    /// Nobody answers there.
+    /// No answer.
     #[error("{server}: cannot reach {what}")]
     Unreachable {
         /// The server.

@@ -1,19 +1,22 @@
-//! One call's caller, and what it may name.
-
-use std::net::IpAddr;
+//! One call's caller, and the nodes that its handles name.
 
 use std::hash::Hasher;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
-use tombolo_core::{Ctx, Interrupt, KeyProperties, RequestId, RequestKey, Want};
+use tombolo_core::fs::{Attr, Change, Entry, FileType, Name};
+use tombolo_core::{Ctx, Error, Interrupt, KeyProperties, RequestId, RequestKey, Want};
 use tombolo_host_rpc::server::{Origin, Peer, Transport};
-use tombolo_wire_nfs3::{FileHandle, Procedure, Status};
+use tombolo_wire_nfs3::attr::{fattr3, wcc_data};
+use tombolo_wire_nfs3::{FileHandle, PostOpAttr, Procedure, Status, WccData};
 use tombolo_wire_rpc::{CallHeader, Credential};
 
+use crate::export::Served;
 use crate::failure::{Failure, Result};
 use crate::handle::Signer;
+use crate::nodes::Node;
 use crate::service::NfsService;
-use crate::target::Target;
 
 /// The most that one READ or WRITE transfers over TCP, and over a link.
 const TCP_TRANSFER_MAX: u32 = 1 << 20;
@@ -24,7 +27,7 @@ const CHECKSUM_BYTES: usize = 256;
 /// Where a key has the checksum.
 const CHECKSUM_SHIFT: u32 = 64;
 
-/// Who calls, and what tells this call from others.
+/// The caller, and what tells this call from others.
 pub(crate) struct Caller<'a> {
     service: &'a NfsService,
     peer: &'a Peer,
@@ -157,6 +160,69 @@ fn checksum(args: &[u8], record_bytes: usize) -> u32 {
     hasher.write(args.get(..CHECKSUM_BYTES).unwrap_or(args));
     hasher.write_u64(record_bytes as u64);
     hasher.finish() as u32
+}
+
+/// A node and the caller that names it.
+pub(crate) struct Target {
+    pub export: Arc<Served>,
+    pub node: Arc<Node>,
+    pub cx: Ctx,
+}
+
+impl Target {
+    /// The node's attributes.
+    pub async fn attr(&self) -> Result<Attr> {
+        Ok(self.export.attr(&self.node).await?)
+    }
+
+    /// The attributes of a directory; NOTDIR if it is something else.
+    pub async fn directory_attr(&self) -> Result<Attr> {
+        let attr = self.attr().await?;
+        if attr.file_type == FileType::Directory { Ok(attr) } else { Err(Failure(Status::NotDir)) }
+    }
+
+    /// The attributes of a regular file; ISDIR or INVAL if it is something else (RFC 1813 §3.3.6, §3.3.7).
+    pub async fn file_attr(&self) -> Result<Attr> {
+        let attr = self.export.attr_of_file(&self.node).await?;
+        match attr.file_type {
+            FileType::Regular => Ok(attr),
+            FileType::Directory => Err(Failure(Status::IsDir)),
+            _ => Err(Failure(Status::Inval)),
+        }
+    }
+
+    /// The attributes as they are now, for an answer that carries them if they can be had.
+    pub async fn post_op(&self) -> PostOpAttr {
+        self.export.attr(&self.node).await.ok().map(|attr| fattr3(&attr))
+    }
+
+    /// The node after a failure: what it was like before is not known.
+    pub async fn wcc_now(&self) -> WccData {
+        WccData { before: None, after: self.post_op().await }
+    }
+
+    /// The node around a change. A back end that could not look afterwards is asked again.
+    pub async fn wcc(&self, change: &Change) -> WccData {
+        let mut data = wcc_data(change);
+        if data.after.is_none() {
+            data.after = self.post_op().await;
+        }
+        data
+    }
+
+    /// The node that has this name in the directory, without an error if there is none.
+    pub async fn child(&self, name: Name<'_>) -> Result<Option<Entry>> {
+        match self.export.file_system.lookup(&self.cx, self.node.id, name).resolve().await {
+            Ok(entry) => Ok(Some(entry)),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the other target lies in the same export.
+    pub fn shares_export_with(&self, other: &Target) -> bool {
+        Arc::ptr_eq(&self.export, &other.export)
+    }
 }
 
 #[cfg(test)]

@@ -13,12 +13,11 @@ use crate::access::{AllowList, Squash};
 use crate::failure;
 use crate::handle::{ExportId, Signer};
 use crate::nodes::{HeldNode, Node, Nodes};
-use crate::openings::{Opening, Openings};
+use crate::openings::{Opening, Openings, WriteVerifier};
 use crate::options::ExportOptions;
 use crate::permission::Permissions;
 use crate::service::ServeError;
 use crate::unchecked_creates::UncheckedCreates;
-use crate::verifier::WriteVerifier;
 
 /// How many nodes are kept at hand. A hundred thousand files in use leave the server small.
 const NODES_MAX: usize = 1 << 16;

@@ -7,7 +7,7 @@
 //!
 //! Exports are attached once, for all their clients ([decision nfs-server](../../../docs/decisions/nfs-server.md)).
 //!
-//! Reading order: `service` (a call's header and program), `caller` and `target` (identity and node), `procedures`, then
+//! Reading order: `service` (a call's header and program), `caller` (identity and node), `procedures`, then
 //! what is kept between calls: `export`, `nodes`, `openings`, `permission`.
 //!
 //! Not here: locks (NLM), NFS version 4, Kerberos, the portmapper.
@@ -27,9 +27,7 @@ mod permission;
 mod procedures;
 mod server;
 mod service;
-mod target;
 mod unchecked_creates;
-mod verifier;
 
 pub use access::{AllowList, Groups, Identities, NO_ID, Network, NetworkError, Squash, Whom};
 pub use export::Durability;

@@ -5,16 +5,38 @@
 //! failed write-back only through an open file. What was idle for a while is closed, so that a removed file
 //! gives its space back.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quick_cache::sync::Cache;
 use tombolo_core::fs::{File, FileSystem, NO_ID, NodeId, OpenFlags, OpenId, SyncWhat};
 use tombolo_core::{Answer, Ctx, Error, Result, SessionId};
 use tombolo_host_runtime::task;
 
-use crate::verifier::WriteVerifier;
+/// The write verifier (RFC 1813 §3.3.7, §3.3.21). Changes at every start, and whenever data that was taken but not yet stable could not be written. A client that sees
+/// it change sends its unstable data again.
+#[derive(Debug)]
+pub(crate) struct WriteVerifier(AtomicU64);
+
+impl WriteVerifier {
+    /// A verifier that no earlier run of a server has used: the time under a random key, for clocks are set back.
+    pub fn new() -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self(AtomicU64::new(RandomState::new().hash_one(since_1970)))
+    }
+
+    /// The present one.
+    pub fn bytes(&self) -> [u8; 8] {
+        self.0.load(Ordering::Acquire).to_be_bytes()
+    }
+
+    /// Data was lost.
+    pub fn change(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
 
 /// What an opening is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -357,5 +379,15 @@ mod tests {
         };
         assert!(matches!(block_on(openings.with_eviction(open)), Err(Error::TooManyOpen)));
         assert!(tries.into_inner() <= ATTEMPTS + 1);
+    }
+
+    #[test]
+    fn every_start_and_every_loss_makes_another_verifier() {
+        let first = WriteVerifier::new();
+        let before = first.bytes();
+        assert_eq!(before, first.bytes());
+        first.change();
+        assert_ne!(before, first.bytes());
+        assert_ne!(before, WriteVerifier::new().bytes());
     }
 }

@@ -17,9 +17,9 @@ pub struct ExportOptions {
     pub export: Arc<dyn Export>,
     /// The waist session that its clients share.
     pub session: SessionId,
-    /// Whom callers are taken for.
+    /// How callers are squashed.
     pub squash: Squash,
-    /// Who may call.
+    /// The addresses that may call.
     pub allow: AllowList,
     /// What is stable when it is answered.
     pub durability: Durability,
@@ -31,6 +31,6 @@ pub struct Options {
     pub exports: Vec<ExportOptions>,
     /// Signs the handles.
     pub signer: Arc<Signer>,
-    /// Who callers are.
+    /// Maps credentials to identities.
     pub identities: Identities,
 }

@@ -1,4 +1,4 @@
-//! A running NFS server: the service, its transports, and a thread that tidies up.
+//! A running NFS server: the service, its transports, and the thread that closes idle openings.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::service::NfsService;
 /// period lasts.
 pub struct NfsServer {
     transport: Option<Server>,
-    _tidying: IdleCloser,
+    _idle_closer: IdleCloser,
 }
 
 impl NfsServer {
@@ -24,7 +24,7 @@ impl NfsServer {
     ) -> Result<Self, StartError> {
         let idle_closer = IdleCloser::start(service).map_err(StartError::Thread)?;
         let transport = Server::start(bound, options, service)?;
-        Ok(Self { transport: Some(transport), _tidying: idle_closer })
+        Ok(Self { transport: Some(transport), _idle_closer: idle_closer })
     }
 
     /// Where it takes connections, with real ports.

@@ -16,7 +16,7 @@ pub const GIDS_MAX: usize = 16;
 pub struct AuthFlavor(pub u32);
 
 impl AuthFlavor {
-    /// Nobody in particular.
+    /// Anonymous.
     pub const NONE: Self = Self(0);
     /// User and groups, believed as told.
     pub const SYS: Self = Self(1);
@@ -70,7 +70,7 @@ impl Encode for Verifier<'_> {
     }
 }
 
-/// Who calls.
+/// The caller's credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credential<'a> {
     /// AUTH_NONE. What its body holds is undefined (§10.1), and is ignored.

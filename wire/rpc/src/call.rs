@@ -18,7 +18,7 @@ pub struct CallHeader<'a> {
     pub version: u32,
     /// What to do.
     pub procedure: u32,
-    /// Who calls.
+    /// The caller's credential.
     pub credential: Credential<'a>,
 }
 

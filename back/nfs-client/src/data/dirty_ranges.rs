@@ -66,7 +66,7 @@ struct Uncommitted {
     superseded: Option<Superseded>,
 }
 
-/// Who waits for writes that were overwritten while a COMMIT for them was under way need not wait for what overwrote them,
+/// A flush of writes that were overwritten while a COMMIT for them was under way need not wait for what overwrote them,
 /// unless that COMMIT comes back with another verifier. So continuous overwriting does not delay a flush that
 /// makes a file stable.
 #[derive(Clone, Copy, Debug)]
@@ -369,7 +369,7 @@ impl DirtyRanges {
         first
     }
 
-    /// The server has taken the piece: it need not have what is older beneath it. Who waited for that waits for the piece.
+    /// The server has taken the piece: it need not have what is older beneath it. Flushes that waited for that wait for the piece.
     fn overwritten(&mut self, new: &mut Piece) -> Option<Superseded> {
         let range = new.range();
         let mut superseded: Option<Superseded> = None;

@@ -40,7 +40,7 @@ pub(super) struct Piece {
     pub(super) stability: Stability,
     /// How often the server lost it.
     pub(super) losses: u8,
-    /// Who wrote it.
+    /// The writer.
     pub(super) caller: Caller,
     pub(super) memory: Arc<Memory>,
     /// Where in the memory it begins.

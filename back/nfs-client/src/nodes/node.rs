@@ -230,7 +230,7 @@ impl Node {
     }
 
     /// The attributes of a file of which the server says that it is gone: as they were, if this client has removed its last
-    /// name. Somebody may hold it still without having it open. What others removed or replaced is to be looked up again.
+    /// name. It may still be held without being open. What others removed or replaced is to be looked up again.
     pub(crate) fn after_its_end(&self) -> Option<Attr> {
         let state = self.state();
         let attr = state.freshness.known();

@@ -120,7 +120,7 @@ impl Nodes {
         self.counts.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
     }
 
-    /// Whether listings may bring further nodes. Who lists keeps them all until its own memory runs short, so a directory
+    /// Whether listings may bring further nodes. The lister keeps them all until its own memory runs short, so a directory
     /// without end would fill this table; beyond a part of it, names are looked up one by one on demand.
     /// Those that are looked up do not count, but room is left for as many again.
     pub(crate) fn takes_listed(&self) -> bool {

@@ -41,7 +41,7 @@ impl View {
                     Reply::Failed(..) => return Ok(false),
                 },
             };
-            // Somebody may have removed or moved it meanwhile.
+            // It may have been removed or moved meanwhile.
             let is_at_location = step.location().is_some_and(|location| location.name == *name);
             if is_at_location && is_same(step, &fattr) {
                 nodes.rename_handle(step, found.handle);

@@ -46,7 +46,7 @@ impl View {
         Ok(change)
     }
 
-    /// Nobody is owed what was written to a file without a name, also where the server has it, but not for good. Who wishes not
+    /// The written data of a file without a name are not needed, committed or not. An interrupted caller does not
     /// to wait for that has removed the file all the same.
     async fn drop_data(&self, node: &Arc<Node>) {
         if !node.data.is_dirty() {
@@ -153,7 +153,7 @@ impl View {
                 nodes.record(&moved, &to_dir, &to, to_dir.epoch());
                 moved.doubt(self.now());
             }
-            // Nobody here knows what was moved; but the name no longer leads to nothing, or to what it did.
+            // What was moved is unknown here; but the name no longer leads to nothing, or to what it did.
             None => nodes.forget_name(to_dir.id, &to),
         }
         Ok(renamed)
@@ -273,7 +273,7 @@ impl View {
     /// Restores the name of a file that was not removed after all, unless another file has the name by now.
     async fn give_back(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) {
         let Some(location) = node.location().filter(|_| node.is_silly()) else { return };
-        // Whoever closes it meanwhile must not take it away.
+        // A close meanwhile must not remove it.
         node.make_plain();
         let given = match self.find(dir, name).await {
             Err(Error::NotFound) => self.move_name((dir, &location.name), (dir, name)).await.map(drop),

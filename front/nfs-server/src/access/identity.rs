@@ -28,7 +28,7 @@ impl Identities {
         Self { lists: Cache::new(LISTS_MAX), groups }
     }
 
-    /// Whom the caller with this credential is taken for. It waits only where groups are looked up, and fails there
+    /// The identity of the caller with this credential. It waits only where groups are looked up, and fails there
     /// ([`Error::WouldBlock`]: ask again later), and where the caller may not use that identity ([`Error::NotPermitted`]).
     pub async fn identity(
         &self,

@@ -177,7 +177,7 @@ mod tests {
         let handle = signer.sign(export, VOLUME, &file(8)).expect("sign");
         assert_eq!(signer.verify(&handle, ExportId::of("golden"), VOLUME), Err(Refused::Bad));
         assert_eq!(signer.verify(&handle, export, Volume([8; 16])), Err(Refused::Bad));
-        // Who edits the export in it has no proof for that.
+        // A handle with another export in it fails the check.
         let mut moved = handle.clone();
         moved[2..4].copy_from_slice(&ExportId::of("golden").0);
         assert_eq!(signer.verify(&moved, ExportId::of("golden"), VOLUME), Err(Refused::Bad));

@@ -7,8 +7,8 @@ use tombolo_wire_nfs3::results::{AccessOk, AccessReply, GetattrReply, SetattrRep
 use tombolo_wire_nfs3::{FileHandle, Reply, Status, WccData};
 
 use crate::caller::Caller;
+use crate::caller::Target;
 use crate::failure::{Failure, Result};
-use crate::target::Target;
 
 /// GETATTR.
 pub(crate) async fn getattr(caller: &Caller<'_>, handle: FileHandle<'_>) -> GetattrReply {

@@ -10,10 +10,10 @@ use tombolo_wire_nfs3::attr::{fattr3, stability, stable_how, wcc_data};
 use tombolo_wire_nfs3::results::{CommitOk, CommitReply, ReadOk, ReadReply, WriteOk, WriteReply};
 use tombolo_wire_nfs3::{Reply, Status, WccData, WriteVerifier};
 
+use crate::caller::Target;
 use crate::caller::{Caller, key_under};
 use crate::failure::{Failure, Result};
 use crate::openings::Opening;
-use crate::target::Target;
 
 /// READ. The data follows the results.
 pub(crate) async fn read(

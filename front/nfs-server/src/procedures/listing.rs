@@ -15,9 +15,9 @@ use tombolo_wire_xdr::Encoder;
 
 use super::LISTING_MAX_BYTES;
 use crate::caller::Caller;
+use crate::caller::Target;
 use crate::failure::{Failure, Result};
 use crate::nodes::HeldNode;
-use crate::target::Target;
 
 /// READDIR.
 pub(crate) async fn readdir(caller: &Caller<'_>, args: ReaddirArgs<'_>, results: &mut Encoder<'_>) {

@@ -16,9 +16,9 @@ use tombolo_wire_nfs3::{Reply, Sattr3, Status, WccData};
 use tombolo_wire_xdr::Encoder;
 
 use crate::caller::Caller;
+use crate::caller::Target;
 use crate::failure::{Failure, Result};
 use crate::nodes::{HeldNode, Node};
-use crate::target::Target;
 
 /// The mode of what is made where the client names none: its owner's alone.
 const MODE_UNSAID: u32 = 0o600;
@@ -213,7 +213,7 @@ async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Res
         super::attributes::change(&file, &SetAttr { size: Some(size), ..SetAttr::default() }).await?;
     }
     let attr = file.attr().await?;
-    // Whoever made it a moment ago may not have been answered yet.
+    // The call that created it a moment ago may not have been answered yet.
     dir.export.settle(&dir.node).await?;
     dir.export.unchecked_creates.record(&dir.cx, &file.node.handle);
     Ok(New { node: file.node, attr, dir: Change::default() })

@@ -10,9 +10,9 @@ use tombolo_wire_nfs3::{FileHandle, Status};
 use tombolo_wire_xdr::Encoder;
 
 use crate::caller::Caller;
+use crate::caller::Target;
 use crate::failure::{Failure, Result};
 use crate::nodes::Node;
-use crate::target::Target;
 
 /// LOOKUP.
 pub(crate) async fn lookup(caller: &Caller<'_>, args: DirOpArgs<'_>, results: &mut Encoder<'_>) {

@@ -7,9 +7,9 @@ use tombolo_wire_nfs3::results::{RemoveReply, RenameReply, RenameWcc};
 use tombolo_wire_nfs3::{Reply, WccData};
 
 use crate::caller::Caller;
+use crate::caller::Target;
 use crate::failure::{Failure, Result};
 use crate::nodes::HeldNode;
-use crate::target::Target;
 
 /// REMOVE.
 pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {

@@ -8,12 +8,12 @@ use tombolo_wire_nfs3::{FileHandle, NfsTime3, Reply};
 
 use super::LISTING_PREFERRED_BYTES;
 use crate::caller::Caller;
+use crate::caller::Target;
 use crate::failure::{Failure, Result};
-use crate::target::Target;
 
 /// Transfers are best a multiple of a page.
 const PAGE_BYTES: u32 = 4096;
-/// What Linux's own file systems allow at least (btrfs and xfs more). Nobody asks before it links.
+/// What Linux's own file systems allow at least (btrfs and xfs more). Clients do not check before LINK.
 const LINK_MAX: u32 = 32_000;
 
 /// FSSTAT.

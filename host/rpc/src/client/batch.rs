@@ -21,7 +21,7 @@ pub(super) struct Message {
     pub(super) data: Option<Source>,
 }
 
-/// Calls in the order in which they are sent. Whoever sends owns it; no lock is held meanwhile.
+/// Calls in the order in which they are sent. The sending thread owns it; no lock is held meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     items: VecDeque<(u32, Message)>,

@@ -11,7 +11,7 @@ use tombolo_wire_rpc::Credential;
 pub struct Call<'a> {
     /// What to do.
     pub procedure: u32,
-    /// Who asks.
+    /// The caller's credential.
     pub credential: Credential<'a>,
     /// File data behind the arguments, sent from where they lie; the padding is added. They are in use until the call is
     /// answered, because it may have to be sent again.

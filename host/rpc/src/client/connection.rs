@@ -23,7 +23,7 @@ pub(super) struct Connection {
     pub(super) bulk: VecDeque<u32>,
     /// What the socket did not take; empty while a thread sends.
     pub(super) batch: Batch,
-    /// Somebody sends, and will send what is queued meanwhile.
+    /// A thread sends, and will send what is queued meanwhile.
     pub(super) sending: bool,
     /// The socket was full; an event follows when it is writable.
     pub(super) full: bool,

@@ -80,7 +80,7 @@ enum Stage {
     Linkless,
     /// It waits for bulk memory of this link.
     Roomless(Arc<Live>),
-    /// It is out. Nobody has looked for the answer yet, if `fresh`. Bulk memory was taken for it, if `has_memory`.
+    /// It is out. The answer was not looked for yet, if `fresh`. Bulk memory was taken for it, if `has_memory`.
     Sent { live: Arc<Live>, call: Call, reply_buffer: Option<usize>, has_memory: bool, fresh: bool },
     /// The outcome is known, and told at most once.
     Over(Option<Outcome>),

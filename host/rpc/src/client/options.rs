@@ -1,4 +1,4 @@
-//! Who is called, and how.
+//! The callee, and how it is called.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -89,7 +89,7 @@ impl Engine {
             let is_silent = silent.is_some_and(|since| now.saturating_duration_since(since) >= timeout);
             (connection.phase, connection.calls, connection.token(index), is_silent, timeout)
         };
-        // Who sent over it may have lost it.
+        // A sending thread may have found it broken.
         if let Some(lane) = self.lanes.get_mut(index)
             && lane.as_ref().is_some_and(|lane| lane.token != token)
         {

@@ -186,7 +186,7 @@ impl ReplyReader {
     /// A record begins, if anything does.
     fn start(&mut self, lookup: Lookup<'_>) -> Result<(usize, Option<Step>), ProtocolError> {
         let receive = Ok((0, Some(Step::Receive)));
-        // Nobody else has a part of it between two system calls.
+        // No other thread has a part of it between two system calls.
         let bytes =
             self.staging.as_slice().and_then(|bytes| bytes.get(self.start..self.end)).unwrap_or_default();
         let Some(mark) = bytes.first_chunk().map(|mark| Mark::from_bytes(*mark)) else { return receive };

@@ -251,7 +251,7 @@ impl RpcClient {
         self.0.linked.as_ref().map(|linked| &linked.route)
     }
 
-    /// Who is called; over links the address says nothing.
+    /// The callee; over links the address means nothing.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.0.target

@@ -29,7 +29,7 @@ impl Shared {
         Arc::new(Self { wire, counters, alarm, label, datagrams, state })
     }
 
-    /// Who is called, without what of it.
+    /// The callee's host.
     pub(super) fn host(&self) -> &str {
         self.label.split_once(":/").map_or(&*self.label, |(host, _)| host)
     }
@@ -104,7 +104,7 @@ impl Alarm {
     /// Runs `sleep` unless there is something to do; what comes meanwhile rings the bell.
     pub(super) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
-        // Who raised it before this line may have seen us awake.
+        // An alarm from before this line may have seen the thread awake.
         if !self.is_raised() {
             sleep();
         }

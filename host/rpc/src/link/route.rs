@@ -152,7 +152,7 @@ impl Route {
         if let Err(error) = thread::Builder::new().name("link-again".into()).spawn(search) {
             tracing::error!(server = &*self.label, %error, "cannot start the reconnect thread");
             self.fail(&error);
-            // Whoever waits next tries again.
+            // The next waiter tries again.
             lock(&self.state).is_searching = false;
         }
     }

@@ -83,7 +83,7 @@ impl Live {
         Attempt::Sent { call, reply_buffer: number, has_memory }
     }
 
-    /// A span of either side, where it is needed, or neither. Nobody is to be told of a first span that was given back for want of the second, for
+    /// A span of either side, where it is needed, or neither. A first span that was given back for want of the second must wake no waiter, for
     /// a failed attempt has looked while no pair was half taken: else the waiters would wake each other, or themselves, for ever.
     fn take(&self, out_bytes: usize, buffer_bytes: usize) -> Option<(Option<Span>, Option<Span>)> {
         let take = || {

@@ -123,7 +123,7 @@ where
     }
 
     fn ended(&self) {
-        // Nobody else looks after memory that is not needed.
+        // No other event trims unused memory.
         self.exchanges.pool.trim();
     }
 }

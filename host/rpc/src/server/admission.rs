@@ -1,4 +1,4 @@
-//! Who may have how many connections.
+//! How many connections an address may have.
 //!
 //! An address has as many as it leaves free at most: one alone gets half of all, the next half of what is left, and there is always something
 //! left for others. Where a new connection exceeds the limit, idle ones are closed: first those that never asked

@@ -122,7 +122,7 @@ where
     polled.unwrap_or(Poll::Ready(None))
 }
 
-/// Polls the call again, now with a waker that means it, until it is ready. Whoever wakes it then sends its reply.
+/// Polls the call again, now with a waker that means it, until it is ready. The thread that wakes it then sends its reply.
 fn go_on<F>(mut slot: Slot<F>, finish: Finish)
 where
     F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,

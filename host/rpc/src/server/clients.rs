@@ -1,4 +1,4 @@
-//! Who calls, by address: what all connections and datagrams of one address may have together.
+//! Clients, by address: what all connections and datagrams of one address may have together.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -25,7 +25,7 @@ const TURN_BYTES_MAX: usize = 2 << 20;
 /// So many bytes of replies are sent before the turn ends: their buffers come back while they are warm.
 const FLUSH_BYTES: usize = 256 << 10;
 
-/// Whoever takes its time over a call has to send so much of it now and then, or it is not thought to be sending at all.
+/// A client that sends a call slowly has to send so much of it now and then, or it counts as idle.
 const TRICKLE_BYTES: usize = 16 << 10;
 
 /// What a peer may still send after we have said our last word: closing before it is read could destroy that word.

@@ -174,7 +174,7 @@ impl DatagramReader {
         }
     }
 
-    /// Who sent it; none if it is not admitted.
+    /// The sender; none if it is not admitted.
     fn sender(&mut self, address: SocketAddr) -> Option<Sender> {
         if let Some(known) = self.senders.iter().find(|sender| sender.address == address) {
             return Some(known.clone());

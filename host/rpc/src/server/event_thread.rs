@@ -16,12 +16,12 @@ use super::admission::Admitted;
 use super::common::Common;
 use super::connection::{Connection, NextStep, ThreadContext};
 use super::connection_table::ConnectionTable;
+use super::connection_table::{Token, Watched};
 use super::datagrams::DatagramReader;
 use super::listening::Listening;
 use super::service::{Peer, Transport};
 use super::shared_connection::SharedConnection;
 use super::thread_queue::{Commands, ThreadQueue};
-use super::token::{Token, Watched};
 use tombolo_host_runtime::spin::Window;
 use tombolo_sys::epoll::{Epoll, Event, Interest};
 use tombolo_sys::{Result, socket};
@@ -48,7 +48,7 @@ pub(super) struct EventThread {
     connections: ConnectionTable,
     listening: Listening,
     sockets: Vec<DatagramReader>,
-    /// Who has a turn, one after the other.
+    /// The connections that have a turn, in order.
     ready: VecDeque<Token>,
     busy: Busy,
     window: Window,
@@ -57,7 +57,7 @@ pub(super) struct EventThread {
     stops_at: Option<Instant>,
 }
 
-/// Who worked last.
+/// The connections that worked last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Busy {
     last: Option<Token>,

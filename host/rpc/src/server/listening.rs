@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::admission::{Admitted, make_room};
 use super::common::Common;
+use super::connection_table::Token;
 use super::thread_queue::ThreadQueue;
-use super::token::Token;
 use tombolo_sys::epoll::{Epoll, Interest};
 use tombolo_sys::{Errno, tcp};
 
@@ -31,7 +31,7 @@ pub(super) struct Listening {
     common: Arc<Common>,
     /// All event threads.
     threads: Arc<[Arc<ThreadQueue>]>,
-    /// Nobody is taken in before.
+    /// No connection is accepted before.
     paused_until: Option<Instant>,
     /// A new connection for which idle ones are being closed.
     waiting: Option<(OwnedFd, SocketAddr)>,

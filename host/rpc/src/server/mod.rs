@@ -30,7 +30,6 @@ mod rpc_server;
 mod service;
 mod shared_connection;
 mod thread_queue;
-mod token;
 
 pub use counters::Counts;
 pub use listeners::{BindError, Bound, Listeners};

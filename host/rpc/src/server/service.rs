@@ -94,7 +94,7 @@ pub enum Origin {
     Link(Box<LinkOrigin>),
 }
 
-/// Who has a link over shared memory.
+/// The client of a link over shared memory.
 #[derive(Clone, Debug)]
 pub struct LinkOrigin {
     /// What it is called in logs.

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::admission::{Activity, Admitted};
 use super::clients::Client;
 use super::common::Common;
+use super::connection_table::Token;
 use super::reply_batch::{Batch, Sent, State};
 use super::service::{Exchange, Outcome, Peer};
 use super::thread_queue::ThreadQueue;
-use super::token::Token;
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_host_runtime::waiters::Waiter;
 
@@ -53,7 +53,7 @@ struct SendQueue {
     /// The rest of the batch that was sent in part; empty while a thread sends.
     rest: Batch,
     phase: Phase,
-    /// Somebody sends, and will send what is put in the queue meanwhile.
+    /// A thread sends, and will send what is put in the queue meanwhile.
     sending: bool,
     /// The socket has become writable since the sending thread found it full.
     again: bool,
@@ -155,7 +155,7 @@ impl SharedConnection {
         }
     }
 
-    /// The peer may take more: sends what waits. Whoever is at it tries once more.
+    /// The peer may take more: sends what waits. A thread that sends already tries once more.
     pub(super) fn writable(&self) {
         let batch = {
             let mut send_queue = self.lock();

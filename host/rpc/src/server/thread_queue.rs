@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::admission::Admitted;
-use super::token::Token;
+use super::connection_table::Token;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::Bell;
 
@@ -83,7 +83,7 @@ impl ThreadQueue {
     /// Runs `sleep` unless the queue has commands; a command that comes meanwhile rings the bell.
     pub(super) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
-        // Who put something in before this line may have seen us awake.
+        // A command from before this line may have seen the thread awake.
         if !self.has_commands() {
             sleep();
         }

@@ -265,7 +265,7 @@ impl<S: Service> ServerSide<S> {
                 self.send(socket);
             }
             None if outcome == Outcome::Reply && reply.len() <= DATAGRAM_MAX_BYTES => {
-                // Whoever asked over a connection that has ended hears nothing.
+                // A reply over a closed connection is dropped.
                 let _ = self.network.send_datagram(socket, End::Server, &reply);
             }
             None => {}

@@ -7,7 +7,7 @@ use super::message::Auth;
 /// A caller, as its credential tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Nobody in particular: AUTH_NONE.
+    /// Anonymous: AUTH_NONE.
     Nobody,
     /// A user: AUTH_SYS.
     User {

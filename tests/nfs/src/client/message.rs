@@ -35,7 +35,7 @@ pub struct Message {
     pub version: u32,
     /// The procedure.
     pub procedure: u32,
-    /// Who calls.
+    /// The caller.
     pub credential: Auth,
     /// Nothing, with the credentials that there are.
     pub verifier: Auth,

@@ -54,7 +54,7 @@ impl Nfs {
         Self { caller, ..self.clone() }
     }
 
-    /// Who calls.
+    /// The caller.
     pub fn caller(&self) -> &Caller {
         &self.caller
     }

@@ -7,7 +7,7 @@ use super::{DirPath, MountName};
 xdr_struct! {
     /// A client and what it mounted (`mountbody`).
     pub struct MountEntry<'a> {
-        /// Who.
+        /// The client.
         pub client: MountName<'a>,
         /// What.
         pub path: DirPath<'a>,

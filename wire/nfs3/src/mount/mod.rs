@@ -27,7 +27,7 @@ xdr_enum! {
         Null = 0,
         /// The root of an export.
         Mnt = 1,
-        /// Who mounted what.
+        /// The list of mounts.
         Dump = 2,
         /// An export is not in use any more.
         Umnt = 3,

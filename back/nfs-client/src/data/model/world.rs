@@ -144,7 +144,7 @@ impl World {
     }
 
     pub(super) fn cut(&mut self, size: usize) {
-        // Who writes or reads what another cuts may see either.
+        // A write or read concurrent with a truncation may see either state.
         if self.cut.is_some() || !self.writes.is_empty() || !self.reads.is_empty() {
             return;
         }

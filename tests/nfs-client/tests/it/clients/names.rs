@@ -49,7 +49,7 @@ fn a_name_moved_by_another_client_changes_after_the_attribute_timeout() {
         let node = pair.two.lookup(pair.two.dir, "name").expect("a file is always there").node;
         contents(&pair.two, node)
     };
-    // The first is gone at the server. Who finds that out by opening it finds the second when looking again, as kernels do.
+    // The first is gone at the server. An open that finds this out looks the name up again, as kernels do, and gets the second.
     let seen = match moved() {
         Err(Error::Stale) => moved(),
         seen => seen,

@@ -26,12 +26,12 @@ impl Pair {
         Self::with(Options::default())
     }
 
-    /// Who believes attributes for so long.
+    /// A client that caches attributes for so long.
     pub fn believing(time: Duration) -> Self {
         Self::with(Options { attributes: AttributeTimes::all(time), ..Options::default() })
     }
 
-    /// Who believes nothing.
+    /// A client without attribute caching.
     pub fn noac() -> Self {
         Self::with(hard())
     }

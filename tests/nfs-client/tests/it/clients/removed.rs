@@ -33,7 +33,7 @@ fn a_file_that_is_removed_while_open_is_read_and_written_on_and_gone_after_its_c
     gone(&pair);
 }
 
-/// Who holds it without having it open (`O_PATH`) may ask what it was.
+/// A holder without an open file (`O_PATH`) may ask what it was.
 #[test]
 fn attributes_of_a_removed_file_reach_its_openers() {
     let pair = Pair::noac();

@@ -72,7 +72,7 @@ fn a_hard_mount_waits_for_a_slow_server() {
 fn a_hard_mount_waits_for_an_unreachable_server() {
     in_time(|| {
         let stage = Stage::hard();
-        // Whoever calls is cut off; after a while it is served.
+        // Connections are closed; after a while calls are served.
         stage.server.now(|_| Say::Reset);
         let world = stage.world.clone();
         let waits = std::thread::spawn(move || world.attr(world.dir));

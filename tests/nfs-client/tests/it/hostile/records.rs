@@ -193,7 +193,7 @@ fn a_call_that_is_sent_again_has_the_name_that_it_had() {
             true => Say::All(vec![Say::Unheard, Say::Reset]),
             false => Say::Truth,
         });
-        // Nobody kept the answers here: it exists by then.
+        // No reply cache here: it exists by then.
         let made = world.mkdir(world.dir, "dir");
         assert!(matches!(made, Ok(_) | Err(Error::Exists)), "{made:?}");
         // The first is the one of the world's own directory.

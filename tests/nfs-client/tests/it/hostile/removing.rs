@@ -67,7 +67,7 @@ fn a_completed_removal_is_not_reported_as_interrupted() {
             false => Say::Truth,
         });
         let mut lent = lend(&world, file);
-        // Nobody waits for the COMMIT that follows, but the removal, once it is done.
+        // Only the removal is waited for, not the COMMIT that follows.
         world.release(file);
         soon("no COMMIT", || stage.server.count_of(Procedure::Commit) > 0);
         let removes = std::thread::spawn({

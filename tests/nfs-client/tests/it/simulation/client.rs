@@ -163,7 +163,7 @@ fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> 
     network.digest()
 }
 
-/// Who uses a machine.
+/// The callers of a machine.
 struct Users {
     callers: Vec<Rng>,
     sharers: Vec<Rng>,

@@ -11,7 +11,7 @@ use tombolo_nfs_client_tests::wire::{ClientWire, Fault, Happening, Network, Rng,
 /// So many events may happen without time passing before that counts as a livelock.
 const STEPS_MAX: u32 = 200_000;
 
-/// Who has the server's program started again.
+/// Restarts the server's program.
 pub trait Host<S> {
     /// It fails now, and so much of what was not stable is lost, in thousandths.
     fn fails(&mut self, lost: u32);

@@ -1,6 +1,6 @@
 //! What callers do to the same names and the same blocks at the same time.
 //!
-//! Nobody can say beforehand what each of them will be told. But a name that was made and removed so and so often is there
+//! Single replies cannot be predicted. But a name that was made and removed so and so often is there
 //! or not at the end, so something done twice, or half, shows. And a block that is read has what was written to it last, or
 //! what a caller was writing meanwhile: never what was there before that.
 

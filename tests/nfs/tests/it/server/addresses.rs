@@ -1,4 +1,4 @@
-//! Who may call, by address.
+//! Allowed addresses.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who callers are, and what they may.
+//! Callers' identities and permissions.
 
 use std::fs;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ fn squashed(squash: Squash) -> (Fixture, [FileHandleBuf; 3]) {
     (Fixture::new(plan, None), files)
 }
 
-/// Who owns what this client makes.
+/// The owner of what this client makes.
 fn owner_of_new(nfs: &Nfs, root: &FileHandleBuf, name: &str) -> (u32, u32) {
     let new = nfs.create(root, name.as_bytes(), CreateHow::Guarded(mode(0o644))).done();
     let attr = new.attributes.expect("attributes");
