@@ -1,4 +1,4 @@
-//! Chains through the entries of a shelf, oldest first.
+//! Chains through the entries of a shard, oldest first.
 
 /// Where an entry stands in one chain.
 #[derive(Clone, Copy, Debug, Default)]

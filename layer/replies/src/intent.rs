@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{FileType, NameBuf, NodeId, PersistentHandle, SetAttr, Timestamp};
 
+use super::append_locks::AppendLocks;
 use super::outcome::Inode;
-use super::turns::Turns;
 use tombolo_core::fs::Op;
 
 /// Where an operation will leave its trace.
@@ -21,8 +21,8 @@ pub(super) enum Trail {
     Renames { from_parent: NodeId, from: NameBuf, to_parent: NodeId, to: NameBuf },
     /// It changes attributes.
     Changes { node: NodeId, set: SetAttr },
-    /// It adds so many bytes to a file. One at a time does, of those that take turns, or nobody could tell whose bytes are there.
-    Appends { node: NodeId, len: u64, turns: Arc<Turns> },
+    /// It adds so many bytes to a file. One at a time does, of those that hold an append lock, or nobody could tell whose bytes are there.
+    Appends { node: NodeId, len: u64, append_locks: Arc<AppendLocks> },
 }
 
 /// An operation that is about to run, in words that stay good when the process is gone.

@@ -20,17 +20,18 @@
 //!
 //! Not here: what a request *is* (front ends give the key), and power loss.
 //!
-//! Reading order: `session` (which operations), `perform` (first run and duplicates), `call` (each operation), `table` and
-//! `shelf` (what is kept); then `intent`, `look` (before), `journal` (the file) and `reconcile` (after).
+//! Reading order: `session` (which operations), `execution` (first run and duplicates), `call` (each operation), `table` and
+//! `shard` (what is kept); then `intent`, `look` (before), `journal` (the file) and `reconcile` (after).
 #![forbid(unsafe_code)]
 
+mod append_locks;
 mod appending;
 mod below;
 mod call;
 mod chain;
 mod counters;
+mod execution;
 mod failure;
-mod flight;
 mod groups;
 mod hashed;
 mod intent;
@@ -39,13 +40,12 @@ mod key;
 mod look;
 mod options;
 mod outcome;
-mod perform;
+mod pending_reply;
 mod reconcile;
 mod session;
-mod shelf;
+mod shard;
 mod slab;
 mod table;
-mod turns;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -53,15 +53,15 @@ use std::sync::Arc;
 use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, Result, SessionId};
 
+use append_locks::AppendLocks;
 use call::Call;
 pub use counters::{Counters, Snapshot};
 pub use journal::OpenError;
-use journal::{Journal, KeptOutcome, Lock, OUTCOMES_SPARE, Tree};
+use journal::{Journal, Lock, OUTCOMES_SPARE, StoredOutcome, Tree};
 pub use options::{Limits, Options};
 use reconcile::Reconciler;
 use session::Session;
 use table::Table;
-use turns::Turns;
 
 /// An export whose requests are performed once. Its sessions share what is kept.
 pub struct Replies {
@@ -75,7 +75,7 @@ struct Shared {
     fleeting: Arc<Table>,
     counters: Arc<Counters>,
     /// Of the files that are appended to.
-    turns: Arc<Turns>,
+    append_locks: Arc<AppendLocks>,
 }
 
 /// The session in which we look at the export ourselves. Front ends count theirs from the other end.
@@ -114,7 +114,7 @@ pub fn open(
     let slots = u32::try_from(slots).unwrap_or(u32::MAX);
     let (journal, draft) = lock.draft(&tree, slots, newest)?;
     let replies = Replies::new(inner, options, counters, Some(journal));
-    kept.into_iter().for_each(|kept: KeptOutcome| replies.shared.durable.restore(kept));
+    kept.into_iter().for_each(|kept: StoredOutcome| replies.shared.durable.restore(kept));
     draft.publish(lock)?;
     Ok(replies)
 }
@@ -128,7 +128,7 @@ impl Replies {
     ) -> Self {
         let durable = Table::new(options.durable, counters.clone(), journal);
         let fleeting = Table::new(options.fleeting, counters.clone(), None);
-        Self { inner, shared: Arc::new(Shared { durable, fleeting, counters, turns: Arc::default() }) }
+        Self { inner, shared: Arc::new(Shared { durable, fleeting, counters, append_locks: Arc::default() }) }
     }
 
     /// Whether what is kept outlives the process.

@@ -8,26 +8,29 @@ use std::sync::Arc;
 use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle};
 use tombolo_core::{Answer, Ctx, Error, Identity, Want};
 
+use super::append_locks::{AppendLock, AppendLocks};
 use super::intent::{Deed, Intent, Spot, Trail};
 use super::outcome::Inode;
-use super::turns::{Turn, Turns};
 use tombolo_core::fs::Op;
 
 /// What an operation is about to change.
 pub(super) struct Seen {
     pub intent: Intent,
     /// Keeps others from changing it meanwhile.
-    pub turn: Option<Turn>,
+    pub append_lock: Option<AppendLock>,
 }
 
 /// What `trail` leads over now; `None` when that cannot be found out, so that the operation had better run without.
 pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> Answer<Option<Seen>> {
     let cx = Ctx { identity: Identity::ROOT, key: None, want: Want::empty(), ..cx.clone() };
     let deed = match trail {
-        Trail::Appends { node, len, turns } => {
-            let seen = end(fs, &cx, node, len, turns);
+        Trail::Appends { node, len, append_locks } => {
+            let seen = end(fs, &cx, node, len, append_locks);
             return seen.map_result(move |seen| {
-                Ok(seen.ok().map(|(deed, turn)| Seen { intent: Intent { op, deed }, turn: Some(turn) }))
+                Ok(seen.ok().map(|(deed, append_lock)| Seen {
+                    intent: Intent { op, deed },
+                    append_lock: Some(append_lock),
+                }))
             });
         }
         Trail::Makes { parent, name, file_type } => {
@@ -56,7 +59,9 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
             })
         }
     };
-    deed.map_result(move |deed| Ok(deed.ok().map(|deed| Seen { intent: Intent { op, deed }, turn: None })))
+    deed.map_result(move |deed| {
+        Ok(deed.ok().map(|deed| Seen { intent: Intent { op, deed }, append_lock: None }))
+    })
 }
 
 /// Where a file ends, once nobody else appends to it.
@@ -65,20 +70,20 @@ fn end(
     cx: &Ctx,
     node: NodeId,
     len: u64,
-    turns: Arc<Turns>,
-) -> Answer<(Deed, Turn)> {
+    append_locks: Arc<AppendLocks>,
+) -> Answer<(Deed, AppendLock)> {
     let (fs, cx) = (fs.clone(), cx.clone());
     handle(&fs.clone(), &cx.clone(), node).then(move |handle| {
-        let turn = match turns.try_take(&handle) {
-            Some(turn) => Answer::ok(turn),
+        let append_lock = match append_locks.try_take(&handle) {
+            Some(append_lock) => Answer::ok(append_lock),
             None => {
                 let handle = handle.clone();
-                Answer::later(async move { Ok(turns.take(handle).await) })
+                Answer::later(async move { Ok(append_locks.take(handle).await) })
             }
         };
-        turn.then(move |turn| {
+        append_lock.then(move |append_lock| {
             fs.getattr(&cx, node, None)
-                .map(move |attr| (Deed::Append { node: handle, size_before: attr.size, len }, turn))
+                .map(move |attr| (Deed::Append { node: handle, size_before: attr.size, len }, append_lock))
         })
     })
 }

@@ -15,7 +15,7 @@ use tombolo_core::{Ctx, Error, Result, Stability};
 
 use super::counters::Counters;
 use super::intent::{Deed, Spot};
-use super::journal::{Found, FoundIntent, KeptOutcome};
+use super::journal::{Found, FoundIntent, StoredOutcome};
 use super::key::EntryKey;
 use super::outcome::{Inode, NodeMark, Outcome};
 
@@ -62,12 +62,12 @@ impl<'a> Reconciler<'a> {
     /// The outcomes that count from now on, the oldest first: those found that are not older than `age`, by the newest
     /// record's time, and those of intents that happened. The newest is the one with the highest number: clocks are set back, too,
     /// and what seems to be later than it is not old.
-    pub fn reconcile(&self, mut found: Found, age: Duration) -> Vec<KeptOutcome> {
+    pub fn reconcile(&self, mut found: Found, age: Duration) -> Vec<StoredOutcome> {
         let outcomes = found.outcomes.iter().map(|outcome| (outcome.ended, outcome.time.secs));
         let intents = found.intents.iter().map(|intent| (intent.sequence, intent.time.secs));
         let newest = outcomes.chain(intents).max().map_or(0, |(_, secs)| secs);
         let oldest = newest.saturating_sub_unsigned(age.as_secs());
-        let mut kept: HashMap<EntryKey, KeptOutcome> = HashMap::new();
+        let mut kept: HashMap<EntryKey, StoredOutcome> = HashMap::new();
         for outcome in found.outcomes {
             let newer = kept.get(&outcome.key).is_none_or(|known| known.sequence <= outcome.sequence);
             if newer && outcome.time.secs >= oldest {
@@ -97,7 +97,7 @@ impl<'a> Reconciler<'a> {
     }
 
     /// The outcome of an intent that happened. `taken`: whether another request has what this one would claim.
-    fn settle(&self, found: &FoundIntent, taken: impl Fn(u64) -> bool) -> Option<KeptOutcome> {
+    fn settle(&self, found: &FoundIntent, taken: impl Fn(u64) -> bool) -> Option<StoredOutcome> {
         let verdict = self.judge(found).unwrap_or_else(|error| {
             tracing::warn!(%error, "an operation that was under way at a crash cannot be looked into");
             Verdict::no(false)
@@ -120,7 +120,7 @@ impl<'a> Reconciler<'a> {
             );
         }
         let happened = happened?;
-        Some(KeptOutcome {
+        Some(StoredOutcome {
             key: found.key,
             claim: claim(&happened),
             outcome: happened.outcome,

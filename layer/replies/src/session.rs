@@ -13,8 +13,8 @@ use tombolo_mem::Source;
 use super::Shared;
 use super::appending::Appending;
 use super::call::{self, Call};
+use super::execution::Execution;
 use super::key::EntryKey;
-use super::perform::Performance;
 use super::table::Begin;
 
 /// A session's view of an export whose answers are remembered.
@@ -40,13 +40,13 @@ impl Session {
     }
 
     fn remembered<C: Call>(&self, cx: &Ctx, key: EntryKey, call: C) -> Answer<C::Reply> {
-        let performance = Performance { fs: &self.inner, cx };
+        let execution = Execution { fs: &self.inner, cx };
         let table = self.shared.table_of(&call);
         match table.begin(key) {
-            Begin::First(entry) => performance.first(call, entry),
+            Begin::First(entry) => execution.first(call, entry),
             Begin::Unremembered => call.run(&*self.inner, cx),
-            Begin::Running(flight) => performance.after(call, flight, table.clone(), key),
-            Begin::Answered(outcome) => performance.again(call, outcome),
+            Begin::Running(pending) => execution.after(call, pending, table.clone(), key),
+            Begin::Answered(outcome) => execution.again(call, outcome),
         }
     }
 }
@@ -154,8 +154,9 @@ impl FileSystem for Session {
         match EntryKey::of(cx, call::Append::OP) {
             None => self.inner.write(cx, file, &how, from),
             Some(key) => {
-                let (stability, turns) = (stability.max(how.stability), self.shared.turns.clone());
-                self.remembered(cx, key, call::Append { file, how, from, stability, turns })
+                let (stability, append_locks) =
+                    (stability.max(how.stability), self.shared.append_locks.clone());
+                self.remembered(cx, key, call::Append { file, how, from, stability, append_locks })
             }
         }
     }

@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use super::append_locks::AppendLock;
 use super::counters::Counters;
 use super::failure::Failure;
-use super::flight::Flight;
 use super::hashed::Hashed;
-use super::journal::{Intended, Journal, Kept, KeptOutcome};
+use super::journal::{Intended, Journal, Kept, StoredOutcome};
 use super::key::{ClientKey, EntryKey};
 use super::look::Seen;
 use super::options::Limits;
 use super::outcome::{Inode, Outcome};
-use super::shelf::{Answered, Shelf, State};
-use super::turns::Turn;
+use super::pending_reply::PendingReply;
+use super::shard::{Answered, Shard, State};
 
 /// So many locks; a client's entries are all behind one of them.
 const SHELVES: usize = 16;
@@ -27,7 +27,7 @@ const OUTDATED_AT_ONCE: usize = 4;
 /// The entries of all clients.
 #[derive(Debug)]
 pub(super) struct Table {
-    shelves: [Mutex<Shelf>; SHELVES],
+    shards: [Mutex<Shard>; SHELVES],
     hasher: RandomState,
     entries: AtomicUsize,
     limits: Limits,
@@ -44,7 +44,7 @@ pub(super) enum Begin {
     /// It is new, and there is no room for it: it runs, and nobody will know.
     Unremembered,
     /// It is under way.
-    Running(Arc<Flight>),
+    Running(Arc<PendingReply>),
     /// It was answered.
     Answered(Outcome),
 }
@@ -52,7 +52,7 @@ pub(super) enum Begin {
 impl Table {
     pub fn new(limits: Limits, counters: Arc<Counters>, journal: Option<Journal>) -> Arc<Self> {
         Arc::new(Self {
-            shelves: Default::default(),
+            shards: Default::default(),
             hasher: RandomState::new(),
             entries: AtomicUsize::new(0),
             limits,
@@ -66,55 +66,55 @@ impl Table {
         let now = Instant::now();
         let client = Hashed::new(key.client(), &self.hasher);
         let hashed = Hashed::new(key, &self.hasher);
-        let mut shelf = self.shelf(&client);
+        let mut shard = self.shard(&client);
         for _ in 0..OUTDATED_AT_ONCE {
-            let Some(outdated) = shelf.outdated(now, self.limits.age) else { break };
-            self.evict(&mut shelf, outdated);
+            let Some(outdated) = shard.outdated(now, self.limits.age) else { break };
+            self.evict(&mut shard, outdated);
         }
-        if let Some(known) = self.known(&mut shelf, &hashed, now) {
+        if let Some(known) = self.known(&mut shard, &hashed, now) {
             return known;
         }
-        if !self.make_room(&mut shelf, &client) {
-            drop(shelf);
+        if !self.make_room(&mut shard, &client) {
+            drop(shard);
             if !self.make_room_elsewhere(&client) {
                 self.counters.unremembered.count();
                 return Begin::Unremembered;
             }
             // Whoever else found the same gap meanwhile has it too: the limit may be passed by as many as there are threads.
-            shelf = self.shelf(&client);
-            if let Some(known) = self.known(&mut shelf, &hashed, now) {
+            shard = self.shard(&client);
+            if let Some(known) = self.known(&mut shard, &hashed, now) {
                 return known;
             }
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
-        let number = shelf.begin(hashed, client);
-        drop(shelf);
+        let number = shard.begin(hashed, client);
+        drop(shard);
         Begin::First(Entry {
             table: self.clone(),
             key,
             client,
             number,
             intended: None,
-            turn: None,
+            append_lock: None,
             if_dropped: Failure::IO,
             finished: false,
         })
     }
 
     /// What a request gets that is not new.
-    fn known(&self, shelf: &mut Shelf, key: &Hashed<EntryKey>, now: Instant) -> Option<Begin> {
-        let number = shelf.find(key)?;
-        match shelf.state(number)? {
-            State::Running(flight) => {
+    fn known(&self, shard: &mut Shard, key: &Hashed<EntryKey>, now: Instant) -> Option<Begin> {
+        let number = shard.find(key)?;
+        match shard.state(number)? {
+            State::Running(pending) => {
                 self.counters.hits_in_progress.count();
-                Some(Begin::Running(flight.get_or_insert_default().clone()))
+                Some(Begin::Running(pending.get_or_insert_default().clone()))
             }
             State::Answered(Answered { outcome, at, .. }) => {
                 if now.saturating_duration_since(*at) <= self.limits.age {
                     self.counters.hits_done.count();
                     return Some(Begin::Answered(outcome.clone()));
                 }
-                self.evict(shelf, number);
+                self.evict(shard, number);
                 None
             }
         }
@@ -122,20 +122,20 @@ impl Table {
 
     /// Enters an outcome that an earlier process came to. The newest must come last: one for which there is no room pushes
     /// out an older one.
-    pub fn restore(&self, kept: KeptOutcome) {
+    pub fn restore(&self, kept: StoredOutcome) {
         let client = Hashed::new(kept.key.client(), &self.hasher);
         let key = Hashed::new(kept.key, &self.hasher);
-        if !self.make_room(&mut self.shelf(&client), &client) && !self.make_room_elsewhere(&client) {
+        if !self.make_room(&mut self.shard(&client), &client) && !self.make_room_elsewhere(&client) {
             return;
         }
-        let mut shelf = self.shelf(&client);
-        if shelf.find(&key).is_some() {
+        let mut shard = self.shard(&client);
+        if shard.find(&key).is_some() {
             return;
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
-        let number = shelf.begin(key, client);
+        let number = shard.begin(key, client);
         let record = self.journal.as_ref().and_then(|journal| journal.keep(&kept));
-        shelf.answer(number, Answered { outcome: kept.outcome, at: Instant::now(), kept: record });
+        shard.answer(number, Answered { outcome: kept.outcome, at: Instant::now(), kept: record });
     }
 
     /// Where outcomes are kept for the next process.
@@ -145,34 +145,34 @@ impl Table {
 
     /// Whether there is room for another entry of `client`, perhaps because an older one made it. While there is room for all, a
     /// client may have more than its part, unless it never asks for so many again: what it has then stays close at hand.
-    fn make_room(&self, shelf: &mut Shelf, client: &Hashed<ClientKey>) -> bool {
-        let (entries, oldest) = shelf.of(client);
+    fn make_room(&self, shard: &mut Shard, client: &Hashed<ClientKey>) -> bool {
+        let (entries, oldest) = shard.of(client);
         let has_all_it_asks_for = entries >= self.limits.entries_per_client && client.key.has_few_under_way();
         if !has_all_it_asks_for && self.entries.load(Ordering::Relaxed) < self.limits.entries {
             return true;
         }
         if entries >= self.limits.entries_per_client {
-            return oldest.is_some_and(|oldest| self.evict(shelf, oldest));
+            return oldest.is_some_and(|oldest| self.evict(shard, oldest));
         }
         // A shelf that holds less than its part takes from another, or a client's only outcome would make room for its next.
-        let has_its_part = shelf.len() >= self.limits.entries.div_ceil(SHELVES);
-        has_its_part && shelf.oldest().is_some_and(|(oldest, _)| self.evict(shelf, oldest))
+        let has_its_part = shard.len() >= self.limits.entries.div_ceil(SHELVES);
+        has_its_part && shard.oldest().is_some_and(|(oldest, _)| self.evict(shard, oldest))
     }
 
-    /// As `make_room`, among the entries of other clients: the oldest of all goes. Called with no shelf locked; one is at a time.
+    /// As `make_room`, among the entries of other clients: the oldest of all goes. Called with no shard locked; one is at a time.
     fn make_room_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
-        if self.shelf(client).of(client).0 >= self.limits.entries_per_client {
+        if self.shard(client).of(client).0 >= self.limits.entries_per_client {
             return false;
         }
-        let oldest_of = |shelf: &Mutex<Shelf>| lock(shelf).oldest().map(|(_, at)| at);
-        let oldest = self.shelves.iter().filter_map(|shelf| Some((oldest_of(shelf)?, shelf)));
-        let Some((_, shelf)) = oldest.min_by_key(|(at, _)| *at) else { return false };
-        let mut shelf = lock(shelf);
-        shelf.oldest().is_some_and(|(oldest, _)| self.evict(&mut shelf, oldest))
+        let oldest_of = |shard: &Mutex<Shard>| lock(shard).oldest().map(|(_, at)| at);
+        let oldest = self.shards.iter().filter_map(|shard| Some((oldest_of(shard)?, shard)));
+        let Some((_, shard)) = oldest.min_by_key(|(at, _)| *at) else { return false };
+        let mut shard = lock(shard);
+        shard.oldest().is_some_and(|(oldest, _)| self.evict(&mut shard, oldest))
     }
 
-    fn evict(&self, shelf: &mut Shelf, number: u32) -> bool {
-        let Some(state) = shelf.remove(number) else { return false };
+    fn evict(&self, shard: &mut Shard, number: u32) -> bool {
+        let Some(state) = shard.remove(number) else { return false };
         if let (State::Answered(Answered { kept: Some(kept), .. }), Some(journal)) = (state, &self.journal) {
             journal.free(kept);
         }
@@ -181,15 +181,15 @@ impl Table {
         true
     }
 
-    fn shelf(&self, client: &Hashed<ClientKey>) -> MutexGuard<'_, Shelf> {
-        // The upper half of the hash: the map inside goes by the lower. The remainder is a number of a shelf.
+    fn shard(&self, client: &Hashed<ClientKey>) -> MutexGuard<'_, Shard> {
+        // The upper half of the hash: the map inside goes by the lower. The remainder is a number of a shard.
         let number = (client.hash >> 32) as usize % SHELVES;
-        lock(self.shelves.get(number).unwrap_or(&self.shelves[0]))
+        lock(self.shards.get(number).unwrap_or(&self.shards[0]))
     }
 }
 
-fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
-    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A request's entry, held by whoever performs it.
@@ -198,11 +198,11 @@ pub(super) struct Entry {
     table: Arc<Table>,
     key: EntryKey,
     client: Hashed<ClientKey>,
-    /// Its number on its client's shelf.
+    /// Its number in its client's shard.
     number: u32,
     intended: Option<Intended>,
     /// Given to the next once the outcome is kept.
-    turn: Option<Turn>,
+    append_lock: Option<AppendLock>,
     /// What those who wait are told if it is dropped unfinished.
     if_dropped: Failure,
     finished: bool,
@@ -223,13 +223,13 @@ impl Entry {
     /// is done all the same.
     pub fn intend(&mut self, seen: Option<Seen>, sequence: u64) {
         let Some(journal) = self.journal() else { return };
-        let (intent, turn) = seen.map_or((None, None), |seen| (Some(seen.intent), seen.turn));
+        let (intent, append_lock) = seen.map_or((None, None), |seen| (Some(seen.intent), seen.append_lock));
         let intended = intent.and_then(|intent| journal.intend(&self.key, intent, sequence));
         if intended.is_none() {
             self.table.counters.unprotected.count();
         }
         self.intended = intended;
-        self.turn = turn;
+        self.append_lock = append_lock;
     }
 
     /// Keeps the outcome, for those who wait and those who come. `node` is what was made.
@@ -244,10 +244,10 @@ impl Entry {
             self.table.counters.unprotected.count();
         }
         let answered = Answered { outcome, at: Instant::now(), kept };
-        let waited_for = self.table.shelf(&self.client).answer(self.number, answered);
+        let waited_for = self.table.shard(&self.client).answer(self.number, answered);
         self.table.counters.recorded.count();
-        if let Some((flight, outcome)) = waited_for {
-            flight.land(outcome);
+        if let Some((pending, outcome)) = waited_for {
+            pending.complete(outcome);
         }
     }
 
@@ -261,11 +261,11 @@ impl Entry {
 
     fn take_out(&mut self, failure: Failure) {
         self.finished = true;
-        let removed = self.table.shelf(&self.client).remove(self.number);
+        let removed = self.table.shard(&self.client).remove(self.number);
         if let Some(state) = removed {
             self.table.entries.fetch_sub(1, Ordering::Relaxed);
-            if let State::Running(Some(flight)) = state {
-                flight.land(Outcome::Failed(failure));
+            if let State::Running(Some(pending)) = state {
+                pending.complete(Outcome::Failed(failure));
             }
         }
     }

@@ -8,10 +8,10 @@ use tombolo_core::{Answer, Ctx, Error, Result, Stability, Want};
 use tombolo_mem::Source;
 
 use super::Call;
+use crate::append_locks::AppendLocks;
 use crate::below::Below;
 use crate::intent::Trail;
 use crate::outcome::Outcome;
-use crate::turns::Turns;
 use tombolo_core::fs::Op;
 
 pub(crate) struct Setattr {
@@ -79,7 +79,7 @@ pub(crate) struct Append {
     pub from: Source,
     /// How stable it must be, by what it says and by how the file was opened.
     pub stability: Stability,
-    pub turns: Arc<Turns>,
+    pub append_locks: Arc<AppendLocks>,
 }
 
 impl Call for Append {
@@ -87,8 +87,8 @@ impl Call for Append {
     const OP: Op = Op::Write;
 
     fn trail(&self) -> Option<Trail> {
-        let (len, turns) = (self.from.len() as u64, self.turns.clone());
-        Some(Trail::Appends { node: self.file.node, len, turns })
+        let (len, append_locks) = (self.from.len() as u64, self.append_locks.clone());
+        Some(Trail::Appends { node: self.file.node, len, append_locks })
     }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Written> {

@@ -15,7 +15,7 @@ use tombolo_mem::{MapError, Region};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::{self, HEADER_BYTES, HEADER_CHECKED_FROM, INTENT_BYTES, OUTCOME_BYTES, SLOTS_MAX, state};
-use super::record::{FoundIntent, KeptOutcome, handle_of, read_intent, read_outcome};
+use super::record::{FoundIntent, StoredOutcome, handle_of, read_intent, read_outcome};
 use super::slots::Slots;
 use super::{INTENTS, Journal, intent_offset};
 
@@ -70,7 +70,7 @@ pub struct Tree {
 #[derive(Debug, Default)]
 pub struct Found {
     pub intents: Vec<FoundIntent>,
-    pub outcomes: Vec<KeptOutcome>,
+    pub outcomes: Vec<StoredOutcome>,
 }
 
 /// The right to a state file.

@@ -24,7 +24,7 @@ use record::{intent_bytes, outcome_bytes};
 use slots::Slots;
 
 pub use file::{Found, Lock, OpenError, Tree};
-pub use record::{FoundIntent, KeptOutcome};
+pub use record::{FoundIntent, StoredOutcome};
 
 /// How many operations with an intent may be under way. More run without one, and are counted.
 const INTENTS: u32 = 1024;
@@ -93,7 +93,7 @@ impl Journal {
             Outcome::Failed(_) => 0,
             _ => intended.claim.with(node).number(),
         };
-        let kept = KeptOutcome { key: *key, outcome: outcome.clone(), sequence, time: now(), claim, ended };
+        let kept = StoredOutcome { key: *key, outcome: outcome.clone(), sequence, time: now(), claim, ended };
         let Some(kept) = self.keep(&kept) else { return Kept::Intent(intended) };
         // Only then: in between both are there, and the outcome counts.
         self.withdraw(intended);
@@ -101,7 +101,7 @@ impl Journal {
     }
 
     /// Writes an outcome down. `None` when there is no room, or it cannot be kept.
-    pub fn keep(&self, kept: &KeptOutcome) -> Option<Kept> {
+    pub fn keep(&self, kept: &StoredOutcome) -> Option<Kept> {
         let bytes = outcome_bytes(kept)?;
         let slot = self.outcomes.take()?;
         self.publish(self.outcome_offset(slot), &bytes, state::OUTCOME);

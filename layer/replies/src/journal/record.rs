@@ -22,7 +22,7 @@ pub struct FoundIntent {
 
 /// An outcome as it is kept.
 #[derive(Clone, Debug)]
-pub struct KeptOutcome {
+pub struct StoredOutcome {
     pub key: EntryKey,
     pub outcome: Outcome,
     pub sequence: u64,
@@ -131,7 +131,7 @@ pub fn read_intent(slot: &[u8]) -> Option<FoundIntent> {
 }
 
 /// The slot of an outcome, but for its state; `None` when it cannot be kept.
-pub fn outcome_bytes(kept: &KeptOutcome) -> Option<[u8; layout::OUTCOME_BYTES]> {
+pub fn outcome_bytes(kept: &StoredOutcome) -> Option<[u8; layout::OUTCOME_BYTES]> {
     let mut slot = layout::Outcome::new_zeroed();
     slot.operation = operation_number(kept.key.op)?.into();
     slot.sequence = kept.sequence.into();
@@ -161,7 +161,7 @@ pub fn outcome_bytes(kept: &KeptOutcome) -> Option<[u8; layout::OUTCOME_BYTES]> 
 }
 
 /// The outcome in a slot; `None` when there is none, or it is damaged.
-pub fn read_outcome(bytes: &[u8]) -> Option<KeptOutcome> {
+pub fn read_outcome(bytes: &[u8]) -> Option<StoredOutcome> {
     let (slot, _) = layout::Outcome::read_from_prefix(bytes).ok()?;
     let checked = slot.as_bytes().get(CHECKED_FROM..)?;
     if slot.state.get() != state::OUTCOME || slot.checksum.get() != crc32c::crc32c(checked) {
@@ -177,7 +177,7 @@ pub fn read_outcome(bytes: &[u8]) -> Option<KeptOutcome> {
         }
         _ => return None,
     };
-    Some(KeptOutcome {
+    Some(StoredOutcome {
         key: read_key(&slot.key, operation(slot.operation.get())?)?,
         outcome,
         sequence: slot.sequence.get(),
@@ -398,7 +398,7 @@ mod tests {
             let key = EntryKey { request, session: None, op: Op::Unlink, uid: 1000, gid: 100 };
             let time = Timestamp { secs: 1_700_000_000, nanos: 7 };
             let kept =
-                KeptOutcome { key, outcome: Outcome::Done, sequence: 5, time, claim: 0xfeed, ended: 6 };
+                StoredOutcome { key, outcome: Outcome::Done, sequence: 5, time, claim: 0xfeed, ended: 6 };
             let mut slot = outcome_bytes(&kept).expect("a slot");
             let text: String = slot.iter().take(76).map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(text, recorded);

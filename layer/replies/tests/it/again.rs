@@ -10,87 +10,95 @@ use tombolo_core::{Ctx, Error, Result};
 use tombolo_layer_replies::Options;
 use tombolo_mem::Source;
 
-use crate::bed::{
-    BOTTOMS, Bed, Bottom, attach, by_user, call_key, fresh_key, keyed, name, numbered, plain, rpc,
+use crate::fixture::{
+    BOTTOMS, Bottom, Fixture, attach, by_user, call_key, fresh_key, keyed, name, numbered, plain, rpc,
 };
 
 const ROOT: NodeId = NodeId::ROOT;
 
 /// Sends a request three times: each answer must be that of the first, and the bottom performs it once.
-fn thrice<T: Debug + PartialEq>(bed: &Bed, op: &str, send: impl Fn(&Ctx) -> Result<T>) -> T {
-    let cx = bed.request();
-    let before = bed.ran(op);
+fn thrice<T: Debug + PartialEq>(fixture: &Fixture, op: &str, send: impl Fn(&Ctx) -> Result<T>) -> T {
+    let cx = fixture.request();
+    let before = fixture.ran(op);
     let first = send(&cx).unwrap_or_else(|error| panic!("{op}: {error}"));
     for _ in 0..2 {
         let again = send(&cx).unwrap_or_else(|error| panic!("{op}, sent again: {error}"));
         assert_eq!(again, first, "{op}, sent again");
     }
-    assert_eq!(bed.ran(op), before + 1, "{op} was performed more than once");
+    assert_eq!(fixture.ran(op), before + 1, "{op} was performed more than once");
     first
 }
 
-fn on_every_bottom(case: impl Fn(&Bed)) {
+fn on_every_bottom(case: impl Fn(&Fixture)) {
     for bottom in BOTTOMS {
-        let bed = Bed::new(bottom);
-        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(&bed)));
+        let fixture = Fixture::new(bottom);
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(&fixture)));
         caught.unwrap_or_else(|_| panic!("over {bottom:?}: see above"));
     }
 }
 
 #[test]
 fn what_makes_a_node_makes_it_once_and_names_it_again() {
-    on_every_bottom(|bed| {
-        let (fs, mode) = (&bed.fs, NewMode::settled(Mode::new(0o755)));
-        thrice(bed, "mkdir", |cx| {
+    on_every_bottom(|fixture| {
+        let (fs, mode) = (&fixture.fs, NewMode::settled(Mode::new(0o755)));
+        thrice(fixture, "mkdir", |cx| {
             let made = fs.mkdir(cx, ROOT, name("dir"), mode).wait()?;
             assert!(made.dir.after.is_some(), "the directory's attributes");
             Ok(made.entry)
         });
-        thrice(bed, "symlink", |cx| {
+        thrice(fixture, "symlink", |cx| {
             Ok(fs.symlink(cx, ROOT, name("symlink"), b"target").wait()?.entry.attr.fileid)
         });
-        thrice(bed, "mknod", |cx| {
+        thrice(fixture, "mknod", |cx| {
             let made = fs.mknod(cx, ROOT, name("fifo"), FileType::Fifo, mode, Device::default()).wait()?;
             Ok(made.entry)
         });
-        let file = bed.create("file");
-        thrice(bed, "link", |cx| Ok(fs.link(cx, file.node, ROOT, name("link")).wait()?.entry));
-        assert_eq!(fs.getattr(&bed.cx, file.node, None).wait().unwrap().nlink, 2);
+        let file = fixture.create("file");
+        thrice(fixture, "link", |cx| Ok(fs.link(cx, file.node, ROOT, name("link")).wait()?.entry));
+        assert_eq!(fs.getattr(&fixture.cx, file.node, None).wait().unwrap().nlink, 2);
     });
 }
 
 #[test]
 fn a_file_created_again_is_opened_again_with_what_it_holds_by_then() {
-    on_every_bottom(|bed| {
-        let cx = bed.request();
+    on_every_bottom(|fixture| {
+        let cx = fixture.request();
         let mut how = plain();
         how.flags |= OpenFlags::TRUNCATE;
-        let send = || bed.fs.create(&cx, ROOT, name("file"), &how).wait().expect("create");
+        let send = || fixture.fs.create(&cx, ROOT, name("file"), &how).wait().expect("create");
         let first = send();
         let file = File { node: first.entry.node, open: first.open };
-        bed.fs.write(&bed.cx, file, &Write::default(), Source::from(b"data".to_vec())).wait().unwrap();
+        fixture
+            .fs
+            .write(&fixture.cx, file, &Write::default(), Source::from(b"data".to_vec()))
+            .wait()
+            .unwrap();
         let again = send();
         assert_eq!(again.entry.node, first.entry.node);
         assert_ne!(again.open, first.open, "an opening of its own");
-        let attr = bed.fs.getattr(&bed.cx, again.entry.node, None).wait().unwrap();
+        let attr = fixture.fs.getattr(&fixture.cx, again.entry.node, None).wait().unwrap();
         assert_eq!((again.entry.attr.size, attr.size), (4, 4), "it was not cut again");
-        bed.fs.release(&bed.cx, file);
+        fixture.fs.release(&fixture.cx, file);
         let file = File { node: again.entry.node, open: again.open };
-        bed.fs.write(&bed.cx, file, &Write::default(), Source::from(b"more".to_vec())).wait().unwrap();
-        bed.fs.release(&bed.cx, file);
-        assert_eq!(bed.ran("create"), 1);
+        fixture
+            .fs
+            .write(&fixture.cx, file, &Write::default(), Source::from(b"more".to_vec()))
+            .wait()
+            .unwrap();
+        fixture.fs.release(&fixture.cx, file);
+        assert_eq!(fixture.ran("create"), 1);
     });
 }
 
 #[test]
 fn who_creates_a_file_that_they_may_not_open_gets_it_again_all_the_same() {
-    on_every_bottom(|bed| {
+    on_every_bottom(|fixture| {
         let mode = NewMode::settled(Mode::new(0o777));
-        let dir = bed.fs.mkdir(&bed.cx, ROOT, name("dir"), mode).wait().unwrap().entry.node;
-        let cx = by_user(&bed.request(), 1000);
+        let dir = fixture.fs.mkdir(&fixture.cx, ROOT, name("dir"), mode).wait().unwrap().entry.node;
+        let cx = by_user(&fixture.request(), 1000);
         let how = tombolo_core::fs::Create { mode: NewMode::settled(Mode::new(0o400)), ..plain() };
         for _ in 0..2 {
-            let created = bed.fs.create(&cx, dir, name("file"), &how).wait().expect("create");
+            let created = fixture.fs.create(&cx, dir, name("file"), &how).wait().expect("create");
             assert_eq!(created.entry.attr.uid, 1000);
         }
     });
@@ -98,135 +106,138 @@ fn who_creates_a_file_that_they_may_not_open_gets_it_again_all_the_same() {
 
 #[test]
 fn an_unnamed_file_is_not_made_again_and_cannot_be_named_again() {
-    on_every_bottom(|bed| {
-        let cx = bed.request();
-        bed.fs.create_unnamed(&cx, ROOT, &plain()).wait().expect("the file");
-        let again = bed.fs.create_unnamed(&cx, ROOT, &plain()).wait();
+    on_every_bottom(|fixture| {
+        let cx = fixture.request();
+        fixture.fs.create_unnamed(&cx, ROOT, &plain()).wait().expect("the file");
+        let again = fixture.fs.create_unnamed(&cx, ROOT, &plain()).wait();
         assert!(matches!(again, Err(Error::Stale)), "{again:?}");
-        assert_eq!(bed.ran("create_unnamed"), 1);
+        assert_eq!(fixture.ran("create_unnamed"), 1);
     });
 }
 
 #[test]
 fn what_takes_a_name_away_or_moves_it_does_so_once() {
-    on_every_bottom(|bed| {
-        let fs = &bed.fs;
-        bed.create("file");
-        bed.mkdir(&bed.cx, "dir").unwrap();
-        bed.create("from");
-        thrice(bed, "unlink", |cx| {
+    on_every_bottom(|fixture| {
+        let fs = &fixture.fs;
+        fixture.create("file");
+        fixture.mkdir(&fixture.cx, "dir").unwrap();
+        fixture.create("from");
+        thrice(fixture, "unlink", |cx| {
             let change = fs.unlink(cx, ROOT, name("file")).wait()?;
             Ok(change.after.expect("the directory's attributes").fileid)
         });
-        thrice(bed, "rmdir", |cx| fs.rmdir(cx, ROOT, name("dir")).wait().map(drop));
-        thrice(bed, "rename", |cx| {
+        thrice(fixture, "rmdir", |cx| fs.rmdir(cx, ROOT, name("dir")).wait().map(drop));
+        thrice(fixture, "rename", |cx| {
             let flags = RenameFlags::empty();
             fs.rename(cx, ROOT, name("from"), ROOT, name("to"), flags).wait().map(drop)
         });
-        let left = ["file", "dir", "from", "to"].map(|text| bed.exists(text));
+        let left = ["file", "dir", "from", "to"].map(|text| fixture.exists(text));
         assert_eq!(left, [false, false, false, true]);
     });
 }
 
 #[test]
 fn a_guard_holds_for_the_request_that_it_came_with() {
-    on_every_bottom(|bed| {
-        let file = bed.create("file");
-        let ctime = bed.fs.getattr(&bed.cx, file.node, None).wait().unwrap().ctime;
+    on_every_bottom(|fixture| {
+        let file = fixture.create("file");
+        let ctime = fixture.fs.getattr(&fixture.cx, file.node, None).wait().unwrap().ctime;
         // The clock of the file system must tick before the change shows.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let set = SetAttr { mode: Some(Mode::new(0o600)), guard_ctime: Some(ctime), ..SetAttr::default() };
-        thrice(bed, "setattr", |cx| Ok(bed.fs.setattr(cx, file.node, None, &set).wait()?.0));
-        let refused = bed.fs.setattr(&bed.request(), file.node, None, &set).wait();
+        thrice(fixture, "setattr", |cx| Ok(fixture.fs.setattr(cx, file.node, None, &set).wait()?.0));
+        let refused = fixture.fs.setattr(&fixture.request(), file.node, None, &set).wait();
         assert!(matches!(refused, Err(Error::NotSync)), "{refused:?}");
     });
 }
 
 #[test]
 fn a_write_that_appends_does_so_once() {
-    on_every_bottom(|bed| {
-        let node = bed.create("file").node;
-        let open = bed.fs.open(&bed.cx, node, OpenFlags::WRITE | OpenFlags::APPEND).wait().unwrap().open;
-        thrice(bed, "write", |cx| {
+    on_every_bottom(|fixture| {
+        let node = fixture.create("file").node;
+        let open =
+            fixture.fs.open(&fixture.cx, node, OpenFlags::WRITE | OpenFlags::APPEND).wait().unwrap().open;
+        thrice(fixture, "write", |cx| {
             let file = File { node, open };
             let written =
-                bed.fs.write(cx, file, &Write::default(), Source::from(b"12345".to_vec())).wait()?;
+                fixture.fs.write(cx, file, &Write::default(), Source::from(b"12345".to_vec())).wait()?;
             assert_eq!(written.file.after.expect("the file's attributes").size, 5);
             Ok((written.count, written.stability))
         });
-        assert_eq!(bed.fs.getattr(&bed.cx, node, None).wait().unwrap().size, 5);
+        assert_eq!(fixture.fs.getattr(&fixture.cx, node, None).wait().unwrap().size, 5);
     });
 }
 
 /// A write at a stated place: a copy of one that was numbered does not come late, and leaves what the first did.
 #[test]
 fn a_write_at_a_stated_place_is_remembered_only_where_a_copy_may_come_late() {
-    on_every_bottom(|bed| {
-        let node = bed.create("file").node;
-        let opened = |flags| File { node, open: bed.fs.open(&bed.cx, node, flags).wait().unwrap().open };
+    on_every_bottom(|fixture| {
+        let node = fixture.create("file").node;
+        let opened =
+            |flags| File { node, open: fixture.fs.open(&fixture.cx, node, flags).wait().unwrap().open };
         let (stated, appending) = (opened(OpenFlags::WRITE), opened(OpenFlags::WRITE | OpenFlags::APPEND));
         let in_place = Write { in_place: true, ..Write::default() };
         let ran = |key, file, how: &Write| {
-            let (cx, before) = (keyed(&bed.cx, key), bed.ran("write"));
+            let (cx, before) = (keyed(&fixture.cx, key), fixture.ran("write"));
             for _ in 0..3 {
-                let written = bed.fs.write(&cx, file, how, Source::from(b"12345".to_vec())).wait().unwrap();
+                let written =
+                    fixture.fs.write(&cx, file, how, Source::from(b"12345".to_vec())).wait().unwrap();
                 assert_eq!(written.count, 5);
             }
-            bed.ran("write") - before
+            fixture.ran("write") - before
         };
         assert_eq!(ran(fresh_key(), stated, &Write::default()), 1);
         assert_eq!(ran(numbered(1, 1, 1), stated, &Write::default()), 3);
         assert_eq!(ran(numbered(1, 1, 2), appending, &Write::default()), 1);
         assert_eq!(ran(numbered(1, 1, 3), appending, &in_place), 3);
-        assert_eq!(bed.fs.getattr(&bed.cx, node, None).wait().unwrap().size, 10);
+        assert_eq!(fixture.fs.getattr(&fixture.cx, node, None).wait().unwrap().size, 10);
     });
 }
 
 #[test]
 fn attributes_locks_and_ranges_change_once() {
-    on_every_bottom(|bed| {
-        let file = bed.create("file");
+    on_every_bottom(|fixture| {
+        let file = fixture.create("file");
         let attribute = XattrName::new(b"user.key").unwrap();
-        let xattrs = bed.fs.xattrs().expect("extended attributes");
-        thrice(bed, "setxattr", |cx| {
+        let xattrs = fixture.fs.xattrs().expect("extended attributes");
+        thrice(fixture, "setxattr", |cx| {
             xattrs.set(cx, file.node, attribute, b"value", XattrSet::Create, false).wait()
         });
-        thrice(bed, "removexattr", |cx| xattrs.remove(cx, file.node, attribute).wait());
+        thrice(fixture, "removexattr", |cx| xattrs.remove(cx, file.node, attribute).wait());
         let (family, range, owner) = (LockFamily::Posix, LockRange::ALL, LockOwner(1));
         let lock = Lock { family, kind: LockKind::Write, range, owner, pid: 1 };
-        let locks = bed.fs.locks().expect("locks");
-        thrice(bed, "lock", |cx| locks.lock(cx, file, &lock, false).wait());
-        thrice(bed, "unlock", |cx| locks.unlock(cx, file, family, range, owner).wait());
-        let ranges = bed.fs.ranges().expect("ranges");
-        thrice(bed, "allocate", |cx| ranges.allocate(cx, file, 0, 4096, AllocateMode::empty()).wait());
+        let locks = fixture.fs.locks().expect("locks");
+        thrice(fixture, "lock", |cx| locks.lock(cx, file, &lock, false).wait());
+        thrice(fixture, "unlock", |cx| locks.unlock(cx, file, family, range, owner).wait());
+        let ranges = fixture.fs.ranges().expect("ranges");
+        thrice(fixture, "allocate", |cx| ranges.allocate(cx, file, 0, 4096, AllocateMode::empty()).wait());
     });
 }
 
 #[test]
 fn a_failure_is_an_answer_and_stays_one() {
-    on_every_bottom(|bed| {
-        let cx = bed.request();
+    on_every_bottom(|fixture| {
+        let cx = fixture.request();
         for _ in 0..2 {
-            let refused = bed.fs.unlink(&cx, ROOT, name("file")).wait();
+            let refused = fixture.fs.unlink(&cx, ROOT, name("file")).wait();
             assert!(matches!(refused, Err(Error::NotFound)), "{refused:?}");
-            bed.exists("file").then(|| panic!("nobody made it"));
+            fixture.exists("file").then(|| panic!("nobody made it"));
         }
-        bed.create("file");
-        let refused = bed.fs.unlink(&cx, ROOT, name("file")).wait();
+        fixture.create("file");
+        let refused = fixture.fs.unlink(&cx, ROOT, name("file")).wait();
         assert!(matches!(refused, Err(Error::NotFound)), "{refused:?}");
-        assert!(bed.exists("file"), "the file that came later was not meant");
+        assert!(fixture.exists("file"), "the file that came later was not meant");
     });
 }
 
 #[test]
 fn what_is_gone_by_then_is_stale() {
-    on_every_bottom(|bed| {
-        let cx = bed.request();
-        bed.mkdir(&cx, "dir").unwrap();
-        bed.fs.rmdir(&bed.cx, ROOT, name("dir")).wait().unwrap();
-        bed.mkdir(&bed.cx, "dir").unwrap();
+    on_every_bottom(|fixture| {
+        let cx = fixture.request();
+        fixture.mkdir(&cx, "dir").unwrap();
+        fixture.fs.rmdir(&fixture.cx, ROOT, name("dir")).wait().unwrap();
+        fixture.mkdir(&fixture.cx, "dir").unwrap();
         // The first one's number may live on in a session that still knows it; a new session knows nothing.
-        let (fs, other) = attach(&*bed.export);
+        let (fs, other) = attach(&*fixture.export);
         let again = fs.mkdir(&keyed(&other, cx.key), ROOT, name("dir"), NewMode::default()).wait();
         assert!(matches!(again, Err(Error::Stale)), "{again:?}");
     });
@@ -234,21 +245,21 @@ fn what_is_gone_by_then_is_stale() {
 
 #[test]
 fn what_was_moved_by_then_is_named_all_the_same() {
-    on_every_bottom(|bed| {
-        let cx = bed.request();
-        let first = bed.mkdir(&cx, "dir").unwrap();
+    on_every_bottom(|fixture| {
+        let cx = fixture.request();
+        let first = fixture.mkdir(&cx, "dir").unwrap();
         let flags = RenameFlags::empty();
-        bed.fs.rename(&bed.cx, ROOT, name("dir"), ROOT, name("other"), flags).wait().unwrap();
-        assert_eq!(bed.mkdir(&cx, "dir").unwrap(), first);
+        fixture.fs.rename(&fixture.cx, ROOT, name("dir"), ROOT, name("other"), flags).wait().unwrap();
+        assert_eq!(fixture.mkdir(&cx, "dir").unwrap(), first);
     });
 }
 
 #[test]
 fn a_duplicate_may_come_over_another_connection() {
-    on_every_bottom(|bed| {
-        let cx = bed.request();
-        let first = bed.mkdir(&cx, "dir").unwrap();
-        let (fs, other) = attach(&*bed.export);
+    on_every_bottom(|fixture| {
+        let cx = fixture.request();
+        let first = fixture.mkdir(&cx, "dir").unwrap();
+        let (fs, other) = attach(&*fixture.export);
         let other = keyed(&other, cx.key);
         let made = fs.mkdir(&other, ROOT, name("dir"), NewMode::default()).wait().expect("the answer");
         assert_eq!(made.entry.attr.fileid, first);
@@ -258,70 +269,71 @@ fn a_duplicate_may_come_over_another_connection() {
 
 #[test]
 fn one_request_may_perform_several_operations() {
-    on_every_bottom(|bed| {
-        let cx = bed.request();
+    on_every_bottom(|fixture| {
+        let cx = fixture.request();
         for _ in 0..2 {
-            let created = bed.fs.create(&cx, ROOT, name("file"), &plain()).wait().unwrap();
+            let created = fixture.fs.create(&cx, ROOT, name("file"), &plain()).wait().unwrap();
             let set = SetAttr { size: Some(10), ..SetAttr::default() };
-            let (attr, _) = bed.fs.setattr(&cx, created.entry.node, None, &set).wait().unwrap();
+            let (attr, _) = fixture.fs.setattr(&cx, created.entry.node, None, &set).wait().unwrap();
             assert_eq!(attr.size, 10);
         }
-        assert_eq!((bed.ran("create"), bed.ran("setattr")), (1, 1));
+        assert_eq!((fixture.ran("create"), fixture.ran("setattr")), (1, 1));
     });
 }
 
 #[test]
 fn another_request_is_not_a_duplicate() {
-    let bed = Bed::new(Bottom::Memory);
+    let fixture = Fixture::new(Bottom::Memory);
     let (client, xid, procedure, checksum) = (8, 1, 9, 1);
-    let cx = |client, xid, procedure, checksum| keyed(&bed.cx, call_key(client, xid, procedure, checksum));
+    let cx =
+        |client, xid, procedure, checksum| keyed(&fixture.cx, call_key(client, xid, procedure, checksum));
     let same = cx(client, xid, procedure, checksum);
-    bed.mkdir(&same, "dir").unwrap();
+    fixture.mkdir(&same, "dir").unwrap();
     let others = [
         cx(client + 1, xid, procedure, checksum),
         cx(client, xid + 1_000_000, procedure, checksum),
         cx(client, xid, procedure + 1, checksum),
         cx(client, xid, procedure, checksum + 1),
         by_user(&same, 1000),
-        keyed(&bed.cx, numbered(1, 1, u64::from(xid))),
-        bed.cx.clone(),
+        keyed(&fixture.cx, numbered(1, 1, u64::from(xid))),
+        fixture.cx.clone(),
     ];
     for other in others {
-        let refused = bed.mkdir(&other, "dir");
+        let refused = fixture.mkdir(&other, "dir");
         assert!(matches!(refused, Err(Error::Exists | Error::AccessDenied)), "{:?}: {refused:?}", other.key);
     }
-    bed.mkdir(&same, "dir").expect("and the first is still known");
+    fixture.mkdir(&same, "dir").expect("and the first is still known");
 }
 
 /// A client whose link was lost has another session, and sends again what was not answered.
 #[test]
 fn a_numbered_request_is_known_in_the_askers_next_session() {
-    on_every_bottom(|bed| {
+    on_every_bottom(|fixture| {
         let key = numbered(1, 1, 1);
-        bed.mkdir(&keyed(&bed.cx, key), "dir").unwrap();
-        let (fs, other) = attach(&*bed.export);
+        fixture.mkdir(&keyed(&fixture.cx, key), "dir").unwrap();
+        let (fs, other) = attach(&*fixture.export);
         let made = fs.mkdir(&keyed(&other, key), ROOT, name("dir"), NewMode::default()).wait();
         let made = made.expect("the answer of the first");
         fs.getattr(&other, made.entry.node, None).wait().expect("a node of the new session");
         drop(fs);
-        bed.mkdir(&keyed(&bed.cx, key), "dir").expect("a session's end takes nothing away");
-        assert_eq!(bed.ran("mkdir"), 1);
+        fixture.mkdir(&keyed(&fixture.cx, key), "dir").expect("a session's end takes nothing away");
+        assert_eq!(fixture.ran("mkdir"), 1);
     });
 }
 
 #[test]
 fn nobody_gets_an_answer_to_what_another_asked() {
-    let bed = Bed::new(Bottom::Memory);
-    let cx = keyed(&bed.cx, numbered(1, 1, 1));
-    bed.mkdir(&cx, "dir").unwrap();
+    let fixture = Fixture::new(Bottom::Memory);
+    let cx = keyed(&fixture.cx, numbered(1, 1, 1));
+    fixture.mkdir(&cx, "dir").unwrap();
     let others = [
-        keyed(&bed.cx, numbered(2, 1, 1)),
-        keyed(&bed.cx, numbered(1, 2, 1)),
-        keyed(&bed.cx, numbered(1, 1, 2)),
+        keyed(&fixture.cx, numbered(2, 1, 1)),
+        keyed(&fixture.cx, numbered(1, 2, 1)),
+        keyed(&fixture.cx, numbered(1, 1, 2)),
         by_user(&cx, 1000),
     ];
     for other in others {
-        let refused = bed.mkdir(&other, "dir");
+        let refused = fixture.mkdir(&other, "dir");
         assert!(matches!(refused, Err(Error::Exists | Error::AccessDenied)), "{:?}: {refused:?}", other.key);
     }
 }
@@ -329,11 +341,11 @@ fn nobody_gets_an_answer_to_what_another_asked() {
 /// What a session holds ends with it: asked again in the next one, it must be given again.
 #[test]
 fn locks_and_unnamed_files_are_of_their_session() {
-    let bed = Bed::new(Bottom::Tmpfs);
-    let file = bed.create("file");
+    let fixture = Fixture::new(Bottom::Tmpfs);
+    let file = fixture.create("file");
     let (family, range, owner) = (LockFamily::Posix, LockRange::ALL, LockOwner(1));
     let lock = Lock { family, kind: LockKind::Write, range, owner, pid: 1 };
-    let (fs, other) = attach(&*bed.export);
+    let (fs, other) = attach(&*fixture.export);
     let again = fs.lookup(&other, ROOT, name("file")).wait().unwrap().node;
     let open = fs.open(&other, again, OpenFlags::READ | OpenFlags::WRITE).wait().unwrap().open;
     fs.locks()
@@ -343,44 +355,54 @@ fn locks_and_unnamed_files_are_of_their_session() {
         .unwrap();
     fs.create_unnamed(&keyed(&other, numbered(1, 1, 2)), ROOT, &plain()).wait().unwrap();
     drop(fs);
-    bed.fs.locks().unwrap().lock(&keyed(&bed.cx, numbered(1, 1, 1)), file, &lock, false).wait().unwrap();
-    let (third, cx) = attach(&*bed.export);
+    fixture
+        .fs
+        .locks()
+        .unwrap()
+        .lock(&keyed(&fixture.cx, numbered(1, 1, 1)), file, &lock, false)
+        .wait()
+        .unwrap();
+    let (third, cx) = attach(&*fixture.export);
     let node = third.lookup(&cx, ROOT, name("file")).wait().unwrap().node;
     let open = third.open(&cx, node, OpenFlags::READ | OpenFlags::WRITE).wait().unwrap().open;
     let held = third.locks().unwrap().test(&cx, File { node, open }, &lock).wait().unwrap();
     assert!(held.is_some(), "the lock was taken anew");
-    let unnamed = bed.fs.create_unnamed(&keyed(&bed.cx, numbered(1, 1, 2)), ROOT, &plain()).wait();
+    let unnamed = fixture.fs.create_unnamed(&keyed(&fixture.cx, numbered(1, 1, 2)), ROOT, &plain()).wait();
     let unnamed = unnamed.expect("the first is gone: here is another");
     let file = File { node: unnamed.entry.node, open: unnamed.open };
     let from = tombolo_mem::Source::from(b"data".to_vec());
-    bed.fs.write(&bed.cx, file, &Write::default(), from).wait().expect("write");
+    fixture.fs.write(&fixture.cx, file, &Write::default(), from).wait().expect("write");
 }
 
 #[test]
 fn look_ups_are_counted_for_every_answer() {
-    let bed = Bed::new(Bottom::Memory);
-    let cx = bed.request();
-    let made = || bed.fs.mkdir(&cx, ROOT, name("dir"), NewMode::default()).wait().unwrap().entry.node;
+    let fixture = Fixture::new(Bottom::Memory);
+    let cx = fixture.request();
+    let made = || fixture.fs.mkdir(&cx, ROOT, name("dir"), NewMode::default()).wait().unwrap().entry.node;
     let (node, again) = (made(), made());
     assert_eq!(node, again);
-    bed.fs.rmdir(&bed.cx, ROOT, name("dir")).wait().unwrap();
-    bed.fs.forget(&bed.cx, &[(node, 1)]);
-    bed.fs.getattr(&bed.cx, node, None).wait().expect("the second answer still holds it");
-    bed.fs.forget(&bed.cx, &[(node, 1)]);
-    bed.fs.getattr(&bed.cx, node, None).wait().expect_err("nobody holds it");
+    fixture.fs.rmdir(&fixture.cx, ROOT, name("dir")).wait().unwrap();
+    fixture.fs.forget(&fixture.cx, &[(node, 1)]);
+    fixture.fs.getattr(&fixture.cx, node, None).wait().expect("the second answer still holds it");
+    fixture.fs.forget(&fixture.cx, &[(node, 1)]);
+    fixture.fs.getattr(&fixture.cx, node, None).wait().expect_err("nobody holds it");
 }
 
 #[test]
 fn without_handles_the_name_must_still_lead_there() {
-    let bed = Bed::with(Bottom::Memory, &Options::default(), |export| {
+    let fixture = Fixture::with(Bottom::Memory, &Options::default(), |export| {
         std::sync::Arc::new(crate::without_handles::WithoutHandles(export))
     });
-    let cx = keyed(&bed.cx, rpc(1, 1));
-    let first = bed.mkdir(&cx, "dir").unwrap();
-    assert_eq!(bed.mkdir(&cx, "dir").unwrap(), first);
-    assert_eq!(bed.ran("mkdir"), 1);
-    bed.fs.rename(&bed.cx, ROOT, name("dir"), ROOT, name("other"), RenameFlags::empty()).wait().unwrap();
-    assert!(matches!(bed.mkdir(&cx, "dir"), Err(Error::Stale)));
-    bed.mkdir(&bed.cx, "dir").unwrap();
-    assert!(matches!(bed.mkdir(&cx, "dir"), Err(Error::Stale)), "another directory of that name");
+    let cx = keyed(&fixture.cx, rpc(1, 1));
+    let first = fixture.mkdir(&cx, "dir").unwrap();
+    assert_eq!(fixture.mkdir(&cx, "dir").unwrap(), first);
+    assert_eq!(fixture.ran("mkdir"), 1);
+    fixture
+        .fs
+        .rename(&fixture.cx, ROOT, name("dir"), ROOT, name("other"), RenameFlags::empty())
+        .wait()
+        .unwrap();
+    assert!(matches!(fixture.mkdir(&cx, "dir"), Err(Error::Stale)));
+    fixture.mkdir(&fixture.cx, "dir").unwrap();
+    assert!(matches!(fixture.mkdir(&cx, "dir"), Err(Error::Stale)), "another directory of that name");
 }

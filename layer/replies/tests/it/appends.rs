@@ -4,8 +4,8 @@ use tombolo_core::fs::{Create, File, FileSystem, NodeId, OpenFlags, Write, Writt
 use tombolo_core::{Answer, Ctx, Result, Stability};
 use tombolo_mem::Source;
 
-use crate::bed::{BOTTOMS, Bottom, keyed, name, numbered, plain};
 use crate::crash::{Mood, Next, Server};
+use crate::fixture::{BOTTOMS, Bottom, keyed, name, numbered, plain};
 
 const ROOT: NodeId = NodeId::ROOT;
 const RECORD: &[u8] = b"a record\n";
@@ -78,7 +78,7 @@ fn killed_after(bottom: Bottom, happened: usize) -> (Server, Next) {
     let unanswered = append(&*server.fs, &keyed(&server.cx, numbered(1, 1, 1)), file);
     assert_eq!(server.intents(), 1);
     if happened > 0 {
-        let (fs, cx) = crate::bed::attach(&*server.bottom);
+        let (fs, cx) = crate::fixture::attach(&*server.bottom);
         let file = log(&*fs, &cx);
         let part = Source::from(RECORD[..happened].to_vec());
         fs.write(&cx, file, &Write::default(), part).wait().expect("write");
@@ -120,7 +120,7 @@ fn an_append_that_happened_in_part_is_a_short_write() {
 fn where_others_appended_after_it_cannot_be_told_for_sure() {
     let (server, next) = killed_after(Bottom::Tmpfs, RECORD.len());
     drop(next);
-    let (fs, cx) = crate::bed::attach(&*server.bottom);
+    let (fs, cx) = crate::fixture::attach(&*server.bottom);
     append(&*fs, &cx, log(&*fs, &cx)).wait().expect("another writer's");
     let next = server.next();
     assert_eq!(next.reconciled(), (1, 0, 1));

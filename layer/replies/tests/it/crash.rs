@@ -17,7 +17,7 @@ use tombolo_layer_basic::around::{Around, Call, Payload};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::{Limits, OpenError, Options, Replies, Snapshot};
 
-use crate::bed::{BOTTOMS, Bottom, attach, fresh_key, keyed, name, numbered, plain};
+use crate::fixture::{BOTTOMS, Bottom, attach, fresh_key, keyed, name, numbered, plain};
 use crate::without_handles::WithoutHandles;
 
 const ROOT: NodeId = NodeId::ROOT;

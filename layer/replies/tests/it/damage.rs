@@ -6,8 +6,8 @@ use tombolo_core::fs::{FileSystem, NewMode, NodeId};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::{OpenError, Options};
 
-use crate::bed::{Bottom, keyed, name};
 use crate::crash::{Mood, Next, Server};
+use crate::fixture::{Bottom, keyed, name};
 
 /// Where the header's checksum begins, and what it covers (docs/formats/replies.md).
 const CHECKSUM: std::ops::Range<usize> = 12..16;

@@ -19,7 +19,7 @@ use tombolo_layer_basic::around::{Around, Call, Payload};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::Options;
 
-use crate::bed::{Bottom, attach, keyed, local_dir, name, plain, rpc};
+use crate::fixture::{Bottom, attach, keyed, local_dir, name, plain, rpc};
 
 const CLIENTS: u64 = 3;
 const FOLDER: &str = "TOMBOLO_KILLED_FOLDER";

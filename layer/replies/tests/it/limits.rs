@@ -7,18 +7,18 @@ use tombolo_core::{Ctx, Error};
 use tombolo_layer_replies::{Limits, Options};
 use tombolo_mem::Source;
 
-use crate::bed::{Bed, Bottom, keyed, rpc};
+use crate::fixture::{Bottom, Fixture, keyed, rpc};
 
-fn bed(limits: Limits) -> Bed {
-    Bed::with(Bottom::Memory, &Options { durable: limits, ..Options::default() }, |export| export)
+fn fixture(limits: Limits) -> Fixture {
+    Fixture::with(Bottom::Memory, &Options { durable: limits, ..Options::default() }, |export| export)
 }
 
-fn request(bed: &Bed, client: u64, xid: u32) -> Ctx {
-    keyed(&bed.cx, rpc(client, xid))
+fn request(fixture: &Fixture, client: u64, xid: u32) -> Ctx {
+    keyed(&fixture.cx, rpc(client, xid))
 }
 
-fn mkdir(bed: &Bed, client: u64, xid: u32) -> bool {
-    match bed.mkdir(&request(bed, client, xid), &format!("{client}.{xid}")) {
+fn mkdir(fixture: &Fixture, client: u64, xid: u32) -> bool {
+    match fixture.mkdir(&request(fixture, client, xid), &format!("{client}.{xid}")) {
         Ok(_) => true,
         Err(Error::Exists) => false,
         Err(error) => panic!("{error}"),
@@ -27,85 +27,86 @@ fn mkdir(bed: &Bed, client: u64, xid: u32) -> bool {
 
 #[test]
 fn a_client_keeps_its_newest() {
-    let bed = bed(Limits { entries: 5, entries_per_client: 4, ..Limits::default() });
-    assert!(mkdir(&bed, 2, 0), "another client");
-    (0..10).for_each(|xid| assert!(mkdir(&bed, 1, xid)));
-    let known: Vec<_> = (6..10).map(|xid| mkdir(&bed, 1, xid)).collect();
+    let fixture = fixture(Limits { entries: 5, entries_per_client: 4, ..Limits::default() });
+    assert!(mkdir(&fixture, 2, 0), "another client");
+    (0..10).for_each(|xid| assert!(mkdir(&fixture, 1, xid)));
+    let known: Vec<_> = (6..10).map(|xid| mkdir(&fixture, 1, xid)).collect();
     assert_eq!(known, [true; 4]);
-    assert!(mkdir(&bed, 2, 0), "the other client's is untouched");
-    assert!(!mkdir(&bed, 1, 5), "this one was forgotten, and gets the plain answer");
-    assert_eq!(bed.export.counters().snapshot().evicted, 7);
+    assert!(mkdir(&fixture, 2, 0), "the other client's is untouched");
+    assert!(!mkdir(&fixture, 1, 5), "this one was forgotten, and gets the plain answer");
+    assert_eq!(fixture.export.counters().snapshot().evicted, 7);
 }
 
 #[test]
 fn while_there_is_room_a_client_may_have_more_than_its_part() {
-    let bed = bed(Limits { entries: 64, entries_per_client: 4, ..Limits::default() });
-    (0..64).for_each(|xid| assert!(mkdir(&bed, 1, xid)));
-    assert!((0..64).all(|xid| mkdir(&bed, 1, xid)), "all are known");
-    assert_eq!(bed.export.counters().snapshot().evicted, 0);
+    let fixture = fixture(Limits { entries: 64, entries_per_client: 4, ..Limits::default() });
+    (0..64).for_each(|xid| assert!(mkdir(&fixture, 1, xid)));
+    assert!((0..64).all(|xid| mkdir(&fixture, 1, xid)), "all are known");
+    assert_eq!(fixture.export.counters().snapshot().evicted, 0);
 }
 
 /// One client has filled the table; others come and must keep what they did, wherever their entries lie.
 #[test]
 fn whoever_comes_late_does_not_push_out_its_own() {
-    let bed = bed(Limits { entries: 256, ..Limits::default() });
-    (0..256).for_each(|xid| assert!(mkdir(&bed, 0, xid)));
+    let fixture = fixture(Limits { entries: 256, ..Limits::default() });
+    (0..256).for_each(|xid| assert!(mkdir(&fixture, 0, xid)));
     for client in 1..=16 {
-        assert!((0..4).all(|xid| mkdir(&bed, client, xid)));
-        assert!((0..4).all(|xid| mkdir(&bed, client, xid)), "client {client}");
+        assert!((0..4).all(|xid| mkdir(&fixture, client, xid)));
+        assert!((0..4).all(|xid| mkdir(&fixture, client, xid)), "client {client}");
     }
-    assert!(mkdir(&bed, 0, 255), "the oldest made room");
+    assert!(mkdir(&fixture, 0, 255), "the oldest made room");
 }
 
 #[test]
 fn all_clients_together_keep_so_many() {
-    let bed = bed(Limits { entries: 64, ..Limits::default() });
+    let fixture = fixture(Limits { entries: 64, ..Limits::default() });
     for client in 0..1000 {
-        assert!(mkdir(&bed, client, 0));
+        assert!(mkdir(&fixture, client, 0));
     }
     // From the newest on: a request that is not known makes an entry, of its refusal, and pushes out another.
     let is_known = |client: &u64| {
-        let before = bed.ran("mkdir");
-        mkdir(&bed, *client, 0);
-        bed.ran("mkdir") == before
+        let before = fixture.ran("mkdir");
+        mkdir(&fixture, *client, 0);
+        fixture.ran("mkdir") == before
     };
     let known = (0..1000).rev().take_while(is_known).count();
     assert!((1..=64).contains(&known), "the {known} newest are known");
-    let counted = bed.export.counters().snapshot();
+    let counted = fixture.export.counters().snapshot();
     assert_eq!(counted.recorded - counted.evicted, 64);
-    assert!(mkdir(&bed, 2000, 0) && mkdir(&bed, 2000, 0), "the newest is known");
+    assert!(mkdir(&fixture, 2000, 0) && mkdir(&fixture, 2000, 0), "the newest is known");
 }
 
 #[test]
 fn an_outcome_is_forgotten_after_its_time() {
-    let bed = bed(Limits { age: Duration::from_millis(400), ..Limits::default() });
-    assert!(mkdir(&bed, 1, 0) && mkdir(&bed, 1, 0));
+    let fixture = fixture(Limits { age: Duration::from_millis(400), ..Limits::default() });
+    assert!(mkdir(&fixture, 1, 0) && mkdir(&fixture, 1, 0));
     std::thread::sleep(Duration::from_millis(450));
-    assert!(!mkdir(&bed, 1, 0));
-    (1..6).for_each(|xid| assert!(mkdir(&bed, 1, xid)));
+    assert!(!mkdir(&fixture, 1, 0));
+    (1..6).for_each(|xid| assert!(mkdir(&fixture, 1, xid)));
     std::thread::sleep(Duration::from_millis(450));
-    assert!(!mkdir(&bed, 1, 5), "not the oldest, but too old");
-    assert!(mkdir(&bed, 1, 100));
-    assert_eq!(bed.export.counters().snapshot().evicted, 7, "what is too old goes as others come");
+    assert!(!mkdir(&fixture, 1, 5), "not the oldest, but too old");
+    assert!(mkdir(&fixture, 1, 100));
+    assert_eq!(fixture.export.counters().snapshot().evicted, 7, "what is too old goes as others come");
 }
 
 #[test]
 fn writes_do_not_push_out_what_must_not_run_twice() {
     let limits = Limits { entries: 4, ..Limits::default() };
-    let bed = Bed::with(Bottom::Memory, &Options { durable: limits, fleeting: limits }, |export| export);
-    assert!(mkdir(&bed, 1, 0));
-    let file: File = bed.create("file");
+    let fixture =
+        Fixture::with(Bottom::Memory, &Options { durable: limits, fleeting: limits }, |export| export);
+    assert!(mkdir(&fixture, 1, 0));
+    let file: File = fixture.create("file");
     for xid in 0..100 {
         let from = Source::from(vec![0; 10]);
-        bed.fs.write(&request(&bed, 1, xid), file, &Write::default(), from).wait().unwrap();
+        fixture.fs.write(&request(&fixture, 1, xid), file, &Write::default(), from).wait().unwrap();
     }
-    assert!(mkdir(&bed, 1, 0));
+    assert!(mkdir(&fixture, 1, 0));
 }
 
 #[test]
 fn without_room_a_request_runs_all_the_same() {
-    let bed = bed(Limits { entries: 0, entries_per_client: 0, ..Limits::default() });
-    assert!(mkdir(&bed, 1, 0));
-    assert!(!mkdir(&bed, 1, 0));
-    assert_eq!(bed.export.counters().snapshot().unremembered, 2);
+    let fixture = fixture(Limits { entries: 0, entries_per_client: 0, ..Limits::default() });
+    assert!(mkdir(&fixture, 1, 0));
+    assert!(!mkdir(&fixture, 1, 0));
+    assert_eq!(fixture.export.counters().snapshot().unremembered, 2);
 }

@@ -2,9 +2,9 @@
 
 mod again;
 mod appends;
-mod bed;
 mod crash;
 mod damage;
+mod fixture;
 mod killed;
 mod limits;
 mod model;

@@ -13,7 +13,7 @@ use tombolo_layer_basic::delay;
 use tombolo_layer_replies::Options;
 use tombolo_mem::Source;
 
-use crate::bed::{Bed, Bottom, attach, fresh_key, keyed, name, plain};
+use crate::fixture::{Bottom, Fixture, attach, fresh_key, keyed, name, plain};
 
 /// Few names, so that operations meet.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -155,7 +155,7 @@ fn listing(fs: &dyn FileSystem, cx: &Ctx) -> Vec<String> {
 }
 
 fn check(bottom: Bottom, time: Duration, steps: &[Step]) {
-    let bed = Bed::with(bottom, &Options::default(), |export| match time.is_zero() {
+    let fixture = Fixture::with(bottom, &Options::default(), |export| match time.is_zero() {
         true => export,
         false => Arc::new(delay::over(export, time).expect("a timer")) as Arc<dyn Export>,
     });
@@ -163,9 +163,9 @@ fn check(bottom: Bottom, time: Duration, steps: &[Step]) {
     let (plain_fs, plain_cx) = attach(&*reference);
     let mut sent = Vec::new();
     for step in steps {
-        let cx = keyed(&bed.cx, fresh_key());
-        let aimed = aim(&*bed.fs, &bed.cx, step.action);
-        let begun: Vec<_> = (0..step.at_once).map(|_| begin(&*bed.fs, &cx, step.action, aimed)).collect();
+        let cx = keyed(&fixture.cx, fresh_key());
+        let aimed = aim(&*fixture.fs, &fixture.cx, step.action);
+        let begun: Vec<_> = (0..step.at_once).map(|_| begin(&*fixture.fs, &cx, step.action, aimed)).collect();
         let threads: Vec<_> = begun.into_iter().map(std::thread::spawn).collect();
         let came: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
         let expected = begin(&*plain_fs, &plain_cx, step.action, aim(&*plain_fs, &plain_cx, step.action))();
@@ -173,11 +173,11 @@ fn check(bottom: Bottom, time: Duration, steps: &[Step]) {
         sent.push((step.action, cx, aimed, expected));
         for replay in &step.replays {
             let (action, cx, aimed, expected) = replay.get(&sent);
-            let again = begin(&*bed.fs, cx, *action, *aimed)();
+            let again = begin(&*fixture.fs, cx, *action, *aimed)();
             let stale = expected.is_ok() && names_a_node(*action) && again == Err(Error::Stale.to_string());
             assert!(again == *expected || stale, "{action:?} came to {expected:?}, and again to {again:?}");
         }
-        assert_eq!(listing(&*bed.fs, &bed.cx), listing(&*plain_fs, &plain_cx), "after {step:?}");
+        assert_eq!(listing(&*fixture.fs, &fixture.cx), listing(&*plain_fs, &plain_cx), "after {step:?}");
     }
 }
 

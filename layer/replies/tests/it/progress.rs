@@ -10,18 +10,18 @@ use tombolo_layer_basic::delay;
 use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 use tombolo_layer_replies::Options;
 
-use crate::bed::{BOTTOMS, Bed, Bottom, name};
+use crate::fixture::{BOTTOMS, Bottom, Fixture, name};
 
-fn slow(bottom: Bottom) -> Bed {
-    Bed::with(bottom, &Options::default(), |export| {
+fn slow(bottom: Bottom) -> Fixture {
+    Fixture::with(bottom, &Options::default(), |export| {
         Arc::new(delay::over(export, Duration::from_millis(20)).expect("a timer"))
     })
 }
 
 /// Fails the first mkdir.
-fn failing(error: fn() -> Error) -> Bed {
+fn failing(error: fn() -> Error) -> Fixture {
     let rule = Rule { op: Some(Op::Mkdir), when: When::Nth(1), what: What::Fail(error) };
-    Bed::with(Bottom::Memory, &Options::default(), |export| {
+    Fixture::with(Bottom::Memory, &Options::default(), |export| {
         let slow = Arc::new(delay::over(export, Duration::from_millis(20)).expect("a timer"));
         Arc::new(fault::over(slow, Plan { rules: vec![rule], seed: 0 }))
     })
@@ -30,70 +30,70 @@ fn failing(error: fn() -> Error) -> Bed {
 #[test]
 fn duplicates_wait_for_the_first_and_get_its_answer() {
     for bottom in BOTTOMS {
-        let bed = slow(bottom);
-        let cx = bed.request();
-        let answers: Vec<_> = (0..5).map(|_| bed.start_mkdir(&cx, "dir")).collect();
+        let fixture = slow(bottom);
+        let cx = fixture.request();
+        let answers: Vec<_> = (0..5).map(|_| fixture.start_mkdir(&cx, "dir")).collect();
         assert!(answers.iter().all(|answer| !answer.is_done()));
         let threads: Vec<_> =
             answers.into_iter().rev().map(|answer| std::thread::spawn(move || answer.wait())).collect();
         let made: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap().expect("mkdir")).collect();
         assert!(made.iter().all(|fileid| *fileid == made[0]), "{made:?}");
-        assert_eq!(bed.ran("mkdir"), 1);
-        let counted = bed.export.counters().snapshot();
+        assert_eq!(fixture.ran("mkdir"), 1);
+        let counted = fixture.export.counters().snapshot();
         assert_eq!((counted.hits_in_progress, counted.hits_done, counted.recorded), (4, 0, 1));
     }
 }
 
 #[test]
 fn the_first_may_go_away_before_its_answer_comes() {
-    let bed = slow(Bottom::Memory);
-    let cx = bed.request();
-    let first = bed.start_mkdir(&cx, "dir");
-    let second = bed.start_mkdir(&cx, "dir");
+    let fixture = slow(Bottom::Memory);
+    let cx = fixture.request();
+    let first = fixture.start_mkdir(&cx, "dir");
+    let second = fixture.start_mkdir(&cx, "dir");
     drop(first);
     second.wait().expect("the duplicate is answered");
-    assert_eq!(bed.ran("mkdir"), 1);
+    assert_eq!(fixture.ran("mkdir"), 1);
     // Nobody took the first answer, so its look-up was given back; the second one's is ours.
-    let node = bed.fs.lookup(&bed.cx, NodeId::ROOT, name("dir")).wait().unwrap().node;
-    bed.fs.rmdir(&bed.cx, NodeId::ROOT, name("dir")).wait().unwrap();
-    bed.fs.forget(&bed.cx, &[(node, 2)]);
-    bed.fs.getattr(&bed.cx, node, None).wait().expect_err("nobody holds it");
+    let node = fixture.fs.lookup(&fixture.cx, NodeId::ROOT, name("dir")).wait().unwrap().node;
+    fixture.fs.rmdir(&fixture.cx, NodeId::ROOT, name("dir")).wait().unwrap();
+    fixture.fs.forget(&fixture.cx, &[(node, 2)]);
+    fixture.fs.getattr(&fixture.cx, node, None).wait().expect_err("nobody holds it");
 }
 
 #[test]
 fn all_may_go_away_and_the_next_is_answered() {
-    let bed = slow(Bottom::Memory);
-    let cx = bed.request();
-    drop((bed.start_mkdir(&cx, "dir"), bed.start_mkdir(&cx, "dir")));
-    bed.mkdir(&cx, "dir").expect("the answer");
-    assert_eq!(bed.ran("mkdir"), 1);
+    let fixture = slow(Bottom::Memory);
+    let cx = fixture.request();
+    drop((fixture.start_mkdir(&cx, "dir"), fixture.start_mkdir(&cx, "dir")));
+    fixture.mkdir(&cx, "dir").expect("the answer");
+    assert_eq!(fixture.ran("mkdir"), 1);
 }
 
 #[test]
 fn a_wait_for_a_lock_ends_with_its_caller() {
-    let bed = Bed::new(Bottom::Memory);
-    let file = bed.create("file");
-    let locks = bed.fs.locks().expect("locks");
+    let fixture = Fixture::new(Bottom::Memory);
+    let file = fixture.create("file");
+    let locks = fixture.fs.locks().expect("locks");
     let (family, range) = (LockFamily::Posix, LockRange::ALL);
     let lock = |owner| Lock { family, kind: LockKind::Write, range, owner: LockOwner(owner), pid: 1 };
-    locks.lock(&bed.cx, file, &lock(1), false).wait().expect("it is free");
-    let cx = bed.request();
+    locks.lock(&fixture.cx, file, &lock(1), false).wait().expect("it is free");
+    let cx = fixture.request();
     let waiting = locks.lock(&cx, file, &lock(2), true);
     let duplicate = locks.lock(&cx, file, &lock(2), true);
     drop(waiting);
     let ended = duplicate.wait();
     assert!(matches!(ended, Err(Error::Interrupted)), "nobody waits for the lock: {ended:?}");
-    locks.unlock(&bed.cx, file, family, range, LockOwner(1)).wait().expect("unlock");
-    locks.lock(&bed.cx, file, &lock(3), false).wait().expect("nobody took it meanwhile");
+    locks.unlock(&fixture.cx, file, family, range, LockOwner(1)).wait().expect("unlock");
+    locks.lock(&fixture.cx, file, &lock(3), false).wait().expect("nobody took it meanwhile");
 }
 
 #[test]
 fn who_waits_may_be_interrupted_and_the_first_goes_on() {
-    let bed = slow(Bottom::Memory);
-    let cx = bed.request();
-    let first = bed.start_mkdir(&cx, "dir");
+    let fixture = slow(Bottom::Memory);
+    let cx = fixture.request();
+    let first = fixture.start_mkdir(&cx, "dir");
     let interrupt = Interrupt::new();
-    let second = bed.start_mkdir(&Ctx { interrupt: interrupt.clone(), ..cx.clone() }, "dir");
+    let second = fixture.start_mkdir(&Ctx { interrupt: interrupt.clone(), ..cx.clone() }, "dir");
     interrupt.raise();
     assert!(matches!(second.wait(), Err(Error::Interrupted)));
     first.wait().expect("the first");
@@ -101,12 +101,12 @@ fn who_waits_may_be_interrupted_and_the_first_goes_on() {
 
 #[test]
 fn a_failure_reaches_all_who_wait_and_is_kept() {
-    let bed = failing(|| Error::NoSpace);
-    let cx = bed.request();
+    let fixture = failing(|| Error::NoSpace);
+    let cx = fixture.request();
     for _ in 0..2 {
-        assert!(matches!(bed.mkdir(&cx, "dir"), Err(Error::NoSpace)));
+        assert!(matches!(fixture.mkdir(&cx, "dir"), Err(Error::NoSpace)));
     }
-    assert_eq!(bed.ran("mkdir"), 1);
+    assert_eq!(fixture.ran("mkdir"), 1);
 }
 
 #[test]
@@ -119,20 +119,20 @@ fn what_says_try_again_is_no_answer_to_keep() {
         || Error::NoMemory,
         || Error::Disconnected,
     ] {
-        let bed = failing(error);
-        let cx = bed.request();
-        bed.mkdir(&cx, "dir").expect_err("the fault");
-        bed.mkdir(&cx, "dir").expect("the next try runs");
-        assert_eq!((bed.ran("mkdir"), bed.export.counters().snapshot().recorded), (2, 1));
+        let fixture = failing(error);
+        let cx = fixture.request();
+        fixture.mkdir(&cx, "dir").expect_err("the fault");
+        fixture.mkdir(&cx, "dir").expect("the next try runs");
+        assert_eq!((fixture.ran("mkdir"), fixture.export.counters().snapshot().recorded), (2, 1));
     }
 }
 
 #[test]
 fn other_requests_do_not_wait() {
-    let bed = slow(Bottom::Memory);
+    let fixture = slow(Bottom::Memory);
     let began = std::time::Instant::now();
     let threads: Vec<_> = (0..20)
-        .map(|at| bed.start_mkdir(&bed.request(), &format!("dir{at}")))
+        .map(|at| fixture.start_mkdir(&fixture.request(), &format!("dir{at}")))
         .map(|answer| std::thread::spawn(move || answer.wait().expect("mkdir")))
         .collect();
     assert_eq!(threads.into_iter().filter_map(|thread| thread.join().ok()).count(), 20);

@@ -53,7 +53,7 @@ pub fn local_dir(path: &Path) -> Arc<dyn Export> {
 }
 
 /// The layer over an export, and a session of it.
-pub struct Bed {
+pub struct Fixture {
     pub export: Arc<Replies>,
     pub fs: Arc<dyn FileSystem>,
     pub cx: Ctx,
@@ -62,7 +62,7 @@ pub struct Bed {
     _scratch: Option<TempDir>,
 }
 
-impl Bed {
+impl Fixture {
     pub fn new(bottom: Bottom) -> Self {
         Self::with(bottom, &Options::default(), |export| export)
     }

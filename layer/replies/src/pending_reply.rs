@@ -5,9 +5,9 @@ use std::task::{Context, Poll, Waker};
 
 use super::outcome::Outcome;
 
-/// An operation under way, seen by those who sent it again. Made when the first of them comes.
+/// The reply of an operation under way, awaited by its duplicates. Made when the first of them comes.
 #[derive(Debug, Default)]
-pub(super) struct Flight(Mutex<State>);
+pub(super) struct PendingReply(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -15,9 +15,9 @@ struct State {
     wakers: Vec<Waker>,
 }
 
-impl Flight {
-    /// Tells all who wait, and all who will.
-    pub fn land(&self, outcome: Outcome) {
+impl PendingReply {
+    /// Wakes all futures of the outcome.
+    pub fn complete(&self, outcome: Outcome) {
         let wakers = {
             let mut state = self.state();
             state.outcome = Some(outcome);
@@ -28,8 +28,8 @@ impl Flight {
     }
 
     /// A future of the outcome.
-    pub fn landed(self: Arc<Self>) -> Landed {
-        Landed(self)
+    pub fn completed(self: Arc<Self>) -> Completed {
+        Completed(self)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -37,11 +37,11 @@ impl Flight {
     }
 }
 
-/// See [`Flight::landed`].
+/// See [`PendingReply::completed`].
 #[derive(Debug)]
-pub(super) struct Landed(Arc<Flight>);
+pub(super) struct Completed(Arc<PendingReply>);
 
-impl Future for Landed {
+impl Future for Completed {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {

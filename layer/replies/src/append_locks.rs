@@ -1,4 +1,4 @@
-//! One at a time for each file.
+//! One append at a time to each file.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -7,30 +7,30 @@ use std::task::{Poll, Waker};
 
 use tombolo_core::fs::PersistentHandle;
 
-/// The files that are somebody's turn now, and who waits for the next.
+/// The files that are being appended to, and the wakers of the appends that wait.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<HashMap<PersistentHandle, Vec<Waker>>>);
+pub(super) struct AppendLocks(Mutex<HashMap<PersistentHandle, Vec<Waker>>>);
 
-/// Somebody's turn, until it is dropped.
+/// A file is locked against other appends until this is dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
-    turns: Arc<Turns>,
+pub(super) struct AppendLock {
+    append_locks: Arc<AppendLocks>,
     file: PersistentHandle,
 }
 
-impl Turns {
-    /// A turn, if nobody else has it.
-    pub fn try_take(self: &Arc<Self>, file: &PersistentHandle) -> Option<Turn> {
+impl AppendLocks {
+    /// Locks the file if it is free.
+    pub fn try_take(self: &Arc<Self>, file: &PersistentHandle) -> Option<AppendLock> {
         let mut taken = self.taken();
         if taken.contains_key(file) {
             return None;
         }
         taken.insert(file.clone(), Vec::new());
-        Some(Turn { turns: self.clone(), file: file.clone() })
+        Some(AppendLock { append_locks: self.clone(), file: file.clone() })
     }
 
-    /// A turn, once nobody else has it.
-    pub fn take(self: Arc<Self>, file: PersistentHandle) -> impl Future<Output = Turn> {
+    /// Locks the file once it is free.
+    pub fn take(self: Arc<Self>, file: PersistentHandle) -> impl Future<Output = AppendLock> {
         poll_fn(move |context| {
             let mut taken = self.taken();
             if let Some(waiting) = taken.get_mut(&file) {
@@ -40,7 +40,7 @@ impl Turns {
                 return Poll::Pending;
             }
             taken.insert(file.clone(), Vec::new());
-            Poll::Ready(Turn { turns: self.clone(), file: file.clone() })
+            Poll::Ready(AppendLock { append_locks: self.clone(), file: file.clone() })
         })
     }
 
@@ -49,9 +49,9 @@ impl Turns {
     }
 }
 
-impl Drop for Turn {
+impl Drop for AppendLock {
     fn drop(&mut self) {
-        let waiting = self.turns.taken().remove(&self.file).unwrap_or_default();
+        let waiting = self.append_locks.taken().remove(&self.file).unwrap_or_default();
         // Outside of the lock: a waker may run anything. All of them: one that does not care any more would keep the rest waiting.
         waiting.into_iter().for_each(Waker::wake);
     }
@@ -64,18 +64,18 @@ mod tests {
     use std::task::Context;
 
     #[test]
-    fn one_has_the_turn_and_the_next_gets_it() {
-        let turns = Arc::<Turns>::default();
+    fn a_lock_excludes_others_until_it_is_dropped() {
+        let append_locks = Arc::<AppendLocks>::default();
         let file = |byte| PersistentHandle { kind: 1, bytes: [byte].as_slice().into() };
-        let first = turns.try_take(&file(1)).expect("nobody has it");
-        assert!(turns.try_take(&file(1)).is_none() && turns.try_take(&file(2)).is_some());
-        let mut next = pin!(turns.clone().take(file(1)));
+        let first = append_locks.try_take(&file(1)).expect("the file is free");
+        assert!(append_locks.try_take(&file(1)).is_none() && append_locks.try_take(&file(2)).is_some());
+        let mut next = pin!(append_locks.clone().take(file(1)));
         let mut context = Context::from_waker(Waker::noop());
         assert!(next.as_mut().poll(&mut context).is_pending());
         drop(first);
-        let Poll::Ready(second) = next.as_mut().poll(&mut context) else { panic!("nobody has it") };
-        assert!(turns.try_take(&file(1)).is_none());
+        let Poll::Ready(second) = next.as_mut().poll(&mut context) else { panic!("the file is free") };
+        assert!(append_locks.try_take(&file(1)).is_none());
         drop(second);
-        assert!(turns.try_take(&file(1)).is_some() && turns.taken().is_empty());
+        assert!(append_locks.try_take(&file(1)).is_some() && append_locks.taken().is_empty());
     }
 }

@@ -12,21 +12,21 @@ use tombolo_host_runtime::task;
 use super::below::Below;
 use super::call::{Call, Reply};
 use super::failure::{Failure, is_passing};
-use super::flight::Flight;
 use super::journal::Journal;
 use super::key::EntryKey;
 use super::look::look;
 use super::outcome::{Inode, NodeMark, Outcome};
+use super::pending_reply::PendingReply;
 use super::table::{Begin, Entry, Table};
 
 /// One request and the session below that performs it.
 #[derive(Clone, Copy)]
-pub(super) struct Performance<'a> {
+pub(super) struct Execution<'a> {
     pub fs: &'a Arc<dyn FileSystem>,
     pub cx: &'a Ctx,
 }
 
-impl Performance<'_> {
+impl Execution<'_> {
     /// Runs the operation and keeps its outcome in `entry`, and in the journal if there is one: then what is about to be
     /// done is looked at and written down first.
     pub fn first<C: Call>(self, call: C, mut entry: Entry) -> Answer<C::Reply> {
@@ -43,7 +43,7 @@ impl Performance<'_> {
                 let (fs, cx) = (self.fs.clone(), self.cx.clone());
                 self.to_its_end(async move {
                     entry.intend(later.await.ok().flatten(), sequence);
-                    let answer = Performance { fs: &fs, cx: &cx }.run(call, entry);
+                    let answer = Execution { fs: &fs, cx: &cx }.run(call, entry);
                     answer.resolve().await
                 })
             }
@@ -61,7 +61,7 @@ impl Performance<'_> {
                 let (fs, cx) = (self.fs.clone(), self.cx.clone());
                 let kept = async move {
                     let result = later.await;
-                    let kept = Performance { fs: &fs, cx: &cx }.keep(entry, result);
+                    let kept = Execution { fs: &fs, cx: &cx }.keep(entry, result);
                     kept.resolve().await
                 };
                 if is_given_up { Answer::later(kept) } else { self.to_its_end(kept) }
@@ -82,25 +82,25 @@ impl Performance<'_> {
     pub fn after<C: Call>(
         self,
         call: C,
-        mut flight: Arc<Flight>,
+        mut pending: Arc<PendingReply>,
         table: Arc<Table>,
         key: EntryKey,
     ) -> Answer<C::Reply> {
         let below = self.below();
         Answer::later(async move {
             loop {
-                match landing(flight, &below.cx).await? {
+                match outcome_of(pending, &below.cx).await? {
                     Outcome::Failed(Failure::INTERRUPTED) if !call.is_given_up() => {}
                     Outcome::Failed(failure) => return Err(failure.error()),
                     outcome => return call.again(below, outcome).await,
                 }
-                let performance = Performance { fs: &below.fs, cx: &below.cx };
+                let execution = Execution { fs: &below.fs, cx: &below.cx };
                 let answer = match table.begin(key) {
-                    Begin::First(entry) => performance.first(call, entry),
+                    Begin::First(entry) => execution.first(call, entry),
                     Begin::Unremembered => call.run(&*below.fs, &below.cx),
-                    Begin::Answered(outcome) => performance.again(call, outcome),
+                    Begin::Answered(outcome) => execution.again(call, outcome),
                     Begin::Running(another) => {
-                        flight = another;
+                        pending = another;
                         continue;
                     }
                 };
@@ -157,9 +157,9 @@ impl Performance<'_> {
 }
 
 /// What somebody else's operation comes to, unless the one who waits is interrupted before.
-async fn landing(flight: Arc<Flight>, cx: &Ctx) -> Result<Outcome> {
-    let (mut landed, mut raised) = (pin!(flight.landed()), pin!(cx.interrupt.raised()));
-    let outcome = poll_fn(|context| match landed.as_mut().poll(context) {
+async fn outcome_of(pending: Arc<PendingReply>, cx: &Ctx) -> Result<Outcome> {
+    let (mut completed, mut raised) = (pin!(pending.completed()), pin!(cx.interrupt.raised()));
+    let outcome = poll_fn(|context| match completed.as_mut().poll(context) {
         Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
         Poll::Pending => raised.as_mut().poll(context).map(|()| None),
     });

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::chain::{Chain, Linked, Links};
-use super::flight::Flight;
 use super::hashed::{Hashed, Ready};
 use super::journal::Kept;
 use super::key::{ClientKey, EntryKey};
 use super::outcome::Outcome;
+use super::pending_reply::PendingReply;
 use super::slab::Slab;
 
 /// One part of a [`Table`](super::table::Table).
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct Shard {
     index: HashMap<Hashed<EntryKey>, u32, Ready>,
     entries: Slab<Entry>,
     /// All that are answered.
@@ -44,7 +44,7 @@ struct Entry {
 #[derive(Debug)]
 pub(super) enum State {
     /// Under way; others may wait for it.
-    Running(Option<Arc<Flight>>),
+    Running(Option<Arc<PendingReply>>),
     /// Answered.
     Answered(Answered),
 }
@@ -58,7 +58,7 @@ pub(super) struct Answered {
     pub kept: Option<Kept>,
 }
 
-impl Shelf {
+impl Shard {
     /// The number of the entry of `key`.
     pub fn find(&self, key: &Hashed<EntryKey>) -> Option<u32> {
         self.index.get(key).copied()
@@ -84,10 +84,10 @@ impl Shelf {
     }
 
     /// Keeps the outcome of an operation that was under way. If others wait for it, the caller must let it land.
-    pub fn answer(&mut self, number: u32, answered: Answered) -> Option<(Arc<Flight>, Outcome)> {
+    pub fn answer(&mut self, number: u32, answered: Answered) -> Option<(Arc<PendingReply>, Outcome)> {
         let entry = self.entries.at(number)?;
-        let State::Running(flight) = &mut entry.state else { return None };
-        let waited_for = flight.take().map(|flight| (flight, answered.outcome.clone()));
+        let State::Running(pending) = &mut entry.state else { return None };
+        let waited_for = pending.take().map(|pending| (pending, answered.outcome.clone()));
         entry.state = State::Answered(answered);
         let client = entry.client;
         self.answered.push(&mut InAll(&mut self.entries), number);
