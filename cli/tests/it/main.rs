@@ -12,3 +12,4 @@ mod nfs;
 mod nfs_shm;
 mod serve;
 mod shm;
+mod troubleshooting;

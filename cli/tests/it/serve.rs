@@ -291,7 +291,7 @@ fn a_control_directory_of_others_is_refused() {
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("chmod");
     scratch
         .run(&["serve", "tree", "--virtiofs", "vm.sock"])
-        .failed(1, &["nobody else can enter", "--control SOCKET"]);
+        .failed(1, &["no other user can enter", "--control SOCKET"]);
     assert!(!scratch.path("vm.sock").exists());
 }
 
