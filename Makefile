@@ -19,7 +19,9 @@ DIST_BYTES_MAX := 12000000
 # Some tests of these open files by handle, act as several users, own devices or mount, which is root's alone.
 ROOT_TESTS := tombolo-sys tombolo-host-links tombolo-front-fuse tombolo-layer-replies tombolo-back-local-dir libtombolo tombolo-cli \
 	tombolo-conformance tombolo-nfs-tests tombolo-nfs-client-tests tombolo-vrpc-tests
-NOT_ROOT := $(filter-out 0,$(shell id -u))
+ifneq ($(shell id -u),0)
+LEFT_OUT := $(ROOT_TESTS:%=--exclude %)
+endif
 
 .PHONY: help packages peers build static programs dist package demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean as-root test-build
 
@@ -65,8 +67,8 @@ test-long: as-root ## the same at full size: an hour of fuzzing, every case on b
 	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all test-package
 
 test-rust: ## unit, property, conformance and command-line tests; as another user than root those that can do without
-	@$(if $(NOT_ROOT),echo "skipped, as they open files by handle, act as several users or mount, which takes root: $(ROOT_TESTS)")
-	$(CARGO) test --workspace --no-fail-fast $(if $(NOT_ROOT),$(ROOT_TESTS:%=--exclude %))
+	@if [ -n "$(LEFT_OUT)" ]; then echo "skipped, as they open files by handle, act as several users or mount, which takes root: $(ROOT_TESTS)"; fi
+	$(CARGO) test --workspace --no-fail-fast $(LEFT_OUT)
 
 test-planted: ## plants bugs in a copy of the tree and expects the suite to catch each
 	tests/planted/run
