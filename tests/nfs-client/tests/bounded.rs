@@ -10,7 +10,7 @@ use tombolo_core::fs::{Cookie, Create, DirBudget, DirPage, Exclusive, Mode, NewM
 use tombolo_core::{Error, Limits};
 use tombolo_mem::Source;
 use tombolo_nfs_client_tests::mount::{mounted, soft, world};
-use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
+use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
 use tombolo_nfs_tests::client::fragment;
 use tombolo_nfs_tests::test_server::TestServer;
 use tombolo_wire_nfs3::args::StableHow;
@@ -29,7 +29,7 @@ fn turn() -> MutexGuard<'static, ()> {
 
 fn stage(options: Options) -> (World, Scripted, TestServer) {
     let honest = TestServer::over(Memory::default());
-    let server = Scripted::start(honest.address(), |_| Say::Truth);
+    let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
     let world = world(mounted(server.address(), options));
     (world, server, honest)
 }
@@ -60,17 +60,19 @@ fn announced_lengths_take_no_memory() {
     let node = world.file_with("file", &[7; 1000]);
     grows_by_at_most(16 * MIB, || {
         for announced in [u32::MAX, 0x7fff_ffff, 0x4000_0000, 0x1000_0000] {
-            server.now(move |asked: &Asked<'_>| {
+            server.now(move |asked: &ReceivedCall<'_>| {
                 if asked.is(Procedure::Getattr) && asked.nth == 1 {
                     // A record of so many bytes, which come one day.
-                    return Say::Bytes([announced.to_be_bytes().as_slice(), &[0; 64]].concat());
+                    return ScriptedReply::Bytes([announced.to_be_bytes().as_slice(), &[0; 64]].concat());
                 }
                 if asked.is(Procedure::Read) || asked.is(Procedure::Readlink) {
                     // Status, no attributes, and a length that is longer than all of it; for READ the count is as long.
                     let words = [0, 0, announced, 0, announced];
-                    return Say::Results(words.iter().flat_map(|word| word.to_be_bytes()).collect());
+                    return ScriptedReply::Results(
+                        words.iter().flat_map(|word| word.to_be_bytes()).collect(),
+                    );
                 }
-                Say::Truth
+                ScriptedReply::Forward
             });
             world.attr(node);
             if let Ok(file) = world.open(node, OpenFlags::READ) {
@@ -88,14 +90,17 @@ fn a_record_longer_than_any_reply_is_not_taken_in() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
     grows_by_at_most(24 * MIB, || {
-        server.now(|asked: &Asked<'_>| match asked.nth {
+        server.now(|asked: &ReceivedCall<'_>| match asked.nth {
             // 128 MiB for a GETATTR, and they do come.
             1 if asked.is(Procedure::Getattr) => {
                 let mark = (1_u32 << 31 | 128 << 20).to_be_bytes();
                 let head = [mark.as_slice(), &asked.reply(&[])].concat();
-                Say::All(vec![Say::Bytes(head), Say::Repeated(vec![0; PIECE_BYTES], 2048)])
+                ScriptedReply::All(vec![
+                    ScriptedReply::Bytes(head),
+                    ScriptedReply::Repeated(vec![0; PIECE_BYTES], 2048),
+                ])
             }
-            _ => Say::Truth,
+            _ => ScriptedReply::Forward,
         });
         world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("no reply is so long");
         world.attr(world.dir);
@@ -107,13 +112,13 @@ fn a_record_that_never_ends_takes_no_more_than_the_longest_reply() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
     grows_by_at_most(24 * MIB, || {
-        server.now(|asked: &Asked<'_>| match asked.nth {
+        server.now(|asked: &ReceivedCall<'_>| match asked.nth {
             1 if asked.is(Procedure::Getattr) => {
-                let head = Say::Bytes(fragment(&asked.xid.0.to_be_bytes(), false));
-                let piece = || Say::Bytes(fragment(&[0x55; 64 << 10], false));
-                Say::All(std::iter::once(head).chain((0..40).map(|_| piece())).collect())
+                let head = ScriptedReply::Bytes(fragment(&asked.xid.0.to_be_bytes(), false));
+                let piece = || ScriptedReply::Bytes(fragment(&[0x55; 64 << 10], false));
+                ScriptedReply::All(std::iter::once(head).chain((0..40).map(|_| piece())).collect())
             }
-            _ => Say::Truth,
+            _ => ScriptedReply::Forward,
         });
         world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("no reply is so long");
         world.attr(world.dir);
@@ -126,9 +131,9 @@ fn unsolicited_replies_are_dropped() {
     let (world, server, _honest) = stage(soft());
     grows_by_at_most(16 * MIB, || {
         for _ in 0..20 {
-            server.now(|_: &Asked<'_>| {
+            server.now(|_: &ReceivedCall<'_>| {
                 let flood = fragment(&[0x77; 60_000], true).repeat(20);
-                Say::All(vec![Say::Bytes(flood), Say::Truth])
+                ScriptedReply::All(vec![ScriptedReply::Bytes(flood), ScriptedReply::Forward])
             });
             world.attr(world.dir);
         }
@@ -164,11 +169,11 @@ fn a_create_beyond_the_node_budget_makes_nothing_at_the_server() {
 fn an_endless_directory_takes_no_memory_at_the_client() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
-    server.now(|asked: &Asked<'_>| {
+    server.now(|asked: &ReceivedCall<'_>| {
         let (from, plus) = match asked.call() {
             Some(Call::Readdir(args)) => (args.cookie.0, false),
             Some(Call::Readdirplus(args)) => (args.cookie.0, true),
-            _ => return Say::Truth,
+            _ => return ScriptedReply::Forward,
         };
         let mut results = Vec::new();
         let mut xdr = Encoder::new(&mut results);
@@ -181,7 +186,7 @@ fn an_endless_directory_takes_no_memory_at_the_client() {
             }
         }
         xdr.bool(false).bool(false);
-        Say::Results(results)
+        ScriptedReply::Results(results)
     });
     let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
     grows_by_at_most(16 * MIB, || {
@@ -205,11 +210,11 @@ fn an_endless_directory_creates_few_nodes() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
     let fattr = fattr3(&world.attr(world.dir));
-    server.now(move |asked: &Asked<'_>| {
+    server.now(move |asked: &ReceivedCall<'_>| {
         let (from, plus) = match asked.call() {
             Some(Call::Readdir(args)) => (args.cookie.0, false),
             Some(Call::Readdirplus(args)) => (args.cookie.0, true),
-            _ => return Say::Truth,
+            _ => return ScriptedReply::Forward,
         };
         let mut results = Vec::new();
         let mut xdr = Encoder::new(&mut results);
@@ -223,7 +228,7 @@ fn an_endless_directory_creates_few_nodes() {
             }
         }
         xdr.bool(false).bool(false);
-        Say::Results(results)
+        ScriptedReply::Results(results)
     });
     let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
     let (mut count, mut nodes) = (0, 0);
@@ -246,9 +251,9 @@ fn a_stalled_server_blocks_writers_and_bounds_their_data() {
     let _turn = turn();
     let (world, server, _honest) = stage(Options { dirty_bytes_max: 8 << 20, ..soft() });
     let file = world.file("file");
-    server.now(|asked: &Asked<'_>| match asked.is(Procedure::Write) {
-        true => Say::Silence,
-        false => Say::Truth,
+    server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Write) {
+        true => ScriptedReply::Silence,
+        false => ScriptedReply::Forward,
     });
     grows_by_at_most(48 * MIB, || {
         let mut writes = Vec::new();
@@ -279,14 +284,14 @@ fn uncommitted_data_are_bounded() {
     let (world, server, _honest) = stage(Options { dirty_bytes_max: 8 << 20, ..soft() });
     let file = world.file("file");
     // Written, it says, but not stable; and at each COMMIT it has forgotten all.
-    server.now(|asked: &Asked<'_>| match asked.call() {
+    server.now(|asked: &ReceivedCall<'_>| match asked.call() {
         Some(Call::Write(args)) => asked.results(&WriteReply::Ok(WriteOk {
             file_wcc: WccData::NONE,
             count: args.count,
             committed: StableHow::Unstable,
             verifier: WriteVerifier((asked.nth as u64).to_be_bytes()),
         })),
-        _ => Say::Truth,
+        _ => ScriptedReply::Forward,
     });
     grows_by_at_most(64 * MIB, || {
         let writer = world.clone();

@@ -12,9 +12,9 @@ use rustix::net::sockopt::set_socket_linger;
 use tombolo_wire_nfs3::{self as nfs3, Procedure};
 use tombolo_wire_rpc::Xid;
 
-use super::behind::Behind;
 use super::speaker::{Datagrams, carry_out, record};
-use super::{Asked, Say};
+use super::upstream::Upstream;
+use super::{ReceivedCall, ScriptedReply};
 
 /// Larger than any datagram.
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
@@ -42,13 +42,13 @@ pub struct Seen {
 
 /// A script, and where in it we are.
 struct Script {
-    says: Box<dyn FnMut(&Asked<'_>) -> Say + Send>,
+    says: Box<dyn FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send>,
     /// Calls so far, by program and procedure.
     calls: HashMap<(u32, u32), usize>,
 }
 
 impl Script {
-    fn new(says: impl FnMut(&Asked<'_>) -> Say + Send + 'static) -> Self {
+    fn new(says: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) -> Self {
         Self { says: Box::new(says), calls: HashMap::new() }
     }
 }
@@ -65,7 +65,10 @@ struct Shared {
 
 impl Scripted {
     /// Starts before the honest server at `behind`, on a free port, for TCP and UDP.
-    pub fn start(behind: SocketAddr, script: impl FnMut(&Asked<'_>) -> Say + Send + 'static) -> Self {
+    pub fn start(
+        behind: SocketAddr,
+        script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static,
+    ) -> Self {
         Self::over(sockets(), behind, script)
     }
 
@@ -76,7 +79,7 @@ impl Scripted {
     pub fn start_at(
         port: u16,
         behind: SocketAddr,
-        script: impl FnMut(&Asked<'_>) -> Say + Send + 'static,
+        script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static,
     ) -> Self {
         let address = (Ipv4Addr::LOCALHOST, port);
         let listener = TcpListener::bind(address).expect("a free port");
@@ -87,7 +90,7 @@ impl Scripted {
     fn over(
         (listener, datagrams): (TcpListener, UdpSocket),
         behind: SocketAddr,
-        script: impl FnMut(&Asked<'_>) -> Say + Send + 'static,
+        script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static,
     ) -> Self {
         let shared = Arc::new(Shared {
             address: listener.local_addr().expect("the server's address"),
@@ -117,13 +120,13 @@ impl Scripted {
     }
 
     /// From the next call on, it says what this script says. Calls are counted from 1 again.
-    pub fn now(&self, script: impl FnMut(&Asked<'_>) -> Say + Send + 'static) {
+    pub fn now(&self, script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) {
         *lock(&self.shared.script) = Script::new(script);
     }
 
     /// From the next call on, it says the truth.
     pub fn be_honest(&self) {
-        self.now(|_| Say::Truth);
+        self.now(|_| ScriptedReply::Forward);
     }
 
     /// Puts another honest server behind it, and resets all connections: as if that had been started in its stead.
@@ -182,8 +185,8 @@ impl Shared {
     }
 
     /// What to say.
-    fn decide(&self, asked: &mut Asked<'_>) -> Say {
-        let Asked { xid, program, procedure, connection, .. } = *asked;
+    fn decide(&self, asked: &mut ReceivedCall<'_>) -> ScriptedReply {
+        let ReceivedCall { xid, program, procedure, connection, .. } = *asked;
         lock(&self.seen).push(Seen { xid, program, procedure, connection });
         let script = &mut *lock(&self.script);
         let count = script.calls.entry((program, procedure)).or_default();
@@ -221,9 +224,9 @@ fn serve(shared: &Shared, stream: &TcpStream, index: usize) {
     let _ = stream.set_nodelay(true);
     let Ok(copy) = stream.try_clone() else { return };
     lock(&shared.open).push((index, copy));
-    let mut behind = Behind::new(*lock(&shared.behind));
+    let mut behind = Upstream::new(*lock(&shared.behind));
     while let Ok(message) = record(stream) {
-        let Some(mut asked) = Asked::read(&message, index) else { break };
+        let Some(mut asked) = ReceivedCall::read(&message, index) else { break };
         let say = shared.decide(&mut asked);
         if shared.has_ended() || carry_out(say, &asked, &mut behind, &mut &*stream).is_err() {
             break;
@@ -239,9 +242,9 @@ fn serve_datagrams(shared: &Shared, socket: &UdpSocket) {
     while !shared.has_ended() {
         let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
         let message = buffer.get(..len).unwrap_or_default();
-        let Some(mut asked) = Asked::read(message, 0) else { continue };
+        let Some(mut asked) = ReceivedCall::read(message, 0) else { continue };
         let say = shared.decide(&mut asked);
-        let mut behind = Behind::new(*lock(&shared.behind));
+        let mut behind = Upstream::new(*lock(&shared.behind));
         let _: io::Result<()> = carry_out(say, &asked, &mut behind, &mut Datagrams(socket, from));
     }
 }

@@ -8,8 +8,8 @@ use rustix::net::sockopt::set_socket_linger;
 use tombolo_nfs_tests::client::fragment;
 use tombolo_wire_rpc::Mark;
 
-use super::behind::Behind;
-use super::{Asked, Say};
+use super::upstream::Upstream;
+use super::{ReceivedCall, ScriptedReply};
 
 /// The next record of a stream. An error at its end.
 pub(super) fn record(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
@@ -45,33 +45,33 @@ pub(super) trait Mouth {
 
 /// Carries it out. An error ends the connection.
 pub(super) fn carry_out(
-    say: Say,
-    asked: &Asked<'_>,
-    behind: &mut Behind,
+    say: ScriptedReply,
+    asked: &ReceivedCall<'_>,
+    behind: &mut Upstream,
     mouth: &mut dyn Mouth,
 ) -> io::Result<()> {
     match say {
-        Say::Truth => mouth.record(&behind.ask(asked.message())?),
-        Say::Edited(edit) => mouth.record(&behind.ask_and_edit(asked.message(), edit)?),
-        Say::InFragments(size) => mouth.bytes(&in_fragments(&behind.ask(asked.message())?, size)),
-        Say::CutAt(at) => {
+        ScriptedReply::Forward => mouth.record(&behind.ask(asked.message())?),
+        ScriptedReply::Edited(edit) => mouth.record(&behind.ask_and_edit(asked.message(), edit)?),
+        ScriptedReply::InFragments(size) => mouth.bytes(&in_fragments(&behind.ask(asked.message())?, size)),
+        ScriptedReply::CutAt(at) => {
             let record = fragment(&behind.ask(asked.message())?, true);
             mouth.bytes(record.get(..at).unwrap_or(&record))?;
             mouth.close(true)
         }
-        Say::Results(results) => mouth.record(&asked.reply(&results)),
-        Say::Record(message) => mouth.record(&message),
-        Say::Bytes(bytes) => mouth.bytes(&bytes),
-        Say::Repeated(bytes, times) => (0..times).try_for_each(|_| mouth.bytes(&bytes)),
-        Say::Silence => Ok(()),
-        Say::Close => mouth.close(false),
-        Say::Reset => mouth.close(true),
-        Say::Unheard => behind.ask(asked.message()).map(drop),
-        Say::After(time, say) => {
+        ScriptedReply::Results(results) => mouth.record(&asked.reply(&results)),
+        ScriptedReply::Record(message) => mouth.record(&message),
+        ScriptedReply::Bytes(bytes) => mouth.bytes(&bytes),
+        ScriptedReply::Repeated(bytes, times) => (0..times).try_for_each(|_| mouth.bytes(&bytes)),
+        ScriptedReply::Silence => Ok(()),
+        ScriptedReply::Close => mouth.close(false),
+        ScriptedReply::Reset => mouth.close(true),
+        ScriptedReply::Dropped => behind.ask(asked.message()).map(drop),
+        ScriptedReply::After(time, say) => {
             std::thread::sleep(time);
             carry_out(*say, asked, behind, mouth)
         }
-        Say::All(all) => all.into_iter().try_for_each(|say| carry_out(say, asked, behind, mouth)),
+        ScriptedReply::All(all) => all.into_iter().try_for_each(|say| carry_out(say, asked, behind, mouth)),
     }
 }
 

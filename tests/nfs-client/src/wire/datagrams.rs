@@ -33,15 +33,15 @@ impl Network {
     /// Sends a datagram. ECONNREFUSED when an earlier one found no socket.
     pub fn send_datagram(&self, socket: SocketId, from: End, bytes: &[u8]) -> Result<(), Errno> {
         let mut state = self.state();
-        let weather = state.weather;
+        let conditions = state.conditions;
         let own = state.datagrams.get_mut(&socket).ok_or(Errno::BADF)?;
         if from == End::Client
             && let Some(error) = own.error.take()
         {
             return Err(error);
         }
-        let is_lost = state.rng.chance(weather.loss) || state.now < state.partition_until;
-        let copies = if is_lost { 0 } else { 1 + usize::from(state.rng.chance(weather.duplicates)) };
+        let is_lost = state.rng.chance(conditions.loss) || state.now < state.partition_until;
+        let copies = if is_lost { 0 } else { 1 + usize::from(state.rng.chance(conditions.duplicates)) };
         let len = bytes.len() as u64;
         let words = || format!("{socket}: a datagram of {len} bytes from the {from:?}, {copies} times");
         state.note(7, socket.number ^ len << 32 ^ (copies as u64) << 60, words);
@@ -106,8 +106,8 @@ impl State {
     }
 
     fn tell_datagrams(&mut self, socket: SocketId, ready: Ready) {
-        let weather = self.weather;
-        let at = self.now + self.rng.between(weather.wake_up);
+        let conditions = self.conditions;
+        let at = self.now + self.rng.between(conditions.wake_up);
         let Some(own) = self.datagrams.get_mut(&socket) else { return };
         match &mut own.notified {
             Some(notified) => notified.add(ready),

@@ -2,13 +2,14 @@
 //! run each time.
 //!
 //! [`Network`] carries streams, which it cuts, delays, resets and forgets, and datagrams, which it loses, doubles and
-//! mixes up; how much of that goes on is its [`Weather`], and what happens once is a [`Fault`]. Time passes only when
+//! mixes up; how much of that goes on is its [`Conditions`], and what happens once is a [`Fault`]. Time passes only when
 //! the test lets the next event happen ([`Network::step`]). [`ServerSide`] has a real RPC service answer what arrives.
 //!
 //! Not here: what a run does and what has to hold in it. That is in `tests/simulation`.
 //!
-//! Reading order: `weather`, `network`, `stream`, `datagrams`, `socket`, `server`.
+//! Reading order: `conditions`, `network`, `stream`, `datagrams`, `socket`, `server`.
 
+mod conditions;
 mod datagrams;
 mod network;
 mod rng;
@@ -16,11 +17,10 @@ mod server;
 mod socket;
 mod stream;
 mod trace;
-mod weather;
 
+pub use conditions::{Conditions, Fault};
 pub use network::{Happening, Network, Ready, Sleep, SocketId};
 pub use rng::Rng;
 pub use server::ServerSide;
 pub use socket::ClientWire;
 pub use stream::{End, noise};
-pub use weather::{Fault, Weather};

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use super::conditions::Conditions;
 use super::datagrams::DatagramSocket;
 use super::rng::Rng;
 use super::stream::{Connection, End};
 use super::trace::Trace;
-use super::weather::Weather;
 
 /// Names a socket of a client, and the connection that it is the end of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,7 +82,7 @@ pub(super) struct State {
     origin: Instant,
     pub now: Duration,
     pub rng: Rng,
-    pub weather: Weather,
+    pub conditions: Conditions,
     queue: BTreeMap<(Duration, u64), Event>,
     last_number: u64,
     pub connections: BTreeMap<SocketId, Connection>,
@@ -99,12 +99,12 @@ pub(super) struct State {
 
 impl Network {
     /// A network of this seed; its events are recorded as text on request.
-    pub fn new(seed: u64, weather: Weather, is_read: bool) -> Self {
+    pub fn new(seed: u64, conditions: Conditions, is_read: bool) -> Self {
         Self(Arc::new(Mutex::new(State {
             origin: Instant::now(),
             now: Duration::ZERO,
             rng: Rng::new(seed),
-            weather,
+            conditions,
             queue: BTreeMap::new(),
             last_number: 0,
             connections: BTreeMap::new(),
@@ -174,13 +174,13 @@ impl Network {
     }
 
     /// Changes what goes on all the time.
-    pub fn set_weather(&self, weather: Weather) {
-        self.state().weather = weather;
+    pub fn set_weather(&self, conditions: Conditions) {
+        self.state().conditions = conditions;
     }
 
     /// What goes on all the time.
-    pub fn weather(&self) -> Weather {
-        self.state().weather
+    pub fn conditions(&self) -> Conditions {
+        self.state().conditions
     }
 
     /// A time from the range.
@@ -241,8 +241,8 @@ impl State {
 
     /// When something arrives that is sent now.
     pub fn arrival(&mut self) -> Duration {
-        let (weather, sent_at) = (self.weather, self.now.max(self.partition_until));
-        sent_at + weather.delay(&mut self.rng)
+        let (conditions, sent_at) = (self.conditions, self.now.max(self.partition_until));
+        sent_at + conditions.delay(&mut self.rng)
     }
 
     /// Adds what happened to the trace.

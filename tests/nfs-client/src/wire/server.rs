@@ -224,7 +224,7 @@ impl<S: Service> ServerSide<S> {
         });
         let mut exchange = Box::new(Exchange::new(self.buffers.clone()));
         exchange.fill(Source::from(call.to_vec()), None);
-        let (network, service_time) = (self.network.clone(), self.network.weather().service);
+        let (network, service_time) = (self.network.clone(), self.network.conditions().service);
         let answer = Box::pin(async move {
             network.sleep(network.random_between(service_time)).await;
             let answer = service.serve(peer, exchange).await;

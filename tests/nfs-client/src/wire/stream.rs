@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tombolo_sys::Errno;
 
+use super::conditions::Fault;
 use super::network::{Event, Happening, Network, Ready, SocketId, State};
 use super::rng::Rng;
-use super::weather::Fault;
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,15 +109,15 @@ impl Network {
     /// Sends the beginning of `bytes` from an end; how much of it went. EAGAIN when there is no room.
     pub fn send(&self, socket: SocketId, from: End, bytes: &[u8]) -> Result<usize, Errno> {
         let mut state = self.state();
-        let (weather, to) = (state.weather, from.other());
-        let is_short = state.rng.chance(weather.short_transfers);
+        let (conditions, to) = (state.conditions, from.other());
+        let is_short = state.rng.chance(conditions.short_transfers);
         let connection = state.connections.get_mut(&socket).ok_or(Errno::BADF)?;
         if let Some(error) = connection.pipe(from).error {
             return Err(if error == Errno::CONNRESET { Errno::PIPE } else { error });
         }
         let stands = connection.stands;
         let pipe = connection.pipe(to);
-        let room = weather.window.saturating_sub(pipe.under_way + pipe.arrived.len());
+        let room = conditions.window.saturating_sub(pipe.under_way + pipe.arrived.len());
         if !stands || room == 0 {
             pipe.sender_waits = true;
             return Err(Errno::AGAIN);
@@ -131,8 +131,8 @@ impl Network {
     /// Receives up to `limit` bytes at an end: none at the end of the stream. EAGAIN when nothing is there.
     pub fn receive(&self, socket: SocketId, at: End, limit: usize) -> Result<Vec<u8>, Errno> {
         let mut state = self.state();
-        let weather = state.weather;
-        let is_short = state.rng.chance(weather.short_transfers);
+        let conditions = state.conditions;
+        let is_short = state.rng.chance(conditions.short_transfers);
         let connection = state.connections.get_mut(&socket).ok_or(Errno::BADF)?;
         let pipe = connection.pipe(at);
         let available = pipe.arrived.len().min(limit);
@@ -148,7 +148,7 @@ impl Network {
         let Some(connection) = state.connections.get_mut(&socket) else { return Err(Errno::BADF) };
         let pipe = connection.pipe(at);
         let bytes = pipe.arrived.drain(..count).collect();
-        let has_room = pipe.under_way + pipe.arrived.len() <= weather.window / 2;
+        let has_room = pipe.under_way + pipe.arrived.len() <= conditions.window / 2;
         if pipe.sender_waits && has_room && !connection.silent {
             connection.pipe(at).sender_waits = false;
             let at_time = state.arrival();
@@ -201,15 +201,15 @@ impl Network {
 impl State {
     /// Puts bytes under way in pieces.
     fn launch(&mut self, socket: SocketId, to: End, bytes: &[u8]) {
-        let (weather, mut rest) = (self.weather, bytes);
+        let (conditions, mut rest) = (self.conditions, bytes);
         let mut broken = false;
-        let crumbles = self.rng.chance(weather.crumbs);
+        let crumbles = self.rng.chance(conditions.crumbs);
         while !rest.is_empty() && !broken {
-            let longest = if crumbles && rest.len() < 4096 { 7 } else { weather.segment_max };
+            let longest = if crumbles && rest.len() < 4096 { 7 } else { conditions.segment_max };
             let len = self.rng.up_to(longest).max(rest.len().min(longest) / 2).min(rest.len());
             let (mut piece, left) = rest.split_at(len);
             rest = left;
-            broken = self.rng.chance(weather.resets);
+            broken = self.rng.chance(conditions.resets);
             let Some(connection) = self.connections.get_mut(&socket) else { return };
             let pipe = connection.pipe(to);
             if let Some(cut) = &mut pipe.cut_after {
@@ -342,8 +342,8 @@ impl State {
 
     /// An end is told soon that it is ready.
     fn tell(&mut self, socket: SocketId, to: End, ready: Ready) {
-        let weather = self.weather;
-        let at = self.now + self.rng.between(weather.wake_up);
+        let conditions = self.conditions;
+        let at = self.now + self.rng.between(conditions.wake_up);
         let Some(connection) = self.connections.get_mut(&socket) else { return };
         let pipe = connection.pipe(to);
         if pipe.closed {

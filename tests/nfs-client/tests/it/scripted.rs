@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tombolo_back_memory::Memory;
-use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
+use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
 use tombolo_nfs_tests::client::{Expect, Nfs, Stream, Transport};
 use tombolo_nfs_tests::test_server::{PATH, TestServer};
 use tombolo_wire_nfs3::results::GetattrReply;
@@ -15,7 +15,7 @@ const MODE_AT: usize = 8;
 #[test]
 fn unscripted_replies_pass_through_over_both_transports() {
     let honest = TestServer::over(Memory::default());
-    let server = Scripted::start(honest.address(), |_| Say::Truth);
+    let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
     for transport in [Transport::Tcp, Transport::Udp] {
         let nfs = Nfs::connect(transport, server.address()).expect("a connection");
         assert_eq!(nfs.root(PATH), honest.nfs().root(PATH));
@@ -26,17 +26,17 @@ fn unscripted_replies_pass_through_over_both_transports() {
 #[test]
 fn scripted_replies_apply_to_their_calls_only() {
     let honest = TestServer::over(Memory::default());
-    let server = Scripted::start(honest.address(), |asked: &Asked<'_>| match asked.nth {
+    let server = Scripted::start(honest.address(), |asked: &ReceivedCall<'_>| match asked.nth {
         2 if asked.is(Procedure::Getattr) => asked.results(&GetattrReply::Failed(Status::Io, ())),
-        3 if asked.is(Procedure::Getattr) => Say::patched(MODE_AT, &0o7123_u32.to_be_bytes()),
-        _ => Say::Truth,
+        3 if asked.is(Procedure::Getattr) => ScriptedReply::patched(MODE_AT, &0o7123_u32.to_be_bytes()),
+        _ => ScriptedReply::Forward,
     });
     let nfs = Nfs::connect(Transport::Tcp, server.address()).expect("a connection");
     let root = nfs.root(PATH);
     let truth = nfs.getattr(&root).done();
     nfs.getattr(&root).failed(Status::Io);
-    let lie = Fattr3 { mode: 0o7123, ..truth };
-    assert_eq!(nfs.getattr(&root).done(), lie);
+    let changed = Fattr3 { mode: 0o7123, ..truth };
+    assert_eq!(nfs.getattr(&root).done(), changed);
     assert_eq!(nfs.getattr(&root).done(), truth);
     assert_eq!(server.count_of(Procedure::Getattr), 4);
 }
@@ -44,10 +44,10 @@ fn scripted_replies_apply_to_their_calls_only() {
 #[test]
 fn connections_end_when_the_script_says_so_and_others_go_on() {
     let honest = TestServer::over(Memory::default());
-    let server = Scripted::start(honest.address(), |asked: &Asked<'_>| match asked.connection {
-        0 => Say::Reset,
-        1 => Say::Silence,
-        _ => Say::Close,
+    let server = Scripted::start(honest.address(), |asked: &ReceivedCall<'_>| match asked.connection {
+        0 => ScriptedReply::Reset,
+        1 => ScriptedReply::Silence,
+        _ => ScriptedReply::Close,
     });
     let ask = || {
         let mut stream = Stream::connect(server.address()).expect("a connection");

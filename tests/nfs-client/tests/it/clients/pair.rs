@@ -8,7 +8,7 @@ use tombolo_conformance::waist::World;
 use tombolo_core::Result;
 use tombolo_core::fs::{File, LockOwner, NodeId, OpenFlags};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
-use tombolo_nfs_client_tests::server::{Say, Scripted};
+use tombolo_nfs_client_tests::server::{Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::TestServer;
 
 /// Two clients in one directory of a server.
@@ -39,7 +39,7 @@ impl Pair {
     /// As the options say, both.
     pub fn with(options: Options) -> Self {
         let honest = TestServer::over(Memory::default());
-        let server = Scripted::start(honest.address(), |_| Say::Truth);
+        let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
         let one = world(mounted(server.address(), options.clone()));
         let two = one.through(mounted(server.address(), options));
         Self { one, two, server, _honest: honest }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::{NfsExport, Options, Ports, Server, Transport};
 use tombolo_nfs_client_tests::mount::world;
-use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
+use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::{PATH, TestServer};
 use tombolo_wire_rpc::portmap;
 use tombolo_wire_rpc::{Accepted, ReplyHeader};
@@ -18,7 +18,7 @@ fn server() -> Server {
 }
 
 /// The error of a mount that this portmapper leads to.
-fn refused(answer: impl Fn(&Asked<'_>) -> Say + Send + 'static) -> String {
+fn refused(answer: impl Fn(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) -> String {
     let honest = TestServer::over(Memory::default());
     let portmapper = Scripted::start_at(portmap::PORT, honest.address(), answer);
     let error = NfsExport::mount(&server(), PATH, Options::default()).expect_err("it leads nowhere");
@@ -40,12 +40,12 @@ fn one_that_lies() {
     let words: [&[u32]; 6] = [&[0], &[65_536], &[u32::MAX], &[], &[1, 2, 3], &[9]];
     for words in words {
         let results: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
-        let line = refused(move |_| Say::Results(results.clone()));
+        let line = refused(move |_| ScriptedReply::Results(results.clone()));
         eprintln!("{words:?}: {line}");
     }
-    refused(|_| Say::Results(vec![0, 0, 1]));
-    refused(|_| Say::Close);
-    refused(|_| Say::Silence);
+    refused(|_| ScriptedReply::Results(vec![0, 0, 1]));
+    refused(|_| ScriptedReply::Close);
+    refused(|_| ScriptedReply::Silence);
     refused(|asked| asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)));
 }
 
@@ -56,7 +56,7 @@ fn portmapper_reply_with_ports() {
     let port = u32::from(honest.address().port());
     let portmapper = Scripted::start_at(portmap::PORT, honest.address(), move |asked| {
         assert_eq!((asked.program, asked.procedure), (portmap::PROGRAM, portmap::GETPORT));
-        Say::Results(port.to_be_bytes().to_vec())
+        ScriptedReply::Results(port.to_be_bytes().to_vec())
     });
     let export = NfsExport::mount(&server(), PATH, Options::default()).expect("mounted");
     let world = world(Arc::new(export));

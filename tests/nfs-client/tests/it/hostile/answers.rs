@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::Result;
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::Procedure;
 
 use crate::hostile::operations::{Operation, for_each};
@@ -13,17 +13,17 @@ use crate::hostile::stage::{Stage, assert_names};
 fn truth_of(stage: &Stage, operation: &Operation) -> Vec<u8> {
     let procedure = operation.procedure;
     let truth: Arc<Mutex<Vec<u8>>> = Arc::default();
-    let lie = || {
+    let arm = || {
         let truth = truth.clone();
-        stage.server.now(move |asked: &Asked<'_>| {
+        stage.server.now(move |asked: &ReceivedCall<'_>| {
             let truth = truth.clone();
             if !asked.is(procedure) {
-                return Say::Truth;
+                return ScriptedReply::Forward;
             }
-            Say::edited(move |results| truth.lock().expect("no panic").clone_from(results))
+            ScriptedReply::edited(move |results| truth.lock().expect("no panic").clone_from(results))
         });
     };
-    (operation.run)(&stage.world, "truth", &lie).expect("the server is honest");
+    (operation.run)(&stage.world, "truth", &arm).expect("the server is honest");
     let truth = truth.lock().expect("no panic").clone();
     assert!(!truth.is_empty(), "{procedure:?} was not called");
     truth
@@ -32,14 +32,14 @@ fn truth_of(stage: &Stage, operation: &Operation) -> Vec<u8> {
 /// Does an operation to whose procedure the server gives these results, however often it is asked.
 fn with_results(stage: &Stage, operation: &Operation, text: &str, results: &[u8]) -> Result<()> {
     let procedure = operation.procedure;
-    let lie = || {
+    let arm = || {
         let results = results.to_vec();
-        stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
-            true => Say::Results(results.clone()),
-            false => Say::Truth,
+        stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(procedure) {
+            true => ScriptedReply::Results(results.clone()),
+            false => ScriptedReply::Forward,
         });
     };
-    let result = (operation.run)(&stage.world, text, &lie);
+    let result = (operation.run)(&stage.world, text, &arm);
     stage.server.be_honest();
     result
 }

@@ -5,13 +5,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tombolo_conformance::waist::World;
 use tombolo_core::fs::{Create, Exclusive, Mode, NewMode, OpenFlags};
 use tombolo_core::{Error, Result};
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::args::CreateHow;
 use tombolo_wire_nfs3::{Call, Procedure, Reply, Status, WccData};
 
 use crate::hostile::stage::{Stage, in_time};
 
-fn failed(asked: &Asked<'_>, status: Status) -> Say {
+fn failed(asked: &ReceivedCall<'_>, status: Status) -> ScriptedReply {
     asked.results(&Reply::<(), WccData>::Failed(status, WccData::NONE))
 }
 
@@ -33,10 +33,10 @@ fn create(world: &World, name: &str) -> Result<()> {
 fn a_create_with_a_lost_reply_does_not_fail_with_exist() {
     in_time(|| {
         let stage = Stage::hard();
-        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Create) && asked.nth == 1 {
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Create) && asked.nth == 1 {
             // It is asked again, and does not remember.
-            true => Say::All(vec![Say::Unheard, failed(asked, Status::Jukebox)]),
-            false => Say::Truth,
+            true => ScriptedReply::All(vec![ScriptedReply::Dropped, failed(asked, Status::Jukebox)]),
+            false => ScriptedReply::Forward,
         });
         create(&stage.world, "file").expect("nobody else has made it");
         assert!(stage.server.count_of(Procedure::Create) >= 2);
@@ -49,11 +49,11 @@ fn a_create_with_a_lost_reply_does_not_fail_with_exist() {
 fn a_server_without_exclusive_creates_is_asked_for_guarded_ones() {
     in_time(|| {
         let stage = Stage::hard();
-        stage.server.now(|asked: &Asked<'_>| match asked.call() {
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Create(args)) if matches!(args.how, CreateHow::Exclusive(_)) => {
                 failed(asked, Status::NotSupp)
             }
-            _ => Say::Truth,
+            _ => ScriptedReply::Forward,
         });
         create(&stage.world, "one").expect("created");
         assert!(matches!(create(&stage.world, "one"), Err(Error::Exists)));

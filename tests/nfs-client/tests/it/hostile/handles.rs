@@ -2,7 +2,7 @@
 
 use tombolo_conformance::waist::World;
 use tombolo_core::Result;
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::{Procedure, WccData};
 use tombolo_wire_xdr::Encoder;
 
@@ -50,10 +50,13 @@ fn a_bad_handle_of_a_node_is_an_error_that_names_host_and_operation() {
         in_time(move || {
             let stage = Stage::soft();
             for &(announced, bytes) in BAD {
-                stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
+                stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(procedure) {
                     // It is done, and answered so.
-                    true => Say::All(vec![Say::Unheard, Say::Results(results(announced, bytes))]),
-                    false => Say::Truth,
+                    true => ScriptedReply::All(vec![
+                        ScriptedReply::Dropped,
+                        ScriptedReply::Results(results(announced, bytes)),
+                    ]),
+                    false => ScriptedReply::Forward,
                 });
                 let result = make(&stage.world, &format!("handle-{announced}"));
                 match result {
@@ -71,9 +74,9 @@ fn a_bad_handle_in_a_listing_is_an_error_or_no_handle() {
     in_time(|| {
         let stage = Stage::soft();
         for &(announced, bytes) in BAD {
-            stage.server.now(move |asked: &Asked<'_>| {
+            stage.server.now(move |asked: &ReceivedCall<'_>| {
                 if !asked.is(Procedure::Readdirplus) {
-                    return Say::Truth;
+                    return ScriptedReply::Forward;
                 }
                 let mut results = Vec::new();
                 let mut xdr = Encoder::new(&mut results);
@@ -83,7 +86,7 @@ fn a_bad_handle_in_a_listing_is_an_error_or_no_handle() {
                 xdr.bool(false).bool(true);
                 handle(&mut xdr, announced, bytes);
                 xdr.bool(false).bool(true);
-                Say::Results(results)
+                ScriptedReply::Results(results)
             });
             if let Err(error) = page(&stage.world, true) {
                 assert!(told(&error).contains("127.0.0.1"), "{}", told(&error));

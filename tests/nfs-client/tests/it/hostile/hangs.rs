@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tombolo_core::Error;
 use tombolo_core::fs::{LockOwner, SyncWhat, Write};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::Procedure;
 
 use crate::hostile::operations::for_each;
@@ -16,14 +16,14 @@ fn a_soft_mount_gives_up_in_time() {
     for_each(|operation| {
         let stage = Stage::soft();
         let procedure = operation.procedure;
-        let lie = || {
-            stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
-                true => Say::Silence,
-                false => Say::Truth,
+        let arm = || {
+            stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(procedure) {
+                true => ScriptedReply::Silence,
+                false => ScriptedReply::Forward,
             });
         };
         let begun = Instant::now();
-        let error = (operation.run)(&stage.world, "silent", &lie).expect_err("no answer");
+        let error = (operation.run)(&stage.world, "silent", &arm).expect_err("no answer");
         assert!(begun.elapsed() < Duration::from_secs(10), "{procedure:?} took {:?}", begun.elapsed());
         let timed_out = matches!(error, Error::TimedOut) || told(&error).contains("127.0.0.1");
         assert!(timed_out, "{procedure:?}: {}", told(&error));
@@ -36,10 +36,10 @@ fn an_interrupt_ends_any_call_of_a_hard_mount_that_is_silent() {
         let stage = Stage::hard();
         let procedure = operation.procedure;
         let (world, interrupt) = stage.world.interruptible();
-        let lie = || {
-            stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
-                true => Say::Silence,
-                false => Say::Truth,
+        let arm = || {
+            stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(procedure) {
+                true => ScriptedReply::Silence,
+                false => ScriptedReply::Forward,
             });
             let interrupt = interrupt.clone();
             std::thread::spawn(move || {
@@ -47,7 +47,7 @@ fn an_interrupt_ends_any_call_of_a_hard_mount_that_is_silent() {
                 interrupt.raise();
             });
         };
-        let error = (operation.run)(&world, "silent", &lie).expect_err("interrupted");
+        let error = (operation.run)(&world, "silent", &arm).expect_err("interrupted");
         assert!(matches!(error, Error::Interrupted), "{procedure:?}: {}", told(&error));
     });
 }
@@ -56,9 +56,9 @@ fn an_interrupt_ends_any_call_of_a_hard_mount_that_is_silent() {
 fn a_hard_mount_waits_for_a_slow_server() {
     in_time(|| {
         let stage = Stage::hard();
-        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Getattr) && asked.nth == 1 {
-            true => Say::Truth.after(Duration::from_secs(2)),
-            false => Say::Truth,
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) && asked.nth == 1 {
+            true => ScriptedReply::Forward.after(Duration::from_secs(2)),
+            false => ScriptedReply::Forward,
         });
         let asked = stage.server.count_of(Procedure::Getattr);
         let begun = Instant::now();
@@ -73,7 +73,7 @@ fn a_hard_mount_waits_for_an_unreachable_server() {
     in_time(|| {
         let stage = Stage::hard();
         // Connections are closed; after a while calls are served.
-        stage.server.now(|_| Say::Reset);
+        stage.server.now(|_| ScriptedReply::Reset);
         let world = stage.world.clone();
         let waits = std::thread::spawn(move || world.attr(world.dir));
         std::thread::sleep(Duration::from_secs(1));
@@ -94,7 +94,7 @@ fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
             let export = mounted(stage.server.address(), hard());
             let world = world(export);
             let file = world.file("file");
-            stage.server.now(|_| Say::Silence);
+            stage.server.now(|_| ScriptedReply::Silence);
             let written = world.fs.write(&world.cx, file, &Write::default(), b"lost".to_vec().into());
             drop(written);
             world.release(file);
@@ -118,9 +118,9 @@ fn closing_a_file_on_a_soft_mount_whose_server_hangs_is_an_error_in_time() {
         let stage = Stage::soft();
         let world = &stage.world;
         let file = world.file("file");
-        stage.server.now(|asked: &Asked<'_>| {
+        stage.server.now(|asked: &ReceivedCall<'_>| {
             let data = asked.is(Procedure::Write) || asked.is(Procedure::Commit);
-            if data { Say::Silence } else { Say::Truth }
+            if data { ScriptedReply::Silence } else { ScriptedReply::Forward }
         });
         let written = world.write(file, &Write::default(), b"contents");
         let closed = world.fs.flush(&world.cx, file, LockOwner(1)).wait();

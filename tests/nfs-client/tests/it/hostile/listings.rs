@@ -3,7 +3,7 @@
 use tombolo_conformance::waist::World;
 use tombolo_core::Error;
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, OpenFlags};
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::{Call, Procedure};
 use tombolo_wire_xdr::Encoder;
 
@@ -19,12 +19,12 @@ struct Page {
 }
 
 /// Answers READDIR and READDIRPLUS with pages made from the cookie that is asked for.
-fn listing(page: impl Fn(u64) -> Page) -> impl Fn(&Asked<'_>) -> Say {
+fn listing(page: impl Fn(u64) -> Page) -> impl Fn(&ReceivedCall<'_>) -> ScriptedReply {
     move |asked| {
         let (cookie, plus) = match asked.call() {
             Some(Call::Readdir(args)) => (args.cookie.0, false),
             Some(Call::Readdirplus(args)) => (args.cookie.0, true),
-            _ => return Say::Truth,
+            _ => return ScriptedReply::Forward,
         };
         let page = page(cookie);
         let mut results = Vec::new();
@@ -38,7 +38,7 @@ fn listing(page: impl Fn(u64) -> Page) -> impl Fn(&Asked<'_>) -> Say {
             }
         }
         xdr.bool(false).bool(page.eof);
-        Say::Results(results)
+        ScriptedReply::Results(results)
     }
 }
 
@@ -202,12 +202,12 @@ fn a_name_longer_than_any_is_not_listed() {
 fn a_directory_of_which_no_entry_fits_is_an_error() {
     in_time(|| {
         let stage = Stage::soft();
-        stage.server.now(|asked: &Asked<'_>| {
+        stage.server.now(|asked: &ReceivedCall<'_>| {
             let is_listing = asked.is(Procedure::Readdir) || asked.is(Procedure::Readdirplus);
             match is_listing {
                 // TOOSMALL, and no attributes.
-                true => Say::Results([10_005_u32.to_be_bytes(), [0; 4]].concat()),
-                false => Say::Truth,
+                true => ScriptedReply::Results([10_005_u32.to_be_bytes(), [0; 4]].concat()),
+                false => ScriptedReply::Forward,
             }
         });
         list(&stage.world, true).expect_err("no entry fits");

@@ -7,7 +7,7 @@ use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::{NfsExport, Options};
 use tombolo_host_rpc::client::Transport;
 use tombolo_nfs_client_tests::mount::{hard, server, soft};
-use tombolo_nfs_client_tests::server::{Asked, Say, Scripted};
+use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::{PATH, TestServer};
 use tombolo_wire_nfs3::mount::{self, Flavors, MntOk, MntReply};
 use tombolo_wire_nfs3::{FileHandle, Procedure};
@@ -36,7 +36,7 @@ fn refused(address: SocketAddr, path: &str, options: Options) -> String {
 }
 
 /// The error of a mount of a scripted server.
-fn refused_by(script: impl FnMut(&Asked<'_>) -> Say + Send + 'static) -> String {
+fn refused_by(script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) -> String {
     let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), script);
     refused(server.address(), PATH, soft())
@@ -58,7 +58,7 @@ fn an_unreachable_host_is_one_clear_line_also_for_a_hard_mount() {
 
 #[test]
 fn a_silent_host_times_out() {
-    let line = refused_by(|_| Say::Silence);
+    let line = refused_by(|_| ScriptedReply::Silence);
     assert!(!line.is_empty());
 }
 
@@ -79,7 +79,7 @@ fn each_refusal_of_mount_says_why() {
     ] {
         let line = refused_by(move |asked| match asked.is_mnt() {
             true => asked.results(&MntReply::Failed(status, ())),
-            false => Say::Truth,
+            false => ScriptedReply::Forward,
         });
         assert!(line.to_lowercase().contains(word), "{status:?}: {line}");
     }
@@ -87,16 +87,16 @@ fn each_refusal_of_mount_says_why() {
 
 #[test]
 fn an_rpc_rejection_names_its_reason() {
-    type Refuse = fn(&Asked<'_>) -> Say;
+    type Refuse = fn(&ReceivedCall<'_>) -> ScriptedReply;
     let refusals: [Refuse; 3] = [
         |asked| asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)),
         |asked| asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgMismatch { low: 1, high: 1 })),
         |asked| asked.header(|xid| ReplyHeader::reject(xid, Rejected::Auth(AuthStat::TooWeak))),
     ];
     for refuse in refusals {
-        refused_by(move |asked| if asked.is_mnt() { refuse(asked) } else { Say::Truth });
+        refused_by(move |asked| if asked.is_mnt() { refuse(asked) } else { ScriptedReply::Forward });
         // The same of NFS itself, once MOUNT has said yes.
-        refused_by(move |asked| if asked.is_mnt() { Say::Truth } else { refuse(asked) });
+        refused_by(move |asked| if asked.is_mnt() { ScriptedReply::Forward } else { refuse(asked) });
     }
 }
 
@@ -105,11 +105,11 @@ fn an_empty_root_handle_is_refused() {
     for (announced, bytes) in [(0_u32, 0), (65, 65), (u32::MAX, 0)] {
         refused_by(move |asked| {
             if !asked.is_mnt() {
-                return Say::Truth;
+                return ScriptedReply::Forward;
             }
             let mut results = Vec::new();
             Encoder::new(&mut results).u32(0).u32(announced).fixed(&vec![7; bytes]).u32(1).u32(1);
-            Say::Results(results)
+            ScriptedReply::Results(results)
         });
     }
 }
@@ -119,11 +119,11 @@ fn flavors_without_end_are_refused_or_cut() {
     for count in [17_u32, 1 << 20, u32::MAX] {
         refused_by(move |asked| {
             if !asked.is_mnt() {
-                return Say::Truth;
+                return ScriptedReply::Forward;
             }
             let mut results = Vec::new();
             Encoder::new(&mut results).u32(0).opaque(&[7; 32]).u32(count).u32(1);
-            Say::Results(results)
+            ScriptedReply::Results(results)
         });
     }
 }
@@ -133,7 +133,7 @@ fn flavors_without_end_are_refused_or_cut() {
 fn a_server_without_auth_sys_is_refused_with_that_reason() {
     let line = refused_by(|asked| {
         if !asked.is_mnt() {
-            return Say::Truth;
+            return ScriptedReply::Forward;
         }
         let flavors = Flavors::new(&[AuthFlavor(390_003)]).expect("one flavor");
         let handle = FileHandle::new(&[7; 32]).expect("a handle");
@@ -150,10 +150,10 @@ fn impossible_limits_are_survived_or_refused() {
             let honest = TestServer::over(Memory::default());
             let scripted = Scripted::start(honest.address(), move |asked| {
                 if !asked.is(Procedure::Fsinfo) {
-                    return Say::Truth;
+                    return ScriptedReply::Forward;
                 }
-                Say::edited(move |results| {
-                    // Behind the attributes: seven sizes.
+                ScriptedReply::edited(move |results| {
+                    // Upstream the attributes: seven sizes.
                     let attributes = if results[7] == 1 { 84 } else { 0 };
                     for size in results[8 + attributes..][..28].chunks_mut(4) {
                         size.copy_from_slice(&value.to_be_bytes());

@@ -32,9 +32,9 @@ pub fn page(world: &World, plus: bool) -> Result<()> {
 }
 
 /// Writes a few bytes and makes them stable.
-pub fn write_and_sync(world: &World, text: &str, lie: &dyn Fn()) -> Result<()> {
+pub fn write_and_sync(world: &World, text: &str, arm: &dyn Fn()) -> Result<()> {
     let file = world.file(text);
-    lie();
+    arm();
     let written = world.write(file, &Write::default(), b"twelve bytes");
     let synced = world.fs.fsync(&world.cx, file, SyncWhat::All).wait();
     world.release(file);
@@ -67,51 +67,51 @@ pub fn for_each(test: impl Fn(&Operation) + Copy + Send + 'static) {
 const OPERATIONS: &[Operation] = &[
     Operation {
         procedure: Procedure::Getattr,
-        run: |world, _, lie| {
-            lie();
+        run: |world, _, arm| {
+            arm();
             world.fs.getattr(&world.cx, world.dir, None).wait().map(drop)
         },
     },
     Operation {
         procedure: Procedure::Setattr,
-        run: |world, text, lie| {
+        run: |world, text, arm| {
             let node = world.file_with(text, b"");
-            lie();
+            arm();
             world.chmod(node, 0o600).map(drop)
         },
     },
     Operation {
         procedure: Procedure::Lookup,
-        run: |world, text, lie| {
+        run: |world, text, arm| {
             // Made by another session, so that ours has to ask.
             world.other_session().file_with(text, b"");
-            lie();
+            arm();
             world.lookup(world.dir, text).map(drop)
         },
     },
     Operation {
         procedure: Procedure::Access,
-        run: |world, text, lie| {
+        run: |world, text, arm| {
             let node = world.file_with(text, b"");
-            lie();
+            arm();
             world.fs.access(&world.cx, node, AccessMask::WRITE).wait()
         },
     },
     Operation {
         procedure: Procedure::Readlink,
-        run: |world, text, lie| {
+        run: |world, text, arm| {
             let made = world.symlink(text, b"somewhere")?;
-            lie();
+            arm();
             world.fs.readlink(&world.cx, made.entry.node).wait().map(drop)
         },
     },
     Operation {
         procedure: Procedure::Read,
-        run: |world, text, lie| {
+        run: |world, text, arm| {
             world.other_session().file_with(text, b"twelve bytes");
             let node = world.lookup(world.dir, text)?.node;
             let file = world.open(node, OpenFlags::READ)?;
-            lie();
+            arm();
             let read = world.read(file, 0, 12);
             world.release(file);
             read.map(|(bytes, _)| assert_eq!(bytes, b"twelve bytes"))
@@ -121,8 +121,8 @@ const OPERATIONS: &[Operation] = &[
     Operation { procedure: Procedure::Commit, run: write_and_sync },
     Operation {
         procedure: Procedure::Create,
-        run: |world, text, lie| {
-            lie();
+        run: |world, text, arm| {
+            arm();
             let how = Create {
                 mode: NewMode::settled(Mode::new(0o644)),
                 flags: OpenFlags::READ | OpenFlags::WRITE,
@@ -133,76 +133,76 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation {
         procedure: Procedure::Mkdir,
-        run: |world, text, lie| {
-            lie();
+        run: |world, text, arm| {
+            arm();
             world.mkdir(world.dir, text).map(drop)
         },
     },
     Operation {
         procedure: Procedure::Symlink,
-        run: |world, text, lie| {
-            lie();
+        run: |world, text, arm| {
+            arm();
             world.symlink(text, b"somewhere").map(drop)
         },
     },
     Operation {
         procedure: Procedure::Mknod,
-        run: |world, text, lie| {
-            lie();
+        run: |world, text, arm| {
+            arm();
             let (mode, rdev) = (NewMode::settled(Mode::new(0o644)), Default::default());
             world.fs.mknod(&world.cx, world.dir, name(text), FileType::Fifo, mode, rdev).wait().map(drop)
         },
     },
     Operation {
         procedure: Procedure::Remove,
-        run: |world, text, lie| {
+        run: |world, text, arm| {
             world.file_with(text, b"");
-            lie();
+            arm();
             world.unlink(text).map(drop)
         },
     },
     Operation {
         procedure: Procedure::Rmdir,
-        run: |world, text, lie| {
+        run: |world, text, arm| {
             world.dir(text);
-            lie();
+            arm();
             world.rmdir(text).map(drop)
         },
     },
     Operation {
         procedure: Procedure::Rename,
-        run: |world, text, lie| {
+        run: |world, text, arm| {
             world.file_with(text, b"");
-            lie();
+            arm();
             world.rename(text, "another", RenameFlags::empty()).map(drop)
         },
     },
     Operation {
         procedure: Procedure::Link,
-        run: |world, text, lie| {
+        run: |world, text, arm| {
             let node = world.file_with(text, b"");
-            lie();
+            arm();
             world.link(node, world.dir, &format!("{text}-too")).map(drop)
         },
     },
     Operation {
         procedure: Procedure::Readdir,
-        run: |world, _, lie| {
-            lie();
+        run: |world, _, arm| {
+            arm();
             page(world, false)
         },
     },
     Operation {
         procedure: Procedure::Readdirplus,
-        run: |world, _, lie| {
-            lie();
+        run: |world, _, arm| {
+            arm();
             page(world, true)
         },
     },
     Operation {
         procedure: Procedure::Fsstat,
-        run: |world, _, lie| {
-            lie();
+        run: |world, _, arm| {
+            arm();
             world.fs.statfs(&world.cx, world.dir).wait().map(drop)
         },
     },

@@ -7,7 +7,7 @@ use tombolo_core::Error;
 use tombolo_core::fs::OpenFlags;
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::mount::hard;
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::results::ReadOk;
 use tombolo_wire_nfs3::{Call, Procedure, Reply};
 use tombolo_wire_xdr::Encoder;
@@ -26,7 +26,7 @@ fn read_results(count: u32, announced: u32, eof: bool, data: &[u8]) -> Vec<u8> {
 
 /// What a client reads of a file of which READ says this, for each call: an error that names host and operation, or
 /// bytes. Nothing outside of the reader's memory was touched.
-fn read_of(lie: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<u8>, bool), String> {
+fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<u8>, bool), String> {
     const ROOM: usize = 16;
     in_time(move || {
         let stage = Stage::soft();
@@ -34,9 +34,9 @@ fn read_of(lie: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<u8
         world.other_session().file_with("file", CONTENTS);
         let node = world.lookup(world.dir, "file").expect("the file").node;
         let file = world.open(node, OpenFlags::READ).expect("open");
-        stage.server.now(move |asked: &Asked<'_>| match asked.call() {
-            Some(Call::Read(args)) => Say::Results(lie(args.offset, args.count)),
-            _ => Say::Truth,
+        stage.server.now(move |asked: &ReceivedCall<'_>| match asked.call() {
+            Some(Call::Read(args)) => ScriptedReply::Results(reply(args.offset, args.count)),
+            _ => ScriptedReply::Forward,
         });
         let mut buffer = Buffer::new(3 * ROOM);
         buffer.as_mut_slice().expect("not shared yet").fill(0xee);
@@ -59,7 +59,7 @@ fn read_of(lie: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<u8
 
 #[track_caller]
 fn is_refused(told: Result<(Vec<u8>, bool), String>) {
-    let error = told.expect_err("the server lied");
+    let error = told.expect_err("the reply was invalid");
     assert!(error.contains("127.0.0.1") && error.to_lowercase().contains("read"), "{error}");
 }
 
@@ -143,9 +143,9 @@ fn a_late_reply_is_not_written_to_a_released_buffer() {
         let file = world.open(node, OpenFlags::READ).expect("open");
         // The answer comes after four seconds; the reader waits for half a second, and may leave once the server has been
         // silent for two.
-        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Read) {
-            true => Say::Truth.after(Duration::from_secs(4)),
-            false => Say::Truth,
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Read) {
+            true => ScriptedReply::Forward.after(Duration::from_secs(4)),
+            false => ScriptedReply::Forward,
         });
         let mut buffer = Buffer::new(4096);
         let read = world.fs.read(&world.cx, file, 0, buffer.sink(0..4096));
@@ -169,11 +169,11 @@ fn sizes_that_change_with_each_answer_are_survived() {
         let stage = Stage::soft();
         let world = &stage.world;
         let node = world.file_with("file", CONTENTS);
-        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Getattr) {
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
             // The size is behind status, type, mode, nlink, uid and gid.
-            true if asked.nth % 2 == 1 => Say::patched(24, &u64::MAX.to_be_bytes()),
-            true => Say::patched(24, &3_u64.to_be_bytes()),
-            false => Say::Truth,
+            true if asked.nth % 2 == 1 => ScriptedReply::patched(24, &u64::MAX.to_be_bytes()),
+            true => ScriptedReply::patched(24, &3_u64.to_be_bytes()),
+            false => ScriptedReply::Forward,
         });
         for _ in 0..6 {
             let _ = world.fs.getattr(&world.cx, node, None).wait();

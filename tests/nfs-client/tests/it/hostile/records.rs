@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_core::Error;
 use tombolo_core::fs::OpenFlags;
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_nfs_tests::client::fragment;
 use tombolo_wire_nfs3::Procedure;
 
@@ -13,14 +13,16 @@ use crate::hostile::stage::{Stage, assert_names, in_time};
 /// Lies to the first GETATTR, and then no more. By another connection or another try the answer is the true one; or it is an error that names
 /// host and operation. Afterwards all is well in any case.
 #[track_caller]
-fn survives_one(lie: impl Fn(&Asked<'_>) -> Say + Send + 'static) {
+fn survives_one(reply: impl Fn(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) {
     in_time(move || {
         let stage = Stage::hard();
         let world = &stage.world;
         let truth = world.attr(world.dir);
-        stage.server.now(move |asked: &Asked<'_>| match asked.is(Procedure::Getattr) && asked.nth == 1 {
-            true => lie(asked),
-            false => Say::Truth,
+        stage.server.now(move |asked: &ReceivedCall<'_>| {
+            match asked.is(Procedure::Getattr) && asked.nth == 1 {
+                true => reply(asked),
+                false => ScriptedReply::Forward,
+            }
         });
         match world.fs.getattr(&world.cx, world.dir, None).wait() {
             Ok(attr) => assert_eq!(attr, truth),
@@ -30,7 +32,7 @@ fn survives_one(lie: impl Fn(&Asked<'_>) -> Say + Send + 'static) {
     });
 }
 
-fn reply(asked: &Asked<'_>) -> Vec<u8> {
+fn reply(asked: &ReceivedCall<'_>) -> Vec<u8> {
     asked.reply(&[0; 88])
 }
 
@@ -39,10 +41,10 @@ fn a_reply_with_an_unknown_xid_is_dropped() {
     in_time(|| {
         let stage = Stage::hard();
         let truth = stage.world.attr(stage.world.dir);
-        stage.server.now(|asked: &Asked<'_>| {
+        stage.server.now(|asked: &ReceivedCall<'_>| {
             let mut wrong = asked.reply(&[0xff; 88]);
             wrong[..4].copy_from_slice(&(asked.xid.0 ^ 1).to_be_bytes());
-            Say::All(vec![Say::Record(wrong), Say::Truth])
+            ScriptedReply::All(vec![ScriptedReply::Record(wrong), ScriptedReply::Forward])
         });
         for _ in 0..10 {
             assert_eq!(stage.world.attr(stage.world.dir), truth);
@@ -54,10 +56,10 @@ fn a_reply_with_an_unknown_xid_is_dropped() {
 fn only_wrong_xids_are_a_time_out_for_a_soft_mount() {
     in_time(|| {
         let stage = Stage::soft();
-        stage.server.now(|asked: &Asked<'_>| {
+        stage.server.now(|asked: &ReceivedCall<'_>| {
             let mut wrong = reply(asked);
             wrong[..4].copy_from_slice(&(asked.xid.0.wrapping_add(7)).to_be_bytes());
-            Say::Record(wrong)
+            ScriptedReply::Record(wrong)
         });
         let begun = Instant::now();
         stage.world.fs.getattr(&stage.world.cx, stage.world.dir, None).wait().expect_err("no answer");
@@ -69,7 +71,9 @@ fn only_wrong_xids_are_a_time_out_for_a_soft_mount() {
 fn an_answer_that_comes_twice_is_taken_once() {
     in_time(|| {
         let stage = Stage::hard();
-        stage.server.now(|_: &Asked<'_>| Say::All(vec![Say::Truth, Say::Truth]));
+        stage.server.now(|_: &ReceivedCall<'_>| {
+            ScriptedReply::All(vec![ScriptedReply::Forward, ScriptedReply::Forward])
+        });
         let world = &stage.world;
         let node = world.file_with("file", b"what is in it");
         assert_eq!(world.contents(node), b"what is in it");
@@ -82,7 +86,10 @@ fn an_answer_that_comes_twice_is_taken_once() {
 fn a_record_that_is_too_short_for_a_header_ends_the_connection_or_nothing() {
     for len in [0, 1, 3, 4, 7, 8, 11, 12, 20] {
         survives_one(move |asked| {
-            Say::All(vec![Say::Bytes(fragment(&reply(asked)[..len], true)), Say::Close])
+            ScriptedReply::All(vec![
+                ScriptedReply::Bytes(fragment(&reply(asked)[..len], true)),
+                ScriptedReply::Close,
+            ])
         });
     }
 }
@@ -91,7 +98,10 @@ fn a_record_that_is_too_short_for_a_header_ends_the_connection_or_nothing() {
 fn a_call_is_sent_again_after_a_truncated_record() {
     survives_one(|asked| {
         let whole = fragment(&reply(asked), true);
-        Say::All(vec![Say::Bytes(whole[..whole.len() - 5].to_vec()), Say::Reset])
+        ScriptedReply::All(vec![
+            ScriptedReply::Bytes(whole[..whole.len() - 5].to_vec()),
+            ScriptedReply::Reset,
+        ])
     });
 }
 
@@ -100,7 +110,7 @@ fn a_record_longer_than_any_reply_ends_the_connection() {
     for mark in [0xffff_ffff_u32, 0x7fff_ffff, 0x9000_0000, 0x8400_0000] {
         survives_one(move |asked| {
             let bytes = [&mark.to_be_bytes(), reply(asked).as_slice(), &[0; 4096]].concat();
-            Say::Bytes(bytes)
+            ScriptedReply::Bytes(bytes)
         });
     }
 }
@@ -112,14 +122,16 @@ fn a_record_longer_than_any_reply_each_time_fails_the_call_and_not_the_mount() {
         let world = &stage.world;
         let truth = world.attr(world.dir);
         for mark in [0xffff_ffff_u32, 0x7fff_ffff] {
-            stage.server.now(move |asked: &Asked<'_>| match asked.is(Procedure::Getattr) {
-                true => Say::Bytes([&mark.to_be_bytes(), reply(asked).as_slice(), &[0; 4096]].concat()),
-                false => Say::Truth,
+            stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
+                true => {
+                    ScriptedReply::Bytes([&mark.to_be_bytes(), reply(asked).as_slice(), &[0; 4096]].concat())
+                }
+                false => ScriptedReply::Forward,
             });
-            let lied_to = world.fs.getattr(&world.cx, world.dir, None).wait();
-            assert_names(lied_to.map(|_| ()), "getattr");
+            let violation_of = world.fs.getattr(&world.cx, world.dir, None).wait();
+            assert_names(violation_of.map(|_| ()), "getattr");
         }
-        stage.server.now(|_: &Asked<'_>| Say::Truth);
+        stage.server.now(|_: &ReceivedCall<'_>| ScriptedReply::Forward);
         assert_eq!(world.attr(world.dir), truth);
     });
 }
@@ -128,11 +140,16 @@ fn a_record_longer_than_any_reply_each_time_fails_the_call_and_not_the_mount() {
 fn fragments_without_an_end_end_the_connection() {
     survives_one(|asked| {
         let piece = fragment(&[0x55; 60_000], false);
-        let mut pieces = vec![Say::Bytes(fragment(&reply(asked)[..4], false))];
-        pieces.extend((0..400).map(|_| Say::Bytes(piece.clone())));
-        Say::All(pieces)
+        let mut pieces = vec![ScriptedReply::Bytes(fragment(&reply(asked)[..4], false))];
+        pieces.extend((0..400).map(|_| ScriptedReply::Bytes(piece.clone())));
+        ScriptedReply::All(pieces)
     });
-    survives_one(|_| Say::All(vec![Say::Bytes(fragment(&[], false).repeat(10_000)), Say::Close]));
+    survives_one(|_| {
+        ScriptedReply::All(vec![
+            ScriptedReply::Bytes(fragment(&[], false).repeat(10_000)),
+            ScriptedReply::Close,
+        ])
+    });
 }
 
 #[test]
@@ -140,7 +157,7 @@ fn an_answer_in_fragments_of_one_byte_is_an_answer() {
     in_time(|| {
         let stage = Stage::hard();
         let node = stage.world.file_with("file", b"what is in it");
-        stage.server.now(|_: &Asked<'_>| Say::InFragments(1));
+        stage.server.now(|_: &ReceivedCall<'_>| ScriptedReply::InFragments(1));
         assert_eq!(stage.world.contents(node), b"what is in it");
     });
 }
@@ -152,7 +169,7 @@ fn arbitrary_bytes_instead_of_replies_are_survived() {
         survives_one(move |asked| {
             let mut message = asked.xid.0.to_be_bytes().to_vec();
             words.iter().for_each(|word: &u32| message.extend(word.to_be_bytes()));
-            Say::All(vec![Say::Record(message), Say::Close])
+            ScriptedReply::All(vec![ScriptedReply::Record(message), ScriptedReply::Close])
         });
     }
 }
@@ -169,10 +186,10 @@ fn a_connection_that_is_reset_at_any_byte_of_an_answer_costs_no_data() {
                     let node = world.file_with("file", CONTENTS);
                     let file = world.open(node, OpenFlags::READ).expect("open");
                     for at in (first..240).step_by(8) {
-                        stage.server.now(move |asked: &Asked<'_>| {
+                        stage.server.now(move |asked: &ReceivedCall<'_>| {
                             match asked.is(Procedure::Read) && asked.nth == 1 {
-                                true => Say::CutAt(at),
-                                false => Say::Truth,
+                                true => ScriptedReply::CutAt(at),
+                                false => ScriptedReply::Forward,
                             }
                         });
                         assert_eq!(world.get(file, 0, 100), CONTENTS, "reset after {at} bytes");
@@ -189,9 +206,9 @@ fn a_call_that_is_sent_again_has_the_name_that_it_had() {
     in_time(|| {
         let stage = Stage::hard();
         let world = &stage.world;
-        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Mkdir) && asked.nth < 3 {
-            true => Say::All(vec![Say::Unheard, Say::Reset]),
-            false => Say::Truth,
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Mkdir) && asked.nth < 3 {
+            true => ScriptedReply::All(vec![ScriptedReply::Dropped, ScriptedReply::Reset]),
+            false => ScriptedReply::Forward,
         });
         // No reply cache here: it exists by then.
         let made = world.mkdir(world.dir, "dir");

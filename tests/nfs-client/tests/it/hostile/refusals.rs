@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tombolo_core::Error;
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::Procedure;
 use tombolo_wire_nfs3::results::GetattrReply;
 use tombolo_wire_nfs3::{Status, WccData};
@@ -31,7 +31,7 @@ enum Refusal {
 }
 
 impl Refusal {
-    fn say(self, asked: &Asked<'_>) -> Say {
+    fn say(self, asked: &ReceivedCall<'_>) -> ScriptedReply {
         asked.header(|xid| match self {
             Self::Accepted(status) => ReplyHeader::accept(xid, status),
             Self::Denied(why) => ReplyHeader::reject(xid, why),
@@ -45,13 +45,13 @@ fn a_call_that_rpc_refuses_is_an_error_that_names_host_and_operation() {
         let stage = Stage::soft();
         let procedure = operation.procedure;
         for (index, &refusal) in REFUSALS.iter().enumerate() {
-            let lie = || {
-                stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) {
+            let arm = || {
+                stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(procedure) {
                     true => refusal.say(asked),
-                    false => Say::Truth,
+                    false => ScriptedReply::Forward,
                 });
             };
-            let result = (operation.run)(&stage.world, &format!("refused-{index}"), &lie);
+            let result = (operation.run)(&stage.world, &format!("refused-{index}"), &arm);
             assert_names(result, &format!("{procedure:?}"));
             stage.server.be_honest();
         }
@@ -59,10 +59,10 @@ fn a_call_that_rpc_refuses_is_an_error_that_names_host_and_operation() {
 }
 
 /// Results of a failure whose rest is empty words, for any procedure.
-fn failure(status: Status) -> Say {
+fn failure(status: Status) -> ScriptedReply {
     let mut results = status.number().to_be_bytes().to_vec();
     results.extend([0; 16]);
-    Say::Results(results)
+    ScriptedReply::Results(results)
 }
 
 #[test]
@@ -70,13 +70,13 @@ fn jukebox_is_retried_until_it_succeeds() {
     for_each(|operation| {
         let stage = Stage::hard();
         let procedure = operation.procedure;
-        let lie = || {
-            stage.server.now(move |asked: &Asked<'_>| match asked.is(procedure) && asked.nth < 3 {
+        let arm = || {
+            stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(procedure) && asked.nth < 3 {
                 true => failure(Status::Jukebox),
-                false => Say::Truth,
+                false => ScriptedReply::Forward,
             });
         };
-        (operation.run)(&stage.world, "later", &lie).expect("an answer in the end");
+        (operation.run)(&stage.world, "later", &arm).expect("an answer in the end");
         assert!(stage.server.count_of(procedure) >= 3, "{procedure:?}");
     });
 }
@@ -85,9 +85,9 @@ fn jukebox_is_retried_until_it_succeeds() {
 fn an_interrupt_ends_jukebox_retries() {
     in_time(|| {
         let stage = Stage::hard();
-        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Getattr) {
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
             true => asked.results(&GetattrReply::Failed(Status::Jukebox, ())),
-            false => Say::Truth,
+            false => ScriptedReply::Forward,
         });
         let (world, interrupt) = stage.world.interruptible();
         let raiser = std::thread::spawn(move || {
@@ -113,9 +113,9 @@ fn nfs_statuses_become_waist_errors() {
         (Status::DQuot, "disk quota exceeded"),
         (Status::RoFs, "read-only file system"),
     ] {
-        stage.server.now(move |asked: &Asked<'_>| match asked.is(Procedure::Setattr) {
+        stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(Procedure::Setattr) {
             true => asked.results(&tombolo_wire_nfs3::results::SetattrReply::Failed(status, WccData::NONE)),
-            false => Say::Truth,
+            false => ScriptedReply::Forward,
         });
         let error = stage.world.chmod(node, 0o600).expect_err("refused");
         assert_eq!(error.to_string(), expected);

@@ -6,7 +6,7 @@ use tombolo_conformance::waist::World;
 use tombolo_core::Error;
 use tombolo_core::fs::{File, OpenFlags, RenameFlags, Write};
 use tombolo_mem::Buffer;
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::results::RemoveReply;
 use tombolo_wire_nfs3::{Procedure, Reply, Status, WccData};
 
@@ -32,9 +32,9 @@ fn lend(world: &World, file: File) -> Buffer {
 }
 
 /// A server that does it, forgets that it has, and is asked again.
-fn done_and_forgotten(asked: &Asked<'_>) -> Say {
+fn done_and_forgotten(asked: &ReceivedCall<'_>) -> ScriptedReply {
     let reply: RemoveReply = Reply::Failed(Status::NoEnt, WccData::NONE);
-    Say::All(vec![Say::Unheard, asked.results(&reply)])
+    ScriptedReply::All(vec![ScriptedReply::Dropped, asked.results(&reply)])
 }
 
 #[test]
@@ -43,9 +43,9 @@ fn data_of_a_removed_file_are_dropped_even_if_its_last_name_was_gone() {
         let stage = Stage::hard();
         let world = &stage.world;
         let file = world.file("file");
-        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Remove) {
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Remove) {
             true => done_and_forgotten(asked),
-            false => Say::Truth,
+            false => ScriptedReply::Forward,
         });
         let mut lent = lend(world, file);
         world.unlink("file").expect("unlink");
@@ -62,9 +62,9 @@ fn a_completed_removal_is_not_reported_as_interrupted() {
         let stage = Stage::hard();
         let (world, interrupt) = stage.world.interruptible();
         let file = world.file("file");
-        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Commit) {
-            true => Say::Silence,
-            false => Say::Truth,
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Commit) {
+            true => ScriptedReply::Silence,
+            false => ScriptedReply::Forward,
         });
         let mut lent = lend(&world, file);
         // Only the removal is waited for, not the COMMIT that follows.
@@ -92,13 +92,13 @@ fn interrupted_at(nth: usize, act: fn(&World) -> Result<(), Error>) -> Vec<(Stri
     let node = world.lookup(world.dir, "file").expect("the file").node;
     let file = world.open(node, OpenFlags::READ).expect("open");
     let mut renames = 0;
-    stage.server.now(move |asked: &Asked<'_>| {
+    stage.server.now(move |asked: &ReceivedCall<'_>| {
         renames += usize::from(asked.is(Procedure::Rename));
         match (renames >= nth, asked.is(Procedure::Rename)) {
             // The first is executed, and its reply lost.
-            (true, true) if nth == 1 && asked.nth == 1 => Say::Unheard,
-            (true, _) => Say::Silence,
-            (false, _) => Say::Truth,
+            (true, true) if nth == 1 && asked.nth == 1 => ScriptedReply::Dropped,
+            (true, _) => ScriptedReply::Silence,
+            (false, _) => ScriptedReply::Forward,
         }
     });
     let acts = std::thread::spawn({

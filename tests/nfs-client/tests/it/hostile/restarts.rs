@@ -5,7 +5,7 @@ use std::path::Path;
 use tombolo_core::Error;
 use tombolo_core::fs::{OpenFlags, SyncWhat};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
-use tombolo_nfs_client_tests::server::{Say, Scripted};
+use tombolo_nfs_client_tests::server::{Scripted, ScriptedReply};
 use tombolo_nfs_tests::fixture::{local_dir, scratch};
 use tombolo_nfs_tests::test_server::{Plan, TestServer};
 
@@ -21,7 +21,7 @@ fn stale_handles_are_replaced_by_path_for_the_same_files() {
     in_time(|| {
         let tree = scratch();
         let first = serve(tree.path());
-        let server = Scripted::start(first.address(), |_| Say::Truth);
+        let server = Scripted::start(first.address(), |_| ScriptedReply::Forward);
         let world = world(mounted(server.address(), hard()));
         let sub = world.dir("sub");
         let deep = world.mkdir(sub, "deep").expect("mkdir").entry.node;
@@ -49,7 +49,7 @@ fn a_file_that_is_another_after_a_restart_is_stale_and_not_read() {
     in_time(|| {
         let tree = scratch();
         let first = serve(tree.path());
-        let server = Scripted::start(first.address(), |_| Say::Truth);
+        let server = Scripted::start(first.address(), |_| ScriptedReply::Forward);
         let world = world(mounted(server.address(), hard()));
         let node = world.file_with("file", b"the first file");
         let file = world.open(node, OpenFlags::READ).expect("open");
@@ -79,7 +79,7 @@ fn a_replaced_server_yields_no_wrong_data() {
     in_time(|| {
         let (tree, other) = (scratch(), scratch());
         let first = serve(tree.path());
-        let server = Scripted::start(first.address(), |_| Say::Truth);
+        let server = Scripted::start(first.address(), |_| ScriptedReply::Forward);
         let world = world(mounted(server.address(), hard()));
         let node = world.file_with("file", b"of the first server");
         let file = world.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open");

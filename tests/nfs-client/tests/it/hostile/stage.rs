@@ -8,7 +8,7 @@ use tombolo_back_nfs_client::Options;
 use tombolo_conformance::waist::World;
 use tombolo_core::{Error, Result};
 use tombolo_nfs_client_tests::mount::{hard, mounted, soft, world};
-use tombolo_nfs_client_tests::server::{Say, Scripted};
+use tombolo_nfs_client_tests::server::{Scripted, ScriptedReply};
 use tombolo_nfs_tests::fixture::{local_dir, scratch};
 use tombolo_nfs_tests::test_server::{Plan, TestServer};
 
@@ -40,7 +40,7 @@ impl Stage {
         // A directory of the host: what is written there is not stable before a COMMIT.
         let tree = scratch();
         let honest = Plan::over(local_dir(tree.path())).start();
-        let server = Scripted::start(honest.address(), |_| Say::Truth);
+        let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
         let world = world(mounted(server.address(), options));
         Self { world, server, honest, _tree: tree }
     }
@@ -68,7 +68,7 @@ pub fn told(error: &Error) -> String {
 /// Fails unless the error names host and operation.
 #[track_caller]
 pub fn assert_names(result: Result<()>, operation: &str) {
-    let error = result.expect_err("the server lied");
+    let error = result.expect_err("the reply was invalid");
     let told = told(&error);
     let named = told.contains("127.0.0.1") && told.to_lowercase().contains(&operation.to_lowercase());
     assert!(named, "does not name host and {operation}: {told}");

@@ -1,7 +1,7 @@
 //! Nodes that change into something else while they are known.
 
 use tombolo_core::fs::{FileType, OpenFlags};
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::{FileType3, Procedure};
 
 use crate::hostile::stage::{Stage, in_time};
@@ -26,9 +26,9 @@ fn a_file_that_becomes_something_else_is_not_that_file() {
         let world = &stage.world;
         let node = world.file_with("file", b"contents");
         for other in OTHERS {
-            stage.server.now(move |asked: &Asked<'_>| match asked.is(Procedure::Getattr) {
-                true => Say::patched(TYPE_AT, &other.number().to_be_bytes()),
-                false => Say::Truth,
+            stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
+                true => ScriptedReply::patched(TYPE_AT, &other.number().to_be_bytes()),
+                false => ScriptedReply::Forward,
             });
             let attr = world.fs.getattr(&world.cx, node, None).wait();
             attr.expect_err("a node's type does not change");
@@ -44,9 +44,9 @@ fn a_directory_that_becomes_a_file_is_not_that_directory() {
     in_time(|| {
         let stage = Stage::soft();
         let world = &stage.world;
-        stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Getattr) {
-            true => Say::patched(TYPE_AT, &FileType3::Regular.number().to_be_bytes()),
-            false => Say::Truth,
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
+            true => ScriptedReply::patched(TYPE_AT, &FileType3::Regular.number().to_be_bytes()),
+            false => ScriptedReply::Forward,
         });
         world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("a node's type does not change");
     });
@@ -58,9 +58,9 @@ fn an_unknown_file_type_is_an_error() {
         let stage = Stage::soft();
         let world = &stage.world;
         for number in [0_u32, 8, u32::MAX] {
-            stage.server.now(move |asked: &Asked<'_>| match asked.is(Procedure::Getattr) {
-                true => Say::patched(TYPE_AT, &number.to_be_bytes()),
-                false => Say::Truth,
+            stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
+                true => ScriptedReply::patched(TYPE_AT, &number.to_be_bytes()),
+                false => ScriptedReply::Forward,
             });
             world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("no such type");
         }
@@ -75,12 +75,16 @@ fn a_handle_that_becomes_another_file_is_not_read_as_the_first() {
         let world = &stage.world;
         let node = world.file_with("file", b"contents");
         let another = 0x00ff_ffff_ffff_u64.to_be_bytes();
-        stage.server.now(move |asked: &Asked<'_>| {
+        stage.server.now(move |asked: &ReceivedCall<'_>| {
             if asked.is(Procedure::Getattr) {
-                return Say::patched(FILEID_AT, &another);
+                return ScriptedReply::patched(FILEID_AT, &another);
             }
             // There, a word before says that there are attributes.
-            if asked.is(Procedure::Access) { Say::patched(FILEID_AT + 4, &another) } else { Say::Truth }
+            if asked.is(Procedure::Access) {
+                ScriptedReply::patched(FILEID_AT + 4, &another)
+            } else {
+                ScriptedReply::Forward
+            }
         });
         let opened = world.open(node, OpenFlags::READ);
         opened.expect_err("the handle is of another file now");

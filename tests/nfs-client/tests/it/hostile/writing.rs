@@ -6,7 +6,7 @@ use std::time::Duration;
 use tombolo_conformance::waist::World;
 use tombolo_core::Result;
 use tombolo_core::fs::{File, LockOwner, SyncWhat, Write};
-use tombolo_nfs_client_tests::server::{Asked, Say};
+use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::args::StableHow;
 use tombolo_wire_nfs3::results::{CommitOk, CommitReply, WriteOk, WriteReply};
 use tombolo_wire_nfs3::{Call, Procedure, Status, WccData, WriteVerifier};
@@ -15,7 +15,7 @@ use crate::hostile::stage::{Stage, assert_names, in_time};
 
 const CONTENTS: &[u8] = b"what has to be in the file in the end";
 
-fn written(asked: &Asked<'_>, count: u32, committed: StableHow, verifier: u64) -> Say {
+fn written(asked: &ReceivedCall<'_>, count: u32, committed: StableHow, verifier: u64) -> ScriptedReply {
     let verifier = WriteVerifier(verifier.to_be_bytes());
     asked.results(&WriteReply::Ok(WriteOk { file_wcc: WccData::NONE, count, committed, verifier }))
 }
@@ -32,14 +32,14 @@ fn at_the_server(world: &World) -> Vec<u8> {
 }
 
 /// Writes while the server says this of WRITE, and syncs.
-fn write_of(lie: impl Fn(&Asked<'_>, u32) -> Say + Send + 'static) -> Result<()> {
+fn write_of(reply: impl Fn(&ReceivedCall<'_>, u32) -> ScriptedReply + Send + 'static) -> Result<()> {
     in_time(move || {
         let stage = Stage::soft();
         let world = &stage.world;
         let file = world.file("file");
-        stage.server.now(move |asked: &Asked<'_>| match asked.call() {
-            Some(Call::Write(args)) => lie(asked, args.count),
-            _ => Say::Truth,
+        stage.server.now(move |asked: &ReceivedCall<'_>| match asked.call() {
+            Some(Call::Write(args)) => reply(asked, args.count),
+            _ => ScriptedReply::Forward,
         });
         let written = world.write(file, &Write::default(), CONTENTS);
         let synced = sync(world, file);
@@ -69,8 +69,8 @@ fn short_server_writes_are_completed() {
         let world = &stage.world;
         let file = world.file("file");
         let honest = stage.honest.nfs();
-        stage.server.now(move |asked: &Asked<'_>| {
-            let Some(Call::Write(args)) = asked.call() else { return Say::Truth };
+        stage.server.now(move |asked: &ReceivedCall<'_>| {
+            let Some(Call::Write(args)) = asked.call() else { return ScriptedReply::Forward };
             // Five bytes of what came are written, and it is said so.
             let len = args.count.min(5);
             let range = args.data.range(asked.arguments().len()).expect("data");
@@ -95,13 +95,13 @@ fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
         let file = world.file("file");
         static VERIFIER: AtomicU64 = AtomicU64::new(1);
         // Each verifier is another; the writes themselves are done.
-        stage.server.now(|asked: &Asked<'_>| match asked.call() {
-            Some(Call::Write(_) | Call::Commit(_)) => Say::edited(|results| {
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
+            Some(Call::Write(_) | Call::Commit(_)) => ScriptedReply::edited(|results| {
                 let at = results.len() - 8;
                 let verifier = VERIFIER.fetch_add(1, Ordering::Relaxed);
                 results[at..].copy_from_slice(&verifier.to_be_bytes());
             }),
-            _ => Say::Truth,
+            _ => ScriptedReply::Forward,
         });
         world.put(file, 0, CONTENTS);
         // Either: the client gives up with an error, or writes so that no verifier matters.
@@ -124,13 +124,13 @@ fn a_verifier_that_changes_once_has_the_data_written_again() {
         let world = &stage.world;
         let file = world.file("file");
         // The first server takes the data, unstable, and forgets them when it restarts: the honest one never hears of them.
-        stage.server.now(|asked: &Asked<'_>| match asked.call() {
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Write(args)) if asked.nth == 1 => written(asked, args.count, StableHow::Unstable, 1),
             Some(Call::Commit(_)) if asked.nth == 1 => {
                 let verifier = WriteVerifier(2_u64.to_be_bytes());
                 asked.results(&CommitReply::Ok(CommitOk { file_wcc: WccData::NONE, verifier }))
             }
-            _ => Say::Truth,
+            _ => ScriptedReply::Forward,
         });
         world.put(file, 0, CONTENTS);
         sync(world, file).expect("synced, after all was written again");
@@ -148,9 +148,9 @@ fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
             let stage = Stage::soft();
             let world = &stage.world;
             let file = world.file("file");
-            stage.server.now(|asked: &Asked<'_>| match asked.is(Procedure::Write) {
+            stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Write) {
                 true => asked.results(&WriteReply::Failed(Status::NoSpc, WccData::NONE)),
-                false => Say::Truth,
+                false => ScriptedReply::Forward,
             });
             let written = world.write(file, &Write::default(), CONTENTS);
             let ended = match sync_first {
@@ -170,10 +170,10 @@ fn a_failed_commit_is_reported() {
         let stage = Stage::soft();
         let world = &stage.world;
         let file = world.file("file");
-        stage.server.now(|asked: &Asked<'_>| match asked.call() {
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Write(args)) => written(asked, args.count, StableHow::Unstable, 1),
             Some(Call::Commit(_)) => asked.results(&CommitReply::Failed(Status::Io, WccData::NONE)),
-            _ => Say::Truth,
+            _ => ScriptedReply::Forward,
         });
         let written = world.write(file, &Write::default(), CONTENTS);
         let result = written.and(sync(world, file));
@@ -188,14 +188,14 @@ fn a_committed_level_below_the_requested_one_is_an_error() {
         let stage = Stage::soft();
         let world = &stage.world;
         let file = world.file("file");
-        stage.server.now(|asked: &Asked<'_>| match asked.call() {
+        stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             // Whatever is asked for, it is said to be unstable.
             Some(Call::Write(args)) => written(asked, args.count, StableHow::Unstable, 1),
             Some(Call::Commit(_)) => {
                 let verifier = WriteVerifier(1_u64.to_be_bytes());
                 asked.results(&CommitReply::Ok(CommitOk { file_wcc: WccData::NONE, verifier }))
             }
-            _ => Say::Truth,
+            _ => ScriptedReply::Forward,
         });
         let how = Write { stability: tombolo_core::Stability::FileSync, ..Write::default() };
         let result = world.write(file, &how, CONTENTS);
@@ -217,12 +217,12 @@ fn a_delayed_write_does_not_overwrite_a_later_one() {
         let file = world.file("file");
         let first = vec![b'1'; CONTENTS.len()];
         let (is_first, mut times) = (first.clone(), 0);
-        stage.server.now(move |asked: &Asked<'_>| match asked.is(Procedure::Write) {
+        stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(Procedure::Write) {
             true if times < 3 && asked.arguments().windows(is_first.len()).any(|bytes| bytes == is_first) => {
                 times += 1;
                 asked.results(&WriteReply::Failed(Status::Jukebox, WccData::NONE))
             }
-            _ => Say::Truth,
+            _ => ScriptedReply::Forward,
         });
         let written = world.write(file, &Write::default(), &first).expect("written");
         assert_eq!(written.count, first.len());

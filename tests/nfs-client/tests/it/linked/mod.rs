@@ -1,6 +1,6 @@
 //! NFS over links in shared memory: losses of links, identities, and protocol violations by peers.
 
-mod guests;
+mod client_violations;
 mod identities;
-mod liars;
 mod losses;
+mod server_violations;

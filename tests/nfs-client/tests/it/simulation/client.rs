@@ -14,7 +14,7 @@ use tombolo_front_nfs_server::NfsService;
 use tombolo_host_rpc::client::{InFlight, Options as RpcOptions, RpcClient, Transport};
 use tombolo_host_runtime::task;
 use tombolo_mem::Buffer;
-use tombolo_nfs_client_tests::wire::{ClientWire, Network, Rng, Weather};
+use tombolo_nfs_client_tests::wire::{ClientWire, Conditions, Network, Rng};
 use tombolo_wire_nfs3 as nfs3;
 
 use crate::simulation::caller::listing::SILLY;
@@ -24,9 +24,9 @@ use crate::simulation::driver::{Driver, Host, Plan};
 use crate::simulation::engine::target;
 use crate::simulation::model::{Id, Kind, Model, ROOT};
 use crate::simulation::nfs_host::NfsHost;
+use crate::simulation::second_machine::{Baton, SecondMachine};
 use crate::simulation::seeds::{Scenario, Telling, run_seeds};
 use crate::simulation::shared::{Shared, Sharer};
-use crate::simulation::visitor::{Baton, Visitor};
 
 /// Longer than any wait of a client, once all is well.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -41,7 +41,7 @@ struct ClientRun<const STREAMS: bool> {
     sharers: u64,
     /// Turns that a second machine takes at a file, and this one as well.
     visits: u64,
-    weather: Weather,
+    conditions: Conditions,
     plan: Plan,
     options: Options,
 }
@@ -53,9 +53,9 @@ impl<const STREAMS: bool> Scenario for ClientRun<STREAMS> {
         let callers = rng.below(3) + 1;
         let steps = *rng.pick(&[10, 30, 60]);
         let (sharers, visits) = (*rng.pick(&[0, 0, 2, 4]), *rng.pick(&[0, 0, 8]));
-        let (weather, plan) = (Weather::draw(&mut rng), Plan::draw(&mut rng, 300));
+        let (conditions, plan) = (Conditions::draw(&mut rng), Plan::draw(&mut rng, 300));
         let options = draw_options(&mut rng, transport);
-        Self { seed, callers, steps, sharers, visits, weather, plan, options }
+        Self { seed, callers, steps, sharers, visits, conditions, plan, options }
     }
 
     fn smaller(&self) -> Vec<Self> {
@@ -73,7 +73,9 @@ impl<const STREAMS: bool> Scenario for ClientRun<STREAMS> {
         smaller.extend(
             steps.into_iter().filter(|steps| *steps < self.steps).map(|steps| Self { steps, ..self.clone() }),
         );
-        smaller.extend(self.weather.calmer().into_iter().map(|weather| Self { weather, ..self.clone() }));
+        smaller.extend(
+            self.conditions.calmer().into_iter().map(|conditions| Self { conditions, ..self.clone() }),
+        );
         smaller
     }
 
@@ -121,12 +123,12 @@ impl Progress {
 /// Runs it; the digest of what happened.
 fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> u64 {
     let mut rng = Rng::new(scenario.seed ^ 1 << 63);
-    let network = Network::new(rng.next_u64(), Weather::CALM, telling == Telling::Aloud);
+    let network = Network::new(rng.next_u64(), Conditions::CALM, telling == Telling::Aloud);
     let _told = telling.at_end(&network);
     let disk = Disk::new();
     let mut host = NfsHost::new(&network, disk.clone(), rng.fork());
     let root = NfsHost::root(&host.starts(false));
-    network.set_weather(scenario.weather);
+    network.set_weather(scenario.conditions);
     let world = World { network: network.clone(), disk, starts: host.starts_so_far(), lent: Arc::default() };
     let mut driver = Driver::new(&network, host, scenario.plan.clone());
     let (progress, baton) = (Progress::default(), Arc::<Baton>::default());
@@ -138,7 +140,8 @@ fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> 
         let (rpc, engine) = RpcClient::over(wire.clone(), target, scenario.options.rpc.clone());
         driver.add(wire, engine);
         let users = Users {
-            visitor: (scenario.visits > 0).then(|| (machine, scenario.visits, rng.fork(), baton.clone())),
+            second_machine: (scenario.visits > 0)
+                .then(|| (machine, scenario.visits, rng.fork(), baton.clone())),
             callers: if machine == 0 {
                 (0..scenario.callers).map(|_| rng.fork()).collect()
             } else {
@@ -168,7 +171,7 @@ struct Users {
     callers: Vec<Rng>,
     sharers: Vec<Rng>,
     /// Which machine, how many turns.
-    visitor: Option<(u64, u64, Rng, Arc<Baton>)>,
+    second_machine: Option<(u64, u64, Rng, Arc<Baton>)>,
     steps: u64,
 }
 
@@ -207,10 +210,10 @@ async fn start(
             progress.others_done.fetch_add(1, Ordering::Relaxed);
         });
     }
-    if let Some((machine, visits, rng, baton)) = users.visitor {
-        let visitor = Visitor { network: world.network.clone(), fs, rng, baton, machine };
+    if let Some((machine, visits, rng, baton)) = users.second_machine {
+        let second_machine = SecondMachine { network: world.network.clone(), fs, rng, baton, machine };
         task::spawn(async move {
-            visitor.run(visits).await;
+            second_machine.run(visits).await;
             progress.others_done.fetch_add(1, Ordering::Relaxed);
         });
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tombolo_host_rpc::client::Engine;
 use tombolo_host_rpc::server::Service;
-use tombolo_nfs_client_tests::wire::{ClientWire, Fault, Happening, Network, Rng, ServerSide, Weather};
+use tombolo_nfs_client_tests::wire::{ClientWire, Conditions, Fault, Happening, Network, Rng, ServerSide};
 
 /// So many events may happen without time passing before that counts as a livelock.
 const STEPS_MAX: u32 = 200_000;
@@ -202,7 +202,7 @@ impl<S: Service, H: Host<S>> Driver<S, H> {
         self.heals_at = None;
         self.faults.clear();
         self.network.note(3, || "all is well".into());
-        self.network.set_weather(Weather::CALM);
+        self.network.set_weather(Conditions::CALM);
         self.network.heal();
         self.server.freeze(Duration::ZERO);
         self.start_server();

@@ -12,7 +12,7 @@ use tombolo_host_rpc::client::{
 };
 use tombolo_host_runtime::task;
 use tombolo_mem::Buffer;
-use tombolo_nfs_client_tests::wire::{ClientWire, Network, Rng, Weather, noise};
+use tombolo_nfs_client_tests::wire::{ClientWire, Conditions, Network, Rng, noise};
 use tombolo_wire_rpc::Credential;
 use tombolo_wire_xdr::Decoder;
 
@@ -190,7 +190,7 @@ pub fn target(transport: Transport, program: u32, version: u32) -> Target {
 struct EngineRun<const STREAMS: bool> {
     seed: u64,
     manners: Manners,
-    weather: Weather,
+    conditions: Conditions,
     plan: Plan,
     options: Options,
 }
@@ -199,9 +199,9 @@ impl<const STREAMS: bool> Scenario for EngineRun<STREAMS> {
     fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let manners = draw_manners(&mut rng, if STREAMS { Transport::Tcp } else { Transport::Udp });
-        let (weather, plan) = (Weather::draw(&mut rng), Plan::draw(&mut rng, 0));
+        let (conditions, plan) = (Conditions::draw(&mut rng), Plan::draw(&mut rng, 0));
         let options = draw_options(&mut rng, manners);
-        Self { seed, manners, weather, plan, options }
+        Self { seed, manners, conditions, plan, options }
     }
 
     fn smaller(&self) -> Vec<Self> {
@@ -211,7 +211,9 @@ impl<const STREAMS: bool> Scenario for EngineRun<STREAMS> {
         let fewer = calls.into_iter().filter(|calls| (1..self.manners.calls).contains(calls));
         smaller
             .extend(fewer.map(|calls| Self { manners: Manners { calls, ..self.manners }, ..self.clone() }));
-        smaller.extend(self.weather.calmer().into_iter().map(|weather| Self { weather, ..self.clone() }));
+        smaller.extend(
+            self.conditions.calmer().into_iter().map(|conditions| Self { conditions, ..self.clone() }),
+        );
         smaller
     }
 
@@ -224,7 +226,7 @@ impl<const STREAMS: bool> Scenario for EngineRun<STREAMS> {
 fn run<const STREAMS: bool>(scenario: &EngineRun<STREAMS>, telling: Telling) -> u64 {
     let EngineRun { manners, plan, options, .. } = scenario.clone();
     let mut rng = Rng::new(scenario.seed ^ 1 << 63);
-    let network = Network::new(rng.next_u64(), scenario.weather, telling == Telling::Aloud);
+    let network = Network::new(rng.next_u64(), scenario.conditions, telling == Telling::Aloud);
     let _told = telling.at_end(&network);
     let mut driver = Driver::new(&network, Same(Arc::new(Echo::default())), plan);
     let wire = ClientWire::new(&network, 1, rng.fork());

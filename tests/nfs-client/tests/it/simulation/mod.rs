@@ -9,6 +9,6 @@ mod engine;
 mod model;
 mod network;
 mod nfs_host;
+mod second_machine;
 mod seeds;
 mod shared;
-mod visitor;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_nfs_client_tests::wire::{
-    End, Fault, Happening, Network, Rng, ServerSide, SocketId, Weather, noise,
+    Conditions, End, Fault, Happening, Network, Rng, ServerSide, SocketId, noise,
 };
 use tombolo_wire_rpc::{CallHeader, Credential, Mark, RecordAssembler, ReplyHeader, Xid};
 use tombolo_wire_xdr::{Decode, Decoder, Encoder};
@@ -113,7 +113,7 @@ const PATIENCE: Duration = Duration::from_secs(100);
 /// One run over streams; its digest.
 fn run_streams(seed: u64) -> u64 {
     let mut rng = Rng::new(seed);
-    let network = Network::new(seed, Weather::draw(&mut rng), false);
+    let network = Network::new(seed, Conditions::draw(&mut rng), false);
     let echo = Arc::new(Echo::default());
     let mut server = ServerSide::new(&network, echo.clone());
     let mut client = Plain::new(&network);
@@ -142,7 +142,7 @@ fn run_streams(seed: u64) -> u64 {
         }
         if network.now() >= again_at {
             if network.now() > Duration::from_secs(1000) {
-                network.set_weather(Weather::CALM);
+                network.set_weather(Conditions::CALM);
             }
             client.begin_again();
             again_at = network.now() + PATIENCE;
@@ -183,7 +183,7 @@ fn a_seed_gives_the_same_run_again() {
 fn datagrams_come_whole_or_not_at_all() {
     for seed in 0..100 {
         let mut rng = Rng::new(seed);
-        let network = Network::new(seed, Weather::draw(&mut rng), false);
+        let network = Network::new(seed, Conditions::draw(&mut rng), false);
         let mut server = ServerSide::new(&network, Arc::new(Echo::default()));
         let socket = network.open_datagrams(1);
         let mut unanswered: BTreeSet<u64> = (1..=CALLS).collect();

@@ -55,7 +55,7 @@ impl Around for Slow {
         }
         let answer = inner();
         let network = self.network.clone();
-        let time = network.random_between(network.weather().operation);
+        let time = network.random_between(network.conditions().operation);
         if time.is_zero() {
             return answer;
         }

@@ -17,16 +17,16 @@ use tombolo_wire_rpc::{CallHeader, Credential, Xid};
 use tombolo_wire_xdr::Encoder;
 
 /// A client that says what it likes.
-struct Liar {
+struct InvalidClient {
     server: Arc<LinkServer>,
     line: Line,
 }
 
-impl Liar {
+impl InvalidClient {
     fn new() -> Self {
         let server = LinkServer::new(Plan::over(Arc::new(Memory::default())), LinkPlan::default());
         let ends = server.ends().expect("a link");
-        let line = Line::start(&ends, "liar", Mode::Event).expect("a line");
+        let line = Line::start(&ends, "client", Mode::Event).expect("a line");
         Self { server, line }
     }
 
@@ -53,7 +53,7 @@ impl Liar {
     fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
         match self.server.end() {
-            Some(End::Lie(lie)) => assert!(lie.to_string().contains(reason), "{lie}"),
+            Some(End::Lie(violation)) => assert!(violation.to_string().contains(reason), "{violation}"),
             other => panic!("the link ended so: {other:?}"),
         }
         let export = self.server.mounted(hard());
@@ -76,8 +76,8 @@ fn part(bits: u64, len_bytes: u32) -> Option<Part> {
 
 #[test]
 fn a_call_is_answered_in_its_frame() {
-    let liar = Liar::new();
-    let raw = liar.ask(CallMessage::default(), &null()).expect("an answer");
+    let client = InvalidClient::new();
+    let raw = client.ask(CallMessage::default(), &null()).expect("an answer");
     assert_eq!(ReplyMessage::decode(raw.kind, &raw.body), Ok(ReplyMessage::Reply { placed_bytes: 0 }));
     assert_eq!(raw.frame.len(), 24);
     assert_eq!(raw.frame[..4], 77_u32.to_be_bytes());
@@ -85,62 +85,65 @@ fn a_call_is_answered_in_its_frame() {
 
 #[test]
 fn another_kind_cuts_the_link() {
-    let liar = Liar::new();
-    let outcome = liar.say(2, CallMessage::default().encode().1, &null());
-    liar.is_cut(&outcome, "kind 0x2");
+    let client = InvalidClient::new();
+    let outcome = client.say(2, CallMessage::default().encode().1, &null());
+    client.is_cut(&outcome, "kind 0x2");
 }
 
 #[test]
 fn undecodable_bytes_cut_the_link() {
-    let liar = Liar::new();
-    let outcome = liar.say(1, [0xff; 48], &null());
-    liar.is_cut(&outcome, "zero");
+    let client = InvalidClient::new();
+    let outcome = client.say(1, [0xff; 48], &null());
+    client.is_cut(&outcome, "zero");
 }
 
 #[test]
 fn a_frame_that_is_no_call_cuts_the_link() {
     for frame in [&[][..], &[1; 8]] {
-        let liar = Liar::new();
-        let outcome = liar.ask(CallMessage::default(), frame);
-        liar.is_cut(&outcome, "malformed RPC call");
+        let client = InvalidClient::new();
+        let outcome = client.ask(CallMessage::default(), frame);
+        client.is_cut(&outcome, "malformed RPC call");
     }
 }
 
 #[test]
 fn data_that_are_not_in_bulk_memory_cut_the_link() {
     for address in [0, 4096, 1 << 40, 7 << 48, u64::MAX] {
-        let liar = Liar::new();
-        let outcome = liar.ask(CallMessage { data: part(address, 4096), reply_buffer: None }, &null());
-        liar.is_cut(&outcome, "leads nowhere");
+        let client = InvalidClient::new();
+        let outcome = client.ask(CallMessage { data: part(address, 4096), reply_buffer: None }, &null());
+        client.is_cut(&outcome, "leads nowhere");
     }
-    let liar = Liar::new();
-    let span = liar.line.out_area().take(4096).expect("memory");
-    let address = liar.line.out_address(&span).bits();
-    let outcome = liar.ask(CallMessage { data: part(address, u32::MAX), reply_buffer: None }, &null());
-    liar.is_cut(&outcome, "leads nowhere");
+    let client = InvalidClient::new();
+    let span = client.line.out_area().take(4096).expect("memory");
+    let address = client.line.out_address(&span).bits();
+    let outcome = client.ask(CallMessage { data: part(address, u32::MAX), reply_buffer: None }, &null());
+    client.is_cut(&outcome, "leads nowhere");
 }
 
 #[test]
 fn a_reply_buffer_outside_the_servers_bulk_memory_cuts_the_link() {
-    let own = |liar: &Liar| liar.line.out_address(&liar.line.out_area().take(4096).expect("memory")).bits();
-    let buffers: [fn(&Liar) -> u64; 4] =
+    let own = |client: &InvalidClient| {
+        client.line.out_address(&client.line.out_area().take(4096).expect("memory")).bits()
+    };
+    let buffers: [fn(&InvalidClient) -> u64; 4] =
         [|_| 1 << 48, |_| (1 << 48) + 4096, |_| (1 << 48) + (1 << 40), |_| 7 << 48];
     for buffer in buffers {
-        let liar = Liar::new();
+        let client = InvalidClient::new();
         // It is not even needed.
-        let outcome = liar.ask(CallMessage { data: None, reply_buffer: part(buffer(&liar), 4096) }, &null());
-        liar.is_cut(&outcome, "leads nowhere");
+        let outcome =
+            client.ask(CallMessage { data: None, reply_buffer: part(buffer(&client), 4096) }, &null());
+        client.is_cut(&outcome, "leads nowhere");
     }
-    let liar = Liar::new();
-    let outcome = liar.ask(CallMessage { data: None, reply_buffer: part(own(&liar), 4096) }, &null());
-    liar.is_cut(&outcome, "leads nowhere");
+    let client = InvalidClient::new();
+    let outcome = client.ask(CallMessage { data: None, reply_buffer: part(own(&client), 4096) }, &null());
+    client.is_cut(&outcome, "leads nowhere");
 }
 
 #[test]
 fn a_call_that_is_too_long_cuts_the_link() {
-    let liar = Liar::new();
-    let span = liar.line.out_area().take(2 << 20).expect("memory");
-    let data = Some(Part { address: liar.line.out_address(&span), len_bytes: 2 << 20 });
-    let outcome = liar.ask(CallMessage { data, reply_buffer: None }, &null());
-    liar.is_cut(&outcome, "call of");
+    let client = InvalidClient::new();
+    let span = client.line.out_area().take(2 << 20).expect("memory");
+    let data = Some(Part { address: client.line.out_address(&span), len_bytes: 2 << 20 });
+    let outcome = client.ask(CallMessage { data, reply_buffer: None }, &null());
+    client.is_cut(&outcome, "call of");
 }

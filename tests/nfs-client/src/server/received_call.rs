@@ -4,11 +4,11 @@ use tombolo_wire_nfs3::{self as nfs3, Call, Procedure, mount};
 use tombolo_wire_rpc::{CallHeader, ReplyHeader, Xid};
 use tombolo_wire_xdr::{Decoder, Encode, Encoder};
 
-use super::Say;
+use super::ScriptedReply;
 
 /// A call, as it came.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct ReceivedCall<'a> {
     /// Names the call.
     pub xid: Xid,
     /// The program.
@@ -23,7 +23,7 @@ pub struct Asked<'a> {
     arguments_at: usize,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ReceivedCall<'a> {
     /// Reads a message; `None` if it is no call. `nth` is counted by the caller.
     pub(super) fn read(message: &'a [u8], connection: usize) -> Option<Self> {
         let mut xdr = Decoder::new(message);
@@ -75,16 +75,16 @@ impl<'a> Asked<'a> {
     }
 
     /// Says these results.
-    pub fn results(&self, results: &impl Encode) -> Say {
+    pub fn results(&self, results: &impl Encode) -> ScriptedReply {
         let mut bytes = Vec::new();
         Encoder::new(&mut bytes).value(results);
-        Say::Results(bytes)
+        ScriptedReply::Results(bytes)
     }
 
     /// Says this header of a reply and nothing behind it: a refusal.
-    pub fn header(&self, make: impl FnOnce(Xid) -> ReplyHeader<'static>) -> Say {
+    pub fn header(&self, make: impl FnOnce(Xid) -> ReplyHeader<'static>) -> ScriptedReply {
         let mut reply = Vec::new();
         Encoder::new(&mut reply).value(&make(self.xid));
-        Say::Record(reply)
+        ScriptedReply::Record(reply)
     }
 }

@@ -6,7 +6,7 @@ use super::rng::Rng;
 
 /// What goes on all the time. Chances are in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weather {
+pub struct Conditions {
     /// How long something is under way, one way.
     pub delay: (Duration, Duration),
     /// How often something takes a hundred times as long: on a stream, a lost segment that is sent again.
@@ -37,7 +37,7 @@ const fn us(least: u64, most: u64) -> (Duration, Duration) {
     (Duration::from_micros(least), Duration::from_micros(most))
 }
 
-impl Weather {
+impl Conditions {
     /// Nothing goes wrong.
     pub const CALM: Self = Self {
         delay: us(50, 100),
@@ -54,7 +54,7 @@ impl Weather {
         operation: us(0, 0),
     };
 
-    /// Bad weather of some kind.
+    /// Bad conditions of some kind.
     pub fn draw(rng: &mut Rng) -> Self {
         let often = *rng.pick(&[0, 0, 5, 20, 100]);
         Self {

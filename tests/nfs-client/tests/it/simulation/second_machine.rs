@@ -17,22 +17,22 @@ const SIZE_MAX: usize = 20_000;
 
 /// What the file is, and whose turn it is.
 #[derive(Default)]
-pub struct Baton(Mutex<Turn>);
+pub struct Baton(Mutex<BatonState>);
 
 #[derive(Default)]
-struct Turn {
+struct BatonState {
     number: u64,
     content: Vec<u8>,
 }
 
 impl Baton {
-    fn turn(&self) -> MutexGuard<'_, Turn> {
+    fn turn(&self) -> MutexGuard<'_, BatonState> {
         self.0.lock().expect("one thread")
     }
 }
 
 /// One of two machines.
-pub struct Visitor {
+pub struct SecondMachine {
     pub network: Network,
     pub fs: Arc<dyn FileSystem>,
     pub rng: Rng,
@@ -41,7 +41,7 @@ pub struct Visitor {
     pub machine: u64,
 }
 
-impl Visitor {
+impl SecondMachine {
     /// Takes so many turns.
     pub async fn run(mut self, turns: u64) {
         for turn in 0..turns {

@@ -7,12 +7,12 @@ use tombolo_nfs_tests::client::Stream;
 use tombolo_wire_rpc::SUCCESS_BYTES;
 
 /// A connection to the honest server, made when it is needed.
-pub(super) struct Behind {
+pub(super) struct Upstream {
     address: SocketAddr,
     stream: Option<Stream>,
 }
 
-impl Behind {
+impl Upstream {
     pub(super) fn new(address: SocketAddr) -> Self {
         Self { address, stream: None }
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 pub type Edit = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
 
 /// What a scripted server does with a call.
-pub enum Say {
+pub enum ScriptedReply {
     /// It answers what the honest server answers.
-    Truth,
+    Forward,
     /// The same, but for a change of the results (what follows the header of a reply).
     Edited(Edit),
     /// The truth in fragments of so many bytes.
@@ -31,14 +31,14 @@ pub enum Say {
     /// It resets the connection.
     Reset,
     /// It forwards the call and drops the reply.
-    Unheard,
+    Dropped,
     /// Later than it could. All other calls of the connection wait.
-    After(Duration, Box<Say>),
+    After(Duration, Box<ScriptedReply>),
     /// One after the other.
-    All(Vec<Say>),
+    All(Vec<ScriptedReply>),
 }
 
-impl Say {
+impl ScriptedReply {
     /// The truth with other results.
     pub fn edited(edit: impl FnOnce(&mut Vec<u8>) + Send + 'static) -> Self {
         Self::Edited(Box::new(edit))
@@ -59,10 +59,10 @@ impl Say {
     }
 }
 
-impl fmt::Debug for Say {
+impl fmt::Debug for ScriptedReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Truth => "Truth",
+            Self::Forward => "Forward",
             Self::Edited(_) => "Edited",
             Self::InFragments(_) => "InFragments",
             Self::CutAt(_) => "CutAt",
@@ -73,7 +73,7 @@ impl fmt::Debug for Say {
             Self::Silence => "Silence",
             Self::Close => "Close",
             Self::Reset => "Reset",
-            Self::Unheard => "Unheard",
+            Self::Dropped => "Dropped",
             Self::After(..) => "After",
             Self::All(_) => "All",
         })

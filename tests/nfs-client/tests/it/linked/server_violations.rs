@@ -23,17 +23,17 @@ use tombolo_wire_rpc::{Credential, ReplyHeader, Xid};
 use tombolo_wire_xdr::Encoder;
 
 /// The invalid reply to the call with that number: kind, body, frame.
-type Lie = fn(Xid) -> (u32, [u8; 48], Vec<u8>);
+type InvalidReply = fn(Xid) -> (u32, [u8; 48], Vec<u8>);
 
-struct Liar(Lie);
+struct InvalidServer(InvalidReply);
 
-impl Service for Liar {
+impl Service for InvalidServer {
     fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         Ok(Arc::new(Self(self.0)))
     }
 }
 
-impl Session for Liar {
+impl Session for InvalidServer {
     fn serve(&self, request: Request<'_>, responder: Responder) {
         let xid = request.frame.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let (kind, body, frame) = (self.0)(Xid(xid.expect("the client is honest")));
@@ -55,16 +55,16 @@ fn success(xid: Xid) -> Vec<u8> {
 const FRAME: ReplyMessage = ReplyMessage::Reply { placed_bytes: 0 };
 
 /// A procedure called at the violating server: its outcome, and the link's end.
-fn ask(lie: Lie, call: Call<'_>) -> (Result<Reply, CallError>, Option<End>) {
-    let server = LinkServer::of(Arc::new(Liar(lie)), LinkPlan::default());
+fn ask(reply: InvalidReply, call: Call<'_>) -> (Result<Reply, CallError>, Option<End>) {
+    let server = LinkServer::of(Arc::new(InvalidServer(reply)), LinkPlan::default());
     let options =
         Options { recovery: Recovery::Soft, timeout: Duration::from_secs(20), ..Options::default() };
     let client = RpcClient::over_links(server.route(), (7, 1), options).expect("a client");
     (client.call(call, |_| ()).wait(), server.client_end())
 }
 
-fn lied_to(lie: Lie) -> Garbage {
-    let (outcome, end) = ask(lie, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
+fn violation_of(reply: InvalidReply) -> Garbage {
+    let (outcome, end) = ask(reply, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
     assert!(matches!(end, Some(End::Lie(_))), "the link goes on: {end:?}");
     match outcome {
         Err(CallError::Garbage { why, .. }) => why,
@@ -74,7 +74,7 @@ fn lied_to(lie: Lie) -> Garbage {
 
 #[test]
 fn a_message_that_is_no_reply_cuts_the_link() {
-    let lies: [Lie; 5] = [
+    let replies: [InvalidReply; 5] = [
         |xid| (5, said(FRAME, &success(xid)).1, success(xid)),
         |xid| (said(FRAME, &[]).0, [0xff; 48], success(xid)),
         |xid| said(ReplyMessage::Reply { placed_bytes: 101 }, &success(xid)),
@@ -85,23 +85,23 @@ fn a_message_that_is_no_reply_cuts_the_link() {
             (kind, body, frame)
         },
     ];
-    for lie in lies {
-        assert_eq!(lied_to(lie), Garbage::Link);
+    for reply in replies {
+        assert_eq!(violation_of(reply), Garbage::Link);
     }
 }
 
 #[test]
 fn an_invalid_reply_is_not_taken() {
-    assert_eq!(lied_to(|xid| said(FRAME, &success(Xid(xid.0.wrapping_add(1))))), Garbage::OtherCall);
-    assert_eq!(lied_to(|_| said(FRAME, &[])), Garbage::OtherCall, "not even a number");
-    assert!(matches!(lied_to(|xid| said(FRAME, &success(xid)[..20])), Garbage::Header(_)));
-    assert_eq!(lied_to(|_| said(ReplyMessage::Silence, &[])), Garbage::Silence);
+    assert_eq!(violation_of(|xid| said(FRAME, &success(Xid(xid.0.wrapping_add(1))))), Garbage::OtherCall);
+    assert_eq!(violation_of(|_| said(FRAME, &[])), Garbage::OtherCall, "not even a number");
+    assert!(matches!(violation_of(|xid| said(FRAME, &success(xid)[..20])), Garbage::Header(_)));
+    assert_eq!(violation_of(|_| said(ReplyMessage::Silence, &[])), Garbage::Silence);
     assert_eq!(
-        lied_to(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 50 }, &[])),
+        violation_of(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 50 }, &[])),
         Garbage::BufferTooSmall
     );
     assert_eq!(
-        lied_to(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: u32::MAX }, &[])),
+        violation_of(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: u32::MAX }, &[])),
         Garbage::BufferTooSmall
     );
 }
@@ -110,14 +110,14 @@ fn an_invalid_reply_is_not_taken() {
 fn a_server_that_always_asks_for_a_larger_buffer_is_given_up() {
     // Each time the same, which the second time there is.
     assert_eq!(
-        lied_to(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 8192 }, &[])),
+        violation_of(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 8192 }, &[])),
         Garbage::BufferTooSmall
     );
     // Each time more.
     static WANTED: AtomicU32 = AtomicU32::new(1000);
-    let more: Lie =
+    let more: InvalidReply =
         |_| said(ReplyMessage::BufferTooSmall { needed_bytes: WANTED.fetch_add(1, Ordering::SeqCst) }, &[]);
-    assert_eq!(lied_to(more), Garbage::BufferTooSmall);
+    assert_eq!(violation_of(more), Garbage::BufferTooSmall);
     assert_eq!(WANTED.load(Ordering::SeqCst), 1002, "it was asked twice");
 }
 
@@ -188,9 +188,9 @@ fn reply_data_land_in_the_receive_buffer_or_fail() {
     ];
     for find in finds {
         let receive_buffer = Some(ReceiveBuffer { sink: buffer.sink(0..100), find });
-        let lie: Lie =
+        let reply: InvalidReply =
             |xid| said(ReplyMessage::Reply { placed_bytes: 4 }, &[&*success(xid), &[1; 200]].concat());
-        let (outcome, end) = ask(lie, Call { receive_buffer, ..Call::new(1, Credential::None) });
+        let (outcome, end) = ask(reply, Call { receive_buffer, ..Call::new(1, Credential::None) });
         assert!(matches!(outcome, Err(CallError::Garbage { why: Garbage::Data { .. }, .. })), "{outcome:?}");
         assert!(matches!(end, Some(End::Lie(_))), "the link goes on: {end:?}");
     }
@@ -200,8 +200,8 @@ fn reply_data_land_in_the_receive_buffer_or_fail() {
 #[test]
 fn a_reply_may_be_divided_in_any_way() {
     // The last byte of the header is in the place, and all of the data with it.
-    let lie: Lie = |xid| said(ReplyMessage::Reply { placed_bytes: 100 }, &success(xid)[..23]);
-    let (outcome, end) = ask(lie, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
+    let reply: InvalidReply = |xid| said(ReplyMessage::Reply { placed_bytes: 100 }, &success(xid)[..23]);
+    let (outcome, end) = ask(reply, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
     assert_eq!(outcome.expect("a reply").results, [0; 99]);
     assert_eq!(end, None);
 }
