@@ -55,7 +55,7 @@ impl VrpcFileSystem {
         }
         let Some(span) = lent.span.take() else { return Answer::err(Error::InvalidArgument) };
         let len = len_bytes.min(span.len() as usize).min(link.terms.transfer_bytes_max as usize);
-        let how = Write { keepable: false, ..*how };
+        let how = Write { retainable: false, ..*how };
         let data = match out_reference(&link, &span, len) {
             Ok(reference) => Data::One(reference),
             Err(error) => return Answer::err(error),

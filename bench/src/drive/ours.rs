@@ -118,7 +118,7 @@ impl<'a> Open<'a> {
                 kill_privileges: false,
                 in_place: false,
                 // It does not change before the file is stable.
-                keepable: true,
+                retainable: true,
                 by_owner: false,
             };
             let written = self.files.write(&self.cx, self.file, &how, memory.source(at..at + bytes)).wait();

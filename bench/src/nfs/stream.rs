@@ -5,13 +5,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use tombolo_host_runtime::spin::Window;
+use tombolo_host_runtime::polling::PollWindow;
 
 /// How a reader waits when nothing has come. It decides more than what is done with the bytes: a sleeper has to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     Sleep,
-    /// Looks for a while and then sleeps, as Tombolo's own server does ([`tombolo_host_runtime::spin`]).
+    /// Looks for a while and then sleeps, as Tombolo's own server does ([`tombolo_host_runtime::polling`]).
     SpinBriefly,
     /// Looks until something comes.
     Spin,
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Stream {
     inner: TcpStream,
     wait: Wait,
-    window: Window,
+    window: PollWindow,
 }
 
 impl AsFd for Stream {
@@ -46,7 +46,7 @@ impl Stream {
     pub fn new(inner: TcpStream, wait: Wait) -> io::Result<Self> {
         inner.set_nodelay(true)?;
         inner.set_nonblocking(wait != Wait::Sleep)?;
-        Ok(Self { inner, wait, window: Window::default() })
+        Ok(Self { inner, wait, window: PollWindow::default() })
     }
 
     /// Reads what is there, or waits; 0 at the end.

@@ -97,7 +97,7 @@ impl File {
             }
             let lease = buffers.lend(count);
             lease.sink(0..count).write_at(0, piece.get(..count).unwrap_or_default());
-            let how = Write { offset, keepable: true, ..Write::default() };
+            let how = Write { offset, retainable: true, ..Write::default() };
             let answer = self.write_at(&how, lease.source(0..count));
             writes.add(async move {
                 let written = answer.resolve().await;

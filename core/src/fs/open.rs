@@ -146,7 +146,7 @@ pub struct Write {
     pub in_place: bool,
     /// The source may be kept after the answer: nobody changes its memory as long as anybody holds it. So a back end that
     /// answers before the data have gone where they belong needs no copy of them.
-    pub keepable: bool,
+    pub retainable: bool,
     /// Only if the file is the caller's own, as its attributes say right before the write: otherwise nothing is written, and the answer is
     /// [`Error::WouldBlock`](crate::Error::WouldBlock). For a front end whose openings are shared by users, and that checks the right of other
     /// users with operations of their own. Only where the [`Profile`](super::Profile) has it.

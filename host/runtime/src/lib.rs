@@ -4,7 +4,7 @@
 //! - [`buffer_pool`] lends memory to calls within limits for each client; [`waiters`] queues those for which there is none;
 //!   [`free_list`] keeps objects for their next use.
 //! - [`descriptors`] shares out what file descriptors the process may have.
-//! - [`spin`] says how long a thread polls before it sleeps; [`rate_limit`] how often a log line may appear.
+//! - [`polling`] says how long a thread polls before it sleeps; [`rate_limit`] how often a log line may appear.
 //! - [`listener`] binds sockets in the file system; [`signals`] waits for the signals that end a process.
 //! - [`signing_keys`] are what a server signs handles with.
 //!
@@ -20,10 +20,10 @@ pub mod buffer_pool;
 pub mod descriptors;
 pub mod free_list;
 pub mod listener;
+pub mod polling;
 pub mod rate_limit;
 pub mod signals;
 pub mod signing_keys;
-pub mod spin;
 mod sync;
 pub mod task;
 pub mod thread_pool;

@@ -3,13 +3,14 @@ use super::fault::QueueFault;
 use super::notifier::{Notifier, Waiter, Waker};
 use super::queue::AvailableSide;
 use super::server::GuestId;
-use std::hint;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use tombolo_host_runtime::polling::SpinWindow;
 
 /// The thread of one running virtqueue.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl Job {
     }
 
     fn serve(&mut self, stop: &AtomicBool) -> Result<(), QueueFault> {
-        let mut spinner = Spinner::new(self.spin_max);
+        let mut spinner = SpinWindow::new(self.spin_max);
         let timeout_ms = self.waiter.must_poll().then_some(POLL_MS);
         self.side.suppress_kicks()?;
         while !stop.load(Ordering::Acquire) {
@@ -127,114 +128,5 @@ impl Job {
             }
         }
         Ok(())
-    }
-}
-
-/// Looks for work for a while before the thread sleeps, when that has lately been worth it: a wake-up costs more than
-/// many short waits, and a guest that waits for one answer at a time comes back within microseconds.
-///
-/// A look in vain is not repeated soon. Either the guest is idle, or it waits for the very core that we look from, and
-/// then looking only keeps it away; yielding would hand the core to whoever else wants it, for milliseconds.
-#[derive(Debug)]
-struct Spinner {
-    max: Duration,
-    open: bool,
-    /// Short sleeps until looking is tried again, and how many there were the last time.
-    countdown: u32,
-    patience: u32,
-}
-
-impl Spinner {
-    const PATIENCE_MIN: u32 = 16;
-    const PATIENCE_MAX: u32 = 1024;
-
-    fn new(max: Duration) -> Spinner {
-        Spinner { max, open: !max.is_zero(), countdown: 0, patience: Spinner::PATIENCE_MIN }
-    }
-
-    /// Whether work turned up.
-    fn spin(&mut self, found: impl Fn() -> bool) -> bool {
-        /// Looks between two looks at the clock.
-        const LOOKS: u32 = 32;
-        if !self.open {
-            return false;
-        }
-        let start = Instant::now();
-        loop {
-            for _ in 0..LOOKS {
-                if found() {
-                    self.patience = Spinner::PATIENCE_MIN;
-                    return true;
-                }
-                hint::spin_loop();
-            }
-            if start.elapsed() >= self.max {
-                return false;
-            }
-        }
-    }
-
-    /// Called after each sleep: what it says about the next one.
-    fn slept(&mut self, time: Duration) {
-        let short = time <= self.max;
-        if self.open {
-            self.open = false;
-            // An idle guest may come back any time. One that had work as soon as we slept is best left alone.
-            self.countdown = if short { self.patience } else { 1 };
-            self.patience =
-                if short { (self.patience * 2).min(Spinner::PATIENCE_MAX) } else { self.patience };
-        } else if short {
-            self.countdown = self.countdown.saturating_sub(1);
-            self.open = self.countdown == 0 && !self.max.is_zero();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MAX: Duration = Duration::from_micros(50);
-    const SHORT: Duration = Duration::from_micros(20);
-    const LONG: Duration = Duration::from_secs(1);
-
-    #[test]
-    fn an_idle_queue_does_not_poll_and_a_busy_one_does_again() {
-        let mut spinner = Spinner::new(MAX);
-        let start = Instant::now();
-        assert!(!spinner.spin(|| false));
-        assert!(start.elapsed() >= MAX);
-        for _ in 0..5 {
-            spinner.slept(LONG);
-            assert!(!spinner.spin(|| true), "does not even look");
-        }
-        spinner.slept(SHORT);
-        assert!(spinner.spin(|| true));
-    }
-
-    #[test]
-    fn polling_in_vain_is_tried_ever_more_rarely() {
-        let mut spinner = Spinner::new(MAX);
-        for pause in [16, 32, 64, 128, 256, 512, 1024, 1024] {
-            assert!(!spinner.spin(|| false));
-            spinner.slept(SHORT);
-            for _ in 0..pause {
-                assert!(!spinner.spin(|| true));
-                spinner.slept(SHORT);
-            }
-        }
-        assert!(spinner.spin(|| true));
-        assert!(!spinner.spin(|| false));
-        spinner.slept(SHORT);
-        assert_eq!(spinner.countdown, 16, "one success forgives");
-    }
-
-    #[test]
-    fn a_queue_told_not_to_poll_never_does() {
-        let mut spinner = Spinner::new(Duration::ZERO);
-        for _ in 0..2000 {
-            assert!(!spinner.spin(|| true));
-            spinner.slept(Duration::ZERO);
-        }
     }
 }

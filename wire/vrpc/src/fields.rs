@@ -402,7 +402,7 @@ impl<'a> Field<'a> for Write {
             stability: stability(((from.flags & STABILITY) >> STABILITY_SHIFT) as u8)?,
             kill_privileges: from.has(KILL_PRIVILEGES),
             in_place: from.has(IN_PLACE),
-            keepable: false,
+            retainable: false,
             by_owner: false,
         })
     }

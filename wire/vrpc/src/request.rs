@@ -220,7 +220,7 @@ requests! {
     Fsync = 33 { 8 file: File, flags what: SyncWhat } => Done;
     /// `FileSystem::read`.
     Read = 34 { 8 file: File, 24 offset: u64, 32 destination: Destination<'a> } => Read;
-    /// `FileSystem::write`. That the source is keepable does not travel, and is never decoded: the client uses its memory again once
+    /// `FileSystem::write`. That the source is retainable does not travel, and is never decoded: the client uses its memory again once
     /// the answer is there, and cannot know what holds it.
     Write = 35 { 8 file: File, 24 how: Write, 32 data: Data<'a> } => Written;
     /// `FileSystem::readdir`. The page is filled as the caller counts, and no further than its listing fits into the destination.

@@ -145,7 +145,7 @@ impl<S: Server> Writing<S> {
             stability: self.how.stability,
             caller: &self.caller,
         };
-        let may_gather = !has_permit && !self.how.keepable;
+        let may_gather = !has_permit && !self.how.retainable;
         if may_gather && file.update(|state| state.add_copy(&write, piece, piece_max)) {
             self.server.budget().count_copied(piece.len());
             return None;
@@ -163,7 +163,7 @@ impl<S: Server> Writing<S> {
         let Some(charge) = budget.written.take(piece.len()) else {
             return Some(Stuck::Memory(piece.len()));
         };
-        let memory = match self.how.keepable {
+        let memory = match self.how.retainable {
             true => Memory::keep(piece.clone(), charge),
             false => {
                 let spare = if may_gather && piece.len() < SPARE_BYTES { SPARE_BYTES } else { 0 };

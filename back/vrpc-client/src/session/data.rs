@@ -133,7 +133,7 @@ fn write_piece(
     from: &Source,
 ) -> Answer<Piece<Written>> {
     // The memory that the server reads is used for other data once this is answered.
-    let how = Write { keepable: false, ..how };
+    let how = Write { retainable: false, ..how };
     let sequence = links.things.next_sequence();
     if from.len() <= FRAME_WRITE_MAX {
         return write_in_frame::<FRAME_WRITE_MAX>(links, cx, (sequence, file, how), from);

@@ -61,7 +61,7 @@ impl Work {
         lease: &Lease,
         count: usize,
     ) -> Result<(), Trouble> {
-        let how = Write { stability: self.options.small_files, keepable: true, ..Write::default() };
+        let how = Write { stability: self.options.small_files, retainable: true, ..Write::default() };
         write_all(target, how, lease, 0..count).await?;
         self.counters.wrote(count);
         if entry.attr.size == 0 && count > 0 {
@@ -86,7 +86,7 @@ impl Work {
             if count == 0 {
                 return Ok(());
             }
-            let how = Write { offset, keepable: true, ..Write::default() };
+            let how = Write { offset, retainable: true, ..Write::default() };
             write_all(target, how, &lease, 0..count).await?;
             self.counters.wrote(count);
             offset += count as u64;

@@ -195,7 +195,7 @@ impl Transfer {
         };
         for run in runs.unwrap_or_else(|| std::iter::once(0..count).collect()) {
             let (start, len) = (at + run.start as u64, run.len());
-            let how = Write { offset: start, keepable: true, ..Write::default() };
+            let how = Write { offset: start, retainable: true, ..Write::default() };
             write_all(&self.to, how, &lease, run).await?;
             self.work.counters.wrote(len);
             let mut state = self.state();

@@ -6,7 +6,7 @@ use crate::session::Slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tombolo_host_runtime::spin::Window;
+use tombolo_host_runtime::polling::PollWindow;
 use tombolo_mem::Buffer;
 use tombolo_sys::{Errno, fuse_dev};
 
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_micros(3);
 
 /// Serves one descriptor until the mount is gone.
 pub(super) fn serve(pool: &ThreadPool, device: &Arc<Device>) {
-    let mut worker = Worker { pool, device, window: Window::default(), waits: true };
+    let mut worker = Worker { pool, device, window: PollWindow::default(), waits: true };
     // Memory for a request is had when it is needed: most threads of a quiet mount never are.
     let mut parts = None;
     while pool.enter() {
@@ -55,7 +55,7 @@ type Parts = (Box<Slot>, DevExchange);
 struct Worker<'c> {
     pool: &'c ThreadPool,
     device: &'c Arc<Device>,
-    window: Window,
+    window: PollWindow,
     /// Whether a read of the descriptor waits, as it does at first.
     waits: bool,
 }

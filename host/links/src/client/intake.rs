@@ -55,7 +55,7 @@ use super::reply::Answer;
 use super::wakes::Wakes;
 use crate::end::{End, Lie};
 use tombolo_host_runtime::lock;
-use tombolo_host_runtime::spin::Window;
+use tombolo_host_runtime::polling::PollWindow;
 
 /// What the leader has.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(super) struct Intake {
     /// nobody needs it.
     pub(super) is_manned: bool,
     /// How long callers look, as they have learnt.
-    pub(super) window: Window,
+    pub(super) window: PollWindow,
     /// How long they leave the next slot alone first.
     pub(super) backoff: PollBackoff,
 }
@@ -79,7 +79,7 @@ impl Intake {
             consumer,
             ear: Ear::new(ends)?,
             is_manned: false,
-            window: Window::default(),
+            window: PollWindow::default(),
             backoff: PollBackoff::default(),
         })
     }
@@ -164,7 +164,7 @@ impl Core {
     }
 
     /// An answer that others wait for, or nobody.
-    fn accept(&self, message: &Message, window: &mut Window, wakes: &mut Wakes) -> Result<(), Lie> {
+    fn accept(&self, message: &Message, window: &mut PollWindow, wakes: &mut Wakes) -> Result<(), Lie> {
         let id = message.id;
         let entry = self.entry(id);
         let mut desk = entry.desk();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::engine::Engine;
 use super::system_wire::SystemWire;
 use super::wire::{Event, SocketToken};
-use tombolo_host_runtime::spin::Window;
+use tombolo_host_runtime::polling::PollWindow;
 use tombolo_sys::epoll;
 
 /// When waiting fails, as it does where the kernel has no memory, it is tried again after so long.
@@ -20,7 +20,7 @@ const LOOKS: u32 = 8;
 
 /// Starts it. It ends with the last client.
 pub(super) fn start(engine: Engine, wire: Arc<SystemWire>) -> io::Result<()> {
-    let receiver = Receiver { engine, wire, events: Vec::new(), window: Window::default() };
+    let receiver = Receiver { engine, wire, events: Vec::new(), window: PollWindow::default() };
     thread::Builder::new().name("rpc-receiver".into()).spawn(move || receiver.run())?;
     Ok(())
 }
@@ -29,7 +29,7 @@ struct Receiver {
     engine: Engine,
     wire: Arc<SystemWire>,
     events: Vec<epoll::Event>,
-    window: Window,
+    window: PollWindow,
 }
 
 impl Receiver {

@@ -1,7 +1,7 @@
 //! An event thread: waits for what happens to its connections and sockets, and serves them in turn.
 //!
 //! A turn is limited, so that a busy connection does not delay the others. Before the thread sleeps it looks for a
-//! while ([`tombolo_host_runtime::spin`]): straight at the connection that was the only one of late, which spares a system call, and now
+//! while ([`tombolo_host_runtime::polling`]): straight at the connection that was the only one of late, which spares a system call, and now
 //! and then at all of them.
 
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ use super::listening::Listening;
 use super::service::{Peer, Transport};
 use super::shared_connection::SharedConnection;
 use super::thread_queue::{Commands, ThreadQueue};
-use tombolo_host_runtime::spin::Window;
+use tombolo_host_runtime::polling::PollWindow;
 use tombolo_sys::epoll::{Epoll, Event, Interest};
 use tombolo_sys::{Result, socket};
 
@@ -51,7 +51,7 @@ pub(super) struct EventThread {
     /// The connections that have a turn, in order.
     ready: VecDeque<Token>,
     busy: Busy,
-    window: Window,
+    window: PollWindow,
     next_sweep: Option<Instant>,
     /// Once the server stops: until when calls may run on.
     stops_at: Option<Instant>,
@@ -102,7 +102,7 @@ impl EventThread {
             sockets,
             ready: VecDeque::new(),
             busy: Busy::default(),
-            window: Window::default(),
+            window: PollWindow::default(),
             next_sweep: None,
             stops_at: None,
         })

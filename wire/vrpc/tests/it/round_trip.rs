@@ -176,7 +176,7 @@ fn that_data_may_be_kept_does_not_travel() {
         .unwrap();
     let Request::Write { file, mut how, data } = request else { panic!("{request:?}") };
     let plain = encode_request(&header, &request).unwrap();
-    how.keepable = true;
+    how.retainable = true;
     assert_eq!(encode_request(&header, &Request::Write { file, how, data }).unwrap(), plain);
 }
 

@@ -25,7 +25,7 @@ impl Mount {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Answer<Written> {
-        let how = Write { offset, keepable: true, ..Write::default() };
+        let how = Write { offset, retainable: true, ..Write::default() };
         write(&self.server, &self.file, &self.caller, &how, Source::from(bytes.to_vec()))
     }
 
@@ -128,10 +128,10 @@ fn retainable_data_are_not_copied_and_others_copied_once() {
 fn waiting_small_writes_are_merged_and_the_queue_is_bounded() {
     // Sixteen WRITEs of 16 bytes, and the one that is under way.
     const FIT: u64 = 16 * 16 / 8 + 1;
-    for keepable in [true, false] {
+    for retainable in [true, false] {
         let mount = Mount::new(16 * MANY, 1);
         let small = |at: u64| {
-            let how = Write { offset: at * 8, keepable, ..Write::default() };
+            let how = Write { offset: at * 8, retainable, ..Write::default() };
             write(&mount.server, &mount.file, &mount.caller, &how, Source::from(vec![at as u8 + 1; 8]))
         };
         for at in 0..FIT {
@@ -140,7 +140,7 @@ fn waiting_small_writes_are_merged_and_the_queue_is_bounded() {
         let last = waited_for(small(FIT));
         assert!(said(&last).is_none(), "the queue is full");
         mount.step(Quirk::default());
-        assert_eq!(mount.asked(), ["WRITE 16 at 8 Unstable"], "keepable: {keepable}");
+        assert_eq!(mount.asked(), ["WRITE 16 at 8 Unstable"], "retainable: {retainable}");
         assert!(said(&last).is_none(), "nobody is woken for one WRITE");
         (0..12).for_each(|_| mount.step(Quirk::default()));
         assert!(said(&last).is_some_and(|written| written.is_ok()));
@@ -263,7 +263,7 @@ fn truncated_bytes_do_not_return_when_lost_writes_are_resent() {
 #[test]
 fn appends_come_one_after_the_other() {
     let mount = Mount::new(MANY, 1);
-    let how = Write { keepable: true, ..Write::default() };
+    let how = Write { retainable: true, ..Write::default() };
     let all: Vec<_> = (0..9)
         .map(|at| {
             let bytes = Source::from(vec![at + 1; 5]);

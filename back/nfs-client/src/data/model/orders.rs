@@ -40,7 +40,7 @@ impl User {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Slot<usize> {
-        let how = Write { offset, keepable: true, ..Write::default() };
+        let how = Write { offset, retainable: true, ..Write::default() };
         let answer = write(&self.server, &self.file, &self.caller, &how, Source::from(bytes.to_vec()));
         waited_for(answer.map(|written| written.count))
     }

@@ -8,7 +8,7 @@ use super::world::{SIZE, World};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write { offset: usize, len: usize, keepable: bool, stability: Stability },
+    Write { offset: usize, len: usize, retainable: bool, stability: Stability },
     Read { offset: usize, len: usize },
     Flush,
     Cut(usize),
@@ -21,11 +21,11 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let stability = prop_oneof![8 => Just(Stability::Unstable), 1 => Just(Stability::FileSync)];
     let write = (0..SIZE, 1..40usize, any::<bool>(), stability)
-        .prop_map(|(offset, len, keepable, stability)| Step::Write { offset, len, keepable, stability });
-    let sequential = (0..12usize, any::<bool>()).prop_map(|(at, keepable)| Step::Write {
+        .prop_map(|(offset, len, retainable, stability)| Step::Write { offset, len, retainable, stability });
+    let sequential = (0..12usize, any::<bool>()).prop_map(|(at, retainable)| Step::Write {
         offset: at * 8,
         len: 8,
-        keepable,
+        retainable,
         stability: Stability::Unstable,
     });
     let work = (0..8usize, prop::option::weighted(0.2, 1..12usize))
@@ -46,7 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn perform(world: &mut World, step: &Step) {
     match *step {
-        Step::Write { offset, len, keepable, stability } => world.write(offset, len, keepable, stability),
+        Step::Write { offset, len, retainable, stability } => world.write(offset, len, retainable, stability),
         Step::Read { offset, len } => world.read(offset, len),
         Step::Flush => world.flush(),
         Step::Cut(size) => world.cut(size),

@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    pub(super) fn write(&mut self, offset: usize, len: usize, keepable: bool, stability: Stability) {
+    pub(super) fn write(&mut self, offset: usize, len: usize, retainable: bool, stability: Stability) {
         let len = len.min(SIZE - offset);
         let overlaps = |other: &Writes| offset < other.offset + other.len && other.offset < offset + len;
         // Of two that are written to one place at a time either may win.
@@ -110,14 +110,14 @@ impl World {
         self.numbers += 1;
         let number = self.numbers;
         self.covers.push(offset..offset + len);
-        let how = Write { offset: offset as u64, stability, keepable, ..Write::default() };
+        let how = Write { offset: offset as u64, stability, retainable, ..Write::default() };
         let mut own = Buffer::new(len);
         own.as_mut_slice().expect("not lent yet").fill(number);
         let from: Source = own.source(0..len);
         let answer = slot(write(&self.server, &self.node, &Caller::default(), &how, from));
         self.writes.push(Writes { number, offset, len, stability, answer });
         self.look();
-        if !keepable && !self.writes.iter().any(|write| write.number == number) {
+        if !retainable && !self.writes.iter().any(|write| write.number == number) {
             // What is answered is the program's again.
             own.as_mut_slice().expect("nobody kept it").fill(0xEE);
         }

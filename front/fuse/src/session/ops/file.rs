@@ -105,7 +105,7 @@ pub(super) fn read<E: Exchange>(call: Call<'_>, read: &Read, exchange: &mut E) -
 }
 
 pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &mut E) -> Answer<Body> {
-    let keepable = exchange.keeps_payload(write.size_bytes as usize);
+    let retainable = exchange.keeps_payload(write.size_bytes as usize);
     let from = exchange.payload(write.size_bytes as usize);
     if from.len() != write.size_bytes as usize {
         return Answer::err(Error::InvalidArgument);
@@ -117,8 +117,14 @@ pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &mut E
     };
     let kill_privileges = write.write_flags.contains(WriteFlags::KILL_SUIDGID);
     let in_place = write.write_flags.contains(WriteFlags::CACHE);
-    let how =
-        HowToWrite { offset: write.offset, stability, kill_privileges, in_place, keepable, by_owner: false };
+    let how = HowToWrite {
+        offset: write.offset,
+        stability,
+        kill_privileges,
+        in_place,
+        retainable,
+        by_owner: false,
+    };
     let file = call.file(write.handle);
     let answer = if in_place {
         write_back(call, file, how, from)

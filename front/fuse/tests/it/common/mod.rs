@@ -170,7 +170,7 @@ impl FileSystem for OneFile {
     fn write(&self, cx: &Ctx, _file: File, how: &Write, from: Source) -> Answer<Written> {
         self.note("write", cx);
         let count = from.len();
-        if how.keepable {
+        if how.retainable {
             self.retained.lock().unwrap().push((how.offset, from));
         }
         let written = Written { count, stability: Stability::Unstable, file: Change::default() };

@@ -25,7 +25,7 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
 /// Writes more than one piece, so that none of it is stable when it is answered. The memory is back when it is unreferenced.
 fn lend(world: &World, file: File) -> Buffer {
     let lent = Buffer::new(3 << 20);
-    let how = Write { keepable: true, ..Write::default() };
+    let how = Write { retainable: true, ..Write::default() };
     let written = world.fs.write(&world.cx, file, &how, lent.source(0..lent.len())).wait();
     assert_eq!(written.expect("written").count, lent.len());
     lent

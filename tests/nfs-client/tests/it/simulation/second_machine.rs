@@ -92,7 +92,7 @@ impl SecondMachine {
             let end = offset as usize + len;
             content.resize(content.len().max(end), 0);
             content[offset as usize..end].copy_from_slice(&bytes);
-            let how = Write { offset, keepable: true, ..Write::default() };
+            let how = Write { offset, retainable: true, ..Write::default() };
             let written =
                 self.fs.write(cx, file, &how, Source::from(bytes)).resolve().await.expect("written");
             assert_eq!(written.count, len);

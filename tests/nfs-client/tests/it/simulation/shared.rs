@@ -153,7 +153,8 @@ impl Sharer {
         self.shared.known().writes.entry(block).or_default().push(Written { tag, begun, ended: None });
         self.world.network.note(102, || format!("somebody writes {tag:x} to block {block}"));
         let stability = *self.rng.pick(&[Stability::Unstable, Stability::Unstable, Stability::FileSync]);
-        let how = Write { offset: block * BLOCK_BYTES as u64, keepable: true, stability, ..Write::default() };
+        let how =
+            Write { offset: block * BLOCK_BYTES as u64, retainable: true, stability, ..Write::default() };
         let from = Source::from(noise(tag, BLOCK_BYTES));
         let written = self.fs.write(&self.cx, self.file, &how, from).resolve().await.expect("written");
         assert_eq!(written.count, BLOCK_BYTES);

@@ -114,7 +114,7 @@ fn stability() -> impl Strategy<Value = Stability> {
 
 fn write() -> impl Strategy<Value = Write> {
     (any::<(u64, bool, bool)>(), stability()).prop_map(|((offset, kill_privileges, in_place), stability)| {
-        Write { offset, stability, kill_privileges, in_place, keepable: false, by_owner: false }
+        Write { offset, stability, kill_privileges, in_place, retainable: false, by_owner: false }
     })
 }
 

@@ -149,7 +149,7 @@ fn file_requests() -> Vec<(Header, Request<'static>)> {
         stability: Stability::FileSync,
         kill_privileges: true,
         in_place: true,
-        keepable: false,
+        retainable: false,
         by_owner: false,
     };
     let fuse = DirBudget { size_bytes: 65_536, entry_bytes: 152, align: 8, plus: true };

@@ -131,7 +131,7 @@ impl Caller {
         if self.rng.chance(500) {
             writes.reverse();
         }
-        let how = |offset| Write { offset, keepable: true, ..Write::default() };
+        let how = |offset| Write { offset, retainable: true, ..Write::default() };
         let answers = writes.into_iter().map(|(at, bytes)| {
             let len = bytes.len();
             let answer = self.fs.write(&self.cx, open.file, &how(at), Source::from(bytes));
@@ -145,13 +145,13 @@ impl Caller {
 
     async fn write_at(&mut self, file: File, offset: u64, bytes: Vec<u8>) {
         let len = bytes.len();
-        let keepable = self.rng.chance(500);
+        let retainable = self.rng.chance(500);
         let mut buffer = Buffer::new(len);
         buffer.as_mut_slice().expect("ours").copy_from_slice(&bytes);
-        let how = Write { offset, keepable, ..Write::default() };
+        let how = Write { offset, retainable, ..Write::default() };
         let written = self.fs.write(&self.cx, file, &how, buffer.source(0..len)).resolve().await;
         assert_eq!(written.expect("written").count, len, "a write that was cut");
-        if !keepable {
+        if !retainable {
             // It is the caller's again.
             buffer.sink(0..len).write_at(0, &vec![0xee; len]);
         }

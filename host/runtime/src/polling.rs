@@ -1,0 +1,169 @@
+//! How long a thread polls for the next request before it sleeps.
+//!
+//! A wake-up that crosses cores costs more than most requests. A program that waits for one answer at a time asks again
+//! within microseconds; so after a request the thread goes on polling for a while. Two policies, both measured in
+//! docs/decisions/runtime-polling.md:
+//!
+//! - [`PollWindow`], for threads of RPC, links and mounts: yields between polls, since the program may be waiting for this very core. Where
+//!   polling finds nothing in time its window shrinks, down to not at all; where the sleep was so short that polling would have spared it,
+//!   it opens again.
+//! - [`SpinWindow`], for the threads of a guest's queues: never yields, since the core would be given away for milliseconds on a busy machine.
+//!   So it must be sure that polling pays: polling in vain is tried ever more rarely.
+//!
+//! Links' own consumers poll by the same window as [`PollWindow`], which lies in `tombolo_shm` below.
+
+use std::time::{Duration, Instant};
+
+use tombolo_shm::doorbell::{self, WINDOW_MAX};
+
+/// For so long it polls without yielding.
+const EAGER: Duration = Duration::from_micros(2);
+
+/// How long one thread polls, as it has learnt, yielding in between.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PollWindow(doorbell::Window);
+
+impl PollWindow {
+    /// Whether polling is worth it now.
+    pub fn is_open(&self) -> bool {
+        self.0.is_open()
+    }
+
+    /// Waits a moment between two polls, the first of which was at `since`. False once the time is up; then one more poll
+    /// is due.
+    pub fn pause(&mut self, since: Instant) -> bool {
+        let polled = since.elapsed();
+        if polled <= EAGER {
+            std::hint::spin_loop();
+            return true;
+        }
+        std::thread::yield_now();
+        self.0.yielded(since.elapsed().saturating_sub(polled)) && polled < self.0.length()
+    }
+
+    /// A sleep took so long, whether there was a poll before it or not.
+    pub fn slept(&mut self, how_long: Duration) {
+        self.0.slept(how_long < WINDOW_MAX);
+    }
+}
+
+/// Polls without yielding, when that has lately been worth it.
+///
+/// Polling in vain is not repeated soon. Either the guest is idle, or it waits for the very core that we poll on, and
+/// then polling only keeps it away.
+#[derive(Debug)]
+pub struct SpinWindow {
+    max: Duration,
+    open: bool,
+    /// Short sleeps until polling is tried again, and how many there were the last time.
+    countdown: u32,
+    patience: u32,
+}
+
+impl SpinWindow {
+    const PATIENCE_MIN: u32 = 16;
+    const PATIENCE_MAX: u32 = 1024;
+
+    /// Polls for at most `max`; zero: never.
+    pub fn new(max: Duration) -> SpinWindow {
+        SpinWindow { max, open: !max.is_zero(), countdown: 0, patience: SpinWindow::PATIENCE_MIN }
+    }
+
+    /// Polls; whether work turned up.
+    pub fn spin(&mut self, found: impl Fn() -> bool) -> bool {
+        /// Polls between two looks at the clock.
+        const POLLS: u32 = 32;
+        if !self.open {
+            return false;
+        }
+        let start = Instant::now();
+        loop {
+            for _ in 0..POLLS {
+                if found() {
+                    self.patience = SpinWindow::PATIENCE_MIN;
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if start.elapsed() >= self.max {
+                return false;
+            }
+        }
+    }
+
+    /// Called after each sleep: what it says about the next one.
+    pub fn slept(&mut self, time: Duration) {
+        let short = time <= self.max;
+        if self.open {
+            self.open = false;
+            // An idle guest may come back any time. One that had work as soon as we slept is best left alone.
+            self.countdown = if short { self.patience } else { 1 };
+            self.patience =
+                if short { (self.patience * 2).min(SpinWindow::PATIENCE_MAX) } else { self.patience };
+        } else if short {
+            self.countdown = self.countdown.saturating_sub(1);
+            self.open = self.countdown == 0 && !self.max.is_zero();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_sleeps_close_the_window_and_a_short_one_opens_it() {
+        let mut window = PollWindow::default();
+        assert!(window.is_open());
+        (0..8).for_each(|_| window.slept(Duration::from_millis(5)));
+        assert!(!window.is_open());
+        window.slept(Duration::from_micros(20));
+        assert!(window.is_open());
+        assert!(!window.pause(Instant::now() - Duration::from_millis(1)));
+        assert!(window.pause(Instant::now()));
+    }
+
+    const MAX: Duration = Duration::from_micros(50);
+    const SHORT: Duration = Duration::from_micros(20);
+    const LONG: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn an_idle_queue_does_not_poll_and_a_busy_one_does_again() {
+        let mut spinner = SpinWindow::new(MAX);
+        let start = Instant::now();
+        assert!(!spinner.spin(|| false));
+        assert!(start.elapsed() >= MAX);
+        for _ in 0..5 {
+            spinner.slept(LONG);
+            assert!(!spinner.spin(|| true), "does not even look");
+        }
+        spinner.slept(SHORT);
+        assert!(spinner.spin(|| true));
+    }
+
+    #[test]
+    fn polling_in_vain_is_tried_ever_more_rarely() {
+        let mut spinner = SpinWindow::new(MAX);
+        for pause in [16, 32, 64, 128, 256, 512, 1024, 1024] {
+            assert!(!spinner.spin(|| false));
+            spinner.slept(SHORT);
+            for _ in 0..pause {
+                assert!(!spinner.spin(|| true));
+                spinner.slept(SHORT);
+            }
+        }
+        assert!(spinner.spin(|| true));
+        assert!(!spinner.spin(|| false));
+        spinner.slept(SHORT);
+        assert_eq!(spinner.countdown, 16, "one success forgives");
+    }
+
+    #[test]
+    fn a_queue_told_not_to_poll_never_does() {
+        let mut spinner = SpinWindow::new(Duration::ZERO);
+        for _ in 0..2000 {
+            assert!(!spinner.spin(|| true));
+            spinner.slept(Duration::ZERO);
+        }
+    }
+}
