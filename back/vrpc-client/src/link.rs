@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use tombolo_core::fs::{Entry, File, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
 use tombolo_core::{Error, Identity};
 use tombolo_host_links::client::{Call, Line, LineError};
-use tombolo_host_links::{End, Lie};
+use tombolo_host_links::{End, ProtocolError};
 use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{
     BODY_BYTES, DecodeError, HandleBytes, Header, Kind, Offers, Reply, Request, Session, Translate,
@@ -119,7 +119,7 @@ impl Link {
 
     /// As [`Link::malformed`], for what only the one who asked can know.
     pub(crate) fn protocol_violation(&self, what: &'static str) -> Error {
-        self.line.cut(End::Lie(Lie::Senseless(what.into())));
+        self.line.cut(End::ProtocolError(ProtocolError::Malformed(what.into())));
         Error::io(what)
     }
 
@@ -196,7 +196,7 @@ pub(crate) fn unattended(call: Call) {
 }
 
 fn malformed(line: &Line, error: DecodeError) -> Error {
-    line.cut(End::Lie(Lie::Senseless(error.to_string().into())));
+    line.cut(End::ProtocolError(ProtocolError::Malformed(error.to_string().into())));
     Error::io(error)
 }
 

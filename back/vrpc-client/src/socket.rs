@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::Client;
 use tombolo_host_links::connect::{self, ConnectOptions};
-use tombolo_host_links::tether::Watcher;
+use tombolo_host_links::control_socket::Watcher;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Incarnation;
 
@@ -32,7 +32,7 @@ impl Connect for Socket {
     fn connect(&self, client: &Client, incarnation: Incarnation) -> Result<Connected, ConnectError> {
         let options = ConnectOptions { client: incarnation, ..self.options.clone() };
         let connection = connect::connect(&self.path, &options)?;
-        let (line, tether) = connection.start(&self.watcher, client.label.as_str(), self.mode)?;
-        Ok(Connected { line, keep: Box::new((tether, self.watcher.clone())) })
+        let (line, control_socket) = connection.start(&self.watcher, client.label.as_str(), self.mode)?;
+        Ok(Connected { line, keep: Box::new((control_socket, self.watcher.clone())) })
     }
 }

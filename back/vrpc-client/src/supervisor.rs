@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tombolo_core::Error;
 use tombolo_core::fs::{Client, PermissionCheck};
 use tombolo_host_links::client::{Call, LineError, Reply};
-use tombolo_host_links::{End, Lie};
+use tombolo_host_links::{End, ProtocolError};
 use tombolo_host_runtime::task;
 use tombolo_shm::link::{Incarnation, RefusalCode, Refused};
 
@@ -53,7 +53,7 @@ impl Latest {
     /// Whether the link did nobody any good: then the next attempt waits, so that a server is not asked as fast as it can lie, or die.
     fn was_in_vain(&self, link: &Link, end: &End) -> bool {
         let was_useful = link.line.counts().answers > self.answers;
-        self.since.elapsed() < LASTING && (matches!(end, End::Lie(_)) || !was_useful)
+        self.since.elapsed() < LASTING && (matches!(end, End::ProtocolError(_)) || !was_useful)
     }
 }
 
@@ -270,7 +270,7 @@ pub(crate) fn answer_until(call: Call, until: Instant) -> Result<Reply, LineErro
     match finished_until(&mut call, until) {
         Some(outcome) => outcome,
         None => {
-            let why = End::Lie(Lie::Senseless("it does not answer".into()));
+            let why = End::ProtocolError(ProtocolError::Malformed("it does not answer".into()));
             Err(LineError::Lost { label: "link".into(), why })
         }
     }

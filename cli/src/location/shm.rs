@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{PathBuf, absolute};
 
-use tombolo_host_links::memory::MemoryPlace;
+use tombolo_host_links::shared_memory::MemoryLocation;
 
 use crate::failure::Reason;
 
@@ -45,7 +45,7 @@ pub enum ShmEndpoint {
     /// It listens there.
     Socket(PathBuf),
     /// It looks at this memory.
-    Memory(MemoryPlace),
+    Memory(MemoryLocation),
 }
 
 /// Why there is no server.
@@ -110,7 +110,7 @@ impl ShmLocation {
 
     /// Looks where the server is met.
     pub fn parts(&self) -> Result<ShmParts, NotReachable> {
-        let at_first = |at: fn(&str) -> MemoryPlace| {
+        let at_first = |at: fn(&str) -> MemoryLocation| {
             let (front, rest) = self.path.split_at(self.path.find('/').unwrap_or(self.path.len()));
             ShmParts { at: ShmEndpoint::Memory(at(front)), rest: name_of(rest) }
         };
@@ -121,10 +121,10 @@ impl ShmLocation {
             }
             Scheme::File => {
                 let (path, rest) = self.split("file", FileType::is_file)?;
-                Ok(ShmParts { at: ShmEndpoint::Memory(MemoryPlace::File(path)), rest })
+                Ok(ShmParts { at: ShmEndpoint::Memory(MemoryLocation::File(path)), rest })
             }
-            Scheme::Pci => Ok(at_first(|bdf| MemoryPlace::Pci((!bdf.is_empty()).then(|| bdf.to_owned())))),
-            Scheme::Mmapper => Ok(at_first(|_| MemoryPlace::Mmapper(MMAPPER.into()))),
+            Scheme::Pci => Ok(at_first(|bdf| MemoryLocation::Pci((!bdf.is_empty()).then(|| bdf.to_owned())))),
+            Scheme::Mmapper => Ok(at_first(|_| MemoryLocation::Mmapper(MMAPPER.into()))),
         }
     }
 
@@ -223,10 +223,10 @@ mod tests {
             let parts = ShmLocation::new(scheme, text).expect(text).parts().expect(text);
             (parts.at, parts.rest)
         };
-        let pci = |bdf: Option<&str>| ShmEndpoint::Memory(MemoryPlace::Pci(bdf.map(Into::into)));
+        let pci = |bdf: Option<&str>| ShmEndpoint::Memory(MemoryLocation::Pci(bdf.map(Into::into)));
         assert_eq!(at("shm+pci", "/src"), (pci(None), "/src".into()));
         assert_eq!(at("shm+pci", "00:03.0/a/b"), (pci(Some("00:03.0")), "/a/b".into()));
-        let mmapper = ShmEndpoint::Memory(MemoryPlace::Mmapper("/dev/mmapper".into()));
+        let mmapper = ShmEndpoint::Memory(MemoryLocation::Mmapper("/dev/mmapper".into()));
         assert_eq!(at("shm+mmapper", "/"), (mmapper, "/".into()));
     }
 

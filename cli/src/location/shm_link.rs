@@ -8,9 +8,9 @@ use std::sync::Arc;
 use tombolo_back_vrpc_client::{Connect, ConnectError as NoSession, Connected, Patience, VrpcExport};
 use tombolo_core::fs::Client;
 use tombolo_host_links::connect::{ConnectError, ConnectOptions, connect};
-use tombolo_host_links::memory::{CommonMemory, MemoryError, MemoryPlace};
-use tombolo_host_links::seated::{self, JoinError};
-use tombolo_host_links::tether::Watcher;
+use tombolo_host_links::control_socket::Watcher;
+use tombolo_host_links::rendezvous::{self, JoinError};
+use tombolo_host_links::shared_memory::{MemoryError, MemoryLocation, SharedMemory};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Incarnation, NAME_BYTES_MAX, Protocol, RefusalCode, Refused};
 use tombolo_sys::random;
@@ -135,18 +135,18 @@ impl Connector {
         let watcher = Watcher::start().map_err(|error| NotMounted::new(Reason::from(&error)))?;
         let connection = connect(socket, options)?;
         let label = format!("{}{}", socket.display(), self.options.export);
-        let (line, tether) = connection
+        let (line, control_socket) = connection
             .start(&watcher, label, self.mode)
             .map_err(|error| NotMounted::new(Reason::from(&error)))?;
-        Ok(Connected { line, keep: Box::new((tether, watcher)) })
+        Ok(Connected { line, keep: Box::new((control_socket, watcher)) })
     }
 
-    fn link_over(&self, place: &MemoryPlace, options: &ConnectOptions) -> Result<Connected, NoLink> {
-        let memory = CommonMemory::to_use(place).map_err(NotMounted::from)?;
+    fn link_over(&self, place: &MemoryLocation, options: &ConnectOptions) -> Result<Connected, NoLink> {
+        let memory = SharedMemory::to_use(place).map_err(NotMounted::from)?;
         let label = format!("{place}{}", self.options.export);
-        let (line, tether) =
-            seated::join(memory, options, label, self.mode).map_err(|error| not_joined(place, &error))?;
-        Ok(Connected { line, keep: Box::new(tether) })
+        let (line, watcher) =
+            rendezvous::join(memory, options, label, self.mode).map_err(|error| not_joined(place, &error))?;
+        Ok(Connected { line, keep: Box::new(watcher) })
     }
 }
 
@@ -203,7 +203,7 @@ impl From<MemoryError> for NotMounted {
     }
 }
 
-fn not_joined(place: &MemoryPlace, error: &JoinError) -> NoLink {
+fn not_joined(place: &MemoryLocation, error: &JoinError) -> NoLink {
     let reason = format!("{place}: {}", String::from(Reason::from(error)));
     match error {
         JoinError::Refused(refused) => NoLink::refused(&reason, refused.clone()),

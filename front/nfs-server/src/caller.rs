@@ -228,14 +228,15 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_host_links::server::Voice;
+    use tombolo_host_links::server::IdentityPolicy;
     use tombolo_host_rpc::server::LinkOrigin;
     use tombolo_shm::link::Incarnation;
 
     fn client(instance: u8, user: Option<u32>, label: &str) -> u64 {
         let client = Incarnation([instance; 16]);
         let export = "e".into();
-        let link = LinkOrigin { label: label.into(), export, client, user, voice: Voice::Anybodys };
+        let link =
+            LinkOrigin { label: label.into(), export, client, user, identity_policy: IdentityPolicy::Any };
         digest_of(&Origin::Link(Box::new(link)))
     }
 

@@ -1,6 +1,6 @@
 //! Where the bytes of a request lie, and where those of its answer go.
 
-use tombolo_host_links::Lie;
+use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::Responder;
 use tombolo_mem::{Sink, Source};
 use tombolo_shm::address::GlobalAddress;
@@ -19,7 +19,7 @@ pub(crate) enum ReplyBuffer {
 
 impl ReplyBuffer {
     /// The room that a request names; an error for memory that it may not name.
-    pub(crate) fn of(place: &Destination<'_>, responder: &Responder) -> Result<Self, Lie> {
+    pub(crate) fn of(place: &Destination<'_>, responder: &Responder) -> Result<Self, ProtocolError> {
         let sink = |reference: &Reference| sink(reference, responder);
         Ok(match place {
             Destination::Inline { len_bytes } => Self::Frame(*len_bytes as usize),
@@ -71,7 +71,11 @@ impl ReplyBuffer {
 
 /// The bytes of a request, to be read where they lie; only what came in the frame is copied. They are good until the request is
 /// answered.
-pub(crate) fn source(data: &Data<'_>, parts: &mut Parts, responder: &Responder) -> Result<Source, Lie> {
+pub(crate) fn source(
+    data: &Data<'_>,
+    parts: &mut Parts,
+    responder: &Responder,
+) -> Result<Source, ProtocolError> {
     match data {
         Data::Inline(bytes) => Ok(parts.given(bytes)),
         _ => bulk(data, responder),
@@ -79,8 +83,8 @@ pub(crate) fn source(data: &Data<'_>, parts: &mut Parts, responder: &Responder) 
 }
 
 /// The bytes of a request that lie in bulk memory.
-pub(crate) fn bulk(data: &Data<'_>, responder: &Responder) -> Result<Source, Lie> {
-    let source = |reference: &Reference| -> Result<Source, Lie> {
+pub(crate) fn bulk(data: &Data<'_>, responder: &Responder) -> Result<Source, ProtocolError> {
+    let source = |reference: &Reference| -> Result<Source, ProtocolError> {
         let address = GlobalAddress::from_bits(reference.address());
         Ok(responder.source(address, reference.len_bytes().into())?)
     };
@@ -98,7 +102,7 @@ pub(crate) fn bulk(data: &Data<'_>, responder: &Responder) -> Result<Source, Lie
     })
 }
 
-fn sink(reference: &Reference, responder: &Responder) -> Result<Sink, Lie> {
+fn sink(reference: &Reference, responder: &Responder) -> Result<Sink, ProtocolError> {
     let address = GlobalAddress::from_bits(reference.address());
     Ok(responder.sink(address, reference.len_bytes().into())?)
 }

@@ -27,13 +27,13 @@ pub(crate) fn client_id(peer: &Peer) -> ClientId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_host_links::server::{Credentials, SpeaksFor, Standing};
+    use tombolo_host_links::server::{AllowedIdentities, Credentials, VerifiedPeer};
     use tombolo_shm::link::Incarnation;
 
     fn peer(instance: u8, uid: Option<u32>, label: &str) -> ClientId {
-        let standing = |uid| Standing {
+        let standing = |uid| VerifiedPeer {
             process: Credentials { pid: 1, uid, gid: 1 },
-            speaks_for: SpeaksFor::Itself { groups: [].into() },
+            identities: AllowedIdentities::Own { groups: [].into() },
         };
         let client = Incarnation([instance; 16]);
         client_id(&Peer { export: "e".into(), credentials: uid.map(standing), client, label: label.into() })

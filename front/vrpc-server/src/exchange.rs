@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::FileSystem;
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Resource, Result};
-use tombolo_host_links::Lie;
+use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::Responder;
 use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{
@@ -92,7 +92,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// The peer broke the protocol.
-    pub(crate) fn cut(self, why: impl Into<Lie>) {
+    pub(crate) fn cut(self, why: impl Into<ProtocolError>) {
         self.shared.parts_pool.give_back(self.parts);
         self.responder.cut(why);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Client, Export, PermissionCheck, Whom};
-use tombolo_host_links::server::{Peer, Refusal, Service, Session, Voice};
+use tombolo_host_links::server::{IdentityPolicy, Peer, Refusal, Service, Session};
 use tombolo_host_runtime::signing_keys::Keys;
 
 use crate::client_id::client_id;
@@ -88,9 +88,9 @@ impl Service for VrpcServer {
             .enter(name, client_id(peer), FORMER_LINK_TIMEOUT)
             .ok_or_else(|| Refusal::Failed("requests of the former link are still under way".into()))?;
         let session = SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed));
-        let voice = Voice::of(peer);
+        let identity_policy = IdentityPolicy::of(peer);
         // Whoever is not believed in whose name it asks is not believed to have checked what they may do either.
-        let is_believed = voice.is_anybodys() && options.squash.whom == Whom::Nobody;
+        let is_believed = identity_policy.allows_any() && options.squash.whom == Whom::Nobody;
         let checks = if is_believed { options.checks } else { PermissionCheck::BackEnd };
         let client = Client { session, label: peer.label.to_string(), checks };
         let file_system = export.attach(&client).map_err(|error| {
@@ -98,7 +98,7 @@ impl Service for VrpcServer {
             Refusal::Failed(error.to_string().into())
         })?;
         let signer = self.signer.for_export(name);
-        Ok(Arc::new(LinkSession::new(session, file_system, *options, voice, signer, guard)))
+        Ok(Arc::new(LinkSession::new(session, file_system, *options, identity_policy, signer, guard)))
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tombolo_core::fs::FileSystem;
 use tombolo_core::{Budget, Ctx, Identity, KeyProperties, RequestId, RequestKey, SessionId};
-use tombolo_host_links::Lie;
-use tombolo_host_links::server::{LinkCutter, Request as Raw, Responder, Session, Voice};
+use tombolo_host_links::ProtocolError;
+use tombolo_host_links::server::{IdentityPolicy, LinkCutter, Request as Raw, Responder, Session};
 use tombolo_wire_vrpc::{DecodeError, Header, Kind, Request};
 
 use crate::callers::Callers;
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) options: Options,
     pub(crate) callers: Callers,
-    pub(crate) voice: Voice,
+    pub(crate) identity_policy: IdentityPolicy,
     pub(crate) signer: HandleSigner,
     pub(crate) pending: Pending,
     pub(crate) parts_pool: PartsPool,
@@ -40,7 +40,7 @@ impl LinkSession {
         id: SessionId,
         file_system: Arc<dyn FileSystem>,
         options: Options,
-        voice: Voice,
+        identity_policy: IdentityPolicy,
         signer: HandleSigner,
         guard: SessionGuard,
     ) -> Self {
@@ -48,7 +48,7 @@ impl LinkSession {
             id,
             file_system,
             callers: Callers::new(options.callers_max),
-            voice,
+            identity_policy,
             signer,
             pending: Pending::default(),
             parts_pool: PartsPool::default(),
@@ -90,7 +90,7 @@ impl Shared {
                 Some(identity) => identity,
                 None => {
                     return responder
-                        .cut(Lie::Senseless(format!("unknown caller {}", header.caller.0).into()));
+                        .cut(ProtocolError::Malformed(format!("unknown caller {}", header.caller.0).into()));
                 }
             },
         };
@@ -127,6 +127,6 @@ fn needs_no_identity(kind: Kind) -> bool {
 }
 
 /// A message that breaks the protocol.
-pub(crate) fn senseless(error: &DecodeError) -> Lie {
-    Lie::Senseless(error.to_string().into())
+pub(crate) fn senseless(error: &DecodeError) -> ProtocolError {
+    ProtocolError::Malformed(error.to_string().into())
 }

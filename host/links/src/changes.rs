@@ -1,9 +1,9 @@
-//! Who wants to know that a guest has come or gone.
+//! The hook that is called when a client has come or gone.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Whom to tell. At most one.
+/// The hook; at most one.
 #[derive(Default)]
 pub(super) struct Changes(OnceLock<Box<dyn Fn() + Send + Sync>>);
 
@@ -13,7 +13,7 @@ impl Changes {
         let _ = self.0.set(hook);
     }
 
-    /// A guest has come or gone. Not to be called with a lock held.
+    /// A client has come or gone. Not to be called with a lock held.
     pub(super) fn tell(&self) {
         if let Some(hook) = self.0.get() {
             hook();

@@ -18,10 +18,10 @@ use tombolo_sys::epoll::{Epoll, Interest};
 use tombolo_sys::{Errno, packet, socket};
 
 use super::client::{Line, StartError};
-use super::end::{End, Lie};
-use super::heart::Heart;
-use super::passing::Introducer;
-use super::tether::{Descriptors, Keeper, Tether, Watcher};
+use super::control_socket::{ControlSocket, Descriptors, Handler, Watcher};
+use super::end::{End, ProtocolError};
+use super::forwarding::RegionForwarder;
+use super::heartbeat::Heartbeat;
 use super::welcome::goodbye;
 
 /// What to ask for.
@@ -35,7 +35,7 @@ pub struct ConnectOptions {
     pub client: Incarnation,
     /// What is to be spoken.
     pub protocol: Protocol,
-    /// Extensions that we speak.
+    /// Extensions that this side supports.
     pub offered: Features,
     /// Those of them that we cannot do without.
     pub required: Features,
@@ -64,7 +64,7 @@ impl ConnectOptions {
 /// Why there is no link.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// Nobody is there; somebody may be later.
+    /// No server listens there; one may later.
     #[error("{}: no server listens there", path.display())]
     Away {
         /// The socket.
@@ -76,7 +76,7 @@ pub enum ConnectError {
         /// The socket.
         path: PathBuf,
     },
-    /// The server said no.
+    /// The server refused.
     #[error("{}: {refused}", path.display())]
     Refused {
         /// The socket.
@@ -91,7 +91,7 @@ pub enum ConnectError {
         /// The socket.
         path: PathBuf,
     },
-    /// The server closed the socket without an answer: it ended, or had no room for one more.
+    /// The server closed the socket without an answer: it ended, or has too many links.
     #[error("{}: the server closed the connection", path.display())]
     Closed {
         /// The socket.
@@ -111,7 +111,7 @@ pub enum ConnectError {
     Io {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -130,7 +130,7 @@ pub enum AnswerFault {
     #[error("the server answers with something else")]
     Other,
     /// It is not what was asked for.
-    #[error("the server's answer is not to be believed")]
+    #[error("invalid server reply")]
     Welcome(#[from] WelcomeError),
     /// There should be one descriptor with it.
     #[error("{count} descriptors came with the answer instead of one")]
@@ -151,11 +151,11 @@ pub struct Connection {
     /// Both sides' memory, as the client sees it.
     pub ends: Ends,
     socket: OwnedFd,
-    /// Whose process the server is.
+    /// The user of the server's process.
     user: u32,
 }
 
-/// Asks who listens at `path` for a link. Waits for the answer.
+/// Asks the server that listens at `path` for a link. Waits for the answer.
 pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, ConnectError> {
     let io = |source: io::Error| ConnectError::Io { path: path.to_owned(), source };
     let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
@@ -180,47 +180,45 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
 
 impl Connection {
     /// Takes the link into use. `mode` says how callers wait for answers, `label` what to call the link in messages. When the server
-    /// ends it the line is lost; when the line is lost for another reason the server is told. Dropping the tether ends it in order.
+    /// ends it the line is lost; when the line is lost for another reason the server is told. Dropping the control socket ends it in order.
     pub fn start(
         self,
         watcher: &Watcher,
         label: impl Into<Arc<str>>,
         mode: Mode,
-    ) -> Result<(Line, Tether), StartError> {
+    ) -> Result<(Line, ControlSocket), StartError> {
         let line = Line::start(&self.ends, label, mode)?;
-        let heart = Heart::new(&self.ends, Instant::now());
-        let keeper = Box::new(Anchored { line: line.clone(), heart, end: End::Stopped });
-        let tether = watcher.watch(self.socket, keeper).map_err(StartError::Thread)?;
+        let heartbeat = Heartbeat::new(&self.ends, Instant::now());
+        let handler = Box::new(ClientHandler { line: line.clone(), heartbeat, end: End::Stopped });
+        let control_socket = watcher.watch(self.socket, handler).map_err(StartError::Thread)?;
         if self.agreement.features.contains(Features::FORWARDED_REGIONS) {
-            line.may_introduce(Introducer::new(tether.speaker(), self.user));
+            line.may_forward(RegionForwarder::new(control_socket.sender(), self.user));
         }
-        Ok((line, tether))
+        Ok((line, control_socket))
     }
 }
 
-/// Watches over a link on behalf of the client. When it is dropped the line is lost, whoever ended it.
-struct Anchored {
+/// The client's handler of a link control socket. When it is dropped the line is lost, whichever side ended it.
+struct ClientHandler {
     line: Line,
-    heart: Heart,
+    heartbeat: Heartbeat,
     /// Why the line is lost when this is dropped.
     end: End,
 }
 
-impl Keeper for Anchored {
+impl Handler for ClientHandler {
     fn tick(&mut self, now: Instant) -> Option<Goodbye> {
-        // A server that is late answers late, and one that is dead closes its socket: nothing to be done about its heart.
-        let _ = self.heart.tick(now);
+        // A server that is late answers late, and one that is dead closes its socket: nothing to be done about its heartbeat.
+        let _ = self.heartbeat.tick(now);
         // The line is cut when this is dropped: that runs tasks, and here the watcher is locked.
-        self.end = self.line.end().or_else(|| self.heart.fault())?;
+        self.end = self.line.end().or_else(|| self.heartbeat.fault())?;
         Some(goodbye(&self.end))
     }
 
-    fn heard(&mut self, message: &Message, _: Descriptors) -> Result<Option<Message>, Lie> {
-        match (message, self.line.introducer()) {
-            (Message::RegionForwarded(answer), Some(introducer)) => {
-                introducer.answered(*answer).map(|()| None)
-            }
-            _ => Err(Lie::Senseless("a message that has no place after the first two".into())),
+    fn received(&mut self, message: &Message, _: Descriptors) -> Result<Option<Message>, ProtocolError> {
+        match (message, self.line.forwarder()) {
+            (Message::RegionForwarded(answer), Some(forwarder)) => forwarder.answered(*answer).map(|()| None),
+            _ => Err(ProtocolError::Malformed("unexpected message on the link control socket".into())),
         }
     }
 
@@ -229,7 +227,7 @@ impl Keeper for Anchored {
     }
 }
 
-impl Drop for Anchored {
+impl Drop for ClientHandler {
     fn drop(&mut self) {
         self.line.cut(std::mem::replace(&mut self.end, End::Stopped));
     }
@@ -322,8 +320,8 @@ mod tests {
     use super::*;
     use tombolo_host_runtime::lock;
 
-    /// A task that holds the last of a link, lets it go when it is woken, and says so.
-    struct Last(Mutex<Option<Tether>>, Sender<()>);
+    /// A task that holds the last handle of a link, drops it when it is woken, and reports that.
+    struct Last(Mutex<Option<ControlSocket>>, Sender<()>);
 
     impl Wake for Last {
         fn wake(self: Arc<Self>) {
@@ -343,11 +341,11 @@ mod tests {
         let line = Line::start(&ends, "test", Mode::Event).expect("a line");
         let (socket, _server) = packet::pair().expect("a pair");
         let watcher = Watcher::start().expect("a watcher");
-        let heart = Heart::new(&ends, Instant::now());
-        let keeper = Anchored { line: line.clone(), heart, end: End::Stopped };
-        let tether = watcher.watch(socket, Box::new(keeper)).expect("watched");
+        let heartbeat = Heartbeat::new(&ends, Instant::now());
+        let handler = ClientHandler { line: line.clone(), heartbeat, end: End::Stopped };
+        let control_socket = watcher.watch(socket, Box::new(handler)).expect("watched");
         let (sender, woken) = mpsc::channel();
-        let waker = Waker::from(Arc::new(Last(Mutex::new(Some(tether)), sender)));
+        let waker = Waker::from(Arc::new(Last(Mutex::new(Some(control_socket)), sender)));
         let mut call = line.call(1, [0; 48], |_| {});
         assert!(std::pin::Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
         // The next beat finds it gone, on the watcher's thread.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number with one writer at a time, who needs no locked instruction for it.
+/// A number with one writer at a time, which needs no locked instruction for it.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 

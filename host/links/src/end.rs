@@ -12,18 +12,18 @@ use tombolo_shm::ring::StampFault;
 /// Why a link came to an end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum End {
-    /// The peer said that it leaves.
+    /// The peer left in order.
     #[error("the peer left")]
     Left,
-    /// The peer's process ended, or its heart stopped.
+    /// The peer's process ended, or its heartbeat stopped.
     #[error("the peer died")]
     Died,
     /// This side wished it.
     #[error("ended by this side")]
     Stopped,
     /// The peer broke the rules.
-    #[error("the peer lied: {0}")]
-    Lie(#[from] Lie),
+    #[error("protocol violation by peer: {0}")]
+    ProtocolError(#[from] ProtocolError),
     /// Something failed on this side, which it does not survive on this link.
     #[error("{0}")]
     Failed(Arc<str>),
@@ -39,7 +39,7 @@ impl End {
 
 /// How a peer broke the rules of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Lie {
+pub enum ProtocolError {
     /// A request came with an id whose buffer belongs to one that is not answered yet: the client has more requests under way
     /// than there are slots, or used an id twice.
     #[error("request {id:#x} came while its buffer was in use")]
@@ -70,7 +70,7 @@ pub enum Lie {
     /// A reference to memory that is not there, or not for that.
     #[error("a reference that leads nowhere: {0}")]
     Reference(#[from] AddressError),
-    /// The ring holds what no honest peer writes there, such as more messages than slots.
+    /// The ring holds what no correct peer writes there, such as more messages than slots.
     #[error("{0}")]
     Slot(#[from] StampFault),
     /// The peer's memory was truncated.
@@ -78,18 +78,18 @@ pub enum Lie {
     MemoryGone,
     /// What is above the link could not make sense of a message.
     #[error("{0}")]
-    Senseless(Arc<str>),
+    Malformed(Arc<str>),
 }
 
 /// The end of a link, decided once.
 #[derive(Debug, Default)]
-pub(super) struct Fate {
+pub(super) struct Outcome {
     why: OnceLock<End>,
     /// Whether it is decided: cheaper to look at.
     is_over: AtomicBool,
 }
 
-impl Fate {
+impl Outcome {
     /// Decides it. False if it was decided before.
     pub(super) fn decide(&self, why: End) -> bool {
         let first = self.why.set(why).is_ok();

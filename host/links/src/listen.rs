@@ -1,7 +1,7 @@
-//! Where links are asked for: a unix socket, and who gets one.
+//! Where links are asked for: a unix socket with a policy.
 //!
 //! One thread accepts and waits for hellos; each hello is answered on a short-lived thread of its own, since opening an export may
-//! take a moment. Whoever says nothing, says it wrong, or may not, is turned away with a reason and a line in the log.
+//! take a moment. A peer that sends no hello, a malformed one, or one without permission, is refused with a reason and a line in the log.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,9 +19,9 @@ use tombolo_sys::epoll::{Bell, Epoll, Interest};
 use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, random, socket};
 
+use super::control_socket::Watcher;
 use super::policy::Policy;
 use super::server::{Credentials, Server};
-use super::tether::Watcher;
 use super::welcome::{self, Links};
 use tombolo_host_runtime::lock;
 
@@ -33,7 +33,7 @@ use tombolo_host_runtime::listener::{ListenError, Listener};
 pub struct ListenOptions {
     /// What a link may be like.
     pub limits: Limits,
-    /// Who may have one.
+    /// Which processes may have one.
     pub policy: Policy,
     /// How the threads of links wait for requests.
     pub mode: Mode,
@@ -48,7 +48,7 @@ pub struct ListenOptions {
 }
 
 impl Default for ListenOptions {
-    /// For the server's own user and root; two seconds for a hello, 64 at the door, 256 links.
+    /// For the server's own user and root; two seconds for a hello, 64 at the acceptor, 256 links.
     fn default() -> Self {
         Self {
             limits: Limits::default(),
@@ -62,7 +62,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// Why nobody can ask for links.
+/// Why the listener does not start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// There is no socket.
@@ -75,7 +75,7 @@ pub enum StartError {
 
 /// A socket at which links are asked for. Dropping it ends all links that were made there, in order, and waits for hellos that are
 /// being answered, and for the links' threads: nothing is asked of the service afterwards. Where either takes longer than ten seconds it
-/// says so in the log and waits no more. Requests that are under way are not waited for.
+/// logs that and waits no more. Requests that are under way are not waited for.
 pub struct LinkListener {
     path: PathBuf,
     shared: Arc<Shared>,
@@ -89,7 +89,7 @@ struct Shared {
     bell: Bell,
     stopping: AtomicBool,
     links: Arc<Links>,
-    /// Users of those whose hello is being answered.
+    /// Users of the peers whose hello is being answered.
     answering: Mutex<Vec<u32>>,
     /// One of them was.
     answered: Condvar,
@@ -113,10 +113,14 @@ impl LinkListener {
             options,
         });
         shared.epoll.add(&shared.bell, BELL, Interest::Readable).map_err(io::Error::from)?;
-        let door =
-            Door { shared: Arc::clone(&shared), pending: HashMap::new(), last_token: LISTENER, reopen: None };
-        door.open().map_err(io::Error::from)?;
-        let thread = thread::Builder::new().name("link-door".into()).spawn(move || door.run())?;
+        let acceptor = Acceptor {
+            shared: Arc::clone(&shared),
+            pending: HashMap::new(),
+            last_token: LISTENER,
+            reopen: None,
+        };
+        acceptor.open().map_err(io::Error::from)?;
+        let thread = thread::Builder::new().name("link-listener".into()).spawn(move || acceptor.run())?;
         Ok(Self { path: path.to_owned(), shared, thread: Some(thread) })
     }
 
@@ -130,12 +134,12 @@ impl LinkListener {
         self.shared.links.incarnation()
     }
 
-    /// Those who have links.
+    /// The clients that have links.
     pub fn guests(&self) -> Vec<Guest> {
         self.shared.links.guests()
     }
 
-    /// Calls `hook` whenever a guest has come or gone, on a thread that links need: it must not block. The first hook stays.
+    /// Calls `hook` whenever a client has come or gone, on a thread that links need: it must not block. The first hook stays.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
         self.shared.links.changes.call(Box::new(hook));
     }
@@ -154,15 +158,12 @@ impl Drop for LinkListener {
             self.shared.answered.wait_timeout_while(answering, ANSWER_PATIENCE, |all| !all.is_empty());
         let (answering, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if !answering.is_empty() {
-            tracing::warn!(count = answering.len(), "exports are still being opened, for nobody");
+            tracing::warn!(count = answering.len(), "listener closed, exports still opening");
         }
         drop(answering);
         let ending = self.shared.links.wait_for_ends(ANSWER_PATIENCE);
         if ending > 0 {
-            tracing::warn!(
-                count = ending,
-                "links still end, with requests that their sessions do not let go"
-            );
+            tracing::warn!(count = ending, "links still ending: their sessions hold requests");
         }
     }
 }
@@ -175,7 +176,7 @@ impl std::fmt::Debug for LinkListener {
 
 const BELL: u64 = 0;
 const LISTENER: u64 = 1;
-/// How long nobody is accepted when that failed: out of descriptors, say.
+/// The pause after a failed accept: out of descriptors, say.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepted before anything else is looked at.
 const ACCEPT_BATCH: usize = 32;
@@ -183,9 +184,9 @@ const ACCEPT_BATCH: usize = 32;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The thread that accepts.
-struct Door {
+struct Acceptor {
     shared: Arc<Shared>,
-    /// Who has connected and not said anything yet.
+    /// Peers that have connected and not sent a hello yet.
     pending: HashMap<u64, Pending>,
     last_token: u64,
     /// When to accept again, if that failed.
@@ -194,11 +195,11 @@ struct Door {
 
 struct Pending {
     socket: OwnedFd,
-    who: Credentials,
+    credentials: Credentials,
     until: Instant,
 }
 
-impl Door {
+impl Acceptor {
     fn open(&self) -> Result<(), Errno> {
         self.shared.epoll.add(self.shared.listener.socket(), LISTENER, Interest::Readable)
     }
@@ -209,14 +210,14 @@ impl Door {
             let wakes = self.pending.values().map(|pending| pending.until).chain(self.reopen);
             let timeout = wakes.min().map(|wake| wake.saturating_duration_since(Instant::now()));
             if let Err(error) = self.shared.epoll.wait(&mut events, timeout) {
-                tracing::error!(%error, "no links are given any more");
+                tracing::error!(%error, "listener stopped");
                 return;
             }
             for event in &events {
                 match event.token {
                     BELL => self.shared.bell.silence(),
                     LISTENER => self.accept(),
-                    token => self.hear(token),
+                    token => self.read_hello(token),
                 }
             }
             self.expire(Instant::now());
@@ -230,7 +231,7 @@ impl Door {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::CONNABORTED) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept those who want links");
+                    tracing::warn!(%error, "cannot accept connections for links");
                     let _ = self.shared.epoll.remove(self.shared.listener.socket());
                     self.reopen = Some(Instant::now() + ACCEPT_PAUSE);
                     return;
@@ -241,65 +242,75 @@ impl Door {
 
     fn admit(&mut self, socket: OwnedFd) {
         let Ok(peer) = socket::peer(socket.as_fd()) else { return };
-        let who = Credentials { pid: peer.pid.unsigned_abs(), uid: peer.uid, gid: peer.gid };
+        let credentials = Credentials { pid: peer.pid.unsigned_abs(), uid: peer.uid, gid: peer.gid };
         let options = &self.shared.options;
-        if !options.policy.admits(who) {
-            return turn_away(
+        if !options.policy.admits(credentials) {
+            return refuse(
                 &socket,
-                who,
+                credentials,
                 &Refused::new(RefusalCode::NotAllowed, "no rule allows this user"),
             );
         }
-        let waiting = self.pending.values().map(|pending| pending.who.uid);
+        let waiting = self.pending.values().map(|pending| pending.credentials.uid);
         let answering = lock(&self.shared.answering).clone();
-        if is_full(waiting.chain(answering), who.uid, options.pending_max) {
-            return turn_away(&socket, who, &Refused::new(RefusalCode::TooMany, "too many are at the door"));
+        if is_full(waiting.chain(answering), credentials.uid, options.pending_max) {
+            return refuse(
+                &socket,
+                credentials,
+                &Refused::new(RefusalCode::TooMany, "too many are at the acceptor"),
+            );
         }
         self.last_token += 1;
         if let Err(error) = self.shared.epoll.add(&socket, self.last_token, Interest::Readable) {
-            return turn_away(&socket, who, &Refused::new(RefusalCode::Failed, error));
+            return refuse(&socket, credentials, &Refused::new(RefusalCode::Failed, error));
         }
         let until = Instant::now() + options.hello_timeout;
-        self.pending.insert(self.last_token, Pending { socket, who, until });
+        self.pending.insert(self.last_token, Pending { socket, credentials, until });
     }
 
-    /// Something came from one who has not said anything yet.
-    fn hear(&mut self, token: u64) {
+    /// A peer without a link has sent something.
+    fn read_hello(&mut self, token: u64) {
         let Some(pending) = self.pending.get(&token) else { return };
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         let packet = match packet::receive(&pending.socket, &mut buffer) {
             Err(Errno::AGAIN) => return,
             outcome => outcome,
         };
-        let Some(Pending { socket, who, .. }) = self.pending.remove(&token) else { return };
+        let Some(Pending { socket, credentials, .. }) = self.pending.remove(&token) else { return };
         let _ = self.shared.epoll.remove(&socket);
         let packet = match packet {
             Ok(packet) => packet,
-            Err(error) => return turn_away(&socket, who, &Refused::new(RefusalCode::Malformed, error)),
+            Err(error) => return refuse(&socket, credentials, &Refused::new(RefusalCode::Malformed, error)),
         };
         if packet.len == 0 {
-            tracing::warn!(pid = who.pid, uid = who.uid, "a peer left without a hello");
+            tracing::warn!(pid = credentials.pid, uid = credentials.uid, "a peer left without a hello");
             return;
         }
         match hello(&buffer, packet) {
-            Ok((hello, memory)) => self.answer(socket, who, hello, memory),
-            Err(refused) => turn_away(&socket, who, &refused),
+            Ok((hello, memory)) => self.answer(socket, credentials, hello, memory),
+            Err(refused) => refuse(&socket, credentials, &refused),
         }
     }
 
     /// Answers a hello on a thread of its own.
-    fn answer(&self, socket: OwnedFd, who: Credentials, hello: tombolo_shm::link::Hello, memory: OwnedFd) {
-        let turn = Turn::new(&self.shared, who.uid);
+    fn answer(
+        &self,
+        socket: OwnedFd,
+        credentials: Credentials,
+        hello: tombolo_shm::link::Hello,
+        memory: OwnedFd,
+    ) {
+        let answering = Answering::new(&self.shared, credentials.uid);
         let answer = move || {
-            let Shared { links, options, .. } = &*turn.shared;
-            if let Err(refused) = welcome::welcome(links, options, &socket, who, &hello, &memory) {
-                turn_away(&socket, who, &refused);
+            let Shared { links, options, .. } = &*answering.shared;
+            if let Err(refused) = welcome::welcome(links, options, &socket, credentials, &hello, &memory) {
+                refuse(&socket, credentials, &refused);
             }
-            drop(turn);
+            drop(answering);
         };
         if let Err(error) = thread::Builder::new().name("link-hello".into()).spawn(answer) {
             // The socket went with the closure: the peer learns it from its end.
-            tracing::warn!(%error, pid = who.pid, uid = who.uid, "no thread to answer a hello");
+            tracing::warn!(%error, pid = credentials.pid, uid = credentials.uid, "no thread to answer a hello");
         }
     }
 
@@ -312,9 +323,9 @@ impl Door {
             .collect();
         for pending in expired.iter().filter_map(|token| self.pending.remove(token)) {
             let _ = self.shared.epoll.remove(&pending.socket);
-            turn_away(
+            refuse(
                 &pending.socket,
-                pending.who,
+                pending.credentials,
                 &Refused::new(RefusalCode::Malformed, "no hello came in time"),
             );
         }
@@ -328,19 +339,19 @@ impl Door {
 }
 
 /// A hello that is being answered, for as long as it is.
-struct Turn {
+struct Answering {
     shared: Arc<Shared>,
     uid: u32,
 }
 
-impl Turn {
-    fn new(shared: &Arc<Shared>, uid: u32) -> Turn {
+impl Answering {
+    fn new(shared: &Arc<Shared>, uid: u32) -> Answering {
         lock(&shared.answering).push(uid);
-        Turn { shared: Arc::clone(shared), uid }
+        Answering { shared: Arc::clone(shared), uid }
     }
 }
 
-impl Drop for Turn {
+impl Drop for Answering {
     fn drop(&mut self) {
         let mut answering = lock(&self.shared.answering);
         if let Some(at) = answering.iter().position(|uid| *uid == self.uid) {
@@ -350,7 +361,7 @@ impl Drop for Turn {
     }
 }
 
-/// Whether there is no place for one more of this user, among those of these users.
+/// Whether the limit is reached, for this user among those of these users.
 pub(super) fn is_full(users: impl Iterator<Item = u32>, user: u32, max: usize) -> bool {
     let (all, own) = users.fold((0, 0), |(all, own), uid| (all + 1, own + usize::from(uid == user)));
     all >= max || own >= max.div_ceil(4)
@@ -374,12 +385,14 @@ fn hello(buffer: &[u8], packet: Packet) -> Result<(tombolo_shm::link::Hello, Own
     }
 }
 
-fn turn_away(socket: &OwnedFd, who: Credentials, refused: &Refused) {
-    // Who has a path and not the name of the export asks for each that it may be.
+fn refuse(socket: &OwnedFd, credentials: Credentials, refused: &Refused) {
+    // A client that has a path and not the name of the export asks for each that it may be.
     match refused.code {
-        RefusalCode::NoExport => tracing::info!(pid = who.pid, uid = who.uid, why = %refused, "no link"),
-        _ => tracing::warn!(pid = who.pid, uid = who.uid, why = %refused, "no link"),
+        RefusalCode::NoExport => {
+            tracing::info!(pid = credentials.pid, uid = credentials.uid, why = %refused, "no link")
+        }
+        _ => tracing::warn!(pid = credentials.pid, uid = credentials.uid, why = %refused, "no link"),
     }
-    // If it does not fit, the end of the socket says enough.
+    // If it does not fit, the end of the socket is enough.
     let _ = packet::send(socket, &Message::Refused(refused.clone()).encode(), &[]);
 }

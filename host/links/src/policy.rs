@@ -1,7 +1,7 @@
 //! Which processes may have links to which exports, as the operator's file says.
 //!
 //! ```toml
-//! # Whoever is allowed by one of these may. Without a file: root, and the user whom the server runs as.
+//! # A process is allowed what one of these allows. Without a file: root, and the user that the server runs as.
 //! [[allow]]
 //! exports = ["/src"]        # without it: all
 //! users = [1000, 1001]      # effective user ids
@@ -10,7 +10,7 @@
 //! [[allow]]
 //! exports = ["/public"]
 //! everybody = true
-//! identities = "own"        # in whose name they may ask: "own", or "any". Without it: root, and the server's user, in anybody's
+//! identities = "own"        # in whose name they may ask: "own", or "any". Without it: root, and the server's user, in any
 //! ```
 
 use std::fs::File;
@@ -24,7 +24,7 @@ use tombolo_sys::creds;
 
 use super::server::Credentials;
 
-/// Who may have links to what.
+/// Which processes may have links to what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
@@ -43,13 +43,13 @@ struct Rule {
     identities: Option<Identities>,
 }
 
-/// In whose name whoever fits a rule may ask.
+/// The identities that a process may use under a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Identities {
-    /// Only in its own user's, with the groups that it has.
+    /// Only its own user, with the groups that it has.
     Own,
-    /// In anybody's.
+    /// Any.
     Any,
 }
 
@@ -68,12 +68,12 @@ pub enum PolicyError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Others than root and the server's user may change it.
-    #[error("{}: it belongs to user {uid} with mode {mode:03o}: others could change who is allowed", path.display())]
+    /// Other users than root and the server's may change it.
+    #[error("{}: owned by user {uid} with mode {mode:03o}: other users could change the policy", path.display())]
     Unsafe {
         /// The file.
         path: PathBuf,
@@ -90,14 +90,14 @@ pub enum PolicyError {
     },
     /// It makes no sense.
     #[error("{}: {source}", path.display())]
-    Senseless {
+    Syntax {
         /// The file.
         path: PathBuf,
         /// Where and why.
         #[source]
         source: toml::de::Error,
     },
-    /// A rule that allows nobody, which is rarely what was meant.
+    /// A rule that allows no process, which is rarely what was meant.
     #[error("{}: rule {number} names no users and no groups, and does not say everybody = true", path.display())]
     Nobody {
         /// The file.
@@ -111,7 +111,7 @@ pub enum PolicyError {
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 impl Policy {
-    /// What holds without a file: root, and the user whom this process runs as, may have links to all exports.
+    /// What holds without a file: root, and the user that this process runs as, may have links to all exports.
     pub fn own_user() -> Policy {
         let (uid, _) = creds::own_ids();
         Policy {
@@ -140,8 +140,8 @@ impl Policy {
         if read as u64 > FILE_BYTES_MAX {
             return Err(PolicyError::TooLong { path: path.to_owned() });
         }
-        let Text { allow: rules } = toml::from_str(&text)
-            .map_err(|source| PolicyError::Senseless { path: path.to_owned(), source })?;
+        let Text { allow: rules } =
+            toml::from_str(&text).map_err(|source| PolicyError::Syntax { path: path.to_owned(), source })?;
         let nobody = |rule: &Rule| rule.users.is_empty() && rule.groups.is_empty() && !rule.everybody;
         match rules.iter().position(nobody) {
             Some(at) => Err(PolicyError::Nobody { path: path.to_owned(), number: at + 1 }),
@@ -150,36 +150,36 @@ impl Policy {
     }
 
     /// Whether there is anything that they may have a link to.
-    pub fn admits(&self, who: Credentials) -> bool {
-        self.rules.iter().any(|rule| rule.fits(who))
+    pub fn admits(&self, credentials: Credentials) -> bool {
+        self.rules.iter().any(|rule| rule.fits(credentials))
     }
 
     /// Whether they may have a link to the export of that name, which is compared letter by letter.
-    pub fn allows(&self, who: Credentials, export: &str) -> bool {
-        self.rules_of(who, export).next().is_some()
+    pub fn allows(&self, credentials: Credentials, export: &str) -> bool {
+        self.rules_of(credentials, export).next().is_some()
     }
 
-    /// Whether they are believed in whose name they ask for something of that export. Who is not can act as nobody but itself.
-    pub fn is_believed(&self, who: Credentials, export: &str) -> bool {
-        // Whoever is root, or this process's user, could do the same without us.
-        let could_anyway = who.uid == 0 || who.uid == creds::own_ids().0;
-        self.rules_of(who, export).any(|rule| match rule.identities {
+    /// Whether a process may ask under any identity for that export. Otherwise it can act only as itself.
+    pub fn may_use_any_identity(&self, credentials: Credentials, export: &str) -> bool {
+        // Root, or this process's user, could do the same without us.
+        let could_anyway = credentials.uid == 0 || credentials.uid == creds::own_ids().0;
+        self.rules_of(credentials, export).any(|rule| match rule.identities {
             Some(identities) => identities == Identities::Any,
             None => could_anyway,
         })
     }
 
-    fn rules_of(&self, who: Credentials, export: &str) -> impl Iterator<Item = &Rule> {
+    fn rules_of(&self, credentials: Credentials, export: &str) -> impl Iterator<Item = &Rule> {
         self.rules.iter().filter(move |rule| {
             let named = rule.exports.as_ref().is_none_or(|names| names.iter().any(|name| name == export));
-            named && rule.fits(who)
+            named && rule.fits(credentials)
         })
     }
 }
 
 impl Rule {
-    fn fits(&self, who: Credentials) -> bool {
-        self.everybody || self.users.contains(&who.uid) || self.groups.contains(&who.gid)
+    fn fits(&self, credentials: Credentials) -> bool {
+        self.everybody || self.users.contains(&credentials.uid) || self.groups.contains(&credentials.gid)
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    fn who(uid: u32, gid: u32) -> Credentials {
+    fn peer(uid: u32, gid: u32) -> Credentials {
         Credentials { pid: 1, uid, gid }
     }
 
@@ -206,46 +206,46 @@ mod tests {
     fn without_a_file_it_is_root_and_the_servers_user() {
         let (uid, _) = creds::own_ids();
         let policy = Policy::own_user();
-        assert!(policy.allows(who(uid, 5), "/any"));
-        assert!(policy.allows(who(0, 0), "/any"));
-        assert!(!policy.admits(who(uid + 1, 5)));
-        assert!(!policy.allows(who(uid + 1, 0), "/any"));
+        assert!(policy.allows(peer(uid, 5), "/any"));
+        assert!(policy.allows(peer(0, 0), "/any"));
+        assert!(!policy.admits(peer(uid + 1, 5)));
+        assert!(!policy.allows(peer(uid + 1, 0), "/any"));
     }
 
     #[test]
-    fn a_file_says_who_may_have_what_and_nothing_else_holds() {
+    fn the_rules_of_a_file_replace_the_default() {
         let policy = load(
             "[[allow]]\nexports = ['/src']\nusers = [1000]\n[[allow]]\ngroups = [100]\n\
              [[allow]]\nexports = ['/public']\neverybody = true\n",
         )
         .expect("rules");
-        assert!(policy.allows(who(1000, 1), "/src"));
-        assert!(!policy.allows(who(1000, 1), "/other"));
-        assert!(!policy.allows(who(1000, 1), "/src/below"));
-        assert!(policy.allows(who(7, 100), "/other"));
-        assert!(policy.allows(who(7, 7), "/public"));
-        assert!(!policy.allows(who(7, 7), "/src"));
-        assert!(!policy.allows(who(0, 0), "/src"), "not even root");
-        assert!(!load("").expect("nobody").admits(who(0, 0)));
+        assert!(policy.allows(peer(1000, 1), "/src"));
+        assert!(!policy.allows(peer(1000, 1), "/other"));
+        assert!(!policy.allows(peer(1000, 1), "/src/below"));
+        assert!(policy.allows(peer(7, 100), "/other"));
+        assert!(policy.allows(peer(7, 7), "/public"));
+        assert!(!policy.allows(peer(7, 7), "/src"));
+        assert!(!policy.allows(peer(0, 0), "/src"), "not even root");
+        assert!(!load("").expect("no rules").admits(peer(0, 0)));
     }
 
     #[test]
     fn only_root_and_the_servers_user_are_believed_unless_a_rule_says_otherwise() {
         let (own, _) = creds::own_ids();
         let other = own + 1;
-        assert!(Policy::own_user().is_believed(who(own, 5), "/any"));
-        assert!(Policy::own_user().is_believed(who(0, 0), "/any"));
-        assert!(!Policy::own_user().is_believed(who(other, 0), "/any"));
+        assert!(Policy::own_user().may_use_any_identity(peer(own, 5), "/any"));
+        assert!(Policy::own_user().may_use_any_identity(peer(0, 0), "/any"));
+        assert!(!Policy::own_user().may_use_any_identity(peer(other, 0), "/any"));
         let policy = load(
             "[[allow]]\neverybody = true\n[[allow]]\nexports = ['/vm']\ngroups = [100]\nidentities = 'any'\n",
         )
         .expect("rules");
-        assert!(policy.is_believed(who(own, 5), "/src"));
-        assert!(!policy.is_believed(who(other, 100), "/src"));
-        assert!(policy.is_believed(who(other, 100), "/vm"));
-        assert!(!policy.is_believed(who(other, 5), "/vm"));
+        assert!(policy.may_use_any_identity(peer(own, 5), "/src"));
+        assert!(!policy.may_use_any_identity(peer(other, 100), "/src"));
+        assert!(policy.may_use_any_identity(peer(other, 100), "/vm"));
+        assert!(!policy.may_use_any_identity(peer(other, 5), "/vm"));
         let own_only = load("[[allow]]\neverybody = true\nidentities = 'own'\n").expect("rules");
-        assert!(!own_only.is_believed(who(0, 0), "/src"), "not even root");
+        assert!(!own_only.may_use_any_identity(peer(0, 0), "/src"), "not even root");
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
             "[[allow]]\nusers = [-1]",
             "[[allow]]\neverybody = true\nidentities = 'root'",
         ] {
-            assert!(matches!(load(text), Err(PolicyError::Senseless { .. })), "{text}");
+            assert!(matches!(load(text), Err(PolicyError::Syntax { .. })), "{text}");
         }
         assert!(matches!(
             load("[[allow]]\neverybody = true\n[[allow]]\nexports = ['/x']"),

@@ -1,4 +1,4 @@
-//! Who offers what on this host: a list that servers write themselves into, and that forgets the dead.
+//! The servers of this host and their exports: a list in which servers register, and which drops the dead.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use thiserror::Error;
 use tombolo_shm::link::Health;
 use tombolo_sys::{creds, random};
 
-/// A server, as it says itself.
+/// A server, as it announces itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announcement {
     /// What people call it.
@@ -24,11 +24,11 @@ pub struct Announcement {
     pub exports: Vec<String>,
     /// Where clients ask for links, as they type it: `shm:SOCKET/NAME` and its kin.
     pub places: Vec<String>,
-    /// Those who have links.
+    /// The clients that have links.
     pub guests: Vec<GuestEntry>,
 }
 
-/// One who has a link.
+/// A client that has a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestEntry {
     /// What it is called.
@@ -37,9 +37,9 @@ pub struct GuestEntry {
     pub export: String,
     /// Seconds since 1970 when the link was made.
     pub since_secs: u64,
-    /// How its heart is: "well", "late" or "lost".
+    /// Its heartbeat: "well", "late" or "lost".
     pub health: String,
-    /// For how long its heart has been silent, in milliseconds; 0 while it is well.
+    /// For how long its heartbeat has been silent, in milliseconds; 0 while it is well.
     #[serde(default)]
     pub silence_ms: u64,
     /// Requests that the link has answered.
@@ -59,27 +59,27 @@ pub struct GuestEntry {
 /// A list of servers.
 pub trait Registry: Send + Sync {
     /// Adds a server to the list, for as long as the entry is held and the process lives.
-    fn announce(&self, announcement: &Announcement) -> Result<Box<dyn Entry>, RegistryError>;
+    fn announce(&self, announcement: &Announcement) -> Result<Box<dyn Registration>, RegistryError>;
 
     /// All servers that live, in order of their names.
     fn list(&self) -> Result<Vec<Announcement>, RegistryError>;
 }
 
-/// A server's place in a list. Dropping it takes the server out.
-pub trait Entry: Send {
-    /// Says something else from now on.
+/// A server's registration in a list. Dropping it takes the server out.
+pub trait Registration: Send {
+    /// Announces something else from now on.
     fn update(&mut self, announcement: &Announcement) -> Result<(), RegistryError>;
 }
 
 /// Why a list cannot be read or written.
 #[derive(Debug, Error)]
 pub enum RegistryError {
-    /// The directory is somebody else's, or others may write to it.
-    #[error("{}: it must be a directory of user {uid} that nobody else can write to", path.display())]
+    /// The directory belongs to another user, or other users may write to it.
+    #[error("{}: must be a directory of user {uid} that no other user can write to", path.display())]
     Unsafe {
         /// The directory.
         path: PathBuf,
-        /// Whose it must be.
+        /// The user it must belong to.
         uid: u32,
     },
     /// The system refused.
@@ -87,14 +87,14 @@ pub enum RegistryError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
 }
 
 /// The list of one host: a directory with two files for each server. `ID.lock` is locked for as long as the server lives, whatever
-/// becomes of it; `ID.json` is what it says, and is replaced as a whole. A number of a process is for people: another process may have
+/// becomes of it; `ID.json` is its announcement, and is replaced as a whole. A process id is for people: another process may have
 /// it by now, so it is never asked whether it lives.
 #[derive(Debug, Clone)]
 pub struct Directory {
@@ -103,9 +103,9 @@ pub struct Directory {
 
 /// Longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// What an entry consists of: the lock last, since whoever finds it looks for the others.
+/// What an entry consists of: the lock last, since a reader that finds it looks for the others.
 const FILES: [fn(&str) -> String; 4] = [data_name, new_data_name, new_lock_name, lock_name];
-/// A lock that nobody holds and that has no name yet is left alone for so long: it may be about to be taken.
+/// A lock that no process holds and that has no name yet is left alone for so long: it may be about to be taken.
 const BEING_MADE: Duration = Duration::from_secs(60);
 
 fn lock_name(id: &str) -> String {
@@ -127,7 +127,7 @@ fn new_data_name(id: &str) -> String {
 }
 
 impl Directory {
-    /// The list in that directory, which is made if it is not there, for its owner only. One that others could write to is refused.
+    /// The list in that directory, which is made if it is not there, for its owner only. One that other users could write to is refused.
     pub fn open(path: &Path) -> Result<Directory, RegistryError> {
         let io = |source| RegistryError::Io { path: path.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
@@ -144,7 +144,7 @@ impl Directory {
         move |source| RegistryError::Io { path: path.clone(), source }
     }
 
-    /// What a live server says; none if it is dead, and then its files are removed.
+    /// The announcement of a live server; none if it is dead, and then its files are removed.
     fn look(&self, id: &str) -> io::Result<Option<Announcement>> {
         if is_dead(&File::open(self.path.join(lock_name(id)))?)? {
             self.remove(id)?;
@@ -174,8 +174,7 @@ impl Directory {
     }
 }
 
-/// Whether nobody holds the lock. Only its server's death gives others the lock, which they can share; and nobody takes an identity
-/// again.
+/// Whether no process holds the lock. Only its server's death gives others the lock, which they can share; and no id is used twice.
 fn is_dead(lock: &File) -> io::Result<bool> {
     match lock.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -185,7 +184,7 @@ fn is_dead(lock: &File) -> io::Result<bool> {
 }
 
 impl Registry for Directory {
-    fn announce(&self, announcement: &Announcement) -> Result<Box<dyn Entry>, RegistryError> {
+    fn announce(&self, announcement: &Announcement) -> Result<Box<dyn Registration>, RegistryError> {
         let mut bytes = [0; 8];
         random::fill(&mut bytes).map_err(|error| self.io("")(error.into()))?;
         let id = format!("{:016x}", u64::from_le_bytes(bytes));
@@ -198,7 +197,7 @@ impl Registry for Directory {
             .open(self.path.join(&hidden))
             .map_err(self.io(&hidden))?;
         // From here on whatever was made is removed if something fails.
-        let mut entry = DirectoryEntry { directory: self.clone(), id, lock };
+        let mut entry = DirectoryRegistration { directory: self.clone(), id, lock };
         entry.lock.try_lock().map_err(|error| self.io(&hidden)(error.into()))?;
         entry.update(announcement)?;
         fs::rename(self.path.join(&hidden), self.path.join(&lock_name)).map_err(self.io(&lock_name))?;
@@ -227,14 +226,14 @@ impl Registry for Directory {
     }
 }
 
-struct DirectoryEntry {
+struct DirectoryRegistration {
     directory: Directory,
     id: String,
     /// Locked as long as it is open.
     lock: File,
 }
 
-impl Entry for DirectoryEntry {
+impl Registration for DirectoryRegistration {
     fn update(&mut self, announcement: &Announcement) -> Result<(), RegistryError> {
         let name = data_name(&self.id);
         let io = self.directory.io(&name);
@@ -254,9 +253,9 @@ impl Entry for DirectoryEntry {
     }
 }
 
-impl Drop for DirectoryEntry {
+impl Drop for DirectoryRegistration {
     fn drop(&mut self) {
-        // Whatever stays behind is removed by who looks next.
+        // What stays behind is removed by the next reader.
         let _ = self.directory.remove(&self.id);
     }
 }
@@ -283,7 +282,7 @@ impl From<super::listen::Guest> for GuestEntry {
             Health::Lost => "lost",
         };
         let counts = guest.counts.unwrap_or_default();
-        // Between two beats everybody is silent.
+        // Between two beats every heartbeat is silent.
         let silence_ms = if guest.health == Health::Well { 0 } else { guest.silence.as_millis() };
         GuestEntry {
             label: guest.peer.label.to_string(),
@@ -333,7 +332,7 @@ mod tests {
     fn the_dead_are_forgotten_and_cleared_away() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Directory::open(dir.path()).expect("a directory");
-        // What is left of a server that was killed: both files, and no lock. Somebody else has the number of its process by now.
+        // What is left of a server that was killed: both files, and no lock. Another process has its process id by now.
         fs::write(dir.path().join("00.lock"), "").expect("write");
         let text = serde_json::to_string(&Announcement::of_this_process("dead")).expect("text");
         fs::write(dir.path().join("00.json"), text).expect("write");
@@ -362,7 +361,7 @@ mod tests {
         let registry = Directory::open(dir.path()).expect("a directory");
         let live = Announcement::of_this_process("live");
         let mut entry = registry.announce(&live).expect("announced");
-        // A directory where a file is to be: the data cannot be put in their place.
+        // A directory where a file is to be: the data cannot be renamed to it.
         let ids = |suffix: &str| -> Vec<String> {
             let names =
                 fs::read_dir(dir.path()).expect("read").map(|entry| entry.expect("an entry").file_name());

@@ -16,12 +16,14 @@ use tombolo_sys::socket::peer_groups;
 use tombolo_sys::{packet, random};
 
 use super::changes::Changes;
-use super::end::{End, Lie};
-use super::heart::Heart;
+use super::control_socket::{ControlSocket, Descriptors, Handler, Watcher};
+use super::end::{End, ProtocolError};
+use super::forwarding::ForwardableRegion;
+use super::heartbeat::Heartbeat;
 use super::listen::{ListenOptions, is_full};
-use super::passing::Passable;
-use super::server::{Counts, Credentials, LinkHandle, Peer, Reception, Refusal, Server, SpeaksFor, Standing};
-use super::tether::{Descriptors, Keeper, Tether, Watcher};
+use super::server::{
+    AllowedIdentities, Counts, Credentials, LinkHandle, Peer, Refusal, RegionReceiver, Server, VerifiedPeer,
+};
 use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
 use tombolo_host_runtime::lock;
 
@@ -32,52 +34,52 @@ pub(super) struct Links {
     watcher: Mutex<Option<Watcher>>,
     incarnation: Incarnation,
     /// Nothing that belongs to a peer is called or dropped while it is locked: a slow end of one must not hold up the others.
-    places: Arc<Mutex<Places>>,
-    endings: Endings,
+    permits: Arc<Mutex<Permits>>,
+    ending_links: EndingLinks,
     pub(super) changes: Changes,
 }
 
 /// How many threads end links.
 #[derive(Default)]
-struct Endings {
+struct EndingLinks {
     count: Mutex<usize>,
     changed: Condvar,
 }
 
 /// One of them.
-struct Ending(Arc<Links>);
+struct EndingLink(Arc<Links>);
 
-/// The places of links that are being made, that go on, and that end.
+/// The permits of links that are being made, that go on, and that end.
 #[derive(Default)]
-struct Places {
+struct Permits {
     last_number: u64,
-    taken: HashMap<u64, Taken>,
+    issued: HashMap<u64, Issued>,
 }
 
-struct Taken {
+struct Issued {
     uid: u32,
     /// None while the link is being made, and while it ends.
     live: Option<Live>,
 }
 
-/// One of the places that there are for links. Dropping it makes room for another. A link that is served holds one too, so that there
-/// is no room before its memory is given back.
-struct Place {
-    places: Arc<Mutex<Places>>,
+/// The permit to have one more link, returned when dropped. A link that is served holds one too, until its memory is given
+/// back.
+struct LinkPermit {
+    permits: Arc<Mutex<Permits>>,
     number: u64,
     _descriptors: Share,
 }
 
-/// One who has a link.
+/// A client that has a link.
 #[derive(Debug, Clone)]
 pub struct Guest {
-    /// Who it is.
+    /// The client.
     pub peer: Peer,
     /// Since when.
     pub since: SystemTime,
-    /// How its heart is.
+    /// Its heartbeat.
     pub health: Health,
-    /// For how long its heart had been silent when last looked at, about ten times a second.
+    /// For how long its heartbeat had been silent when last looked at, about ten times a second.
     pub silence: Duration,
     /// What the link has done; none if it is coming to an end.
     pub counts: Option<Counts>,
@@ -87,11 +89,11 @@ struct Live {
     guest: Guest,
     handle: LinkHandle,
     /// None for a moment, while it is made. Dropping it says goodbye.
-    tether: Option<Tether>,
+    control_socket: Option<ControlSocket>,
 }
 
 impl Guest {
-    /// One whose link begins now.
+    /// A client whose link begins now.
     pub(super) fn new(peer: Peer) -> Self {
         let (since, health) = (SystemTime::now(), Health::Well);
         Self { peer, since, health, silence: Duration::ZERO, counts: None }
@@ -104,8 +106,8 @@ impl Links {
             server,
             watcher: Mutex::new(Some(watcher)),
             incarnation,
-            places: Arc::default(),
-            endings: Endings::default(),
+            permits: Arc::default(),
+            ending_links: EndingLinks::default(),
             changes: Changes::default(),
         }
     }
@@ -116,8 +118,8 @@ impl Links {
 
     pub(super) fn guests(&self) -> Vec<Guest> {
         let live: Vec<_> = {
-            let places = lock(&self.places);
-            let live = places.taken.values().filter_map(|taken| taken.live.as_ref());
+            let permits = lock(&self.permits);
+            let live = permits.issued.values().filter_map(|issued| issued.live.as_ref());
             live.map(|live| (live.guest.clone(), live.handle.meter())).collect()
         };
         live.into_iter().map(|(guest, meter)| Guest { counts: meter.counts(), ..guest }).collect()
@@ -126,39 +128,39 @@ impl Links {
     /// Ends all links in order, and makes no more.
     pub(super) fn close(&self) {
         let watcher = lock(&self.watcher).take();
-        // Says goodbye to all, and drops the keepers, which end their links.
+        // Says goodbye to all, and drops the handlers, which end their links.
         drop(watcher);
     }
 
     /// Waits for the threads that end links, so long at most. How many are left.
     pub(super) fn wait_for_ends(&self, at_most: Duration) -> usize {
-        let Endings { count, changed } = &self.endings;
+        let EndingLinks { count, changed } = &self.ending_links;
         let waited = changed.wait_timeout_while(lock(count), at_most, |count| *count > 0);
         let (count, _) = waited.unwrap_or_else(PoisonError::into_inner);
         *count
     }
 }
 
-impl Ending {
-    fn begin(links: &Arc<Links>) -> Ending {
-        *lock(&links.endings.count) += 1;
-        Ending(Arc::clone(links))
+impl EndingLink {
+    fn begin(links: &Arc<Links>) -> EndingLink {
+        *lock(&links.ending_links.count) += 1;
+        EndingLink(Arc::clone(links))
     }
 }
 
-impl Drop for Ending {
+impl Drop for EndingLink {
     fn drop(&mut self) {
-        let Endings { count, changed } = &self.0.endings;
+        let EndingLinks { count, changed } = &self.0.ending_links;
         *lock(count) -= 1;
         changed.notify_all();
     }
 }
 
-impl Place {
-    /// A place for one more of this user; none if there is none.
-    fn take(links: &Arc<Links>, uid: u32, max: usize) -> Option<Place> {
-        let mut places = lock(&links.places);
-        if is_full(places.taken.values().map(|taken| taken.uid), uid, max) {
+impl LinkPermit {
+    /// A permit for one more link of this user; none if the limit is reached.
+    fn take(links: &Arc<Links>, uid: u32, max: usize) -> Option<LinkPermit> {
+        let mut permits = lock(&links.permits);
+        if is_full(permits.issued.values().map(|issued| issued.uid), uid, max) {
             return None;
         }
         let descriptors = DescriptorBudget::of_process().share(DESCRIPTORS);
@@ -166,160 +168,168 @@ impl Place {
             tracing::warn!("no descriptors left for one more link; raise RLIMIT_NOFILE");
             return None;
         };
-        places.last_number += 1;
-        let number = places.last_number;
-        places.taken.insert(number, Taken { uid, live: None });
-        Some(Place { places: Arc::clone(&links.places), number, _descriptors })
+        permits.last_number += 1;
+        let number = permits.last_number;
+        permits.issued.insert(number, Issued { uid, live: None });
+        Some(LinkPermit { permits: Arc::clone(&links.permits), number, _descriptors })
     }
 
-    /// What is done with the place, if it still is one.
+    /// What is done with the permit, if it still is one.
     fn with<T>(&self, change: impl FnOnce(&mut Option<Live>) -> T) -> Option<T> {
-        lock(&self.places).taken.get_mut(&self.number).map(|taken| change(&mut taken.live))
+        lock(&self.permits).issued.get_mut(&self.number).map(|issued| change(&mut issued.live))
     }
 }
 
-impl Drop for Place {
+impl Drop for LinkPermit {
     fn drop(&mut self) {
-        let taken = lock(&self.places).taken.remove(&self.number);
-        drop(taken);
+        let issued = lock(&self.permits).issued.remove(&self.number);
+        drop(issued);
     }
 }
 
-/// Makes the link that a hello asks for, or says why not.
+/// Makes the link that a hello asks for, or returns the refusal.
 pub(super) fn welcome(
     links: &Arc<Links>,
     options: &ListenOptions,
     socket: &OwnedFd,
-    who: Credentials,
+    credentials: Credentials,
     hello: &Hello,
     memory: &OwnedFd,
 ) -> Result<(), Refused> {
-    if !options.policy.allows(who, &hello.export) {
+    if !options.policy.allows(credentials, &hello.export) {
         return Err(Refused::new(RefusalCode::NotAllowed, "no rule allows this export to this user"));
     }
-    // Before anything is made for it: of many who ask at once no more than that get through.
-    let place = Place::take(links, who.uid, options.links_max)
+    // Before anything is made for it: so the limit holds for many hellos at once.
+    let permit = LinkPermit::take(links, credentials.uid, options.links_max)
         .ok_or_else(|| Refused::new(RefusalCode::TooMany, ""))?;
     let agreement = options.limits.agree(hello, epoch()?, links.incarnation)?;
     let label = if hello.label.is_empty() { "client" } else { &hello.label };
     let peer = Peer {
         export: hello.export.clone(),
-        credentials: Some(standing(options, socket, who, &hello.export)?),
+        credentials: Some(verified_peer(options, socket, credentials, &hello.export)?),
         client: hello.client,
-        label: format!("{label}:{}", who.pid).into(),
+        label: format!("{label}:{}", credentials.pid).into(),
     };
     let theirs = sealed::map_peer(memory, agreement.layout.bytes())
         .map_err(|error| Refused::new(RefusalCode::Memory, error))?;
     let session = links.server.open_for(agreement.protocol, &peer).map_err(|refusal| refused(&refusal))?;
     let own = Sealed::create("tombolo-server", agreement.layout.bytes()).map_err(failed)?;
-    let passable = agreement
+    let region = agreement
         .features
         .contains(Features::REGION_FORWARDING)
-        .then(|| pass_on(&theirs, memory, who, &agreement));
-    let passable = passable.transpose().map_err(failed)?;
+        .then(|| forwardable(&theirs, memory, credentials, &agreement));
+    let region = region.transpose().map_err(failed)?;
     let ends = agreement.ends(Role::Server, Extent::whole(own.region().clone()), Extent::whole(theirs));
     agreement.header(Role::Server, agreement.server).format(&ends.own).map_err(failed)?;
     let handle = links.server.serve(&ends, &peer, session, options.mode).map_err(failed)?;
-    if let Some(passable) = passable {
-        passable.belongs_to(handle.sever());
+    if let Some(region) = region {
+        region.belongs_to(handle.cut_fn());
     }
-    let reception = agreement.features.contains(Features::FORWARDED_REGIONS);
-    let reception = reception.then(|| handle.receive(options.limits.bytes.saturating_mul(INTRODUCED_MAX)));
-    let place = keep(links, place, peer, handle, reception, &ends, socket).map_err(failed)?;
+    let region_receiver = agreement.features.contains(Features::FORWARDED_REGIONS);
+    let region_receiver =
+        region_receiver.then(|| handle.receive(options.limits.bytes.saturating_mul(FORWARDED_MAX)));
+    let permit = keep(links, permit, peer, handle, region_receiver, &ends, socket).map_err(failed)?;
     let message = Message::Welcome(agreement.welcome()).encode();
-    // Last, so that nobody is welcomed to a server that ends. If the peer is gone already, the watcher has heard of it.
+    // Last, so that no client is welcomed to a server that ends. If the peer is gone already, the watcher has noticed.
     packet::send(socket, &message, &[own.as_fd()]).map_err(|error| {
-        drop(place.with(Option::take));
+        drop(permit.with(Option::take));
         failed(error)
     })
 }
 
 /// How many descriptors a link has open: its socket, the memory of both sides, the doorbells, and eight regions that are
-/// introduced on it.
+/// forwarded on it.
 const DESCRIPTORS: usize = 16;
 
-/// The memory of all domains that a client introduces may be so many times as large as that of one link.
-const INTRODUCED_MAX: u64 = 2;
+/// The regions that a client forwards may together be so many times as large as the memory of one link.
+const FORWARDED_MAX: u64 = 2;
 
-/// Says of a client's memory that it may be passed on.
-fn pass_on(
+/// Marks a client's memory as one that may be forwarded.
+fn forwardable(
     theirs: &Region,
     memory: &OwnedFd,
-    who: Credentials,
+    credentials: Credentials,
     agreement: &Agreement,
-) -> std::io::Result<Arc<Passable>> {
+) -> std::io::Result<Arc<ForwardableRegion>> {
     let bytes = agreement.layout.bytes();
     let bulk = agreement.layout.bulk_offset()..bytes;
-    Ok(Passable::mark(theirs, memory.try_clone()?, bytes, bulk, who.uid))
+    Ok(ForwardableRegion::mark(theirs, memory.try_clone()?, bytes, bulk, credentials.uid))
 }
 
-/// In whose name they may ask.
-fn standing(
+/// The credentials of the process, and the identities that the policy allows it.
+fn verified_peer(
     options: &ListenOptions,
     socket: &OwnedFd,
     process: Credentials,
     export: &str,
-) -> Result<Standing, Refused> {
-    let speaks_for = match options.policy.is_believed(process, export) {
-        true => SpeaksFor::Anybody,
+) -> Result<VerifiedPeer, Refused> {
+    let identities = match options.policy.may_use_any_identity(process, export) {
+        true => AllowedIdentities::Any,
         false => {
             let groups = peer_groups(socket.as_fd()).map_err(|error| failed(std::io::Error::from(error)))?;
-            SpeaksFor::Itself { groups: groups.into() }
+            AllowedIdentities::Own { groups: groups.into() }
         }
     };
-    Ok(Standing { process, speaks_for })
+    Ok(VerifiedPeer { process, identities })
 }
 
 /// Watches over a link from now on.
 fn keep(
     links: &Arc<Links>,
-    place: Place,
+    permit: LinkPermit,
     peer: Peer,
     handle: LinkHandle,
-    reception: Option<Reception>,
+    region_receiver: Option<RegionReceiver>,
     ends: &Ends,
     socket: &OwnedFd,
-) -> std::io::Result<Arc<Place>> {
+) -> std::io::Result<Arc<LinkPermit>> {
     let socket = socket.try_clone()?;
     tracing::info!(link = &*peer.label, export = peer.export, slots = ends.layout.slots(), "link made");
-    let place = Arc::new(place);
-    handle.holds(Arc::clone(&place));
-    let heart = Heart::new(ends, Instant::now());
+    let permit = Arc::new(permit);
+    handle.holds(Arc::clone(&permit));
+    let heartbeat = Heartbeat::new(ends, Instant::now());
     let (label, end) = (peer.label.clone(), End::Stopped);
-    let moored = Moored { links: Arc::clone(links), place: Arc::clone(&place), label, reception, heart, end };
-    let mut tether = {
+    let handler = ServerHandler {
+        links: Arc::clone(links),
+        permit: Arc::clone(&permit),
+        label,
+        region_receiver,
+        heartbeat,
+        end,
+    };
+    let mut control_socket = {
         let watcher = lock(&links.watcher);
         let Some(watcher) = watcher.as_ref() else { return Err(std::io::Error::other("the server ends")) };
-        place.with(|live| *live = Some(Live { guest: Guest::new(peer), handle, tether: None }));
-        Some(watcher.watch(socket, Box::new(moored))?)
+        permit.with(|live| *live = Some(Live { guest: Guest::new(peer), handle, control_socket: None }));
+        Some(watcher.watch(socket, Box::new(handler))?)
     };
-    // If it was over at once the keeper has ended the link before the tether was there, which is dropped then.
-    place.with(|live| live.as_mut().map(|live| live.tether = tether.take()));
+    // If it was over at once the handler has ended the link before the tether was there, which is dropped then.
+    permit.with(|live| live.as_mut().map(|live| live.control_socket = control_socket.take()));
     links.changes.tell();
-    Ok(place)
+    Ok(permit)
 }
 
-/// Watches over a link on behalf of the server. When it is dropped the link is over, whoever ended it.
-struct Moored {
+/// The server's handler of a link control socket. When it is dropped the link is over, whichever side ended it.
+struct ServerHandler {
     links: Arc<Links>,
-    place: Arc<Place>,
+    permit: Arc<LinkPermit>,
     label: Arc<str>,
-    /// Hears further domains, if the client may introduce any.
-    reception: Option<Reception>,
-    heart: Heart,
+    /// Takes forwarded regions, if the client may forward any.
+    region_receiver: Option<RegionReceiver>,
+    heartbeat: Heartbeat,
     /// Why the link ends when this is dropped.
     end: End,
 }
 
-impl Keeper for Moored {
+impl Handler for ServerHandler {
     fn tick(&mut self, now: Instant) -> Option<Goodbye> {
-        let health = self.heart.tick(now);
-        if let Some(fault) = self.heart.fault() {
+        let health = self.heartbeat.tick(now);
+        if let Some(fault) = self.heartbeat.fault() {
             self.end = fault.clone();
             return Some(goodbye(&fault));
         }
-        let silence = self.heart.silence();
-        let end = self.place.with(|live| {
+        let silence = self.heartbeat.silence();
+        let end = self.permit.with(|live| {
             let live = live.as_mut()?;
             live.guest.health = health;
             live.guest.silence = silence;
@@ -328,10 +338,14 @@ impl Keeper for Moored {
         end.flatten().map(|end| goodbye(&end))
     }
 
-    fn heard(&mut self, message: &Message, descriptors: Descriptors) -> Result<Option<Message>, Lie> {
-        match &self.reception {
-            Some(reception) => reception.heard(message, descriptors),
-            None => Err(Lie::Senseless("a message that has no place after the first two".into())),
+    fn received(
+        &mut self,
+        message: &Message,
+        descriptors: Descriptors,
+    ) -> Result<Option<Message>, ProtocolError> {
+        match &self.region_receiver {
+            Some(region_receiver) => region_receiver.received(message, descriptors),
+            None => Err(ProtocolError::Malformed("unexpected message on the link control socket".into())),
         }
     }
 
@@ -341,12 +355,12 @@ impl Keeper for Moored {
     }
 }
 
-impl Drop for Moored {
+impl Drop for ServerHandler {
     fn drop(&mut self) {
-        let Some(live) = self.place.with(Option::take).flatten() else { return };
+        let Some(live) = self.permit.with(Option::take).flatten() else { return };
         self.links.changes.tell();
-        // The session may take its time, and the link's thread finishes the request that it is at: nobody else is to wait for that.
-        let (turn, end) = (Ending::begin(&self.links), std::mem::replace(&mut self.end, End::Stopped));
+        // The session may take its time, and the link's thread finishes the request that it is at: the watcher is not to wait for that.
+        let (turn, end) = (EndingLink::begin(&self.links), std::mem::replace(&mut self.end, End::Stopped));
         let ending = move || {
             live.handle.cut(end);
             drop(live);
@@ -358,10 +372,10 @@ impl Drop for Moored {
     }
 }
 
-/// What the other side is told of our reasons.
+/// The goodbye for the other side.
 pub(super) fn goodbye(end: &End) -> Goodbye {
     match end {
-        End::Lie(lie) => Goodbye::new(Cause::Cut, lie),
+        End::ProtocolError(error) => Goodbye::new(Cause::Cut, error),
         End::Failed(_) => Goodbye::new(Cause::Failed, end),
         End::Left | End::Died | End::Stopped => Goodbye::new(Cause::Leaving, ""),
     }

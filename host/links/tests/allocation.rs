@@ -44,7 +44,7 @@ fn link(server: &Server, mode: Mode) -> (Line, LinkHandle) {
     (Line::start(&client, "counted", mode).expect("a line"), handle)
 }
 
-/// Several calls at once, answers with frames, bulk memory, a call that nobody wants.
+/// Several calls at once, answers with frames, bulk memory, a dropped call.
 fn round(line: &Line) {
     let frame = [7; 3000];
     let span = line.in_area().take(4096).expect("room");
@@ -60,7 +60,7 @@ fn calls_allocate_nothing_and_idle_links_do_nothing() {
     let server = Server::new(Arc::new(Echo));
     for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
         let (line, _handle) = link(&server, mode);
-        // Two threads: who waits then has to register, as the other one may be the leader. What a thread needs once, such as when it
+        // Two threads: a waiting one has to register, as the other may be the leader. What a thread needs once, such as when it
         // sleeps for the first time, may come late: there are several tries, of which one must do without.
         let barrier = Barrier::new(3);
         let over = AtomicBool::new(false);

@@ -66,7 +66,7 @@ fn a_call_that_takes_its_time_keeps_no_processor_busy_where_there_is_no_bell() {
     thread::sleep(span);
     let took = computed() - before;
     assert!(took < span * 3 / 10, "{took:?} of {span:?}");
-    // Nobody is forgotten for that.
+    // Answers still arrive.
     for _ in 0..20 {
         line.call(AT_ONCE, [6; 48], |_| {}).wait().expect("an answer");
     }

@@ -1,4 +1,4 @@
-//! What strangers at the door of links leave in the log: one line each.
+//! What hostile peers at the socket of links leave in the log: one line each.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};

@@ -7,7 +7,7 @@ use tombolo_back_nfs_client::{NfsExport, Options};
 use tombolo_front_nfs_server::NfsService;
 use tombolo_host_links::End;
 use tombolo_host_links::client::Line;
-use tombolo_host_links::server::{LinkHandle, Peer, Server, Service, Standing};
+use tombolo_host_links::server::{LinkHandle, Peer, Server, Service, VerifiedPeer};
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
 use tombolo_host_runtime::buffer_pool::BufferLimits;
 use tombolo_nfs_tests::test_server::{PATH, Plan};
@@ -24,7 +24,7 @@ pub struct LinkPlan {
     /// How both sides wait.
     pub mode: Mode,
     /// The clients' credentials, as from the server's kernel.
-    pub credentials: Option<Standing>,
+    pub credentials: Option<VerifiedPeer>,
     /// Which export they ask for.
     pub export: String,
 }

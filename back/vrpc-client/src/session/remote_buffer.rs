@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tombolo_core::fs::{File, Write, Written};
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host_links::client::Spans;
-use tombolo_host_links::passing::Elsewhere;
+use tombolo_host_links::forwarding::RemoteBuffer;
 use tombolo_mem::Source;
 use tombolo_wire_vrpc::{Data, REFERENCES_MAX, Reference, References, Request};
 
@@ -27,7 +27,7 @@ pub(super) fn write(
     let limit = from.len();
     let mut from = from.clone();
     from.truncate(len);
-    let Elsewhere { parts, loan } = link.line.elsewhere(&from)?;
+    let RemoteBuffer { parts, loan } = link.line.remote_buffer(&from)?;
     if parts.len() > REFERENCES_MAX {
         return None;
     }

@@ -8,9 +8,9 @@ use tombolo_back_vrpc_client::{Connect, ConnectError, Connected};
 use tombolo_core::fs::Client;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::connect::{ConnectOptions, connect};
-use tombolo_host_links::memory::{CommonMemory, MemoryPlace};
-use tombolo_host_links::seated;
-use tombolo_host_links::tether::Watcher;
+use tombolo_host_links::control_socket::Watcher;
+use tombolo_host_links::rendezvous;
+use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Incarnation;
 
@@ -27,7 +27,7 @@ pub enum At {
     /// At a socket: each side has memory of its own, and a doorbell.
     Socket(PathBuf),
     /// In memory that both can write, without a doorbell.
-    Memory(MemoryPlace),
+    Memory(MemoryLocation),
 }
 
 impl Endpoint {
@@ -41,13 +41,14 @@ impl Endpoint {
         match &self.at {
             At::Socket(socket) => {
                 let watcher = Watcher::start()?;
-                let (line, tether) = connect(socket, &options)?.start(&watcher, "bench", self.mode)?;
-                Ok((line, Box::new((tether, watcher))))
+                let (line, control_socket) =
+                    connect(socket, &options)?.start(&watcher, "bench", self.mode)?;
+                Ok((line, Box::new((control_socket, watcher))))
             }
             At::Memory(place) => {
-                let memory = CommonMemory::to_use(place)?;
-                let (line, tether) = seated::join(memory, &options, "bench", self.mode)?;
-                Ok((line, Box::new(tether)))
+                let memory = SharedMemory::to_use(place)?;
+                let (line, watcher) = rendezvous::join(memory, &options, "bench", self.mode)?;
+                Ok((line, Box::new(watcher)))
             }
         }
     }

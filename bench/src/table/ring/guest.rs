@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_host_links::memory::MemoryPlace;
+use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_mem::Region;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::region::mmapper;
@@ -61,7 +61,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     }
     affinity::pin(None, &[*second]).doing(|| "pin".to_owned())?;
     let links = server::links(&shared)?;
-    let listener = server::sit(&MemoryPlace::Mmapper(path), LINK_BYTES, &links, Mode::Poll)?;
+    let listener = server::sit(&MemoryLocation::Mmapper(path), LINK_BYTES, &links, Mode::Poll)?;
     affinity::pin(None, &[*first]).doing(|| "pin".to_owned())?;
     for round in 0..plan.rounds {
         for turn in 0..clients.len() {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_host_links::memory::MemoryPlace;
+use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_mem::{Region, WordMut};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::region::mmapper;
@@ -100,7 +100,7 @@ pub fn times(line: &str) -> Option<[f64; 3]> {
 }
 
 fn null(path: PathBuf, ticks: &Ticks, count: u64) -> Result<Clock> {
-    let endpoint = Endpoint { at: At::Memory(MemoryPlace::Mmapper(path)), mode: Mode::Poll };
+    let endpoint = Endpoint { at: At::Memory(MemoryLocation::Mmapper(path)), mode: Mode::Poll };
     let session = Session::begin(&endpoint, 0)?;
     ticks.time(count, || session.ask(Operation::Null))
 }
@@ -153,7 +153,7 @@ mod tests {
         let (shared, _) = speed::lay_out(folder.path()).unwrap();
         let path = folder.path().join("memory");
         std::fs::File::create(&path).unwrap().set_len(LINK_BYTES + PAGE * CLIENTS).unwrap();
-        let place = MemoryPlace::Mmapper(path.clone());
+        let place = MemoryLocation::Mmapper(path.clone());
         let links = server::links(&shared).unwrap();
         let _listener = server::sit(&place, LINK_BYTES, &links, Mode::Poll).unwrap();
         let memory = mmapper::open(&path, LINK_BYTES + PAGE * CLIENTS).unwrap();

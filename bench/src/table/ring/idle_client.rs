@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use clap::ValueEnum;
-use tombolo_host_links::memory::MemoryPlace;
+use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_shm::doorbell::Mode;
 
 use super::endpoint::{At, Endpoint};
@@ -23,8 +23,10 @@ impl IdleClient {
         let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
         let (kind, path) = match &endpoint.at {
             At::Socket(path) => (EndpointKind::Sockets, path),
-            At::Memory(MemoryPlace::File(path) | MemoryPlace::Mmapper(path)) => (EndpointKind::Memory, path),
-            At::Memory(MemoryPlace::Pci(_)) => return Err(Error::Absent("no client over PCI".to_owned())),
+            At::Memory(MemoryLocation::File(path) | MemoryLocation::Mmapper(path)) => {
+                (EndpointKind::Memory, path)
+            }
+            At::Memory(MemoryLocation::Pci(_)) => return Err(Error::Absent("no client over PCI".to_owned())),
         };
         let mut command = Command::new(program);
         command.arg("ring-idle").args(kind.to_possible_value().map(|value| value.get_name().to_owned()));
@@ -63,7 +65,7 @@ pub fn idle(
 ) -> Result<()> {
     let at = match kind {
         EndpointKind::Sockets => At::Socket(path),
-        EndpointKind::Memory => At::Memory(MemoryPlace::File(path)),
+        EndpointKind::Memory => At::Memory(MemoryLocation::File(path)),
     };
     let session = Session::begin(&Endpoint { at, mode }, 0)?;
     session.ask(Operation::Null)?;

@@ -11,8 +11,8 @@ use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Identities, NfsService, Options as NfsOptions, Signer, Squash, Whom,
 };
 use tombolo_host_links::connect::{ConnectOptions, connect};
+use tombolo_host_links::control_socket::Watcher;
 use tombolo_host_links::server::Service;
-use tombolo_host_links::tether::Watcher;
 use tombolo_host_rpc::client::{Call, DataLocation, Options, ReceiveBuffer, Reply as RpcReply, RpcClient};
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
 use tombolo_host_runtime::buffer_pool::BufferLimits;
@@ -125,8 +125,8 @@ impl Dial for Endpoint {
         let options = ConnectOptions::new(EXPORT, "bench", Incarnation([2; 16]))?;
         let options = ConnectOptions { protocol: Protocol::OncRpc, ..options };
         let watcher = Watcher::start()?;
-        let (line, tether) = connect(socket, &options)?.start(&watcher, "bench", self.mode)?;
-        Ok(Dialed { line, keep: Box::new((tether, watcher)) })
+        let (line, control_socket) = connect(socket, &options)?.start(&watcher, "bench", self.mode)?;
+        Ok(Dialed { line, keep: Box::new((control_socket, watcher)) })
     }
 }
 

@@ -10,9 +10,9 @@ use tombolo_back_vrpc_client::VrpcExport;
 use tombolo_core::fs::Export;
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
-use tombolo_host_links::memory::{CommonMemory, MemoryPlace};
-use tombolo_host_links::seated::MemoryListener;
+use tombolo_host_links::rendezvous::MemoryListener;
 use tombolo_host_links::server::Server as Links;
+use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Limits, Protocol};
 
@@ -78,7 +78,7 @@ pub fn endpoint(folder: &Path, kind: EndpointKind, mode: Mode) -> Endpoint {
     let path = folder.join(mode.name());
     let at = match kind {
         EndpointKind::Sockets => At::Socket(path),
-        EndpointKind::Memory => At::Memory(MemoryPlace::File(path)),
+        EndpointKind::Memory => At::Memory(MemoryLocation::File(path)),
     };
     Endpoint { at, mode }
 }
@@ -101,7 +101,7 @@ pub fn listen(shared: &Path, folder: &Path, kind: EndpointKind) -> Result<Listen
         }
         EndpointKind::Memory => {
             for mode in SLEEPERS {
-                let place = MemoryPlace::File(folder.join(mode.name()));
+                let place = MemoryLocation::File(folder.join(mode.name()));
                 listeners.1.push(sit(&place, MEMORY_BYTES, &links, mode)?);
             }
         }
@@ -128,8 +128,8 @@ pub fn links(shared: &Path) -> Result<Arc<Links>> {
 }
 
 /// Makes links over so many bytes of memory, which both sides can write.
-pub fn sit(place: &MemoryPlace, bytes: u64, links: &Arc<Links>, mode: Mode) -> Result<MemoryListener> {
-    let memory = CommonMemory::to_serve(place, Some(bytes)).map_err(|error| wrong("memory", &error))?;
+pub fn sit(place: &MemoryLocation, bytes: u64, links: &Arc<Links>, mode: Mode) -> Result<MemoryListener> {
+    let memory = SharedMemory::to_serve(place, Some(bytes)).map_err(|error| wrong("memory", &error))?;
     let listener = MemoryListener::start(memory, Arc::clone(links), Limits::default(), mode, "bench");
     listener.map_err(|error| wrong("links over memory", &error))
 }

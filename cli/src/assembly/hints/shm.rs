@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use tombolo_host_links::memory::MemoryPlace;
+use tombolo_host_links::shared_memory::MemoryLocation;
 
 use super::quoted;
 
@@ -28,7 +28,7 @@ impl ShmHint<'_> {
 #[derive(Debug)]
 pub struct MemoryHint<'a> {
     /// Where it is.
-    pub place: &'a MemoryPlace,
+    pub place: &'a MemoryLocation,
     /// How long it is.
     pub size_bytes: u64,
     /// What clients mount.
@@ -42,7 +42,7 @@ impl MemoryHint<'_> {
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { size_bytes, export, index, .. } = self;
         let mount = |scheme: &str| format!("tombolo mount {} /mnt", quoted(&format!("{scheme}:{export}")));
-        let MemoryPlace::File(path) = self.place else {
+        let MemoryLocation::File(path) = self.place else {
             writeln!(out, "  QEMU guest: {}", mount("shm+pci"))?;
             writeln!(out, "  UML guest:  {}", mount("shm+mmapper"))?;
             return writeln!(
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn guests_of_each_kind_get_their_words() {
-        let place = MemoryPlace::File("/dev/shm/vm,1".into());
+        let place = MemoryLocation::File("/dev/shm/vm,1".into());
         let mut out = Vec::new();
         let hint = MemoryHint { place: &place, size_bytes: 1 << 20, export: "/src", index: 2 };
         hint.write(&mut out).expect("memory takes it");
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn where_a_guest_serves_others_are_told_how() {
-        for place in [MemoryPlace::Pci(None), MemoryPlace::Mmapper("/dev/mmapper".into())] {
+        for place in [MemoryLocation::Pci(None), MemoryLocation::Mmapper("/dev/mmapper".into())] {
             let mut out = Vec::new();
             let hint = MemoryHint { place: &place, size_bytes: 0, export: "/src", index: 0 };
             hint.write(&mut out).expect("memory takes it");

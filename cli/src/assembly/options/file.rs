@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error};
-use tombolo_host_links::memory::MemoryPlace;
+use tombolo_host_links::shared_memory::MemoryLocation;
 
 use super::ServerOptions;
 use super::virtiofs::VirtioFsSocket;
@@ -31,8 +31,8 @@ impl ServerOptions {
             VirtioFsSocket::Inherited(_) => None,
         });
         let files = self.shm_file.iter_mut().filter_map(|arg| match &mut arg.place {
-            MemoryPlace::File(path) => Some(path),
-            MemoryPlace::Pci(_) | MemoryPlace::Mmapper(_) => None,
+            MemoryLocation::File(path) => Some(path),
+            MemoryLocation::Pci(_) | MemoryLocation::Mmapper(_) => None,
         });
         let paths = dirs.chain(sockets).chain(files);
         let paths = paths.chain(self.shm.iter_mut().map(|arg| &mut arg.socket));

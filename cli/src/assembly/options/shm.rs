@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use tombolo_core::fs::{NO_ID, Squash};
-use tombolo_host_links::memory::MemoryPlace;
+use tombolo_host_links::shared_memory::MemoryLocation;
 
 use super::export::{ExportName, named_exports};
 use super::nfs::SquashArg;
@@ -23,7 +23,7 @@ pub struct ShmArg {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmFileArg {
     /// Where it is.
-    pub place: MemoryPlace,
+    pub place: MemoryLocation,
     /// Its size in bytes, where it does not know it itself.
     pub size_bytes: Option<u64>,
     /// Which of the client's users become the anonymous one. The client itself has no identity.
@@ -39,11 +39,11 @@ impl FromStr for ShmFileArg {
         let (word, settings) = behind_word(text);
         let place = match word {
             "" => return Err("the file is missing: write FILE,size=SIZE".into()),
-            "mmapper:" => MemoryPlace::Mmapper("/dev/mmapper".into()),
+            "mmapper:" => MemoryLocation::Mmapper("/dev/mmapper".into()),
             word => match word.strip_prefix("pci:") {
-                Some("") => MemoryPlace::Pci(None),
-                Some(address) => MemoryPlace::Pci(Some(address.into())),
-                None => MemoryPlace::File(word.into()),
+                Some("") => MemoryLocation::Pci(None),
+                Some(address) => MemoryLocation::Pci(Some(address.into())),
+                None => MemoryLocation::File(word.into()),
             },
         };
         let mut arg = Self { place, size_bytes: None, squash: Squash::NONE, exports: Vec::new() };
@@ -61,8 +61,10 @@ impl FromStr for ShmFileArg {
             }
         }
         match (&arg.place, arg.size_bytes) {
-            (MemoryPlace::Pci(_), Some(_)) => Err("a PCI device has a size of its own".into()),
-            (MemoryPlace::Mmapper(_), None) => Err("mmapper: does not know its size: add ,size=SIZE".into()),
+            (MemoryLocation::Pci(_), Some(_)) => Err("a PCI device has a size of its own".into()),
+            (MemoryLocation::Mmapper(_), None) => {
+                Err("mmapper: does not know its size: add ,size=SIZE".into())
+            }
             _ => Ok(arg),
         }
     }
@@ -104,12 +106,12 @@ mod tests {
     fn memory_has_a_place_and_a_size() {
         let arg =
             |text: &str| text.parse::<ShmFileArg>().map(|arg| (arg.place, arg.size_bytes, arg.exports.len()));
-        let file = |path: &str| MemoryPlace::File(path.into());
+        let file = |path: &str| MemoryLocation::File(path.into());
         assert_eq!(arg("/dev/shm/x,size=64M"), Ok((file("/dev/shm/x"), Some(64 << 20), 0)));
         assert_eq!(arg("x,export=/a,export=/b"), Ok((file("x"), None, 2)));
-        assert_eq!(arg("pci:"), Ok((MemoryPlace::Pci(None), None, 0)));
-        assert_eq!(arg("pci:00:03.0"), Ok((MemoryPlace::Pci(Some("00:03.0".into())), None, 0)));
-        assert!(matches!(arg("mmapper:,size=8192"), Ok((MemoryPlace::Mmapper(_), Some(8192), 0))));
+        assert_eq!(arg("pci:"), Ok((MemoryLocation::Pci(None), None, 0)));
+        assert_eq!(arg("pci:00:03.0"), Ok((MemoryLocation::Pci(Some("00:03.0".into())), None, 0)));
+        assert!(matches!(arg("mmapper:,size=8192"), Ok((MemoryLocation::Mmapper(_), Some(8192), 0))));
         for bad in [
             "",
             ",size=4096",

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tombolo_core::fs::Squash;
-use tombolo_host_links::memory::MemoryPlace;
+use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_shm::doorbell::Mode;
 
 use super::{PlannedExport, position};
@@ -38,7 +38,7 @@ pub struct PlannedShm {
 #[derive(Debug)]
 pub struct PlannedMemory {
     /// Where it is.
-    pub place: MemoryPlace,
+    pub place: MemoryLocation,
     /// How long it is, where it does not know it itself.
     pub size_bytes: Option<u64>,
     /// Which of the client's users become the anonymous one.

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use tombolo_core::fs::{Squash, Whom};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::listen::{Guest, LinkListener, ListenOptions};
-use tombolo_host_links::memory::{CommonMemory, MemoryPlace};
 use tombolo_host_links::policy::Policy;
 use tombolo_host_links::registry::Announcement;
-use tombolo_host_links::seated::MemoryListener;
+use tombolo_host_links::rendezvous::MemoryListener;
 use tombolo_host_links::server::Server;
+use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
 use tombolo_shm::link::{Limits, Protocol};
 
 use super::nfs_over_links::NfsOverLinks;
@@ -41,7 +41,7 @@ pub struct Endpoint {
 /// Where clients come.
 enum At {
     Socket { path: PathBuf, listener: LinkListener },
-    Memory { place: MemoryPlace, size_bytes: u64, listener: MemoryListener },
+    Memory { place: MemoryLocation, size_bytes: u64, listener: MemoryListener },
 }
 
 impl ShmServers {
@@ -112,9 +112,9 @@ impl Endpoint {
     fn front(&self) -> String {
         match &self.at {
             At::Socket { path, .. } => format!("shm:{}", path.display()),
-            At::Memory { place: MemoryPlace::File(path), .. } => format!("shm+file:{}", path.display()),
-            At::Memory { place: MemoryPlace::Pci(_), .. } => "shm+pci:".into(),
-            At::Memory { place: MemoryPlace::Mmapper(_), .. } => "shm+mmapper:".into(),
+            At::Memory { place: MemoryLocation::File(path), .. } => format!("shm+file:{}", path.display()),
+            At::Memory { place: MemoryLocation::Pci(_), .. } => "shm+pci:".into(),
+            At::Memory { place: MemoryLocation::Mmapper(_), .. } => "shm+mmapper:".into(),
         }
     }
 
@@ -128,10 +128,10 @@ impl Endpoint {
     fn name(&self) -> String {
         match &self.at {
             At::Socket { path, .. } => path.display().to_string(),
-            At::Memory { place: MemoryPlace::Pci(None), .. } => "pci:".into(),
-            At::Memory { place: MemoryPlace::Pci(Some(address)), .. } => format!("pci:{address}"),
-            At::Memory { place: MemoryPlace::Mmapper(_), .. } => "mmapper:".into(),
-            At::Memory { place: MemoryPlace::File(path), .. } => path.display().to_string(),
+            At::Memory { place: MemoryLocation::Pci(None), .. } => "pci:".into(),
+            At::Memory { place: MemoryLocation::Pci(Some(address)), .. } => format!("pci:{address}"),
+            At::Memory { place: MemoryLocation::Mmapper(_), .. } => "mmapper:".into(),
+            At::Memory { place: MemoryLocation::File(path), .. } => path.display().to_string(),
         }
     }
 }
@@ -176,11 +176,11 @@ fn listen(
 fn serve_memory(memory: &PlannedMemory, plan: &Plan, state: &Arc<DurableState>) -> Result<Endpoint, Failure> {
     let serving = format!("serve over {}", memory.place);
     let place = match &memory.place {
-        MemoryPlace::File(path) => absolute(path).map(MemoryPlace::File),
+        MemoryLocation::File(path) => absolute(path).map(MemoryLocation::File),
         place => Ok(place.clone()),
     };
     let place = place.map_err(|error| Failure::cannot(&serving, &error))?;
-    if let (MemoryPlace::File(path), None) = (&place, memory.size_bytes)
+    if let (MemoryLocation::File(path), None) = (&place, memory.size_bytes)
         && !path.exists()
     {
         let failure = Failure::cannot(&serving, "there is no such file");
@@ -188,7 +188,7 @@ fn serve_memory(memory: &PlannedMemory, plan: &Plan, state: &Arc<DurableState>) 
     }
     let (server, names) = server(&memory.exports, memory.squash, plan, state)?;
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
-    let common = CommonMemory::to_serve(&place, memory.size_bytes);
+    let common = SharedMemory::to_serve(&place, memory.size_bytes);
     let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
     // A guest has no name.
     let label = place.to_string();
@@ -225,9 +225,9 @@ fn server(
 }
 
 /// For the other side's command line; it was there a moment ago.
-fn length(place: &MemoryPlace) -> u64 {
+fn length(place: &MemoryLocation) -> u64 {
     match place {
-        MemoryPlace::File(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
-        MemoryPlace::Pci(_) | MemoryPlace::Mmapper(_) => 0,
+        MemoryLocation::File(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
+        MemoryLocation::Pci(_) | MemoryLocation::Mmapper(_) => 0,
     }
 }

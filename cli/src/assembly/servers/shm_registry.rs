@@ -6,7 +6,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tombolo_host_links::registry::{Announcement, Directory, Entry, GuestEntry, Registry, RegistryError};
+use tombolo_host_links::registry::{
+    Announcement, Directory, GuestEntry, Registration, Registry, RegistryError,
+};
 use tombolo_host_service::control;
 
 use super::shm::Endpoint;
@@ -68,7 +70,7 @@ impl Drop for Listed {
 }
 
 struct Lister {
-    entry: Box<dyn Entry>,
+    entry: Box<dyn Registration>,
     announcement: Announcement,
     endpoints: Arc<[Endpoint]>,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quick_cache::sync::Cache;
 use tombolo_core::fs::Squash;
 use tombolo_core::{Error, Identity, Result};
-use tombolo_host_links::server::Voice;
+use tombolo_host_links::server::IdentityPolicy;
 use tombolo_host_rpc::server::Origin;
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX};
 
@@ -37,9 +37,9 @@ impl Identities {
         origin: &Origin,
     ) -> Result<Identity> {
         if let Origin::Link(link) = origin
-            && !link.voice.is_anybodys()
+            && !link.identity_policy.allows_any()
         {
-            return self.of_voice(squash, credential, &link.voice);
+            return self.under_policy(squash, credential, &link.identity_policy);
         }
         let sys = match credential {
             Credential::Sys(sys) if !squash.takes_all() => sys,
@@ -58,7 +58,12 @@ impl Identities {
 
     /// Of a process that may not call with any identity. The groups that it claims are checked against those of the kernel, so nothing is
     /// looked up. Without a name it is itself.
-    fn of_voice(&self, squash: Squash, credential: &Credential<'_>, voice: &Voice) -> Result<Identity> {
+    fn under_policy(
+        &self,
+        squash: Squash,
+        credential: &Credential<'_>,
+        identity_policy: &IdentityPolicy,
+    ) -> Result<Identity> {
         if squash.takes_all() {
             let Squash { anonymous_uid: uid, anonymous_gid: gid, .. } = squash;
             return Ok(Identity { uid, gid, groups: None });
@@ -67,7 +72,7 @@ impl Identities {
             Credential::Sys(sys) => Identity { uid: sys.uid, gid: sys.gid, groups: self.shared(&sys.gids) },
             _ => Identity::default(),
         };
-        let Identity { uid, gid, groups } = voice.identity(named).ok_or(Error::NotPermitted)?;
+        let Identity { uid, gid, groups } = identity_policy.identity(named).ok_or(Error::NotPermitted)?;
         let groups = groups.and_then(|groups| self.squashed(squash, groups));
         Ok(Identity { uid: squash.uid(uid), gid: squash.gid(gid), groups })
     }
@@ -147,14 +152,18 @@ mod tests {
 
     #[test]
     fn link_callers_are_their_process_before_squashing() {
-        use tombolo_host_links::server::Voice;
+        use tombolo_host_links::server::IdentityPolicy;
         let identities = Identities::new(None);
-        let voice = |uid, gid, groups: &[u32]| Voice::Its { uid, gid, groups: groups.into() };
-        let seen = |whom, credential: Credential<'static>, voice: &Voice| {
+        let identity_policy =
+            |uid, gid, groups: &[u32]| IdentityPolicy::Own { uid, gid, groups: groups.into() };
+        let seen = |whom, credential: Credential<'static>, identity_policy: &IdentityPolicy| {
             let squash = Squash { whom, anonymous_uid: 99, anonymous_gid: 98 };
-            identities.of_voice(squash, &credential, voice).map(|identity| shown(&identity)).ok()
+            identities
+                .under_policy(squash, &credential, identity_policy)
+                .map(|identity| shown(&identity))
+                .ok()
         };
-        let joe = voice(1000, 100, &[7]);
+        let joe = identity_policy(1000, 100, &[7]);
         let itself = Some((1000, 100, vec![7]));
         for whom in [Whom::Nobody, Whom::Root] {
             assert_eq!(seen(whom, sys(0, 0, &[0]), &joe), itself, "root is the process itself");
@@ -165,7 +174,7 @@ mod tests {
             }
         }
         assert_eq!(seen(Whom::All, sys(1001, 5, &[4]), &joe), Some((99, 98, vec![])), "all are alike");
-        let in_roots_group = voice(1000, 0, &[0]);
+        let in_roots_group = identity_policy(1000, 0, &[0]);
         assert_eq!(seen(Whom::Root, sys(0, 0, &[]), &in_roots_group), Some((1000, 98, vec![98])));
     }
 

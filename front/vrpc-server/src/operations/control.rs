@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tombolo_core::fs::File;
 use tombolo_core::{Error, Identity};
-use tombolo_host_links::Lie;
+use tombolo_host_links::ProtocolError;
 use tombolo_wire_vrpc::{Forgets, Groups, Offers, Reply, Session};
 
 use crate::exchange::Exchange;
@@ -33,11 +33,11 @@ pub(super) fn profile(exchange: Exchange<'_>) {
 pub(super) fn caller(exchange: Exchange<'_>, uid: u32, gid: u32, groups: Groups<'_>) {
     let caller = exchange.caller;
     let groups = (!groups.is_empty()).then(|| groups.iter().collect::<Arc<[u32]>>());
-    let identity = exchange.shared.voice.identity(Identity { uid, gid, groups });
+    let identity = exchange.shared.identity_policy.identity(Identity { uid, gid, groups });
     let identity = identity.map(|identity| exchange.shared.options.squash.identity(identity));
     let is_refused = identity.is_none();
     if !exchange.shared.callers.set(caller, identity) {
-        exchange.cut(Lie::Senseless(format!("caller {} is beyond the limit", caller.0).into()));
+        exchange.cut(ProtocolError::Malformed(format!("caller {} is beyond the limit", caller.0).into()));
     } else if is_refused {
         tracing::debug!(session = exchange.shared.id.0, uid, gid, "a peer may not ask in this name");
         exchange.refuse(Error::NotPermitted);

@@ -1,7 +1,7 @@
 //! File data.
 
 use tombolo_core::fs::{File, Write};
-use tombolo_host_links::Lie;
+use tombolo_host_links::ProtocolError;
 use tombolo_wire_vrpc::{Data, Destination, Reply, Returned};
 
 use crate::buffers::{self, ReplyBuffer, wire_len};
@@ -42,6 +42,6 @@ pub(super) fn write(mut exchange: Exchange<'_>, file: File, how: Write, data: &D
     exchange.answer(answer, Reply::Written);
 }
 
-fn too_much() -> Lie {
-    Lie::Senseless("more data than one request may move".into())
+fn too_much() -> ProtocolError {
+    ProtocolError::Malformed("more data than one request may move".into())
 }

@@ -44,7 +44,7 @@ pub(super) fn copied(
     exchange: &Exchange<'_>,
     limit_bytes: usize,
     too_long: Error,
-) -> Result<Result<Vec<u8>, Error>, tombolo_host_links::Lie> {
+) -> Result<Result<Vec<u8>, Error>, tombolo_host_links::ProtocolError> {
     if data.len_bytes() as usize > limit_bytes {
         return Ok(Err(too_long));
     }

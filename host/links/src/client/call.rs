@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use tombolo_core::block_on;
 use tombolo_shm::doorbell::Mode;
 
+use super::completion_slot::{CompletionSlot, Phase};
 use super::core::Core;
-use super::entry::{Entry, Phase};
 use super::error::LineError;
 use super::frame::{FRAME_MAX, FrameWriter, new_buffer};
 use super::intake::Intake;
-use super::reply::{Answer, Reply};
+use super::queued_request::{QueuedRequest, Stage as QueuedStage};
+use super::reply::{RawReply, Reply};
 use super::spans::Spans;
-use super::ticket::{Stage as TicketStage, Ticket};
 use super::wakes::Wakes;
-use crate::end::Lie;
+use crate::end::ProtocolError;
 use tombolo_host_runtime::lock;
 
 /// A call that was made. Dropping it gives up the answer, not the request: its id stays out, and its spans in use, until the server
@@ -29,7 +29,7 @@ use tombolo_host_runtime::lock;
 ///
 /// To await it, poll it as a future, from any thread; [`now`](Self::now) looks whether the answer comes at once, and
 /// [`wait`](Self::wait) blocks.
-#[must_use = "a call that nobody awaits is one whose failure nobody sees"]
+#[must_use = "the failure of a call that is not awaited goes unseen"]
 pub struct Call {
     core: Arc<Core>,
     stage: Stage,
@@ -40,7 +40,7 @@ enum Stage {
     /// It was sent with that id.
     Sent(u32),
     /// All ids are out.
-    Queued(Arc<Ticket>),
+    Queued(Arc<QueuedRequest>),
     /// It was never sent.
     Failed(LineError),
     /// The answer was taken.
@@ -52,7 +52,7 @@ pub type Outcome = Result<Reply, LineError>;
 
 /// So often a caller looks before it asks the clock: most answers come sooner.
 const LOOKS: u32 = 64;
-/// So long a caller looks where it is told to look all the time, before it lets others go on.
+/// So long a caller looks in mode `poll`, before it yields.
 const POLL: Duration = Duration::from_millis(1);
 
 impl Call {
@@ -93,7 +93,7 @@ impl Call {
     /// The answer, if it comes within a bounded time without sleeping: the time that has paid lately, 50 µs at most, or none
     /// ([`Mode::Event`]).
     ///
-    /// The caller may receive others' answers meanwhile, and wakes those who wait for them, on this thread: it must hold no lock
+    /// The caller may receive answers to other calls meanwhile, and wakes their tasks, on this thread: it must hold no lock
     /// that a task needs which waits for a call. After it has given the answer it gives none any more.
     #[inline]
     pub fn now(&mut self) -> Option<Outcome> {
@@ -102,7 +102,7 @@ impl Call {
                 let outcome = self.core.look(id)?;
                 Some(self.finish(outcome))
             }
-            _ => self.seldom(None),
+            _ => self.poll_unsent(None),
         }
     }
 
@@ -125,7 +125,7 @@ impl Call {
                 continue;
             }
             if let Stage::Sent(id) = self.stage
-                && let Some(outcome) = self.core.doze(id)
+                && let Some(outcome) = self.core.park(id)
             {
                 return self.finish(outcome);
             }
@@ -152,7 +152,7 @@ impl Call {
                 None => Poll::Pending,
             };
         }
-        match self.seldom(Some(waker)) {
+        match self.poll_unsent(Some(waker)) {
             Some(outcome) => Poll::Ready(outcome),
             None => match self.stage {
                 // It was sent meanwhile.
@@ -164,10 +164,10 @@ impl Call {
 
     /// What to do where it is not sent.
     #[cold]
-    fn seldom(&mut self, waker: Option<&Waker>) -> Option<Outcome> {
+    fn poll_unsent(&mut self, waker: Option<&Waker>) -> Option<Outcome> {
         let core = self.core.clone();
-        let ticket = match &self.stage {
-            Stage::Queued(ticket) => ticket,
+        let queued = match &self.stage {
+            Stage::Queued(queued) => queued,
             Stage::Failed(error) => {
                 let error = error.clone();
                 self.stage = Stage::Done;
@@ -176,31 +176,31 @@ impl Call {
             Stage::Done | Stage::Sent(_) => return None,
         };
         // An answer that lies there may free an id.
-        core.glance();
+        core.look_once();
         let stage = {
-            let mut state = ticket.lock();
-            if let (Some(waker), TicketStage::Waiting) = (waker, state.stage)
+            let mut state = queued.lock();
+            if let (Some(waker), QueuedStage::Waiting) = (waker, state.stage)
                 && state.waker.replace(waker.clone()).is_none()
             {
                 core.waiting.enter();
             }
             state.stage
         };
-        if let TicketStage::Sent(id) = stage {
+        if let QueuedStage::Sent(id) = stage {
             self.stage = Stage::Sent(id);
             return None;
         }
-        if core.fate.is_over() {
+        if core.outcome.is_over() {
             return Some(self.finish(Err(core.lost())));
         }
         if waker.is_some() {
-            core.see_to_it();
+            core.ensure_wakeup();
         }
         None
     }
 
     #[inline]
-    fn finish(&mut self, outcome: Result<Answer, LineError>) -> Outcome {
+    fn finish(&mut self, outcome: Result<RawReply, LineError>) -> Outcome {
         if outcome.is_ok() {
             self.stage = Stage::Done;
         } else {
@@ -213,17 +213,17 @@ impl Call {
     fn give_up(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Sent(id) => self.core.abandon(id, std::mem::take(&mut self.spans)),
-            Stage::Queued(ticket) => {
+            Stage::Queued(queued) => {
                 let sent = {
-                    let mut state = ticket.lock();
-                    let before = std::mem::replace(&mut state.stage, TicketStage::GivenUp);
+                    let mut state = queued.lock();
+                    let before = std::mem::replace(&mut state.stage, QueuedStage::GivenUp);
                     if state.waker.take().is_some() {
                         self.core.waiting.leave();
                     }
                     state.frame.take().into_iter().for_each(|frame| self.core.spare.give_back(frame));
                     before
                 };
-                if let TicketStage::Sent(id) = sent {
+                if let QueuedStage::Sent(id) = sent {
                     self.core.abandon(id, std::mem::take(&mut self.spans));
                 }
             }
@@ -264,7 +264,7 @@ impl std::fmt::Debug for Call {
 #[inline]
 fn begin(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Stage {
     core.prefetch.fetch();
-    if core.fate.is_over() {
+    if core.outcome.is_over() {
         return Stage::Failed(core.lost());
     }
     match core.ids.take() {
@@ -287,14 +287,14 @@ fn queue(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWr
         core.spare.give_back(buffer);
         return Stage::Failed(LineError::TooLong { len_bytes });
     }
-    let ticket = Arc::new(Ticket::new(kind, body, Some(buffer), len_bytes));
-    let Some(id) = core.ids.take_or_wait(&ticket) else {
-        core.put_all_aside();
+    let queued = Arc::new(QueuedRequest::new(kind, body, Some(buffer), len_bytes));
+    let Some(id) = core.ids.take_or_wait(&queued) else {
+        core.park_all_replies();
         core.counters.queued_total.fetch_add(1, Ordering::Relaxed);
-        return Stage::Queued(ticket);
+        return Stage::Queued(queued);
     };
     // One has become free meanwhile.
-    let frame = ticket.lock().frame.take();
+    let frame = queued.lock().frame.take();
     let sent = core.send(id, kind, body, |writer| {
         writer.put(frame.as_ref().map_or(&[], |frame| &frame[..len_bytes]));
     });
@@ -307,15 +307,15 @@ fn queue(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWr
 
 /// What a leader found.
 enum Found {
-    Answer(Answer),
+    Reply(RawReply),
     /// The time is up.
     Nothing,
-    /// Others must be woken before it goes on.
+    /// Other tasks must be woken before it goes on.
     Others,
-    Lie(Lie),
+    ProtocolError(ProtocolError),
 }
 
-/// How long a call has been looked for. Most are answered before the clock is asked, which is a system call in some guests.
+/// How long a call has been polled. Most are answered before the clock is read, which is a system call in some guests.
 #[derive(Default)]
 enum Looked {
     #[default]
@@ -345,40 +345,40 @@ impl Looked {
 impl Core {
     /// Looks for an answer as long as that pays.
     #[inline]
-    fn look(&self, id: u32) -> Option<Result<Answer, LineError>> {
-        let entry = self.entry(id);
+    fn look(&self, id: u32) -> Option<Result<RawReply, LineError>> {
+        let slot = self.slot(id);
         let mut wakes = Wakes::default();
         let mut looked = Looked::default();
         loop {
-            if entry.phase(id) == Phase::Answered {
-                return Some(Ok(self.take(entry, id)?));
+            if slot.phase(id) == Phase::Answered {
+                return Some(Ok(self.take(slot, id)?));
             }
-            if self.fate.is_over() {
+            if self.outcome.is_over() {
                 return Some(Err(self.lost()));
             }
             let Some(mut intake) = self.try_lead() else {
-                if !self.follow(entry, id, &mut looked) {
+                if !self.look_at_slot(slot, id, &mut looked) {
                     return None;
                 }
                 continue;
             };
             // It may have been answered after the look and before the lead.
-            if entry.phase(id) == Phase::Answered {
+            if slot.phase(id) == Phase::Answered {
                 self.leave(intake, &mut wakes);
                 continue;
             }
             let found = self.look_as_leader(&mut intake, id, &mut wakes, &mut looked);
-            if let Found::Lie(lie) = found {
-                self.caught(intake, lie, &mut wakes);
+            if let Found::ProtocolError(error) = found {
+                self.fail(intake, error, &mut wakes);
                 continue;
             }
             self.leave(intake, &mut wakes);
             match found {
-                Found::Answer(answer) => return Some(Ok(answer)),
+                Found::Reply(answer) => return Some(Ok(answer)),
                 // What was found while leaving may be ours.
-                Found::Nothing if entry.phase(id) == Phase::Answered => {}
+                Found::Nothing if slot.phase(id) == Phase::Answered => {}
                 Found::Nothing => return None,
-                Found::Others | Found::Lie(_) => {}
+                Found::Others | Found::ProtocolError(_) => {}
             }
         }
     }
@@ -392,12 +392,12 @@ impl Core {
             let found = self.drain(intake, Some(id), wakes);
             intake.backoff.looked(matches!(found, Ok(Some(_))));
             match found {
-                Ok(Some(answer)) => return Found::Answer(answer),
+                Ok(Some(answer)) => return Found::Reply(answer),
                 Ok(None) if wakes.is_empty() => {}
                 Ok(None) => return Found::Others,
-                Err(lie) => return Found::Lie(lie),
+                Err(error) => return Found::ProtocolError(error),
             }
-            if self.fate.is_over() || !self.may_look(intake, looked) {
+            if self.outcome.is_over() || !self.may_look(intake, looked) {
                 return Found::Nothing;
             }
             self.disarm(intake);
@@ -433,14 +433,14 @@ impl Core {
         }
     }
 
-    /// Looks at the desk for a moment while another leads. False if it is time to do something else.
-    fn follow(&self, entry: &Entry, id: u32, looked: &mut Looked) -> bool {
+    /// Looks at the completion slot for a moment while another thread leads. False if it is time to do something else.
+    fn look_at_slot(&self, slot: &CompletionSlot, id: u32, looked: &mut Looked) -> bool {
         if self.mode == Mode::Event {
             return false;
         }
-        self.drive_away();
+        self.unpark_leader();
         for _ in 0..LOOKS {
-            if entry.phase(id) == Phase::Answered {
+            if slot.phase(id) == Phase::Answered {
                 return true;
             }
             spin_loop();
@@ -450,56 +450,58 @@ impl Core {
     }
 
     /// Looks once whether something is there.
-    fn glance(&self) {
+    fn look_once(&self) {
         let mut wakes = Wakes::default();
         let Some(mut intake) = self.try_lead() else { return };
         match self.drain(&mut intake, None, &mut wakes) {
             Ok(_) => self.leave(intake, &mut wakes),
-            Err(lie) => self.caught(intake, lie, &mut wakes),
+            Err(error) => self.fail(intake, error, &mut wakes),
         }
     }
 
-    /// Registers who is to be woken, unless the answer is there.
-    fn register(&self, id: u32, waker: &Waker) -> Option<Result<Answer, LineError>> {
-        let entry = self.entry(id);
+    /// Registers the waker, unless the answer is there.
+    fn register(&self, id: u32, waker: &Waker) -> Option<Result<RawReply, LineError>> {
+        let slot = self.slot(id);
         let before = {
-            let mut desk = entry.desk();
-            match entry.phase(id) {
+            let mut completion = slot.completion();
+            match slot.phase(id) {
                 Phase::Answered => None,
-                Phase::Awaited if desk.waker.as_ref().is_some_and(|before| before.will_wake(waker)) => None,
-                Phase::Awaited => desk.waker.replace(waker.clone()),
+                Phase::Awaited if completion.waker.as_ref().is_some_and(|before| before.will_wake(waker)) => {
+                    None
+                }
+                Phase::Awaited => completion.waker.replace(waker.clone()),
                 _ => {
-                    desk.since = (self.mode == Mode::Adaptive).then(Instant::now);
+                    completion.since = (self.mode == Mode::Adaptive).then(Instant::now);
                     self.waiting.enter();
-                    entry.set(id, Phase::Awaited);
-                    desk.waker.replace(waker.clone())
+                    slot.set(id, Phase::Awaited);
+                    completion.waker.replace(waker.clone())
                 }
             }
         };
         // Not under the lock: dropping a waker may drop a task, and what that holds.
         drop(before);
-        if entry.phase(id) != Phase::Answered {
-            // A line that has ended wakes those whom it finds registered, and no others.
-            if self.fate.is_over() {
+        if slot.phase(id) != Phase::Answered {
+            // The end of the line wakes the wakers that it finds registered, and no others.
+            if self.outcome.is_over() {
                 return Some(Err(self.lost()));
             }
-            self.see_to_it();
-            if entry.phase(id) != Phase::Answered {
+            self.ensure_wakeup();
+            if slot.phase(id) != Phase::Answered {
                 return None;
             }
         }
-        self.take(entry, id).map(Ok)
+        self.take(slot, id).map(Ok)
     }
 
-    /// Takes the answer from the desk, and frees the id.
-    fn take(&self, entry: &Entry, id: u32) -> Option<Answer> {
+    /// Takes the answer from the completion slot, and frees the id.
+    fn take(&self, slot: &CompletionSlot, id: u32) -> Option<RawReply> {
         let answer = {
-            let mut desk = entry.desk();
-            if entry.look().0 != id {
-                return lock(&self.aside).remove(&id);
+            let mut completion = slot.completion();
+            if slot.look().0 != id {
+                return lock(&self.parked_replies).remove(&id);
             }
-            let answer = desk.answer.take()?;
-            entry.set(id, Phase::Free);
+            let answer = completion.answer.take()?;
+            slot.set(id, Phase::Free);
             answer
         };
         let mut wakes = Wakes::default();
@@ -508,30 +510,30 @@ impl Core {
         Some(answer)
     }
 
-    /// Nobody wants the answer any more. Its id and its bulk memory stay out until it comes.
+    /// The call was dropped. Its id and its bulk memory stay out until the answer comes.
     fn abandon(&self, id: u32, spans: Spans) {
-        let entry = self.entry(id);
-        let mut desk = entry.desk();
-        match entry.phase(id) {
+        let slot = self.slot(id);
+        let mut completion = slot.completion();
+        match slot.phase(id) {
             Phase::Answered => {
-                drop(desk);
-                drop((self.take(entry, id), spans));
+                drop(completion);
+                drop((self.take(slot, id), spans));
                 return;
             }
             Phase::Awaited => self.waiting.leave(),
             _ => {}
         }
-        let waker = desk.waker.take();
-        if !self.fate.is_over() {
-            desk.spans = spans;
-            entry.set(id, Phase::Abandoned);
+        let waker = completion.waker.take();
+        if !self.outcome.is_over() {
+            completion.spans = spans;
+            slot.set(id, Phase::Abandoned);
         }
-        drop(desk);
+        drop(completion);
         drop(waker);
     }
 }
 
-/// For so long who looks at its desk waits for a leader.
+/// For so long a caller that looks at its completion slot waits for a leader.
 const FOLLOW: Duration = Duration::from_micros(50);
 /// For so long it does so without yielding.
 const EAGER: Duration = Duration::from_micros(2);

@@ -1,4 +1,4 @@
-//! What the threads of one line share: requests on their way out, and what is known of each.
+//! What the threads of one line share: requests on their way out, and the state of each.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -11,20 +11,20 @@ use tombolo_shm::doorbell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Extent, Layout};
 use tombolo_shm::ring::{Message, Prefetch, Producer};
 
+use super::completion_slot::{CompletionSlot, Phase};
 use super::counters::{Counters, Counts};
-use super::doze::Doze;
-use super::ear::Doorbell;
-use super::entry::{Entry, Phase};
+use super::doorbell::Doorbell;
 use super::error::LineError;
 use super::frame::{Buffer, FRAME_MAX, FrameWriter, spare_buffers};
 use super::ids::Ids;
 use super::intake::Intake;
-use super::receiver::Rest;
-use super::reply::Answer;
-use super::ticket::{Stage, Ticket};
+use super::park::LeaderPark;
+use super::queued_request::{QueuedRequest, Stage};
+use super::receiver::Parker;
+use super::reply::RawReply;
 use super::wakes::{Wakes, wake};
-use crate::end::{End, Fate};
-use crate::passing::Introducer;
+use crate::end::{End, Outcome};
+use crate::forwarding::RegionForwarder;
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::lock;
 
@@ -37,34 +37,34 @@ pub(super) struct Core {
     pub(super) peer: Extent,
     pub(super) bases: BaseTable,
     /// Memory of further domains that the server knows, if it takes any.
-    pub(super) introducer: OnceLock<Arc<Introducer>>,
-    pub(super) fate: Fate,
+    pub(super) forwarder: OnceLock<Arc<RegionForwarder>>,
+    pub(super) outcome: Outcome,
     pub(super) ids: Ids,
     pub(super) spare: Arc<FreeList<Buffer>>,
     pub(super) counters: Counters,
-    /// Answers that nobody has taken yet, while calls wait for ids.
-    pub(super) aside: Mutex<HashMap<u32, Answer>>,
+    /// Replies that their callers have not taken yet, while requests are queued for ids.
+    pub(super) parked_replies: Mutex<HashMap<u32, RawReply>>,
     /// Bulk memory of this side, and of the peer's.
     pub(super) areas: [Area; 2],
     pub(super) doorbell: Option<Doorbell>,
-    entries: Box<[Entry]>,
+    slots: Box<[CompletionSlot]>,
     /// The slot of the next request.
     pub(super) prefetch: Prefetch,
     producer: Mutex<Producer>,
     ringer: Ringer,
-    /// Who has it is the leader.
+    /// The thread that holds it is the leader.
     pub(super) intake: Mutex<Intake>,
     /// How many calls are registered to be woken.
     pub(super) waiting: Waiting,
     /// Whether the leader sleeps on the doorbell, and whether it is to stop.
-    pub(super) doze: Doze,
-    /// Where the receiver thread rests while nobody needs it, and if there is no doorbell.
-    pub(super) rest: Rest,
+    pub(super) leader_park: LeaderPark,
+    /// Where the receiver thread is parked while no call is registered, and if there is no doorbell.
+    pub(super) parker: Parker,
     /// Whether the server rings at its next answer; changed by the leader alone.
     pub(super) is_armed: AtomicBool,
 }
 
-/// A number that everybody changes, on cache lines of its own.
+/// A number that all threads change, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Waiting(pub(super) AtomicUsize);
@@ -81,30 +81,30 @@ impl Core {
             own: ends.own.clone(),
             peer: ends.peer.clone(),
             bases: BaseTable::of_link(ends),
-            introducer: OnceLock::new(),
-            fate: Fate::default(),
+            forwarder: OnceLock::new(),
+            outcome: Outcome::default(),
             ids: Ids::new(layout.slots()),
             spare: spare_buffers(layout.slots() as usize),
             counters: Counters::default(),
-            aside: Mutex::default(),
+            parked_replies: Mutex::default(),
             areas: [Area::new(bulk.clone()), Area::new(bulk)],
             doorbell: Doorbell::new(ends)?,
-            entries: (0..layout.slots()).map(Entry::new).collect(),
+            slots: (0..layout.slots()).map(CompletionSlot::new).collect(),
             prefetch: producer.prefetch(),
             producer: Mutex::new(producer),
             ringer: Ringer::of(ends)?,
             intake: Mutex::new(Intake::new(ends)?),
             waiting: Waiting::default(),
-            doze: Doze::default(),
-            rest: Rest::default(),
+            leader_park: LeaderPark::default(),
+            parker: Parker::default(),
             is_armed: AtomicBool::new(false),
         })
     }
 
     #[inline]
-    pub(super) fn entry(&self, id: u32) -> &Entry {
+    pub(super) fn slot(&self, id: u32) -> &CompletionSlot {
         // There is one for each slot; the remainder tells the compiler so.
-        &self.entries[self.index(id) as usize % self.entries.len()]
+        &self.slots[self.index(id) as usize % self.slots.len()]
     }
 
     #[inline]
@@ -135,18 +135,18 @@ impl Core {
         };
         if len_bytes > FRAME_MAX {
             let mut wakes = Wakes::default();
-            self.pass_on(self.ids.put_back(id), &mut wakes);
+            self.send_queued(self.ids.put_back(id), &mut wakes);
             wakes.wake_all();
             return Err(LineError::TooLong { len_bytes });
         }
-        self.entry(id).set(id, Phase::Sent);
+        self.slot(id).set(id, Phase::Sent);
         self.push(&Message { id, frame_len: len_bytes as u32, kind, body });
         Ok(())
     }
 
     #[inline]
     fn push(&self, message: &Message) {
-        // After all that belongs to the request was written: zeroes must not pass for somebody's data.
+        // After all that belongs to the request was written: zeroes must not pass for data.
         if self.own.region().is_poisoned() {
             self.end(End::own_memory_gone());
             return;
@@ -159,20 +159,20 @@ impl Core {
         self.ringer.ring();
     }
 
-    /// An answer was taken: its id goes to who waits for one, or is free.
+    /// An answer was taken: its id goes to the first queued request, or is free.
     #[inline]
     pub(super) fn free(&self, id: u32, wakes: &mut Wakes) {
         let next = self.ids.give_back(id);
         if next.is_some() {
-            self.pass_on(next, wakes);
+            self.send_queued(next, wakes);
         }
     }
 
     /// Sends the call that has waited longest, with an id that has become free.
     #[cold]
-    fn pass_on(&self, mut next: Option<(Arc<Ticket>, u32)>, wakes: &mut Wakes) {
-        while let Some((ticket, id)) = next {
-            let mut state = ticket.lock();
+    fn send_queued(&self, mut next: Option<(Arc<QueuedRequest>, u32)>, wakes: &mut Wakes) {
+        while let Some((queued, id)) = next {
+            let mut state = queued.lock();
             if state.stage != Stage::Waiting {
                 drop(state);
                 next = self.ids.put_back(id);
@@ -180,10 +180,10 @@ impl Core {
             }
             if let Some(frame) = state.frame.take() {
                 let mut writer = FrameWriter::shared(&self.own, self.buffer(id));
-                writer.put(&frame[..ticket.frame_len.min(FRAME_MAX)]);
+                writer.put(&frame[..queued.frame_len.min(FRAME_MAX)]);
                 self.spare.give_back(frame);
             }
-            self.entry(id).set(id, Phase::Sent);
+            self.slot(id).set(id, Phase::Sent);
             state.stage = Stage::Sent(id);
             let waker = state.waker.take();
             drop(state);
@@ -191,39 +191,39 @@ impl Core {
                 self.waiting.leave();
             }
             wakes.push(waker);
-            let frame_len = ticket.frame_len as u32;
-            self.push(&Message { id, frame_len, kind: ticket.kind, body: ticket.body });
+            let frame_len = queued.frame_len as u32;
+            self.push(&Message { id, frame_len, kind: queued.kind, body: queued.body });
             return;
         }
     }
 
-    /// A call waits for an id. Answers that nobody has taken are put aside, for it may be the same caller who waits for the one and would
-    /// take the others later.
+    /// A request is queued for an id. Replies that were not taken yet are parked, for one caller may wait for the id and take those replies
+    /// later.
     #[cold]
-    pub(super) fn put_all_aside(&self) {
+    pub(super) fn park_all_replies(&self) {
         let mut wakes = Wakes::default();
-        for entry in &self.entries {
-            self.put_aside(entry, entry.desk(), &mut wakes);
+        for slot in &self.slots {
+            self.park_reply(slot, slot.completion(), &mut wakes);
         }
     }
 
     /// Why calls that are not answered have failed.
     #[cold]
     pub(super) fn lost(&self) -> LineError {
-        let why = self.fate.why().unwrap_or(End::Stopped);
+        let why = self.outcome.why().unwrap_or(End::Stopped);
         LineError::Lost { label: self.label.clone(), why }
     }
 
     /// Ends the line, if it has not ended before: all calls that wait are woken, and find it so.
     #[cold]
     pub(super) fn end(&self, why: End) {
-        let is_fault = matches!(why, End::Lie(_) | End::Failed(_));
+        let is_fault = matches!(why, End::ProtocolError(_) | End::Failed(_));
         let text = is_fault.then(|| why.to_string());
-        // Before anybody who waits can learn of it, and give memory back that the server may still read.
-        if let Some(introducer) = self.introducer.get() {
-            introducer.ended(&why);
+        // Before any waiting caller can learn of it, and give memory back that the server may still read.
+        if let Some(forwarder) = self.forwarder.get() {
+            forwarder.ended(&why);
         }
-        if !self.fate.decide(why) {
+        if !self.outcome.decide(why) {
             return;
         }
         if let Some(why) = text {
@@ -232,19 +232,19 @@ impl Core {
         if let Some(doorbell) = &self.doorbell {
             doorbell.nudge();
         }
-        self.rest.call();
-        self.drive_away_for_good();
-        // Whoever registers after this looks at the fate afterwards.
-        for ticket in self.ids.take_waiting() {
-            let waker = ticket.lock().waker.take();
+        self.parker.unpark();
+        self.unpark_leader_for_good();
+        // A caller that registers after this looks at the outcome afterwards.
+        for queued in self.ids.take_waiting() {
+            let waker = queued.lock().waker.take();
             waker.into_iter().for_each(wake);
         }
-        for entry in &self.entries {
+        for slot in &self.slots {
             let (waker, spans) = {
-                let mut desk = entry.desk();
-                (desk.waker.take(), std::mem::take(&mut desk.spans))
+                let mut completion = slot.completion();
+                (completion.waker.take(), std::mem::take(&mut completion.spans))
             };
-            // The server may still write there, but nobody will be given that memory again who does not know that.
+            // The server may still write there, but this side gives out none of that memory any more.
             drop(spans);
             waker.into_iter().for_each(wake);
         }
@@ -252,7 +252,7 @@ impl Core {
 
     pub(super) fn counts(&self) -> Counts {
         let (in_flight, queued) = self.ids.used_and_waiting();
-        let named = self.introducer.get().map_or(0, |introducer| introducer.count());
+        let named = self.forwarder.get().map_or(0, |forwarder| forwarder.count());
         Counts { in_flight, queued, named, ..self.counters.read(self.ringer.rings()) }
     }
 }

@@ -24,7 +24,7 @@ pub struct Counts {
     /// Times that the receiver thread went to sleep on the doorbell.
     pub sleeps: u64,
     /// Times that a caller slept on the doorbell itself.
-    pub dozes: u64,
+    pub parks: u64,
     /// Requests whose data lie in the memory of another domain, and were named instead of copied.
     pub named: u64,
 }
@@ -33,7 +33,7 @@ pub struct Counts {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Counters {
-    /// By who has the sending side.
+    /// Written under the lock of the sending side.
     pub(super) calls: Counter,
     /// By the leader.
     pub(super) intake: Intake,
@@ -47,7 +47,7 @@ pub(super) struct Counters {
 pub(super) struct Intake {
     pub(super) answers: Counter,
     pub(super) own: Counter,
-    pub(super) dozes: Counter,
+    pub(super) parks: Counter,
 }
 
 impl Counters {
@@ -65,7 +65,7 @@ impl Counters {
         Counts {
             answers: self.intake.answers.get(),
             own: self.intake.own.get(),
-            dozes: self.intake.dozes.get(),
+            parks: self.intake.parks.get(),
             calls: self.calls.get(),
             queued_total: self.queued_total.load(Ordering::Relaxed),
             rings,

@@ -4,18 +4,18 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::ticket::Ticket;
-use super::warm::Warm;
+use super::id_cache::IdCache;
+use super::queued_request::QueuedRequest;
 use tombolo_host_runtime::lock;
 
 /// Ids that are free, and calls that wait for one.
 #[derive(Debug)]
 pub(super) struct Ids {
-    /// The one that was used last, if nobody waits.
-    warm: Warm,
+    /// The one that was used last, if no request is queued.
+    cached: IdCache,
     inner: Mutex<Inner>,
     slots: u32,
-    /// Whether somebody waits.
+    /// Whether a request is queued.
     is_wanted: AtomicBool,
 }
 
@@ -23,33 +23,33 @@ pub(super) struct Ids {
 struct Inner {
     /// What comes next for each buffer that is not in use; the one used last is warmest.
     free: Vec<u32>,
-    waiting: VecDeque<Arc<Ticket>>,
+    waiting: VecDeque<Arc<QueuedRequest>>,
 }
 
 impl Ids {
     pub(super) fn new(slots: u32) -> Self {
         let free = (0..slots).rev().collect();
         let inner = Mutex::new(Inner { free, waiting: VecDeque::new() });
-        Self { warm: Warm::default(), inner, slots, is_wanted: AtomicBool::new(false) }
+        Self { cached: IdCache::default(), inner, slots, is_wanted: AtomicBool::new(false) }
     }
 
-    /// A free id, unless others wait for one.
+    /// A free id, unless requests are queued for one.
     #[inline]
     pub(super) fn take(&self) -> Option<u32> {
-        self.warm.take().or_else(|| lock(&self.inner).free.pop())
+        self.cached.take().or_else(|| lock(&self.inner).free.pop())
     }
 
-    /// A free id, or else `ticket` waits at the end of the queue.
-    pub(super) fn take_or_wait(&self, ticket: &Arc<Ticket>) -> Option<u32> {
+    /// A free id, or else `queued` waits at the end of the queue.
+    pub(super) fn take_or_wait(&self, queued: &Arc<QueuedRequest>) -> Option<u32> {
         let mut inner = lock(&self.inner);
-        let id = inner.free.pop().or_else(|| self.warm.take());
+        let id = inner.free.pop().or_else(|| self.cached.take());
         if id.is_some() {
             return id;
         }
-        inner.waiting.push_back(ticket.clone());
+        inner.waiting.push_back(queued.clone());
         self.is_wanted.store(true, Ordering::SeqCst);
-        // Who gives one back looks whether it is wanted after it was put there; so one of the two sees the other.
-        let id = self.warm.take();
+        // A thread that gives an id back looks at the flag after it has put the id there; so one of the two sees the other.
+        let id = self.cached.take();
         if id.is_some() {
             inner.waiting.pop_back();
             self.is_wanted.store(!inner.waiting.is_empty(), Ordering::SeqCst);
@@ -57,23 +57,23 @@ impl Ids {
         id
     }
 
-    /// An id's answer is taken, so its buffer can be used again. If somebody waits it is theirs: they and the id to use.
+    /// An id's answer is taken, so its buffer can be used again. If a request is queued, it and the id to use.
     #[inline]
-    pub(super) fn give_back(&self, id: u32) -> Option<(Arc<Ticket>, u32)> {
+    pub(super) fn give_back(&self, id: u32) -> Option<(Arc<QueuedRequest>, u32)> {
         // The same buffer, one generation on; the number of slots divides the number of ids.
         let mut next = id.wrapping_add(self.slots);
-        if !self.is_wanted() && self.warm.put(next) {
+        if !self.is_wanted() && self.cached.put(next) {
             if !self.is_wanted() {
                 return None;
             }
-            // Somebody has begun to wait meanwhile. Who else may have taken it will give it back.
-            next = self.warm.take()?;
+            // A request was queued meanwhile. If another thread has taken the id, it will give it back.
+            next = self.cached.take()?;
         }
         let mut inner = lock(&self.inner);
         match inner.waiting.pop_front() {
-            Some(ticket) => {
+            Some(queued) => {
                 self.is_wanted.store(!inner.waiting.is_empty(), Ordering::SeqCst);
-                Some((ticket, next))
+                Some((queued, next))
             }
             None => {
                 inner.free.push(next);
@@ -83,25 +83,25 @@ impl Ids {
     }
 
     /// As `give_back`, of an id that was not used after all.
-    pub(super) fn put_back(&self, id: u32) -> Option<(Arc<Ticket>, u32)> {
+    pub(super) fn put_back(&self, id: u32) -> Option<(Arc<QueuedRequest>, u32)> {
         self.give_back(id.wrapping_sub(self.slots))
     }
 
-    /// Whether somebody waits for an id.
+    /// Whether a request is queued for an id.
     #[inline]
     pub(super) fn is_wanted(&self) -> bool {
         self.is_wanted.load(Ordering::SeqCst)
     }
 
-    /// Those who wait.
-    pub(super) fn take_waiting(&self) -> VecDeque<Arc<Ticket>> {
+    /// The queued requests.
+    pub(super) fn take_waiting(&self) -> VecDeque<Arc<QueuedRequest>> {
         std::mem::take(&mut lock(&self.inner).waiting)
     }
 
     /// How many ids are not free, and how many calls wait for one.
     pub(super) fn used_and_waiting(&self) -> (u64, u64) {
         let inner = lock(&self.inner);
-        let free = inner.free.len() as u64 + u64::from(!self.warm.is_empty());
+        let free = inner.free.len() as u64 + u64::from(!self.cached.is_empty());
         (u64::from(self.slots).saturating_sub(free), inner.waiting.len() as u64)
     }
 }
@@ -133,15 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_ids_in_order() {
+    fn queued_requests_get_ids_in_order() {
         let ids = Ids::new(8);
         let out: Vec<u32> = std::iter::from_fn(|| ids.take()).collect();
         assert_eq!(out.len(), 8);
-        let tickets = [0, 1, 2].map(|kind| Arc::new(Ticket::new(kind, [0; 48], None, 0)));
-        assert!(tickets.iter().all(|ticket| ids.take_or_wait(ticket).is_none()));
-        for (ticket, id) in tickets.iter().zip(out) {
-            let (next, given) = ids.give_back(id).expect("somebody waits");
-            assert!(Arc::ptr_eq(&next, ticket));
+        let queued = [0, 1, 2].map(|kind| Arc::new(QueuedRequest::new(kind, [0; 48], None, 0)));
+        assert!(queued.iter().all(|queued| ids.take_or_wait(queued).is_none()));
+        for (queued, id) in queued.iter().zip(out) {
+            let (next, given) = ids.give_back(id).expect("a request is queued");
+            assert!(Arc::ptr_eq(&next, queued));
             assert_eq!(given % 8, id % 8);
         }
     }

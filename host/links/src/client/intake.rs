@@ -1,20 +1,20 @@
-//! Receiving answers: whoever holds the [`Intake`] is the leader, and takes them out of the ring for everybody.
+//! Receiving answers: the thread that holds the [`Intake`] is the leader, and takes them out of the ring for all callers.
 //!
-//! # Who receives
+//! # Which thread receives
 //!
-//! A caller that looks for its answer tries to become the leader. As such it takes out whatever is there, leaves others' answers on
-//! their desks, and stops when its own is among them. If another leads, it looks at its desk instead.
+//! A caller that looks for its answer tries to become the leader. As such it takes out whatever is there, leaves other callers' answers in
+//! their completion slots, and stops when its own is among them. While another thread leads, a caller looks at its completion slot instead.
 //!
-//! Calls that nobody looks for are *registered*: a waker lies on the desk, and [`Core::waiting`] counts them. For them the server
-//! has to ring. *Armed* means that the word `asleep` in our header says so, and that the ring was looked at once more since it does.
-//! The receiver thread then sleeps on the server's doorbell, and stays there: whoever arms need not wake it, but for the first time after
-//! a second in which nobody was registered.
+//! Calls that no thread polls are *registered*: a waker lies in the completion slot, and [`Core::waiting`] counts them. For them the server
+//! has to ring. *Armed* means that the notify flag (`asleep` in our header) is set, and that the ring was looked at once more after that.
+//! The receiver thread then sleeps on the server's doorbell, and stays there: arming need not wake it, but for the first time after
+//! a second without registered calls.
 //!
-//! A caller that blocks while its call is the only one need not register. It *dozes*: keeps the lead, arms, and sleeps on the doorbell
+//! A caller that blocks while its call is the only one need not register. It *parks*: keeps the lead, arms, and sleeps on the doorbell
 //! itself, so that one wake-up is spared. It does so only while the receiver thread is not there, for the server wakes one. Another
-//! caller that looks for its answer then drives it away; it registers like others after that.
+//! caller that looks for its answer then unparks it; it registers like others after that.
 //!
-//! Without a doorbell *armed* means that the receiver thread looks now and then, at growing intervals. Who registers has it begin with short
+//! Without a doorbell *armed* means that the receiver thread looks now and then, at growing intervals. A registration makes it begin with short
 //! ones again.
 //!
 //! # Why no wake-up is lost
@@ -22,15 +22,15 @@
 //! The rule: while a call is registered and its answer is in the ring or still to come, there is a leader, or the line is armed, or
 //! the receiver thread is about to become leader.
 //!
-//! 1. A leader that leaves looks at `waiting`. If anybody is registered it arms, and looks at the ring after that; what it finds it
+//! 1. A leader that leaves looks at `waiting`. If calls are registered it arms, and looks at the ring after that; what it finds it
 //!    takes out and starts again. So a message that came before the line was armed is found, and for one that comes after it the
 //!    server rings: the server looks at `asleep` after it has stored the message, with a full fence on either side (docs/decisions/shm-rings.md).
-//! 2. It gives the lead up, and then looks at `waiting` again: who registers does so first and then tries to become leader, with a full
-//!    fence in between on either side. So either the leader sees who has registered, or they become leader and arm themselves.
-//! 3. A ring is heard once, and the next one needs arming anew, with another number. Who sleeps on the doorbell reads its count, becomes
-//!    leader (the thread waits for that), takes out what is there, arms if anybody is registered, and sleeps unless the count has changed
-//!    since. So after each ring there is a look at the ring, and arming anew.
-//! 4. A leader that means to look for a while takes the word back, so that it costs the server no system call. It arms when it
+//! 2. It gives the lead up, and then looks at `waiting` again: a caller first registers and then tries to become leader, with a full
+//!    fence in between on either side. So either the leader sees the registration, or the caller becomes leader and arms.
+//! 3. A doorbell ring wakes once, and the next one needs arming anew, with another number. The thread that sleeps on the doorbell reads its
+//!    count, becomes leader (it waits for that), takes out what is there, arms if calls are registered, and sleeps unless the count has
+//!    changed since. So after each ring of the doorbell the ring is looked at, and armed anew.
+//! 4. A leader that is about to look for a while clears the flag, so that it costs the server no system call. It arms when it
 //!    leaves, by 1.
 //!
 //! Tasks are woken when the lead is given up, for they may go on right there, and call.
@@ -47,13 +47,13 @@ use tombolo_shm::doorbell::PollBackoff;
 use tombolo_shm::link::Ends;
 use tombolo_shm::ring::{Consumer, Message};
 
+use super::completion_slot::{Completion, CompletionSlot, Phase};
 use super::core::{Core, Waiting};
-use super::ear::Ear;
-use super::entry::{Desk, Entry, Phase};
+use super::doorbell::NotifyFlag;
 use super::frame::{FRAME_MAX, Frame};
-use super::reply::Answer;
+use super::reply::RawReply;
 use super::wakes::Wakes;
-use crate::end::{End, Lie};
+use crate::end::{End, ProtocolError};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::polling::PollWindow;
 
@@ -61,10 +61,10 @@ use tombolo_host_runtime::polling::PollWindow;
 #[derive(Debug)]
 pub(super) struct Intake {
     pub(super) consumer: Consumer,
-    pub(super) ear: Ear,
-    /// Whether the receiver thread sleeps on the doorbell, or looks now and then if there is none, or is about to. It rests elsewhere while
-    /// nobody needs it.
-    pub(super) is_manned: bool,
+    pub(super) notify_flag: NotifyFlag,
+    /// Whether the receiver thread sleeps on the doorbell, or looks now and then if there is none, or is about to. It is parked while no call is
+    /// registered.
+    pub(super) has_receiver: bool,
     /// How long callers look, as they have learnt.
     pub(super) window: PollWindow,
     /// How long they leave the next slot alone first.
@@ -77,8 +77,8 @@ impl Intake {
         let consumer = Consumer::at(&ends.peer, layout.ring_offset(), layout.slots(), ends.epoch)?;
         Ok(Self {
             consumer,
-            ear: Ear::new(ends)?,
-            is_manned: false,
+            notify_flag: NotifyFlag::new(ends)?,
+            has_receiver: false,
             window: PollWindow::default(),
             backoff: PollBackoff::default(),
         })
@@ -86,7 +86,7 @@ impl Intake {
 }
 
 impl Waiting {
-    /// One more is registered. What it does after this comes after it for everybody.
+    /// One more is registered. What this thread does afterwards comes after it for all threads.
     #[inline]
     pub(super) fn enter(&self) {
         self.0.fetch_add(1, SeqCst);
@@ -104,7 +104,7 @@ impl Waiting {
 }
 
 impl Core {
-    /// Becomes the leader, unless somebody is.
+    /// Becomes the leader, unless another thread is.
     #[inline]
     pub(super) fn try_lead(&self) -> Option<MutexGuard<'_, Intake>> {
         match self.intake.try_lock() {
@@ -115,19 +115,19 @@ impl Core {
         }
     }
 
-    /// Becomes the leader once nobody else is.
+    /// Becomes the leader once no other thread is.
     pub(super) fn lead(&self) -> MutexGuard<'_, Intake> {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes out what is there, until the answer to `own` is among it, whose caller is this very thread.
+    /// Takes out what is there, until the answer to `own` is among it: the call of this very thread.
     #[inline]
     pub(super) fn drain(
         &self,
         intake: &mut Intake,
         own: Option<u32>,
         wakes: &mut Wakes,
-    ) -> Result<Option<Answer>, Lie> {
+    ) -> Result<Option<RawReply>, ProtocolError> {
         while !wakes.is_full() {
             let Some(message) = intake.consumer.pop() else { break };
             if Some(message.id) == own {
@@ -143,109 +143,119 @@ impl Core {
 
     /// The answer to the call of this very thread.
     #[inline]
-    fn accept_own(&self, message: &Message, wakes: &mut Wakes) -> Result<Answer, Lie> {
+    fn accept_own(&self, message: &Message, wakes: &mut Wakes) -> Result<RawReply, ProtocolError> {
         let id = message.id;
-        let entry = self.entry(id);
-        match entry.look() {
+        let slot = self.slot(id);
+        match slot.look() {
             (issued, Phase::Sent) if issued == id => {}
             (issued, Phase::Awaited) if issued == id => {
                 // It was polled, and is waited for in another way now.
-                let waker = entry.desk().waker.take();
+                let waker = slot.completion().waker.take();
                 drop(waker);
                 self.waiting.leave();
             }
-            _ => return Err(Lie::AnsweredTwice { id }),
+            _ => return Err(ProtocolError::AnsweredTwice { id }),
         }
         let answer = self.copy(message)?;
-        entry.set(id, Phase::Free);
+        slot.set(id, Phase::Free);
         self.counters.intake.own.bump();
         self.free(id, wakes);
         Ok(answer)
     }
 
-    /// An answer that others wait for, or nobody.
-    fn accept(&self, message: &Message, window: &mut PollWindow, wakes: &mut Wakes) -> Result<(), Lie> {
+    /// An answer to a call of another thread, or to a dropped one.
+    fn accept(
+        &self,
+        message: &Message,
+        window: &mut PollWindow,
+        wakes: &mut Wakes,
+    ) -> Result<(), ProtocolError> {
         let id = message.id;
-        let entry = self.entry(id);
-        let mut desk = entry.desk();
-        match entry.look() {
-            (issued, _) if issued != id => return Err(Lie::NeverIssued { id }),
-            (_, Phase::Free | Phase::Answered) => return Err(Lie::AnsweredTwice { id }),
-            (_, Phase::Sent) => desk.answer = Some(self.copy(message)?),
+        let slot = self.slot(id);
+        let mut completion = slot.completion();
+        match slot.look() {
+            (issued, _) if issued != id => return Err(ProtocolError::NeverIssued { id }),
+            (_, Phase::Free | Phase::Answered) => return Err(ProtocolError::AnsweredTwice { id }),
+            (_, Phase::Sent) => completion.answer = Some(self.copy(message)?),
             (_, Phase::Awaited) => {
-                desk.answer = Some(self.copy(message)?);
+                completion.answer = Some(self.copy(message)?);
                 self.waiting.leave();
-                wakes.push(desk.waker.take());
-                if let Some(since) = desk.since.take() {
+                wakes.push(completion.waker.take());
+                if let Some(since) = completion.since.take() {
                     window.slept(since.elapsed());
                 }
             }
             (_, Phase::Abandoned) => {
-                let spans = std::mem::take(&mut desk.spans);
+                let spans = std::mem::take(&mut completion.spans);
                 self.copy(message)?;
-                entry.set(id, Phase::Free);
-                drop(desk);
+                slot.set(id, Phase::Free);
+                drop(completion);
                 drop(spans);
                 self.free(id, wakes);
                 return Ok(());
             }
         }
-        entry.set(id, Phase::Answered);
-        // Who is to take the answer may be the one who waits for an id.
+        slot.set(id, Phase::Answered);
+        // The caller that is to take this answer may be waiting for an id.
         if self.ids.is_wanted() {
-            self.put_aside(entry, desk, wakes);
+            self.park_reply(slot, completion, wakes);
         }
         Ok(())
     }
 
-    /// Keeps an answer that nobody has taken yet elsewhere, and frees its id.
+    /// Parks a reply that its caller has not taken yet, and frees its id.
     #[cold]
-    pub(super) fn put_aside(&self, entry: &Entry, mut desk: MutexGuard<'_, Desk>, wakes: &mut Wakes) {
-        let (id, phase) = entry.look();
+    pub(super) fn park_reply(
+        &self,
+        slot: &CompletionSlot,
+        mut completion: MutexGuard<'_, Completion>,
+        wakes: &mut Wakes,
+    ) {
+        let (id, phase) = slot.look();
         if phase != Phase::Answered {
             return;
         }
-        if let Some(answer) = desk.answer.take() {
-            lock(&self.aside).insert(id, answer);
+        if let Some(answer) = completion.answer.take() {
+            lock(&self.parked_replies).insert(id, answer);
         }
-        entry.clear(id);
-        drop(desk);
+        slot.clear(id);
+        drop(completion);
         self.free(id, wakes);
     }
 
     /// Copies what the server could change, and checks it.
     #[inline]
-    fn copy(&self, message: &Message) -> Result<Answer, Lie> {
+    fn copy(&self, message: &Message) -> Result<RawReply, ProtocolError> {
         let Message { id, frame_len, kind, body } = *message;
         if frame_len as usize > FRAME_MAX {
-            return Err(Lie::FrameTooLong { id, len_bytes: frame_len });
+            return Err(ProtocolError::FrameTooLong { id, len_bytes: frame_len });
         }
         let frame = Frame::copy(&self.spare, &self.peer, self.buffer(id), frame_len as usize);
         if self.peer.region().is_poisoned() {
-            return Err(Lie::MemoryGone);
+            return Err(ProtocolError::MemoryGone);
         }
         self.counters.intake.answers.bump();
-        Ok(Answer { kind, body, frame })
+        Ok(RawReply { kind, body, frame })
     }
 
     /// Means to look for a while: the server need not ring meanwhile.
     #[inline]
     pub(super) fn disarm(&self, intake: &mut Intake) {
-        if intake.ear.is_armed() {
-            intake.ear.disarm();
+        if intake.notify_flag.is_armed() {
+            intake.notify_flag.disarm();
             self.is_armed.store(false, Relaxed);
         }
     }
 
-    /// Gives the lead up, wakes those whose answers came, and sees to it that those who are registered are not forgotten.
+    /// Gives the lead up, wakes the calls whose answers came, and makes sure that the registered ones will be woken.
     #[inline]
     pub(super) fn leave<'a>(&'a self, mut intake: MutexGuard<'a, Intake>, wakes: &mut Wakes) {
         loop {
-            if wakes.is_empty() && !self.waiting.is_empty() && !intake.ear.is_armed() {
+            if wakes.is_empty() && !self.waiting.is_empty() && !intake.notify_flag.is_armed() {
                 match self.arm(&mut intake, wakes) {
                     Ok(true) => continue,
                     Ok(false) => {}
-                    Err(lie) => return self.caught(intake, lie, wakes),
+                    Err(error) => return self.fail(intake, error, wakes),
                 }
             }
             drop(intake);
@@ -261,42 +271,42 @@ impl Core {
         }
     }
 
-    /// Gives the lead up for good: the server lied.
+    /// Gives the lead up for good: protocol violation by the server.
     #[cold]
-    pub(super) fn caught(&self, intake: MutexGuard<'_, Intake>, lie: Lie, wakes: &mut Wakes) {
+    pub(super) fn fail(&self, intake: MutexGuard<'_, Intake>, error: ProtocolError, wakes: &mut Wakes) {
         drop(intake);
-        self.end(End::Lie(lie));
+        self.end(End::ProtocolError(error));
         wakes.wake_all();
     }
 
     /// Asks the server to ring, and looks once more. Whether something was there: then the line is not armed.
     #[cold]
-    fn arm(&self, intake: &mut Intake, wakes: &mut Wakes) -> Result<bool, Lie> {
-        intake.ear.arm();
+    fn arm(&self, intake: &mut Intake, wakes: &mut Wakes) -> Result<bool, ProtocolError> {
+        intake.notify_flag.arm();
         if !intake.consumer.is_ready() {
             intake.consumer.check()?;
             self.is_armed.store(true, SeqCst);
-            if !intake.is_manned {
-                intake.is_manned = true;
-                self.rest.call();
+            if !intake.has_receiver {
+                intake.has_receiver = true;
+                self.parker.unpark();
             }
             return Ok(false);
         }
-        intake.ear.disarm();
+        intake.notify_flag.disarm();
         self.drain(intake, None, wakes)?;
         Ok(true)
     }
 
-    /// Whether nobody is registered, or the server rings for those who are.
+    /// Whether no call is registered, or the server rings for those that are.
     #[inline]
     fn is_settled(&self) -> bool {
-        self.waiting.is_empty() || self.is_armed.load(SeqCst) || self.fate.is_over()
+        self.waiting.is_empty() || self.is_armed.load(SeqCst) || self.outcome.is_over()
     }
 
-    /// Sees to it that somebody hears of the next answer, for a call that has just registered.
-    pub(super) fn see_to_it(&self) {
+    /// Makes sure that the next answer wakes a thread, for a call that has just registered.
+    pub(super) fn ensure_wakeup(&self) {
         if self.doorbell.is_none() {
-            self.rest.call();
+            self.parker.unpark();
         }
         fence(SeqCst);
         if self.is_settled() {

@@ -1,4 +1,4 @@
-//! One link, as those see it who call.
+//! One link, as callers see it.
 
 use std::io;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use super::frame::FrameWriter;
 use super::receiver;
 use super::spans::Spans;
 use crate::end::End;
-use crate::passing::{Elsewhere, Introducer};
+use crate::forwarding::{RegionForwarder, RemoteBuffer};
 
-/// One link, as those see it who call; a clone is the same link. Any thread may call.
+/// One link, as callers see it; a clone is the same link. Any thread may call.
 ///
 /// The link ends when the last clone is dropped. Calls that are still waited for fail then.
 #[derive(Clone)]
 pub struct Line(Arc<Owner>);
 
-/// Ends the link when nobody can call any more.
+/// Ends the link when the last clone is dropped.
 struct Owner(Arc<Core>);
 
 impl Drop for Owner {
@@ -70,8 +70,8 @@ impl Line {
         self.call_with(kind, body, Spans::none(), frame)
     }
 
-    /// As [`call`](Self::call), of a request that refers to bulk memory. It comes back with the answer; if nobody wants that any
-    /// more, it stays in use until the server has answered.
+    /// As [`call`](Self::call), of a request that refers to bulk memory. It comes back with the answer; if the call is dropped before,
+    /// it stays in use until the server has answered.
     #[inline]
     pub fn call_with(
         &self,
@@ -131,24 +131,24 @@ impl Line {
         self.core().bases.source(self.in_address(span), span.len())
     }
 
-    /// How the server calls these bytes, if they lie in the memory of another domain that it knows too: then they need not be copied. The
-    /// first time it is made known, if its owner and the server allow it, and there is no answer yet.
+    /// How the server names these bytes, if they lie in the memory of another domain that it has mapped too: then they need not be copied. The
+    /// first time the region is forwarded, if its owner and the server allow it, and there is no name yet.
     #[must_use]
-    pub fn elsewhere(&self, source: &Source) -> Option<Elsewhere> {
-        self.core().introducer.get()?.lend(source)
+    pub fn remote_buffer(&self, source: &Source) -> Option<RemoteBuffer> {
+        self.core().forwarder.get()?.lend(source)
     }
 
-    /// The server takes introductions.
-    pub(crate) fn may_introduce(&self, introducer: Introducer) {
-        let _ = self.core().introducer.set(Arc::new(introducer));
-        // Whoever ends the line after this finds it.
-        if let (Some(end), Some(introducer)) = (self.end(), self.introducer()) {
-            introducer.ended(&end);
+    /// The server takes forwarded regions.
+    pub(crate) fn may_forward(&self, forwarder: RegionForwarder) {
+        let _ = self.core().forwarder.set(Arc::new(forwarder));
+        // If the line ends after this, its end finds the forwarder.
+        if let (Some(end), Some(forwarder)) = (self.end(), self.forwarder()) {
+            forwarder.ended(&end);
         }
     }
 
-    pub(crate) fn introducer(&self) -> Option<&Arc<Introducer>> {
-        self.core().introducer.get()
+    pub(crate) fn forwarder(&self) -> Option<&Arc<RegionForwarder>> {
+        self.core().forwarder.get()
     }
 
     /// What addresses mean on this link.
@@ -160,17 +160,17 @@ impl Line {
     /// Whether the link has ended.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.core().fate.is_over()
+        self.core().outcome.is_over()
     }
 
     /// Why the link has ended; none while it goes on.
     #[must_use]
     pub fn end(&self) -> Option<End> {
-        self.core().fate.why()
+        self.core().outcome.why()
     }
 
-    /// Ends the link, if it has not ended before: for the owner of its socket, and for who finds an answer senseless. All calls that are
-    /// not answered fail; those who wait for them are woken on this thread. The memory stays mapped as long as there are
+    /// Ends the link, if it has not ended before: for the owner of its control socket, and after a malformed reply. All calls that are
+    /// not answered fail; their wakers are woken on this thread. The memory stays mapped as long as there are
     /// clones, calls, sinks or sources.
     pub fn cut(&self, why: End) {
         self.core().end(why);

@@ -12,19 +12,19 @@ pub struct Reply {
     pub body: [u8; 48],
     /// Results of variable length.
     pub frame: Frame,
-    /// The bulk memory that the call was given. Once it is dropped others may be given it.
+    /// The bulk memory of the call. Once it is dropped another call may use it.
     pub spans: Spans,
 }
 
 /// As it came out of the ring.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct RawReply {
     pub(super) kind: u32,
     pub(super) body: [u8; 48],
     pub(super) frame: Frame,
 }
 
-impl Answer {
+impl RawReply {
     pub(super) fn with(self, spans: Spans) -> Reply {
         Reply { kind: self.kind, body: self.body, frame: self.frame, spans }
     }

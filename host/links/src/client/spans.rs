@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 use tombolo_shm::area::Span;
 
-use crate::passing::Loan;
+use crate::forwarding::Loan;
 
-/// Bulk memory that a request uses, of either area. It belongs to the call until the server has answered, also if nobody wants the
-/// answer any more: the server may write there until then.
+/// Bulk memory that a request uses, of either area. It belongs to the call until the server has answered, also when the call was dropped:
+/// the server may write there until then.
 #[derive(Debug, Default)]
 pub struct Spans {
     spans: SmallVec<[Span; 2]>,

@@ -1,4 +1,4 @@
-//! Those who are to be woken once no lock is held any more.
+//! Wakers that are woken once no lock is held any more.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 /// So many are woken at a time.
 const WAKES: usize = 16;
 
-/// Those who are to be woken. Waking may run whatever they go on with, so it must wait until no lock is held. Dropping it wakes them
-/// too: whoever is in it is registered nowhere else any more.
+/// Wakers that are woken once no lock is held: waking may run a task at once. Dropping this wakes them too, since they are registered
+/// nowhere else any more.
 #[derive(Debug, Default)]
 pub(super) struct Wakes(SmallVec<[Waker; WAKES]>);
 
@@ -24,7 +24,7 @@ impl Wakes {
         self.0.is_empty()
     }
 
-    /// Whether there is no room for those of another answer, who are two at most.
+    /// Whether the wakers of another answer, two at most, have no space.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.0.len() + 2 > WAKES
@@ -38,7 +38,7 @@ impl Wakes {
     }
 }
 
-/// Wakes one, which may run a task. If that panics, the others who wait for answers have done nothing.
+/// Wakes one, which may run a task. If that panics, the other waiting tasks are not to suffer.
 pub(super) fn wake(waker: Waker) {
     if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
         tracing::error!("a task that was woken by an answer panicked");

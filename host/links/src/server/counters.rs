@@ -44,11 +44,11 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) intake: Intake,
-    /// Written by whoever has the sending side.
+    /// Written under the lock of the sending side.
     pub(super) answers: Apart<Counter>,
 }
 
-/// What the link's thread counts, and nobody else.
+/// What the link's thread counts, and no other.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Intake {
@@ -87,9 +87,9 @@ impl Counters {
 
 /// What links that are gone have counted, and how many there were.
 #[derive(Debug, Default)]
-pub(super) struct Ledger(Mutex<Counts>);
+pub(super) struct Totals(Mutex<Counts>);
 
-impl Ledger {
+impl Totals {
     pub(super) fn opened(&self) {
         let mut counts = lock(&self.0);
         counts.links += 1;

@@ -13,8 +13,8 @@ use tombolo_shm::ring::{Message, Prefetch, Producer};
 use super::common::Common;
 use super::counters::{Counters, Counts};
 use super::service::Session;
-use crate::end::{End, Fate, Lie};
-use crate::passing::Introductions;
+use crate::end::{End, Outcome, ProtocolError};
+use crate::forwarding::ForwardedRegions;
 use tombolo_host_runtime::lock;
 
 const LINES_PER_BUFFER: usize = FRAME_BYTES as usize / LINE_BYTES;
@@ -25,10 +25,10 @@ const LINES_AHEAD: usize = 2;
 pub(super) struct Link {
     pub(super) label: Arc<str>,
     pub(super) session: Arc<dyn Session>,
-    pub(super) fate: Arc<Fate>,
+    pub(super) outcome: Arc<Outcome>,
     pub(super) bases: BaseTable,
-    /// Further domains that the client has introduced, if it may.
-    pub(super) introductions: OnceLock<Arc<Introductions>>,
+    /// Regions that the client has forwarded, if it may.
+    pub(super) forwarded_regions: OnceLock<Arc<ForwardedRegions>>,
     pub(super) counters: Counters,
     pub(super) layout: Layout,
     pub(super) peer: Extent,
@@ -43,7 +43,7 @@ pub(super) struct Link {
     /// Whether the request of that buffer is not answered yet.
     taken: Box<[AtomicBool]>,
     common: Arc<Common>,
-    /// What is to be dropped after all the rest, such as the place that the link takes.
+    /// What is to be dropped after all the rest, such as the permit of the link.
     pub(super) held: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -59,13 +59,13 @@ impl Link {
         let producer = Producer::at(&ends.own, layout.ring_offset(), layout.slots(), ends.epoch)?;
         let ringer = Ringer::of(ends)?;
         let buffers = buffers(ends)?;
-        common.ledger.opened();
+        common.totals.opened();
         Ok(Self {
             label,
             session,
-            fate: Arc::default(),
+            outcome: Arc::default(),
             bases: BaseTable::of_link(ends),
-            introductions: OnceLock::new(),
+            forwarded_regions: OnceLock::new(),
             counters: Counters::default(),
             layout,
             peer: ends.peer.clone(),
@@ -85,12 +85,12 @@ impl Link {
     ///
     /// Since every id names one of the buffers, this is also the limit of requests under way.
     #[inline]
-    pub(super) fn take(&self, id: u32) -> Result<(), Lie> {
+    pub(super) fn take(&self, id: u32) -> Result<(), ProtocolError> {
         let taken = self.taken_by(id);
         if taken.load(Ordering::Acquire) {
-            return Err(Lie::StillOutstanding { id });
+            return Err(ProtocolError::StillOutstanding { id });
         }
-        // Nobody else sets it, so no exchange is needed.
+        // No other thread sets it, so no exchange is needed.
         taken.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -113,9 +113,9 @@ impl Link {
     /// Bulk memory of any domain that is known here, to be read.
     #[inline]
     pub(super) fn source(&self, address: GlobalAddress, len_bytes: u64) -> Result<Source, AddressError> {
-        match self.introductions.get() {
-            Some(introductions) if address.domain() >= Domain::FIRST_OTHER => {
-                introductions.source(address, len_bytes)
+        match self.forwarded_regions.get() {
+            Some(forwarded_regions) if address.domain() >= Domain::FIRST_OTHER => {
+                forwarded_regions.source(address, len_bytes)
             }
             _ => self.bases.source(address, len_bytes),
         }
@@ -136,7 +136,7 @@ impl Link {
     /// Sends an answer, and wakes the client if it sleeps.
     #[inline]
     pub(super) fn answer(&self, id: u32, kind: u32, body: [u8; 48], frame: &[u8]) {
-        if self.fate.is_over() {
+        if self.outcome.is_over() {
             return;
         }
         let frame_len = frame.len() as u32;
@@ -147,7 +147,7 @@ impl Link {
                 return;
             }
         }
-        // After all of the answer was written, data in bulk memory included, and before it is said to be there.
+        // After all of the answer was written, data in bulk memory included, and before the slot's stamp.
         if self.own.region().is_poisoned() {
             self.end(End::own_memory_gone());
             return;
@@ -163,18 +163,18 @@ impl Link {
         self.ringer.ring();
     }
 
-    /// Ends the link, if it has not ended before: tells its thread, which finishes the request that it is at, and writes a line if
-    /// somebody is at fault.
+    /// Ends the link, if it has not ended before: tells its thread, which finishes the request that it is at, and logs a line if
+    /// a side is at fault.
     pub(super) fn end(&self, why: End) {
-        let is_fault = matches!(why, End::Lie(_) | End::Failed(_));
+        let is_fault = matches!(why, End::ProtocolError(_) | End::Failed(_));
         let text = is_fault.then(|| why.to_string());
-        if !self.fate.decide(why) {
+        if !self.outcome.decide(why) {
             return;
         }
         self.nudger.nudge();
         self.session.ended();
         if let Some(why) = text {
-            self.common.ledger.cut();
+            self.common.totals.cut();
             if let Some(suppressed) = self.common.cuts.allow() {
                 tracing::warn!(link = &*self.label, %why, suppressed, "link cut");
             }
@@ -205,6 +205,6 @@ fn buffers(ends: &Ends) -> Result<LinesMut, OutOfBounds> {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.common.ledger.closed(&self.counts());
+        self.common.totals.closed(&self.counts());
     }
 }

@@ -8,8 +8,8 @@ use tombolo_shm::address::{AddressError, GlobalAddress};
 use tombolo_shm::link::FRAME_BYTES;
 
 use super::link::Link;
-use super::spare;
-use crate::end::{End, Lie};
+use super::link_cache;
+use crate::end::{End, ProtocolError};
 
 /// The duty to answer one request, from any thread. Dropped without an answer it cuts the link: the client would wait for ever.
 #[must_use = "dropping it cuts the link"]
@@ -30,10 +30,10 @@ impl Responder {
         self.id
     }
 
-    /// Whether the link has ended: an answer would reach nobody.
+    /// Whether the link has ended: an answer would be lost.
     #[must_use]
     pub fn is_cut(&self) -> bool {
-        self.link.as_ref().is_none_or(|link| link.fate.is_over())
+        self.link.as_ref().is_none_or(|link| link.outcome.is_over())
     }
 
     /// `len_bytes` of bulk memory, to be read. The peer may change them while they are read, even now.
@@ -51,7 +51,7 @@ impl Responder {
         self.link.as_ref().map_or_else(Source::new, |link| link.frame(self.id, len_bytes))
     }
 
-    /// `len_bytes` of this side's bulk memory, which the client will read. Two requests may have been given the same place: that is the
+    /// `len_bytes` of this side's bulk memory, which the client will read. Two requests may have been given the same span: that is the
     /// client's loss alone.
     pub fn sink(&self, address: GlobalAddress, len_bytes: u64) -> Result<Sink, AddressError> {
         match &self.link {
@@ -70,13 +70,13 @@ impl Responder {
             return;
         }
         link.answer(self.id, kind, body, frame);
-        spare::keep(link);
+        link_cache::keep(link);
     }
 
     /// Cuts the link: the request breaks the rules of what is above the link.
-    pub fn cut(mut self, why: impl Into<Lie>) {
+    pub fn cut(mut self, why: impl Into<ProtocolError>) {
         if let Some(link) = self.link.take() {
-            link.end(End::Lie(why.into()));
+            link.end(End::ProtocolError(why.into()));
         }
     }
 }

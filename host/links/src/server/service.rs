@@ -10,24 +10,24 @@ use super::serving::LinkCutter;
 
 /// Opens sessions. Knows no links.
 pub trait Service: Send + Sync {
-    /// A peer wishes to have a link; what its requests are to be answered by. Called before there is memory for the link,
+    /// A peer asks for a link; returns what answers its requests. Called before there is memory for the link,
     /// on a thread where it may block for a moment.
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal>;
 }
 
 /// Answers the requests of one link.
 pub trait Session: Send + Sync {
-    /// The link begins; with `cutter` it can be ended from anywhere. Called once, before any request comes. A session of which nobody
-    /// makes a link after all is dropped without.
+    /// The link begins; with `cutter` it can be ended from anywhere. Called once, before any request comes. A session whose link is not
+    /// made after all is dropped without.
     fn begun(&self, _cutter: LinkCutter) {}
 
     /// Answers one request, now or later, from any thread. Called on the link's thread, one request after the other, so it must not
-    /// block: what takes longer keeps the responder and goes on elsewhere. If it panics, the link is cut.
+    /// block: what takes longer keeps the responder and goes on on another thread. If it panics, the link is cut.
     ///
     /// It is dropped when the link has ended and all responders are gone.
     fn serve(&self, request: Request<'_>, responder: Responder);
 
-    /// The link has ended, so nobody waits for what is under way: the time to interrupt it. Called once, from any thread, which must
+    /// The link has ended, and what is under way is of no use: the time to interrupt it. Called once, from any thread, which must
     /// not be blocked; requests may still come to [`serve`](Self::serve) meanwhile.
     fn ended(&self) {}
 }
@@ -43,20 +43,20 @@ pub struct Request<'a> {
     pub frame: &'a [u8],
 }
 
-/// Who is at the other end of a link.
+/// The other end of a link.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Which export it asked for.
     pub export: String,
-    /// Who it is, as this kernel says; none if there is no common kernel, and then nobody can say whom it may speak for.
-    pub credentials: Option<Standing>,
-    /// Which life of which client, as it says itself.
+    /// Its process, as this kernel reports it; none without a common kernel, and then its identities cannot be checked.
+    pub credentials: Option<VerifiedPeer>,
+    /// The incarnation of the client, as it says itself.
     pub client: Incarnation,
     /// What to call it in the log.
     pub label: Arc<str>,
 }
 
-/// Whose process it is, in this process's namespaces, when it connected.
+/// A process at the other end, in this process's namespaces, when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Process.
@@ -67,22 +67,22 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// Whose process it is, and in whose name it may ask.
+/// A process whose credentials the kernel has reported, and the identities that it may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct VerifiedPeer {
     /// The process.
     pub process: Credentials,
-    /// In whose name.
-    pub speaks_for: SpeaksFor,
+    /// Which identities its requests may name.
+    pub identities: AllowedIdentities,
 }
 
-/// In whose name a peer may ask.
+/// Which identities a peer's requests may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SpeaksFor {
-    /// In anybody's, root's included.
-    Anybody,
-    /// In that of its own user, with its own group and these others, which its process had when it connected.
-    Itself {
+pub enum AllowedIdentities {
+    /// Any, root included.
+    Any,
+    /// Its own user, with its own group and these others, which its process had when it connected.
+    Own {
         /// Supplementary groups.
         groups: Arc<[u32]>,
     },

@@ -16,7 +16,7 @@ use super::counters::Counts;
 use super::link::Link;
 use super::service::{Peer, Refusal, Service, Session};
 use super::worker::Worker;
-use crate::end::{End, Fate};
+use crate::end::{End, Outcome};
 use tombolo_host_runtime::lock;
 
 /// Serves links, each with a thread of its own. Any thread may use it.
@@ -100,21 +100,21 @@ impl Server {
         let mut links = lock(&self.links);
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(&link));
-        Ok(LinkHandle { fate: link.fate.clone(), link: Arc::downgrade(&link), thread: Some(thread) })
+        Ok(LinkHandle { outcome: link.outcome.clone(), link: Arc::downgrade(&link), thread: Some(thread) })
     }
 
     /// What its links have done, those that are gone included.
     pub fn counts(&self) -> Counts {
         let live: Vec<_> = lock(&self.links).iter().filter_map(Weak::upgrade).collect();
-        self.common.ledger.sum(live.iter().map(|link| link.counts()))
+        self.common.totals.sum(live.iter().map(|link| link.counts()))
     }
 }
 
-/// One link, for who watches over it: the owner of its socket. Dropping it ends the link.
+/// One link, for the owner of its control socket. Dropping it ends the link.
 #[derive(Debug)]
 pub struct LinkHandle {
     pub(super) link: Weak<Link>,
-    fate: Arc<Fate>,
+    outcome: Arc<Outcome>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -166,7 +166,7 @@ impl LinkHandle {
     /// Why the link has ended; none while it goes on.
     #[must_use]
     pub fn end(&self) -> Option<End> {
-        self.fate.why()
+        self.outcome.why()
     }
 
     /// What it has done; none if its memory is gone.
@@ -175,13 +175,13 @@ impl LinkHandle {
         self.meter().counts()
     }
 
-    /// For who wants to know that later, without the handle.
+    /// To read that later, without the handle.
     #[must_use]
     pub fn meter(&self) -> LinkMeter {
         LinkMeter { link: Weak::clone(&self.link) }
     }
 
-    /// Ends the link and waits for its thread, which finishes the request that it is at. Requests that others are to answer may still
+    /// Ends the link and waits for its thread, which finishes the request that it is at. Requests that are answered later may still
     /// be under way then.
     pub fn stop(self) {
         drop(self);

@@ -10,12 +10,12 @@ use tombolo_shm::link::FRAME_BYTES;
 use tombolo_shm::ring::{Consumer, Message};
 
 use super::link::Link;
+use super::link_cache;
 use super::responder::Responder;
 use super::service::Request;
-use super::spare;
-use crate::end::{End, Lie};
+use crate::end::{End, ProtocolError};
 
-/// After so long it looks whether the memory is still there, though nobody rings.
+/// After so long without a doorbell it checks that the memory is still there.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// What the thread of one link works with.
@@ -31,19 +31,19 @@ pub(super) struct Worker {
 impl Worker {
     /// Serves until the link ends.
     pub(super) fn run(mut self) {
-        spare::belongs_to(&self.link);
+        link_cache::belongs_to(&self.link);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.serve()));
-        spare::leave();
+        link_cache::leave();
         let end = match outcome {
             Ok(Ok(())) => return,
-            Ok(Err(lie)) => End::Lie(lie),
+            Ok(Err(error)) => End::ProtocolError(error),
             Err(_) => End::Failed("a request made its session panic".into()),
         };
         self.link.end(end);
     }
 
-    fn serve(&mut self) -> Result<(), Lie> {
-        while !self.link.fate.is_over() {
+    fn serve(&mut self) -> Result<(), ProtocolError> {
+        while !self.link.outcome.is_over() {
             match self.next() {
                 Some(message) => self.request(&message)?,
                 None => self.wait()?,
@@ -73,23 +73,23 @@ impl Worker {
 
     /// Copies what the peer could change, checks it, and hands it to the session.
     #[inline]
-    fn request(&mut self, message: &Message) -> Result<(), Lie> {
+    fn request(&mut self, message: &Message) -> Result<(), ProtocolError> {
         let Message { id, frame_len, kind, body } = *message;
         let link = &self.link;
         let frame = match self.frame.get_mut(..frame_len as usize) {
             Some(frame) => frame,
-            None => return Err(Lie::FrameTooLong { id, len_bytes: frame_len }),
+            None => return Err(ProtocolError::FrameTooLong { id, len_bytes: frame_len }),
         };
         link.take(id)?;
         if !frame.is_empty() {
             let at = link.layout.buffer_offset(link.index(id)).unwrap_or(u64::MAX);
-            link.peer.read_at(at, frame).map_err(|_| Lie::MemoryGone)?;
+            link.peer.read_at(at, frame).map_err(|_| ProtocolError::MemoryGone)?;
         }
         if link.peer.region().is_poisoned() {
-            return Err(Lie::MemoryGone);
+            return Err(ProtocolError::MemoryGone);
         }
         link.counters.intake.requests.bump();
-        link.session.serve(Request { kind, body, frame }, Responder::new(spare::take(link), id));
+        link.session.serve(Request { kind, body, frame }, Responder::new(link_cache::take(link), id));
         if link.is_outstanding(id) {
             link.counters.intake.later.bump();
         }
@@ -97,11 +97,11 @@ impl Worker {
     }
 
     #[cold]
-    fn wait(&mut self) -> Result<(), Lie> {
+    fn wait(&mut self) -> Result<(), ProtocolError> {
         let outcome = self.sleeper.wait(Some(LOOK_AFTER), &self.consumer);
         self.link.counters.intake.sleeps.store(self.sleeper.counts().sleeps, Ordering::Relaxed);
         if self.link.peer.region().is_poisoned() {
-            return Err(Lie::MemoryGone);
+            return Err(ProtocolError::MemoryGone);
         }
         if outcome != Outcome::Ready {
             self.consumer.check()?;

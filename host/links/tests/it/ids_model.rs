@@ -1,5 +1,5 @@
-//! Who gets the id that lies beside the lock, as a model whose interleavings are tried: the same steps as in
-//! `links::client::{ids, warm}`, over memory and threads of a checker. One who waits for an id that is free is a deadlock here.
+//! The cached id beside the lock, as a model whose interleavings are tried: the same steps as in
+//! `links::client::{ids, id_cache}`, over memory and threads of a checker. A request that waits for an id that is free is a deadlock here.
 
 use std::collections::VecDeque;
 
@@ -14,34 +14,34 @@ const RUNS: usize = 2_000;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// Who puts the id beside the lock looks afterwards whether it is wanted.
+    /// After the id was put into the cache: whether it is wanted.
     LastLook,
-    /// Who waits looks beside the lock once it has said so.
+    /// After a request was queued: whether the cache has an id.
     SecondLook,
 }
 
 /// There is one id, so whether it is there says it all.
 struct Ids {
     without: Without,
-    warm: AtomicBool,
+    cached: AtomicBool,
     is_wanted: AtomicBool,
-    /// Whether it lies behind the lock, and who waits for it.
+    /// Whether it lies behind the lock, and the queued requests.
     inner: Mutex<(bool, VecDeque<Sender<()>>)>,
 }
 
 impl Ids {
     fn take(&self) -> bool {
-        self.warm.swap(false, SeqCst) || std::mem::take(&mut self.inner.lock().unwrap().0)
+        self.cached.swap(false, SeqCst) || std::mem::take(&mut self.inner.lock().unwrap().0)
     }
 
     fn take_or_wait(&self, waiter: Sender<()>) -> bool {
         let mut inner = self.inner.lock().unwrap();
-        if std::mem::take(&mut inner.0) || self.warm.swap(false, SeqCst) {
+        if std::mem::take(&mut inner.0) || self.cached.swap(false, SeqCst) {
             return true;
         }
         inner.1.push_back(waiter);
         self.is_wanted.store(true, SeqCst);
-        let is_there = self.without != Without::SecondLook && self.warm.swap(false, SeqCst);
+        let is_there = self.without != Without::SecondLook && self.cached.swap(false, SeqCst);
         if is_there {
             inner.1.pop_back();
             self.is_wanted.store(!inner.1.is_empty(), SeqCst);
@@ -50,11 +50,11 @@ impl Ids {
     }
 
     fn give_back(&self) {
-        if !self.is_wanted.load(SeqCst) && self.warm.compare_exchange(false, true, SeqCst, SeqCst).is_ok() {
+        if !self.is_wanted.load(SeqCst) && self.cached.compare_exchange(false, true, SeqCst, SeqCst).is_ok() {
             if self.without == Without::LastLook || !self.is_wanted.load(SeqCst) {
                 return;
             }
-            if !self.warm.swap(false, SeqCst) {
+            if !self.cached.swap(false, SeqCst) {
                 return;
             }
         }
@@ -74,7 +74,7 @@ impl Ids {
 fn run(without: Without) {
     let inner = Mutex::new((false, VecDeque::new()));
     let ids =
-        Arc::new(Ids { without, warm: AtomicBool::new(false), is_wanted: AtomicBool::new(false), inner });
+        Arc::new(Ids { without, cached: AtomicBool::new(false), is_wanted: AtomicBool::new(false), inner });
     let want = |ids: Arc<Ids>| {
         move || {
             let (waiter, given) = channel();
@@ -102,7 +102,7 @@ fn run(without: Without) {
 }
 
 #[test]
-fn nobody_waits_for_an_id_that_is_free() {
+fn no_request_waits_for_an_id_that_is_free() {
     // The long run (`make test-long`) tries more.
     let runs = if std::env::var_os("TOMBOLO_LONG").is_some() { 8 * RUNS } else { RUNS };
     shuttle::check_random(|| run(Without::Nothing), runs);

@@ -1,6 +1,6 @@
 //! Links between two ends in one process: how they are made, requests over them, and models of what threads do in which order.
 
-mod door;
 mod ids_model;
+mod listener;
 mod receiver_model;
 mod requests;

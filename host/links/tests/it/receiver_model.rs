@@ -1,4 +1,4 @@
-//! Who receives the answers of a line, as a model whose interleavings are tried: the same steps as in `links::client::{intake, doze,
+//! Which thread receives the answers of a line, as a model whose interleavings are tried: the same steps as in `links::client::{intake, park,
 //! receiver}`, over memory and threads of a checker. A wake-up that is lost is a deadlock here, for nothing has a timeout, except
 //! that the receiver thread may find at any time that the doorbell was silent.
 //!
@@ -21,7 +21,7 @@ enum Without {
     Nothing,
     /// Looking once more after arming.
     SecondLook,
-    /// Looking at who is registered after the lead was given up.
+    /// Looking at the registered calls after the lead was given up.
     LastLook,
     /// Arming when the lead is given up.
     Arming,
@@ -33,7 +33,7 @@ enum Without {
 struct Intake {
     armed: bool,
     number: u32,
-    manned: bool,
+    has_receiver: bool,
 }
 
 struct Line {
@@ -101,7 +101,7 @@ impl Line {
 
     // The leader.
 
-    /// Takes out what is there; whether `own` was among it. Who is to be woken goes to `wakes`.
+    /// Takes out what is there; whether `own` was among it. The wakers of other calls go to `wakes`.
     fn drain(&self, own: Option<usize>, wakes: &mut Vec<Thread>) -> bool {
         loop {
             let Some(call) = self.ring.lock().unwrap().pop_front() else { return false };
@@ -144,8 +144,8 @@ impl Line {
                     continue;
                 }
                 self.is_armed.store(true, SeqCst);
-                if !intake.manned {
-                    intake.manned = true;
+                if !intake.has_receiver {
+                    intake.has_receiver = true;
                     self.call();
                 }
             }
@@ -177,7 +177,7 @@ impl Line {
             self.leave(intake, &mut wakes);
         }
         if thread_rng().gen_bool(0.5) {
-            self.doze(call);
+            self.park(call);
         }
         self.register(call);
         while !self.answered[call].load(SeqCst) {
@@ -201,10 +201,10 @@ impl Line {
         }
     }
 
-    fn doze(&self, call: usize) {
+    fn park(&self, call: usize) {
         let Ok(mut intake) = self.intake.try_lock() else { return };
         let mut wakes = Vec::new();
-        let is_alone = !intake.manned && self.waiting.load(SeqCst) == 0;
+        let is_alone = !intake.has_receiver && self.waiting.load(SeqCst) == 0;
         while is_alone && !self.answered[call].load(SeqCst) {
             let rung = self.doorbell.load(SeqCst);
             self.arm(&mut intake);
@@ -255,7 +255,7 @@ impl Line {
         let is_dismissed = self.waiting.load(SeqCst) == 0;
         if is_dismissed {
             self.disarm(&mut intake);
-            intake.manned = false;
+            intake.has_receiver = false;
         }
         self.leave(intake, &mut Vec::new());
         is_dismissed

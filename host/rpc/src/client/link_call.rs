@@ -25,7 +25,7 @@ use super::shared::Shared;
 use super::state::SILENT;
 use super::timers::Sleep;
 use crate::link::{Attempt, Body, Live, Outgoing, ReplyError, Route};
-use tombolo_host_links::Lie;
+use tombolo_host_links::ProtocolError;
 use tombolo_host_links::client::{Call, LineError};
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::task;
@@ -330,7 +330,7 @@ impl State {
             Err(ReplyError::BufferTooSmall(_)) => Err(Failure::Garbage(Garbage::BufferTooSmall)),
             Err(ReplyError::Silence) => Err(Failure::Garbage(Garbage::Silence)),
             // What is senseless once would be so again, so this call fails; others are sent again over the next link.
-            Err(ReplyError::Lie(_)) => Err(Failure::Garbage(Garbage::Link)),
+            Err(ReplyError::ProtocolError(_)) => Err(Failure::Garbage(Garbage::Link)),
         };
         live.gave_back();
         let outcome = match outcome {
@@ -341,7 +341,7 @@ impl State {
             Err(failure) => {
                 if let Failure::Garbage(why) = failure {
                     shared.counters.garbage.add(1);
-                    live.cut(Lie::Senseless(why.to_string().into()));
+                    live.cut(ProtocolError::Malformed(why.to_string().into()));
                 }
                 Err(failure.of(shared.lock().callee(self.procedure)))
             }

@@ -7,7 +7,7 @@ use tombolo_mem::Source;
 use super::message::ReplyMessage;
 use super::route::Live;
 use tombolo_host_links::client::Reply;
-use tombolo_host_links::{End, Lie};
+use tombolo_host_links::{End, ProtocolError};
 
 /// A reply where it came: first a private copy of its frame, then what lies in the place. The server may change the latter at any moment, so it is
 /// copied once and then looked at.
@@ -23,26 +23,26 @@ pub(crate) enum ReplyError {
     /// Nothing is said to that call.
     Silence,
     /// It breaks the rules.
-    Lie(Lie),
+    ProtocolError(ProtocolError),
 }
 
 impl Live {
     /// Looks at an answer; `place` is the number of the span that was named for the reply. Where the answer breaks the rules the link is cut.
     pub(crate) fn take_reply(&self, reply: Reply, reply_buffer: Option<usize>) -> Result<Body, ReplyError> {
         let heard = self.check(reply, reply_buffer);
-        if let Err(ReplyError::Lie(lie)) = &heard {
-            self.cut(lie.clone());
+        if let Err(ReplyError::ProtocolError(error)) = &heard {
+            self.cut(error.clone());
         }
         heard
     }
 
     /// The server is not to be believed.
-    pub(crate) fn cut(&self, lie: Lie) {
-        self.line.cut(End::Lie(lie));
+    pub(crate) fn cut(&self, error: ProtocolError) {
+        self.line.cut(End::ProtocolError(error));
     }
 
     fn check(&self, reply: Reply, reply_buffer: Option<usize>) -> Result<Body, ReplyError> {
-        let senseless = |why: String| ReplyError::Lie(Lie::Senseless(Arc::from(why)));
+        let senseless = |why: String| ReplyError::ProtocolError(ProtocolError::Malformed(Arc::from(why)));
         let said =
             ReplyMessage::decode(reply.kind, &reply.body).map_err(|error| senseless(error.to_string()))?;
         let placed_bytes = match said {
@@ -54,7 +54,9 @@ impl Live {
         };
         let span = reply_buffer.and_then(|reply_buffer| reply.spans.at(reply_buffer));
         let mut placed = match span {
-            Some(span) => self.line.in_source(span).map_err(|error| ReplyError::Lie(error.into()))?,
+            Some(span) => {
+                self.line.in_source(span).map_err(|error| ReplyError::ProtocolError(error.into()))?
+            }
             None => Source::new(),
         };
         if placed_bytes > placed.len() {

@@ -4,7 +4,7 @@ use tombolo_mem::Sink;
 
 use super::message::{FRAME_MAX, Part, ReplyMessage, SHORT_DATA_BYTES};
 use crate::server::{Exchange, Outcome};
-use tombolo_host_links::Lie;
+use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::Responder;
 
 /// Ends a call with what the service says.
@@ -17,7 +17,7 @@ pub(super) fn respond(
     match outcome {
         Outcome::Reply => send(responder, exchange, reply_buffer),
         Outcome::Silent => say(responder, ReplyMessage::Silence, &[]),
-        Outcome::Close => responder.cut(Lie::Senseless("malformed RPC call".into())),
+        Outcome::Close => responder.cut(ProtocolError::Malformed("malformed RPC call".into())),
     }
 }
 

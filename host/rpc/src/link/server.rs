@@ -10,9 +10,9 @@ use tombolo_mem::Source;
 use super::message::{CallMessage, Part};
 use super::reply::respond;
 use crate::server::{Exchange, LinkOrigin, Outcome, Peer, Service};
-use tombolo_host_links::Lie;
+use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::{
-    Peer as LinkPeer, Refusal, Request, Responder, Service as LinkService, Session, Voice,
+    IdentityPolicy, Peer as LinkPeer, Refusal, Request, Responder, Service as LinkService, Session,
 };
 use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferLimits, BufferPool, Buffers};
 use tombolo_host_runtime::free_list::FreeList;
@@ -55,7 +55,7 @@ impl<S: Service> LinkService for RpcLinks<S> {
             export: export.into(),
             client: peer.client,
             user: peer.credentials.as_ref().map(|standing| standing.process.uid),
-            voice: Voice::of(peer),
+            identity_policy: IdentityPolicy::of(peer),
         });
         let exchanges = Arc::new(ExchangePool {
             buffers: Buffers::of(self.pool.account()),
@@ -155,8 +155,8 @@ fn take_in(
     exchange: &mut Exchange,
     request: &Request<'_>,
     responder: &Responder,
-) -> Result<Option<Part>, Lie> {
-    let senseless = |why: &dyn std::fmt::Display| Lie::Senseless(why.to_string().into());
+) -> Result<Option<Part>, ProtocolError> {
+    let senseless = |why: &dyn std::fmt::Display| ProtocolError::Malformed(why.to_string().into());
     let asked = CallMessage::decode(request.kind, &request.body).map_err(|error| senseless(&error))?;
     let data = match asked.data {
         Some(part) => responder.source(part.address, u64::from(part.len_bytes))?,

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
-use tombolo_host_links::server::Voice;
+use tombolo_host_links::server::IdentityPolicy;
 use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
 use tombolo_mem::Source;
 use tombolo_shm::link::Incarnation;
@@ -106,7 +106,7 @@ pub struct LinkOrigin {
     /// The user whose process it is, as this kernel says, where there is a kernel in common.
     pub user: Option<u32>,
     /// In whose name it may call.
-    pub voice: Voice,
+    pub identity_policy: IdentityPolicy,
 }
 
 impl Peer {

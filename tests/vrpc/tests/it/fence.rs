@@ -14,9 +14,9 @@ use tombolo_core::{Answer, Result};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::End;
 use tombolo_host_links::connect::ConnectOptions;
-use tombolo_host_links::memory::{CommonMemory, MemoryPlace};
-use tombolo_host_links::seated::{self, MemoryListener};
+use tombolo_host_links::rendezvous::{self, MemoryListener};
 use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Server, Session};
+use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 use tombolo_layer_replies as replies;
 use tombolo_mem::Source;
@@ -211,13 +211,13 @@ fn a_session_that_has_no_link_yet_is_waited_for_and_gets_none() {
 #[test]
 fn who_was_welcomed_to_memory_and_did_not_come_may_ask_again() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a scratch directory");
-    let place = MemoryPlace::File(dir.path().join("memory"));
+    let place = MemoryLocation::File(dir.path().join("memory"));
     let watch = Arc::<Watch>::default();
     let inner = Layered::new(Arc::new(Memory::default()) as Arc<dyn Export>, Arc::new(Slow(watch.clone())));
     let export = Arc::new(Slowed { inner, watch: watch.clone() });
     let server =
         Arc::new(Server::new(Arc::new(VrpcServer::new().with_export("a", export, Options::default()))));
-    let memory = CommonMemory::to_serve(&place, Some(1 << 20)).expect("memory");
+    let memory = SharedMemory::to_serve(&place, Some(1 << 20)).expect("memory");
     let listener = MemoryListener::start(memory, server, Limits::default(), Mode::Adaptive, "guest");
     let _listener = listener.expect("a listener");
     let hello = Hello {
@@ -247,6 +247,6 @@ fn who_was_welcomed_to_memory_and_did_not_come_may_ask_again() {
         });
     }
     let options = ConnectOptions::new("a", "test", Incarnation([1; 16])).expect("a layout");
-    let memory = CommonMemory::to_use(&place).expect("memory");
-    seated::join(memory, &options, "link", Mode::Adaptive).expect("a link");
+    let memory = SharedMemory::to_use(&place).expect("memory");
+    rendezvous::join(memory, &options, "link", Mode::Adaptive).expect("a link");
 }

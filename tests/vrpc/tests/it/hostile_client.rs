@@ -60,7 +60,7 @@ impl Liar {
     fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
         match self.bed.end() {
-            Some(End::Lie(lie)) => assert!(lie.to_string().contains(reason), "{lie}"),
+            Some(End::ProtocolError(error)) => assert!(error.to_string().contains(reason), "{error}"),
             other => panic!("the link ended so: {other:?}"),
         }
         let fs = self.bed.export().attach_session(&client()).expect("a session");

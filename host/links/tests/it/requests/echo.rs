@@ -9,7 +9,7 @@ use tombolo_shm::address::BaseTable;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::DoorbellKind;
 
-use crate::requests::bed::{Bed, ECHO, LATER, body, frame, layout, sealed_ends, silent_ends};
+use crate::requests::test_host::{ECHO, LATER, TestHost, body, frame, layout, sealed_ends, silent_ends};
 
 const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Adaptive];
 
@@ -17,15 +17,15 @@ const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Adaptive];
 fn each_call_gets_its_own_answer_in_every_mode() {
     for client in MODES {
         for server in MODES {
-            let bed = Bed::new(8, client, server);
+            let host = TestHost::new(8, client, server);
             for number in 0..200 {
                 let sent = frame(number, (number as usize * 37) % 4097);
-                let reply = bed.line.call(ECHO, body(number), |writer| writer.put(&sent)).wait();
+                let reply = host.line.call(ECHO, body(number), |writer| writer.put(&sent)).wait();
                 let reply = reply.expect("an answer");
                 assert_eq!((reply.kind, reply.body), (ECHO, body(number)), "{client} {server}");
                 assert!(*reply.frame == *sent, "{client} {server}: {number}");
             }
-            let counts = bed.line.counts();
+            let counts = host.line.counts();
             assert_eq!((counts.calls, counts.answers, counts.in_flight), (200, 200, 0));
         }
     }
@@ -36,18 +36,18 @@ fn real_memory_and_links_without_a_bell_do_as_well() {
     for mode in MODES {
         for ends in [sealed_ends(layout(8)), silent_ends(layout(8))] {
             let doorbell = ends.0.doorbell;
-            let bed = Bed::over(ends, mode, Mode::Adaptive);
-            let answerers = bed.session.later.start(1);
+            let host = TestHost::over(ends, mode, Mode::Adaptive);
+            let answerers = host.session.later.start(1);
             std::thread::scope(|scope| {
                 for thread in 0..3 {
-                    let line = &bed.line;
+                    let line = &host.line;
                     scope.spawn(move || run(line, thread, 60, &[ECHO, LATER]));
                 }
             });
-            bed.session.later.stop();
+            host.session.later.stop();
             answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
-            assert_eq!(bed.server.counts().requests, 180);
-            assert!(doorbell == DoorbellKind::Futex || bed.line.counts().rings == 0);
+            assert_eq!(host.server.counts().requests, 180);
+            assert!(doorbell == DoorbellKind::Futex || host.line.counts().rings == 0);
         }
     }
 }
@@ -57,15 +57,15 @@ fn bulk_memory_carries_data_both_ways() {
     let layout = layout(8);
     let (client, ends) = sealed_ends(layout);
     let server = BaseTable::of_link(&ends);
-    let bed = Bed::over((client, ends), Mode::Adaptive, Mode::Adaptive);
-    let (out, into) = (bed.line.out_area(), bed.line.in_area());
+    let host = TestHost::over((client, ends), Mode::Adaptive, Mode::Adaptive);
+    let (out, into) = (host.line.out_area(), host.line.in_area());
     let (there, back) = (out.take(100_000).expect("room"), into.take(100_000).expect("room"));
     let sent = frame(5, 100_000);
-    assert_eq!(bed.line.out_sink(&there).expect("ours").write_at(0, &sent), sent.len());
-    let source = server.source(bed.line.out_address(&there), 100_000).expect("a reference");
-    let sink = server.sink(bed.line.in_address(&back), 100_000).expect("a reference");
+    assert_eq!(host.line.out_sink(&there).expect("ours").write_at(0, &sent), sent.len());
+    let source = server.source(host.line.out_address(&there), 100_000).expect("a reference");
+    let sink = server.sink(host.line.in_address(&back), 100_000).expect("a reference");
     assert_eq!(source.copy_to_sink(&sink), sent.len());
-    assert!(bed.line.in_source(&back).expect("theirs").to_vec(sent.len()) == sent);
+    assert!(host.line.in_source(&back).expect("theirs").to_vec(sent.len()) == sent);
 }
 
 fn run(line: &Line, thread: u64, calls: u64, kinds: &[u32]) {
@@ -82,40 +82,40 @@ fn run(line: &Line, thread: u64, calls: u64, kinds: &[u32]) {
 #[test]
 fn many_threads_with_answers_out_of_order() {
     for mode in MODES {
-        let bed = Bed::new(16, mode, Mode::Adaptive);
-        let answerers = bed.session.later.start(2);
+        let host = TestHost::new(16, mode, Mode::Adaptive);
+        let answerers = host.session.later.start(2);
         std::thread::scope(|scope| {
             for thread in 0..8 {
-                let line = &bed.line;
+                let line = &host.line;
                 scope.spawn(move || run(line, thread, 400, &[ECHO, LATER, LATER]));
             }
         });
-        bed.session.later.stop();
+        host.session.later.stop();
         answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        assert_eq!(bed.line.counts().in_flight, 0);
-        assert_eq!(bed.server.counts().requests, 8 * 400);
+        assert_eq!(host.line.counts().in_flight, 0);
+        assert_eq!(host.server.counts().requests, 8 * 400);
     }
 }
 
 #[test]
-fn futures_are_woken_by_whoever_receives() {
+fn futures_are_woken_by_the_receiving_thread() {
     for mode in MODES {
-        let bed = Bed::new(8, mode, Mode::Event);
-        let answerers = bed.session.later.start(1);
+        let host = TestHost::new(8, mode, Mode::Event);
+        let answerers = host.session.later.start(1);
         let (done, all) = (Arc::new(AtomicUsize::new(0)), 3_000);
         let (sender, receiver) = std::sync::mpsc::channel();
         for number in 0..all {
-            let call = bed.line.call(if number % 3 == 0 { LATER } else { ECHO }, body(number), |_| {});
+            let call = host.line.call(if number % 3 == 0 { LATER } else { ECHO }, body(number), |_| {});
             let (done, sender) = (done.clone(), sender.clone());
             task::spawn(async move {
                 assert_eq!(call.await.expect("an answer").body, body(number));
                 if done.fetch_add(1, Ordering::Relaxed) + 1 == all as usize {
-                    sender.send(()).expect("somebody waits");
+                    sender.send(()).expect("a receiver");
                 }
             });
         }
         receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("all are answered");
-        bed.session.later.stop();
+        host.session.later.stop();
         answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
     }
 }

@@ -1,4 +1,4 @@
-//! How links end: who waits is told, sessions are dropped, memory comes back.
+//! How links end: waiting calls fail, sessions are dropped, memory comes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,52 +10,52 @@ use tombolo_mem::Region;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Extent, Layout, Role};
 
-use crate::requests::bed::{Bed, ECHO, HOLD, body, eventually, layout, peer};
+use crate::requests::test_host::{ECHO, HOLD, TestHost, body, eventually, layout, peer};
 
 fn lost(why: End) -> Option<LineError> {
     Some(LineError::Lost { label: Arc::from("test"), why })
 }
 
 #[test]
-fn a_lost_link_wakes_all_who_wait_in_whatever_way() {
+fn a_lost_link_wakes_all_waiting_calls() {
     for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
-        let bed = Bed::new(8, mode, Mode::Event);
+        let host = TestHost::new(8, mode, Mode::Event);
         let (sender, receiver) = std::sync::mpsc::channel();
         let waiting = 40;
         for number in 0..waiting {
             // 8 of them are sent, 32 wait for an id.
-            let (call, sender) = (bed.line.call(HOLD, body(number), |_| {}), sender.clone());
+            let (call, sender) = (host.line.call(HOLD, body(number), |_| {}), sender.clone());
             std::thread::spawn(move || {
                 let outcome = if number % 2 == 0 { call.wait() } else { tombolo_core::block_on(call) };
-                sender.send(outcome.err()).expect("somebody listens");
+                sender.send(outcome.err()).expect("a receiver");
             });
         }
-        eventually("the server has what can be sent", || bed.session.held.lock().unwrap().len() == 8);
-        bed.line.cut(End::Died);
+        eventually("the server has what can be sent", || host.session.held.lock().unwrap().len() == 8);
+        host.line.cut(End::Died);
         for _ in 0..waiting {
             assert_eq!(receiver.recv().expect("an outcome"), lost(End::Died), "{mode}");
         }
-        bed.line.cut(End::Left);
-        assert_eq!(bed.line.end(), Some(End::Died), "the first reason counts");
-        assert_eq!(bed.line.call(ECHO, body(0), |_| {}).wait().err(), lost(End::Died));
+        host.line.cut(End::Left);
+        assert_eq!(host.line.end(), Some(End::Died), "the first reason counts");
+        assert_eq!(host.line.call(ECHO, body(0), |_| {}).wait().err(), lost(End::Died));
     }
 }
 
 #[test]
 fn what_was_answered_before_the_end_is_still_given() {
-    let bed = Bed::new(8, Mode::Adaptive, Mode::Event);
-    let first = bed.line.call(ECHO, body(1), |_| {});
-    bed.line.call(ECHO, body(2), |_| {}).wait().expect("an answer");
-    bed.line.cut(End::Left);
+    let host = TestHost::new(8, Mode::Adaptive, Mode::Event);
+    let first = host.line.call(ECHO, body(1), |_| {});
+    host.line.call(ECHO, body(2), |_| {}).wait().expect("an answer");
+    host.line.cut(End::Left);
     assert_eq!(first.wait().expect("it was there").body, body(1));
 }
 
 #[test]
 fn the_last_clone_of_a_line_ends_it() {
-    let bed = Bed::new(8, Mode::Adaptive, Mode::Event);
-    let call = bed.line.call(HOLD, body(1), |_| {});
-    let line = bed.line.clone();
-    drop(bed.line);
+    let host = TestHost::new(8, Mode::Adaptive, Mode::Event);
+    let call = host.line.call(HOLD, body(1), |_| {});
+    let line = host.line.clone();
+    drop(host.line);
     assert_eq!(line.call(ECHO, body(2), |_| {}).wait().expect("an answer").body, body(2));
     drop(line);
     assert_eq!(call.wait().err(), lost(End::Stopped));
@@ -84,15 +84,15 @@ impl Session for Holding {
 
 #[test]
 fn a_session_is_dropped_when_the_last_responder_is_gone() {
-    let bed = Bed::new(8, Mode::Event, Mode::Event);
+    let host = TestHost::new(8, Mode::Event, Mode::Event);
     let (client, ends) = Ends::in_memory(layout(8));
     let (gone, held) = (Arc::new(AtomicBool::new(false)), Arc::default());
     let session = Arc::new(Holding { held: Arc::clone(&held), _on_drop: OnDrop(gone.clone()) });
-    let handle = bed.server.serve(&ends, &peer("other"), session, Mode::Event).expect("a link");
+    let handle = host.server.serve(&ends, &peer("other"), session, Mode::Event).expect("a link");
     let line = tombolo_host_links::client::Line::start(&client, "other", Mode::Event).expect("a line");
     let calls: Vec<_> = (0..3).map(|number| line.call(ECHO, body(number), |_| {})).collect();
     eventually("all are there", || held.lock().unwrap().len() == 3);
-    assert_eq!(bed.server.counts().in_flight, 3);
+    assert_eq!(host.server.counts().in_flight, 3);
     // Returns though requests are under way.
     handle.stop();
     assert!(!gone.load(Ordering::SeqCst));
@@ -103,17 +103,17 @@ fn a_session_is_dropped_when_the_last_responder_is_gone() {
     assert!(!gone.load(Ordering::SeqCst));
     last.send(ECHO, body(0), &[]);
     assert!(gone.load(Ordering::SeqCst), "with its memory");
-    assert_eq!((bed.server.counts().links, bed.server.counts().in_flight), (1, 0));
+    assert_eq!((host.server.counts().links, host.server.counts().in_flight), (1, 0));
     drop(calls);
 }
 
 #[test]
 fn many_links_come_and_go() {
-    let bed = Bed::new(8, Mode::Adaptive, Mode::Adaptive);
+    let host = TestHost::new(8, Mode::Adaptive, Mode::Adaptive);
     for round in 0..30 {
         let (client, ends) = Ends::in_memory(layout(8));
         let handle =
-            bed.server.serve(&ends, &peer("other"), bed.session.clone(), Mode::Adaptive).expect("a link");
+            host.server.serve(&ends, &peer("other"), host.session.clone(), Mode::Adaptive).expect("a link");
         let line = tombolo_host_links::client::Line::start(&client, "other", Mode::Adaptive).expect("a line");
         for number in 0..round {
             line.call(ECHO, body(number), |_| {}).wait().expect("an answer");
@@ -123,7 +123,7 @@ fn many_links_come_and_go() {
             assert_eq!(handle.end(), Some(End::Died));
         }
     }
-    let counts = bed.server.counts();
+    let counts = host.server.counts();
     assert_eq!((counts.links, counts.links_total, counts.cut), (1, 31, 0));
     assert_eq!(counts.requests, (0..30).sum::<u64>());
 }
@@ -143,24 +143,24 @@ fn shaky_ends(whose: Role, layout: Layout) -> (Ends, Ends, std::fs::File) {
     (client, server, file)
 }
 
-/// What is written there reaches nobody, and what the other side finds there is not what was written.
+/// What is written there is lost, and what the other side finds there is not what was written.
 #[test]
-fn a_side_whose_own_memory_is_gone_says_nothing_more() {
+fn a_side_whose_own_memory_is_gone_sends_nothing_more() {
     for whose in [Role::Client, Role::Server] {
         let layout = layout(8);
         let (client, server, file) = shaky_ends(whose, layout);
-        let bed = Bed::over((client, server), Mode::Event, Mode::Event);
-        assert!(bed.line.call(ECHO, body(1), |_| ()).wait().is_ok());
-        // The rings stay, so that the other side could hear of it.
+        let host = TestHost::over((client, server), Mode::Event, Mode::Event);
+        assert!(host.line.call(ECHO, body(1), |_| ()).wait().is_ok());
+        // The rings stay, so that the other side could notice it.
         file.set_len(layout.buffer_offset(0).expect("there is one")).expect("truncated");
-        let call = bed.line.call(ECHO, body(2), |frame| frame.put(&[1; 100]));
+        let call = host.line.call(ECHO, body(2), |frame| frame.put(&[1; 100]));
         let end = || match whose {
-            Role::Client => bed.line.end(),
-            Role::Server => bed._handle.end(),
+            Role::Client => host.line.end(),
+            Role::Server => host._handle.end(),
         };
         eventually("its own side ends the link", || end().is_some());
-        // The other side hears it from whoever watches the link.
-        bed.line.cut(End::Died);
+        // The other side learns it from the watcher of the link.
+        host.line.cut(End::Died);
         assert!(call.wait().is_err(), "{whose:?}: an answer from memory that is gone");
         assert!(matches!(end(), Some(End::Failed(_))), "{whose:?}: {:?}", end());
     }

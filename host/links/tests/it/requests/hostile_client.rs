@@ -1,17 +1,17 @@
-//! A client that breaks the rules loses its link, and nobody else notices.
+//! A client that breaks the rules loses its link, and other links do not notice.
 
 use std::sync::Arc;
 
 use tombolo_host_links::server::{LinkHandle, Request, Responder, Server, Session};
-use tombolo_host_links::{End, Lie};
+use tombolo_host_links::{End, ProtocolError};
 use tombolo_mem::Region;
 use tombolo_shm::address::{AddressError, Domain, GlobalAddress};
 use tombolo_shm::doorbell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Extent, Role};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
-use crate::requests::bed::{
-    Bed, ECHO, FORGET, HOLD, PANIC, TestService, TestSession, body, eventually, layout, peer,
+use crate::requests::test_host::{
+    ECHO, FORGET, HOLD, PANIC, TestHost, TestService, TestSession, body, eventually, layout, peer,
 };
 
 const SLOTS: u32 = 8;
@@ -21,7 +21,7 @@ const READ: u32 = 10;
 const WRITE: u32 = 11;
 
 /// A client that pushes whatever it likes.
-struct Liar {
+struct HostileClient {
     ends: Ends,
     producer: Producer,
     answers: Consumer,
@@ -31,24 +31,24 @@ struct Liar {
     server: Server,
 }
 
-impl Liar {
-    fn new() -> Liar {
-        Liar::over(Ends::in_memory(layout(SLOTS)), Arc::new(TestSession::default()), None)
+impl HostileClient {
+    fn new() -> HostileClient {
+        HostileClient::over(Ends::in_memory(layout(SLOTS)), Arc::new(TestSession::default()), None)
     }
 
     fn over(
         (client, server_ends): (Ends, Ends),
         session: Arc<TestSession>,
         other: Option<Arc<dyn Session>>,
-    ) -> Liar {
+    ) -> HostileClient {
         let server = Server::new(Arc::new(TestService(session.clone())));
         let opened = other.unwrap_or_else(|| session.clone());
-        let handle = server.serve(&server_ends, &peer("liar"), opened, Mode::Event).expect("a link");
+        let handle = server.serve(&server_ends, &peer("client"), opened, Mode::Event).expect("a link");
         let at = client.layout.ring_offset();
         let producer = Producer::at(&client.own, at, SLOTS, client.epoch).expect("a ring");
         let answers = Consumer::at(&client.peer, at, SLOTS, client.epoch).expect("a ring");
         let ringer = Ringer::of(&client).expect("a doorbell");
-        Liar { ends: client, producer, answers, ringer, handle, session, server }
+        HostileClient { ends: client, producer, answers, ringer, handle, session, server }
     }
 
     fn push(&mut self, id: u32, frame_len: u32, kind: u32, body: [u8; 48]) {
@@ -72,14 +72,14 @@ impl Liar {
         self.handle.end().expect("an end")
     }
 
-    /// Cut for that, with all memory given back; and an honest client of the same server goes on.
-    fn ends_for(self, lie: Lie) {
+    /// Cut for that, with all memory given back; and a correct client of the same server goes on.
+    fn ends_for(self, error: ProtocolError) {
         let memory = Arc::downgrade(&self.session);
         let (client, ends) = Ends::in_memory(layout(SLOTS));
         let session = self.session.clone();
-        let other = self.server.serve(&ends, &peer("honest"), session, Mode::Event).expect("a link");
-        let line = tombolo_host_links::client::Line::start(&client, "honest", Mode::Event).expect("a line");
-        assert_eq!(self.end(), End::Lie(lie));
+        let other = self.server.serve(&ends, &peer("other"), session, Mode::Event).expect("a link");
+        let line = tombolo_host_links::client::Line::start(&client, "other", Mode::Event).expect("a line");
+        assert_eq!(self.end(), End::ProtocolError(error));
         self.session.held.lock().unwrap().clear();
         eventually("the memory is back", || self.handle.counts().is_none());
         for number in 0..10 {
@@ -95,76 +95,76 @@ impl Liar {
 
 #[test]
 fn an_honest_client_of_another_make_is_served() {
-    let mut liar = Liar::new();
+    let mut client = HostileClient::new();
     for id in 0..100 {
-        assert_eq!(liar.ask(id, ECHO).id, id);
+        assert_eq!(client.ask(id, ECHO).id, id);
     }
-    assert_eq!(liar.handle.end(), None);
+    assert_eq!(client.handle.end(), None);
 }
 
 #[test]
 fn a_length_of_all_ones() {
     for len_bytes in [4097, 1 << 31, u32::MAX] {
-        let mut liar = Liar::new();
-        liar.push(3, len_bytes, ECHO, body(1));
-        liar.ends_for(Lie::FrameTooLong { id: 3, len_bytes });
+        let mut client = HostileClient::new();
+        client.push(3, len_bytes, ECHO, body(1));
+        client.ends_for(ProtocolError::FrameTooLong { id: 3, len_bytes });
     }
 }
 
 #[test]
 fn an_id_twice_before_it_is_answered() {
-    let mut liar = Liar::new();
-    liar.push(3, 0, HOLD, body(1));
-    liar.push(3, 0, HOLD, body(1));
-    liar.ends_for(Lie::StillOutstanding { id: 3 });
+    let mut client = HostileClient::new();
+    client.push(3, 0, HOLD, body(1));
+    client.push(3, 0, HOLD, body(1));
+    client.ends_for(ProtocolError::StillOutstanding { id: 3 });
 }
 
 #[test]
 fn another_id_of_a_buffer_in_use() {
-    let mut liar = Liar::new();
-    liar.push(3, 0, HOLD, body(1));
+    let mut client = HostileClient::new();
+    client.push(3, 0, HOLD, body(1));
     let id = u32::MAX - 4;
-    liar.push(id, 0, ECHO, body(1));
-    liar.ends_for(Lie::StillOutstanding { id });
+    client.push(id, 0, ECHO, body(1));
+    client.ends_for(ProtocolError::StillOutstanding { id });
 }
 
 #[test]
 fn more_requests_than_slots() {
-    let mut liar = Liar::new();
+    let mut client = HostileClient::new();
     for id in 0..SLOTS {
-        liar.push(id, 0, HOLD, body(1));
+        client.push(id, 0, HOLD, body(1));
     }
-    eventually("all are there", || liar.session.held.lock().unwrap().len() == SLOTS as usize);
-    assert_eq!(liar.handle.end(), None);
+    eventually("all are there", || client.session.held.lock().unwrap().len() == SLOTS as usize);
+    assert_eq!(client.handle.end(), None);
     // Whatever its id, its buffer is in use.
-    liar.push(77 * SLOTS, 0, HOLD, body(1));
-    liar.ends_for(Lie::StillOutstanding { id: 77 * SLOTS });
+    client.push(77 * SLOTS, 0, HOLD, body(1));
+    client.ends_for(ProtocolError::StillOutstanding { id: 77 * SLOTS });
 }
 
 #[test]
 fn a_slot_that_is_a_lap_ahead() {
-    let liar = Liar::new();
+    let client = HostileClient::new();
     // The server's thread is held up in nothing here, so it may be in time to see some of them: the last lap is what counts.
-    let ring = liar.ends.layout.ring_offset();
-    let ahead = liar.ends.epoch.number() << 16 | 5;
-    liar.ends.own.write_at(ring, &ahead.to_le_bytes()).expect("inside");
-    // It is not what is awaited, so nobody is woken by the ring itself; the server looks before it sleeps, and once a second.
-    liar.ringer.ring();
-    let end = liar.end();
-    assert!(matches!(&end, End::Lie(Lie::Slot(fault)) if fault.found == ahead), "{end}");
+    let ring = client.ends.layout.ring_offset();
+    let ahead = client.ends.epoch.number() << 16 | 5;
+    client.ends.own.write_at(ring, &ahead.to_le_bytes()).expect("inside");
+    // It is not what is awaited, so the ring itself wakes no thread; the server looks before it sleeps, and once a second.
+    client.ringer.ring();
+    let end = client.end();
+    assert!(matches!(&end, End::ProtocolError(ProtocolError::Slot(fault)) if fault.found == ahead), "{end}");
 }
 
 #[test]
-fn a_client_that_takes_no_answers_loses_them_and_holds_nobody_up() {
-    let mut liar = Liar::new();
+fn a_client_that_takes_no_answers_loses_them_and_blocks_no_other() {
+    let mut client = HostileClient::new();
     for id in 0..10_000u32 {
-        liar.push(id, 0, ECHO, body(id.into()));
+        client.push(id, 0, ECHO, body(id.into()));
         // The server took it, or there would be more requests than slots.
         eventually("it is answered", || {
-            liar.handle.counts().is_some_and(|counts| counts.answers == u64::from(id) + 1)
+            client.handle.counts().is_some_and(|counts| counts.answers == u64::from(id) + 1)
         });
     }
-    assert_eq!(liar.handle.end(), None);
+    assert_eq!(client.handle.end(), None);
 }
 
 #[test]
@@ -177,11 +177,11 @@ fn a_region_that_is_truncated() {
     };
     let (mut client, mut server) = Ends::in_memory(layout);
     (client.own, server.peer) = (map(), map());
-    let mut liar = Liar::over((client, server), Arc::default(), None);
-    assert_eq!(liar.ask(1, ECHO).id, 1);
+    let mut client = HostileClient::over((client, server), Arc::default(), None);
+    assert_eq!(client.ask(1, ECHO).id, 1);
     file.set_len(0).expect("truncated");
     // It need not ring: the server looks by itself.
-    liar.ends_for(Lie::MemoryGone);
+    client.ends_for(ProtocolError::MemoryGone);
 }
 
 /// Reads or writes where it is told to.
@@ -202,23 +202,24 @@ impl Session for Referring {
     }
 }
 
-fn refer(kind: u32, address: GlobalAddress, len: u64) -> (Liar, Option<AddressError>) {
-    let mut liar = Liar::over(Ends::in_memory(layout(SLOTS)), Arc::default(), Some(Arc::new(Referring)));
+fn refer(kind: u32, address: GlobalAddress, len: u64) -> (HostileClient, Option<AddressError>) {
+    let mut client =
+        HostileClient::over(Ends::in_memory(layout(SLOTS)), Arc::default(), Some(Arc::new(Referring)));
     let mut body = [0; 48];
     body[..8].copy_from_slice(&address.bits().to_le_bytes());
     body[8..16].copy_from_slice(&len.to_le_bytes());
-    liar.push(1, 0, kind, body);
-    eventually("it is answered or cut", || liar.answers.is_ready() || liar.handle.end().is_some());
-    let error = match liar.handle.end() {
+    client.push(1, 0, kind, body);
+    eventually("it is answered or cut", || client.answers.is_ready() || client.handle.end().is_some());
+    let error = match client.handle.end() {
         None => None,
-        Some(End::Lie(Lie::Reference(error))) => Some(error),
+        Some(End::ProtocolError(ProtocolError::Reference(error))) => Some(error),
         Some(end) => panic!("{end}"),
     };
-    (liar, error)
+    (client, error)
 }
 
 #[test]
-fn references_out_of_range_overflowing_or_to_nobody() {
+fn references_out_of_range_overflowing_or_to_unknown_domains() {
     let layout = layout(SLOTS);
     let (bulk, bytes) = (layout.bulk_offset(), layout.bytes());
     let at = |domain, offset| GlobalAddress::new(domain, offset).expect("48 bits");
@@ -238,9 +239,9 @@ fn references_out_of_range_overflowing_or_to_nobody() {
             ((1 << 48) - 1, 1 << 48),
             (bulk, u64::from(u32::MAX)),
         ] {
-            let (liar, error) = refer(kind, at(domain, offset), len_bytes);
+            let (client, error) = refer(kind, at(domain, offset), len_bytes);
             assert_eq!(error, Some(AddressError::Range { domain, offset, len_bytes }));
-            liar.ends_for(Lie::Reference(AddressError::Range { domain, offset, len_bytes }));
+            client.ends_for(ProtocolError::Reference(AddressError::Range { domain, offset, len_bytes }));
         }
         let (_, error) = refer(kind, at(Domain(2), bulk), 1);
         assert_eq!(error, Some(AddressError::Domain { domain: Domain(2) }));
@@ -254,17 +255,17 @@ fn references_out_of_range_overflowing_or_to_nobody() {
 #[test]
 fn a_session_that_panics_or_forgets_loses_that_link_only() {
     for kind in [PANIC, FORGET] {
-        let mut liar = Liar::new();
-        liar.push(1, 0, kind, body(1));
-        assert!(matches!(liar.end(), End::Failed(_)));
-        eventually("the memory is back", || liar.handle.counts().is_none());
+        let mut client = HostileClient::new();
+        client.push(1, 0, kind, body(1));
+        assert!(matches!(client.end(), End::Failed(_)));
+        eventually("the memory is back", || client.handle.counts().is_none());
     }
 }
 
 #[test]
 fn the_ends_of_a_client_are_not_served() {
-    let bed = Bed::new(8, Mode::Event, Mode::Event);
+    let host = TestHost::new(8, Mode::Event, Mode::Event);
     let (client, _) = Ends::in_memory(layout(SLOTS));
     assert_eq!(client.role, Role::Client);
-    assert!(bed.server.serve(&client, &peer("x"), bed.session.clone(), Mode::Event).is_err());
+    assert!(host.server.serve(&client, &peer("x"), host.session.clone(), Mode::Event).is_err());
 }

@@ -1,4 +1,4 @@
-//! Ids: all of them out, calls that nobody wants any more, and memory that belongs to a call.
+//! Ids: all of them out, dropped calls, and memory that belongs to a call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,35 +10,35 @@ use tombolo_host_links::client::{FRAME_MAX, LineError, Spans};
 use tombolo_host_runtime::task;
 use tombolo_shm::doorbell::Mode;
 
-use crate::requests::bed::{Bed, ECHO, HOLD, LATER, body, eventually, frame};
+use crate::requests::test_host::{ECHO, HOLD, LATER, TestHost, body, eventually, frame};
 
 #[test]
 fn when_all_ids_are_out_calls_are_sent_in_order() {
     for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
-        let bed = Bed::new(8, mode, Mode::Event);
+        let host = TestHost::new(8, mode, Mode::Event);
         let calls: Vec<_> = (0..40)
-            .map(|number| bed.line.call(HOLD, body(number), |writer| writer.put(&frame(number, 100))))
+            .map(|number| host.line.call(HOLD, body(number), |writer| writer.put(&frame(number, 100))))
             .collect();
-        eventually("the server has what can be sent", || bed.session.held.lock().unwrap().len() == 8);
-        assert_eq!(bed.line.counts().queued, 32);
+        eventually("the server has what can be sent", || host.session.held.lock().unwrap().len() == 8);
+        assert_eq!(host.line.counts().queued, 32);
         for (number, call) in calls.into_iter().enumerate() {
-            // One answer lets one more go. Each of them is answered before anybody asks for it.
-            eventually("the next one came", || !bed.session.held.lock().unwrap().is_empty());
-            let first = bed.session.held.lock().unwrap().remove(0);
+            // One answer lets one more go. Each of them is answered before its caller polls it.
+            eventually("the next one came", || !host.session.held.lock().unwrap().is_empty());
+            let first = host.session.held.lock().unwrap().remove(0);
             assert_eq!(first.body, body(number as u64), "in order");
             first.send();
             let reply = call.wait().expect("an answer");
             assert_eq!(reply.body, body(number as u64));
             assert!(*reply.frame == *frame(number as u64, 100));
         }
-        assert_eq!((bed.line.counts().queued, bed.line.counts().in_flight), (0, 0));
+        assert_eq!((host.line.counts().queued, host.line.counts().in_flight), (0, 0));
     }
 }
 
 #[test]
-fn queued_calls_go_on_though_nobody_looks_after_them() {
-    let bed = Bed::new(8, Mode::Adaptive, Mode::Event);
-    let calls: Vec<_> = (0..24).map(|number| bed.line.call(ECHO, body(number), |_| {})).collect();
+fn queued_calls_go_on_without_being_polled() {
+    let host = TestHost::new(8, Mode::Adaptive, Mode::Event);
+    let calls: Vec<_> = (0..24).map(|number| host.line.call(ECHO, body(number), |_| {})).collect();
     // Backwards: each one waited for has all the others before it.
     for (number, call) in calls.into_iter().enumerate().rev() {
         assert_eq!(call.wait().expect("an answer").body, body(number as u64));
@@ -46,51 +46,51 @@ fn queued_calls_go_on_though_nobody_looks_after_them() {
 }
 
 #[test]
-fn the_id_of_a_call_that_nobody_wants_stays_out_until_it_is_answered() {
-    let bed = Bed::new(8, Mode::Adaptive, Mode::Event);
-    let span = bed.line.in_area().take(4096).expect("room");
-    let free_bytes = bed.line.in_area().free_bytes();
-    drop(bed.line.call_with(HOLD, body(1), Spans::from(span), |_| {}));
-    drop(bed.line.call(HOLD, body(2), |_| {}));
-    eventually("both are there", || bed.session.held.lock().unwrap().len() == 2);
+fn the_id_of_a_dropped_call_stays_out_until_it_is_answered() {
+    let host = TestHost::new(8, Mode::Adaptive, Mode::Event);
+    let span = host.line.in_area().take(4096).expect("room");
+    let free_bytes = host.line.in_area().free_bytes();
+    drop(host.line.call_with(HOLD, body(1), Spans::from(span), |_| {}));
+    drop(host.line.call(HOLD, body(2), |_| {}));
+    eventually("both are there", || host.session.held.lock().unwrap().len() == 2);
     for number in 0..100 {
-        bed.line.call(ECHO, body(number), |_| {}).wait().expect("an answer");
+        host.line.call(ECHO, body(number), |_| {}).wait().expect("an answer");
     }
-    assert_eq!(bed.line.counts().in_flight, 2);
-    assert_eq!(bed.line.in_area().free_bytes(), free_bytes, "the server may still write there");
-    bed.session.held.lock().unwrap().drain(..).for_each(|held| held.send());
-    bed.line.call(ECHO, body(0), |_| {}).wait().expect("an answer");
-    assert_eq!(bed.line.counts().in_flight, 0);
-    assert_eq!(bed.line.in_area().free_bytes(), free_bytes + 4096);
+    assert_eq!(host.line.counts().in_flight, 2);
+    assert_eq!(host.line.in_area().free_bytes(), free_bytes, "the server may still write there");
+    host.session.held.lock().unwrap().drain(..).for_each(|held| held.send());
+    host.line.call(ECHO, body(0), |_| {}).wait().expect("an answer");
+    assert_eq!(host.line.counts().in_flight, 0);
+    assert_eq!(host.line.in_area().free_bytes(), free_bytes + 4096);
 }
 
 #[test]
 fn spans_come_back_with_the_answer() {
-    let bed = Bed::new(8, Mode::Adaptive, Mode::Adaptive);
-    let span = bed.line.out_area().take(100).expect("room");
+    let host = TestHost::new(8, Mode::Adaptive, Mode::Adaptive);
+    let span = host.line.out_area().take(100).expect("room");
     let offset = span.offset();
-    let reply = bed.line.call_with(ECHO, body(1), Spans::from(span), |_| {}).wait().expect("an answer");
+    let reply = host.line.call_with(ECHO, body(1), Spans::from(span), |_| {}).wait().expect("an answer");
     assert_eq!(reply.spans.at(0).map(|span| (span.offset(), span.len())), Some((offset, 100)));
 }
 
 #[test]
 fn arguments_that_do_not_fit_fail_alone() {
-    let bed = Bed::new(8, Mode::Adaptive, Mode::Adaptive);
+    let host = TestHost::new(8, Mode::Adaptive, Mode::Adaptive);
     let long = vec![1; FRAME_MAX + 1];
     for _ in 0..20 {
-        let failed = bed.line.call(ECHO, body(1), |writer| writer.put(&long)).wait().err();
+        let failed = host.line.call(ECHO, body(1), |writer| writer.put(&long)).wait().err();
         assert_eq!(failed, Some(LineError::TooLong { len_bytes: FRAME_MAX + 1 }));
     }
     let fits = frame(3, FRAME_MAX);
-    let reply = bed.line.call(ECHO, body(1), |writer| writer.put(&fits)).wait().expect("an answer");
+    let reply = host.line.call(ECHO, body(1), |writer| writer.put(&fits)).wait().expect("an answer");
     assert!(*reply.frame == *fits);
-    assert_eq!(bed.line.counts().calls, 1, "nothing else was sent");
-    assert_eq!(bed.line.counts().in_flight, 0);
+    assert_eq!(host.line.counts().calls, 1, "nothing else was sent");
+    assert_eq!(host.line.counts().in_flight, 0);
 }
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum Outcome {
     Wait,
     Look,
     Spawn,
@@ -98,13 +98,13 @@ enum Fate {
     DropPolled,
 }
 
-fn fates() -> impl Strategy<Value = Vec<(Fate, bool, usize)>> {
+fn fates() -> impl Strategy<Value = Vec<(Outcome, bool, usize)>> {
     let fate = prop_oneof![
-        3 => Just(Fate::Wait),
-        1 => Just(Fate::Look),
-        3 => Just(Fate::Spawn),
-        1 => Just(Fate::Drop),
-        1 => Just(Fate::DropPolled)
+        3 => Just(Outcome::Wait),
+        1 => Just(Outcome::Look),
+        3 => Just(Outcome::Spawn),
+        1 => Just(Outcome::Drop),
+        1 => Just(Outcome::DropPolled)
     ];
     prop::collection::vec((fate, any::<bool>(), 0usize..200), 1..60)
 }
@@ -120,12 +120,12 @@ proptest! {
         mode in prop_oneof![Just(Mode::Poll), Just(Mode::Event), Just(Mode::Adaptive)],
         answerers in 1usize..3,
     ) {
-        let bed = Bed::new(8, mode, Mode::Adaptive);
-        let answering = bed.session.later.start(answerers);
+        let host = TestHost::new(8, mode, Mode::Adaptive);
+        let answering = host.session.later.start(answerers);
         let spawned = Arc::new(AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for (thread, calls) in threads.iter().enumerate() {
-                let (line, spawned) = (&bed.line, &spawned);
+                let (line, spawned) = (&host.line, &spawned);
                 scope.spawn(move || {
                     for (call, &(fate, later, len)) in calls.iter().enumerate() {
                         let number = (thread << 32 | call) as u64;
@@ -137,14 +137,14 @@ proptest! {
                             assert!(*reply.frame == *sent);
                         };
                         match fate {
-                            Fate::Wait => check(made.wait().expect("an answer")),
-                            Fate::Look => made.now().into_iter().for_each(|reply| check(reply.expect("an answer"))),
-                            Fate::Drop => drop(made),
-                            Fate::DropPolled => {
+                            Outcome::Wait => check(made.wait().expect("an answer")),
+                            Outcome::Look => made.now().into_iter().for_each(|reply| check(reply.expect("an answer"))),
+                            Outcome::Drop => drop(made),
+                            Outcome::DropPolled => {
                                 let mut context = std::task::Context::from_waker(std::task::Waker::noop());
                                 let _ = std::pin::Pin::new(&mut made).poll(&mut context);
                             }
-                            Fate::Spawn => {
+                            Outcome::Spawn => {
                                 spawned.fetch_add(1, Ordering::SeqCst);
                                 let spawned = spawned.clone();
                                 task::spawn(async move {
@@ -158,15 +158,15 @@ proptest! {
             }
         });
         eventually("all tasks are done", || spawned.load(Ordering::SeqCst) == 0);
-        // What nobody wants is answered all the same, and taken out by who calls next.
+        // Dropped calls are answered all the same, and their answers taken out by the next caller.
         eventually("nothing is out", || {
-            bed.line.call(ECHO, body(0), |_| {}).wait().expect("an answer");
-            bed.line.counts().in_flight == 0
+            host.line.call(ECHO, body(0), |_| {}).wait().expect("an answer");
+            host.line.counts().in_flight == 0
         });
-        bed.session.later.stop();
+        host.session.later.stop();
         answering.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        prop_assert!(!bed.line.is_lost());
-        let counts = bed.line.counts();
+        prop_assert!(!host.line.is_lost());
+        let counts = host.line.counts();
         prop_assert_eq!((counts.calls, counts.queued), (counts.answers, 0));
     }
 }

@@ -53,7 +53,9 @@ impl InvalidClient {
     fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
         match self.server.end() {
-            Some(End::Lie(violation)) => assert!(violation.to_string().contains(reason), "{violation}"),
+            Some(End::ProtocolError(violation)) => {
+                assert!(violation.to_string().contains(reason), "{violation}")
+            }
             other => panic!("the link ended so: {other:?}"),
         }
         let export = self.server.mounted(hard());

@@ -6,16 +6,16 @@ use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::{MountError, NfsExport};
 use tombolo_core::fs::{Client, Export, FileSystem, Mode, NewMode, NodeId, PermissionCheck, SetAttr};
 use tombolo_core::{Ctx, Error, Identity, SessionId};
-use tombolo_host_links::server::{Credentials, SpeaksFor, Standing};
+use tombolo_host_links::server::{AllowedIdentities, Credentials, VerifiedPeer};
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, name};
 use tombolo_nfs_tests::test_server::{PATH, Plan, no_squash};
 
 const JOE: u32 = 1000;
 
-fn a_process(speaks_for: SpeaksFor) -> LinkPlan {
+fn a_process(identities: AllowedIdentities) -> LinkPlan {
     let process = Credentials { pid: 1, uid: JOE, gid: 100 };
-    LinkPlan { credentials: Some(Standing { process, speaks_for }), ..LinkPlan::default() }
+    LinkPlan { credentials: Some(VerifiedPeer { process, identities }), ..LinkPlan::default() }
 }
 
 fn attach(export: &dyn Export) -> Arc<dyn FileSystem> {
@@ -45,7 +45,7 @@ fn owner_of_new(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> Result<(u32, u32),
 #[test]
 fn an_untrusted_process_calls_with_its_own_identity_only() {
     let groups = [7, 8].into();
-    let server = LinkServer::new(Plan::over(tree()), a_process(SpeaksFor::Itself { groups }));
+    let server = LinkServer::new(Plan::over(tree()), a_process(AllowedIdentities::Own { groups }));
     let export = server.mounted(hard());
     let fs = attach(&*export);
     assert_eq!(owner_of_new(&*fs, &acting(JOE, 100, &[]), "a").expect("itself"), (JOE, 100));
@@ -59,13 +59,13 @@ fn an_untrusted_process_calls_with_its_own_identity_only() {
 
 #[test]
 fn a_trusted_process_calls_with_any_identity_after_squashing() {
-    let server = LinkServer::new(Plan::over(tree()), a_process(SpeaksFor::Anybody));
+    let server = LinkServer::new(Plan::over(tree()), a_process(AllowedIdentities::Any));
     let export = server.mounted(hard());
     let fs = attach(&*export);
     assert_eq!(owner_of_new(&*fs, &acting(5, 6, &[]), "a").expect("anybody"), (5, 6));
     assert_eq!(owner_of_new(&*fs, &acting(0, 0, &[]), "b").expect("root"), (0, 0));
     let plan = Plan::over(tree()).squashing(Default::default());
-    let server = LinkServer::new(plan, a_process(SpeaksFor::Anybody));
+    let server = LinkServer::new(plan, a_process(AllowedIdentities::Any));
     let export = server.mounted(hard());
     assert_eq!(owner_of_new(&*attach(&*export), &acting(0, 0, &[]), "a").expect("nobody"), (65_534, 65_534));
 }

@@ -1,4 +1,4 @@
-//! Many who ask at once, and those whose sessions take their time: none of them holds up the others, and none gets more than there is.
+//! Many hellos at once, and sessions that take their time: none delays another, and none exceeds its limit.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use tombolo_host_links::client::Line;
 use tombolo_host_links::connect::{ConnectError, connect};
+use tombolo_host_links::control_socket::{ControlSocket, Watcher};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
-use tombolo_host_links::tether::{Tether, Watcher};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::RefusalCode;
 
-use crate::door::common::{Bed, PATIENCE, until, works};
+use crate::listener::common::{PATIENCE, TestHost, until, works};
 
 /// Closed until it is opened, for good.
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl Gate {
     }
 }
 
-/// Exports of which "/opens" takes its time to be opened, "/answers" to answer, "/ends" to hear of the end of its link, and "/drops" to be
+/// Exports of which "/opens" takes its time to be opened, "/answers" to answer, "/ends" to notice the end of its link, and "/drops" to be
 /// dropped.
 #[derive(Clone, Default)]
 struct Slow {
@@ -95,7 +95,7 @@ impl Drop for SlowSession {
     }
 }
 
-struct SlowBed {
+struct SlowHost {
     slow: Slow,
     listener: LinkListener,
     watcher: Watcher,
@@ -103,113 +103,116 @@ struct SlowBed {
     _dir: tempfile::TempDir,
 }
 
-impl SlowBed {
-    fn new(options: ListenOptions) -> SlowBed {
+impl SlowHost {
+    fn new(options: ListenOptions) -> SlowHost {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("links");
         let slow = Slow::default();
         let server = Arc::new(Server::new(Arc::new(slow.clone())));
         let listener = LinkListener::start(&path, server, options).expect("a listener");
-        SlowBed { slow, listener, watcher: Watcher::start().expect("a watcher"), path, _dir: dir }
+        SlowHost { slow, listener, watcher: Watcher::start().expect("a watcher"), path, _dir: dir }
     }
 
-    fn try_link(&self, export: &str) -> Result<(Line, Tether), ConnectError> {
-        let connection = connect(&self.path, &Bed::options(export))?;
+    fn try_link(&self, export: &str) -> Result<(Line, ControlSocket), ConnectError> {
+        let connection = connect(&self.path, &TestHost::options(export))?;
         Ok(connection.start(&self.watcher, "link", Mode::Event).expect("a line"))
     }
 }
 
-fn is_too_many<T>(outcome: &Result<T, ConnectError>) -> bool {
+fn is_refused_for_their_number<T>(outcome: &Result<T, ConnectError>) -> bool {
     matches!(outcome, Err(ConnectError::Refused { refused, .. }) if refused.code == RefusalCode::TooMany)
 }
 
 #[test]
-fn an_end_that_takes_its_time_is_nobody_elses_business() {
+fn a_slow_end_of_a_link_delays_no_other() {
     for export in ["/ends", "/drops"] {
-        let bed = SlowBed::new(ListenOptions::default());
-        let (other, other_tether) = bed.try_link("/quick").expect("a link");
-        drop(bed.try_link(export).expect("a link"));
-        until("its session hears of the end", || bed.slow.gate.came() == 1);
+        let host = SlowHost::new(ListenOptions::default());
+        let (other, other_control_socket) = host.try_link("/quick").expect("a link");
+        drop(host.try_link(export).expect("a link"));
+        until("its session notices the end", || host.slow.gate.came() == 1);
         // On a thread of its own, so that the test fails instead of waiting.
         let (done, answer) = mpsc::channel();
-        let bed = Arc::new(bed);
-        let asked = Arc::clone(&bed);
+        let host = Arc::new(host);
+        let asked = Arc::clone(&host);
         thread::spawn(move || {
             let guests = asked.listener.guests().len();
             let new = asked.try_link("/quick").expect("a link");
-            drop(other_tether);
-            until("the death of others is noticed", || asked.listener.guests().len() == 1);
+            drop(other_control_socket);
+            until("the other death is noticed", || asked.listener.guests().len() == 1);
             let _ = done.send((guests, works(&new.0)));
         });
         let outcome = answer.recv_timeout(PATIENCE / 3);
-        bed.slow.gate.open();
+        host.slow.gate.open();
         assert_eq!(outcome, Ok((1, true)), "{export} holds up the others");
         assert!(other.is_lost());
     }
 }
 
 #[test]
-fn of_many_who_ask_at_once_no_more_get_a_link_than_there_are() {
+fn the_limit_of_links_holds_for_many_hellos_at_once() {
     let links_max = 8;
-    let bed = Arc::new(SlowBed::new(ListenOptions { links_max, ..ListenOptions::default() }));
+    let host = Arc::new(SlowHost::new(ListenOptions { links_max, ..ListenOptions::default() }));
     let (sender, outcomes): (Sender<_>, Receiver<_>) = mpsc::channel();
     for _ in 0..6 {
-        let (bed, sender) = (Arc::clone(&bed), sender.clone());
+        let (host, sender) = (Arc::clone(&host), sender.clone());
         thread::spawn(move || {
-            let _ = sender.send(bed.try_link("/opens"));
+            let _ = sender.send(host.try_link("/opens"));
         });
     }
-    // A quarter of all is for one user; the others are told while the first are still being opened.
+    // A quarter of all is for one user; further ones are refused while the first are still being opened.
     let refused: Vec<_> = (0..4).map(|_| outcomes.recv_timeout(PATIENCE / 3)).collect();
-    let opening = bed.slow.gate.came();
-    bed.slow.gate.open();
-    assert!(refused.iter().all(|outcome| outcome.as_ref().is_ok_and(is_too_many)), "{refused:?}");
+    let opening = host.slow.gate.came();
+    host.slow.gate.open();
+    assert!(
+        refused.iter().all(|outcome| outcome.as_ref().is_ok_and(is_refused_for_their_number)),
+        "{refused:?}"
+    );
     assert_eq!(opening, 2);
     let made: Vec<_> = (0..2).map(|_| outcomes.recv_timeout(PATIENCE).expect("an answer")).collect();
     assert!(made.iter().all(Result::is_ok));
-    until("both are listed", || bed.listener.guests().len() == 2);
+    until("both are listed", || host.listener.guests().len() == 2);
     drop(made);
-    until("there is room again", || bed.try_link("/quick").is_ok());
+    until("a permit is free again", || host.try_link("/quick").is_ok());
 }
 
-/// What a link takes is given back when its session is gone, not when its peer is: whoever leaves and comes again all the time gets no
+/// What a link takes is given back when its session is gone, not when its peer is: a client that leaves and comes again all the time gets no
 /// more of it.
 #[test]
-fn a_link_that_is_ending_keeps_its_place() {
-    let bed = SlowBed::new(ListenOptions { links_max: 4, ..ListenOptions::default() });
-    drop(bed.try_link("/drops").expect("a link"));
-    until("its session is being dropped", || bed.slow.gate.came() == 1);
-    let early = bed.try_link("/quick").map(drop);
-    bed.slow.gate.open();
-    assert!(is_too_many(&early), "{early:?}");
-    until("there is room again", || bed.try_link("/quick").is_ok());
+fn a_link_that_is_ending_keeps_its_permit() {
+    let host = SlowHost::new(ListenOptions { links_max: 4, ..ListenOptions::default() });
+    drop(host.try_link("/drops").expect("a link"));
+    until("its session is being dropped", || host.slow.gate.came() == 1);
+    let early = host.try_link("/quick").map(drop);
+    host.slow.gate.open();
+    assert!(is_refused_for_their_number(&early), "{early:?}");
+    until("a permit is free again", || host.try_link("/quick").is_ok());
 }
 
 /// Requests that are under way hold the memory of their link, which both sides still have.
 #[test]
-fn a_link_with_requests_under_way_keeps_its_place() {
-    let bed = SlowBed::new(ListenOptions { links_max: 4, ..ListenOptions::default() });
-    let (line, tether) = bed.try_link("/answers").expect("a link");
+fn a_link_with_requests_under_way_keeps_its_permit() {
+    let host = SlowHost::new(ListenOptions { links_max: 4, ..ListenOptions::default() });
+    let (line, control_socket) = host.try_link("/answers").expect("a link");
     let call = line.call(3, [5; 48], |_| {});
-    until("it is asked", || bed.slow.gate.came() == 1);
-    drop((call, line, tether));
-    until("its client is gone", || bed.listener.guests().is_empty());
-    // If nobody keeps the place, this is often enough for it to show.
+    until("it is asked", || host.slow.gate.came() == 1);
+    drop((call, line, control_socket));
+    until("its client is gone", || host.listener.guests().is_empty());
+    // If the permit were returned early, this is often enough for it to show.
     for _ in 0..20 {
-        let early = bed.try_link("/quick").map(drop);
-        assert!(is_too_many(&early), "{early:?}");
+        let early = host.try_link("/quick").map(drop);
+        assert!(is_refused_for_their_number(&early), "{early:?}");
         thread::sleep(Duration::from_millis(10));
     }
-    bed.slow.gate.open();
-    until("there is room again", || bed.try_link("/quick").is_ok());
+    host.slow.gate.open();
+    until("a permit is free again", || host.try_link("/quick").is_ok());
 }
 
 #[test]
 fn a_listener_that_ends_waits_for_the_ends_of_its_links() {
     for export in ["/ends", "/drops"] {
-        let SlowBed { slow, listener, watcher, path, _dir } = SlowBed::new(ListenOptions::default());
-        let connection = connect(&path, &Bed::options(export)).expect("a link");
-        let (_line, _tether) = connection.start(&watcher, "link", Mode::Event).expect("a line");
+        let SlowHost { slow, listener, watcher, path, _dir } = SlowHost::new(ListenOptions::default());
+        let connection = connect(&path, &TestHost::options(export)).expect("a link");
+        let (_line, _control_socket) = connection.start(&watcher, "link", Mode::Event).expect("a line");
         let (done, ended) = mpsc::channel();
         thread::spawn(move || {
             drop(listener);
@@ -226,7 +229,7 @@ fn a_listener_that_ends_waits_for_the_ends_of_its_links() {
 
 #[test]
 fn a_listener_that_ends_waits_for_those_that_are_being_opened() {
-    let SlowBed { slow, listener, path, _dir, .. } = SlowBed::new(ListenOptions::default());
+    let SlowHost { slow, listener, path, _dir, .. } = SlowHost::new(ListenOptions::default());
     let asking = thread::spawn({
         let path = path.clone();
         move || is_linked(&path)
@@ -250,7 +253,7 @@ fn a_listener_that_ends_waits_for_those_that_are_being_opened() {
 
 fn is_linked(path: &Path) -> bool {
     let watcher = Watcher::start().expect("a watcher");
-    let Ok(connection) = connect(path, &Bed::options("/opens")) else { return false };
-    let (line, _tether) = connection.start(&watcher, "link", Mode::Event).expect("a line");
+    let Ok(connection) = connect(path, &TestHost::options("/opens")) else { return false };
+    let (line, _control_socket) = connection.start(&watcher, "link", Mode::Event).expect("a line");
     works(&line)
 }

@@ -136,26 +136,26 @@ pub fn silent_ends(layout: Layout) -> (Ends, Ends) {
 }
 
 /// A server with one line to it.
-pub struct Bed {
+pub struct TestHost {
     pub session: Arc<TestSession>,
     pub server: Server,
     pub _handle: LinkHandle,
     pub line: Line,
 }
 
-impl Bed {
-    pub fn new(slots: u32, client: Mode, server_mode: Mode) -> Bed {
-        Bed::over(Ends::in_memory(layout(slots)), client, server_mode)
+impl TestHost {
+    pub fn new(slots: u32, client: Mode, server_mode: Mode) -> TestHost {
+        TestHost::over(Ends::in_memory(layout(slots)), client, server_mode)
     }
 
-    pub fn over((client, ends): (Ends, Ends), mode: Mode, server_mode: Mode) -> Bed {
+    pub fn over((client, ends): (Ends, Ends), mode: Mode, server_mode: Mode) -> TestHost {
         let session = Arc::new(TestSession::default());
         let server = Server::new(Arc::new(TestService(session.clone())));
         let peer = peer("test");
         let opened = server.open(&peer).expect("a session");
         let _handle = server.serve(&ends, &peer, opened, server_mode).expect("a link");
         let line = Line::start(&client, "test", mode).expect("a line");
-        Bed { session, server, _handle, line }
+        TestHost { session, server, _handle, line }
     }
 }
 

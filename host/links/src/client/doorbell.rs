@@ -1,4 +1,4 @@
-//! Where a line hears the server's doorbell.
+//! The notify flag of a line, and the server's doorbell.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
@@ -9,16 +9,16 @@ use tombolo_shm::link::{ASLEEP_OFFSET, DOORBELL_OFFSET, DoorbellKind, Ends};
 use tombolo_sys::futex::{self, Woken};
 
 /// Says to the server whether this side sleeps. Unlike [`Sleeper`](tombolo_shm::doorbell::Sleeper) it does not sleep itself: any
-/// thread may say that one is needed to be woken, while another one sleeps.
+/// thread may set the flag, while another one sleeps.
 #[derive(Debug)]
-pub(super) struct Ear {
+pub(super) struct NotifyFlag {
     asleep: Option<WordMut>,
-    /// What it says of the sleep at present, or the last one: odd, and another number each time. The server rings once for each.
+    /// The flag's value: odd while armed, and another number each time. The server rings once for each.
     number: u32,
     is_armed: bool,
 }
 
-impl Ear {
+impl NotifyFlag {
     pub(super) fn new(ends: &Ends) -> Result<Self, OutOfBounds> {
         let asleep = match ends.doorbell {
             DoorbellKind::Futex => Some(WordMut::new(ends.own.region(), ends.own.place(ASLEEP_OFFSET, 4)?)?),
@@ -52,13 +52,13 @@ impl Ear {
 
 /// How a sleep on the doorbell ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum Waited {
     /// It may have rung.
-    Something,
+    Rung,
     /// The time was up.
-    Nothing,
-    /// Nobody can sleep there: the memory is gone, or the system forbids it.
-    Nowhere,
+    TimedOut,
+    /// No thread can sleep there: the memory is gone, or the system forbids it.
+    Unavailable,
 }
 
 /// The server's doorbell, for one thread to sleep on.
@@ -77,18 +77,18 @@ impl Doorbell {
         self.0.load(Acquire)
     }
 
-    /// Sleeps until it has rung more often than `rung`, somebody nudges, or the time is up.
-    pub(super) fn wait(&self, rung: u32, timeout: Duration) -> Heard {
+    /// Sleeps until it has rung more often than `rung`, a thread nudges, or the time is up.
+    pub(super) fn wait(&self, rung: u32, timeout: Duration) -> Waited {
         match futex::wait(&self.0, rung, Some(timeout)) {
-            Ok(Woken::Maybe | Woken::Changed) => Heard::Something,
-            Ok(Woken::TimedOut) => Heard::Nothing,
-            Err(_) => Heard::Nowhere,
+            Ok(Woken::Maybe | Woken::Changed) => Waited::Rung,
+            Ok(Woken::TimedOut) => Waited::TimedOut,
+            Err(_) => Waited::Unavailable,
         }
     }
 
     /// Wakes the thread that sleeps there, if it does already.
     pub(super) fn nudge(&self) {
-        // Fails only where nobody can sleep.
+        // Fails only where no thread can sleep.
         let _ = futex::wake(&self.0);
     }
 }

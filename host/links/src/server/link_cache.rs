@@ -11,7 +11,7 @@ use super::link::Link;
 thread_local! {
     /// The link whose thread this is, by its address.
     static OWN: Cell<usize> = const { Cell::new(0) };
-    static SPARE: RefCell<Option<Arc<Link>>> = const { RefCell::new(None) };
+    static CACHED: RefCell<Option<Arc<Link>>> = const { RefCell::new(None) };
 }
 
 /// From now on this thread is that link's, and keeps a hold on it for as long as it runs.
@@ -22,14 +22,14 @@ pub(super) fn belongs_to(link: &Arc<Link>) {
 /// The thread ends: it gives its hold up, and keeps no other.
 pub(super) fn leave() {
     OWN.set(0);
-    let held = SPARE.with_borrow_mut(Option::take);
+    let held = CACHED.with_borrow_mut(Option::take);
     drop(held);
 }
 
 /// A hold on the link that this thread belongs to.
 #[inline]
 pub(super) fn take(link: &Arc<Link>) -> Arc<Link> {
-    SPARE.with_borrow_mut(Option::take).unwrap_or_else(|| link.clone())
+    CACHED.with_borrow_mut(Option::take).unwrap_or_else(|| link.clone())
 }
 
 /// Keeps a hold that is not needed any more, if it is on the link that this thread belongs to; drops it otherwise.
@@ -39,6 +39,6 @@ pub(super) fn keep(link: Arc<Link>) {
         return;
     }
     // What was there is dropped after the borrow.
-    let before = SPARE.with_borrow_mut(|spare| spare.replace(link));
+    let before = CACHED.with_borrow_mut(|cached| cached.replace(link));
     drop(before);
 }

@@ -6,9 +6,9 @@ use std::task::Waker;
 use super::frame::Buffer;
 use tombolo_host_runtime::lock;
 
-/// A call that waits for an id. Whoever frees one sends it, so calls go on though nobody looks after them.
+/// A call that waits for an id. The thread that frees one sends it, so calls go on though their callers do not poll.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct QueuedRequest {
     pub(super) kind: u32,
     pub(super) body: [u8; 48],
     pub(super) frame_len: usize,
@@ -18,7 +18,7 @@ pub(super) struct Ticket {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) stage: Stage,
-    /// Who is to be told that it was sent.
+    /// Woken when it was sent.
     pub(super) waker: Option<Waker>,
     /// The arguments.
     pub(super) frame: Option<Buffer>,
@@ -30,11 +30,11 @@ pub(super) enum Stage {
     Waiting,
     /// It was sent, with that id.
     Sent(u32),
-    /// Nobody wants it any more.
+    /// The call was dropped.
     GivenUp,
 }
 
-impl Ticket {
+impl QueuedRequest {
     pub(super) fn new(kind: u32, body: [u8; 48], frame: Option<Buffer>, frame_len: usize) -> Self {
         let state = Mutex::new(State { stage: Stage::Waiting, waker: None, frame });
         Self { kind, body, frame_len, state }

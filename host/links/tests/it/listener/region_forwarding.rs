@@ -1,4 +1,4 @@
-//! Memory that is passed on: what a server is told of it, what becomes of it when somebody goes, and those who lie about it.
+//! Region forwarding: what a server is told, what becomes of a region when a side goes, and peers that break the rules.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use tombolo_host_links::client::{Call, Line};
 use tombolo_host_links::connect::{ConnectOptions, connect};
+use tombolo_host_links::control_socket::{ControlSocket, Watcher};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
-use tombolo_host_links::tether::{Tether, Watcher};
-use tombolo_host_links::{End, Lie};
+use tombolo_host_links::{End, ProtocolError};
 use tombolo_mem::Source;
 use tombolo_shm::address::{Domain, GlobalAddress};
 use tombolo_shm::doorbell::Mode;
@@ -22,7 +22,7 @@ use tombolo_sys::memfd;
 use tombolo_sys::packet::{self, Packet};
 use tombolo_sys::{Errno, creds};
 
-use crate::door::common::{Bed, until, works};
+use crate::listener::common::{TestHost, until, works};
 
 /// The next message on a socket, with what came beside it; none at its end.
 fn next(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
@@ -50,11 +50,11 @@ struct Middle {
     held: Arc<Mutex<Vec<(Source, Responder)>>>,
     program: Line,
     /// Dropping it ends the program's link.
-    tether: Tether,
+    control_socket: ControlSocket,
     call: Option<Call>,
     listener: LinkListener,
     line: Line,
-    _line_tether: Tether,
+    _line_control_socket: ControlSocket,
     /// The server's end.
     server: OwnedFd,
     _watcher: Watcher,
@@ -83,7 +83,7 @@ impl Session for Keep {
     }
 }
 
-fn connected(path: &Path, watcher: &Watcher, offered: Features) -> (Line, Tether) {
+fn connected(path: &Path, watcher: &Watcher, offered: Features) -> (Line, ControlSocket) {
     let mut options = ConnectOptions::new("", "test", Incarnation([7; 16])).expect("options");
     options.offered = offered;
     connect(path, &options).expect("a link").start(watcher, "link", Mode::Event).expect("a line")
@@ -99,10 +99,10 @@ impl Middle {
         let server = Arc::new(Server::new(Arc::new(Keep(held.clone()))));
         let listener = LinkListener::start(&dir.path().join("middle"), server, ListenOptions::default());
         let listener = listener.expect("a listener");
-        let (program, tether) = connected(listener.path(), &watcher, BOTH());
+        let (program, control_socket) = connected(listener.path(), &watcher, BOTH());
         let path = dir.path().join("last");
         let door = packet::listen(&path, 0o600, 8).expect("a socket");
-        let (server, (line, line_tether)) = std::thread::scope(|scope| {
+        let (server, (line, line_control_socket)) = std::thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let mut socket = None;
                 until("a client", || {
@@ -120,8 +120,19 @@ impl Middle {
             let line = connected(&path, &watcher, BOTH());
             (server.join().expect("no panic"), line)
         });
-        let (call, _line_tether, _watcher, _dir) = (None, line_tether, watcher, dir);
-        Middle { held, program, tether, call, listener, line, _line_tether, server, _watcher, _dir }
+        let (call, _line_control_socket, _watcher, _dir) = (None, line_control_socket, watcher, dir);
+        Middle {
+            held,
+            program,
+            control_socket,
+            call,
+            listener,
+            line,
+            _line_control_socket,
+            server,
+            _watcher,
+            _dir,
+        }
     }
 
     /// The program names some of its memory, which the middle keeps.
@@ -139,13 +150,13 @@ impl Middle {
     /// As [`source`](Self::source), and the server has taken the memory.
     fn known(&mut self) -> Source {
         let source = self.source();
-        assert!(self.line.elsewhere(&source).is_none(), "nothing is known yet");
-        let Some((Message::ForwardRegion(introduce), _)) = next(&self.server) else {
-            panic!("no introduction")
+        assert!(self.line.remote_buffer(&source).is_none(), "nothing is known yet");
+        let Some((Message::ForwardRegion(forwarded), _)) = next(&self.server) else {
+            panic!("no forwarded region")
         };
-        let answer = RegionForwarded { domain: introduce.domain, is_known: true };
+        let answer = RegionForwarded { domain: forwarded.domain, is_known: true };
         say(&self.server, &Message::RegionForwarded(answer), &[]);
-        until("it is known", || self.line.elsewhere(&source).is_some());
+        until("it is known", || self.line.remote_buffer(&source).is_some());
         source
     }
 
@@ -156,41 +167,41 @@ impl Middle {
 }
 
 #[test]
-fn what_is_introduced_is_the_clients_memory_and_its_bulk_only() {
+fn a_forwarded_region_is_the_clients_memory_and_its_bulk_only() {
     let mut middle = Middle::new();
     let source = middle.source();
-    assert!(middle.line.elsewhere(&source).is_none());
-    let (message, memory) = next(&middle.server).expect("an introduction");
-    let Message::ForwardRegion(introduce) = message else { panic!("{message:?}") };
-    assert_eq!((introduce.domain, introduce.user), (Domain::FIRST_OTHER, creds::own_ids().0));
-    assert_eq!(introduce.nameable.end, introduce.bytes);
+    assert!(middle.line.remote_buffer(&source).is_none());
+    let (message, memory) = next(&middle.server).expect("a forwarded region");
+    let Message::ForwardRegion(forwarded) = message else { panic!("{message:?}") };
+    assert_eq!((forwarded.domain, forwarded.user), (Domain::FIRST_OTHER, creds::own_ids().0));
+    assert_eq!(forwarded.nameable.end, forwarded.bytes);
     let [memory] = &memory[..] else { panic!("{} descriptors", memory.len()) };
-    let region = tombolo_shm::region::sealed::map_peer(memory, introduce.bytes).expect("sealed");
+    let region = tombolo_shm::region::sealed::map_peer(memory, forwarded.bytes).expect("sealed");
     // Not asked a second time, and not answered yet.
-    assert!(middle.line.elsewhere(&source).is_none());
-    let answer = RegionForwarded { domain: introduce.domain, is_known: true };
+    assert!(middle.line.remote_buffer(&source).is_none());
+    let answer = RegionForwarded { domain: forwarded.domain, is_known: true };
     say(&middle.server, &Message::RegionForwarded(answer), &[]);
     let mut found = None;
     until("it is known", || {
-        found = middle.line.elsewhere(&source);
+        found = middle.line.remote_buffer(&source);
         found.is_some()
     });
     let found = found.expect("known");
     let [(address, 4096)] = found.parts[..] else { panic!("{found:?}") };
-    assert_eq!(address.domain(), introduce.domain);
-    assert!(introduce.nameable.contains(&address.offset()), "{address:?}");
+    assert_eq!(address.domain(), forwarded.domain);
+    assert!(forwarded.nameable.contains(&address.offset()), "{address:?}");
     let mut bytes = [0; 13];
     let at = usize::try_from(address.offset()).expect("small");
     region.read_at(at, &mut bytes).expect("inside");
     assert_eq!(&bytes, b"the program's");
     // Other memory has no name there.
-    assert!(middle.line.elsewhere(&Source::from(vec![0; 4096])).is_none());
-    // With the program its memory goes, once nobody uses it.
+    assert!(middle.line.remote_buffer(&Source::from(vec![0; 4096])).is_none());
+    // With the program its memory goes, once it is not in use any more.
     drop((source, middle.call.take(), middle.held.lock().expect("unpoisoned").drain(..).count()));
-    middle.tether.leave();
+    middle.control_socket.leave();
     until("the program's link is gone", || middle.listener.guests().is_empty());
     drop(found);
-    let withdraw = Message::Withdraw(Withdraw { domain: introduce.domain });
+    let withdraw = Message::Withdraw(Withdraw { domain: forwarded.domain });
     assert_eq!(next(&middle.server).map(|(message, _)| message), Some(withdraw));
 }
 
@@ -198,32 +209,36 @@ fn what_is_introduced_is_the_clients_memory_and_its_bulk_only() {
 fn memory_that_is_not_taken_is_copied_for_good() {
     let mut middle = Middle::new();
     let source = middle.source();
-    assert!(middle.line.elsewhere(&source).is_none());
-    let Some((Message::ForwardRegion(introduce), _)) = next(&middle.server) else {
-        panic!("no introduction")
+    assert!(middle.line.remote_buffer(&source).is_none());
+    let Some((Message::ForwardRegion(forwarded), _)) = next(&middle.server) else {
+        panic!("no forwarded region")
     };
-    let answer = RegionForwarded { domain: introduce.domain, is_known: false };
+    let answer = RegionForwarded { domain: forwarded.domain, is_known: false };
     say(&middle.server, &Message::RegionForwarded(answer), &[]);
-    // An answer to what was never asked is a lie: when that is heard, the one before was.
+    // An answer for a region that was never forwarded is a protocol error: when that is noticed, the one before was handled.
     say(
         &middle.server,
         &Message::RegionForwarded(RegionForwarded { domain: Domain(9), is_known: true }),
         &[],
     );
-    until("the lie is heard", || middle.line.is_lost());
-    assert!(matches!(middle.line.end(), Some(End::Lie(Lie::Senseless(_)))), "{:?}", middle.line.end());
-    assert!(middle.line.elsewhere(&source).is_none());
+    until("the violation is noticed", || middle.line.is_lost());
+    assert!(
+        matches!(middle.line.end(), Some(End::ProtocolError(ProtocolError::Malformed(_)))),
+        "{:?}",
+        middle.line.end()
+    );
+    assert!(middle.line.remote_buffer(&source).is_none());
     assert!(works(&middle.program), "nothing was lent");
 }
 
 #[test]
-fn a_second_answer_is_a_lie() {
+fn a_second_answer_is_a_protocol_error() {
     let mut middle = Middle::new();
     let _source = middle.known();
     let again = RegionForwarded { domain: Domain::FIRST_OTHER, is_known: false };
     say(&middle.server, &Message::RegionForwarded(again), &[]);
-    until("the lie is heard", || middle.line.is_lost());
-    assert!(matches!(middle.line.end(), Some(End::Lie(_))));
+    until("the violation is noticed", || middle.line.is_lost());
+    assert!(matches!(middle.line.end(), Some(End::ProtocolError(_))));
 }
 
 /// A server that says goodbye may still be at work on what it has taken. Its memory must not be given to anything else.
@@ -231,7 +246,7 @@ fn a_second_answer_is_a_lie() {
 fn memory_that_a_lost_server_may_still_read_goes_with_its_link() {
     let mut middle = Middle::new();
     let source = middle.known();
-    let lent = middle.line.elsewhere(&source).expect("known");
+    let lent = middle.line.remote_buffer(&source).expect("known");
     middle.goodbye();
     until("the program's link ends", || middle.program.is_lost());
     assert!(matches!(middle.program.end(), Some(End::Failed(_))), "{:?}", middle.program.end());
@@ -239,7 +254,7 @@ fn memory_that_a_lost_server_may_still_read_goes_with_its_link() {
 }
 
 #[test]
-fn memory_that_nobody_can_read_any_more_stays_in_use() {
+fn memory_that_a_dead_server_cannot_read_stays_in_use() {
     // Nothing is lent when the server goes.
     let mut middle = Middle::new();
     let source = middle.known();
@@ -249,7 +264,7 @@ fn memory_that_nobody_can_read_any_more_stays_in_use() {
     // It is, and the server is dead.
     let mut middle = Middle::new();
     let source = middle.known();
-    let lent = middle.line.elsewhere(&source).expect("known");
+    let lent = middle.line.remote_buffer(&source).expect("known");
     middle.server = memfd::create("nothing", 1).expect("a descriptor");
     until("the line is lost", || middle.line.is_lost());
     assert_eq!(middle.line.end(), Some(End::Died));
@@ -258,8 +273,8 @@ fn memory_that_nobody_can_read_any_more_stays_in_use() {
 }
 
 /// A client that the test plays, on a link to a real server.
-fn stranger(bed: &Bed, offered: Features) -> OwnedFd {
-    let layout = Bed::options("").layout;
+fn stranger(host: &TestHost, offered: Features) -> OwnedFd {
+    let layout = TestHost::options("").layout;
     let hello = tombolo_shm::link::Hello {
         version_min: 1,
         version_max: 1,
@@ -275,27 +290,27 @@ fn stranger(bed: &Bed, offered: Features) -> OwnedFd {
         label: "stranger".into(),
     };
     let memory = Sealed::create("stranger", layout.bytes()).expect("memory");
-    let socket = packet::connect(&bed.path).expect("connected");
+    let socket = packet::connect(&host.path).expect("connected");
     say(&socket, &Message::Hello(hello), &[memory.as_fd()]);
     let Some((Message::Welcome(_), _)) = next(&socket) else { panic!("no welcome") };
     socket
 }
 
-/// Whether the server ends the link, and says that it was cut.
+/// Whether the server ends the link, with the goodbye that it was cut.
 fn is_cut(socket: &OwnedFd) -> bool {
     let goodbye = next(socket).map(|(message, _)| message);
     let said = matches!(&goodbye, Some(Message::Goodbye(goodbye)) if goodbye.cause == Cause::Cut);
     said && next(socket).is_none()
 }
 
-fn introduce(domain: u16, bytes: u64) -> Message {
+fn forward(domain: u16, bytes: u64) -> Message {
     Message::ForwardRegion(ForwardRegion { domain: Domain(domain), user: 0, bytes, nameable: 0..bytes })
 }
 
 #[test]
-fn introductions_that_break_the_rules_end_their_link_and_no_other() {
-    let bed = Bed::new(ListenOptions::default());
-    let (line, _tether) = bed.link();
+fn malformed_forwarded_regions_end_their_link_and_no_other() {
+    let host = TestHost::new(ListenOptions::default());
+    let (line, _control_socket) = host.link();
     let memory = Sealed::create("stranger", 8192).expect("memory");
     let (none, one, two) = (vec![], vec![memory.as_fd()], vec![memory.as_fd(), memory.as_fd()]);
     let agreed = Features::FORWARDED_REGIONS;
@@ -304,29 +319,29 @@ fn introductions_that_break_the_rules_end_their_link_and_no_other() {
     let unknown = Message::Withdraw(Withdraw { domain: Domain(2) });
     let answer = Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known: true });
     for (what, offered, message, descriptors) in [
-        ("not agreed on", Features::REGION_FORWARDING, introduce(2, 8192), &one),
-        ("without memory", agreed, introduce(2, 8192), &none),
-        ("with too much", agreed, introduce(2, 8192), &two),
+        ("not agreed on", Features::REGION_FORWARDING, forward(2, 8192), &one),
+        ("without memory", agreed, forward(2, 8192), &none),
+        ("with too much", agreed, forward(2, 8192), &two),
         ("names what is not there", agreed, Message::ForwardRegion(outside), &one),
         ("ends before it begins", agreed, Message::ForwardRegion(backwards), &one),
         ("withdraws nothing", agreed, unknown, &none),
         ("answers nothing", agreed, answer, &none),
     ] {
-        let socket = stranger(&bed, offered);
+        let socket = stranger(&host, offered);
         say(&socket, &message, descriptors);
         assert!(is_cut(&socket), "{what}");
-        until("it is gone", || bed.listener.guests().len() == 1);
+        until("it is gone", || host.listener.guests().len() == 1);
         assert!(works(&line), "{what}");
     }
     // A number is used once, also when it was withdrawn.
-    let socket = stranger(&bed, agreed);
-    say(&socket, &introduce(7, 8192), &one);
+    let socket = stranger(&host, agreed);
+    say(&socket, &forward(7, 8192), &one);
     let known = |domain, is_known| {
         Some(Message::RegionForwarded(RegionForwarded { domain: Domain(domain), is_known }))
     };
     assert_eq!(next(&socket).map(|(message, _)| message), known(7, true));
     say(&socket, &Message::Withdraw(Withdraw { domain: Domain(7) }), &[]);
-    say(&socket, &introduce(7, 8192), &one);
+    say(&socket, &forward(7, 8192), &one);
     assert!(is_cut(&socket));
     assert!(works(&line));
 }
@@ -334,8 +349,8 @@ fn introductions_that_break_the_rules_end_their_link_and_no_other() {
 #[test]
 fn memory_that_is_not_as_it_must_be_or_too_much_is_not_taken() {
     let limits = Limits { bytes: 8 << 20, ..Limits::default() };
-    let bed = Bed::new(ListenOptions { limits, ..ListenOptions::default() });
-    let socket = stranger(&bed, Features::FORWARDED_REGIONS);
+    let host = TestHost::new(ListenOptions { limits, ..ListenOptions::default() });
+    let socket = stranger(&host, Features::FORWARDED_REGIONS);
     let sealed = Sealed::create("stranger", 8192).expect("memory");
     let large = Sealed::create("stranger", 12 << 20).expect("memory");
     let plain = memfd::create("stranger", 8192).expect("memory");
@@ -343,7 +358,7 @@ fn memory_that_is_not_as_it_must_be_or_too_much_is_not_taken() {
     let mut domain = 1;
     let mut taken = |bytes, memory: BorrowedFd<'_>| {
         domain += 1;
-        say(&socket, &introduce(domain, bytes), &[memory]);
+        say(&socket, &forward(domain, bytes), &[memory]);
         match next(&socket) {
             Some((Message::RegionForwarded(answer), _)) if answer.domain == Domain(domain) => answer.is_known,
             other => panic!("{other:?}"),
@@ -351,7 +366,7 @@ fn memory_that_is_not_as_it_must_be_or_too_much_is_not_taken() {
     };
     assert!(!taken(8192, plain.as_fd()), "it could be truncated");
     assert!(!taken(8192, reader.as_fd()), "no memory at all");
-    assert!(!taken(8193, sealed.as_fd()), "shorter than said");
+    assert!(!taken(8193, sealed.as_fd()), "shorter than declared");
     assert!(!taken(0, sealed.as_fd()), "nothing");
     assert!(!taken(u64::MAX, sealed.as_fd()), "more than there is");
     assert!(taken(12 << 20, large.as_fd()));
@@ -360,20 +375,20 @@ fn memory_that_is_not_as_it_must_be_or_too_much_is_not_taken() {
         assert!(taken(8192, sealed.as_fd()));
     }
     assert!(!taken(8192, sealed.as_fd()), "too many");
-    let (line, _tether) = bed.link();
+    let (line, _control_socket) = host.link();
     assert!(works(&line));
-    assert_eq!(bed.listener.guests().len(), 2, "nobody was cut");
+    assert_eq!(host.listener.guests().len(), 2, "no link was cut");
 }
 
 #[test]
-fn whoever_asks_and_does_not_listen_is_cut() {
-    let bed = Bed::new(ListenOptions::default());
-    let (line, _tether) = bed.link();
-    let socket = stranger(&bed, Features::FORWARDED_REGIONS);
+fn a_peer_that_reads_no_answers_is_cut() {
+    let host = TestHost::new(ListenOptions::default());
+    let (line, _control_socket) = host.link();
+    let socket = stranger(&host, Features::FORWARDED_REGIONS);
     let plain = memfd::create("stranger", 8192).expect("memory");
     let mut domain = 2;
     until("the link ends", || {
-        match packet::send(&socket, &introduce(domain, 8192).encode(), &[plain.as_fd()]) {
+        match packet::send(&socket, &forward(domain, 8192).encode(), &[plain.as_fd()]) {
             Ok(()) => domain += 1,
             Err(Errno::AGAIN) => {}
             Err(error) => {

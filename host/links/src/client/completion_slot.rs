@@ -1,36 +1,36 @@
-//! What is known of the request of one buffer.
+//! The state of the request of one buffer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::reply::Answer;
+use super::reply::RawReply;
 use super::spans::Spans;
 use tombolo_host_runtime::lock;
 
-/// What is known of the request of one buffer. Two cache lines to itself: whoever waits looks at it all the time.
+/// The state of the request of one buffer. Two cache lines to itself: a waiting caller looks at it all the time.
 ///
-/// The state is changed under the lock of the desk, but for two cases in which nobody else can: by who has taken the id and
-/// not sent yet, and by who receives the answer to its own call while nobody is registered for it.
+/// The state is changed under the lock of the completion, but for two cases in which no other thread can: by the caller that has taken the id
+/// and not sent yet, and by the leader that receives the answer to its own call while no waker is registered for it.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Entry {
+pub(super) struct CompletionSlot {
     /// The id above, the phase below.
     state: AtomicU64,
-    desk: Mutex<Desk>,
+    completion: Mutex<Completion>,
 }
 
-/// What one who waits and one who receives leave for each other.
+/// What caller and leader leave for each other.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
-    /// Whom to wake, in phase `Awaited`.
+pub(super) struct Completion {
+    /// Woken by the answer, in phase `Awaited`.
     pub(super) waker: Option<Waker>,
     /// Since when, where callers learn how long to look.
     pub(super) since: Option<Instant>,
     /// In phase `Answered`.
-    pub(super) answer: Option<Answer>,
-    /// Bulk memory that a call nobody wants any more may still be using.
+    pub(super) answer: Option<RawReply>,
+    /// Bulk memory of a dropped call, which the server may still be using.
     pub(super) spans: Spans,
 }
 
@@ -40,13 +40,13 @@ pub(super) struct Desk {
 pub(super) enum Phase {
     /// The id is not out, or its answer was taken.
     Free = 0,
-    /// Sent, and nobody is to be woken.
+    /// Sent, and no waker is registered.
     Sent = 1,
-    /// Sent, and somebody is to be woken.
+    /// Sent, and a waker is registered.
     Awaited = 2,
-    /// The answer is on the desk, or put aside.
+    /// The answer is in the slot, or parked.
     Answered = 3,
-    /// Sent, and nobody wants the answer.
+    /// Sent, and the call was dropped.
     Abandoned = 4,
 }
 
@@ -63,15 +63,15 @@ impl Phase {
     }
 }
 
-impl Entry {
+impl CompletionSlot {
     /// Of the buffer of that index.
     pub(super) fn new(index: u32) -> Self {
-        let entry = Self { state: AtomicU64::new(0), desk: Mutex::default() };
-        entry.clear(index);
-        entry
+        let slot = Self { state: AtomicU64::new(0), completion: Mutex::default() };
+        slot.clear(index);
+        slot
     }
 
-    /// No id of this buffer has anything to do with it: none was issued, or the answer of the last one was put aside.
+    /// No id of this buffer has anything to do with it: none was issued, or the reply of the last one was parked.
     pub(super) fn clear(&self, id: u32) {
         // The id of another buffer fits none.
         self.set(id ^ 1, Phase::Free);
@@ -98,7 +98,7 @@ impl Entry {
         }
     }
 
-    pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
-        lock(&self.desk)
+    pub(super) fn completion(&self) -> MutexGuard<'_, Completion> {
+        lock(&self.completion)
     }
 }

@@ -1,7 +1,7 @@
-//! Links over memory that both sides can write, where there is no socket: one client at a time, told dead by its heart.
+//! Links over memory that both sides can write, where there is no socket: one client at a time, told dead by its heartbeat.
 //!
-//! Whoever can write the memory can have the link, and read and spoil what goes over it; there are no credentials to ask for a
-//! policy. Memory is kept apart by giving each client its own.
+//! A process that can write the memory can have the link, and read and spoil what goes over it; there are no credentials for a policy to
+//! check. Clients are kept apart by giving each its own memory.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -20,11 +20,11 @@ use tombolo_sys::random;
 use super::changes::Changes;
 use super::client::{Line, StartError};
 use super::connect::{self, ConnectOptions};
-use super::end::{End, Lie};
+use super::control_socket;
+use super::end::{End, ProtocolError};
 use super::listen::Guest;
-use super::memory::CommonMemory;
 use super::server::{LinkHandle, Peer, Server, Session};
-use super::tether;
+use super::shared_memory::SharedMemory;
 use super::welcome::{epoch, failed, goodbye, refused};
 use tombolo_host_runtime::lock;
 
@@ -36,17 +36,17 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct MemoryListener {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    visitors: Arc<Visitors>,
+    current: Arc<CurrentClient>,
 }
 
-/// Who has the link, as others may know.
+/// The client that has the link.
 #[derive(Debug, Default)]
-struct Visitors {
+struct CurrentClient {
     guest: Mutex<Option<Guest>>,
     changes: Changes,
 }
 
-/// Why nobody can have a link there.
+/// Why the memory cannot be served.
 #[derive(Debug, Error)]
 pub enum HandshakeError {
     /// The memory cannot carry a link.
@@ -61,7 +61,7 @@ impl MemoryListener {
     /// Serves clients there on behalf of `server`, one after the other, with a thread of its own. `label` is what clients are called in
     /// the log, as they have no name.
     pub fn start(
-        memory: CommonMemory,
+        memory: SharedMemory,
         server: Arc<Server>,
         limits: Limits,
         mode: Mode,
@@ -76,8 +76,8 @@ impl MemoryListener {
         let features = limits.features.without(Features::AT_SOCKETS);
         let limits = Limits { features, doorbells: Doorbells::SILENT, bytes, ..limits };
         let (stop, stopped) = mpsc::channel();
-        let visitors = Arc::<Visitors>::default();
-        let mut host = Host {
+        let current = Arc::<CurrentClient>::default();
+        let mut page_server = PageServer {
             handshake,
             server,
             limits,
@@ -85,37 +85,37 @@ impl MemoryListener {
             label: label.into(),
             incarnation,
             stage: Stage::Free,
-            visitors: Arc::clone(&visitors),
+            current: Arc::clone(&current),
         };
         // A client may come as soon as this returns, and must find the page made.
-        host.turn(Instant::now())?;
+        page_server.step(Instant::now())?;
         let run = move || {
             let mut wait = LOOK;
             while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-                if let Err(error) = host.turn(Instant::now()) {
-                    tracing::error!(%error, link = &*host.label, "memory that was shared cannot be used any more");
-                    host.stage = Stage::Free;
-                    host.see_off();
+                if let Err(error) = page_server.step(Instant::now()) {
+                    tracing::error!(%error, link = &*page_server.label, "memory that was shared cannot be used any more");
+                    page_server.stage = Stage::Free;
+                    page_server.clear_current();
                     return;
                 }
-                wait = if matches!(host.stage, Stage::Running { .. }) { BEAT } else { LOOK };
+                wait = if matches!(page_server.stage, Stage::Running { .. }) { BEAT } else { LOOK };
             }
-            host.leave();
+            page_server.leave();
             drop(memory);
         };
         let thread = thread::Builder::new().name("link-memory".into()).spawn(run)?;
-        Ok(MemoryListener { stop: Some(stop), thread: Some(thread), visitors })
+        Ok(MemoryListener { stop: Some(stop), thread: Some(thread), current })
     }
 
-    /// Who has the link, as of the last look, about ten times a second.
+    /// The client that has the link, as of the last look, about ten times a second.
     pub fn guests(&self) -> Vec<Guest> {
-        lock(&self.visitors.guest).iter().cloned().collect()
+        lock(&self.current.guest).iter().cloned().collect()
     }
 
-    /// Calls `hook` whenever a guest has come or gone, on the thread that looks after the memory: it must not block. The first hook
+    /// Calls `hook` whenever a client has come or gone, on the thread that looks after the memory: it must not block. The first hook
     /// stays.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
-        self.visitors.changes.call(Box::new(hook));
+        self.current.changes.call(Box::new(hook));
     }
 }
 
@@ -129,7 +129,7 @@ impl Drop for MemoryListener {
 }
 
 /// The server's side, on its thread.
-struct Host {
+struct PageServer {
     handshake: ServerHandshake,
     server: Arc<Server>,
     limits: Limits,
@@ -137,7 +137,7 @@ struct Host {
     label: Arc<str>,
     incarnation: Incarnation,
     stage: Stage,
-    visitors: Arc<Visitors>,
+    current: Arc<CurrentClient>,
 }
 
 enum Stage {
@@ -150,14 +150,14 @@ enum Stage {
     Running {
         handle: LinkHandle,
     },
-    /// Over, and perhaps somebody still writes an answer.
+    /// Over, and a late answer may still be written.
     Ending {
         handle: LinkHandle,
     },
 }
 
-impl Host {
-    fn turn(&mut self, now: Instant) -> Result<(), PageError> {
+impl PageServer {
+    fn step(&mut self, now: Instant) -> Result<(), PageError> {
         match self.handshake.step(now)? {
             ServerStep::Nothing | ServerStep::Busy => {}
             ServerStep::Asked(hello) => self.asked(&hello, now)?,
@@ -175,17 +175,17 @@ impl Host {
                     self.stage = Stage::Running { handle };
                 }
             },
-            // The next client gets the same memory: nobody may be writing there any more.
+            // The next client gets the same memory: no answer may still be written there.
             Stage::Ending { handle } if handle.counts().is_some() => self.stage = Stage::Ending { handle },
             Stage::Ending { .. } => self.handshake.reopen(now)?,
             stage => self.stage = stage,
         }
-        self.see_off();
+        self.clear_current();
         Ok(())
     }
 
     fn asked(&mut self, hello: &Hello, now: Instant) -> Result<(), PageError> {
-        // Whoever was welcomed before has not come: perhaps the same client asks again, and its former session is to be gone by then.
+        // The client that was welcomed before has not come: perhaps it asks again, and its former session is to be gone by then.
         self.stage = Stage::Free;
         match self.open(hello) {
             Ok((agreement, peer, session)) => {
@@ -205,9 +205,9 @@ impl Host {
         Ok(())
     }
 
-    /// Notes how the guest is.
+    /// Notes the client's heartbeat and counts.
     fn observe(&self, handle: &LinkHandle) {
-        if let Some(guest) = lock(&self.visitors.guest).as_mut() {
+        if let Some(guest) = lock(&self.current.guest).as_mut() {
             let watch = self.handshake.watch();
             guest.health = watch.health();
             guest.silence = watch.silence();
@@ -215,10 +215,10 @@ impl Host {
         }
     }
 
-    /// Nobody is there any more, if the link is over.
-    fn see_off(&self) {
-        if !matches!(self.stage, Stage::Running { .. }) && lock(&self.visitors.guest).take().is_some() {
-            self.visitors.changes.tell();
+    /// Forgets the client, if the link is over.
+    fn clear_current(&self) {
+        if !matches!(self.stage, Stage::Running { .. }) && lock(&self.current.guest).take().is_some() {
+            self.current.changes.tell();
         }
     }
 
@@ -247,8 +247,8 @@ impl Host {
                     "link made"
                 );
                 self.stage = Stage::Running { handle };
-                *lock(&self.visitors.guest) = Some(Guest::new(peer));
-                self.visitors.changes.tell();
+                *lock(&self.current.guest) = Some(Guest::new(peer));
+                self.current.changes.tell();
             }
             Err(error) => {
                 tracing::warn!(link = &*peer.label, why = %error, "no link");
@@ -274,7 +274,7 @@ impl Host {
             tracing::warn!(%error, "no goodbye");
         }
         self.stage = Stage::Free;
-        self.see_off();
+        self.clear_current();
         self.handshake.leave();
     }
 }
@@ -288,14 +288,14 @@ pub enum JoinError {
     /// There is no server, or it has another client.
     #[error("no server is there, or it has another client")]
     Busy,
-    /// The server said no.
+    /// The server refused.
     #[error("{0}")]
     Refused(#[source] Refused),
     /// The server did not answer in time.
     #[error("the server does not answer")]
     Silent,
-    /// The server's answer is not to be believed.
-    #[error("the server's answer is not to be believed")]
+    /// The server sent an invalid reply.
+    #[error("invalid server reply")]
     Welcome(#[source] WelcomeError),
     /// The server went away meanwhile.
     #[error("the server went away: {0}")]
@@ -310,7 +310,7 @@ pub enum JoinError {
 
 /// The client's watch over a link that has no socket. Dropping it ends the link in order.
 #[derive(Debug)]
-pub struct MemoryTether {
+pub struct MemoryWatcher {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -318,11 +318,11 @@ pub struct MemoryTether {
 /// Asks the server at that memory for a link, and takes it into use. Waits for the answer, and for another client to leave, until the
 /// options' time is up.
 pub fn join(
-    memory: CommonMemory,
+    memory: SharedMemory,
     options: &ConnectOptions,
     label: impl Into<Arc<str>>,
     mode: Mode,
-) -> Result<(Line, MemoryTether), JoinError> {
+) -> Result<(Line, MemoryWatcher), JoinError> {
     let hello = connect::hello(options);
     let offered = hello.offered.without(Features::AT_SOCKETS);
     let hello = Hello { doorbells: Doorbells::SILENT, offered, ..hello };
@@ -352,10 +352,10 @@ pub fn join(
         drop(memory);
     };
     let thread = thread::Builder::new().name("link-heart".into()).spawn(run)?;
-    Ok((line, MemoryTether { stop: Some(stop), thread: Some(thread) }))
+    Ok((line, MemoryWatcher { stop: Some(stop), thread: Some(thread) }))
 }
 
-impl Drop for MemoryTether {
+impl Drop for MemoryWatcher {
     fn drop(&mut self) {
         drop(self.stop.take());
         // Its own thread may be the one that drops it: see the watcher.
@@ -383,7 +383,7 @@ fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, Join
         if now >= until {
             return Err(if asked { JoinError::Silent } else { JoinError::Busy });
         }
-        // Nobody can wake us: there is no kernel in common.
+        // The server cannot wake us: there is no common kernel.
         thread::sleep(LOOK);
     }
 }
@@ -391,9 +391,11 @@ fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, Join
 impl From<PageEnd> for End {
     fn from(end: PageEnd) -> End {
         match end {
-            PageEnd::Said(goodbye) => tether::said(&goodbye),
+            PageEnd::Said(goodbye) => control_socket::end_of(&goodbye),
             PageEnd::Died => End::Died,
-            PageEnd::Senseless => End::Lie(Lie::Senseless("what it left in the page makes no sense".into())),
+            PageEnd::Senseless => {
+                End::ProtocolError(ProtocolError::Malformed("what it left in the page makes no sense".into()))
+            }
         }
     }
 }

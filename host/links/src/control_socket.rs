@@ -1,4 +1,4 @@
-//! The socket that stays open beside a link: its end tells the other side's death, and its last message an orderly leave.
+//! The link control socket, which stays open beside a link: its end tells the other side's death, its last message an orderly leave.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,18 +13,22 @@ use tombolo_sys::epoll::{Bell, Epoll, Event, Interest};
 use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, socket};
 
-use super::end::{End, Lie};
+use super::end::{End, ProtocolError};
 use tombolo_host_runtime::lock;
 
 /// What a link's owner does about its socket, on the watcher's thread: none of it may block. While [`tick`](Self::tick) and
-/// [`heard`](Self::heard) run the watcher is locked: they must neither end a link nor drop what may. It is dropped without that lock.
-pub trait Keeper: Send {
-    /// Called every [`TICK`]. What it returns ends the link, and is said to the other side; [`ended`](Self::ended) is not called then.
+/// [`received`](Self::received) run the watcher is locked: they must neither end a link nor drop what may. It is dropped without that lock.
+pub trait Handler: Send {
+    /// Called every [`TICK`]. What it returns ends the link, and is sent to the other side; [`ended`](Self::ended) is not called then.
     fn tick(&mut self, now: Instant) -> Option<Goodbye>;
 
-    /// A message came that is no goodbye, with these descriptors beside it. What is returned is said in answer.
-    fn heard(&mut self, _message: &Message, _descriptors: Descriptors) -> Result<Option<Message>, Lie> {
-        Err(Lie::Senseless("a message that has no place after the first two".into()))
+    /// A message came that is no goodbye, with these descriptors beside it. What is returned is sent in answer.
+    fn received(
+        &mut self,
+        _message: &Message,
+        _descriptors: Descriptors,
+    ) -> Result<Option<Message>, ProtocolError> {
+        Err(ProtocolError::Malformed("unexpected message on the link control socket".into()))
     }
 
     /// The other side has ended the link.
@@ -44,9 +48,9 @@ pub struct Watcher {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Our end of one link's socket. Dropping it says goodbye.
+/// Our end of a link control socket. Dropping it says goodbye.
 #[derive(Debug)]
-pub struct Tether {
+pub struct ControlSocket {
     watched: Arc<Watched>,
     shared: Arc<Shared>,
     token: u64,
@@ -54,25 +58,25 @@ pub struct Tether {
 
 /// Says more on the socket of a link, as long as it is there. Does not keep it open.
 #[derive(Debug, Clone)]
-pub(super) struct Speaker(Weak<Watched>);
+pub(super) struct ControlSender(Weak<Watched>);
 
 #[derive(Debug)]
 struct Shared {
     epoll: Epoll,
     bell: Bell,
     stopping: AtomicBool,
-    entries: Mutex<Entries>,
+    links: Mutex<WatchedLinks>,
 }
 
 #[derive(Default)]
-struct Entries {
+struct WatchedLinks {
     last_token: u64,
-    by_token: HashMap<u64, Entry>,
+    by_token: HashMap<u64, WatchedLink>,
 }
 
-struct Entry {
+struct WatchedLink {
     watched: Arc<Watched>,
-    keeper: Box<dyn Keeper>,
+    handler: Box<dyn Handler>,
 }
 
 #[derive(Debug)]
@@ -82,7 +86,7 @@ struct Watched {
     over: AtomicBool,
 }
 
-/// The token of the bell; entries count from 1.
+/// The token of the bell; links count from 1.
 const BELL: u64 = 0;
 
 impl Watcher {
@@ -92,7 +96,7 @@ impl Watcher {
             epoll: Epoll::new()?,
             bell: Bell::new()?,
             stopping: AtomicBool::new(false),
-            entries: Mutex::default(),
+            links: Mutex::default(),
         });
         shared.epoll.add(&shared.bell, BELL, Interest::Readable)?;
         let running = Arc::clone(&shared);
@@ -100,32 +104,32 @@ impl Watcher {
         Ok(Watcher { shared, thread: Some(thread) })
     }
 
-    /// Watches a link's socket. The keeper hears when the other side ends the link, if this side has not before.
-    pub fn watch(&self, socket: OwnedFd, keeper: Box<dyn Keeper>) -> io::Result<Tether> {
+    /// Watches a link control socket. The handler is told when the other side ends the link, if this side has not before.
+    pub fn watch(&self, socket: OwnedFd, handler: Box<dyn Handler>) -> io::Result<ControlSocket> {
         let watched = Arc::new(Watched { socket, over: AtomicBool::new(false) });
         let token = {
-            let mut entries = lock(&self.shared.entries);
-            entries.last_token += 1;
-            let token = entries.last_token;
-            if entries.by_token.is_empty() {
+            let mut links = lock(&self.shared.links);
+            links.last_token += 1;
+            let token = links.last_token;
+            if links.by_token.is_empty() {
                 // The thread may be waiting without an end in sight.
                 self.shared.bell.ring();
             }
-            entries.by_token.insert(token, Entry { watched: Arc::clone(&watched), keeper });
+            links.by_token.insert(token, WatchedLink { watched: Arc::clone(&watched), handler });
             token
         };
         if let Err(error) = self.shared.epoll.add(&watched.socket, token, Interest::Readable) {
-            let entry = lock(&self.shared.entries).by_token.remove(&token);
-            // Not under the lock: the keeper ends its link.
-            drop(entry);
+            let link = lock(&self.shared.links).by_token.remove(&token);
+            // Not under the lock: the handler ends its link.
+            drop(link);
             return Err(error.into());
         }
-        Ok(Tether { watched, shared: Arc::clone(&self.shared), token })
+        Ok(ControlSocket { watched, shared: Arc::clone(&self.shared), token })
     }
 
     /// How many links are watched.
     pub fn count(&self) -> usize {
-        lock(&self.shared.entries).by_token.len()
+        lock(&self.shared.links).by_token.len()
     }
 }
 
@@ -133,21 +137,21 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.bell.ring();
-        // Its own thread may be the one that drops it: the end of a link wakes those who wait for answers, and one of them may have
+        // Its own thread may be the one that drops it: the end of a link wakes waiting tasks, and one of them may have
         // held the last of its session.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
             let _ = thread.join();
         }
-        let entries = std::mem::take(&mut lock(&self.shared.entries).by_token);
-        for entry in entries.into_values() {
-            entry.watched.end(&Goodbye::new(Cause::Leaving, "the process ends"));
+        let links = std::mem::take(&mut lock(&self.shared.links).by_token);
+        for link in links.into_values() {
+            link.watched.end(&Goodbye::new(Cause::Leaving, "the process ends"));
         }
     }
 }
 
-impl Tether {
+impl ControlSocket {
     /// Ends the link in order.
     pub fn leave(&self) {
         self.end(&Goodbye::new(Cause::Leaving, ""));
@@ -156,15 +160,15 @@ impl Tether {
     /// Ends the link and tells the other side why. Does not wait for it.
     pub fn end(&self, goodbye: &Goodbye) {
         self.watched.end(goodbye);
-        let entry = lock(&self.shared.entries).by_token.remove(&self.token);
-        if entry.is_some() {
+        let link = lock(&self.shared.links).by_token.remove(&self.token);
+        if link.is_some() {
             let _ = self.shared.epoll.remove(&self.watched.socket);
         }
     }
 
-    /// For who has more to say.
-    pub(super) fn speaker(&self) -> Speaker {
-        Speaker(Arc::downgrade(&self.watched))
+    /// To send further messages.
+    pub(super) fn sender(&self) -> ControlSender {
+        ControlSender(Arc::downgrade(&self.watched))
     }
 
     /// Whether either side has ended the link.
@@ -173,15 +177,15 @@ impl Tether {
     }
 }
 
-impl Drop for Tether {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-impl Speaker {
+impl ControlSender {
     /// Says something; never waits. EAGAIN when the other side does not read, EPIPE when the link is over.
-    pub(super) fn say(&self, message: &Message, memory: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    pub(super) fn send(&self, message: &Message, memory: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let watched = self.0.upgrade().filter(|watched| !watched.over.load(Ordering::Acquire));
         let watched = watched.ok_or(Errno::PIPE)?;
         packet::send(&watched.socket, &message.encode(), memory.as_slice())
@@ -208,7 +212,7 @@ impl Watched {
 
     fn look(&self) -> Found {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
-        // Linux tells that the peer closed with something of ours unread before it hands out what the peer sent: look again.
+        // Linux reports that the peer closed with something of ours unread before it hands out what the peer sent: receive again.
         let packet = match packet::receive(self.socket.as_fd(), &mut buffer) {
             Err(Errno::CONNRESET) => packet::receive(self.socket.as_fd(), &mut buffer),
             outcome => outcome,
@@ -221,19 +225,19 @@ impl Watched {
         let bytes = buffer.get(..len).unwrap_or_default();
         match Message::decode(bytes) {
             _ if bytes.is_empty() => Found::End(End::Died),
-            Ok(Message::Goodbye(goodbye)) => Found::End(said(&goodbye)),
-            Ok(_) if truncated => lied("a message with more than there is room for"),
+            Ok(Message::Goodbye(goodbye)) => Found::End(end_of(&goodbye)),
+            Ok(_) if truncated => violation("truncated control message"),
             Ok(message) => Found::Message(message, descriptors),
-            Err(error) => lied(error),
+            Err(error) => violation(error),
         }
     }
 }
 
-fn lied(what: impl std::fmt::Display) -> Found {
-    Found::End(End::Lie(Lie::Senseless(what.to_string().into())))
+fn violation(what: impl std::fmt::Display) -> Found {
+    Found::End(End::ProtocolError(ProtocolError::Malformed(what.to_string().into())))
 }
 
-pub(super) fn said(goodbye: &Goodbye) -> End {
+pub(super) fn end_of(goodbye: &Goodbye) -> End {
     match goodbye.cause {
         Cause::Leaving => End::Left,
         Cause::Cut => End::Failed(format!("the peer cut the link: {}", goodbye.reason).into()),
@@ -245,10 +249,10 @@ fn watch(shared: &Shared) {
     let mut events = Vec::new();
     let mut next_tick = Instant::now();
     while !shared.stopping.load(Ordering::SeqCst) {
-        let idle = lock(&shared.entries).by_token.is_empty();
+        let idle = lock(&shared.links).by_token.is_empty();
         let timeout = (!idle).then(|| next_tick.saturating_duration_since(Instant::now()));
         if let Err(error) = shared.epoll.wait(&mut events, timeout) {
-            tracing::error!(%error, "links are not watched any more");
+            tracing::error!(%error, "watcher of link control sockets stopped");
             return;
         }
         for event in &events {
@@ -268,72 +272,74 @@ fn watch(shared: &Shared) {
 fn tick(shared: &Shared, now: Instant) {
     let mut ended = Vec::new();
     {
-        let mut entries = lock(&shared.entries);
-        for (token, entry) in &mut entries.by_token {
-            if let Some(goodbye) = entry.keeper.tick(now) {
+        let mut links = lock(&shared.links);
+        for (token, link) in &mut links.by_token {
+            if let Some(goodbye) = link.handler.tick(now) {
                 ended.push((*token, goodbye));
             }
         }
     }
     for (token, goodbye) in ended {
-        let entry = lock(&shared.entries).by_token.remove(&token);
-        if let Some(entry) = entry {
-            let _ = shared.epoll.remove(&entry.watched.socket);
-            entry.watched.end(&goodbye);
+        let link = lock(&shared.links).by_token.remove(&token);
+        if let Some(link) = link {
+            let _ = shared.epoll.remove(&link.watched.socket);
+            link.watched.end(&goodbye);
         }
     }
 }
 
 fn handle(shared: &Shared, event: &Event) {
-    let watched = lock(&shared.entries).by_token.get(&event.token).map(|entry| Arc::clone(&entry.watched));
+    let watched = lock(&shared.links).by_token.get(&event.token).map(|link| Arc::clone(&link.watched));
     let Some(watched) = watched else { return };
     let end = match watched.look() {
         Found::Nothing => return,
         Found::End(end) => end,
         Found::Message(message, descriptors) => {
-            match heard(shared, event.token, &watched, &message, descriptors) {
+            match received(shared, event.token, &watched, &message, descriptors) {
                 Ok(()) => return,
-                Err(lie) => End::Lie(lie),
+                Err(error) => End::ProtocolError(error),
             }
         }
     };
-    let Some(entry) = lock(&shared.entries).by_token.remove(&event.token) else { return };
+    let Some(link) = lock(&shared.links).by_token.remove(&event.token) else { return };
     let _ = shared.epoll.remove(&watched.socket);
     if watched.over.swap(true, Ordering::AcqRel) {
         return;
     }
-    // Whoever broke the rules hears so: the end of the socket alone would say that this process is dead.
-    if let End::Lie(lie) = &end {
-        let goodbye = Message::Goodbye(Goodbye::new(Cause::Cut, lie));
+    // A peer that broke the rules is told: the end of the socket alone would mean that this process is dead.
+    if let End::ProtocolError(error) = &end {
+        let goodbye = Message::Goodbye(Goodbye::new(Cause::Cut, error));
         let _ = packet::send(&watched.socket, &goodbye.encode(), &[]);
     }
     let _ = socket::shut_down(&watched.socket);
-    entry.keeper.ended(end);
+    link.handler.ended(end);
 }
 
-/// Has the keeper hear a message, and says what it answers.
-fn heard(
+/// Hands a message to the handler, and sends its answer.
+fn received(
     shared: &Shared,
     token: u64,
     watched: &Watched,
     message: &Message,
     descriptors: Descriptors,
-) -> Result<(), Lie> {
+) -> Result<(), ProtocolError> {
     let answer = {
-        let mut entries = lock(&shared.entries);
-        let Some(entry) = entries.by_token.get_mut(&token) else { return Ok(()) };
-        entry.keeper.heard(message, descriptors)?
+        let mut links = lock(&shared.links);
+        let Some(link) = links.by_token.get_mut(&token) else { return Ok(()) };
+        link.handler.received(message, descriptors)?
     };
     match answer.map(|answer| packet::send(&watched.socket, &answer.encode(), &[])) {
-        Some(Err(Errno::AGAIN)) => Err(Lie::Senseless("it asks and does not read the answers".into())),
-        // If it is gone, that is heard next.
+        Some(Err(Errno::AGAIN)) => {
+            Err(ProtocolError::Malformed("it asks and does not read the answers".into()))
+        }
+        // If the peer is gone, the next event tells.
         _ => Ok(()),
     }
 }
 
-impl std::fmt::Debug for Entries {
+impl std::fmt::Debug for WatchedLinks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entries").field("count", &self.by_token.len()).finish_non_exhaustive()
+        f.debug_struct("WatchedLinks").field("count", &self.by_token.len()).finish_non_exhaustive()
     }
 }
 
@@ -347,13 +353,13 @@ mod tests {
     /// Far more than it takes.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Tells a test what it hears, and leaves when it is told to.
-    struct Teller {
+    /// Reports to a test how its link ends, and leaves when it is told to.
+    struct TestHandler {
         ended: mpsc::Sender<End>,
         leaves: Arc<AtomicBool>,
     }
 
-    impl Keeper for Teller {
+    impl Handler for TestHandler {
         fn tick(&mut self, _: Instant) -> Option<Goodbye> {
             self.leaves.load(Ordering::SeqCst).then(|| Goodbye::new(Cause::Cut, "too many requests"))
         }
@@ -363,26 +369,26 @@ mod tests {
         }
     }
 
-    fn keep(watcher: &Watcher, socket: OwnedFd) -> (Tether, mpsc::Receiver<End>, Arc<AtomicBool>) {
+    fn keep(watcher: &Watcher, socket: OwnedFd) -> (ControlSocket, mpsc::Receiver<End>, Arc<AtomicBool>) {
         let (sender, ended) = mpsc::channel();
         let leaves = Arc::new(AtomicBool::new(false));
-        let keeper = Box::new(Teller { ended: sender, leaves: Arc::clone(&leaves) });
-        (watcher.watch(socket, keeper).expect("watched"), ended, leaves)
+        let handler = Box::new(TestHandler { ended: sender, leaves: Arc::clone(&leaves) });
+        (watcher.watch(socket, handler).expect("watched"), ended, leaves)
     }
 
-    fn watched(watcher: &Watcher) -> (Tether, OwnedFd, mpsc::Receiver<End>) {
+    fn watched(watcher: &Watcher) -> (ControlSocket, OwnedFd, mpsc::Receiver<End>) {
         let (ours, theirs) = packet::pair().expect("a pair");
-        let (tether, ended, _) = keep(watcher, ours);
-        (tether, theirs, ended)
+        let (control_socket, ended, _) = keep(watcher, ours);
+        (control_socket, theirs, ended)
     }
 
     #[test]
     fn death_a_goodbye_and_nonsense_are_told_apart() {
         let watcher = Watcher::start().expect("a watcher");
-        let (tether, theirs, ended) = watched(&watcher);
+        let (control_socket, theirs, ended) = watched(&watcher);
         drop(theirs);
         assert_eq!(ended.recv_timeout(PATIENCE), Ok(End::Died));
-        assert!(tether.is_over());
+        assert!(control_socket.is_over());
 
         let (_tether, theirs, ended) = watched(&watcher);
         let goodbye = Message::Goodbye(Goodbye::new(Cause::Leaving, "done"));
@@ -392,35 +398,35 @@ mod tests {
 
         let (_tether, theirs, ended) = watched(&watcher);
         packet::send(&theirs, b"nonsense", &[]).expect("send");
-        assert!(matches!(ended.recv_timeout(PATIENCE), Ok(End::Lie(_))));
+        assert!(matches!(ended.recv_timeout(PATIENCE), Ok(End::ProtocolError(_))));
         assert_eq!(watcher.count(), 0);
     }
 
     #[test]
-    fn whoever_leaves_is_heard_and_hears_nothing() {
+    fn a_side_that_leaves_is_reported_to_the_other_only() {
         for by_tick in [false, true] {
             let (one, other) = (Watcher::start().expect("a watcher"), Watcher::start().expect("a second"));
             let (ours, theirs) = packet::pair().expect("a pair");
-            let (tether, ended, leaves) = keep(&one, ours);
+            let (control_socket, ended, leaves) = keep(&one, ours);
             let (_peer, heard, _) = keep(&other, theirs);
             match by_tick {
                 true => leaves.store(true, Ordering::SeqCst),
-                false => tether.end(&Goodbye::new(Cause::Cut, "too many requests")),
+                false => control_socket.end(&Goodbye::new(Cause::Cut, "too many requests")),
             }
             let why = heard.recv_timeout(PATIENCE).expect("an end");
             assert_eq!(why, End::Failed("the peer cut the link: too many requests".into()));
-            // The keeper is dropped without a word.
+            // The handler is dropped without a word.
             assert_eq!(ended.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
-            assert!(tether.is_over());
+            assert!(control_socket.is_over());
         }
     }
 
     #[test]
     fn a_watcher_that_goes_says_goodbye() {
         let watcher = Watcher::start().expect("a watcher");
-        let (tether, theirs, ended) = watched(&watcher);
+        let (control_socket, theirs, ended) = watched(&watcher);
         drop(watcher);
-        assert!(tether.is_over());
+        assert!(control_socket.is_over());
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         let packet = packet::receive(&theirs, &mut buffer).expect("a goodbye");
         assert!(matches!(

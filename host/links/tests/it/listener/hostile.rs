@@ -1,4 +1,4 @@
-//! What strangers at the door can do: nothing to others.
+//! What hostile peers at the socket can do: nothing to other clients.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tombolo_shm::region::sealed::Sealed;
 use tombolo_sys::memfd::{self, Seals};
 use tombolo_sys::{Errno, packet};
 
-use crate::door::common::{Bed, until, works};
+use crate::listener::common::{TestHost, until, works};
 
 const BYTES: u64 = 1 << 20;
 
@@ -53,65 +53,65 @@ fn answer(socket: &OwnedFd) -> Option<Refused> {
 }
 
 /// Connects, as soon as the server has accepted some of those who came before.
-fn knock(bed: &Bed) -> OwnedFd {
+fn knock(host: &TestHost) -> OwnedFd {
     let mut socket = None;
     until("a place in the queue", || {
-        socket = packet::connect(&bed.path).ok();
+        socket = packet::connect(&host.path).ok();
         socket.is_some()
     });
     socket.expect("connected")
 }
 
-fn refused(bed: &Bed, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Option<RefusalCode> {
-    let socket = knock(bed);
+fn refused(host: &TestHost, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Option<RefusalCode> {
+    let socket = knock(host);
     packet::send(&socket, bytes, descriptors).expect("send");
     answer(&socket).map(|refused| refused.code)
 }
 
 #[test]
 fn memory_that_is_not_as_it_must_be_is_refused() {
-    let bed = Bed::new(ListenOptions::default());
-    let (line, _tether) = bed.link();
+    let host = TestHost::new(ListenOptions::default());
+    let (line, _control_socket) = host.link();
     let bytes = Message::Hello(hello()).encode();
     let all = Seals::SHRINK | Seals::FUTURE_WRITE | Seals::SEAL;
     for missing in [Seals::SHRINK, Seals::FUTURE_WRITE, Seals::SEAL, all] {
         let memory = memfd::create("stranger", BYTES).expect("memory");
         let _ = memfd::seal(&memory, all.difference(missing));
         assert_eq!(
-            refused(&bed, &bytes, &[memory.as_fd()]),
+            refused(&host, &bytes, &[memory.as_fd()]),
             Some(RefusalCode::Memory),
             "without {missing:?}"
         );
     }
     let small = Sealed::create("stranger", BYTES - 4096).expect("memory");
-    assert_eq!(refused(&bed, &bytes, &[small.as_fd()]), Some(RefusalCode::Memory));
+    assert_eq!(refused(&host, &bytes, &[small.as_fd()]), Some(RefusalCode::Memory));
     let file = std::fs::File::open("/proc/self/status").expect("a file");
-    assert_eq!(refused(&bed, &bytes, &[file.as_fd()]), Some(RefusalCode::Memory));
+    assert_eq!(refused(&host, &bytes, &[file.as_fd()]), Some(RefusalCode::Memory));
     let (reader, _writer) = std::io::pipe().expect("a pipe");
-    assert_eq!(refused(&bed, &bytes, &[reader.as_fd()]), Some(RefusalCode::Memory));
+    assert_eq!(refused(&host, &bytes, &[reader.as_fd()]), Some(RefusalCode::Memory));
     assert!(works(&line));
-    assert_eq!(bed.listener.guests().len(), 1);
+    assert_eq!(host.listener.guests().len(), 1);
 }
 
 #[test]
 fn hellos_that_are_none_are_refused() {
-    let bed = Bed::new(ListenOptions::default());
-    let (line, _tether) = bed.link();
+    let host = TestHost::new(ListenOptions::default());
+    let (line, _control_socket) = host.link();
     let memory = Sealed::create("stranger", BYTES).expect("memory");
     let one = [memory.as_fd()];
     let sound = Message::Hello(hello()).encode();
     let malformed = Some(RefusalCode::Malformed);
     for len in [1, 15, 16, 87, sound.len() - 1] {
-        assert_eq!(refused(&bed, &sound[..len], &one), malformed, "{len} bytes");
+        assert_eq!(refused(&host, &sound[..len], &one), malformed, "{len} bytes");
     }
-    assert_eq!(refused(&bed, &[sound.as_slice(), &[0]].concat(), &one), malformed);
-    assert_eq!(refused(&bed, &[sound.as_slice(), &[0; 4096]].concat(), &one), malformed);
-    assert_eq!(refused(&bed, &sound, &[]), malformed);
-    assert_eq!(refused(&bed, &sound, &[memory.as_fd(), memory.as_fd()]), malformed);
-    assert_eq!(refused(&bed, &sound, &[memory.as_fd(); 4]), malformed);
+    assert_eq!(refused(&host, &[sound.as_slice(), &[0]].concat(), &one), malformed);
+    assert_eq!(refused(&host, &[sound.as_slice(), &[0; 4096]].concat(), &one), malformed);
+    assert_eq!(refused(&host, &sound, &[]), malformed);
+    assert_eq!(refused(&host, &sound, &[memory.as_fd(), memory.as_fd()]), malformed);
+    assert_eq!(refused(&host, &sound, &[memory.as_fd(); 4]), malformed);
     let goodbye = Message::Goodbye(Goodbye::new(Cause::Leaving, "")).encode();
-    assert_eq!(refused(&bed, &goodbye, &one), malformed);
-    assert_eq!(refused(&bed, b"GET / HTTP/1.1\r\n\r\n", &one), malformed);
+    assert_eq!(refused(&host, &goodbye, &one), malformed);
+    assert_eq!(refused(&host, b"GET / HTTP/1.1\r\n\r\n", &one), malformed);
     for (change, code) in [
         ((|hello| hello.version_min = 2) as fn(&mut Hello), RefusalCode::Version),
         (|hello| hello.slots = 63, RefusalCode::Sizes),
@@ -122,51 +122,51 @@ fn hellos_that_are_none_are_refused() {
     ] {
         let mut hello = hello();
         change(&mut hello);
-        assert_eq!(refused(&bed, &Message::Hello(hello).encode(), &one), Some(code));
+        assert_eq!(refused(&host, &Message::Hello(hello).encode(), &one), Some(code));
     }
     assert!(works(&line));
-    assert_eq!(bed.listener.guests().len(), 1);
+    assert_eq!(host.listener.guests().len(), 1);
 }
 
 #[test]
-fn who_says_nothing_is_sent_away() {
+fn a_peer_without_a_hello_is_refused() {
     let options = ListenOptions { hello_timeout: Duration::from_millis(50), ..ListenOptions::default() };
-    let bed = Bed::new(options);
-    let silent = packet::connect(&bed.path).expect("connect");
+    let host = TestHost::new(options);
+    let silent = packet::connect(&host.path).expect("connect");
     let refused = answer(&silent).expect("a reason");
     assert_eq!((refused.code, refused.reason.as_str()), (RefusalCode::Malformed, "no hello came in time"));
 }
 
 #[test]
-fn a_thousand_who_say_nothing_keep_nobody_out_for_good() {
+fn a_thousand_silent_peers_keep_no_client_out_for_good() {
     let options = ListenOptions {
         hello_timeout: Duration::from_millis(200),
         pending_max: 16,
         ..ListenOptions::default()
     };
-    let bed = Bed::new(options);
-    let (line, _tether) = bed.link();
+    let host = TestHost::new(options);
+    let (line, _control_socket) = host.link();
     tombolo_sys::process::raise_open_file_limit().expect("descriptors");
-    let crowd: Vec<_> = (0..1000).map(|_| knock(&bed)).collect();
+    let crowd: Vec<_> = (0..1000).map(|_| knock(&host)).collect();
     assert!(works(&line));
-    // The few that were let in fill the place of their user, and all others hear so at once.
+    // The few that are pending use up their user's permits, and all others are refused at once.
     let codes: Vec<_> = crowd.iter().filter_map(answer).map(|refused| refused.code).collect();
     assert!(codes.iter().filter(|code| **code == RefusalCode::TooMany).count() > 900);
     assert!(works(&line));
-    until("a link for who says hello", || bed.try_link("/src").is_ok());
+    until("a link for a client with a hello", || host.try_link("/src").is_ok());
 }
 
 #[test]
 fn a_second_message_ends_the_link() {
-    let bed = Bed::new(ListenOptions::default());
-    let (line, _tether) = bed.link();
+    let host = TestHost::new(ListenOptions::default());
+    let (line, _control_socket) = host.link();
     let memory = Sealed::create("stranger", BYTES).expect("memory");
-    let socket = packet::connect(&bed.path).expect("connect");
+    let socket = packet::connect(&host.path).expect("connect");
     let bytes = Message::Hello(hello()).encode();
     packet::send(&socket, &bytes, &[memory.as_fd()]).expect("send");
     let mut buffer = [0; MESSAGE_BYTES_MAX];
     until("a welcome", || packet::receive(&socket, &mut buffer).is_ok());
     packet::send(&socket, &bytes, &[memory.as_fd()]).expect("send");
-    bed.wait_closed();
+    host.wait_closed();
     assert!(works(&line));
 }

@@ -8,13 +8,13 @@ use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::link::{Extent, FORWARDED_REGIONS_MAX, ForwardRegion, RegionForwarded};
 use tombolo_shm::region::sealed;
 
-use super::passable::{Passable, Sever};
-use crate::end::Lie;
+use super::forwardable_region::{CutFn, ForwardableRegion};
+use crate::end::ProtocolError;
 use tombolo_host_runtime::lock;
 
-/// The domains that a client has introduced. Any thread may use it; the lock is held for no longer than a look.
+/// The regions that a client has forwarded. Any thread may use it; the lock is held for no longer than a look.
 #[derive(Debug)]
-pub(crate) struct Introductions {
+pub(crate) struct ForwardedRegions {
     /// Most bytes that all of them have together.
     bytes_max: u64,
     table: Mutex<Table>,
@@ -25,63 +25,65 @@ struct Table {
     bases: BaseTable,
     /// Those that are known, with the size of each.
     known: Vec<(Domain, u64)>,
-    /// The number that was introduced last. They only grow: a late message never means another domain than it was sent for.
+    /// The number that was used last. They only grow: a late message never means another region than it was sent for.
     last: Option<Domain>,
 }
 
-impl Introductions {
+impl ForwardedRegions {
     /// None yet; all together may have so many bytes.
-    pub(crate) fn new(bytes_max: u64) -> Introductions {
+    pub(crate) fn new(bytes_max: u64) -> ForwardedRegions {
         let table = Table { bases: BaseTable::empty(), known: Vec::new(), last: None };
-        Introductions { bytes_max, table: Mutex::new(table) }
+        ForwardedRegions { bytes_max, table: Mutex::new(table) }
     }
 
-    /// A client introduces a domain. Memory that is not as it must be, or more of it than there is room for, is not taken; a number that has
-    /// been used is a lie.
-    pub(crate) fn introduce(
+    /// Adds a forwarded region. Memory that is not sealed as it must be, or exceeds the limit, is not taken; a number that was used before
+    /// is a protocol error.
+    pub(crate) fn add(
         &self,
-        introduce: &ForwardRegion,
+        forwarded: &ForwardRegion,
         memory: OwnedFd,
-        sever: Sever,
-    ) -> Result<RegionForwarded, Lie> {
-        let domain = introduce.domain;
+        cut: CutFn,
+    ) -> Result<RegionForwarded, ProtocolError> {
+        let domain = forwarded.domain;
         let not_taken = RegionForwarded { domain, is_known: false };
         {
             let mut table = lock(&self.table);
             if table.last.is_some_and(|last| domain <= last) {
-                return Err(Lie::Senseless(format!("domain {domain} is introduced a second time").into()));
+                return Err(ProtocolError::Malformed(
+                    format!("domain {domain} is forwarded a second time").into(),
+                ));
             }
             table.last = Some(domain);
             let bytes =
-                table.known.iter().fold(introduce.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
+                table.known.iter().fold(forwarded.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
             if table.known.len() >= FORWARDED_REGIONS_MAX || bytes > self.bytes_max {
                 return Ok(not_taken);
             }
         }
-        let region = match sealed::map_peer(&memory, introduce.bytes) {
+        let region = match sealed::map_peer(&memory, forwarded.bytes) {
             Ok(region) => region,
             Err(error) => {
                 tracing::debug!(%domain, %error, "memory that is not taken");
                 return Ok(not_taken);
             }
         };
-        let (bytes, nameable) = (introduce.bytes, introduce.nameable.clone());
-        // Further domains may be told of it in their turn.
-        let passable = Passable::mark(&region, memory, bytes, nameable.clone(), introduce.user);
-        passable.belongs_to(sever);
+        let (bytes, nameable) = (forwarded.bytes, forwarded.nameable.clone());
+        // It may be forwarded further.
+        let forwardable = ForwardableRegion::mark(&region, memory, bytes, nameable.clone(), forwarded.user);
+        forwardable.belongs_to(cut);
         let mut table = lock(&self.table);
         let outcome = table.bases.add(domain, Extent::whole(region), nameable);
-        outcome.map_err(|error| Lie::Senseless(error.to_string().into()))?;
+        outcome.map_err(|error| ProtocolError::Malformed(error.to_string().into()))?;
         table.known.push((domain, bytes));
         Ok(RegionForwarded { domain, is_known: true })
     }
 
     /// A client names that domain no more. One that was not taken is nothing to forget.
-    pub(crate) fn withdraw(&self, domain: Domain) -> Result<(), Lie> {
+    pub(crate) fn withdraw(&self, domain: Domain) -> Result<(), ProtocolError> {
         let mut table = lock(&self.table);
         if table.last.is_none_or(|last| domain > last) {
-            return Err(Lie::Senseless(
-                format!("domain {domain} is withdrawn and was never introduced").into(),
+            return Err(ProtocolError::Malformed(
+                format!("domain {domain} is withdrawn and was never forwarded").into(),
             ));
         }
         table.known.retain(|(known, _)| *known != domain);

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use tombolo_host_links::End;
 use tombolo_host_links::listen::ListenOptions;
 
-use crate::door::common::{Bed, until, works};
+use crate::listener::common::{TestHost, until, works};
 
 const CHILD: &str = "LINK_DOOR_SOCKET";
 
@@ -14,20 +14,20 @@ const CHILD: &str = "LINK_DOOR_SOCKET";
 #[test]
 fn a_client_of_its_own() {
     let Some(path) = std::env::var_os(CHILD) else { return };
-    let watcher = tombolo_host_links::tether::Watcher::start().expect("a watcher");
+    let watcher = tombolo_host_links::control_socket::Watcher::start().expect("a watcher");
     let connection =
-        tombolo_host_links::connect::connect(path.as_ref(), &Bed::options("/src")).expect("a link");
-    let (line, _tether) =
+        tombolo_host_links::connect::connect(path.as_ref(), &TestHost::options("/src")).expect("a link");
+    let (line, _control_socket) =
         connection.start(&watcher, "child", tombolo_shm::doorbell::Mode::Event).expect("a line");
     assert!(works(&line));
     eprintln!("ready");
     std::thread::park();
 }
 
-fn child(bed: &Bed) -> Child {
+fn child(host: &TestHost) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "door::endings::a_client_of_its_own", "--nocapture"])
-        .env(CHILD, &bed.path)
+        .args(["--exact", "listener::endings::a_client_of_its_own", "--nocapture"])
+        .env(CHILD, &host.path)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -40,32 +40,32 @@ fn child(bed: &Bed) -> Child {
 
 #[test]
 fn the_death_of_a_client_is_noticed_and_others_go_on() {
-    let bed = Bed::new(ListenOptions::default());
-    let (line, _tether) = bed.link();
-    let mut child = child(&bed);
-    assert_eq!(bed.listener.guests().len(), 2);
+    let host = TestHost::new(ListenOptions::default());
+    let (line, _control_socket) = host.link();
+    let mut child = child(&host);
+    assert_eq!(host.listener.guests().len(), 2);
     child.kill().expect("kill");
     child.wait().expect("wait");
-    assert_eq!(&*bed.wait_closed(), format!("test:{}", child.id()));
-    until("the dead one is not listed", || bed.listener.guests().len() == 1);
+    assert_eq!(&*host.wait_closed(), format!("test:{}", child.id()));
+    until("the dead one is not listed", || host.listener.guests().len() == 1);
     assert!(works(&line));
 }
 
 #[test]
 fn a_client_that_leaves_takes_its_session_along() {
-    let bed = Bed::new(ListenOptions::default());
-    let (line, tether) = bed.link();
-    drop(tether);
-    assert_eq!(&*bed.wait_closed(), format!("test:{}", std::process::id()));
+    let host = TestHost::new(ListenOptions::default());
+    let (line, control_socket) = host.link();
+    drop(control_socket);
+    assert_eq!(&*host.wait_closed(), format!("test:{}", std::process::id()));
     assert!(line.is_lost());
     assert!(line.call(3, [0; 48], |_| ()).wait().is_err());
 }
 
 #[test]
 fn a_server_that_ends_says_goodbye() {
-    let bed = Bed::new(ListenOptions::default());
-    let links = [bed.link(), bed.link()];
-    let Bed { listener, path, watcher: _watcher, .. } = bed;
+    let host = TestHost::new(ListenOptions::default());
+    let links = [host.link(), host.link()];
+    let TestHost { listener, path, watcher: _watcher, .. } = host;
     drop(listener);
     for (line, _) in &links {
         until("the line is lost", || line.is_lost());
@@ -74,16 +74,16 @@ fn a_server_that_ends_says_goodbye() {
     assert!(!path.exists());
 }
 
-/// A server whose process is killed cannot say anything: that is told apart.
+/// A server whose process is killed sends no goodbye: that is told apart.
 #[test]
 fn a_socket_that_ends_without_a_goodbye_is_a_death() {
-    let bed = Bed::new(ListenOptions::default());
+    let host = TestHost::new(ListenOptions::default());
     let dir = tempfile::tempdir().expect("a directory");
     let between = dir.path().join("between");
     let listener = tombolo_sys::packet::listen(&between, 0o600, 1).expect("listen");
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
-            tombolo_host_links::connect::connect(&between, &Bed::options("/src"))
+            tombolo_host_links::connect::connect(&between, &TestHost::options("/src"))
                 .expect("a link by way of another")
         });
         // Hands on the hello and the welcome, and dies.
@@ -93,17 +93,17 @@ fn a_socket_that_ends_without_a_goodbye_is_a_death() {
             accepted.is_some()
         });
         let ours = accepted.expect("accepted");
-        let theirs = tombolo_sys::packet::connect(&bed.path).expect("the server");
+        let theirs = tombolo_sys::packet::connect(&host.path).expect("the server");
         hand_on(&ours, &theirs);
         hand_on(&theirs, &ours);
         let connection = client.join().expect("join");
-        let (line, _tether) =
-            connection.start(&bed.watcher, "link", tombolo_shm::doorbell::Mode::Event).expect("a line");
+        let (line, _control_socket) =
+            connection.start(&host.watcher, "link", tombolo_shm::doorbell::Mode::Event).expect("a line");
         assert!(works(&line));
         drop((ours, theirs));
         until("the line is lost", || line.is_lost());
         assert_eq!(line.end(), Some(End::Died));
-        bed.wait_closed();
+        host.wait_closed();
     });
 }
 
@@ -121,15 +121,15 @@ fn hand_on(from: &std::os::fd::OwnedFd, to: &std::os::fd::OwnedFd) {
 }
 
 #[test]
-fn whoever_breaks_the_rules_is_cut_and_told_why() {
-    let bed = Bed::new(ListenOptions::default());
-    let (good, _good_tether) = bed.link();
-    let (line, _tether) = bed.link();
+fn a_client_that_breaks_the_rules_is_cut_and_told_why() {
+    let host = TestHost::new(ListenOptions::default());
+    let (good, _good_control_socket) = host.link();
+    let (line, _control_socket) = host.link();
     assert!(line.call(9, [0; 48], |_| ()).wait().is_err());
-    bed.wait_closed();
+    host.wait_closed();
     until("the line is lost", || line.is_lost());
     let why = line.end().expect("lost").to_string();
     assert!(why.contains("the peer cut the link: kind 9"), "{why}");
     assert!(works(&good));
-    until("it is not listed any more", || bed.listener.guests().len() == 1);
+    until("it is not listed any more", || host.listener.guests().len() == 1);
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::connect::{ConnectError, ConnectOptions, connect};
+use tombolo_host_links::control_socket::{ControlSocket, Watcher};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
-use tombolo_host_links::tether::{Tether, Watcher};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Incarnation;
 
@@ -42,7 +42,7 @@ impl Service for Echo {
 impl Session for EchoSession {
     fn serve(&self, request: Request<'_>, responder: Responder) {
         match request.kind {
-            9 => responder.cut(tombolo_host_links::Lie::Senseless("kind 9".into())),
+            9 => responder.cut(tombolo_host_links::ProtocolError::Malformed("kind 9".into())),
             kind => responder.send(kind, request.body, request.frame),
         }
     }
@@ -55,7 +55,7 @@ impl Drop for EchoSession {
 }
 
 /// A server with its socket.
-pub struct Bed {
+pub struct TestHost {
     pub listener: LinkListener,
     pub opened: Mutex<Receiver<Peer>>,
     pub closed: Mutex<Receiver<Arc<str>>>,
@@ -64,15 +64,15 @@ pub struct Bed {
     _dir: TempDir,
 }
 
-impl Bed {
-    pub fn new(options: ListenOptions) -> Bed {
+impl TestHost {
+    pub fn new(options: ListenOptions) -> TestHost {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("links");
         let (opened, opened_receiver) = mpsc::channel();
         let (closed, closed_receiver) = mpsc::channel();
         let server = Arc::new(Server::new(Arc::new(Echo { opened, closed })));
         let listener = LinkListener::start(&path, server, options).expect("a listener");
-        Bed {
+        TestHost {
             listener,
             opened: Mutex::new(opened_receiver),
             closed: Mutex::new(closed_receiver),
@@ -86,12 +86,12 @@ impl Bed {
         ConnectOptions::new(export, "test", Incarnation([7; 16])).expect("options")
     }
 
-    pub fn try_link(&self, export: &str) -> Result<(Line, Tether), ConnectError> {
-        let connection = connect(&self.path, &Bed::options(export))?;
+    pub fn try_link(&self, export: &str) -> Result<(Line, ControlSocket), ConnectError> {
+        let connection = connect(&self.path, &TestHost::options(export))?;
         Ok(connection.start(&self.watcher, "link", Mode::Event).expect("a line"))
     }
 
-    pub fn link(&self) -> (Line, Tether) {
+    pub fn link(&self) -> (Line, ControlSocket) {
         self.try_link("/src").expect("a link")
     }
 

@@ -1,6 +1,6 @@
 //! The id that was used last, beside the lock of the others.
 //!
-//! A caller that asks one thing at a time takes the same id again and again: one exchange to take it and one to give it back, in the place
+//! A caller with one request at a time takes the same id again and again: one exchange to take it and one to give it back, in the place
 //! of a lock each (docs/decisions/shm-rings.md). To do without, delete this file and what the compiler misses then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +11,15 @@ const NONE: u64 = u64::MAX;
 /// An id that is free, or none.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Warm(AtomicU64);
+pub(super) struct IdCache(AtomicU64);
 
-impl Default for Warm {
+impl Default for IdCache {
     fn default() -> Self {
         Self(AtomicU64::new(NONE))
     }
 }
 
-impl Warm {
+impl IdCache {
     /// Takes it.
     #[inline]
     pub(super) fn take(&self) -> Option<u32> {
@@ -29,7 +29,7 @@ impl Warm {
         u32::try_from(self.0.swap(NONE, Ordering::SeqCst)).ok()
     }
 
-    /// Puts an id there, if there is none. Comes before whatever is looked at afterwards, for everybody.
+    /// Puts an id there, if there is none. Comes before whatever is looked at afterwards, for all threads.
     #[inline]
     pub(super) fn put(&self, id: u32) -> bool {
         self.is_empty()

@@ -6,35 +6,35 @@ use std::time::Duration;
 
 use tombolo_host_links::End;
 use tombolo_host_links::client::Line;
-use tombolo_host_links::memory::{CommonMemory, MemoryError, MemoryPlace};
-use tombolo_host_links::seated::{JoinError, MemoryListener, MemoryTether, join};
+use tombolo_host_links::rendezvous::{JoinError, MemoryListener, MemoryWatcher, join};
 use tombolo_host_links::server::Server;
+use tombolo_host_links::shared_memory::{MemoryError, MemoryLocation, SharedMemory};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Limits, PageError, RefusalCode};
 use tombolo_shm::region::RegionError;
 
-use crate::door::common::{Bed, Echo, until, works};
+use crate::listener::common::{Echo, TestHost, until, works};
 
 const BYTES: u64 = 1 << 20;
 
 fn listen(path: &Path) -> MemoryListener {
-    let memory = CommonMemory::to_serve(&MemoryPlace::File(path.into()), Some(BYTES)).expect("memory");
+    let memory = SharedMemory::to_serve(&MemoryLocation::File(path.into()), Some(BYTES)).expect("memory");
     let (opened, closed) = (mpsc::channel().0, mpsc::channel().0);
     let server = Arc::new(Server::new(Arc::new(Echo { opened, closed })));
     MemoryListener::start(memory, server, Limits::default(), Mode::Adaptive, "guest").expect("a listener")
 }
 
-fn try_join(path: &Path, export: &str, timeout: Duration) -> Result<(Line, MemoryTether), JoinError> {
-    let memory = CommonMemory::to_use(&MemoryPlace::File(path.into())).expect("memory");
-    let mut options = Bed::options(export);
+fn try_join(path: &Path, export: &str, timeout: Duration) -> Result<(Line, MemoryWatcher), JoinError> {
+    let memory = SharedMemory::to_use(&MemoryLocation::File(path.into())).expect("memory");
+    let mut options = TestHost::options(export);
     options.timeout = timeout;
     join(memory, &options, "link", Mode::Adaptive)
 }
 
-fn joined(path: &Path) -> (Line, MemoryTether) {
-    let page = MemoryPlace::File(path.into());
+fn joined(path: &Path) -> (Line, MemoryWatcher) {
+    let page = MemoryLocation::File(path.into());
     // The server's thread writes the page.
-    until("a page", || CommonMemory::to_use(&page).is_ok());
+    until("a page", || SharedMemory::to_use(&page).is_ok());
     try_join(path, "/src", Duration::from_secs(30)).expect("a link")
 }
 
@@ -49,11 +49,11 @@ fn clients_come_one_after_the_other() {
     let (_dir, path) = place();
     let _listener = listen(&path);
     for _ in 0..3 {
-        let (line, tether) = joined(&path);
+        let (line, control_socket) = joined(&path);
         assert!((0..100).all(|_| works(&line)));
         let second = try_join(&path, "/src", Duration::ZERO).map(drop);
         assert!(matches!(second, Err(JoinError::Busy)), "{second:?}");
-        drop(tether);
+        drop(control_socket);
         assert!(line.is_lost());
     }
 }
@@ -62,7 +62,7 @@ fn clients_come_one_after_the_other() {
 fn a_server_that_leaves_says_so_and_one_that_comes_after_is_found() {
     let (_dir, path) = place();
     let listener = listen(&path);
-    let (line, _tether) = joined(&path);
+    let (line, _control_socket) = joined(&path);
     drop(listener);
     until("the line is lost", || line.is_lost());
     assert_eq!(line.end(), Some(End::Left));
@@ -86,36 +86,36 @@ fn a_refusal_is_read_and_the_next_is_heard() {
 #[test]
 fn one_server_at_a_time_and_none_before_the_first() {
     let (_dir, path) = place();
-    let place = MemoryPlace::File(path.clone());
-    let first = CommonMemory::to_serve(&place, Some(BYTES)).expect("memory");
-    let second = CommonMemory::to_serve(&place, None);
+    let place = MemoryLocation::File(path.clone());
+    let first = SharedMemory::to_serve(&place, Some(BYTES)).expect("memory");
+    let second = SharedMemory::to_serve(&place, None);
     assert!(matches!(second, Err(MemoryError::Region(RegionError::Busy { .. }))), "{second:?}");
-    let early = CommonMemory::to_use(&place);
+    let early = SharedMemory::to_use(&place);
     assert!(matches!(early, Err(MemoryError::Page { source: PageError::Blank, .. })), "{early:?}");
     drop(first);
-    assert!(CommonMemory::to_serve(&place, None).is_ok());
-    let device = MemoryPlace::Mmapper(path);
-    assert!(matches!(CommonMemory::to_serve(&device, None), Err(MemoryError::Length { .. })));
+    assert!(SharedMemory::to_serve(&place, None).is_ok());
+    let device = MemoryLocation::Mmapper(path);
+    assert!(matches!(SharedMemory::to_serve(&device, None), Err(MemoryError::Length { .. })));
 }
 
-/// A UML guest's device does not say how long it is; a plain file stands for it here.
+/// A UML guest's device does not know its length; a plain file stands for it here.
 #[test]
 fn a_device_without_a_length_learns_it_from_the_page() {
     let (_dir, path) = place();
     let _listener = listen(&path);
     drop(joined(&path));
-    let memory = CommonMemory::to_use(&MemoryPlace::Mmapper(path)).expect("memory");
-    let mut options = Bed::options("/src");
+    let memory = SharedMemory::to_use(&MemoryLocation::Mmapper(path)).expect("memory");
+    let mut options = TestHost::options("/src");
     options.timeout = Duration::from_secs(30);
-    let (line, _tether) = join(memory, &options, "link", Mode::Adaptive).expect("a link");
+    let (line, _control_socket) = join(memory, &options, "link", Mode::Adaptive).expect("a link");
     assert!(works(&line));
 }
 
 #[test]
-fn whoever_breaks_the_rules_is_told_and_the_next_gets_the_memory() {
+fn a_client_that_breaks_the_rules_is_told_and_the_next_gets_the_memory() {
     let (_dir, path) = place();
     let _listener = listen(&path);
-    let (line, _tether) = joined(&path);
+    let (line, _control_socket) = joined(&path);
     assert!(line.call(9, [0; 48], |_| ()).wait().is_err());
     let why = line.end().expect("lost").to_string();
     assert!(why.contains("kind 9"), "{why}");

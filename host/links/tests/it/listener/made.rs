@@ -4,14 +4,14 @@ use tombolo_host_links::connect::{ConnectError, connect};
 use tombolo_host_links::listen::ListenOptions;
 use tombolo_shm::link::{Features, Health, Layout, Limits, Protocol, RefusalCode};
 
-use crate::door::common::{Bed, PATIENCE, until, works};
+use crate::listener::common::{PATIENCE, TestHost, until, works};
 
 #[test]
 fn a_link_is_made_and_carries_requests() {
-    let bed = Bed::new(ListenOptions::default());
-    let (line, _tether) = bed.link();
+    let host = TestHost::new(ListenOptions::default());
+    let (line, _control_socket) = host.link();
     assert!(works(&line));
-    let peer = bed.opened.lock().expect("unpoisoned").recv_timeout(PATIENCE).expect("opened");
+    let peer = host.opened.lock().expect("unpoisoned").recv_timeout(PATIENCE).expect("opened");
     assert_eq!((peer.export.as_str(), peer.client.0), ("/src", [7; 16]));
     assert_eq!(peer.credentials.expect("a process").process.pid, std::process::id());
     assert_eq!(&*peer.label, format!("test:{}", std::process::id()));
@@ -20,50 +20,50 @@ fn a_link_is_made_and_carries_requests() {
 #[test]
 fn many_links_at_a_time_and_each_is_known() {
     let options = ListenOptions { links_max: 64, ..ListenOptions::default() };
-    let bed = Bed::new(options);
-    let links: Vec<_> = (0..16).map(|_| bed.link()).collect();
+    let host = TestHost::new(options);
+    let links: Vec<_> = (0..16).map(|_| host.link()).collect();
     assert!(links.iter().all(|(line, _)| works(line)));
     // A quarter of all for one user.
-    let one_more = bed.try_link("/src").expect_err("no room");
+    let one_more = host.try_link("/src").expect_err("no room");
     assert!(
         matches!(one_more, ConnectError::Refused { refused, .. } if refused.code == RefusalCode::TooMany)
     );
     until("all are listed, and well", || {
-        let guests = bed.listener.guests();
+        let guests = host.listener.guests();
         guests.len() == 16 && guests.iter().all(|guest| guest.health == Health::Well)
     });
     drop(links);
-    until("all are gone", || bed.listener.guests().is_empty());
-    // A place is free when its session is gone, which is a moment after the link.
-    until("there is room again", || bed.try_link("/src").is_ok_and(|(line, _tether)| works(&line)));
+    until("all are gone", || host.listener.guests().is_empty());
+    // A permit is free when its session is gone, which is a moment after the link.
+    until("there is room again", || host.try_link("/src").is_ok_and(|(line, _control_socket)| works(&line)));
 }
 
 #[test]
 fn the_server_gives_no_more_than_it_wants_to() {
     let limits = Limits { slots: 16, bytes: 1 << 20, ..Limits::default() };
-    let bed = Bed::new(ListenOptions { limits, ..ListenOptions::default() });
-    let connection = connect(&bed.path, &Bed::options("/src")).expect("a link");
+    let host = TestHost::new(ListenOptions { limits, ..ListenOptions::default() });
+    let connection = connect(&host.path, &TestHost::options("/src")).expect("a link");
     assert_eq!(connection.agreement.layout, Layout::new(16, 8, 1 << 20).expect("a layout"));
-    assert_eq!(connection.agreement.server, bed.listener.incarnation());
+    assert_eq!(connection.agreement.server, host.listener.incarnation());
 }
 
 #[test]
 fn what_cannot_be_had_is_said() {
-    let bed = Bed::new(ListenOptions::default());
-    let refusal = |options| match connect(&bed.path, &options) {
+    let host = TestHost::new(ListenOptions::default());
+    let refusal = |options| match connect(&host.path, &options) {
         Err(ConnectError::Refused { refused, .. }) => refused.code,
         other => panic!("{other:?}"),
     };
-    assert_eq!(refusal(Bed::options("/none")), RefusalCode::NoExport);
-    let mut options = Bed::options("/src");
+    assert_eq!(refusal(TestHost::options("/none")), RefusalCode::NoExport);
+    let mut options = TestHost::options("/src");
     options.protocol = Protocol::OncRpc;
     assert_eq!(refusal(options), RefusalCode::Protocol);
-    let mut options = Bed::options("/src");
+    let mut options = TestHost::options("/src");
     options.required = Features::from_bits(1 << 63);
     assert_eq!(refusal(options), RefusalCode::Features);
     let no_rules = tempfile::NamedTempFile::new().expect("a file");
     let policy = tombolo_host_links::policy::Policy::load(no_rules.path()).expect("no rules");
-    let closed = Bed::new(ListenOptions { policy, ..ListenOptions::default() });
+    let closed = TestHost::new(ListenOptions { policy, ..ListenOptions::default() });
     let outcome = closed.try_link("/src").err();
     assert!(
         matches!(&outcome, Some(ConnectError::Refused { refused, .. }) if refused.code == RefusalCode::NotAllowed),
@@ -72,24 +72,24 @@ fn what_cannot_be_had_is_said() {
 }
 
 #[test]
-fn a_place_without_a_server_is_told_from_one_that_refuses() {
+fn an_absent_server_is_told_from_one_that_refuses() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("s");
-    assert!(matches!(connect(&path, &Bed::options("/")), Err(ConnectError::Away { .. })));
+    assert!(matches!(connect(&path, &TestHost::options("/")), Err(ConnectError::Away { .. })));
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a stale socket"));
-    assert!(matches!(connect(&path, &Bed::options("/")), Err(ConnectError::Away { .. })));
+    assert!(matches!(connect(&path, &TestHost::options("/")), Err(ConnectError::Away { .. })));
     let other = dir.path().join("other");
     let _stream = std::os::unix::net::UnixListener::bind(&other).expect("a socket of another kind");
-    assert!(matches!(connect(&other, &Bed::options("/")), Err(ConnectError::NotLinks { .. })));
+    assert!(matches!(connect(&other, &TestHost::options("/")), Err(ConnectError::NotLinks { .. })));
 }
 
-/// A server that is stopped: nobody accepts, and the queue is full or the hello unheard.
+/// A stopped server: it accepts no connection, and the queue is full or the hello is not read.
 #[test]
 fn a_server_that_does_nothing_is_not_waited_for_for_ever() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("s");
     let _listener = tombolo_sys::packet::listen(&path, 0o600, 0).expect("listen");
-    let mut options = Bed::options("/");
+    let mut options = TestHost::options("/");
     options.timeout = std::time::Duration::from_millis(20);
     let first = connect(&path, &options).map(drop);
     assert!(matches!(first, Err(ConnectError::Silent { .. })), "{first:?}");

@@ -6,29 +6,29 @@ use tombolo_shm::link::{Ends, Extent, Health, Pulse, Watch};
 
 use super::end::End;
 
-/// Beats our heart and watches the other.
+/// Sends our heartbeat and watches the peer's.
 #[derive(Debug)]
-pub(super) struct Heart {
+pub(super) struct Heartbeat {
     own: Extent,
     peer: Extent,
     pulse: Pulse,
     watch: Watch,
 }
 
-impl Heart {
-    pub(super) fn new(ends: &Ends, now: Instant) -> Heart {
+impl Heartbeat {
+    pub(super) fn new(ends: &Ends, now: Instant) -> Heartbeat {
         let (own, peer) = (ends.own.clone(), ends.peer.clone());
         let (pulse, watch) = (Pulse::of(&own, now), Watch::of(&peer, now));
-        Heart { own, peer, pulse, watch }
+        Heartbeat { own, peer, pulse, watch }
     }
 
-    /// To be called about as often as a heart beats.
+    /// To be called about once per beat.
     pub(super) fn tick(&mut self, now: Instant) -> Health {
         self.pulse.beat_in(&self.own, now);
         self.watch.look_at(&self.peer, now)
     }
 
-    /// Why the link cannot go on, if our own memory has lost its pages: nobody sees any more what is written there.
+    /// Why the link cannot go on, if our own memory has lost its pages: the peer does not see any more what is written there.
     pub(super) fn fault(&self) -> Option<End> {
         self.own.region().is_poisoned().then(End::own_memory_gone)
     }
@@ -55,12 +55,12 @@ mod tests {
         let len = usize::try_from(layout.bytes()).expect("small");
         ends.own = Extent::whole(Region::map(&file, 0, len).expect("mapped"));
         let now = Instant::now();
-        let mut heart = Heart::new(&ends, now);
-        heart.tick(now);
-        assert_eq!(heart.fault(), None);
+        let mut heartbeat = Heartbeat::new(&ends, now);
+        heartbeat.tick(now);
+        assert_eq!(heartbeat.fault(), None);
         // Ours is sealed against that. What can still take its pages are a lack of memory and broken memory.
         file.set_len(0).expect("truncated");
-        heart.tick(now + Duration::from_secs(1));
-        assert!(matches!(heart.fault(), Some(End::Failed(_))));
+        heartbeat.tick(now + Duration::from_secs(1));
+        assert!(matches!(heartbeat.fault(), Some(End::Failed(_))));
     }
 }

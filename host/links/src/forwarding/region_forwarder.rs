@@ -8,15 +8,15 @@ use tombolo_mem::{Region, Source};
 use tombolo_shm::address::{Domain, GlobalAddress};
 use tombolo_shm::link::{FORWARDED_REGIONS_MAX, Message, RegionForwarded, Withdraw};
 
-use super::passable::Passable;
-use crate::end::{End, Lie};
-use crate::tether::Speaker;
+use super::forwardable_region::ForwardableRegion;
+use crate::control_socket::ControlSender;
+use crate::end::{End, ProtocolError};
 use tombolo_host_runtime::lock;
 
 /// What a client has made known to its server, on one link. Any thread may use it.
-pub(crate) struct Introducer {
-    speaker: Speaker,
-    /// Whose process the server is.
+pub(crate) struct RegionForwarder {
+    sender: ControlSender,
+    /// The user of the server's process.
     user: u32,
     table: Mutex<Table>,
 }
@@ -29,13 +29,13 @@ struct Table {
     last: Option<Domain>,
     /// How often something was lent.
     count: u64,
-    entries: SmallVec<[Entry; 1]>,
+    entries: SmallVec<[Forwarded; 1]>,
 }
 
-struct Entry {
+struct Forwarded {
     /// Of the passable memory.
     number: u64,
-    passable: Weak<Passable>,
+    forwardable: Weak<ForwardableRegion>,
     domain: Domain,
     state: State,
     /// As many more holders as there are loans.
@@ -52,48 +52,48 @@ enum State {
 
 /// Bytes by the names that the server has for them.
 #[derive(Debug)]
-pub struct Elsewhere {
-    /// Where they lie, and how many bytes each is.
+pub struct RemoteBuffer {
+    /// Where they error, and how many bytes each is.
     pub parts: SmallVec<[(GlobalAddress, u64); 1]>,
     /// To be kept until the server has answered the request that names them.
     pub loan: Loan,
 }
 
-/// Memory of another domain that a request of ours names. Keeps it introduced, and tells that it is in use.
+/// Memory of another domain that a request of ours names. Keeps it forwarded, and marks it as in use.
 #[derive(Debug)]
 pub struct Loan {
     _use: Arc<()>,
     _region: Region,
 }
 
-impl Introducer {
+impl RegionForwarder {
     /// For a link whose server is a process of that user.
-    pub(crate) fn new(speaker: Speaker, user: u32) -> Introducer {
-        Introducer { speaker, user, table: Mutex::default() }
+    pub(crate) fn new(sender: ControlSender, user: u32) -> RegionForwarder {
+        RegionForwarder { sender, user, table: Mutex::default() }
     }
 
-    /// The names of those bytes; none if they do not all lie in memory that the server knows. Memory that it could know it is told of, and
-    /// knows a moment later.
-    pub(crate) fn lend(self: &Arc<Self>, source: &Source) -> Option<Elsewhere> {
+    /// The names of those bytes; none if they do not all lie in memory that the server has mapped. A region that may be forwarded and is not
+    /// yet is forwarded now, and has a name a moment later.
+    pub(crate) fn lend(self: &Arc<Self>, source: &Source) -> Option<RemoteBuffer> {
         let (region, places) = source.within()?;
-        let passable = Passable::of(region)?;
-        let may_be_named = |(offset, len): (usize, usize)| passable.may_name(offset as u64, len as u64);
-        if !passable.may_go_to(self.user) || !places.clone().all(may_be_named) {
+        let forwardable = ForwardableRegion::of(region)?;
+        let may_be_named = |(offset, len): (usize, usize)| forwardable.may_name(offset as u64, len as u64);
+        if !forwardable.may_go_to(self.user) || !places.clone().all(may_be_named) {
             return None;
         }
-        let (domain, loan) = self.domain_of(passable)?;
+        let (domain, loan) = self.domain_of(forwardable)?;
         let parts =
             places.map(|(offset, len)| Some((GlobalAddress::new(domain, offset as u64)?, len as u64)));
         let loan = Loan { _use: loan, _region: region.clone() };
-        Some(Elsewhere { parts: parts.collect::<Option<_>>()?, loan })
+        Some(RemoteBuffer { parts: parts.collect::<Option<_>>()?, loan })
     }
 
-    fn domain_of(self: &Arc<Self>, passable: &Arc<Passable>) -> Option<(Domain, Arc<()>)> {
+    fn domain_of(self: &Arc<Self>, forwardable: &Arc<ForwardableRegion>) -> Option<(Domain, Arc<()>)> {
         let mut table = lock(&self.table);
         if table.is_over {
             return None;
         }
-        match table.entries.iter().find(|entry| entry.number == passable.number()) {
+        match table.entries.iter().find(|entry| entry.number == forwardable.number()) {
             Some(entry) if entry.state == State::Known => {
                 let found = (entry.domain, Arc::clone(&entry.loans));
                 table.count += 1;
@@ -101,24 +101,24 @@ impl Introducer {
             }
             Some(_) => None,
             None => {
-                self.introduce(&mut table, passable);
+                self.forward(&mut table, forwardable);
                 None
             }
         }
     }
 
     #[cold]
-    fn introduce(self: &Arc<Self>, table: &mut Table, passable: &Arc<Passable>) {
+    fn forward(self: &Arc<Self>, table: &mut Table, forwardable: &Arc<ForwardableRegion>) {
         let next = table.last.map_or(Some(Domain::FIRST_OTHER.0), |last| last.0.checked_add(1)).map(Domain);
         let Some(domain) = next.filter(|_| table.entries.len() < FORWARDED_REGIONS_MAX) else { return };
-        let message = Message::ForwardRegion(passable.introduce(domain));
-        // Who does not read now may do so later; until then data are copied.
-        if self.speaker.say(&message, Some(passable.as_fd())).is_ok() {
+        let message = Message::ForwardRegion(forwardable.announce(domain));
+        // A server that does not read now may do so later; until then data are copied.
+        if self.sender.send(&message, Some(forwardable.as_fd())).is_ok() {
             table.last = Some(domain);
-            passable.is_known_by(self);
-            table.entries.push(Entry {
-                number: passable.number(),
-                passable: Arc::downgrade(passable),
+            forwardable.is_known_by(self);
+            table.entries.push(Forwarded {
+                number: forwardable.number(),
+                forwardable: Arc::downgrade(forwardable),
                 domain,
                 state: State::Said,
                 loans: Arc::default(),
@@ -132,15 +132,15 @@ impl Introducer {
     }
 
     /// The server has answered.
-    pub(crate) fn answered(&self, answer: RegionForwarded) -> Result<(), Lie> {
+    pub(crate) fn answered(&self, answer: RegionForwarded) -> Result<(), ProtocolError> {
         let mut table = lock(&self.table);
         if table.last.is_none_or(|last| answer.domain > last) {
-            return Err(Lie::Senseless("an answer to an introduction that was never made".into()));
+            return Err(ProtocolError::Malformed("answer for a region that was never forwarded".into()));
         }
         // Otherwise it was withdrawn meanwhile.
         if let Some(entry) = table.entries.iter_mut().find(|entry| entry.domain == answer.domain) {
             if entry.state != State::Said {
-                return Err(Lie::Senseless("a second answer to an introduction".into()));
+                return Err(ProtocolError::Malformed("second answer for a forwarded region".into()));
             }
             entry.state = if answer.is_known { State::Known } else { State::NotTaken };
         }
@@ -152,13 +152,13 @@ impl Introducer {
         let mut table = lock(&self.table);
         let Some(at) = table.entries.iter().position(|entry| entry.number == number) else { return };
         let domain = table.entries[at].domain;
-        // Otherwise the server keeps it until the link ends, and the entry stays for the place that it takes.
-        if table.is_over || self.speaker.say(&Message::Withdraw(Withdraw { domain }), None).is_ok() {
+        // Otherwise the server keeps it until the link ends, and the entry stays and counts.
+        if table.is_over || self.sender.send(&Message::Withdraw(Withdraw { domain }), None).is_ok() {
             table.entries.swap_remove(at);
         }
     }
 
-    /// The link ends: the first time this is said counts. Unless the server died, what is lent may still be read.
+    /// The link ends: the first call counts. Unless the server died, what is lent may still be read.
     pub(crate) fn ended(&self, why: &End) {
         let in_use: SmallVec<[_; 1]> = {
             let mut table = lock(&self.table);
@@ -166,16 +166,16 @@ impl Introducer {
                 return;
             }
             let lent = table.entries.iter().filter(|entry| Arc::strong_count(&entry.loans) > 1);
-            lent.filter_map(|entry| entry.passable.upgrade()).collect()
+            lent.filter_map(|entry| entry.forwardable.upgrade()).collect()
         };
         if *why != End::Died {
-            in_use.iter().for_each(|passable| passable.give_up());
+            in_use.iter().for_each(|forwardable| forwardable.give_up());
         }
     }
 }
 
-impl std::fmt::Debug for Introducer {
+impl std::fmt::Debug for RegionForwarder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Introducer").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("RegionForwarder").field("user", &self.user).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that both sides of a link can write all of, wherever it is: a file of the host, or what a guest sees of one.
+//! Memory that both sides of a link can write: a file of the host, or what a guest sees of one.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tombolo_shm::region::{RegionError, file, mmapper, pci};
 
 /// Where such memory is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MemoryPlace {
+pub enum MemoryLocation {
     /// A file: QEMU's `mem-path` of an ivshmem device, or the file of UML's `iomem=`.
     File(PathBuf),
     /// In a guest: a PCI device (ivshmem) by its address, or the only one there is.
@@ -22,11 +22,11 @@ pub enum MemoryPlace {
 
 /// Memory that was mapped.
 #[derive(Debug)]
-pub struct CommonMemory {
+pub struct SharedMemory {
     pub(super) region: Region,
     /// How much of it a link uses.
     pub(super) total: u64,
-    /// Held by a server: nobody else serves there.
+    /// Held by a server: no other serves there.
     pub(super) lock: Option<File>,
 }
 
@@ -45,47 +45,47 @@ pub enum MemoryError {
         #[source]
         source: PageError,
     },
-    /// A server must say how long the device is.
-    #[error("{}: its length is not known: say how long it is", path.display())]
+    /// Of this device a server must give the length.
+    #[error("{}: unknown length, which must be given", path.display())]
     Length {
         /// The device.
         path: PathBuf,
     },
 }
 
-impl CommonMemory {
+impl SharedMemory {
     /// For a server. A file that is not there is made, of `bytes`; of a device that does not know its length they are the
     /// length. A file is locked, so that one server at a time has it.
-    pub fn to_serve(place: &MemoryPlace, bytes: Option<u64>) -> Result<CommonMemory, MemoryError> {
+    pub fn to_serve(place: &MemoryLocation, bytes: Option<u64>) -> Result<SharedMemory, MemoryError> {
         let (region, lock) = match place {
-            MemoryPlace::File(path) => {
+            MemoryLocation::File(path) => {
                 let Served { region, lock } = file::serve(path, bytes)?;
                 (region, Some(lock))
             }
-            MemoryPlace::Pci(address) => (pci::open(Path::new(pci::DEVICES), address.as_deref())?, None),
-            MemoryPlace::Mmapper(path) => {
+            MemoryLocation::Pci(address) => (pci::open(Path::new(pci::DEVICES), address.as_deref())?, None),
+            MemoryLocation::Mmapper(path) => {
                 let bytes = bytes.ok_or_else(|| MemoryError::Length { path: path.clone() })?;
                 (mmapper::open(path, bytes)?, None)
             }
         };
-        Ok(CommonMemory { total: region.len() as u64, region, lock })
+        Ok(SharedMemory { total: region.len() as u64, region, lock })
     }
 
-    /// For a client. A server must have been there before: its page says how long the memory is.
-    pub fn to_use(place: &MemoryPlace) -> Result<CommonMemory, MemoryError> {
+    /// For a client. A server must have been there before: its page holds the length of the memory.
+    pub fn to_use(place: &MemoryLocation) -> Result<SharedMemory, MemoryError> {
         let page_error = |source| MemoryError::Page { place: place.to_string(), source };
         let (region, total) = match place {
-            MemoryPlace::Mmapper(path) => {
+            MemoryLocation::Mmapper(path) => {
                 let first = mmapper::open(path, 4096)?;
                 let total = length_of(&first).map_err(page_error)?;
                 (mmapper::open(path, total)?, total)
             }
-            MemoryPlace::File(path) => known(file::open(path)?).map_err(page_error)?,
-            MemoryPlace::Pci(address) => {
+            MemoryLocation::File(path) => known(file::open(path)?).map_err(page_error)?,
+            MemoryLocation::Pci(address) => {
                 known(pci::open(Path::new(pci::DEVICES), address.as_deref())?).map_err(page_error)?
             }
         };
-        Ok(CommonMemory { region, total, lock: None })
+        Ok(SharedMemory { region, total, lock: None })
     }
 }
 
@@ -94,12 +94,12 @@ fn known(region: Region) -> Result<(Region, u64), PageError> {
     Ok((region, total))
 }
 
-impl std::fmt::Display for MemoryPlace {
+impl std::fmt::Display for MemoryLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            MemoryPlace::File(path) | MemoryPlace::Mmapper(path) => path.display().fmt(f),
-            MemoryPlace::Pci(Some(address)) => write!(f, "PCI device {address}"),
-            MemoryPlace::Pci(None) => f.write_str("the PCI device that shares memory"),
+            MemoryLocation::File(path) | MemoryLocation::Mmapper(path) => path.display().fmt(f),
+            MemoryLocation::Pci(Some(address)) => write!(f, "PCI device {address}"),
+            MemoryLocation::Pci(None) => f.write_str("the PCI device that shares memory"),
         }
     }
 }

@@ -1,0 +1,112 @@
+//! Memory of a peer that may be forwarded.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use tombolo_mem::Region;
+use tombolo_shm::link::ForwardRegion;
+
+use super::region_forwarder::RegionForwarder;
+use crate::end::End;
+use tombolo_host_runtime::lock;
+
+/// Ends the link that some memory belongs to.
+pub(crate) type CutFn = Box<dyn Fn(End) + Send + Sync>;
+
+/// Memory of a peer that may be forwarded, to which users it may go, and which links have it.
+pub(crate) struct ForwardableRegion {
+    /// Which of all that there ever was in this process.
+    number: u64,
+    memory: OwnedFd,
+    bytes: u64,
+    nameable: Range<u64>,
+    user: u32,
+    cut: OnceLock<CutFn>,
+    /// Those that may have forwarded it.
+    forwarders: Mutex<Vec<Weak<RegionForwarder>>>,
+}
+
+/// What is left on the region. It goes with the region, and withdraws it everywhere.
+struct Note(Arc<ForwardableRegion>);
+
+static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+impl ForwardableRegion {
+    /// Leaves a note on a region, of which `memory` are the first `bytes`, that it may be forwarded: to processes of that user and of root,
+    /// and for references to its `nameable` part.
+    pub(crate) fn mark(
+        region: &Region,
+        memory: OwnedFd,
+        bytes: u64,
+        nameable: Range<u64>,
+        user: u32,
+    ) -> Arc<ForwardableRegion> {
+        let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
+        let (cut, forwarders) = (OnceLock::new(), Mutex::default());
+        let forwardable =
+            Arc::new(ForwardableRegion { number, memory, bytes, nameable, user, cut, forwarders });
+        region.leave_note(Note(Arc::clone(&forwardable)));
+        forwardable
+    }
+
+    /// The note on a region.
+    pub(super) fn of(region: &Region) -> Option<&Arc<ForwardableRegion>> {
+        region.note::<Note>().map(|note| &note.0)
+    }
+
+    /// How the link that the memory belongs to is ended, once there is one.
+    pub(crate) fn belongs_to(&self, cut: CutFn) {
+        let _ = self.cut.set(cut);
+    }
+
+    /// A lost server may still read it when its owner is answered: it must not be used again.
+    pub(super) fn give_up(&self) {
+        if let Some(cut) = self.cut.get() {
+            cut(End::Failed("its memory may still be read by a domain that was lost".into()));
+        }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether a process of that user may have it.
+    pub(super) fn may_go_to(&self, user: u32) -> bool {
+        user == 0 || user == self.user
+    }
+
+    /// Whether `len` bytes at `offset` may be named.
+    pub(super) fn may_name(&self, offset: u64, len: u64) -> bool {
+        let end = offset.checked_add(len);
+        offset >= self.nameable.start && end.is_some_and(|end| end <= self.nameable.end)
+    }
+
+    /// The message that forwards it, under this number.
+    pub(super) fn announce(&self, domain: tombolo_shm::address::Domain) -> ForwardRegion {
+        ForwardRegion { domain, user: self.user, bytes: self.bytes, nameable: self.nameable.clone() }
+    }
+
+    /// The link of this forwarder has it, and is told when the memory goes.
+    pub(super) fn is_known_by(&self, forwarder: &Arc<RegionForwarder>) {
+        let mut forwarders = lock(&self.forwarders);
+        forwarders.retain(|known| known.strong_count() > 0);
+        forwarders.push(Arc::downgrade(forwarder));
+    }
+}
+
+impl AsFd for ForwardableRegion {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        let forwarders = std::mem::take(&mut *lock(&self.0.forwarders));
+        for forwarder in forwarders.iter().filter_map(Weak::upgrade) {
+            forwarder.withdraw(self.0.number);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Receives the regions that a client forwards.
+
+use std::sync::{Arc, Weak};
+
+use tombolo_shm::link::Message;
+
+use super::link::Link;
+use super::serving::LinkHandle;
+use crate::control_socket::Descriptors;
+use crate::end::ProtocolError;
+use crate::forwarding::{CutFn, ForwardedRegions};
+
+/// Receives the regions that one client forwards. Keeps nothing of its link alive but them.
+#[derive(Debug)]
+pub(crate) struct RegionReceiver {
+    /// Shared with the link, which is not held even for a moment: the thread that reads control messages must not be the one that ends it.
+    forwarded_regions: Arc<ForwardedRegions>,
+    link: Weak<Link>,
+}
+
+impl LinkHandle {
+    /// The client may forward regions, of so many bytes together.
+    pub(crate) fn receive(&self, bytes_max: u64) -> RegionReceiver {
+        let forwarded_regions = Arc::new(ForwardedRegions::new(bytes_max));
+        if let Some(link) = self.link.upgrade() {
+            let _ = link.forwarded_regions.set(Arc::clone(&forwarded_regions));
+        }
+        RegionReceiver { forwarded_regions, link: Weak::clone(&self.link) }
+    }
+
+    /// Ends the link; keeps nothing of it alive.
+    pub(crate) fn cut_fn(&self) -> CutFn {
+        cut_fn(&self.link)
+    }
+}
+
+impl RegionReceiver {
+    /// A message of the client; what it is answered.
+    pub(crate) fn received(
+        &self,
+        message: &Message,
+        descriptors: Descriptors,
+    ) -> Result<Option<Message>, ProtocolError> {
+        // A link that ends answers no messages.
+        if self.link.strong_count() == 0 {
+            return Ok(None);
+        }
+        let mut descriptors = descriptors.into_iter();
+        match (message, descriptors.next(), descriptors.next()) {
+            (Message::ForwardRegion(forwarded), Some(memory), None) => {
+                let answer = self.forwarded_regions.add(forwarded, memory, cut_fn(&self.link))?;
+                Ok(Some(Message::RegionForwarded(answer)))
+            }
+            (Message::ForwardRegion(_), ..) => Err(ProtocolError::Malformed(
+                "a forwarded region with another number of descriptors than one".into(),
+            )),
+            (Message::Withdraw(withdraw), None, None) => {
+                self.forwarded_regions.withdraw(withdraw.domain).map(|()| None)
+            }
+            _ => Err(unexpected_message()),
+        }
+    }
+}
+
+fn cut_fn(link: &Weak<Link>) -> CutFn {
+    let link = Weak::clone(link);
+    Box::new(move |why| {
+        if let Some(link) = link.upgrade() {
+            link.end(why);
+        }
+    })
+}
+
+fn unexpected_message() -> ProtocolError {
+    ProtocolError::Malformed("unexpected message on the link control socket".into())
+}
