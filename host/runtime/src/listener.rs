@@ -181,7 +181,7 @@ mod tests {
 
         let mine = Listener::bind(&path, 0o600).expect("bind");
         fs::remove_file(&path).expect("remove");
-        let _other = UnixListener::bind(&path).expect("somebody else's");
+        let _other = UnixListener::bind(&path).expect("another program's");
         drop(mine);
         assert!(path.exists());
     }

@@ -25,7 +25,7 @@ pub enum HandleKeysError {
     Malformed(MalformedKeys),
     /// There are no keys yet: the server has never given handles out.
     #[error(
-        "there are no keys yet: they are made when a server serves NFS or memory in common for the first time"
+        "there are no keys yet: they are made when a server serves NFS or shared memory for the first time"
     )]
     None,
     /// They cannot be changed so.

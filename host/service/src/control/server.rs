@@ -139,7 +139,9 @@ fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
 
 /// Why a peer is not heard.
 fn refusal(stream: &UnixStream, shared: &Shared) -> Option<&'static str> {
-    let Ok(peer) = socket::peer(stream.as_fd()) else { return Some("who are you?") };
+    let Ok(peer) = socket::peer(stream.as_fd()) else {
+        return Some("cannot read the credentials of the peer");
+    };
     let (own_uid, _) = creds::own_ids();
     if peer.uid != own_uid && peer.uid != 0 {
         return Some("only the server's user and root may ask");
