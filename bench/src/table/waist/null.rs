@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, Export, File,
-    FileSystem, FileType, LockOwner, Made, Mode, Name, NewMode, NodeId, OpenFlags, Opened, PermissionCheck,
-    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Timestamp, Write, Written,
+    Attr, Client, Device, Export, File, FileSystem, FileType, Mode, NodeId, Op, PermissionCheck, Profile,
+    Timestamp,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
-use tombolo_mem::{Sink, Source};
 
 /// When the attributes come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +47,6 @@ const ATTR: Attr = Attr {
     btime: None,
 };
 
-fn refused<T>() -> Answer<T> {
-    Answer::err(Error::NotSupported)
-}
-
 impl FileSystem for Null {
     fn profile(&self) -> Profile {
         Profile {
@@ -72,113 +66,18 @@ impl FileSystem for Null {
         }
     }
 
-    fn lookup(&self, _cx: &Ctx, _parent: NodeId, _name: Name<'_>) -> Answer<Entry> {
-        refused()
-    }
+    tombolo_core::forward!(through self.refuse;
+        lookup setattr access readlink create create_unnamed mkdir symlink mknod link unlink rmdir rename open flush fsync read write readdir
+        statfs syncfs);
 
     fn forget(&self, _cx: &Ctx, _look_ups: &[(NodeId, u64)]) {}
 
-    fn setattr(
-        &self,
-        _cx: &Ctx,
-        _node: NodeId,
-        _file: Option<File>,
-        _set: &SetAttr,
-    ) -> Answer<(Attr, Change)> {
-        refused()
-    }
-
-    fn access(&self, _cx: &Ctx, _node: NodeId, _mask: AccessMask) -> Answer<()> {
-        refused()
-    }
-
-    fn readlink(&self, _cx: &Ctx, _node: NodeId) -> Answer<Vec<u8>> {
-        refused()
-    }
-
-    fn create(&self, _cx: &Ctx, _parent: NodeId, _name: Name<'_>, _how: &Create) -> Answer<Created> {
-        refused()
-    }
-
-    fn create_unnamed(&self, _cx: &Ctx, _parent: NodeId, _how: &Create) -> Answer<Created> {
-        refused()
-    }
-
-    fn mkdir(&self, _cx: &Ctx, _parent: NodeId, _name: Name<'_>, _mode: NewMode) -> Answer<Made> {
-        refused()
-    }
-
-    fn symlink(&self, _cx: &Ctx, _parent: NodeId, _name: Name<'_>, _target: &[u8]) -> Answer<Made> {
-        refused()
-    }
-
-    fn mknod(
-        &self,
-        _cx: &Ctx,
-        _parent: NodeId,
-        _name: Name<'_>,
-        _file_type: FileType,
-        _mode: NewMode,
-        _rdev: Device,
-    ) -> Answer<Made> {
-        refused()
-    }
-
-    fn link(&self, _cx: &Ctx, _node: NodeId, _parent: NodeId, _name: Name<'_>) -> Answer<Made> {
-        refused()
-    }
-
-    fn unlink(&self, _cx: &Ctx, _parent: NodeId, _name: Name<'_>) -> Answer<Change> {
-        refused()
-    }
-
-    fn rmdir(&self, _cx: &Ctx, _parent: NodeId, _name: Name<'_>) -> Answer<Change> {
-        refused()
-    }
-
-    fn rename(
-        &self,
-        _cx: &Ctx,
-        _from_parent: NodeId,
-        _from: Name<'_>,
-        _to_parent: NodeId,
-        _to: Name<'_>,
-        _flags: RenameFlags,
-    ) -> Answer<Renamed> {
-        refused()
-    }
-
-    fn open(&self, _cx: &Ctx, _node: NodeId, _flags: OpenFlags) -> Answer<Opened> {
-        refused()
-    }
-
     fn release(&self, _cx: &Ctx, _file: File) {}
+}
 
-    fn flush(&self, _cx: &Ctx, _file: File, _owner: LockOwner) -> Answer<()> {
-        refused()
-    }
-
-    fn fsync(&self, _cx: &Ctx, _file: File, _what: SyncWhat) -> Answer<()> {
-        refused()
-    }
-
-    fn read(&self, _cx: &Ctx, _file: File, _offset: u64, _into: Sink) -> Answer<ReadDone> {
-        refused()
-    }
-
-    fn write(&self, _cx: &Ctx, _file: File, _how: &Write, _from: Source) -> Answer<Written> {
-        refused()
-    }
-
-    fn readdir(&self, _cx: &Ctx, _file: File, _cookie: Cookie, _page: DirPage) -> Answer<DirPage> {
-        refused()
-    }
-
-    fn statfs(&self, _cx: &Ctx, _node: NodeId) -> Answer<StatFs> {
-        refused()
-    }
-
-    fn syncfs(&self, _cx: &Ctx) -> Answer<()> {
-        refused()
+impl Null {
+    /// Instead of the call.
+    fn refuse<T>(&self, _op: Op, _call: impl FnOnce(&dyn FileSystem) -> Answer<T>) -> Answer<T> {
+        Answer::err(Error::NotSupported)
     }
 }
