@@ -15,8 +15,8 @@ use tombolo_core::fs::{File, FileSystem, NO_ID, NodeId, OpenFlags, OpenId, SyncW
 use tombolo_core::{Answer, Ctx, Error, Result, SessionId};
 use tombolo_host_runtime::task;
 
-/// The write verifier (RFC 1813 §3.3.7, §3.3.21). Changes at every start, and whenever data that was taken but not yet stable could not be written. A client that sees
-/// it change sends its unstable data again.
+/// The write verifier (RFC 1813 §3.3.7, §3.3.21). It changes at every start, and whenever data that was taken but not yet stable could
+/// not be written. A client that sees it change sends its unstable data again.
 #[derive(Debug)]
 pub(crate) struct WriteVerifier(AtomicU64);
 

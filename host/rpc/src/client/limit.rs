@@ -93,21 +93,9 @@ mod tests {
         noise: 0.1,
     };
 
-    struct Random(u64);
-
-    impl Random {
-        /// From 0 to 1.
-        fn next(&mut self) -> f64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-        }
-    }
-
     /// Calls for so long as fast as the limit allows; bytes per microsecond, and the limits of the second half's rounds.
     fn run(path: &Path, mode: InFlight, time_us: f64, seed: u64) -> (f64, Vec<u32>) {
-        let (mut limit, mut random) = (Limit::new(mode), Random(seed * 7919 + 1));
+        let (mut limit, mut random) = (Limit::new(mode), fastrand::Rng::with_seed(seed));
         let start = Instant::now();
         let (mut client_free, mut link_free, mut servers) = (0.0, 0.0, vec![0.0_f64; path.workers]);
         let mut answers: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
@@ -115,7 +103,7 @@ mod tests {
         while now < time_us {
             while (answers.len() as u32) < limit.count() {
                 let crowd = if answers.len() as u32 >= path.crowd { 1.4 } else { 1.0 };
-                let mut vary = |time: f64| time * crowd * (1.0 + path.noise * (2.0 * random.next() - 1.0));
+                let mut vary = |time: f64| time * crowd * (1.0 + path.noise * (2.0 * random.f64() - 1.0));
                 client_free = f64::max(client_free, now) + vary(path.client_us);
                 link_free = f64::max(client_free, link_free) + path.call_bytes as f64 / path.bytes_per_us;
                 let worker = servers.iter_mut().min_by(|a, b| a.total_cmp(b)).expect("a worker");

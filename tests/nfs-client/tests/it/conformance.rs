@@ -22,11 +22,11 @@ use tombolo_nfs_tests::test_server::{PATH, Plan};
 use tombolo_shm::doorbell::Mode;
 
 /// What NFS version 3 has no word for.
-const LACKS: Needs =
+pub(crate) const LACKS: Needs =
     Needs::RIGHTS.union(Needs::APPENDS).union(Needs::KILLS).union(Needs::OLD_TIMES).union(Needs::AT_ONCE);
 
 /// Reasons to skip that follow from it.
-const MAY_SKIP: &[&str] = &[
+pub(crate) const MAY_SKIP: &[&str] = &[
     "needs Needs(RIGHTS)",
     "needs Needs(APPENDS)",
     "needs Needs(KILLS)",

@@ -78,9 +78,9 @@ impl Mount {
     }
 }
 
-type Slot<T> = Arc<std::sync::Mutex<Option<Result<T>>>>;
+pub(super) type Slot<T> = Arc<std::sync::Mutex<Option<Result<T>>>>;
 
-fn waited_for<T: Send + 'static>(answer: Answer<T>) -> Slot<T> {
+pub(super) fn waited_for<T: Send + 'static>(answer: Answer<T>) -> Slot<T> {
     let slot: Slot<T> = Arc::default();
     let to = slot.clone();
     tombolo_host_runtime::task::spawn(async move {
@@ -90,7 +90,7 @@ fn waited_for<T: Send + 'static>(answer: Answer<T>) -> Slot<T> {
     slot
 }
 
-fn said<T>(slot: &Slot<T>) -> Option<Result<T>> {
+pub(super) fn said<T>(slot: &Slot<T>) -> Option<Result<T>> {
     slot.lock().expect("nobody panics").take()
 }
 

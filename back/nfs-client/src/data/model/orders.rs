@@ -1,30 +1,15 @@
 //! What must not come before what.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use tombolo_core::Identity;
 use tombolo_core::fs::Write;
-use tombolo_core::{Answer, Identity, Result};
 use tombolo_mem::{Buffer, Source};
 
 use super::super::{ReadAhead, commit, pause, read, write};
+use super::cases::{Slot, said, waited_for};
 use super::{Asked, File, Model, Quirk, SIZES};
 use crate::caller::Caller;
-
-type Slot<T> = Arc<Mutex<Option<Result<T>>>>;
-
-fn waited_for<T: Send + 'static>(answer: Answer<T>) -> Slot<T> {
-    let slot: Slot<T> = Arc::default();
-    let to = slot.clone();
-    tombolo_host_runtime::task::spawn(async move {
-        let result = answer.resolve().await;
-        *to.lock().expect("nobody panics") = Some(result);
-    });
-    slot
-}
-
-fn said<T>(slot: &Slot<T>) -> Option<Result<T>> {
-    slot.lock().expect("nobody panics").take()
-}
 
 /// A server, one of its files, and a client of it.
 struct User {

@@ -18,26 +18,15 @@ use super::common::*;
 
 const TIME: Duration = Duration::from_millis(2500);
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-}
-
 /// Passes bytes on in both directions, and breaks each connection after a while.
 fn breaking_proxy(to: SocketAddr, stop: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
     let address = listener.local_addr().expect("address");
     thread::spawn(move || {
-        let mut random = Random(99);
+        let mut random = fastrand::Rng::with_seed(99);
         while let Ok((client, _)) = listener.accept() {
             let Ok(server) = TcpStream::connect(to) else { continue };
-            let (limit, stop) = (4000 + random.below(6_000_000), stop.clone());
+            let (limit, stop) = (4000 + random.u64(..6_000_000), stop.clone());
             let passed = Arc::new(AtomicU64::new(0));
             for (from, to) in [(&client, &server), (&server, &client)] {
                 let (mut from, mut to) = (from.try_clone().expect("clone"), to.try_clone().expect("clone"));
@@ -63,8 +52,8 @@ fn breaking_proxy(to: SocketAddr, stop: Arc<AtomicBool>) -> SocketAddr {
 }
 
 /// Reads, perhaps interrupted; checks what came of it.
-fn read_some(client: &RpcClient, random: &mut Random, interrupted: &AtomicU64) {
-    let (len, fill) = (random.below(200_000) as usize, random.below(1000) as u32);
+fn read_some(client: &RpcClient, random: &mut fastrand::Rng, interrupted: &AtomicU64) {
+    let (len, fill) = (random.u64(..200_000) as usize, random.u64(..1000) as u32);
     let mut buffer = Buffer::new(len);
     let interrupt = Interrupt::new();
     let receive_buffer = Some(ReceiveBuffer { sink: buffer.sink(0..len), find: find_data });
@@ -77,8 +66,8 @@ fn read_some(client: &RpcClient, random: &mut Random, interrupted: &AtomicU64) {
     let pending = client.call(call, |xdr| {
         xdr.u32(len as u32).u32(fill);
     });
-    if random.below(4) == 0 {
-        thread::sleep(Duration::from_micros(random.below(300)));
+    if random.u64(..4) == 0 {
+        thread::sleep(Duration::from_micros(random.u64(..300)));
         interrupt.raise();
     }
     match wait(pending) {
@@ -98,8 +87,8 @@ fn read_some(client: &RpcClient, random: &mut Random, interrupted: &AtomicU64) {
 }
 
 /// Writes, perhaps interrupted, and changes the memory as soon as it may.
-fn write_some(client: &RpcClient, random: &mut Random, interrupted: &AtomicU64) {
-    let (len, fill) = (random.below(200_000) as usize, random.below(1000) as u32);
+fn write_some(client: &RpcClient, random: &mut fastrand::Rng, interrupted: &AtomicU64) {
+    let (len, fill) = (random.u64(..200_000) as usize, random.u64(..1000) as u32);
     let mut buffer = Buffer::new(len);
     buffer.as_mut_slice().expect("ours").copy_from_slice(&pattern(fill, len));
     let wanted = written(&pattern(fill, len));
@@ -109,8 +98,8 @@ fn write_some(client: &RpcClient, random: &mut Random, interrupted: &AtomicU64) 
     let pending = client.call(call, |xdr| {
         xdr.u32(len as u32);
     });
-    if random.below(4) == 0 {
-        thread::sleep(Duration::from_micros(random.below(300)));
+    if random.u64(..4) == 0 {
+        thread::sleep(Duration::from_micros(random.u64(..300)));
         interrupt.raise();
     }
     let outcome = wait(pending);
@@ -147,13 +136,13 @@ fn callers_get_what_is_theirs_while_connections_break_and_calls_are_interrupted(
             for seed in 1..=6 {
                 let (client, interrupted, calls, go_on) = (client.clone(), &interrupted, &calls, &go_on);
                 scope.spawn(move || {
-                    let mut random = Random(seed * 7919);
+                    let mut random = fastrand::Rng::with_seed(seed * 7919);
                     while go_on() {
-                        match random.below(3) {
+                        match random.u64(..3) {
                             0 => read_some(&client, &mut random, interrupted),
                             1 => write_some(&client, &mut random, interrupted),
                             _ => {
-                                let bytes = pattern(random.below(100) as u32, random.below(3000) as usize);
+                                let bytes = pattern(random.u64(..100) as u32, random.u64(..3000) as usize);
                                 let reply = wait(echo(&client, ECHO, &bytes)).expect("an answer");
                                 assert!(reply.results == bytes);
                             }

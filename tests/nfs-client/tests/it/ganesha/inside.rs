@@ -4,27 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_back_nfs_client::{NfsExport, Options, Ports};
-use tombolo_conformance::waist::{Case, Needs, Setup, World, run_some};
+use tombolo_conformance::waist::{Case, Setup, World, run_some};
 use tombolo_core::fs::{Export, LockOwner, OpenFlags, PermissionCheck, SyncWhat};
 use tombolo_nfs_client_tests::mount::{hard, world};
 
+use crate::conformance::{LACKS, MAY_SKIP};
 use crate::ganesha::server::Ganesha;
-
-/// What NFS version 3 has no word for, as in the suite over our own server.
-const LACKS: Needs =
-    Needs::RIGHTS.union(Needs::APPENDS).union(Needs::KILLS).union(Needs::OLD_TIMES).union(Needs::AT_ONCE);
-
-const MAY_SKIP: &[&str] = &[
-    "needs Needs(RIGHTS)",
-    "needs Needs(APPENDS)",
-    "needs Needs(KILLS)",
-    "needs Needs(OLD_TIMES)",
-    "needs Needs(AT_ONCE)",
-    "needs Needs(XATTRS)",
-    "needs Needs(LOCKS)",
-    "needs Needs(RANGES)",
-    "the file system beneath does not support it",
-];
 
 /// Cases about which this server is of another opinion, and which.
 const ITS_OWN_WAY: &[(&str, &str)] = &[
